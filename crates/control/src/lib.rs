@@ -1,0 +1,3 @@
+//! The control plane: configuration, and the kernel's tables compiled into ours.
+
+#![forbid(unsafe_code)]

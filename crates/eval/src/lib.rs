@@ -1,0 +1,1 @@
+//! Benches, the demo, seeded tables and traffic.

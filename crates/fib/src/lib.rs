@@ -1,0 +1,1 @@
+//! Forwarding information bases: flat arrays, one writer, many readers, no locks.

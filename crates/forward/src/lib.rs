@@ -1,0 +1,3 @@
+//! The router app: fast path, slow path, host path.
+
+#![forbid(unsafe_code)]

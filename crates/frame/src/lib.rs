@@ -1,0 +1,1 @@
+//! Frame memory: slots, freelists and bursts.

@@ -1,0 +1,1 @@
+//! Rings of frames between two apps.

@@ -1,0 +1,1 @@
+//! The kernel's tables by netlink: messages, dumps, events and the mirror of them.

@@ -1,0 +1,3 @@
+//! Ports that read and write capture files.
+
+#![forbid(unsafe_code)]

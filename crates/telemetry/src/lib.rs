@@ -1,0 +1,3 @@
+//! Metrics for Prometheus from the counters in shared memory.
+
+#![forbid(unsafe_code)]
