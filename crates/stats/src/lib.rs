@@ -1,1 +1,17 @@
-//! Counters and histograms in shared memory, readable from outside the process.
+//! Counters in shared memory, readable from outside the process.
+//!
+//! ```text
+//! worker: Block::add ----> [ file: header | names | values ] <---- Reader::counters : metrics, tools
+//! ```
+//!
+//! A counter has one writer, so adding is a plain load and store: no locked instruction on the packet
+//! path. Readers see each value whole, and may see two counters a moment apart. Blocks start on a cache
+//! line of their own, so two workers never write to the same line.
+//!
+//! Absent on purpose: removing a counter. A name lives as long as the process that made it.
+
+pub mod reason;
+mod shared;
+
+pub use reason::Reason;
+pub use shared::{Block, Reader, Registry, StatsError};

@@ -1,0 +1,210 @@
+//! Up to 256 frames handled together, and masks over them.
+
+use crate::frame::Frame;
+use crate::freelist::Freelist;
+
+/// Most frames in a burst.
+pub const BURST: usize = 256;
+
+/// A set of places in a burst: bit `i` stands for frame `i`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Mask([u64; BURST / 64]);
+
+impl Mask {
+    /// No place.
+    pub const NONE: Self = Self([0; BURST / 64]);
+
+    /// The first `count` places.
+    pub fn first(count: usize) -> Self {
+        let mut mask = Self::NONE;
+        for (word, bits) in mask.0.iter_mut().enumerate() {
+            let here = count.saturating_sub(word * 64).min(64);
+            *bits = if here == 64 { u64::MAX } else { (1 << here) - 1 };
+        }
+        mask
+    }
+
+    /// Adds a place.
+    #[inline]
+    pub fn set(&mut self, place: usize) {
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    /// Takes a place away.
+    #[inline]
+    pub fn clear(&mut self, place: usize) {
+        self.0[place / 64] &= !(1 << (place % 64));
+    }
+
+    /// Whether a place is in.
+    #[inline]
+    pub fn has(&self, place: usize) -> bool {
+        self.0[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    /// Whether no place is in.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|&bits| bits == 0)
+    }
+
+    /// How many places are in.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|bits| bits.count_ones() as usize).sum()
+    }
+
+    /// The places that are in, in order.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = usize> + use<> {
+        let words = self.0;
+        words.into_iter().enumerate().flat_map(|(word, mut bits)| {
+            std::iter::from_fn(move || {
+                let place = bits.trailing_zeros() as usize;
+                (bits != 0).then(|| {
+                    bits &= bits - 1;
+                    word * 64 + place
+                })
+            })
+        })
+    }
+}
+
+/// Up to [`BURST`] frames. A place is empty once its frame is taken.
+pub struct Burst {
+    frames: [Option<Frame>; BURST],
+    count: usize,
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Burst {
+    /// No frames.
+    pub const fn new() -> Self {
+        Self { frames: [const { None }; BURST], count: 0 }
+    }
+
+    /// Places in use, taken ones included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether no place is in use.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether no frame can be added.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.count == BURST
+    }
+
+    /// Adds a frame.
+    ///
+    /// # Errors
+    /// Gives the frame back if the burst is full.
+    #[inline]
+    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+        match self.frames.get_mut(self.count) {
+            Some(place) => {
+                *place = Some(frame);
+                self.count += 1;
+                Ok(())
+            }
+            None => Err(frame),
+        }
+    }
+
+    /// The frame at a place, unless it was taken.
+    #[inline]
+    pub fn get(&self, place: usize) -> Option<&Frame> {
+        self.frames[..self.count].get(place)?.as_ref()
+    }
+
+    /// The frame at a place, to change, unless it was taken.
+    #[inline]
+    pub fn get_mut(&mut self, place: usize) -> Option<&mut Frame> {
+        self.frames[..self.count].get_mut(place)?.as_mut()
+    }
+
+    /// Takes the frame at a place out.
+    #[inline]
+    pub fn take(&mut self, place: usize) -> Option<Frame> {
+        self.frames[..self.count].get_mut(place)?.take()
+    }
+
+    /// Frames and empty places, in order.
+    #[inline]
+    pub fn places(&self) -> &[Option<Frame>] {
+        &self.frames[..self.count]
+    }
+
+    /// Frames and empty places, to change.
+    #[inline]
+    pub fn places_mut(&mut self) -> &mut [Option<Frame>] {
+        &mut self.frames[..self.count]
+    }
+
+    /// Takes all frames out, in order, and leaves the burst empty.
+    #[inline]
+    pub fn drain(&mut self) -> impl Iterator<Item = Frame> + '_ {
+        let count = std::mem::take(&mut self.count);
+        self.frames[..count].iter_mut().filter_map(Option::take)
+    }
+
+    /// Forgets all places, which must have been taken.
+    pub fn reset(&mut self) {
+        debug_assert!(self.places().iter().all(Option::is_none), "a frame would be lost");
+        self.count = 0;
+    }
+
+    /// Frees all frames, says how many there were.
+    pub fn free_all(&mut self, freelist: &mut Freelist) -> usize {
+        self.drain().map(|frame| freelist.free(frame)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::freelist::Depot;
+
+    #[test]
+    fn mask_lists_its_places_in_order() {
+        let mut mask = Mask::first(130);
+        mask.clear(64);
+        mask.set(255);
+        let expected: Vec<_> = (0..64).chain(65..130).chain([255]).collect();
+        assert_eq!(mask.iter().collect::<Vec<_>>(), expected);
+        assert_eq!((mask.count(), mask.has(64), mask.has(129)), (130, false, true));
+        assert_eq!(Mask::first(256).count(), 256);
+        assert!(Mask::first(0).is_empty());
+    }
+
+    #[test]
+    fn burst_keeps_every_frame() {
+        let depot = Depot::new(300, 2048).unwrap();
+        let mut list = Freelist::new(depot.clone(), 512);
+        let mut burst = Burst::new();
+        while let Some(frame) = list.allocate() {
+            if let Err(frame) = burst.push(frame) {
+                list.free(frame);
+                break;
+            }
+        }
+        assert!(burst.is_full());
+        let taken = burst.take(7).unwrap();
+        assert!(burst.take(7).is_none() && burst.get(7).is_none());
+        list.free(taken);
+        assert_eq!(burst.free_all(&mut list), 255);
+        drop(list);
+        assert_eq!(depot.available(), 300);
+    }
+}

@@ -1,0 +1,274 @@
+//! One frame: a packet in the slot that it owns.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::{DATA_OFFSET, HEADER_OFFSET, HEADROOM_OFFSET};
+
+/// What workers note of a frame. Plain numbers: none of them decides which memory is touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Meta {
+    /// Index of the port that the frame came in on.
+    pub port: u16,
+    /// Index of the logical interface that it came in on: the port's own, or a VLAN of it.
+    pub interface: u16,
+    /// Where the network header begins, in bytes from the start of data.
+    pub network: u16,
+    /// Why the frame leaves the fast path: the receiver's own code.
+    pub verdict: u16,
+    /// Index of the next hop that the lookup found.
+    pub next_hop: u32,
+    /// Hash of the flow, or 0 where none was needed yet.
+    pub flow_hash: u32,
+}
+
+/// In front of the data. Lua sees `length` and `data` under these names.
+#[repr(C, align(64))]
+struct Header {
+    /// Bytes of data.
+    length: u16,
+    /// Bytes of the slot, for the bounds of data.
+    slot_size: u16,
+    /// First byte of data.
+    data: *mut u8,
+    meta: Meta,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADROOM_OFFSET - HEADER_OFFSET);
+
+/// There is no room for that many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// How many bytes were wanted.
+    pub wanted: usize,
+    /// How many there are.
+    pub room: usize,
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes do not fit: the frame has room for {}", self.wanted, self.room)
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// A packet in its slot. Dropping one loses the slot: free it to a [`Freelist`](crate::Freelist).
+#[must_use = "a frame that is dropped is lost to its pool: free it and count why"]
+#[repr(transparent)]
+pub struct Frame(NonNull<Header>);
+
+// SAFETY: a frame owns its slot, and the region lives as long as the process.
+unsafe impl Send for Frame {}
+
+impl Frame {
+    /// # Safety
+    /// `slot` is the first byte of a slot of `slot_size` bytes that nobody else owns, in a region that
+    /// lives as long as the process.
+    pub(crate) unsafe fn at(slot: NonNull<u8>, slot_size: usize) -> Self {
+        // SAFETY: all offsets are below the slot's size, and the header's is a multiple of 64.
+        unsafe {
+            let header = slot.add(HEADER_OFFSET).cast::<Header>();
+            header.write(Header {
+                length: 0,
+                slot_size: slot_size as u16,
+                data: slot.add(DATA_OFFSET).as_ptr(),
+                meta: Meta::default(),
+            });
+            Self(header)
+        }
+    }
+
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: the frame owns its slot, whose header was written when it was claimed.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn header_mut(&mut self) -> &mut Header {
+        // SAFETY: as in `header`, and `&mut self` keeps others out.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// What workers noted of the frame.
+    #[inline]
+    pub fn meta(&self) -> &Meta {
+        &self.header().meta
+    }
+
+    /// What workers note of the frame, to change.
+    #[inline]
+    pub fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.header_mut().meta
+    }
+
+    pub(crate) fn header_address(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+
+    fn slot(&self) -> *mut u8 {
+        // SAFETY: the header lies this far inside its slot.
+        unsafe { self.0.as_ptr().cast::<u8>().sub(HEADER_OFFSET) }
+    }
+
+    /// Bytes of data.
+    #[inline]
+    pub fn len(&self) -> usize {
+        usize::from(self.header().length)
+    }
+
+    /// Whether there is no data.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The packet, from its Ethernet header on.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        let header = self.header();
+        // SAFETY: `data` and `length` are changed only by the methods below, which keep both within the
+        // slot that this frame owns; slots are zeroed memory at first, so every byte is initialised.
+        unsafe { std::slice::from_raw_parts(header.data, usize::from(header.length)) }
+    }
+
+    /// The packet, to change.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let header = self.header();
+        // SAFETY: as in `data`, and `&mut self` keeps others out.
+        unsafe { std::slice::from_raw_parts_mut(header.data, usize::from(header.length)) }
+    }
+
+    /// Bytes free in front of data.
+    pub fn headroom(&self) -> usize {
+        self.header().data as usize - self.slot() as usize - HEADROOM_OFFSET
+    }
+
+    /// Bytes free behind data.
+    pub fn tailroom(&self) -> usize {
+        let end = self.slot() as usize + usize::from(self.header().slot_size);
+        end - self.header().data as usize - self.len()
+    }
+
+    /// Makes the data `length` bytes long: cut, or grown by whatever bytes the slot held before.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the slot ends before; nothing is changed.
+    #[inline]
+    pub fn set_len(&mut self, length: usize) -> Result<(), NoRoom> {
+        let room = self.tailroom() + self.len();
+        if length > room {
+            return Err(NoRoom { wanted: length, room });
+        }
+        self.header_mut().length = length as u16;
+        Ok(())
+    }
+
+    /// Grows the data by `count` bytes at its front, whatever they held before.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the headroom is smaller; nothing is changed.
+    pub fn prepend(&mut self, count: usize) -> Result<(), NoRoom> {
+        let room = self.headroom();
+        if count > room {
+            return Err(NoRoom { wanted: count, room });
+        }
+        let header = self.header_mut();
+        // SAFETY: the headroom is at least that long, so the pointer stays within the slot.
+        header.data = unsafe { header.data.sub(count) };
+        header.length += count as u16;
+        Ok(())
+    }
+
+    /// Takes `count` bytes off the front of the data, or all there are.
+    pub fn trim_front(&mut self, count: usize) {
+        let header = self.header_mut();
+        let count = count.min(usize::from(header.length));
+        // SAFETY: the data is at least that long, so the pointer stays within the slot.
+        header.data = unsafe { header.data.add(count) };
+        header.length -= count as u16;
+    }
+
+    /// Sets data to a copy of `bytes`, at the usual place.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the slot is smaller; nothing is changed.
+    pub fn copy_from(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
+        let room = usize::from(self.header().slot_size) - DATA_OFFSET;
+        if bytes.len() > room {
+            return Err(NoRoom { wanted: bytes.len(), room });
+        }
+        // SAFETY: the usual place lies within the slot.
+        self.header_mut().data = unsafe { self.slot().add(DATA_OFFSET) };
+        self.header_mut().length = bytes.len() as u16;
+        self.data_mut().copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Declares that the packet is at `offset` of the slot and `length` bytes long, where somebody else
+    /// (the kernel, a driver) has written it.
+    ///
+    /// # Safety
+    /// The bytes were written by whoever owned the slot before, or earlier.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if that is not within the slot's headroom and data; nothing is changed.
+    #[inline]
+    pub unsafe fn place(&mut self, offset: usize, length: usize) -> Result<(), NoRoom> {
+        let room = usize::from(self.header().slot_size);
+        if offset < HEADROOM_OFFSET || offset + length > room {
+            return Err(NoRoom { wanted: offset + length, room });
+        }
+        let slot = self.slot();
+        let header = self.header_mut();
+        // SAFETY: within the slot by the check above.
+        header.data = unsafe { slot.add(offset) };
+        header.length = length as u16;
+        Ok(())
+    }
+
+    /// Asks the cache for the frame's header and first bytes of data.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: prefetching has no effect but on the cache, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let header = self.0.as_ptr().cast::<i8>();
+            _mm_prefetch::<_MM_HINT_T0>(header);
+            _mm_prefetch::<_MM_HINT_T0>(header.add(DATA_OFFSET - HEADER_OFFSET));
+        }
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame {{ {:?}, data: {:02x?} }}", self.meta(), self.data())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Memory, NoRoom};
+
+    #[test]
+    fn grows_and_shrinks_within_its_slot() {
+        let memory = Memory::new(1, 2048).unwrap();
+        // SAFETY: the only claim on the only slot.
+        let mut frame = unsafe { memory.claim(0) };
+        frame.copy_from(&[1, 2, 3, 4]).unwrap();
+        frame.trim_front(1);
+        assert_eq!((frame.data(), frame.headroom()), ([2, 3, 4].as_slice(), 257));
+        frame.prepend(1).unwrap();
+        assert_eq!(frame.data(), [1, 2, 3, 4]);
+        assert_eq!(frame.prepend(257), Err(NoRoom { wanted: 257, room: 256 }));
+        assert_eq!(frame.set_len(1537), Err(NoRoom { wanted: 1537, room: 1536 }));
+        frame.set_len(1536).unwrap();
+        assert_eq!(frame.tailroom(), 0);
+        assert!(frame.copy_from(&[0; 1537]).is_err());
+        assert_eq!(frame.len(), 1536);
+    }
+}

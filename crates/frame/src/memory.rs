@@ -1,0 +1,198 @@
+//! The region that all frames live in: huge pages, or plain ones where there are none.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+
+use crate::frame::Frame;
+use crate::{DATA_OFFSET, HEADER_OFFSET};
+
+/// A huge page of x86-64, and the alignment of the region.
+const HUGE: usize = 2 << 20;
+
+/// What the region lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// 2 MiB pages from the system's reserve (`/proc/sys/vm/nr_hugepages`).
+    Huge,
+    /// Plain pages, which the kernel was asked to join to huge ones.
+    Plain,
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Huge => "2 MiB pages",
+            Self::Plain => "plain pages",
+        })
+    }
+}
+
+/// Why there is no frame memory.
+#[derive(Debug)]
+pub enum MemoryError {
+    /// Slots are 2048 or 4096 bytes: what AF_XDP takes.
+    SlotSize(usize),
+    /// At least one slot, and no more than a 32-bit index reaches.
+    Slots(usize),
+    /// The system refused.
+    Map {
+        /// How many bytes were asked for.
+        bytes: usize,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SlotSize(size) => write!(f, "a slot of {size} bytes: it must be 2048 or 4096"),
+            Self::Slots(count) => write!(f, "{count} slots: there must be 1 to {}", u32::MAX),
+            Self::Map { bytes, error } => write!(f, "{bytes} bytes of frame memory: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MemoryError {}
+
+/// The region. It is never unmapped, so frames may be plain pointers into it.
+pub struct Memory {
+    base: NonNull<u8>,
+    slots: usize,
+    slot_size: usize,
+    pages: Pages,
+}
+
+// SAFETY: the region's bytes are reached only through frames, each of which owns its slot.
+unsafe impl Send for Memory {}
+// SAFETY: as above; the fields never change.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps a region of `slots` slots of `slot_size` bytes, on huge pages if there are enough.
+    ///
+    /// # Errors
+    /// See [`MemoryError`].
+    pub fn new(slots: usize, slot_size: usize) -> Result<&'static Self, MemoryError> {
+        if slot_size != 2048 && slot_size != 4096 {
+            return Err(MemoryError::SlotSize(slot_size));
+        }
+        if slots == 0 || slots >= u32::MAX as usize {
+            return Err(MemoryError::Slots(slots));
+        }
+        let bytes = (slots * slot_size).next_multiple_of(HUGE);
+        let (base, pages) = map(bytes).map_err(|error| MemoryError::Map { bytes, error })?;
+        Ok(Box::leak(Box::new(Self { base, slots, slot_size, pages })))
+    }
+
+    /// First byte.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Bytes a slot.
+    pub fn slot_size(&self) -> usize {
+        self.slot_size
+    }
+
+    /// Bytes in all slots.
+    pub fn bytes(&self) -> usize {
+        self.slots * self.slot_size
+    }
+
+    /// What pages it got.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Bytes of data that a fresh frame holds.
+    pub fn room(&self) -> usize {
+        self.slot_size - DATA_OFFSET
+    }
+
+    /// The index of the slot that `frame` owns.
+    pub fn index(&self, frame: &Frame) -> u32 {
+        ((frame.header_address() - HEADER_OFFSET - self.base.as_ptr() as usize) / self.slot_size) as u32
+    }
+
+    /// Where `frame`'s data begins, in bytes from the base: an AF_XDP address.
+    pub fn data_offset(&self, frame: &Frame) -> u64 {
+        (frame.data().as_ptr() as usize - self.base.as_ptr() as usize) as u64
+    }
+
+    /// The frame of slot `index`, fresh.
+    ///
+    /// # Safety
+    /// Nobody else may own that slot: it has never been handed out, or its owner (a kernel ring, say)
+    /// has just given it back.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub unsafe fn claim(&self, index: u32) -> Frame {
+        assert!((index as usize) < self.slots, "slot {index} of {}", self.slots);
+        // SAFETY: in bounds by the assertion; the caller hands over ownership.
+        unsafe {
+            let slot = self.base.add(index as usize * self.slot_size);
+            Frame::at(slot, self.slot_size)
+        }
+    }
+}
+
+fn map(bytes: usize) -> io::Result<(NonNull<u8>, Pages)> {
+    if let Ok(base) = map_with(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
+        return Ok((base, Pages::Huge));
+    }
+    // One page more than needed, to align by hand: huge pages want it.
+    let base = map_with(bytes + HUGE, 0)?;
+    let aligned = base.as_ptr().align_offset(HUGE);
+    // SAFETY: the mapping is `bytes + HUGE` long and `aligned` is below `HUGE`.
+    let base = unsafe { base.add(aligned) };
+    // SAFETY: advice on a range that we just mapped; refusal changes nothing, so it is ignored.
+    unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+    Ok((base, Pages::Plain))
+}
+
+fn map_with(bytes: usize, flags: i32) -> io::Result<NonNull<u8>> {
+    // SAFETY: a fresh anonymous mapping, placed by the kernel.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+            -1,
+            0,
+        )
+    };
+    match NonNull::new(base.cast::<u8>()) {
+        Some(base) if base.as_ptr() as isize != -1 => Ok(base),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_sizes_that_af_xdp_refuses() {
+        assert!(matches!(Memory::new(8, 8192), Err(MemoryError::SlotSize(8192))));
+        assert!(matches!(Memory::new(0, 2048), Err(MemoryError::Slots(0))));
+    }
+
+    #[test]
+    fn a_slot_is_found_again() {
+        let memory = Memory::new(8, 2048).unwrap();
+        // SAFETY: the region is ours alone and the slot is claimed once.
+        let mut frame = unsafe { memory.claim(3) };
+        assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 512));
+        frame.prepend(14).unwrap();
+        assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 498));
+    }
+}

@@ -1,0 +1,197 @@
+//! The ring between two threads: one producer, one consumer, no locks.
+//!
+//! ```text
+//! producer: write the places tail.. , then raise `tail` ---- release/acquire ----> consumer sees them
+//! consumer: take the places head.. , then raise `head` ---- release/acquire ----> producer reuses them
+//! ```
+//!
+//! Each side keeps a copy of the other's index and looks again only when the copy says full or empty, so
+//! the cache line of an index crosses between cores once a burst and not once a frame.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicUsize, Ordering};
+
+#[repr(align(128))]
+struct Index(AtomicUsize);
+
+struct Ring<T> {
+    head: Index,
+    tail: Index,
+    places: Box<[UnsafeCell<Option<T>>]>,
+}
+
+// SAFETY: a place is touched by the producer alone while it lies between `tail` and `head + capacity`, and
+// by the consumer alone while between `head` and `tail`; the indices hand it over by release and acquire.
+unsafe impl<T: Send> Sync for Ring<T> {}
+// SAFETY: what it holds may be sent, so it may be.
+unsafe impl<T: Send> Send for Ring<T> {}
+
+/// The end that puts in.
+pub struct Producer<T> {
+    ring: Arc<Ring<T>>,
+    tail: usize,
+    head_seen: usize,
+}
+
+/// The end that takes out.
+pub struct Consumer<T> {
+    ring: Arc<Ring<T>>,
+    head: usize,
+    tail_seen: usize,
+}
+
+/// A ring of at least `capacity` places (rounded up to a power of two).
+pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    let places = (0..capacity.max(2).next_power_of_two()).map(|_| UnsafeCell::new(None)).collect();
+    let ring = Arc::new(Ring { head: Index(AtomicUsize::new(0)), tail: Index(AtomicUsize::new(0)), places });
+    (Producer { ring: ring.clone(), tail: 0, head_seen: 0 }, Consumer { ring, head: 0, tail_seen: 0 })
+}
+
+impl<T: Send> Producer<T> {
+    /// Places free for certain; looks at the other end if `wanted` are not.
+    fn free(&mut self, wanted: usize) -> usize {
+        let capacity = self.ring.places.len();
+        let mut free = capacity - self.tail.wrapping_sub(self.head_seen);
+        if free < wanted {
+            self.head_seen = self.ring.head.0.load(Ordering::Acquire);
+            free = capacity - self.tail.wrapping_sub(self.head_seen);
+        }
+        free
+    }
+
+    /// Puts one in.
+    ///
+    /// # Errors
+    /// Gives it back if the ring is full.
+    pub fn push(&mut self, item: T) -> Result<(), T> {
+        if self.free(1) == 0 {
+            return Err(item);
+        }
+        let place = &self.ring.places[self.tail & (self.ring.places.len() - 1)];
+        // SAFETY: the place is free, so the consumer has left it and may not read it before the store
+        // below; `&mut self` on the only producer keeps every other writer out.
+        unsafe { *place.get() = Some(item) };
+        self.tail = self.tail.wrapping_add(1);
+        self.ring.tail.0.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the other end is gone.
+    pub fn is_closed(&self) -> bool {
+        Arc::strong_count(&self.ring) == 1
+    }
+}
+
+impl<T: Send> Consumer<T> {
+    /// Takes the oldest out.
+    pub fn pop(&mut self) -> Option<T> {
+        if self.tail_seen == self.head {
+            self.tail_seen = self.ring.tail.0.load(Ordering::Acquire);
+            if self.tail_seen == self.head {
+                return None;
+            }
+        }
+        let place = &self.ring.places[self.head & (self.ring.places.len() - 1)];
+        // SAFETY: the place lies before the tail that we acquired, so the producer has written it and may
+        // not touch it before the store below; `&mut self` keeps every other reader out.
+        let item = unsafe { (*place.get()).take() };
+        self.head = self.head.wrapping_add(1);
+        self.ring.head.0.store(self.head, Ordering::Release);
+        item
+    }
+
+    /// How many wait.
+    pub fn readable(&mut self) -> usize {
+        self.tail_seen = self.ring.tail.0.load(Ordering::Acquire);
+        self.tail_seen.wrapping_sub(self.head)
+    }
+
+    /// Whether the other end is gone. What it left can still be taken.
+    pub fn is_closed(&self) -> bool {
+        Arc::strong_count(&self.ring) == 1
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_when_full_and_goes_on_after() {
+        let (mut producer, mut consumer) = channel(4);
+        assert_eq!((0..6).map(|n| producer.push(n)).filter(Result::is_ok).count(), 4);
+        assert_eq!((consumer.pop(), consumer.readable()), (Some(0), 3));
+        assert_eq!(producer.push(9), Ok(()));
+        assert_eq!(std::iter::from_fn(|| consumer.pop()).collect::<Vec<_>>(), [1, 2, 3, 9]);
+    }
+
+    #[test]
+    fn two_threads_keep_order_and_lose_nothing() {
+        let (mut producer, mut consumer) = channel(64);
+        let writer = std::thread::spawn(move || {
+            for n in 0..100_000u64 {
+                while producer.push(n).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < 100_000 {
+            match consumer.pop() {
+                Some(n) => {
+                    assert_eq!(n, expected);
+                    expected += 1;
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        writer.join().unwrap();
+        assert!(consumer.is_closed() && consumer.pop().is_none());
+    }
+
+    #[test]
+    fn drops_what_nobody_took() {
+        let token = Arc::new(());
+        let (mut producer, consumer) = channel(8);
+        producer.push(token.clone()).unwrap();
+        drop((producer, consumer));
+        assert_eq!(Arc::strong_count(&token), 1);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+
+    /// Every interleaving of two pushes and two pops over a ring of two: order kept, nothing lost.
+    #[test]
+    fn hands_over_in_order() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = channel(2);
+            let writer = loom::thread::spawn(move || {
+                for n in 0..3 {
+                    while producer.push(n).is_err() {
+                        loom::thread::yield_now();
+                    }
+                }
+            });
+            let mut expected = 0;
+            while expected < 3 {
+                match consumer.pop() {
+                    Some(n) => {
+                        assert_eq!(n, expected);
+                        expected += 1;
+                    }
+                    None => loom::thread::yield_now(),
+                }
+            }
+            writer.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! Why a frame was dropped: the one list of names that counters, `show drops` and metrics share.
+
+macro_rules! reasons {
+    ($($variant:ident, $name:literal, $meaning:literal;)*) => {
+        /// Why a frame was dropped. Every frame that is lost is counted under one of these.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Reason { $(#[doc = $meaning] $variant,)* }
+
+        impl Reason {
+            /// All of them, in the order of their counters.
+            pub const ALL: &'static [Reason] = &[$(Reason::$variant),*];
+
+            /// Name as in `show drops` and in metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(Reason::$variant => $name,)* }
+            }
+
+            /// What it means, for those who read `show drops`.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Reason::$variant => $meaning,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    EthernetShort, "ethernet_short", "shorter than an Ethernet header";
+    OtherHost, "other_host", "destination MAC of somebody else";
+    LinkBroadcast, "link_broadcast", "unicast IP in a link-layer broadcast or multicast (RFC 1812 5.3.4)";
+    VlanUnknown, "vlan_unknown", "VLAN tag without an interface in Linux";
+    Ipv4Short, "ipv4_short", "shorter than an IPv4 header";
+    Ipv4Version, "ipv4_version", "IP version does not fit the ethertype";
+    Ipv4HeaderLength, "ipv4_header_length", "IPv4 header length below 20 or past the packet";
+    Ipv4TotalLength, "ipv4_total_length", "IPv4 total length below the header or past the frame";
+    Ipv4Checksum, "ipv4_checksum", "wrong IPv4 header checksum";
+    Ipv4Source, "ipv4_source", "source address that no host has (RFC 1812 5.3.7)";
+    Ipv4Destination, "ipv4_destination", "destination address that is never forwarded";
+    Ipv4Options, "ipv4_options", "IPv4 option that is refused, as source routing (RFC 7126)";
+    Ipv4DirectedBroadcast, "ipv4_directed_broadcast", "directed broadcast (RFC 2644)";
+    FragmentOverrun, "fragment_overrun", "fragment that ends past 65,535 bytes";
+    Ipv6Short, "ipv6_short", "shorter than an IPv6 header";
+    Ipv6Version, "ipv6_version", "IP version does not fit the ethertype";
+    Ipv6PayloadLength, "ipv6_payload_length", "IPv6 payload length past the frame";
+    Ipv6Source, "ipv6_source", "source address that no host has (RFC 4291 2.5)";
+    Ipv6Destination, "ipv6_destination", "destination address that is never forwarded";
+    Ipv6LinkLocal, "ipv6_link_local", "link-local address would leave its link (RFC 4291 2.5.6)";
+    Ipv6RoutingHeader, "ipv6_routing_header", "routing header type 0 (RFC 5095)";
+    TtlExceeded, "ttl_exceeded", "TTL or hop limit used up";
+    NoRoute, "no_route", "no route to the destination";
+    Blackhole, "blackhole", "blackhole route";
+    Unreachable, "unreachable", "unreachable route";
+    Prohibit, "prohibit", "prohibit route";
+    ReversePath, "reverse_path", "source fails the reverse path filter (RFC 3704)";
+    ForwardingOff, "forwarding_off", "forwarding is off on the interface";
+    TooBig, "too_big", "larger than the next hop's MTU and not to be fragmented";
+    NeighborUnresolved, "neighbor_unresolved", "the next hop did not answer";
+    NeighborQueueFull, "neighbor_queue_full", "too many packets wait for the next hop's address";
+    InterfaceDown, "interface_down", "outgoing interface is down or has no carrier";
+    NoInterface, "no_interface", "outgoing interface is not a port of ours";
+    SlowPathFull, "slow_path_full", "the slow path's queue is full";
+    HostRefused, "host_refused", "Linux refused a packet handed to it";
+    TransmitFull, "transmit_full", "the port's transmit queue is full";
+    TransmitError, "transmit_error", "the port failed to send";
+    NoMemory, "no_memory", "no free frame";
+    Oversize, "oversize", "larger than a frame holds";
+    Faulty, "faulty", "dropped by a port made to lose frames, in tests";
+    LinkFull, "link_full", "the link to the next app is full";
+    NoOutput, "no_output", "no link leads on from the app";
+    Stopped, "stopped", "still queued when the worker stopped";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_in_order() {
+        let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert!(Reason::ALL.iter().enumerate().all(|(index, &reason)| reason as usize == index));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::ALL.len());
+    }
+}

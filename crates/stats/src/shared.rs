@@ -1,0 +1,304 @@
+//! The shared-memory file: a header, then names, then values.
+
+use std::ffi::{CString, OsStr};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// "bmstats" and the version of the layout below.
+const MAGIC: u64 = 0x626d_7374_6174_7301;
+/// Bytes of the header; names begin behind it.
+const HEADER: usize = 4096;
+/// Bytes a name, padded with zeroes.
+const NAME: usize = 120;
+/// Counters a cache line; blocks start at a multiple of it.
+const LINE: usize = 8;
+
+/// Why a counter could not be had.
+#[derive(Debug)]
+pub enum StatsError {
+    /// The file could not be made, sized, mapped or read.
+    Io {
+        /// Which file.
+        path: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The file holds no counters of this version.
+    Format {
+        /// Which file.
+        path: String,
+    },
+    /// All counters are taken: give the registry a larger capacity.
+    Full {
+        /// What was asked for.
+        name: String,
+        /// How many the registry holds.
+        capacity: usize,
+    },
+    /// The name does not fit.
+    NameTooLong {
+        /// What was asked for.
+        name: String,
+    },
+}
+
+impl fmt::Display for StatsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, error } => write!(f, "counters in {path}: {error}"),
+            Self::Format { path } => write!(f, "{path} holds no counters that this version can read"),
+            Self::Full { name, capacity } => {
+                write!(f, "no counter left for {name}: all {capacity} are taken")
+            }
+            Self::NameTooLong { name } => write!(f, "counter name {name:?} is over {NAME} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for StatsError {}
+
+/// The mapping. It is never unmapped, so that counters may be plain references.
+#[derive(Clone, Copy)]
+struct Mapping {
+    header: &'static Header,
+    names: *mut [u8; NAME],
+    values: &'static [AtomicU64],
+}
+
+// SAFETY: `names` is written by the registry alone, under its lock and before `used` is raised over it,
+// and read only below `used`; everything else is atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    capacity: AtomicU32,
+    used: AtomicU32,
+}
+
+fn bytes(capacity: usize) -> usize {
+    HEADER + capacity * (NAME + size_of::<u64>())
+}
+
+fn map(file: &File, capacity: usize, writable: bool) -> io::Result<Mapping> {
+    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    // SAFETY: a fresh mapping chosen by the kernel, of a file that is at least this long.
+    let base = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes(capacity), protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is page-aligned, `bytes(capacity)` long and lives as long as the process; the
+    // values begin at a multiple of eight, since the header and each name are multiples of eight.
+    Ok(unsafe {
+        let base = base.cast::<u8>();
+        let values = base.add(HEADER + capacity * NAME).cast::<AtomicU64>();
+        Mapping {
+            header: &*base.cast::<Header>(),
+            names: base.add(HEADER).cast(),
+            values: std::slice::from_raw_parts(values, capacity),
+        }
+    })
+}
+
+/// The counters of this process, as the one that makes them sees them.
+pub struct Registry {
+    mapping: Mapping,
+    /// Held while names are added; never on the packet path.
+    adding: Mutex<()>,
+}
+
+impl Registry {
+    /// Makes the file, readable by everyone, with room for `capacity` counters.
+    ///
+    /// # Errors
+    /// [`StatsError::Io`] if the file cannot be made or mapped.
+    pub fn create(path: &Path, capacity: usize) -> Result<Self, StatsError> {
+        let failed = |error| StatsError::Io { path: path.display().to_string(), error };
+        // A reader of an earlier process keeps its old file; it must not see ours grow under it.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
+        Self::over(&file, capacity).map_err(failed)
+    }
+
+    /// Counters that nobody outside the process can see, for tests and benches.
+    ///
+    /// # Errors
+    /// [`StatsError::Io`] if the memory cannot be had.
+    pub fn anonymous(capacity: usize) -> Result<Self, StatsError> {
+        let failed = |error| StatsError::Io { path: "memory".into(), error };
+        let name = CString::new("bm-stats").expect("the literal has no zero byte");
+        // SAFETY: the name is a C string that outlives the call.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        let file = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+        Self::over(&file, capacity).map_err(failed)
+    }
+
+    fn over(file: &File, capacity: usize) -> io::Result<Self> {
+        let capacity = capacity.next_multiple_of(LINE);
+        file.set_len(bytes(capacity) as u64)?;
+        let mapping = map(file, capacity, true)?;
+        mapping.header.capacity.store(capacity as u32, Ordering::Relaxed);
+        mapping.header.magic.store(MAGIC, Ordering::Release);
+        Ok(Self { mapping, adding: Mutex::new(()) })
+    }
+
+    /// Makes one counter for each of `names`, called `group/name`, side by side and zero.
+    ///
+    /// # Errors
+    /// [`StatsError::Full`] or [`StatsError::NameTooLong`]; then none is made.
+    pub fn block(&self, group: &str, names: &[&str]) -> Result<Block, StatsError> {
+        let _adding = self.adding.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let first = self.mapping.header.used.load(Ordering::Relaxed) as usize;
+        let capacity = self.mapping.values.len();
+        let end = (first + names.len()).next_multiple_of(LINE);
+        if end > capacity {
+            return Err(StatsError::Full { name: group.into(), capacity });
+        }
+        let full: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
+        if let Some(name) = full.iter().find(|name| name.len() > NAME) {
+            return Err(StatsError::NameTooLong { name: name.clone() });
+        }
+        for (index, name) in full.iter().enumerate() {
+            let mut padded = [0; NAME];
+            padded[..name.len()].copy_from_slice(name.as_bytes());
+            // SAFETY: below capacity, above `used`: nobody reads here, and the lock keeps writers out.
+            unsafe { self.mapping.names.add(first + index).write(padded) };
+        }
+        self.mapping.header.used.store(end as u32, Ordering::Release);
+        Ok(Block(&self.mapping.values[first..first + names.len()]))
+    }
+
+    /// All counters and their values.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        counters(&self.mapping)
+    }
+}
+
+/// Counters side by side that one thread writes.
+#[derive(Clone, Copy)]
+pub struct Block(&'static [AtomicU64]);
+
+impl Block {
+    /// Adds `n` to the counter `index`. One writer at a time: see the module page.
+    #[inline]
+    pub fn add(&self, index: usize, n: u64) {
+        let counter = &self.0[index];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Sets the counter `index`, for gauges.
+    #[inline]
+    pub fn set(&self, index: usize, value: u64) {
+        self.0[index].store(value, Ordering::Relaxed);
+    }
+
+    /// The value of the counter `index`.
+    #[inline]
+    pub fn get(&self, index: usize) -> u64 {
+        self.0[index].load(Ordering::Relaxed)
+    }
+}
+
+/// Another process' counters.
+pub struct Reader {
+    mapping: Mapping,
+}
+
+impl Reader {
+    /// Opens the file of a running process for reading.
+    ///
+    /// # Errors
+    /// [`StatsError::Io`] if it cannot be read, [`StatsError::Format`] if it holds something else.
+    pub fn open(path: &Path) -> Result<Self, StatsError> {
+        let name = || path.display().to_string();
+        let failed = |error| StatsError::Io { path: name(), error };
+        let file = File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len() as usize;
+        if length < HEADER {
+            return Err(StatsError::Format { path: name() });
+        }
+        let header = map(&file, 0, false).map_err(failed)?.header;
+        let capacity = header.capacity.load(Ordering::Relaxed) as usize;
+        if header.magic.load(Ordering::Acquire) != MAGIC || length < bytes(capacity) {
+            return Err(StatsError::Format { path: name() });
+        }
+        Ok(Self { mapping: map(&file, capacity, false).map_err(failed)? })
+    }
+
+    /// All counters and their values now.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        counters(&self.mapping)
+    }
+}
+
+fn counters(mapping: &Mapping) -> Vec<(String, u64)> {
+    let used = mapping.header.used.load(Ordering::Acquire) as usize;
+    let named = (0..used.min(mapping.values.len())).filter_map(|index| {
+        // SAFETY: below `used`, so written before the release store that we acquired, and never again.
+        let name = unsafe { &*mapping.names.add(index) };
+        let length = name.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+        // Padding up to the cache line has no name.
+        (length > 0).then(|| {
+            let name = OsStr::from_bytes(&name[..length]).to_string_lossy().into_owned();
+            (name, mapping.values[index].load(Ordering::Relaxed))
+        })
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_is_read_from_outside() {
+        let path = std::env::temp_dir().join(format!("bm-stats-test-{}", std::process::id()));
+        let registry = Registry::create(&path, 64).unwrap();
+        let first = registry.block("port/a", &["received", "sent"]).unwrap();
+        let second = registry.block("port/b", &["received"]).unwrap();
+        first.add(1, 5);
+        second.add(0, 7);
+        second.add(0, 1);
+        let seen = Reader::open(&path).unwrap().counters();
+        std::fs::remove_file(&path).unwrap();
+        let expected = [("port/a/received", 0), ("port/a/sent", 5), ("port/b/received", 8)];
+        assert_eq!(seen, expected.map(|(name, value)| (name.to_string(), value)));
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit_and_keeps_the_rest() {
+        let registry = Registry::anonymous(8).unwrap();
+        let names: Vec<_> = (0..9).map(|n| n.to_string()).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        assert!(matches!(registry.block("a", &names), Err(StatsError::Full { capacity: 8, .. })));
+        assert!(matches!(registry.block(&"x".repeat(200), &["y"]), Err(StatsError::NameTooLong { .. })));
+        assert!(registry.counters().is_empty());
+        assert!(registry.block("a", &names[..8]).is_ok());
+    }
+
+    #[test]
+    fn refuses_a_file_of_something_else() {
+        let path = std::env::temp_dir().join(format!("bm-stats-other-{}", std::process::id()));
+        std::fs::write(&path, vec![7; 8192]).unwrap();
+        let opened = Reader::open(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(opened, Err(StatsError::Format { .. })));
+    }
+}
