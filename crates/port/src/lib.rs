@@ -1,3 +1,102 @@
 //! What a port is to a worker, with the in-memory and the faulty port.
+//!
+//! A [`Port`] is one queue of a device in the hands of one worker: frames come out of it and go into it,
+//! a burst at a time. How Linux gets a frame of that port is a [`HostPort`], in the hands of the slow
+//! path, since it may cost a system call. What the control plane tells a port while it runs goes through
+//! [`Steering`]. Devices (AF_XDP, TAP, capture files, DPDK) are crates of their own.
 
 #![forbid(unsafe_code)]
+
+mod faulty;
+mod memory;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use bm_frame::{Burst, Freelist};
+
+pub use faulty::{Faults, Faulty};
+pub use memory::{MemoryPort, Wire};
+
+/// What the device lost or refused by its own count, before frames reached us or after they left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Lost since our receive ring was full.
+    pub receive_ring_full: u64,
+    /// Lost since no free frame was ready for the device.
+    pub receive_no_frame: u64,
+    /// Lost on receive for other reasons, such as a frame larger than its slot.
+    pub receive_other: u64,
+    /// Refused on transmit as invalid.
+    pub transmit_invalid: u64,
+}
+
+/// One queue of a device, in the hands of one worker.
+pub trait Port: Send {
+    /// Adds frames that came in to `burst`, as many as there are and fit.
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist);
+
+    /// Takes frames from the front of `burst` and sends them. What the device has no room for stays.
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist);
+
+    /// Does what must be done though no frame moves, such as taking back sent frames.
+    fn tend(&mut self, _frames: &mut Freelist) {}
+
+    /// What becomes readable when frames come in; `None` if the port must be asked again and again.
+    fn wait_on(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// The device's own counts.
+    fn device_counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+
+    /// Frees every frame that the port still holds, at the end.
+    fn close(&mut self, _frames: &mut Freelist) {}
+}
+
+/// How Linux gets frames that came in on a port, as if we had not been there.
+pub trait HostPort: Send {
+    /// Hands `packet`, from its Ethernet header on, to Linux as received on the port's interface.
+    ///
+    /// # Errors
+    /// What the system said; the packet is then lost, and the caller counts it.
+    fn deliver(&mut self, packet: &[u8]) -> io::Result<()>;
+
+    /// The next packet that Linux wants sent on the port, for ports whose interface in Linux is a twin;
+    /// `None` where there is none, or where Linux sends by itself.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn collect<'a>(&mut self, _buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+        Ok(None)
+    }
+
+    /// What becomes readable when [`collect`](Self::collect) has something.
+    fn wait_on(&self) -> Option<RawFd> {
+        None
+    }
+}
+
+/// What the control plane tells a port while it runs: what to keep for Linux.
+pub trait Steering: Send {
+    /// The MAC addresses that are ours on this port: the interface's own, and those of VLANs on it.
+    ///
+    /// # Errors
+    /// What the system said; the port goes on with what it had.
+    fn set_macs(&mut self, macs: &[[u8; 6]]) -> io::Result<()>;
+
+    /// The addresses that are Linux's own: packets to them never leave the kernel.
+    ///
+    /// # Errors
+    /// What the system said; the port goes on with what it had.
+    fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()>;
+
+    /// Whether packets are to be taken at all: `false` leaves everything to Linux.
+    ///
+    /// # Errors
+    /// What the system said; the port goes on with what it had.
+    fn set_active(&mut self, active: bool) -> io::Result<()>;
+}

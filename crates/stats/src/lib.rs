@@ -10,8 +10,10 @@
 //!
 //! Absent on purpose: removing a counter. A name lives as long as the process that made it.
 
+mod account;
 pub mod reason;
 mod shared;
 
+pub use account::{Account, Entry};
 pub use reason::Reason;
 pub use shared::{Block, Reader, Registry, StatsError};

@@ -1,0 +1,105 @@
+//! A port without a device: what one end sends, whoever holds the [`Wire`] takes, and the reverse.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_frame::{Burst, Freelist};
+
+use crate::Port;
+
+/// The far end of a memory port: packets as bytes, for tests.
+#[derive(Clone, Default)]
+pub struct Wire {
+    queues: Arc<Mutex<Queues>>,
+}
+
+#[derive(Default)]
+struct Queues {
+    to_port: VecDeque<Vec<u8>>,
+    from_port: VecDeque<Vec<u8>>,
+}
+
+impl Wire {
+    /// A wire with nothing on it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sends `packet` to the port.
+    pub fn send(&self, packet: &[u8]) {
+        self.with(|queues| queues.to_port.push_back(packet.to_vec()));
+    }
+
+    /// Takes all packets that the port sent, in order.
+    pub fn take(&self) -> Vec<Vec<u8>> {
+        self.with(|queues| queues.from_port.drain(..).collect())
+    }
+
+    /// Packets that the port has not received yet.
+    pub fn pending(&self) -> usize {
+        self.with(|queues| queues.to_port.len())
+    }
+
+    fn with<T>(&self, job: impl FnOnce(&mut Queues) -> T) -> T {
+        job(&mut self.queues.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A port whose device is memory. Frames larger than a slot are cut by the sender, never here.
+pub struct MemoryPort {
+    wire: Wire,
+}
+
+impl MemoryPort {
+    /// The near end of `wire`.
+    pub fn new(wire: Wire) -> Self {
+        Self { wire }
+    }
+}
+
+impl Port for MemoryPort {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        while !burst.is_full() {
+            let Some(packet) = self.wire.with(|queues| queues.to_port.pop_front()) else { break };
+            match frames.allocate_with(&packet) {
+                Some(frame) => {
+                    let pushed = burst.push(frame);
+                    debug_assert!(pushed.is_ok(), "the burst was not full");
+                }
+                None => {
+                    self.wire.with(|queues| queues.to_port.push_front(packet));
+                    break;
+                }
+            }
+        }
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        for frame in burst.drain() {
+            self.wire.with(|queues| queues.from_port.push_back(frame.data().to_vec()));
+            frames.free(frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::Depot;
+
+    #[test]
+    fn carries_packets_both_ways_and_waits_for_frames() {
+        let depot = Depot::new(2, 2048).unwrap();
+        let mut frames = Freelist::new(depot, 128);
+        let wire = Wire::new();
+        let mut port = MemoryPort::new(wire.clone());
+        (0..3u8).for_each(|n| wire.send(&[n; 60]));
+        let mut burst = Burst::new();
+        port.receive(&mut burst, &mut frames);
+        assert_eq!((burst.len(), wire.pending()), (2, 1));
+        port.transmit(&mut burst, &mut frames);
+        port.receive(&mut burst, &mut frames);
+        port.transmit(&mut burst, &mut frames);
+        assert_eq!(wire.take(), [vec![0; 60], vec![1; 60], vec![2; 60]]);
+    }
+}

@@ -1,0 +1,106 @@
+//! The closed account of an app: every frame that it received went somewhere, and the sums show it.
+
+use crate::reason::Reason;
+use crate::shared::{Block, Registry, StatsError};
+
+/// Where a frame went that was not dropped, or where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Entry {
+    /// Came in: from the wire or from another app.
+    Received,
+    /// Made here: an ICMP error, a fragment, an echo reply.
+    Originated,
+    /// Went out: to the wire, or on to the app that sends it there.
+    Sent,
+    /// Handed to Linux untouched.
+    Host,
+    /// Passed to an app that has an account of its own, such as the slow path.
+    Passed,
+    /// Waits here now (a gauge): for a next hop's address, say.
+    Held,
+    /// Used up: what it asked for was answered by frames that were originated.
+    Consumed,
+}
+
+const ENTRIES: [&str; 7] = ["received", "originated", "sent", "host", "passed", "held", "consumed"];
+
+/// Counters with one writer that must add up:
+/// `received + originated = sent + host + passed + held + consumed + dropped`.
+#[derive(Clone, Copy)]
+pub struct Account(Block);
+
+impl Account {
+    /// Opens an account whose counters are called `group/received`, .., `group/drop/<reason>`.
+    ///
+    /// # Errors
+    /// As [`Registry::block`].
+    pub fn open(registry: &Registry, group: &str) -> Result<Self, StatsError> {
+        let drops: Vec<_> = Reason::ALL.iter().map(|reason| format!("drop/{}", reason.name())).collect();
+        let names: Vec<_> = ENTRIES.into_iter().chain(drops.iter().map(String::as_str)).collect();
+        registry.block(group, &names).map(Self)
+    }
+
+    /// Counts `n` frames under `entry`.
+    #[inline]
+    pub fn add(&self, entry: Entry, n: usize) {
+        self.0.add(entry as usize, n as u64);
+    }
+
+    /// Counts `n` frames dropped for `reason`.
+    #[inline]
+    pub fn drop(&self, reason: Reason, n: usize) {
+        self.0.add(ENTRIES.len() + reason as usize, n as u64);
+    }
+
+    /// Says how many frames wait here now.
+    #[inline]
+    pub fn set_held(&self, n: usize) {
+        self.0.set(Entry::Held as usize, n as u64);
+    }
+
+    /// What stands under `entry`.
+    pub fn get(&self, entry: Entry) -> u64 {
+        self.0.get(entry as usize)
+    }
+
+    /// How many were dropped for `reason`.
+    pub fn dropped(&self, reason: Reason) -> u64 {
+        self.0.get(ENTRIES.len() + reason as usize)
+    }
+
+    /// How many were dropped in all.
+    pub fn dropped_in_all(&self) -> u64 {
+        Reason::ALL.iter().map(|&reason| self.dropped(reason)).sum()
+    }
+
+    /// What came in less what is accounted for: 0 whenever the app is at rest.
+    pub fn balance(&self) -> i64 {
+        use Entry::{Consumed, Held, Host, Originated, Passed, Received, Sent};
+        let sum = |entries: &[Entry]| entries.iter().map(|&entry| self.get(entry)).sum::<u64>();
+        let came = sum(&[Received, Originated]);
+        let went = sum(&[Sent, Host, Passed, Held, Consumed]) + self.dropped_in_all();
+        came.wrapping_sub(went) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn balances_only_when_every_frame_is_named() {
+        let registry = Registry::anonymous(128).unwrap();
+        let account = Account::open(&registry, "app/router").unwrap();
+        account.add(Entry::Received, 10);
+        account.add(Entry::Sent, 6);
+        account.drop(Reason::TtlExceeded, 1);
+        account.set_held(2);
+        assert_eq!(account.balance(), 1);
+        account.add(Entry::Host, 1);
+        assert_eq!(account.balance(), 0);
+        let names = registry.counters();
+        assert!(names.contains(&("app/router/drop/ttl_exceeded".into(), 1)));
+        assert!(names.contains(&("app/router/held".into(), 2)));
+    }
+}
