@@ -106,6 +106,11 @@ impl Burst {
         self.count == BURST
     }
 
+    /// Frames in the burst: places in use, less those taken.
+    pub fn frames(&self) -> usize {
+        self.places().iter().flatten().count()
+    }
+
     /// Adds a frame.
     ///
     /// # Errors

@@ -1,3 +1,25 @@
 //! Apps, the network of apps, and the engine that runs it on a worker.
+//!
+//! ```text
+//! Network: apps by name, links "a.output -> b.input"        (control side, checked once)
+//!    | Engine::new
+//! Engine: breathe = every app pulls, then every app pushes  (one worker, one core, run to completion)
+//!    |        pull: ports bring frames in       push: in the order of the links, sources first
+//! Worker: a thread pinned to its core that breathes, and sleeps when nothing comes
+//! ```
+//!
+//! The engine knows no device and no protocol. It never locks, and it allocates nothing after start.
 
 #![forbid(unsafe_code)]
+
+mod app;
+mod engine;
+mod network;
+mod port_app;
+mod worker;
+
+pub use app::{App, Io};
+pub use engine::{Engine, LinkReport};
+pub use network::{LinkSpec, Network, NetworkError};
+pub use port_app::PortApp;
+pub use worker::{Idle, Waker, Worker, WorkerError, WorkerReport};

@@ -12,7 +12,7 @@ mod memory;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 use bm_frame::{Burst, Freelist};
 
@@ -37,14 +37,15 @@ pub trait Port: Send {
     /// Adds frames that came in to `burst`, as many as there are and fit.
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist);
 
-    /// Takes frames from the front of `burst` and sends them. What the device has no room for stays.
+    /// Takes frames from the front of `burst` and sends them. What the device has no room for stays where
+    /// it is in the burst; places may be empty already.
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist);
 
     /// Does what must be done though no frame moves, such as taking back sent frames.
     fn tend(&mut self, _frames: &mut Freelist) {}
 
     /// What becomes readable when frames come in; `None` if the port must be asked again and again.
-    fn wait_on(&self) -> Option<RawFd> {
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -75,7 +76,7 @@ pub trait HostPort: Send {
     }
 
     /// What becomes readable when [`collect`](Self::collect) has something.
-    fn wait_on(&self) -> Option<RawFd> {
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }

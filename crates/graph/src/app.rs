@@ -1,0 +1,95 @@
+//! A unit of work: what an app is to the engine, and what the engine is to an app.
+
+use std::os::fd::BorrowedFd;
+
+use bm_frame::{Burst, Frame, Freelist};
+use bm_link::Link;
+
+/// A unit of work with `pull` and `push`. The engine calls one app at a time.
+pub trait App: Send {
+    /// Brings frames in from outside.
+    fn pull(&mut self, _io: &mut Io<'_>) {}
+
+    /// Works on the frames that wait on the inputs.
+    fn push(&mut self, _io: &mut Io<'_>) {}
+
+    /// Says which names the app's links have; a place in the list is the link's index in [`Io`].
+    fn connect(&mut self, _inputs: &[String], _outputs: &[String]) {}
+
+    /// What becomes readable when the app has something to pull.
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Before the worker sleeps. `false` if it must not: the app has work left, or nothing would wake it.
+    fn before_sleep(&mut self) -> bool {
+        true
+    }
+
+    /// After the worker slept.
+    fn after_sleep(&mut self) {}
+
+    /// At the end: frees every frame that the app holds.
+    fn stop(&mut self, _io: &mut Io<'_>) {}
+}
+
+/// What an app may touch while it runs: its links and the worker's free frames.
+pub struct Io<'a> {
+    pub(crate) links: &'a mut [Link],
+    pub(crate) inputs: &'a [usize],
+    pub(crate) outputs: &'a [usize],
+    /// The worker's free frames.
+    pub frames: &'a mut Freelist,
+    /// Nanoseconds since the worker started, read once a breath.
+    pub now_ns: u64,
+}
+
+impl Io<'_> {
+    /// How many links lead to the app.
+    #[inline]
+    pub fn inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// How many links lead from the app.
+    #[inline]
+    pub fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Frames that wait on input `index`.
+    #[inline]
+    pub fn readable(&self, index: usize) -> usize {
+        self.inputs.get(index).map_or(0, |&link| self.links[link].readable())
+    }
+
+    /// Frames that output `index` has room for.
+    #[inline]
+    pub fn writable(&self, index: usize) -> usize {
+        self.outputs.get(index).map_or(0, |&link| self.links[link].writable())
+    }
+
+    /// Takes the oldest frame of input `index`.
+    #[inline]
+    pub fn receive(&mut self, index: usize) -> Option<Frame> {
+        self.links[*self.inputs.get(index)?].receive()
+    }
+
+    /// Moves frames of input `index` into `burst` until it is full; says how many.
+    #[inline]
+    pub fn receive_burst(&mut self, index: usize, burst: &mut Burst) -> usize {
+        self.inputs.get(index).map_or(0, |&link| self.links[link].receive_burst(burst))
+    }
+
+    /// Puts a frame on output `index`.
+    ///
+    /// # Errors
+    /// Gives the frame back if the link is full, or if there is no such output.
+    #[inline]
+    pub fn transmit(&mut self, index: usize, frame: Frame) -> Result<(), Frame> {
+        match self.outputs.get(index) {
+            Some(&link) => self.links[link].transmit(frame),
+            None => Err(frame),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The engine: the network at work on one worker.
+
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use bm_frame::Freelist;
+use bm_link::{Link, LinkStats};
+
+use crate::app::{App, Io};
+use crate::network::{Network, NetworkError};
+
+struct Placed {
+    name: String,
+    app: Box<dyn App>,
+    inputs: Vec<usize>,
+    outputs: Vec<usize>,
+}
+
+/// A link and what went through it.
+#[derive(Clone, Debug)]
+pub struct LinkReport {
+    /// As `app.output -> app.input`.
+    pub name: String,
+    /// What went through.
+    pub stats: LinkStats,
+    /// Frames waiting in it.
+    pub waiting: usize,
+}
+
+/// Runs a network on the calling thread.
+pub struct Engine {
+    apps: Vec<Placed>,
+    links: Vec<Link>,
+    names: Vec<String>,
+    /// Indices of `apps`, in the order to push.
+    order: Vec<usize>,
+    frames: Freelist,
+    started: Instant,
+    breaths: u64,
+}
+
+impl Engine {
+    /// Joins the apps by their links and tells each the names of its own.
+    ///
+    /// # Errors
+    /// As [`Network::check`].
+    pub fn new(network: Network, frames: Freelist) -> Result<Self, NetworkError> {
+        network.check()?;
+        let order = network.push_order();
+        let ends =
+            |name: &str, side: fn(&crate::LinkSpec) -> &(String, String)| -> (Vec<usize>, Vec<String>) {
+                let of_app = network.links.iter().enumerate().filter(|(_, link)| side(link).0 == name);
+                of_app.map(|(index, link)| (index, side(link).1.clone())).unzip()
+            };
+        let joined: Vec<_> = network
+            .apps
+            .iter()
+            .map(|(name, _)| (ends(name, |link| &link.to), ends(name, |link| &link.from)))
+            .collect();
+        let apps = network.apps.into_iter().zip(joined);
+        let apps = apps.map(|((name, mut app), ((inputs, input_names), (outputs, output_names)))| {
+            app.connect(&input_names, &output_names);
+            Placed { name, app, inputs, outputs }
+        });
+        Ok(Self {
+            apps: apps.collect(),
+            links: network.links.iter().map(|_| Link::new()).collect(),
+            names: network.links.iter().map(ToString::to_string).collect(),
+            order,
+            frames,
+            started: Instant::now(),
+            breaths: 0,
+        })
+    }
+
+    /// One breath: every app pulls, then every app pushes. Says how many frames moved over links.
+    pub fn breathe(&mut self) -> u64 {
+        let before = self.moved();
+        let now_ns = self.started.elapsed().as_nanos() as u64;
+        for at in 0..self.apps.len() {
+            Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.pull(io));
+        }
+        for &at in &self.order {
+            Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.push(io));
+        }
+        self.breaths += 1;
+        self.moved() - before
+    }
+
+    fn with(
+        placed: &mut Placed,
+        links: &mut [Link],
+        frames: &mut Freelist,
+        now_ns: u64,
+        job: impl FnOnce(&mut dyn App, &mut Io<'_>),
+    ) {
+        let Placed { app, inputs, outputs, .. } = placed;
+        job(app.as_mut(), &mut Io { links, inputs, outputs, frames, now_ns });
+    }
+
+    fn moved(&self) -> u64 {
+        self.links.iter().map(|link| link.stats().txpackets + link.stats().rxpackets).sum()
+    }
+
+    /// Breaths taken so far.
+    pub fn breaths(&self) -> u64 {
+        self.breaths
+    }
+
+    /// Names of the apps, in the order they were added.
+    pub fn apps(&self) -> impl Iterator<Item = &str> {
+        self.apps.iter().map(|placed| placed.name.as_str())
+    }
+
+    /// What went through each link.
+    pub fn links(&self) -> impl Iterator<Item = LinkReport> + '_ {
+        self.names.iter().zip(&self.links).map(|(name, link)| LinkReport {
+            name: name.clone(),
+            stats: link.stats(),
+            waiting: link.readable(),
+        })
+    }
+
+    /// What went through the links, in the order of [`links`](Self::links), without allocating.
+    pub fn link_stats(&self) -> impl Iterator<Item = LinkStats> + '_ {
+        self.links.iter().map(Link::stats)
+    }
+
+    /// What becomes readable when an app has something to pull.
+    pub fn wait_on(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.apps.iter().filter_map(|placed| placed.app.wait_on())
+    }
+
+    /// Before sleeping. `false` if frames wait on a link or an app must not sleep.
+    pub fn before_sleep(&mut self) -> bool {
+        let links_empty = self.links.iter().all(Link::is_empty);
+        // Every app is asked, so that each can expect `after_sleep` whatever another says.
+        self.apps.iter_mut().fold(links_empty, |may, placed| placed.app.before_sleep() && may)
+    }
+
+    /// After sleeping, or after [`before_sleep`](Self::before_sleep) said no.
+    pub fn after_sleep(&mut self) {
+        self.apps.iter_mut().for_each(|placed| placed.app.after_sleep());
+    }
+
+    /// Ends the run: apps free what they hold, then links are emptied. Says how many frames were still
+    /// on links.
+    pub fn stop(&mut self) -> usize {
+        let now_ns = self.started.elapsed().as_nanos() as u64;
+        for placed in &mut self.apps {
+            Self::with(placed, &mut self.links, &mut self.frames, now_ns, |app, io| app.stop(io));
+        }
+        let mut left = 0;
+        for link in &mut self.links {
+            while let Some(frame) = link.receive() {
+                self.frames.free(frame);
+                left += 1;
+            }
+        }
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PortApp;
+    use bm_frame::Depot;
+    use bm_port::{MemoryPort, Wire};
+    use bm_stats::{Account, Registry};
+
+    /// Sends every frame from input to output, the first byte raised by one.
+    struct Raise;
+    impl App for Raise {
+        fn push(&mut self, io: &mut Io<'_>) {
+            while let Some(mut frame) = io.receive(0) {
+                frame.data_mut()[0] += 1;
+                if let Err(frame) = io.transmit(0, frame) {
+                    io.frames.free(frame);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_breath_carries_frames_from_port_to_port() {
+        let depot = Depot::new(256, 2048).unwrap();
+        let registry = Registry::anonymous(1024).unwrap();
+        let (left, right) = (Wire::new(), Wire::new());
+        let mut network = Network::new();
+        let account = |name: String| Account::open(&registry, &name).unwrap();
+        for (name, wire) in [("left", &left), ("right", &right)] {
+            let port = Box::new(MemoryPort::new(wire.clone()));
+            let (receive, transmit) =
+                (account(format!("{name}/receive")), account(format!("{name}/transmit")));
+            network.app(name, Box::new(PortApp::new(port, 3, receive, transmit))).unwrap();
+        }
+        network.app("raise", Box::new(Raise)).unwrap();
+        network.link("left.output -> raise.input").unwrap();
+        network.link("raise.output -> right.input").unwrap();
+        let mut engine = Engine::new(network, Freelist::new(depot.clone(), 128)).unwrap();
+        (0..100).for_each(|n| left.send(&[n; 60]));
+        assert_eq!(engine.breathe(), 400);
+        assert_eq!(
+            right.take().iter().map(|packet| packet[0]).collect::<Vec<_>>(),
+            (1..=100).collect::<Vec<_>>()
+        );
+        assert_eq!(engine.breathe(), 0);
+        assert_eq!(engine.links().next().unwrap().stats.rxbytes, 6000);
+        left.send(&[0; 60]);
+        assert_eq!(engine.stop(), 0);
+        drop(engine);
+        assert_eq!(depot.available(), 256);
+        let counters = registry.counters();
+        let counted = |name: &str| counters.iter().find(|(other, _)| other == name).unwrap().1;
+        assert_eq!((counted("left/receive/received"), counted("left/receive/passed")), (100, 100));
+        assert_eq!((counted("right/transmit/received"), counted("right/transmit/sent")), (100, 100));
+    }
+}

@@ -1,0 +1,202 @@
+//! The network as it is asked for: apps by name and links between them, checked before anything runs.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::app::App;
+
+/// Why a network cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkError {
+    /// A link is not of the form `app.output -> app.input`.
+    LinkForm(String),
+    /// A link names an app that is not there.
+    UnknownApp {
+        /// The link.
+        link: String,
+        /// The name.
+        app: String,
+    },
+    /// Two apps have one name.
+    DuplicateApp(String),
+    /// Two links leave from, or arrive at, one place.
+    DuplicateEnd(String),
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LinkForm(text) => write!(f, "link {text:?} is not of the form \"app.output -> app.input\""),
+            Self::UnknownApp { link, app } => write!(f, "link {link:?}: no app is called {app:?}"),
+            Self::DuplicateApp(name) => write!(f, "two apps are called {name:?}"),
+            Self::DuplicateEnd(end) => write!(f, "two links use {end:?}; a place takes one"),
+        }
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+/// One link as it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LinkSpec {
+    /// App that puts frames in, and its name for the link.
+    pub from: (String, String),
+    /// App that takes frames out, and its name for the link.
+    pub to: (String, String),
+}
+
+impl fmt::Display for LinkSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{} -> {}.{}", self.from.0, self.from.1, self.to.0, self.to.1)
+    }
+}
+
+impl FromStr for LinkSpec {
+    type Err = NetworkError;
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let wrong = || NetworkError::LinkForm(text.into());
+        let end = |end: &str| {
+            let (app, port) = end.trim().split_once('.').ok_or_else(wrong)?;
+            let clean =
+                |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '.');
+            // App names may hold a dot (`eth0.100`); the name of the link is what follows the last one.
+            let (app, port) = match port.rsplit_once('.') {
+                Some((more, port)) => (format!("{app}.{more}"), port),
+                None => (app.to_string(), port),
+            };
+            if clean(port) && !app.is_empty() && !app.contains(char::is_whitespace) {
+                Ok((app, port.to_string()))
+            } else {
+                Err(wrong())
+            }
+        };
+        let (from, to) = text.split_once("->").ok_or_else(wrong)?;
+        Ok(Self { from: end(from)?, to: end(to)? })
+    }
+}
+
+/// Apps by name and links between them.
+#[derive(Default)]
+pub struct Network {
+    pub(crate) apps: Vec<(String, Box<dyn App>)>,
+    pub(crate) links: Vec<LinkSpec>,
+}
+
+impl Network {
+    /// No apps, no links.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an app.
+    ///
+    /// # Errors
+    /// [`NetworkError::DuplicateApp`] if the name is taken.
+    pub fn app(&mut self, name: &str, app: Box<dyn App>) -> Result<(), NetworkError> {
+        if self.apps.iter().any(|(other, _)| other == name) {
+            return Err(NetworkError::DuplicateApp(name.into()));
+        }
+        self.apps.push((name.into(), app));
+        Ok(())
+    }
+
+    /// Adds a link, written `app.output -> app.input`. The apps may come later.
+    ///
+    /// # Errors
+    /// [`NetworkError::LinkForm`], or [`NetworkError::DuplicateEnd`] if an end is in use.
+    pub fn link(&mut self, text: &str) -> Result<(), NetworkError> {
+        let link: LinkSpec = text.parse()?;
+        for other in &self.links {
+            for (end, taken) in [(&link.from, &other.from), (&link.to, &other.to)] {
+                if end == taken {
+                    return Err(NetworkError::DuplicateEnd(format!("{}.{}", end.0, end.1)));
+                }
+            }
+        }
+        self.links.push(link);
+        Ok(())
+    }
+
+    /// Checks that every link has its apps.
+    ///
+    /// # Errors
+    /// [`NetworkError::UnknownApp`].
+    pub fn check(&self) -> Result<(), NetworkError> {
+        for link in &self.links {
+            for (app, _) in [&link.from, &link.to] {
+                if !self.apps.iter().any(|(name, _)| name == app) {
+                    return Err(NetworkError::UnknownApp { link: link.to_string(), app: app.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Indices of the apps in the order to push: sources first; where links form a loop, as added.
+    pub(crate) fn push_order(&self) -> Vec<usize> {
+        let index: HashMap<_, _> =
+            self.apps.iter().enumerate().map(|(at, (name, _))| (name.as_str(), at)).collect();
+        let mut waiting = vec![0usize; self.apps.len()];
+        let edges: Vec<_> = self
+            .links
+            .iter()
+            .filter_map(|link| Some((*index.get(link.from.0.as_str())?, *index.get(link.to.0.as_str())?)))
+            .collect();
+        edges.iter().for_each(|&(_, to)| waiting[to] += 1);
+        let mut order: Vec<usize> = Vec::with_capacity(self.apps.len());
+        while order.len() < self.apps.len() {
+            let left = || (0..self.apps.len()).filter(|at| !order.contains(at));
+            // In a loop nobody is without a predecessor: take who waits for the fewest.
+            let next = left().min_by_key(|&at| waiting[at]).expect("some app is left");
+            edges.iter().filter(|&&(from, _)| from == next).for_each(|&(_, to)| {
+                waiting[to] = waiting[to].saturating_sub(1);
+            });
+            order.push(next);
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+    impl App for Nothing {}
+
+    fn network(apps: &[&str], links: &[&str]) -> Network {
+        let mut network = Network::new();
+        apps.iter().for_each(|name| network.app(name, Box::new(Nothing)).unwrap());
+        links.iter().for_each(|link| network.link(link).unwrap());
+        network
+    }
+
+    #[test]
+    fn reads_links_with_dots_in_names() {
+        let link: LinkSpec = "eth0.100.output -> router.eth0".parse().unwrap();
+        assert_eq!(link.from, ("eth0.100".into(), "output".into()));
+        assert_eq!(link.to_string(), "eth0.100.output -> router.eth0");
+        for wrong in ["a.b", "a -> b.c", "a. -> b.c", "a.b -> .c", "a b.c -> d.e"] {
+            assert_eq!(wrong.parse::<LinkSpec>(), Err(NetworkError::LinkForm(wrong.into())));
+        }
+    }
+
+    #[test]
+    fn refuses_what_cannot_run() {
+        let mut net = network(&["a", "b"], &["a.x -> b.y"]);
+        assert_eq!(net.app("a", Box::new(Nothing)), Err(NetworkError::DuplicateApp("a".into())));
+        assert_eq!(net.link("a.x -> b.z"), Err(NetworkError::DuplicateEnd("a.x".into())));
+        net.link("a.w -> c.y").unwrap();
+        let unknown = NetworkError::UnknownApp { link: "a.w -> c.y".into(), app: "c".into() };
+        assert_eq!(net.check(), Err(unknown));
+    }
+
+    #[test]
+    fn pushes_sources_first_and_survives_loops() {
+        let net = network(&["sink", "middle", "source"], &["source.o -> middle.i", "middle.o -> sink.i"]);
+        assert_eq!(net.push_order(), [2, 1, 0]);
+        let net = network(&["port", "router"], &["port.o -> router.p", "router.p -> port.i"]);
+        assert_eq!(net.push_order(), [0, 1]);
+    }
+}

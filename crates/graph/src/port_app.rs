@@ -1,0 +1,146 @@
+//! A port as an app: `output` carries what came in, `input` what shall go out.
+
+use std::os::fd::BorrowedFd;
+
+use bm_frame::Burst;
+use bm_port::{DeviceCounters, Port};
+use bm_stats::{Account, Block, Entry, Reason};
+
+use crate::app::{App, Io};
+
+/// Breaths between two looks at the device's own counters, which may cost a system call.
+const LOOK_EVERY: u32 = 1 << 14;
+
+/// A port in the network.
+pub struct PortApp {
+    port: Box<dyn Port>,
+    index: u16,
+    received: Account,
+    sent: Account,
+    /// Frames that the device had no room for yet.
+    pending: Burst,
+    arrived: Burst,
+    device: Option<Block>,
+    breaths: u32,
+}
+
+impl PortApp {
+    /// `port`, whose frames are marked with `index`. `received` closes over what comes in, `sent` over
+    /// what goes out.
+    pub fn new(port: Box<dyn Port>, index: u16, received: Account, sent: Account) -> Self {
+        Self {
+            port,
+            index,
+            received,
+            sent,
+            pending: Burst::new(),
+            arrived: Burst::new(),
+            device: None,
+            breaths: 0,
+        }
+    }
+
+    /// Names of the device's own counters, in the order of the block for [`with_device`](Self::with_device).
+    pub const DEVICE_COUNTERS: [&'static str; 4] =
+        ["receive_ring_full", "receive_no_frame", "receive_other", "transmit_invalid"];
+
+    /// Shows the device's own counters in `block`.
+    #[must_use]
+    pub fn with_device(mut self, block: Block) -> Self {
+        self.device = Some(block);
+        self
+    }
+
+    fn look_at_device(&mut self) {
+        let Some(block) = self.device else { return };
+        let DeviceCounters { receive_ring_full, receive_no_frame, receive_other, transmit_invalid } =
+            self.port.device_counters();
+        for (index, value) in
+            [receive_ring_full, receive_no_frame, receive_other, transmit_invalid].into_iter().enumerate()
+        {
+            block.set(index, value);
+        }
+    }
+
+    /// Sends what is pending, then what waits on the input, until the device has no more room.
+    fn send(&mut self, io: &mut Io<'_>) {
+        loop {
+            if self.pending.is_empty() {
+                let taken = io.receive_burst(0, &mut self.pending);
+                self.sent.add(Entry::Received, taken);
+                if taken == 0 {
+                    return;
+                }
+            }
+            let before = self.pending.frames();
+            self.port.transmit(&mut self.pending, io.frames);
+            let left = self.pending.frames();
+            self.sent.add(Entry::Sent, before - left);
+            if left > 0 {
+                return;
+            }
+            self.pending.reset();
+        }
+    }
+
+    /// The device has no room and frames keep coming: those that the link will not hold are lost here,
+    /// under a name, rather than in the app before.
+    fn shed(&mut self, io: &mut Io<'_>) {
+        while io.readable(0) > bm_link::CAPACITY - bm_frame::BURST {
+            let Some(frame) = io.receive(0) else { break };
+            self.sent.add(Entry::Received, 1);
+            self.sent.drop(Reason::TransmitFull, 1);
+            io.frames.free(frame);
+        }
+    }
+}
+
+impl App for PortApp {
+    fn pull(&mut self, io: &mut Io<'_>) {
+        self.breaths = self.breaths.wrapping_add(1);
+        if self.breaths.is_multiple_of(LOOK_EVERY) {
+            self.look_at_device();
+        }
+        self.port.tend(io.frames);
+        if io.outputs() > 0 && io.writable(0) < bm_frame::BURST {
+            // The next app is behind: what stays in the device is the device's to count.
+            return;
+        }
+        self.port.receive(&mut self.arrived, io.frames);
+        self.received.add(Entry::Received, self.arrived.len());
+        for mut frame in self.arrived.drain() {
+            frame.meta_mut().port = self.index;
+            match io.transmit(0, frame) {
+                Ok(()) => self.received.add(Entry::Passed, 1),
+                Err(frame) => {
+                    let reason = if io.outputs() == 0 { Reason::NoOutput } else { Reason::LinkFull };
+                    self.received.drop(reason, 1);
+                    io.frames.free(frame);
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, io: &mut Io<'_>) {
+        self.send(io);
+        self.shed(io);
+        self.sent.set_held(self.pending.frames());
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        self.port.wait_on()
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        self.look_at_device();
+        self.port.wait_on().is_some() && self.pending.is_empty()
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        let left = self.pending.free_all(io.frames);
+        self.sent.set_held(0);
+        self.sent.drop(Reason::Stopped, left);
+        self.look_at_device();
+        self.port.close(io.frames);
+    }
+}

@@ -1,0 +1,278 @@
+//! A worker: a thread pinned to its core that breathes, and sleeps when nothing comes.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bm_stats::Block;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::engine::Engine;
+
+/// What a worker does when nothing comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Asks on and on: the least latency, a whole core.
+    Busy,
+    /// Asks on for this long, then sleeps until a port or another thread wakes it.
+    Sleep {
+        /// How long it asks on after the last frame.
+        after: Duration,
+    },
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Self::Sleep { after: Duration::from_micros(50) }
+    }
+}
+
+/// Longest sleep: a worker shows that it lives, and looks at ports that cannot wake it, this often.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// Why a worker did not start.
+#[derive(Debug)]
+pub enum WorkerError {
+    /// The thread could not be made.
+    Spawn(io::Error),
+    /// The thread could not be pinned.
+    Pin {
+        /// To which core.
+        core: usize,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// What wakes it could not be made.
+    Waker(io::Error),
+    /// What it waits on could not be watched.
+    Watch(io::Error),
+}
+
+impl fmt::Display for WorkerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spawn(error) => write!(f, "worker thread: {error}"),
+            Self::Pin { core, error } => write!(f, "worker cannot be pinned to core {core}: {error}"),
+            Self::Waker(error) => write!(f, "eventfd to wake a worker: {error}"),
+            Self::Watch(error) => write!(f, "epoll on a worker's ports: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for WorkerError {}
+
+/// Wakes a sleeping worker, or a sleeping slow path.
+#[derive(Clone)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// A waker that nobody waits on yet.
+    ///
+    /// # Errors
+    /// [`WorkerError::Waker`].
+    pub fn new() -> Result<Self, WorkerError> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        fd.map(|fd| Self(Arc::new(fd))).map_err(|error| WorkerError::Waker(error.into()))
+    }
+
+    /// Wakes whoever waits; does nothing if it is awake.
+    pub fn wake(&self) {
+        // A full counter (EAGAIN) means that the sleeper has been woken already.
+        let _full = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Forgets earlier wakes.
+    pub fn clear(&self) {
+        // EAGAIN means that there was none.
+        let _none = rustix::io::read(&*self.0, &mut [0u8; 8]);
+    }
+
+    /// What becomes readable.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What a worker says of itself, in the order of [`WorkerReport::NAMES`].
+pub struct WorkerReport;
+
+impl WorkerReport {
+    /// Names of the counters in a worker's block.
+    pub const NAMES: [&'static str; 3] = ["breaths", "moves", "sleeps"];
+}
+
+/// A running worker.
+pub struct Worker {
+    thread: Option<JoinHandle<Engine>>,
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Worker {
+    /// Starts a worker on `core` (or wherever the system puts it) that runs what `build` makes there.
+    ///
+    /// `links` has five counters a link of the engine, in the order of `LinkStats`.
+    ///
+    /// # Errors
+    /// See [`WorkerError`].
+    pub fn start(
+        name: &str,
+        core: Option<usize>,
+        idle: Idle,
+        engine: Engine,
+        counters: Block,
+        links: Option<Block>,
+        waker: Waker,
+    ) -> Result<Self, WorkerError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, wake) = (stop.clone(), waker.clone());
+        let (pinned, is_pinned) = std::sync::mpsc::channel();
+        let watch = watch(&waker, &engine).map_err(WorkerError::Watch)?;
+        let run = move || {
+            let _gone = pinned.send(core.map_or(Ok(()), pin));
+            Loop { engine, idle, counters, links, waker: wake, watch }.run(&stopped)
+        };
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(WorkerError::Spawn)?;
+        let worker = Self { thread: Some(thread), stop, waker };
+        match is_pinned.recv() {
+            Ok(Err(error)) => Err(WorkerError::Pin { core: core.unwrap_or_default(), error }),
+            _ => Ok(worker),
+        }
+    }
+
+    /// Whether the thread still runs: one that panicked does not.
+    pub fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Ends the run, frees all frames, and gives the engine back; `None` if the thread had panicked.
+    pub fn stop(mut self) -> Option<Engine> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Option<Engine> {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+fn pin(core: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).map_err(io::Error::from)
+}
+
+/// One descriptor to wait on for all that can wake the worker, made once: sleeping allocates nothing.
+fn watch(waker: &Waker, engine: &Engine) -> io::Result<OwnedFd> {
+    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for fd in std::iter::once(waker.fd()).chain(engine.wait_on()) {
+        epoll::add(&watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(watch)
+}
+
+struct Loop {
+    engine: Engine,
+    idle: Idle,
+    counters: Block,
+    links: Option<Block>,
+    waker: Waker,
+    watch: OwnedFd,
+}
+
+impl Loop {
+    fn run(mut self, stop: &AtomicBool) -> Engine {
+        let mut last_frame = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            let moved = self.engine.breathe();
+            self.counters.add(0, 1);
+            if moved > 0 {
+                self.counters.add(1, moved);
+                self.publish_links();
+                last_frame = Instant::now();
+            } else if let Idle::Sleep { after } = self.idle
+                && last_frame.elapsed() >= after
+            {
+                self.sleep();
+            }
+        }
+        self.engine.stop();
+        self.publish_links();
+        self.engine
+    }
+
+    fn publish_links(&self) {
+        let Some(block) = self.links else { return };
+        for (at, stats) in self.engine.link_stats().enumerate() {
+            let values = [stats.txpackets, stats.txbytes, stats.rxpackets, stats.rxbytes, stats.txdrop];
+            values
+                .into_iter()
+                .enumerate()
+                .for_each(|(field, value)| block.set(at * values.len() + field, value));
+        }
+    }
+
+    fn sleep(&mut self) {
+        if self.engine.before_sleep() {
+            self.counters.add(2, 1);
+            let mut events =
+                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+            let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP_MAX.as_nanos() as _ };
+            // Interrupted or timed out: the loop looks at everything in any case.
+            let _woken = epoll::wait(&self.watch, events.as_mut_slice(), Some(&timeout));
+            self.waker.clear();
+        }
+        self.engine.after_sleep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{App, Io, Network};
+    use bm_frame::{Depot, Freelist};
+    use bm_stats::Registry;
+
+    /// Counts pulls until it may sleep.
+    struct Pulls(Arc<std::sync::atomic::AtomicU64>);
+    impl App for Pulls {
+        fn pull(&mut self, _io: &mut Io<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn sleeps_when_idle_and_wakes_when_told() {
+        let pulls = Arc::default();
+        let mut network = Network::new();
+        network.app("pulls", Box::new(Pulls(Arc::clone(&pulls)))).unwrap();
+        let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
+        let counters = Registry::anonymous(64).unwrap().block("worker/0", &WorkerReport::NAMES).unwrap();
+        let waker = Waker::new().unwrap();
+        let idle = Idle::Sleep { after: Duration::ZERO };
+        let worker = Worker::start("bm-test", Some(0), idle, engine, counters, None, waker.clone()).unwrap();
+        let asleep = |n| {
+            while counters.get(2) < n {
+                std::thread::yield_now()
+            }
+        };
+        asleep(1);
+        let before = pulls.load(Ordering::Relaxed);
+        waker.wake();
+        asleep(2);
+        assert!(pulls.load(Ordering::Relaxed) > before);
+        assert!(worker.is_alive());
+        assert!(worker.stop().unwrap().breaths() > 0);
+    }
+}
