@@ -1,0 +1,140 @@
+//! What workers and the slow path read: everything that control knows, published whole.
+//!
+//! Control makes a new [`Tables`] when an interface, an address, a VRF or a setting changes; that is
+//! small. Routes and next hops are behind `Arc`s in it and change in place (see `bm-fib`), so a table of
+//! a million routes is never copied.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use bm_fib::Fib;
+use bm_fib::next_hop::NextHops;
+
+/// Everything that a packet's way depends on.
+pub struct Tables {
+    /// Routing tables; 0 is the main one.
+    pub vrfs: Vec<Vrf>,
+    /// Logical interfaces by our own index, which is the one that next hops name. Indices stay the same
+    /// while an interface lives.
+    pub interfaces: Vec<Interface>,
+    /// Ports by index: which logical interfaces their frames belong to.
+    pub ports: Vec<PortInterfaces>,
+    /// What is done at each next hop, for all VRFs.
+    pub next_hops: Arc<NextHops>,
+    /// Addresses of this machine: a packet that claims to come from one is no real one.
+    pub local_ipv4: Vec<Ipv4Addr>,
+    /// The same for IPv6.
+    pub local_ipv6: Vec<Ipv6Addr>,
+    /// What the kernel's settings say.
+    pub settings: Settings,
+}
+
+/// One routing table.
+#[derive(Clone)]
+pub struct Vrf {
+    /// Longest-prefix match for IPv4.
+    pub ipv4: Arc<dyn Fib<Address = u32>>,
+    /// Longest-prefix match for IPv6.
+    pub ipv6: Arc<dyn Fib<Address = u128>>,
+}
+
+/// A logical interface: a port's own, or a VLAN of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Name in Linux.
+    pub name: String,
+    /// Index in Linux.
+    pub ifindex: u32,
+    /// The port that its frames go through.
+    pub port: u16,
+    /// Its tag, or `None` for frames without one.
+    pub vlan: Option<Vlan>,
+    /// Its MAC address: source of what leaves, destination of what it takes.
+    pub mac: [u8; 6],
+    /// Largest IP packet, in bytes.
+    pub mtu: u16,
+    /// Whether it is up and has a carrier. Nothing is sent where it is not.
+    pub up: bool,
+    /// Index of its routing table in [`Tables::vrfs`].
+    pub vrf: u16,
+    /// `net.ipv4.conf.*.forwarding`.
+    pub forward_ipv4: bool,
+    /// `net.ipv6.conf.*.forwarding`.
+    pub forward_ipv6: bool,
+    /// `net.ipv4.conf.*.rp_filter`, the stronger of the interface's and `all`'s.
+    pub reverse_path: ReversePath,
+    /// Its addresses, primary ones first, with their prefix lengths.
+    pub ipv4: Vec<(Ipv4Addr, u8)>,
+    /// Its addresses that are usable (not tentative), with their prefix lengths.
+    pub ipv6: Vec<(Ipv6Addr, u8)>,
+}
+
+/// A VLAN tag without its priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Vlan {
+    /// 0x8100, or 0x88a8 for a service tag.
+    pub protocol: u16,
+    /// VLAN identifier, 0 to 4094.
+    pub id: u16,
+}
+
+/// Which logical interface a port's frames belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortInterfaces {
+    /// That of frames without a tag.
+    pub untagged: Option<u16>,
+    /// Those of tagged frames.
+    pub tagged: Vec<(Vlan, u16)>,
+}
+
+/// Reverse path filter (RFC 3704), as `rp_filter` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReversePath {
+    /// 0: sources are not checked.
+    #[default]
+    Off,
+    /// 1: the route to the source must lead out of the interface it came in on.
+    Strict,
+    /// 2: there must be some route to the source.
+    Loose,
+}
+
+/// The kernel's settings that a packet's way depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `net.ipv4.fib_multipath_hash_policy`.
+    pub hash_policy_ipv4: u8,
+    /// `net.ipv6.fib_multipath_hash_policy`.
+    pub hash_policy_ipv6: u8,
+    /// Seed of the flow hash: machines that forward to each other need different ones.
+    pub hash_seed: u32,
+    /// `net.ipv4.ip_default_ttl`, for packets that we originate.
+    pub default_ttl: u8,
+    /// `net.ipv4.icmp_ratelimit`: least milliseconds between two errors to one address; 0 is no limit.
+    pub icmp_ratelimit_ms: u32,
+    /// `net.ipv4.icmp_ratemask`: which ICMP types the limit holds for.
+    pub icmp_ratemask: u32,
+    /// `net.ipv4.icmp_errors_use_inbound_ifaddr`.
+    pub icmp_source_inbound: bool,
+    /// `net.ipv6.icmp.ratelimit`, in milliseconds.
+    pub icmp6_ratelimit_ms: u32,
+    /// `net.ipv4.icmp_msgs_per_sec`: errors to all addresses together, a second.
+    pub icmp_messages_per_second: u32,
+}
+
+impl Default for Settings {
+    /// As a fresh kernel has them.
+    fn default() -> Self {
+        Self {
+            hash_policy_ipv4: 0,
+            hash_policy_ipv6: 0,
+            hash_seed: 0,
+            default_ttl: 64,
+            icmp_ratelimit_ms: 1000,
+            icmp_ratemask: 6168,
+            icmp_source_inbound: false,
+            icmp6_ratelimit_ms: 1000,
+            icmp_messages_per_second: 1000,
+        }
+    }
+}
