@@ -1,0 +1,76 @@
+//! Why bytes are no packet, and why a packet cannot be built.
+//!
+//! One small enum for all layers: the caller knows which layer it asked, and counts drops by both. Without
+//! operands, because it is made on the data path, where nobody prints it.
+
+use std::fmt;
+
+/// Why bytes are not the header that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Malformed {
+    /// Fewer bytes than the fixed header has.
+    Short,
+    /// The version field is of another protocol.
+    Version,
+    /// The header's own length field is below the fixed header, or past the bytes there.
+    HeaderLen,
+    /// The length field of the whole is below the header.
+    TotalLen,
+    /// The length field of the whole is above the bytes there: the packet is cut.
+    Truncated,
+    /// The checksum does not fit the bytes.
+    Checksum,
+    /// An option has a length that cannot be: zero, below its own header, or past the end.
+    Option,
+    /// More IPv6 extension headers than anybody sends.
+    Chain,
+    /// A type, code, or format that this view does not read.
+    Kind,
+    /// The hop limit shows that a router was crossed where none may be (RFC 4861).
+    HopLimit,
+    /// An address that may not be there.
+    Address,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Short => "shorter than its fixed header",
+            Self::Version => "of another IP version",
+            Self::HeaderLen => "with a header length that cannot be",
+            Self::TotalLen => "with a length below its header",
+            Self::Truncated => "cut: its length is above the bytes there",
+            Self::Checksum => "with a wrong checksum",
+            Self::Option => "with an option of a length that cannot be",
+            Self::Chain => "with too many extension headers",
+            Self::Kind => "of a type or format not known here",
+            Self::HopLimit => "not from this link, by its hop limit",
+            Self::Address => "with an address that may not be there",
+        })
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// A builder's buffer is too small; nothing useful was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// Bytes that the packet needs.
+    pub needed: usize,
+    /// Bytes that the buffer has.
+    pub room: usize,
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the packet needs {} bytes, the buffer has {}", self.needed, self.room)
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// The first `needed` bytes of `buffer`.
+pub(crate) fn room(buffer: &mut [u8], needed: usize) -> Result<&mut [u8], NoRoom> {
+    let room = buffer.len();
+    buffer.get_mut(..needed).ok_or(NoRoom { needed, room })
+}
