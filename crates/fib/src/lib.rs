@@ -1,1 +1,138 @@
 //! Forwarding information bases: flat arrays, one writer, many readers, no locks.
+//!
+//! ```text
+//! control: routes -> [ Rib ] -> builder --- one atomic store a change ---.
+//!                                                                        v
+//! workers: address -> Fib::lookup_burst -> NextHop -> NextHops -> MAC and interface
+//! ```
+//!
+//! Control owns a builder ([`BuildFib`]) with all its routes and changes it; workers hold an `Arc` of
+//! its reader ([`Fib`]) and never wait. [`Dir24_8`] (IPv4) and [`Range6`] (IPv6) differ behind these two
+//! traits and in nothing else. A lookup yields an index only: what is done there is one 64-bit word
+//! in [`next_hop::NextHops`], so a changed MAC is one store and touches no route.
+//!
+//! Absent on purpose: policy (VRFs, rules), packets, threads. Memory that a change frees is used again
+//! only after every registered reader has said that it is past it ([`published::Readers`]).
+
+// `loom` is a cfg set by hand for models of `published`; cargo does not know it.
+#![allow(unexpected_cfgs)]
+
+pub mod memory;
+pub mod next_hop;
+pub mod published;
+pub mod rib;
+mod sync;
+
+pub use next_hop::NextHop;
+
+use bm_wire::prefix::{Address, Prefix};
+use published::Readers;
+use std::fmt;
+use std::sync::Arc;
+
+/// Longest-prefix match, as workers see it.
+///
+/// A lookup is always safe. It is *right* only while the calling thread is registered with the
+/// [`Readers`] that the builder was given, and says [`published::ReaderHandle::quiescent`] only between
+/// lookups: memory behind a reader that has not registered may be used anew under it.
+pub trait Fib: Send + Sync {
+    /// `u32` for IPv4, `u128` for IPv6, in host order.
+    type Address: Address;
+
+    /// The next hop of one address: [`NextHop::NONE`] where no route matches.
+    fn lookup(&self, address: Self::Address) -> NextHop;
+
+    /// Sets `hops[i]` for each `addresses[i]`; much faster than one by one, best at 32 and more.
+    ///
+    /// # Panics
+    /// If `hops` is shorter than `addresses`.
+    fn lookup_burst(&self, addresses: &[Self::Address], hops: &mut [NextHop]);
+}
+
+/// Longest-prefix match, as the control plane makes and changes it. There is one builder a table.
+pub trait BuildFib: Sized {
+    /// `u32` for IPv4, `u128` for IPv6, in host order.
+    type Address: Address;
+    /// What workers read.
+    type Fib: Fib<Address = Self::Address>;
+
+    /// A table of all `routes`; what later changes free waits for `readers`.
+    fn build(
+        routes: impl IntoIterator<Item = (Prefix<Self::Address>, NextHop)>,
+        readers: &Readers,
+    ) -> Result<Self, TableFull<Self::Address>>;
+
+    /// The readers' side: clone it once a worker. It follows every later change.
+    fn reader(&self) -> Arc<Self::Fib>;
+
+    /// Carries out `changes` in order. Each address sees the old next hop or the new one.
+    ///
+    /// A change that does not fit leaves the table as it was before that change and stops there: those
+    /// before it stand, and [`TableFull::applied`] tells how many they are, so that a caller can leave
+    /// the refused one out and go on. Removing a prefix that has no route is no error.
+    fn apply(&mut self, changes: &[Change<Self::Address>]) -> Result<(), TableFull<Self::Address>>;
+
+    /// Every route of the table.
+    fn rib(&self) -> &rib::Rib<Self::Address>;
+
+    /// What the lookup structure holds, in bytes; the [`rib::Rib`] is not counted.
+    fn memory_bytes(&self) -> usize;
+
+    /// Takes back what all readers have moved past. `apply` does so as well.
+    fn reclaim(&mut self);
+}
+
+/// One change to a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<A: Address> {
+    /// The route to this prefix is now through this next hop, whether or not there was one.
+    Set(Prefix<A>, NextHop),
+    /// This prefix has no route of its own any more.
+    Remove(Prefix<A>),
+}
+
+impl<A: Address> Change<A> {
+    /// The prefix that changes.
+    pub fn prefix(&self) -> Prefix<A> {
+        match *self {
+            Self::Set(prefix, _) | Self::Remove(prefix) => prefix,
+        }
+    }
+}
+
+/// A route does not fit. The table is as it was before this route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableFull<A: Address> {
+    /// The route refused.
+    pub prefix: Prefix<A>,
+    /// How many changes of the same call stand before it.
+    pub applied: usize,
+    /// What ran out.
+    pub lack: Lack,
+}
+
+/// What a table ran out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// Entries are too narrow for this next hop's index.
+    NextHop(NextHop),
+    /// No blocks are left for what lies below the first level (counting those that readers still hold).
+    Blocks,
+    /// The system gave no memory for the table.
+    Memory,
+}
+
+impl<A: Address> fmt::Display for TableFull<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no room for the route to {}: ", self.prefix)?;
+        match self.lack {
+            Lack::NextHop(hop) => {
+                write!(f, "next hop {hop} is past what an entry can name; let routes share next hops")
+            }
+            Lack::Blocks => f.write_str("no blocks are left for long prefixes; use fewer of them"),
+            Lack::Memory => f.write_str("the system gave no memory; raise the limit or free some"),
+        }
+    }
+}
+
+impl<A: Address> std::error::Error for TableFull<A> {}

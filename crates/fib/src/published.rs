@@ -1,0 +1,424 @@
+//! Published tables: one writer, many readers, no locks.
+//!
+//! ```text
+//! control: build -> publish ----> [ current ] <---- read, once a burst :workers
+//!                      `- wait until each worker has begun a later burst, then free the old
+//! ```
+//!
+//! Quiescent states: a worker says once a burst that it holds nothing it found before. The writer
+//! takes what it wants to free out of reach, notes the *point* at which it did so, and frees it when
+//! every reader has been quiescent after that point. Tables that change in place (DIR-24-8's groups,
+//! next hops) put their free blocks through the same [`Retired`] queue as whole tables do.
+//!
+//! Readers never wait or allocate; for them it is one load and one store in lines of their own. The
+//! writer may wait as long as one burst takes, so a reader that sleeps says so first ([`offline`]).
+//!
+//! [`offline`]: ReaderHandle::offline
+//!
+//! Why it holds. *A reader that goes on:* the writer's unlinking comes before its `point` (release),
+//! which the reader loads (acquire) before it stores it as seen; so after that store it cannot find
+//! what was unlinked, and by release and acquire on `seen` all its earlier reads come before the
+//! writer frees. *A reader that wakes:* it stores `seen`, fence, then reads tables; the writer unlinks,
+//! fence, then reads `seen`. One of the two fences is first: either the writer sees the reader awake,
+//! or the reader sees the unlinking.
+
+use crate::sync::{Arc, AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering, fence};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// What `seen` holds while its reader sleeps: it is past everything.
+const OFFLINE: u64 = u64::MAX;
+
+/// Who reads the tables. Cheap to clone; all clones are the same registry.
+#[derive(Clone)]
+pub struct Readers(Arc<Registry>);
+
+struct Registry {
+    /// Grows by one with each retirement. Alone in its line: workers load it once a burst.
+    point: Line,
+    /// Only registration, its end and the writer take this lock.
+    seen: Mutex<Vec<Arc<Line>>>,
+}
+
+/// A counter alone in its cache line (two lines, since they are fetched in pairs).
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// The place of a retirement in the order of all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Point(u64);
+
+impl Readers {
+    /// A registry without readers.
+    #[allow(clippy::new_without_default)] // two registries where one was meant are a bug
+    pub fn new() -> Self {
+        let point = Line(AtomicU64::new(0));
+        Self(Arc::new(Registry { point, seen: Mutex::new(Vec::new()) }))
+    }
+
+    /// A new reader, online. Takes a lock: call it as a worker starts.
+    pub fn register(&self) -> ReaderHandle {
+        let seen = Arc::new(Line(AtomicU64::new(OFFLINE)));
+        self.all_seen().push(seen.clone());
+        let mut handle = ReaderHandle { readers: self.clone(), seen };
+        handle.online();
+        handle
+    }
+
+    /// Notes that what the writer has just unlinked waits for the readers from here on.
+    pub fn retire_point(&self) -> Point {
+        fence(Ordering::SeqCst);
+        Point(self.0.point.0.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// Whether every reader has moved past `point`.
+    pub fn passed(&self, point: Point) -> bool {
+        self.oldest() >= point
+    }
+
+    /// The latest point that every reader has passed.
+    fn oldest(&self) -> Point {
+        let all = self.all_seen();
+        Point(all.iter().map(|seen| seen.0.load(Ordering::Acquire)).min().unwrap_or(OFFLINE))
+    }
+
+    fn all_seen(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
+        // A panic while the lock was held cannot leave the list half-changed.
+        self.0.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Readers of {}", self.all_seen().len())
+    }
+}
+
+/// One reader: belongs to one thread at a time.
+pub struct ReaderHandle {
+    readers: Readers,
+    seen: Arc<Line>,
+}
+
+impl ReaderHandle {
+    /// Says that this reader holds nothing it found before: once a burst, between bursts.
+    ///
+    /// `&mut`, so that the compiler refuses a table kept from before the call.
+    #[inline]
+    pub fn quiescent(&mut self) {
+        debug_assert!(self.is_online());
+        let point = self.readers.0.point.0.load(Ordering::Acquire);
+        self.seen.0.store(point, Ordering::Release);
+    }
+
+    /// Says that this reader will not read until [`Self::online`]: before it sleeps.
+    pub fn offline(&mut self) {
+        self.seen.0.store(OFFLINE, Ordering::Release);
+    }
+
+    /// Says that this reader reads again. A full barrier: not for every burst.
+    pub fn online(&mut self) {
+        let point = self.readers.0.point.0.load(Ordering::Acquire);
+        self.seen.0.store(point, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether it may read now.
+    #[inline]
+    pub fn is_online(&self) -> bool {
+        self.seen.0.load(Ordering::Relaxed) != OFFLINE
+    }
+
+    /// The registry that it belongs to.
+    pub fn readers(&self) -> &Readers {
+        &self.readers
+    }
+}
+
+impl Drop for ReaderHandle {
+    fn drop(&mut self) {
+        // Our reads come before the writer's, which finds the list without us under the same lock.
+        self.readers.all_seen().retain(|seen| !Arc::ptr_eq(seen, &self.seen));
+    }
+}
+
+impl fmt::Debug for ReaderHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_online() { "ReaderHandle online" } else { "ReaderHandle offline" })
+    }
+}
+
+/// Things out of reach, in the order of their retirement, until all readers have moved past them.
+pub struct Retired<T> {
+    readers: Readers,
+    waiting: VecDeque<(Point, T)>,
+}
+
+impl<T> Retired<T> {
+    /// An empty queue.
+    pub fn new(readers: &Readers) -> Self {
+        Self { readers: readers.clone(), waiting: VecDeque::new() }
+    }
+
+    /// Queues what no reader can find any more, although one may still hold it.
+    pub fn push(&mut self, item: T) {
+        let point = self.readers.retire_point();
+        self.waiting.push_back((point, item));
+    }
+
+    /// Queues several things that went out of reach together, for the price of one.
+    pub fn extend(&mut self, items: impl IntoIterator<Item = T>) {
+        let mut items = items.into_iter().peekable();
+        if items.peek().is_some() {
+            let point = self.readers.retire_point();
+            self.waiting.extend(items.map(|item| (point, item)));
+        }
+    }
+
+    /// Hands out, oldest first, all that every reader has moved past.
+    pub fn take_passed(&mut self) -> impl Iterator<Item = T> + '_ {
+        let oldest = if self.waiting.is_empty() { Point(0) } else { self.readers.oldest() };
+        let passed = self.waiting.partition_point(|(point, _)| *point <= oldest);
+        self.waiting.drain(..passed).map(|(_, item)| item)
+    }
+
+    /// How many things wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+impl<T> fmt::Debug for Retired<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Retired of {}", self.waiting.len())
+    }
+}
+
+/// A value that is replaced whole: a reader sees the old one or the new one, and nothing between.
+pub struct Published<T> {
+    current: AtomicPtr<T>,
+    readers: Readers,
+    /// The writers' side; readers do not come near this lock.
+    retired: Mutex<Retired<Box<T>>>,
+}
+
+// SAFETY: it owns its values (`Send`), hands out `&T` on many threads (`Sync`), and drops values on
+// whichever thread publishes (`Send`).
+unsafe impl<T: Send + Sync> Sync for Published<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for Published<T> {}
+
+impl<T> Published<T> {
+    /// Publishes a first value to `readers`.
+    pub fn new(value: T, readers: &Readers) -> Self {
+        Self {
+            current: AtomicPtr::new(Box::into_raw(Box::new(value))),
+            readers: readers.clone(),
+            retired: Mutex::new(Retired::new(readers)),
+        }
+    }
+
+    /// The value now, until the reader is quiescent next.
+    ///
+    /// # Panics
+    /// If the reader sleeps or belongs to another registry: nobody would wait for it.
+    #[inline]
+    pub fn load<'a>(&'a self, reader: &'a ReaderHandle) -> &'a T {
+        assert!(reader.is_online() && Arc::ptr_eq(&reader.readers.0, &self.readers.0));
+        // SAFETY: the pointer came from a Box that is freed by `reclaim` only after this reader was
+        // quiescent, which takes `&mut reader`, or by our own drop; `'a` ends before both.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+
+    /// Replaces the value; frees those before it that all readers have moved past.
+    pub fn publish(&self, value: T) {
+        let mut retired = self.retired();
+        let old = self.current.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel);
+        // SAFETY: `old` came from a Box, and the swap took the only copy of it that could be found.
+        retired.push(unsafe { Box::from_raw(old) });
+        retired.take_passed().for_each(drop);
+    }
+
+    /// Frees what all readers have moved past; returns how many values still wait.
+    pub fn reclaim(&self) -> usize {
+        let mut retired = self.retired();
+        retired.take_passed().for_each(drop);
+        retired.len()
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Retired<Box<T>>> {
+        // A panic in a value's drop leaves the queue whole.
+        self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        // Those that wait are dropped with the queue: `load` borrowed from us, so no reader holds one.
+        // SAFETY: from a Box, and ours alone now.
+        drop(unsafe { Box::from_raw(self.current.load(Ordering::Relaxed)) });
+    }
+}
+
+impl<T> fmt::Debug for Published<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Published")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    #[test]
+    fn nothing_is_freed_before_all_have_moved_on() {
+        let readers = Readers::new();
+        let (mut one, mut two) = (readers.register(), readers.register());
+        let point = readers.retire_point();
+        assert!(!readers.passed(point));
+        one.quiescent();
+        assert!(!readers.passed(point));
+        two.quiescent();
+        assert!(readers.passed(point));
+    }
+
+    #[test]
+    fn sleepers_and_leavers_hold_nothing_up() {
+        let readers = Readers::new();
+        let (mut sleeper, leaver) = (readers.register(), readers.register());
+        let point = readers.retire_point();
+        sleeper.offline();
+        drop(leaver);
+        assert!(readers.passed(point));
+        sleeper.online();
+        assert!(readers.passed(point), "it woke after the point");
+        assert!(!readers.passed(readers.retire_point()));
+    }
+
+    #[test]
+    fn hands_out_in_order_what_has_passed() {
+        let readers = Readers::new();
+        let mut retired = Retired::new(&readers);
+        let mut reader = readers.register();
+        retired.push(1);
+        retired.extend([2, 3]);
+        assert_eq!(retired.take_passed().count(), 0);
+        reader.quiescent();
+        retired.push(4);
+        assert_eq!(retired.take_passed().collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(retired.len(), 1);
+    }
+
+    #[test]
+    #[should_panic]
+    fn refuses_a_sleeping_reader() {
+        let readers = Readers::new();
+        let table = Published::new(1, &readers);
+        let mut reader = readers.register();
+        reader.offline();
+        table.load(&reader);
+    }
+
+    /// A value that shows whether it was dropped while somebody looked.
+    struct Canary {
+        alive: AtomicBool,
+        number: usize,
+        dropped: Arc<AtomicUsize>,
+    }
+
+    impl Drop for Canary {
+        fn drop(&mut self) {
+            self.alive.store(false, Ordering::SeqCst);
+            self.dropped.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn readers_see_live_values_in_order_while_the_writer_publishes() {
+        let (readers, dropped) = (Readers::new(), Arc::new(AtomicUsize::new(0)));
+        let canary = |number| Canary { alive: AtomicBool::new(true), number, dropped: dropped.clone() };
+        let (table, stop) = (Published::new(canary(0), &readers), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for sleeps in [false, true, false] {
+                let (table, stop, mut reader) = (&table, &stop, readers.register());
+                scope.spawn(move || {
+                    let mut last = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let value = table.load(&reader);
+                        assert!(value.number >= last);
+                        last = value.number;
+                        std::thread::yield_now();
+                        assert!(value.alive.load(Ordering::SeqCst));
+                        if sleeps {
+                            reader.offline();
+                            reader.online();
+                        }
+                        reader.quiescent();
+                    }
+                });
+            }
+            (1..20_000).for_each(|number| table.publish(canary(number)));
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(table.reclaim(), 0);
+        drop(table);
+        assert_eq!(dropped.load(Ordering::SeqCst), 20_000);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::thread;
+
+    /// Every interleaving of a reader that goes through `steps` and a writer that frees: the reader
+    /// reads a cell that the writer overwrites once it is past; loom reports any overlap.
+    fn check(steps: fn(&mut ReaderHandle)) {
+        loom::model(move || {
+            let readers = Readers::new();
+            let cells = Arc::new([UnsafeCell::new(1), UnsafeCell::new(2)]);
+            let current = Arc::new(AtomicU64::new(0));
+            let mut reader = readers.register();
+            let (seen_cells, seen_current) = (cells.clone(), current.clone());
+            let worker = thread::spawn(move || {
+                let read = || {
+                    let index = seen_current.load(Ordering::Acquire) as usize;
+                    // SAFETY: what is being modelled.
+                    seen_cells[index].with(|cell| assert_eq!(unsafe { *cell }, index + 1));
+                };
+                read();
+                steps(&mut reader);
+                read();
+                reader.quiescent();
+            });
+            current.store(1, Ordering::Release);
+            let point = readers.retire_point();
+            if readers.passed(point) {
+                // SAFETY: what is being modelled.
+                cells[0].with_mut(|cell| unsafe { *cell = 0 });
+            }
+            worker.join().unwrap();
+            assert!(readers.passed(point));
+        });
+    }
+
+    #[test]
+    fn model_quiescent() {
+        check(ReaderHandle::quiescent);
+    }
+
+    #[test]
+    fn model_sleep_and_wake() {
+        check(|reader| {
+            reader.offline();
+            reader.online();
+        });
+    }
+}
