@@ -1,2 +1,35 @@
-//! The project's own chores.
-fn main() {}
+//! The project's own chores: `cargo xtask tidy` holds the tree to its rules, `cargo xtask graph` draws it.
+//!
+//! Limits are tests here (see STYLE.md): what a reviewer would have to look for is looked for by a
+//! program, and each finding says what to do.
+
+mod graph;
+mod layers;
+mod sources;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+fn main() -> ExitCode {
+    let root = root();
+    let done = match std::env::args().nth(1).as_deref() {
+        Some("tidy") => tidy::run(&root),
+        Some("graph") => graph::write(&root),
+        _ => Err(vec!["usage: cargo xtask tidy | graph".into()]),
+    };
+    match done {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(findings) => {
+            findings.iter().for_each(|finding| eprintln!("{finding}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `layers.toml`: which crate may use which.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// One crate's row.
+pub struct Row {
+    pub layer: i64,
+    pub may_use: Vec<String>,
+    pub may_be_unsafe: bool,
+}
+
+pub type Layers = BTreeMap<String, Row>;
+
+/// Reads the rows.
+pub fn read(root: &Path) -> Result<Layers, String> {
+    let path = root.join("xtask/layers.toml");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let table: toml::Table = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
+    let row = |(name, row): (&String, &toml::Value)| {
+        let names = row.get("use").and_then(toml::Value::as_array).into_iter().flatten();
+        let row = Row {
+            layer: row.get("layer").and_then(toml::Value::as_integer).ok_or(format!("{name}: no layer"))?,
+            may_use: names.filter_map(toml::Value::as_str).map(str::to_string).collect(),
+            may_be_unsafe: row.get("unsafe").and_then(toml::Value::as_bool).unwrap_or(false),
+        };
+        Ok((name.clone(), row))
+    };
+    table.iter().map(row).collect()
+}
+
+/// The crates of ours that `name` uses, by its Cargo.toml; tests apart.
+pub fn used(root: &Path, name: &str) -> Result<Vec<String>, String> {
+    let path = root.join("crates").join(name).join("Cargo.toml");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let table: toml::Table = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
+    let names =
+        table.get("dependencies").and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
+    Ok(names.filter_map(|name| name.strip_prefix("bm-")).map(str::to_string).collect())
+}
+
+/// Every arrow that the rows do not allow, and every crate without a row.
+pub fn check(root: &Path, layers: &Layers) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (name, row) in layers {
+        for other in row.may_use.iter().filter(|other| *other != "*") {
+            match layers.get(other) {
+                Some(lower) if lower.layer < row.layer => {}
+                Some(_) => findings
+                    .push(format!("xtask/layers.toml: {name} may use {other}, which is no lower layer")),
+                None => {
+                    findings.push(format!("xtask/layers.toml: {name} may use {other}, which is no crate"))
+                }
+            }
+        }
+        let used = used(root, name).unwrap_or_else(|error| {
+            findings.push(error);
+            Vec::new()
+        });
+        let allowed = |other: &String| row.may_use.iter().any(|may| may == "*" || may == other);
+        findings.extend(used.iter().filter(|other| !allowed(other)).map(|other| {
+            format!("crates/{name}/Cargo.toml: uses {other}, which xtask/layers.toml does not allow; depend on a lower crate, or record the decision and add it there")
+        }));
+    }
+    let crates = std::fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
+    for name in crates.filter_map(|entry| entry.file_name().into_string().ok()) {
+        if !layers.contains_key(&name) {
+            findings.push(format!("crates/{name}: has no row in xtask/layers.toml"));
+        }
+    }
+    findings
+}

@@ -1,0 +1,115 @@
+//! The Rust files of the tree, parsed, with what is test code left out.
+
+use std::path::{Path, PathBuf};
+
+use proc_macro2::Span;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+/// A function and its length.
+pub struct Function {
+    pub name: String,
+    pub lines: usize,
+}
+
+/// One file.
+pub struct Source {
+    /// From the root of the tree.
+    pub path: PathBuf,
+    pub text: String,
+    /// Lines, those of test modules apart.
+    pub lines: usize,
+    /// Functions outside tests.
+    pub functions: Vec<Function>,
+    /// Whether it is a test, a bench or an example as a whole.
+    pub is_test: bool,
+}
+
+/// All Rust files below `crates/` and `xtask/`.
+pub fn read(root: &Path) -> Result<Vec<Source>, Vec<String>> {
+    let mut paths = Vec::new();
+    for folder in ["crates", "xtask", "tests"] {
+        walk(&root.join(folder), &mut paths);
+    }
+    paths.sort();
+    let (sources, errors): (Vec<_>, Vec<_>) =
+        paths.iter().map(|path| parse(root, path)).partition(Result::is_ok);
+    if errors.is_empty() {
+        Ok(sources.into_iter().flatten().collect())
+    } else {
+        Err(errors.into_iter().filter_map(Result::err).collect())
+    }
+}
+
+fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() != "target" {
+            walk(&path, paths);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            paths.push(path);
+        }
+    }
+}
+
+fn parse(root: &Path, path: &Path) -> Result<Source, String> {
+    let short = path.strip_prefix(root).unwrap_or(path).to_path_buf();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", short.display()))?;
+    let file = syn::parse_file(&text).map_err(|error| format!("{}: {error}", short.display()))?;
+    let mut finder = Finder::default();
+    finder.visit_file(&file);
+    let test_folders = ["tests", "benches", "examples"];
+    let is_test =
+        short.components().any(|part| test_folders.iter().any(|folder| part.as_os_str() == *folder))
+            || short.file_name().is_some_and(|name| name == "tests.rs" || name == "testing.rs");
+    let lines = text.lines().count() - finder.test_lines;
+    Ok(Source { path: short, text, lines, functions: finder.functions, is_test })
+}
+
+#[derive(Default)]
+struct Finder {
+    functions: Vec<Function>,
+    test_lines: usize,
+}
+
+fn length(span: Span) -> usize {
+    span.end().line - span.start().line + 1
+}
+
+/// `#[cfg(test)]`, `#[cfg(all(test, ..))]` or `#[test]`.
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("test")
+            || attribute.path().is_ident("cfg")
+                && matches!(&attribute.meta, syn::Meta::List(list) if list.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|word| word == "test"))
+    })
+}
+
+impl<'ast> Visit<'ast> for Finder {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if is_test(&module.attrs) {
+            self.test_lines += length(module.span());
+        } else {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
+        if !is_test(&function.attrs) {
+            self.add(&function.sig.ident, function.sig.span(), function.block.span());
+            visit::visit_item_fn(self, function);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        self.add(&function.sig.ident, function.sig.span(), function.block.span());
+        visit::visit_impl_item_fn(self, function);
+    }
+}
+
+impl Finder {
+    fn add(&mut self, name: &syn::Ident, signature: Span, block: Span) {
+        let line = signature.start().line;
+        self.functions.push(Function { name: name.to_string(), lines: block.end().line - line + 1 });
+    }
+}

@@ -1,0 +1,29 @@
+//! `cargo xtask tidy`: every rule of the tree that a program can check.
+
+mod sizes;
+mod text;
+
+use std::path::Path;
+
+use crate::{graph, layers, sources};
+
+/// All findings, or a line that says what was looked at.
+pub fn run(root: &Path) -> Result<String, Vec<String>> {
+    let layers = layers::read(root).map_err(|error| vec![error])?;
+    let sources = sources::read(root)?;
+    let mut findings = layers::check(root, &layers);
+    findings.extend(sizes::check(root, &sources));
+    findings.extend(text::check(&layers, &sources));
+    findings.extend(graph::check(root));
+    if findings.is_empty() {
+        let functions: usize = sources.iter().map(|source| source.functions.len()).sum();
+        Ok(format!(
+            "tidy: {} crates, {} files, {functions} functions, nothing to mend",
+            layers.len(),
+            sources.len()
+        ))
+    } else {
+        findings.sort();
+        Err(findings)
+    }
+}

@@ -1,0 +1,49 @@
+//! Files and functions that are too long, and the list of old ones, which may only shrink.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::sources::Source;
+
+const FILE_LINES: usize = 500;
+const FUNCTION_LINES: usize = 70;
+const LIST: &str = "xtask/oversize.txt";
+
+/// Findings about sizes; tests are not measured.
+pub fn check(root: &Path, sources: &[Source]) -> Vec<String> {
+    let allowed = allowed(root);
+    let mut left = allowed.clone();
+    let mut findings = Vec::new();
+    let mut measure = |what: String, lines: usize, limit: usize| {
+        let most = allowed.get(&what).copied();
+        if lines > limit {
+            left.remove(&what);
+            match most {
+                Some(most) if lines < most => {
+                    findings.push(format!("{LIST}: {what} has {lines} lines now; lower its number"))
+                }
+                Some(most) if lines == most => {}
+                _ => findings.push(format!("{what}: {lines} lines, over {limit}: two things?")),
+            }
+        }
+    };
+    for source in sources.iter().filter(|source| !source.is_test) {
+        measure(source.path.display().to_string(), source.lines, FILE_LINES);
+        for function in &source.functions {
+            measure(format!("{}:{}", source.path.display(), function.name), function.lines, FUNCTION_LINES);
+        }
+    }
+    findings.extend(
+        left.keys().map(|what| format!("{LIST}: {what} is within the limit or gone; take the line out")),
+    );
+    findings
+}
+
+fn allowed(root: &Path) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(root.join(LIST)).unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter_map(|(what, most)| Some((what.into(), most.parse().ok()?)))
+        .collect()
+}

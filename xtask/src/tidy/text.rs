@@ -1,0 +1,62 @@
+//! What must, and what must not, stand in a source file.
+
+use crate::layers::Layers;
+use crate::sources::Source;
+
+/// Findings about module pages, `unsafe`, leftovers and commented-out code.
+pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
+    sources
+        .iter()
+        .flat_map(|source| {
+            let mut findings = Vec::new();
+            let path = source.path.display().to_string();
+            let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+            if !source.is_test && !source.text.starts_with("//!") {
+                findings.push(format!("{path}: opens without its reason; begin with a //! page"));
+            }
+            if is_root && forbids(layers, &path) && !source.text.contains("#![forbid(unsafe_code)]") {
+                findings.push(format!("{path}: may hold no unsafe code; add #![forbid(unsafe_code)]"));
+            }
+            findings.extend(source.text.lines().enumerate().filter_map(|(index, line)| {
+                leftover(line).map(|what| format!("{path}:{}: {what}", index + 1))
+            }));
+            findings
+        })
+        .collect()
+}
+
+fn forbids(layers: &Layers, path: &str) -> bool {
+    let name = path.strip_prefix("crates/").and_then(|rest| rest.split('/').next());
+    name.and_then(|name| layers.get(name)).is_some_and(|row| !row.may_be_unsafe)
+}
+
+/// The words are put together here, so that this file does not find itself.
+fn leftover(line: &str) -> Option<String> {
+    let line = line.trim();
+    let macros = ["to", "un", "db"].into_iter().zip(["do!", "implemented!", "g!"]);
+    let found = macros.map(|(start, end)| format!("{start}{end}(")).find(|word| line.contains(word.as_str()));
+    let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|parts| parts.concat());
+    let mark = marks.into_iter().find(|mark| line.starts_with("//") && line.contains(mark.as_str()));
+    if let Some(word) = found.or(mark) {
+        return Some(format!("{word} is left; finish it or take it out"));
+    }
+    let comment = line.strip_prefix("// ")?.trim();
+    let is_code = comment.ends_with(';')
+        && (comment.starts_with("let ") || comment.contains(" = ") || comment.ends_with(");"));
+    is_code.then(|| "commented-out code; delete it".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_is_left_and_nothing_else() {
+        let todo = ["to", "do!(\"later\");"].concat();
+        assert!(leftover(&todo).is_some());
+        assert!(leftover("// let x = 5;").is_some());
+        assert!(leftover("// drop(frame);").is_some());
+        assert!(leftover("// The value falls; nothing else does.").is_none());
+        assert!(leftover("let x = 5; // why").is_none());
+    }
+}
