@@ -1,3 +1,38 @@
-//! The control socket's whole language: requests, replies, events.
+//! The control socket's whole language: what can be asked, and what is answered.
+//!
+//! ```text
+//! brickmoon show, web, scripts ── GET /v1/routes?address=192.0.2.1 ──► daemon, /run/brickmoon/api.sock
+//!                              ◄── 200 {"routes":[..]}  or  4xx {"message":..,"mend":..} ──
+//! ```
+//!
+//! HTTP over a Unix socket, bodies in JSON. [`request`] has the paths and their parameters, the other
+//! modules a type for each reply. Within a version fields are added but never renamed, removed or given
+//! another meaning; readers skip those that they do not know. Units stand at the end of names (`_bytes`,
+//! `_ms`, `_s`); counters only grow while the daemon lives.
+//!
+//! Absent on purpose: any table, socket or packet. Whoever prints or serves these types needs nothing
+//! else of brickmoon.
 
 #![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod error;
+pub mod mac;
+pub mod next_hop;
+pub mod port;
+pub mod request;
+pub mod route;
+pub mod status;
+pub mod verify;
+pub mod worker;
+
+pub use codec::{decode, encode};
+pub use error::Error;
+pub use mac::Mac;
+pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
+pub use port::{Account, Interface, Port, PortMode, Ports, Queue, ReversePath, Vlan};
+pub use request::RouteQuery;
+pub use route::{Route, RouteState, Routes};
+pub use status::{Mirror, Reloaded, Status, Stopping};
+pub use verify::{Area, Difference, Verify};
+pub use worker::{App, Apps, Drop, DropAt, Drops, Link, Links, Worker, Workers};

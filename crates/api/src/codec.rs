@@ -1,0 +1,52 @@
+//! Bytes of a body from a reply, and back.
+
+use crate::Error;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The reply as JSON.
+///
+/// # Errors
+/// Only if a type writes itself in a way that JSON has not; none of ours does.
+pub fn encode<T: Serialize>(reply: &T) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(reply).map_err(|error| Error::new(format_args!("cannot write the reply: {error}")))
+}
+
+/// The reply in `body`, or the error that the daemon answered with: `status` is the HTTP status.
+///
+/// # Errors
+/// What the daemon said; or that its reply is none of this version.
+pub fn decode<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, Error> {
+    if status == 200 {
+        return serde_json::from_slice(body).map_err(|error| {
+            Error::new(format_args!("the daemon's reply cannot be read: {error}"))
+                .mend("use the command and the daemon of one version")
+        });
+    }
+    let unreadable = |_| Error::new(format_args!("the daemon answered with HTTP status {status}"));
+    Err(serde_json::from_slice(body).unwrap_or_else(unreadable))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reloaded;
+
+    #[test]
+    fn carries_replies_and_errors() {
+        let reply = Reloaded { changed: vec!["slow_path.queue".into()], ..Default::default() };
+        assert_eq!(decode::<Reloaded>(200, &encode(&reply).unwrap()), Ok(reply));
+        let error = Error::new("no VRF is called \"blue\"").mend("`ip vrf` lists them");
+        assert_eq!(decode::<Reloaded>(404, &encode(&error).unwrap()), Err(error.clone()));
+        assert_eq!(error.to_string(), "no VRF is called \"blue\": `ip vrf` lists them");
+    }
+
+    #[test]
+    fn says_so_when_the_body_is_not_ours() {
+        let error = decode::<Reloaded>(502, b"<html>").unwrap_err();
+        assert_eq!(error.message, "the daemon answered with HTTP status 502");
+        let error = decode::<Reloaded>(200, b"[]x").unwrap_err();
+        assert!(error.message.starts_with("the daemon's reply cannot be read"), "{error}");
+        assert!(error.mend.is_some());
+    }
+}

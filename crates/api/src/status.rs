@@ -1,0 +1,87 @@
+//! `status`, `reload` and `stop`: the daemon itself.
+
+use serde::{Deserialize, Serialize};
+
+/// How the daemon is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Version of brickmoon.
+    pub version: String,
+    /// Process number.
+    pub pid: u32,
+    /// How long it has run, in seconds.
+    pub uptime_s: u64,
+    /// Whether tables are compiled and ports forward.
+    pub ready: bool,
+    /// Path in use: `user`, or `kernel`.
+    pub path: String,
+    /// The configuration file in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// Workers that run.
+    pub workers: u32,
+    /// Ports that forward.
+    pub ports: u32,
+    /// IPv4 routes that the fast path has, all VRFs together.
+    pub routes_ipv4: usize,
+    /// IPv6 routes that the fast path has, all VRFs together.
+    pub routes_ipv6: usize,
+    /// Routes that could not be compiled: Linux forwards their packets.
+    pub routes_refused: usize,
+    /// Neighbours of the kernel on interfaces of ours.
+    pub neighbors: usize,
+    /// Next hops in use.
+    pub next_hops: usize,
+    /// Resident memory of the process, in bytes.
+    pub memory_bytes: u64,
+    /// Memory of the lookup structures, in bytes.
+    pub tables_bytes: u64,
+    /// The mirror of the kernel's tables.
+    pub mirror: Mirror,
+    /// What the operator should know, a sentence each: unsupported rules, missing huge pages.
+    pub notes: Vec<String>,
+}
+
+/// How the mirror of the kernel's tables is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mirror {
+    /// Whether the first dump is complete.
+    pub synced: bool,
+    /// Messages of the kernel taken in.
+    pub messages: u64,
+    /// Changes that they made.
+    pub changes: u64,
+    /// Times that the kernel lost messages for want of room.
+    pub overruns: u64,
+    /// Full dumps after the first.
+    pub resyncs: u64,
+    /// Differences that the periodic comparison found and mended.
+    pub mended: u64,
+    /// How long the first dump and its compilation took, in milliseconds.
+    pub first_sync_ms: u64,
+    /// How long the latest batch of changes took to compile, in microseconds.
+    pub last_batch_us: u64,
+    /// How many changes were in it.
+    pub last_batch_changes: u64,
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloaded {
+    /// Settings that changed and hold from now on, such as `slow_path.queue`.
+    pub changed: Vec<String>,
+    /// Settings whose change restarted workers.
+    pub restarted: Vec<String>,
+    /// Settings whose change needs a restart of the daemon: not done.
+    pub needs_restart: Vec<String>,
+}
+
+/// The daemon is about to end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopping {
+    /// Its process number, for those who wait for its end.
+    pub pid: u32,
+}
