@@ -21,6 +21,8 @@
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
+pub mod icmp;
+pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod malformed;
