@@ -13,4 +13,5 @@
 //! Absent on purpose: anything the router itself needs. No other crate but the binary may use this one.
 
 pub mod random;
+pub mod rib;
 pub mod tables;
