@@ -1,0 +1,92 @@
+//! `brickmoon show ports`.
+
+use std::fmt::Write as _;
+
+use bm_api::{Interface, Port, PortMode, Ports};
+
+use crate::number::count;
+use crate::table::{
+    Align::{Left, Right},
+    Table,
+};
+
+/// One line a port, then its interfaces.
+pub fn ports(reply: &Ports) -> String {
+    let columns = [
+        ("PORT", Left),
+        ("DEVICE", Left),
+        ("STATE", Left),
+        ("MODE", Left),
+        ("QUEUES", Right),
+        ("RECEIVED", Right),
+        ("SENT", Right),
+        ("HOST", Right),
+        ("HELD", Right),
+        ("DROPPED", Right),
+        ("LOST BY DEVICE", Right),
+    ];
+    let mut table = Table::new(&columns, "no ports");
+    for port in &reply.ports {
+        let account = &port.account;
+        table.row([
+            port.name.clone(),
+            port.device.clone(),
+            state(port).into(),
+            mode(port.mode).into(),
+            port.queues.len().to_string(),
+            count(account.received),
+            count(account.sent),
+            count(account.host),
+            count(account.held),
+            count(account.dropped),
+            count(port.device_counters.values().sum()),
+        ]);
+    }
+    let mut text = table.to_string();
+    for port in &reply.ports {
+        for interface in &port.interfaces {
+            let _written = writeln!(text, "\n{}", self::interface(interface));
+        }
+        if let Some(reason) = &port.mode_reason {
+            let _written = writeln!(text, "  {}: {reason}", port.name);
+        }
+    }
+    text
+}
+
+fn state(port: &Port) -> &'static str {
+    match (port.up, port.active) {
+        (true, true) => "up",
+        (true, false) => "up, to Linux",
+        (false, _) => "down",
+    }
+}
+
+fn mode(mode: PortMode) -> &'static str {
+    match mode {
+        PortMode::Memory => "memory",
+        PortMode::ZeroCopy => "zero-copy",
+        PortMode::Copy => "copy",
+        PortMode::Tap => "tap",
+        PortMode::Dpdk => "dpdk",
+    }
+}
+
+fn interface(interface: &Interface) -> String {
+    let vlan = interface.vlan.map(|vlan| format!(" vlan {}", vlan.id)).unwrap_or_default();
+    let vrf = interface.vrf.as_ref().map(|vrf| format!(" vrf {vrf}")).unwrap_or_default();
+    let forwarding = match (interface.forward_ipv4, interface.forward_ipv6) {
+        (true, true) => "IPv4 and IPv6",
+        (true, false) => "IPv4 only",
+        (false, true) => "IPv6 only",
+        (false, false) => "nothing (Linux decides)",
+    };
+    format!(
+        "{}: {}{vlan}{vrf} mtu {} {}, forwards {forwarding}\n  {}",
+        interface.name,
+        interface.mac,
+        interface.mtu_bytes,
+        if interface.up { "up" } else { "down" },
+        if interface.addresses.is_empty() { "no addresses".into() } else { interface.addresses.join(" ") },
+    )
+}

@@ -1,0 +1,76 @@
+//! `brickmoon show routes`.
+
+use std::fmt::Write as _;
+
+use bm_api::{Action, Hop, RouteState, Routes};
+
+use crate::number::count;
+use crate::table::{
+    Align::{Left, Right},
+    Table,
+};
+
+/// One line a route, in the words of `ip route`, then how many there are in all.
+pub fn routes(reply: &Routes) -> String {
+    let columns = [
+        ("PREFIX", Left),
+        ("ACTION", Left),
+        ("VIA", Left),
+        ("PROTOCOL", Left),
+        ("METRIC", Right),
+        ("NEXT HOP", Right),
+    ];
+    let mut table = Table::new(&columns, "no such route");
+    for route in &reply.routes {
+        let protocol = match route.state {
+            RouteState::Route => route.protocol.clone(),
+            RouteState::Neighbor => "neighbor".into(),
+            RouteState::Refused => "refused".into(),
+        };
+        let via = match &route.reason {
+            Some(reason) => reason.clone(),
+            None => route.hops.iter().map(hop).collect::<Vec<_>>().join(", "),
+        };
+        let metric = route.metric.to_string();
+        table.row([
+            route.prefix.clone(),
+            action(route.action).into(),
+            via,
+            protocol,
+            metric,
+            route.next_hop.to_string(),
+        ]);
+    }
+    let mut text = table.to_string();
+    let _written = writeln!(
+        text,
+        "{} IPv4 and {} IPv6 routes in the table",
+        count(reply.total_ipv4 as u64),
+        count(reply.total_ipv6 as u64)
+    );
+    if let Some(next) = &reply.next {
+        let _written = writeln!(text, "more follow: brickmoon show routes --after {next}");
+    }
+    text
+}
+
+/// What is done, in a word.
+pub(crate) fn action(action: Action) -> &'static str {
+    match action {
+        Action::Forward => "forward",
+        Action::Host => "host",
+        Action::Resolve => "resolve",
+        Action::Blackhole => "blackhole",
+        Action::Unreachable => "unreachable",
+        Action::Prohibit => "prohibit",
+        Action::Group => "group",
+        Action::NoRoute => "no route",
+    }
+}
+
+/// Where packets leave and who gets them.
+pub(crate) fn hop(hop: &Hop) -> String {
+    let gateway = hop.gateway.map(|gateway| format!("{gateway} ")).unwrap_or_default();
+    let mac = hop.mac.map(|mac| format!(" ({mac})")).unwrap_or_default();
+    format!("{gateway}dev {}{mac}", hop.interface)
+}

@@ -1,0 +1,60 @@
+//! `brickmoon status`, and what `brickmoon reload` did.
+
+use std::fmt::Write as _;
+
+use bm_api::{Reloaded, Status};
+
+use crate::number::{bytes, count};
+
+/// How the daemon is, a line a subject.
+pub fn status(reply: &Status) -> String {
+    let mirror = &reply.mirror;
+    let mut text = format!(
+        "brickmoon {} (process {}), up {} s, {}\n\
+         path {}, {} workers, {} ports\n\
+         {} IPv4 and {} IPv6 routes, {} next hops, {} neighbors; {} routes left to Linux\n\
+         memory {} resident, {} of it lookup tables\n\
+         mirror {}: first sync {} ms, {} messages, {} changes, {} overruns, {} resyncs; last batch {} changes in {} us\n",
+        reply.version,
+        reply.pid,
+        count(reply.uptime_s),
+        if reply.ready { "ready" } else { "not ready" },
+        reply.path,
+        reply.workers,
+        reply.ports,
+        count(reply.routes_ipv4 as u64),
+        count(reply.routes_ipv6 as u64),
+        count(reply.next_hops as u64),
+        count(reply.neighbors as u64),
+        count(reply.routes_refused as u64),
+        bytes(reply.memory_bytes),
+        bytes(reply.tables_bytes),
+        if mirror.synced { "in step" } else { "starting" },
+        mirror.first_sync_ms,
+        count(mirror.messages),
+        count(mirror.changes),
+        mirror.overruns,
+        mirror.resyncs,
+        count(mirror.last_batch_changes),
+        count(mirror.last_batch_us),
+    );
+    for note in &reply.notes {
+        let _written = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+/// What changed, what restarted a worker, and what waits for a restart of the daemon.
+pub fn reloaded(reply: &Reloaded) -> String {
+    let mut text = String::new();
+    for (what, names) in [
+        ("changed", &reply.changed),
+        ("changed, workers restarted", &reply.restarted),
+        ("not done, needs a restart of the daemon", &reply.needs_restart),
+    ] {
+        if !names.is_empty() {
+            let _written = writeln!(text, "{what}: {}", names.join(", "));
+        }
+    }
+    if text.is_empty() { "nothing changed\n".into() } else { text }
+}

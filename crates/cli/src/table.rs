@@ -1,0 +1,79 @@
+//! Aligned columns with a heading.
+
+use std::fmt;
+
+/// To which side a column leans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows under a heading; columns as wide as their widest cell.
+pub struct Table {
+    columns: Vec<(String, Align)>,
+    rows: Vec<Vec<String>>,
+    empty: &'static str,
+}
+
+impl Table {
+    /// A table whose columns have these names. `empty` is printed when there is no row.
+    pub fn new(columns: &[(&str, Align)], empty: &'static str) -> Self {
+        Self {
+            columns: columns.iter().map(|&(name, align)| (name.into(), align)).collect(),
+            rows: Vec::new(),
+            empty,
+        }
+    }
+
+    /// Adds a row; cells that are missing stay empty.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let widest = |(at, (name, _)): (usize, &(String, Align))| {
+            let cells = self.rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+            cells.chain([name.chars().count()]).max().unwrap_or_default()
+        };
+        self.columns.iter().enumerate().map(widest).collect()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rows.is_empty() {
+            return writeln!(f, "{}", self.empty);
+        }
+        let widths = self.widths();
+        let heading: Vec<_> = self.columns.iter().map(|(name, _)| name.clone()).collect();
+        for row in std::iter::once(&heading).chain(&self.rows) {
+            let mut line = String::new();
+            for (at, (&width, (_, align))) in widths.iter().zip(&self.columns).enumerate() {
+                let cell = row.get(at).map_or("", String::as_str);
+                line += &match align {
+                    Align::Left => format!("{cell:<width$}  "),
+                    Align::Right => format!("{cell:>width$}  "),
+                };
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligns_words_left_and_numbers_right() {
+        let mut table = Table::new(&[("port", Align::Left), ("frames", Align::Right)], "no ports");
+        assert_eq!(table.to_string(), "no ports\n");
+        table.row(["eth0".into(), "5".into()]);
+        table.row(["x".into(), "1,000,000".into()]);
+        assert_eq!(table.to_string(), "port     frames\neth0          5\nx     1,000,000\n");
+    }
+}

@@ -1,0 +1,98 @@
+//! `brickmoon show workers`, `show apps` and `show links`.
+
+use bm_api::{Apps, Links, Workers};
+
+use crate::number::{bytes, count};
+use crate::table::{
+    Align::{Left, Right},
+    Table,
+};
+
+/// One line a worker.
+pub fn workers(reply: &Workers) -> String {
+    let columns = [
+        ("WORKER", Right),
+        ("CORE", Right),
+        ("STATE", Left),
+        ("QUEUES", Left),
+        ("BREATHS", Right),
+        ("MOVES", Right),
+        ("SLEEPS", Right),
+        ("RESTARTS", Right),
+        ("FRAMES FREE", Right),
+    ];
+    let mut table = Table::new(&columns, "no workers");
+    for worker in &reply.workers {
+        table.row([
+            worker.worker.to_string(),
+            worker.core.map_or("any".into(), |core| core.to_string()),
+            if worker.alive { "running" } else { "stopped" }.into(),
+            worker.queues.join(" "),
+            count(worker.breaths),
+            count(worker.moves),
+            count(worker.sleeps),
+            count(worker.restarts),
+            format!("{} of {}", count(u64::from(worker.frames_free)), count(u64::from(worker.frames))),
+        ]);
+    }
+    table.to_string()
+}
+
+/// One line an app, with its closed account.
+pub fn apps(reply: &Apps) -> String {
+    let columns = [
+        ("APP", Left),
+        ("WORKER", Left),
+        ("RECEIVED", Right),
+        ("ORIGINATED", Right),
+        ("SENT", Right),
+        ("HOST", Right),
+        ("PASSED", Right),
+        ("HELD", Right),
+        ("CONSUMED", Right),
+        ("DROPPED", Right),
+    ];
+    let mut table = Table::new(&columns, "no apps");
+    for app in &reply.apps {
+        let account = &app.account;
+        let entries = [
+            account.received,
+            account.originated,
+            account.sent,
+            account.host,
+            account.passed,
+            account.held,
+            account.consumed,
+            account.dropped,
+        ];
+        let worker = app.worker.map_or("slow path".into(), |worker| worker.to_string());
+        table.row([app.name.clone(), worker].into_iter().chain(entries.map(count)));
+    }
+    table.to_string()
+}
+
+/// One line a link.
+pub fn links(reply: &Links) -> String {
+    let columns = [
+        ("LINK", Left),
+        ("WORKER", Right),
+        ("PUT", Right),
+        ("BYTES", Right),
+        ("TAKEN", Right),
+        ("FULL", Right),
+        ("WAITING", Right),
+    ];
+    let mut table = Table::new(&columns, "no links");
+    for link in &reply.links {
+        table.row([
+            link.name.clone(),
+            link.worker.to_string(),
+            count(link.put),
+            bytes(link.put_bytes),
+            count(link.taken),
+            count(link.dropped),
+            count(link.waiting),
+        ]);
+    }
+    table.to_string()
+}
