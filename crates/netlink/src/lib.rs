@@ -1,1 +1,44 @@
-//! The kernel's tables by netlink: messages, dumps, events and the mirror of them.
+//! The kernel's tables by netlink, and our mirror of them.
+//!
+//! ```text
+//! kernel ── events ──► Socket ─► Message ─► Mirror ─► Change   (drained in batches by the control plane)
+//!        ── dumps ───►   "          "       fresh Mirror ─► differences ─► the same stream
+//! ```
+//!
+//! A driver subscribes, dumps, applies events, and mends itself when the kernel says
+//! that messages were lost. [`Mirror`] is pure: messages in, changes out, no socket and no clock, so its
+//! rules are tested without a kernel. Batches go the other way and write many objects at once.
+//!
+//! Absent on purpose: any forwarding table. Whoever turns routes into one lives above, reads the mirror
+//! and never sees a netlink byte.
+
+pub mod address;
+pub mod attribute;
+pub mod error;
+pub mod family;
+pub mod hop;
+pub mod link;
+pub mod message;
+pub mod mirror;
+pub mod neighbour;
+pub mod netconf;
+pub mod next_hop;
+pub mod route;
+pub mod rule;
+pub mod sysctl;
+
+mod hash;
+
+pub use address::Address;
+pub use error::{Error, Malformed};
+pub use family::{Family, Ip};
+pub use hop::{Hop, HopFlags, Via};
+pub use link::{Kind, Link};
+pub use message::Message;
+pub use mirror::{BodyId, Change, Mirror, Paths, Routes, Table};
+pub use neighbour::Neighbour;
+pub use netconf::Netconf;
+pub use next_hop::{NextHop, Object};
+pub use route::{RouteBody, RouteEvent, RouteKind, RouteMessage};
+pub use rule::Rule;
+pub use sysctl::Sysctls;

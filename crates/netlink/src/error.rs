@@ -1,0 +1,141 @@
+//! What can go wrong between the kernel and us, and what to mend.
+
+use std::fmt;
+use std::io;
+
+/// Why a request or a dump did not succeed.
+#[derive(Debug)]
+pub enum Error {
+    /// The kernel refused a request; `text` is its own words where it gave any.
+    Refused {
+        /// What was asked for, such as `add route`.
+        request: &'static str,
+        /// The error number, positive.
+        errno: i32,
+        /// The kernel's extended text.
+        text: Option<String>,
+    },
+    /// A system call failed.
+    System {
+        /// What was being done, such as `open a netlink socket`.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel had more messages than our receive buffer holds, and some are lost.
+    Overrun,
+    /// The kernel sent a message that is not well formed.
+    Malformed(Malformed),
+    /// No answer came in time.
+    Silent {
+        /// What was asked for.
+        request: &'static str,
+    },
+}
+
+impl Error {
+    /// The last error of the system, met while `doing`.
+    pub(crate) fn last(doing: &'static str) -> Self {
+        Self::System { doing, source: io::Error::last_os_error() }
+    }
+
+    /// The error number that the kernel gave, where it is one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Refused { errno, .. } => Some(*errno),
+            Self::System { source, .. } => source.raw_os_error(),
+            Self::Overrun => Some(libc::ENOBUFS),
+            Self::Malformed(_) | Self::Silent { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { request, errno, text: Some(text) } => {
+                write!(
+                    f,
+                    "the kernel refused to {request}: {text} ({})",
+                    io::Error::from_raw_os_error(*errno)
+                )
+            }
+            Self::Refused { request, errno, text: None } => {
+                write!(f, "the kernel refused to {request}: {}", io::Error::from_raw_os_error(*errno))
+            }
+            Self::System { doing, source } => write!(f, "cannot {doing}: {source}"),
+            Self::Overrun => f.write_str("the netlink receive buffer overran: a larger one is needed"),
+            Self::Malformed(why) => write!(f, "a netlink message is malformed: {why}"),
+            Self::Silent { request } => write!(f, "the kernel did not answer a request to {request}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<Malformed> for Error {
+    fn from(why: Malformed) -> Self {
+        Self::Malformed(why)
+    }
+}
+
+/// Why bytes are no netlink message of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// A message claims `length` bytes where `room` are left.
+    Message {
+        /// As the header says.
+        length: usize,
+        /// As the buffer has.
+        room: usize,
+    },
+    /// The fixed part behind the netlink header is cut short.
+    Header {
+        /// Message type.
+        kind: u16,
+        /// Bytes there.
+        length: usize,
+    },
+    /// An attribute claims more bytes than are left, or fewer than its header.
+    Attribute {
+        /// As the attribute says.
+        length: usize,
+        /// As the message has.
+        room: usize,
+    },
+    /// An attribute's value is too short, too long or out of range for its kind.
+    Value {
+        /// Attribute type.
+        kind: u16,
+        /// Bytes there.
+        length: usize,
+    },
+    /// An attribute that the object cannot be without is absent.
+    Missing {
+        /// Attribute type.
+        kind: u16,
+    },
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message { length, room } => write!(f, "a message of {length} bytes where {room} are left"),
+            Self::Header { kind, length } => write!(f, "message type {kind} with only {length} bytes"),
+            Self::Attribute { length, room } => {
+                write!(f, "an attribute of {length} bytes where {room} are left")
+            }
+            Self::Value { kind, length } => write!(f, "attribute {kind} with a value of {length} bytes"),
+            Self::Missing { kind } => write!(f, "attribute {kind} is absent"),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}

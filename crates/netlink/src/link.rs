@@ -1,0 +1,219 @@
+//! Links: the machine's interfaces.
+
+use crate::attribute::{self, Attributes};
+use crate::error::Malformed;
+use std::fmt;
+
+/// Fixed part of a message: `struct ifinfomsg`.
+const HEADER: usize = 16;
+/// Attribute types (`IFLA_*`).
+mod ifla {
+    pub const ADDRESS: u16 = 1;
+    pub const IFNAME: u16 = 3;
+    pub const MTU: u16 = 4;
+    pub const LINK: u16 = 5;
+    pub const MASTER: u16 = 10;
+    pub const OPERSTATE: u16 = 16;
+    pub const LINKINFO: u16 = 18;
+    pub const NUM_RX_QUEUES: u16 = 32;
+    pub const LINK_NETNSID: u16 = 37;
+    pub const INFO_KIND: u16 = 1;
+    pub const INFO_DATA: u16 = 2;
+    pub const VLAN_ID: u16 = 1;
+    pub const VLAN_PROTOCOL: u16 = 5;
+    pub const VRF_TABLE: u16 = 1;
+}
+/// Interface flags (`IFF_*`).
+mod iff {
+    pub const UP: u32 = 1;
+    pub const LOOPBACK: u32 = 8;
+    pub const POINT_TO_POINT: u32 = 0x10;
+    pub const RUNNING: u32 = 0x40;
+    pub const LOWER_UP: u32 = 0x1_0000;
+}
+
+/// What an interface is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A device with a driver of its own: hardware, or the loopback.
+    #[default]
+    Device,
+    /// One end of a virtual cable.
+    Veth,
+    /// A VLAN on another interface ([`Link::lower`]).
+    Vlan {
+        /// VLAN number.
+        id: u16,
+        /// Ethertype of its tag: 0x8100 or 0x88a8.
+        protocol: u16,
+    },
+    /// A VRF, which gives its members a routing table.
+    Vrf {
+        /// That table.
+        table: u32,
+    },
+    /// A bridge.
+    Bridge,
+    /// Another, by the kernel's name (`dummy`, `bond`, `vxlan`, `tun`, ...).
+    Other(Box<str>),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device => f.write_str("device"),
+            Self::Veth => f.write_str("veth"),
+            Self::Vlan { id, protocol } => write!(f, "vlan {id} protocol {protocol:#06x}"),
+            Self::Vrf { table } => write!(f, "vrf table {table}"),
+            Self::Bridge => f.write_str("bridge"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    /// Its number in this network namespace.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: Box<str>,
+    /// Hardware type (`ARPHRD_*`); 1 is Ethernet.
+    pub hardware: u16,
+    /// Ethernet address, where it has one.
+    pub mac: Option<[u8; 6]>,
+    /// Greatest packet.
+    pub mtu: u32,
+    /// The kernel's flags (`IFF_*`).
+    pub flags: u32,
+    /// Operational state (`IF_OPER_*`); 6 is up.
+    pub oper_state: u8,
+    /// What it is.
+    pub kind: Kind,
+    /// The bridge, bond or VRF that it belongs to.
+    pub master: Option<u32>,
+    /// The interface below it (VLAN) or at the other end (veth).
+    pub lower: Option<u32>,
+    /// The namespace of `lower`, by the kernel's local number, where it is not this one.
+    pub lower_namespace: Option<i32>,
+    /// Receive queues.
+    pub rx_queues: u32,
+}
+
+impl Link {
+    /// Whether it is switched on.
+    pub fn up(&self) -> bool {
+        self.flags & iff::UP != 0
+    }
+
+    /// Whether it has carrier, as the kernel's routes see it.
+    pub fn carrier(&self) -> bool {
+        self.flags & (iff::RUNNING | iff::LOWER_UP) != 0
+    }
+
+    /// Whether the driver says that the layer below works.
+    pub fn lower_up(&self) -> bool {
+        self.flags & iff::LOWER_UP != 0
+    }
+
+    /// Whether packets may be sent: switched on and in operation.
+    pub fn running(&self) -> bool {
+        self.up() && self.flags & iff::RUNNING != 0
+    }
+
+    /// Whether it leads back to this machine.
+    pub fn loopback(&self) -> bool {
+        self.flags & iff::LOOPBACK != 0
+    }
+
+    /// Whether it has one other end and no neighbours to find.
+    pub fn point_to_point(&self) -> bool {
+        self.flags & iff::POINT_TO_POINT != 0
+    }
+
+    /// Reads the part behind the netlink header. `None` for a bridge's word on one of its ports, which
+    /// comes as the same message type: its deletion is not the link's.
+    pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
+        if message.len() < HEADER {
+            return Err(Malformed::Header { kind: libc::RTM_NEWLINK, length: message.len() });
+        }
+        if i32::from(message[0]) != libc::AF_UNSPEC {
+            return Ok(None);
+        }
+        let mut link = Self {
+            hardware: attribute::number_u16(0, &message[2..4])?,
+            ifindex: attribute::number_u32(0, &message[4..8])?,
+            flags: attribute::number_u32(0, &message[8..12])?,
+            ..Self::default()
+        };
+        for attribute in Attributes::behind(message, HEADER) {
+            let (kind, value) = attribute?;
+            link.take(kind, value)?;
+        }
+        Ok(Some(link))
+    }
+
+    fn take(&mut self, kind: u16, value: &[u8]) -> Result<(), Malformed> {
+        match kind {
+            ifla::IFNAME => self.name = attribute::text(value),
+            ifla::ADDRESS => self.mac = value.try_into().ok(),
+            ifla::MTU => self.mtu = attribute::number_u32(kind, value)?,
+            ifla::LINK => self.lower = Some(attribute::number_u32(kind, value)?).filter(|&lower| lower != 0),
+            ifla::LINK_NETNSID => self.lower_namespace = Some(attribute::number_i32(kind, value)?),
+            ifla::MASTER => self.master = Some(attribute::number_u32(kind, value)?),
+            ifla::OPERSTATE => self.oper_state = attribute::number_u8(kind, value)?,
+            ifla::NUM_RX_QUEUES => self.rx_queues = attribute::number_u32(kind, value)?,
+            ifla::LINKINFO => self.kind = read_kind(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What `IFLA_LINKINFO` says.
+fn read_kind(info: &[u8]) -> Result<Kind, Malformed> {
+    let info = Attributes::new(info);
+    let Some(name) = info.find(ifla::INFO_KIND)? else { return Ok(Kind::Device) };
+    let data = Attributes::new(info.find(ifla::INFO_DATA)?.unwrap_or_default());
+    let missing = |kind| Malformed::Missing { kind };
+    Ok(match &*attribute::text(name) {
+        "veth" => Kind::Veth,
+        "bridge" => Kind::Bridge,
+        "vlan" => Kind::Vlan {
+            id: attribute::number_u16(
+                ifla::VLAN_ID,
+                data.find(ifla::VLAN_ID)?.ok_or(missing(ifla::VLAN_ID))?,
+            )?,
+            // The one number of these lists in network order.
+            protocol: match data.find(ifla::VLAN_PROTOCOL)? {
+                Some(value) => u16::from_be(attribute::number_u16(ifla::VLAN_PROTOCOL, value)?),
+                None => 0x8100,
+            },
+        },
+        "vrf" => Kind::Vrf {
+            table: attribute::number_u32(
+                ifla::VRF_TABLE,
+                data.find(ifla::VRF_TABLE)?.ok_or(missing(ifla::VRF_TABLE))?,
+            )?,
+        },
+        other => Kind::Other(other.into()),
+    })
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}) {} mtu {}", self.name, self.ifindex, self.kind, self.mtu)?;
+        if let Some([a, b, c, d, e, g]) = self.mac {
+            write!(f, " mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
+        }
+        f.write_str(if self.up() { " up" } else { " down" })?;
+        f.write_str(if self.carrier() { " carrier" } else { " no-carrier" })?;
+        if let Some(master) = self.master {
+            write!(f, " master {master}")?;
+        }
+        if let Some(lower) = self.lower {
+            write!(f, " on {lower}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Netlink messages: cutting a buffer into them, and reading one into what it means.
+
+use crate::attribute::{self, aligned};
+use crate::error::Malformed;
+use crate::family::Family;
+use crate::route::{RouteEvent, RouteMessage};
+use crate::{Address, Link, Neighbour, NextHop, Rule, netconf, next_hop};
+
+/// Length of the netlink header.
+pub(crate) const HEADER: usize = 16;
+
+/// A message of a buffer: its header's fields and what is behind them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raw<'a> {
+    pub kind: u16,
+    pub flags: u16,
+    pub sequence: u32,
+    pub body: &'a [u8],
+}
+
+/// The messages of a buffer.
+pub(crate) struct Messages<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Raw<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let room = self.0.len();
+        if room == 0 {
+            return None;
+        }
+        let number = |at: usize| Some(u32::from_ne_bytes(self.0.get(at..at + 4)?.try_into().ok()?));
+        let length = number(0).unwrap_or_default() as usize;
+        if length < HEADER || length > room {
+            self.0 = &[];
+            return Some(Err(Malformed::Message { length, room }));
+        }
+        let (words, sequence) = (number(4)?, number(8)?.to_ne_bytes());
+        let [low, high, low_flags, high_flags] = words.to_ne_bytes();
+        let raw = Raw {
+            kind: u16::from_ne_bytes([low, high]),
+            flags: u16::from_ne_bytes([low_flags, high_flags]),
+            sequence: u32::from_ne_bytes(sequence),
+            body: &self.0[HEADER..length],
+        };
+        self.0 = &self.0[aligned(length).min(room)..];
+        Some(Ok(raw))
+    }
+}
+
+/// A message of the kernel, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A link is there, or has changed.
+    Link(Link),
+    /// A link is gone, or has moved to another namespace.
+    LinkGone(u32),
+    /// An address is there, or has changed.
+    Address(Address),
+    /// An address is gone.
+    AddressGone(Address),
+    /// A neighbour is there, or has changed.
+    Neighbour(Neighbour),
+    /// A neighbour is gone.
+    NeighbourGone(Neighbour),
+    /// An IPv4 route.
+    Route4(RouteMessage<u32>),
+    /// An IPv6 route.
+    Route6(RouteMessage<u128>),
+    /// A next-hop object is there, or has changed.
+    NextHop(NextHop),
+    /// A next-hop object is gone.
+    NextHopGone(u32),
+    /// A rule is there.
+    Rule(Rule),
+    /// A rule is gone.
+    RuleGone(Rule),
+    /// Settings of an interface have changed.
+    Netconf {
+        /// Family.
+        family: Family,
+        /// Interface, [`netconf::ALL`] or [`netconf::DEFAULT`].
+        ifindex: i32,
+        /// What is said of them.
+        said: netconf::Said,
+    },
+    /// An interface has no settings of a family any more.
+    NetconfGone {
+        /// Family.
+        family: Family,
+        /// Interface.
+        ifindex: i32,
+    },
+}
+
+impl Message {
+    /// Reads one. `None` for what says nothing of a table that we mirror.
+    pub(crate) fn read(raw: &Raw<'_>) -> Result<Option<Self>, Malformed> {
+        let body = raw.body;
+        Ok(match raw.kind {
+            libc::RTM_NEWROUTE => return route(new_route(raw.flags), body),
+            libc::RTM_DELROUTE => return route(RouteEvent::Deleted, body),
+            libc::RTM_NEWLINK => Link::read(body)?.map(Self::Link),
+            libc::RTM_DELLINK => Link::read(body)?.map(|link| Self::LinkGone(link.ifindex)),
+            libc::RTM_NEWADDR => Address::read(body)?.map(Self::Address),
+            libc::RTM_DELADDR => Address::read(body)?.map(Self::AddressGone),
+            libc::RTM_NEWNEIGH => Neighbour::read(body)?.map(Self::Neighbour),
+            libc::RTM_DELNEIGH => Neighbour::read(body)?.map(Self::NeighbourGone),
+            libc::RTM_NEWRULE => Rule::read(body)?.map(Self::Rule),
+            libc::RTM_DELRULE => Rule::read(body)?.map(Self::RuleGone),
+            next_hop::RTM_NEWNEXTHOP => NextHop::read(body)?.map(Self::NextHop),
+            next_hop::RTM_DELNEXTHOP => NextHop::read(body)?.map(|object| Self::NextHopGone(object.id)),
+            netconf::RTM_NEWNETCONF => {
+                netconf::read(body)?.map(|(family, ifindex, said)| Self::Netconf { family, ifindex, said })
+            }
+            netconf::RTM_DELNETCONF => {
+                netconf::read(body)?.map(|(family, ifindex, _)| Self::NetconfGone { family, ifindex })
+            }
+            _ => None,
+        })
+    }
+
+    /// The messages of a buffer as the kernel sent it, for tests and tools: those of no table left out.
+    pub fn read_all(buffer: &[u8]) -> Result<Vec<Self>, Malformed> {
+        Messages(buffer).filter_map(|raw| raw.and_then(|raw| Self::read(&raw)).transpose()).collect()
+    }
+}
+
+/// What the flags of a new route say of its place.
+fn new_route(flags: u16) -> RouteEvent {
+    let has = |flag: i32| i32::from(flags) & flag != 0;
+    if has(libc::NLM_F_MULTI) {
+        RouteEvent::Listed
+    } else if has(libc::NLM_F_REPLACE) {
+        RouteEvent::Replaced
+    } else if has(libc::NLM_F_APPEND) {
+        RouteEvent::Appended
+    } else {
+        RouteEvent::Added
+    }
+}
+
+#[inline]
+fn route(event: RouteEvent, body: &[u8]) -> Result<Option<Message>, Malformed> {
+    match body.first().copied().and_then(Family::from_number) {
+        Some(Family::V4) => Ok(RouteMessage::<u32>::read(event, body)?.map(Message::Route4)),
+        Some(Family::V6) => Ok(RouteMessage::<u128>::read(event, body)?.map(Message::Route6)),
+        None => Ok(None),
+    }
+}
+
+/// Begins a message: its header with the length still open.
+pub(crate) fn begin(message: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32) -> usize {
+    let start = message.len();
+    message.extend_from_slice(&[0; 4]);
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(&flags.to_ne_bytes());
+    message.extend_from_slice(&sequence.to_ne_bytes());
+    // The kernel fills in our port.
+    message.extend_from_slice(&[0; 4]);
+    start
+}
+
+/// Ends a message begun at `start`: its length is known now.
+pub(crate) fn end(message: &mut Vec<u8>, start: usize) {
+    let length = (message.len() - start) as u32;
+    message[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+    message.resize(start + attribute::aligned(length as usize), 0);
+}

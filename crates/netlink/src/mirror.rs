@@ -1,0 +1,269 @@
+//! Our copy of the kernel's tables: messages in, changes out.
+//!
+//! No socket and no clock: the driver feeds it, the control plane reads it. An event carries
+//! the whole state of its object, so a mirror that was dumped while events queued up, and is then given
+//! those events in order, ends up equal to the kernel.
+//!
+//! The kernel removes some things without a word (see `flush`); the same rules are applied here, and
+//! the mirror then asks to be compared ([`Mirror::take_doubt`]), since a rule of ours is only a copy.
+//!
+//! Absent on purpose: which route a packet takes. That is the work of whoever builds forwarding tables.
+
+mod adopt;
+mod body;
+mod change;
+mod flush;
+mod order;
+mod read;
+mod routes;
+
+pub use adopt::{Difference, Findings, Item};
+pub use body::BodyId;
+pub use change::Change;
+pub use read::Paths;
+pub use routes::{Routes, Table};
+
+use crate::family::Family;
+use crate::hash::Map;
+use crate::hop::HopFlags;
+use crate::message::Message;
+use crate::route::RouteBody;
+use crate::{Address, Link, Neighbour, Netconf, NextHop, Rule, Sysctls, netconf};
+use change::Changes;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The kernel's tables, as last told.
+#[derive(Debug, Default)]
+pub struct Mirror {
+    links: BTreeMap<u32, Link>,
+    addresses: BTreeMap<u32, Vec<Address>>,
+    neighbours: Map<(u32, IpAddr), Neighbour>,
+    next_hops: BTreeMap<u32, NextHop>,
+    rules: Vec<Rule>,
+    netconf: BTreeMap<(Family, i32), Netconf>,
+    sysctls: Sysctls,
+    ipv4: Routes<u32>,
+    ipv6: Routes<u128>,
+    changes: Changes,
+    doubt: bool,
+}
+
+impl Mirror {
+    /// Takes over what the kernel says.
+    pub fn apply(&mut self, message: Message) {
+        match message {
+            Message::Route4(mut route) => {
+                self.settle(Family::V4, &mut route.body);
+                self.doubt |= !self.ipv4.apply(route, &mut self.changes);
+            }
+            Message::Route6(mut route) => {
+                self.settle(Family::V6, &mut route.body);
+                self.doubt |= !self.ipv6.apply(route, &mut self.changes);
+            }
+            Message::Neighbour(neighbour) => self.put_neighbour(neighbour),
+            Message::NeighbourGone(neighbour) => self.drop_neighbour(neighbour.ifindex, neighbour.address),
+            Message::Link(link) => self.put_link(link),
+            Message::LinkGone(ifindex) => self.drop_link(ifindex),
+            Message::Address(address) => self.put_address(address),
+            Message::AddressGone(address) => self.drop_address(address),
+            Message::NextHop(next_hop) => self.put_next_hop(next_hop),
+            Message::NextHopGone(id) => self.drop_next_hop(id),
+            Message::Rule(rule) => self.put_rule(rule),
+            Message::RuleGone(rule) => self.drop_rule(&rule),
+            Message::Netconf { family, ifindex, said } => {
+                let ours = self.netconf.entry((family, ifindex)).or_default();
+                let before = *ours;
+                ours.take(&said);
+                if *ours != before {
+                    self.changes.push(Change::Netconf(family, ifindex));
+                }
+            }
+            Message::NetconfGone { family, ifindex } => {
+                if self.netconf.remove(&(family, ifindex)).is_some() {
+                    self.changes.push(Change::Netconf(family, ifindex));
+                }
+            }
+        }
+    }
+
+    /// Takes over the settings that are read, not told.
+    pub fn set_sysctls(&mut self, sysctls: Sysctls) {
+        if self.sysctls != sysctls {
+            self.sysctls = sysctls;
+            self.changes.push(Change::Sysctls);
+        }
+    }
+
+    /// What has changed since the last call, each object once, in the order of [`Change`]'s variants.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        self.changes.take()
+    }
+
+    /// Whether something has happened since the last call after which mirror and kernel should be
+    /// compared: the kernel has removed things silently, or an event spoke of what we did not have.
+    pub fn take_doubt(&mut self) -> bool {
+        std::mem::take(&mut self.doubt)
+    }
+
+    /// From here on, the only change is [`Change::Everything`], until changes are taken.
+    pub(crate) fn everything_changed(&mut self) {
+        self.changes.everything();
+    }
+
+    /// A hop without carrier is called dead as well while its interface ignores such hops. We keep what
+    /// the hop is, and work out what follows from it; else every change of that setting would have to
+    /// touch the routes.
+    #[inline]
+    fn settle(&self, family: Family, body: &mut RouteBody) {
+        for hop in body.via.hops_mut() {
+            if hop.flags.has(HopFlags::LIVENESS)
+                && self.link(hop.ifindex).is_some_and(Link::up)
+                && self.netconf(family, hop.ifindex).ignore_routes_with_linkdown
+            {
+                hop.flags.0 &= !HopFlags::DEAD;
+            }
+        }
+    }
+
+    fn put_neighbour(&mut self, neighbour: Neighbour) {
+        let key = (neighbour.ifindex, neighbour.address);
+        if neighbour.state == 0 {
+            self.drop_neighbour(key.0, key.1);
+        } else if self.neighbours.insert(key, neighbour) != Some(neighbour) {
+            self.changes.push(Change::Neighbour(key.0, key.1));
+        }
+    }
+
+    fn drop_neighbour(&mut self, ifindex: u32, address: IpAddr) {
+        if self.neighbours.remove(&(ifindex, address)).is_some() {
+            self.changes.push(Change::Neighbour(ifindex, address));
+        }
+    }
+
+    fn put_link(&mut self, link: Link) {
+        let ifindex = link.ifindex;
+        let (up, carrier) = (link.up(), link.carrier());
+        let before = self.links.get(&ifindex).map(|link| (link.up(), link.carrier()));
+        if self.links.get(&ifindex) != Some(&link) {
+            self.links.insert(ifindex, link);
+            self.changes.push(Change::Link(ifindex));
+        }
+        let Some((was_up, had_carrier)) = before else { return };
+        match (was_up, up) {
+            (true, false) => self.link_down(ifindex),
+            (false, true) => self.link_up(ifindex, carrier),
+            _ if had_carrier && !carrier => self.carrier_lost(ifindex),
+            _ if !had_carrier && carrier && up => self.carrier_back(ifindex),
+            _ => {}
+        }
+    }
+
+    fn drop_link(&mut self, ifindex: u32) {
+        if self.links.remove(&ifindex).is_none() {
+            return;
+        }
+        self.changes.push(Change::Link(ifindex));
+        self.link_gone(ifindex);
+        if self.addresses.remove(&ifindex).is_some() {
+            self.changes.push(Change::Addresses(ifindex));
+        }
+        for family in Family::BOTH {
+            if self.netconf.remove(&(family, ifindex as i32)).is_some() {
+                self.changes.push(Change::Netconf(family, ifindex as i32));
+            }
+        }
+        let changes = &mut self.changes;
+        self.neighbours.retain(|&(link, address), _| {
+            let gone = link == ifindex;
+            if gone {
+                changes.push(Change::Neighbour(link, address));
+            }
+            !gone
+        });
+    }
+
+    fn put_address(&mut self, address: Address) {
+        let list = self.addresses.entry(address.ifindex).or_default();
+        let first = address.local.is_ipv4() && !list.iter().any(|other| other.local.is_ipv4());
+        match list.iter_mut().find(|other| other.identity() == address.identity()) {
+            Some(other) if *other == address => return,
+            Some(other) => *other = address,
+            None => {
+                list.push(address);
+                list.sort_unstable();
+            }
+        }
+        self.changes.push(Change::Addresses(address.ifindex));
+        if first {
+            self.first_address(address.ifindex);
+        }
+    }
+
+    fn drop_address(&mut self, address: Address) {
+        let Some(list) = self.addresses.get_mut(&address.ifindex) else { return };
+        let before = list.len();
+        list.retain(|other| other.identity() != address.identity());
+        if list.len() == before {
+            return;
+        }
+        let last = address.local.is_ipv4() && !list.iter().any(|other| other.local.is_ipv4());
+        if list.is_empty() {
+            self.addresses.remove(&address.ifindex);
+        }
+        self.changes.push(Change::Addresses(address.ifindex));
+        self.source_gone(address.ifindex, address.local);
+        if last {
+            self.last_address_gone(address.ifindex);
+        }
+    }
+
+    fn put_next_hop(&mut self, next_hop: NextHop) {
+        let id = next_hop.id;
+        if self.next_hops.get(&id) == Some(&next_hop) {
+            return;
+        }
+        self.next_hops.insert(id, next_hop);
+        self.next_hop_changed(id);
+    }
+
+    fn put_rule(&mut self, rule: Rule) {
+        if let Err(at) = self.rules.binary_search(&rule) {
+            self.changes.push(Change::Rules(rule.family));
+            self.rules.insert(at, rule);
+        }
+    }
+
+    fn drop_rule(&mut self, rule: &Rule) {
+        if let Ok(at) = self.rules.binary_search(rule) {
+            self.rules.remove(at);
+            self.changes.push(Change::Rules(rule.family));
+        }
+    }
+
+    /// Settings of an interface, or of [`netconf::ALL`] or [`netconf::DEFAULT`]; all off where unknown.
+    pub fn netconf_of(&self, family: Family, ifindex: i32) -> Netconf {
+        self.netconf.get(&(family, ifindex)).copied().unwrap_or_default()
+    }
+
+    /// Settings of an interface.
+    pub fn netconf(&self, family: Family, ifindex: u32) -> Netconf {
+        self.netconf_of(family, ifindex as i32)
+    }
+
+    /// Whether packets that arrive on an interface may be forwarded. For IPv6 the interface alone does
+    /// not decide (Linux, `ip6_forward`).
+    pub fn forwards(&self, family: Family, ifindex: u32) -> bool {
+        let own = self.netconf(family, ifindex);
+        match family {
+            Family::V4 => own.forwarding,
+            Family::V6 => self.netconf_of(family, netconf::ALL).forwarding || own.force_forwarding,
+        }
+    }
+
+    /// The check of source addresses in force on an interface: 0 none, 1 strict, 2 loose.
+    pub fn rp_filter(&self, ifindex: u32) -> u8 {
+        let all = self.netconf_of(Family::V4, netconf::ALL).rp_filter;
+        self.netconf(Family::V4, ifindex).rp_filter.max(all)
+    }
+}

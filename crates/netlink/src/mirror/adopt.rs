@@ -1,0 +1,262 @@
+//! Comparing a mirror with a fresh one, and becoming equal to it with nothing but the differences told.
+
+use super::{BodyId, Change, Mirror, Routes};
+use crate::family::{Family, Ip};
+use crate::neighbour::state;
+use crate::route::RouteBody;
+use crate::{Address, Link, Neighbour, Netconf, NextHop, Rule};
+use bm_wire::prefix::Prefix;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+/// An object, whole, for a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A link.
+    Link(Link),
+    /// The addresses of a link.
+    Addresses(Vec<Address>),
+    /// A neighbour.
+    Neighbour(Neighbour),
+    /// A next-hop object.
+    NextHop(NextHop),
+    /// A rule.
+    Rule(Rule),
+    /// Settings of a link.
+    Netconf(Family, i32, Netconf),
+    /// The routes to a prefix.
+    Route {
+        /// Table.
+        table: u32,
+        /// Destination: address and length.
+        prefix: (IpAddr, u8),
+        /// The routes, in the kernel's order.
+        bodies: Vec<RouteBody>,
+    },
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link(link) => write!(f, "link {link}"),
+            Self::Addresses(list) => {
+                f.write_str("address")?;
+                list.iter().try_for_each(|address| write!(f, " [{address}]"))
+            }
+            Self::Neighbour(neighbour) => write!(f, "neighbour {neighbour}"),
+            Self::NextHop(next_hop) => write!(f, "nexthop {next_hop}"),
+            Self::Rule(rule) => write!(f, "rule {rule}"),
+            Self::Netconf(family, ifindex, netconf) => write!(f, "netconf {family} dev {ifindex} {netconf}"),
+            Self::Route { table, prefix: (address, length), bodies } => {
+                write!(f, "route {address}/{length} table {table}")?;
+                bodies.iter().try_for_each(|body| write!(f, " [{body}]"))
+            }
+        }
+    }
+}
+
+/// Where mirror and kernel do not agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// The kernel has it, the mirror has not.
+    Missing(Item),
+    /// The mirror has it, the kernel has not.
+    Extra(Item),
+    /// Both have it, and say different things.
+    Different {
+        /// What the mirror says.
+        mirror: Item,
+        /// What the kernel says.
+        kernel: Item,
+    },
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(item) => write!(f, "missing in the mirror: {item}"),
+            Self::Extra(item) => write!(f, "only in the mirror: {item}"),
+            Self::Different { mirror, kernel } => write!(f, "mirror: {mirror}; kernel: {kernel}"),
+        }
+    }
+}
+
+/// Differences, up to a number; those beyond are only counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// The first of them.
+    pub list: Vec<Difference>,
+    /// All of them.
+    pub count: usize,
+    limit: usize,
+}
+
+impl Findings {
+    /// None yet, and room for `limit`.
+    pub fn up_to(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    fn note(&mut self, ours: Option<Item>, theirs: Option<Item>) {
+        self.count += 1;
+        if self.list.len() >= self.limit {
+            return;
+        }
+        self.list.extend(match (ours, theirs) {
+            (Some(mirror), Some(kernel)) => Some(Difference::Different { mirror, kernel }),
+            (Some(item), None) => Some(Difference::Extra(item)),
+            (None, Some(item)) => Some(Difference::Missing(item)),
+            (None, None) => None,
+        });
+    }
+}
+
+impl Mirror {
+    /// Becomes equal to `fresh`, a mirror of a new dump. What differed is told as changes, and noted in
+    /// `findings`. Numbers of bodies stay as they are.
+    pub fn adopt(&mut self, fresh: Mirror, findings: &mut Findings) {
+        let changes = &mut self.changes;
+        adopt_map(&mut self.links, fresh.links, |_, ours, theirs| {
+            let ifindex = ours.or(theirs).map_or(0, |link| link.ifindex);
+            changes.push(Change::Link(ifindex));
+            findings.note(ours.cloned().map(Item::Link), theirs.cloned().map(Item::Link));
+        });
+        adopt_map(&mut self.addresses, fresh.addresses, |&ifindex, ours, theirs| {
+            changes.push(Change::Addresses(ifindex));
+            findings.note(ours.cloned().map(Item::Addresses), theirs.cloned().map(Item::Addresses));
+        });
+        adopt_map(&mut self.next_hops, fresh.next_hops, |&id, ours, theirs| {
+            changes.push(Change::NextHop(id));
+            findings.note(ours.cloned().map(Item::NextHop), theirs.cloned().map(Item::NextHop));
+        });
+        adopt_map(&mut self.netconf, fresh.netconf, |&(family, ifindex), ours, theirs| {
+            changes.push(Change::Netconf(family, ifindex));
+            let item = |netconf: &Netconf| Item::Netconf(family, ifindex, *netconf);
+            findings.note(ours.map(item), theirs.map(item));
+        });
+        self.adopt_rules(fresh.rules, findings);
+        self.adopt_neighbours(fresh.neighbours, findings);
+        adopt_routes(&mut self.ipv4, &fresh.ipv4, &mut self.changes, findings);
+        adopt_routes(&mut self.ipv6, &fresh.ipv6, &mut self.changes, findings);
+    }
+
+    fn adopt_rules(&mut self, fresh: Vec<Rule>, findings: &mut Findings) {
+        for rule in self.rules.iter().filter(|rule| fresh.binary_search(rule).is_err()) {
+            self.changes.push(Change::Rules(rule.family));
+            findings.note(Some(Item::Rule(rule.clone())), None);
+        }
+        for rule in fresh.iter().filter(|rule| self.rules.binary_search(rule).is_err()) {
+            self.changes.push(Change::Rules(rule.family));
+            findings.note(None, Some(Item::Rule(rule.clone())));
+        }
+        self.rules = fresh;
+    }
+
+    /// The kernel tells not every step of a resolution. What counts is where packets can be sent; a
+    /// step missed is taken over and not reported.
+    fn adopt_neighbours(
+        &mut self,
+        fresh: crate::hash::Map<(u32, IpAddr), Neighbour>,
+        findings: &mut Findings,
+    ) {
+        let meaning = |neighbour: Option<&Neighbour>| {
+            neighbour.filter(|neighbour| neighbour.state & state::VALID != 0).map(|neighbour| neighbour.mac)
+        };
+        let ours = std::mem::take(&mut self.neighbours);
+        let gone = ours.keys().filter(|key| !fresh.contains_key(key));
+        for key in fresh.keys().chain(gone) {
+            let (our, their) = (ours.get(key), fresh.get(key));
+            if our != their {
+                self.changes.push(Change::Neighbour(key.0, key.1));
+            }
+            if meaning(our) != meaning(their) {
+                findings.note(our.copied().map(Item::Neighbour), their.copied().map(Item::Neighbour));
+            }
+        }
+        self.neighbours = fresh;
+    }
+}
+
+/// Takes over a map, and hands each difference to `tell`.
+fn adopt_map<K: Ord, V: PartialEq>(
+    ours: &mut BTreeMap<K, V>,
+    fresh: BTreeMap<K, V>,
+    mut tell: impl FnMut(&K, Option<&V>, Option<&V>),
+) {
+    for (key, value) in ours.iter().filter(|(key, _)| !fresh.contains_key(key)) {
+        tell(key, Some(value), None);
+    }
+    for (key, value) in &fresh {
+        let our = ours.get(key);
+        if our != Some(value) {
+            tell(key, our, Some(value));
+        }
+    }
+    *ours = fresh;
+}
+
+fn adopt_routes<A: Ip>(
+    ours: &mut Routes<A>,
+    fresh: &Routes<A>,
+    changes: &mut super::Changes,
+    findings: &mut Findings,
+) {
+    let item = |routes: &Routes<A>, table, prefix: Prefix<A>, list: &[BodyId]| {
+        let bodies: Vec<_> = list.iter().map(|&id| routes.bodies.of(id).clone()).collect();
+        let prefix = (prefix.first().show(), prefix.length());
+        (!bodies.is_empty()).then_some(Item::Route { table, prefix, bodies })
+    };
+    let mut extra = Vec::new();
+    for (number, table) in ours.tables() {
+        let theirs = fresh.table(number);
+        let gone =
+            table.iter().filter(|(prefix, _)| theirs.is_none_or(|table| table.get(*prefix).is_empty()));
+        extra.extend(gone.map(|(prefix, _)| (number, prefix)));
+    }
+    for (number, prefix) in extra {
+        findings.note(item(ours, number, prefix, ours.get(number, prefix)), None);
+        ours.replace(number, prefix, &[], changes);
+    }
+    // Our number for each of the fresh mirror's bodies, found when it first differs.
+    let mut known: Vec<Option<BodyId>> = vec![None; fresh.bodies.bound()];
+    let mut new = Vec::new();
+    for (number, table) in fresh.tables() {
+        for (prefix, list) in table.iter() {
+            if same(ours, ours.get(number, prefix), fresh, list, &mut known) {
+                continue;
+            }
+            findings.note(
+                item(ours, number, prefix, ours.get(number, prefix)),
+                item(fresh, number, prefix, list),
+            );
+            new.clear();
+            new.extend(list.iter().map(|&id| ours.bodies.intern(fresh.bodies.of(id).clone())));
+            ours.replace(number, prefix, &new, changes);
+            // `replace` counts them itself.
+            ours.discount(&new, changes);
+        }
+    }
+}
+
+/// Whether two lists say the same. `known` remembers which of the fresh numbers was last found equal to
+/// which of ours, so that a million equal routes are a million comparisons of numbers.
+fn same<A: Ip>(
+    ours: &Routes<A>,
+    our: &[BodyId],
+    fresh: &Routes<A>,
+    their: &[BodyId],
+    known: &mut [Option<BodyId>],
+) -> bool {
+    our.len() == their.len()
+        && our.iter().zip(their).all(|(&our, &their)| {
+            if known[their.index()] == Some(our) {
+                return true;
+            }
+            let equal = ours.bodies.of(our) == fresh.bodies.of(their);
+            if equal {
+                known[their.index()] = Some(our);
+            }
+            equal
+        })
+}

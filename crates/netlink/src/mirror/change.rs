@@ -1,0 +1,108 @@
+//! What the mirror tells its reader: which objects to look at again.
+
+use super::BodyId;
+use crate::family::Family;
+use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix};
+use std::net::IpAddr;
+
+/// An object that is new, gone or different. It names the object; what it is now, the mirror says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Change {
+    /// Anything may differ: read the whole mirror. Comes first, and alone.
+    Everything,
+    /// A link, by its number.
+    Link(u32),
+    /// The addresses of a link.
+    Addresses(u32),
+    /// Settings of a link (or of all) for a family.
+    Netconf(Family, i32),
+    /// Settings that are the same for all links.
+    Sysctls,
+    /// The rules of a family.
+    Rules(Family),
+    /// A neighbour.
+    Neighbour(u32, IpAddr),
+    /// A next-hop object, or a group with that object in it.
+    NextHop(u32),
+    /// A body: its hops have come or gone with their links, or its number now stands for another body
+    /// or none. Routes that keep such a body have no change of their own.
+    Body(Family, BodyId),
+    /// The routes to an IPv4 prefix.
+    Route4 {
+        /// Table.
+        table: u32,
+        /// Destination.
+        prefix: Ipv4Prefix,
+    },
+    /// The routes to an IPv6 prefix.
+    Route6 {
+        /// Table.
+        table: u32,
+        /// Destination.
+        prefix: Ipv6Prefix,
+    },
+}
+
+/// Collects changes until they are taken, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    list: Vec<Change>,
+    /// Length at which duplicates are next removed, so that a reader who never comes costs no memory
+    /// beyond one change for each object there is.
+    squeeze_at: usize,
+    everything: bool,
+}
+
+impl Changes {
+    const SQUEEZE_MIN: usize = 65_536;
+
+    #[inline]
+    pub fn push(&mut self, change: Change) {
+        if self.everything {
+            return;
+        }
+        if self.list.len() >= self.squeeze_at.max(Self::SQUEEZE_MIN) {
+            self.squeeze();
+            self.squeeze_at = self.list.len() * 2;
+        }
+        self.list.push(change);
+    }
+
+    pub fn everything(&mut self) {
+        self.list = Vec::new();
+        self.everything = true;
+    }
+
+    pub fn take(&mut self) -> Vec<Change> {
+        self.squeeze_at = 0;
+        if std::mem::take(&mut self.everything) {
+            return vec![Change::Everything];
+        }
+        self.squeeze();
+        std::mem::take(&mut self.list)
+    }
+
+    fn squeeze(&mut self) {
+        self.list.sort_unstable();
+        self.list.dedup();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_object_once_however_often_it_changed() {
+        let mut changes = Changes::default();
+        for round in 0..1_000_000u32 {
+            changes.push(Change::Link(round % 7));
+        }
+        assert!(changes.list.capacity() < 4 * Changes::SQUEEZE_MIN);
+        assert_eq!(changes.take(), (0..7).map(Change::Link).collect::<Vec<_>>());
+        assert_eq!(changes.take(), []);
+        changes.everything();
+        changes.push(Change::Sysctls);
+        assert_eq!(changes.take(), [Change::Everything]);
+    }
+}

@@ -1,0 +1,124 @@
+//! Routes to one prefix: which of them a message means, and where a new one goes.
+//!
+//! IPv4 keeps them by TOS and metric, and a message means one of them. IPv6 also joins routes of equal
+//! metric with gateways into one with several hops: a message that adds a hop carries all hops (before
+//! Linux 4.11, the new one alone, marked as appended), one that removes a hop carries that hop alone.
+
+use super::body::{Bodies, BodyId};
+use crate::family::Family;
+use crate::hop::{Hop, Via};
+use crate::route::{RouteBody, RouteEvent, RouteKind};
+
+/// Routes that a router's advertisement made (`RTPROT_RA`) never join others.
+const FROM_ADVERTISEMENT: u8 = 9;
+
+/// Puts a new route into the list, and takes out what it replaces. `new` has a route counted already.
+/// Numbers that lost a route are added to `released`.
+pub(super) fn put(
+    family: Family,
+    list: &mut Vec<BodyId>,
+    bodies: &mut Bodies,
+    event: RouteEvent,
+    new: BodyId,
+    released: &mut Vec<BodyId>,
+) {
+    let body = bodies.of(new);
+    if let Some(same) = list.iter().position(|&id| id == new || bodies.of(id).same_route(body)) {
+        released.push(std::mem::replace(&mut list[same], new));
+        return;
+    }
+    let replaced = match (family, event) {
+        (Family::V4, RouteEvent::Replaced) => first(list, |id| bodies.of(id).rank() == body.rank()),
+        (Family::V6, RouteEvent::Replaced) => {
+            let peer = |id| peers(bodies.of(id), body);
+            first(list, |id| peer(id) && joins(bodies.of(id)) == joins(body)).or_else(|| first(list, peer))
+        }
+        (Family::V6, _) if joins(body) => {
+            let sibling = |id| peers(bodies.of(id), body) && joins(bodies.of(id));
+            first(list, |id| sibling(id) && within(bodies.of(id), body))
+                .or_else(|| first(list, sibling).filter(|_| event == RouteEvent::Appended))
+        }
+        _ => None,
+    };
+    match replaced {
+        Some(at) if event == RouteEvent::Appended => {
+            let both = joined(bodies.of(list[at]), body);
+            released.push(new);
+            released.push(std::mem::replace(&mut list[at], bodies.intern(both)));
+        }
+        Some(at) => released.push(std::mem::replace(&mut list[at], new)),
+        None => {
+            let before = |id: BodyId| match (family, event) {
+                (Family::V4, RouteEvent::Added) => bodies.of(id).rank() >= body.rank(),
+                _ => bodies.of(id).rank() > body.rank(),
+            };
+            list.insert(first(list, before).unwrap_or(list.len()), new);
+        }
+    }
+}
+
+/// Takes a route, or one hop of it, out of the list. `false` if none of them is meant.
+pub(super) fn take(
+    family: Family,
+    list: &mut Vec<BodyId>,
+    bodies: &mut Bodies,
+    gone: &RouteBody,
+    released: &mut Vec<BodyId>,
+) -> bool {
+    if let Some(at) = first(list, |id| bodies.of(id).same_route(gone)) {
+        released.push(list.remove(at));
+        return true;
+    }
+    if family == Family::V4 || gone.via.hops().is_empty() {
+        return false;
+    }
+    let Some(at) = first(list, |id| {
+        let body = bodies.of(id);
+        peers(body, gone) && body.kind == gone.kind && within(gone, body)
+    }) else {
+        return false;
+    };
+    let body = bodies.of(list[at]);
+    let left = body.via.hops().iter().filter(|hop| !contains(gone.via.hops(), hop)).copied().collect();
+    let rest = RouteBody { via: Via::from_hops(left), ..body.clone() };
+    match rest.via {
+        Via::Nowhere => released.push(list.remove(at)),
+        _ => released.push(std::mem::replace(&mut list[at], bodies.intern(rest))),
+    }
+    true
+}
+
+fn first(list: &[BodyId], wanted: impl Fn(BodyId) -> bool) -> Option<usize> {
+    list.iter().position(|&id| wanted(id))
+}
+
+/// Whether one may take the other's place: equal metric and sources.
+fn peers(one: &RouteBody, two: &RouteBody) -> bool {
+    one.rank() == two.rank() && one.source == two.source
+}
+
+/// Whether an IPv6 route shares its prefix with others of its metric (`rt6_qualify_for_ecmp`).
+fn joins(body: &RouteBody) -> bool {
+    let hops = body.via.hops();
+    body.kind == RouteKind::Unicast
+        && body.protocol != FROM_ADVERTISEMENT
+        && !hops.is_empty()
+        && hops.iter().all(|hop| hop.gateway.is_some())
+}
+
+fn contains(hops: &[Hop], wanted: &Hop) -> bool {
+    hops.iter().any(|hop| (hop.gateway, hop.ifindex) == (wanted.gateway, wanted.ifindex))
+}
+
+/// Whether all hops of `part` are among those of `whole`.
+fn within(part: &RouteBody, whole: &RouteBody) -> bool {
+    part.via.hops().iter().all(|hop| contains(whole.via.hops(), hop))
+}
+
+/// `ours` with those hops of `new` that it lacks.
+fn joined(ours: &RouteBody, new: &RouteBody) -> RouteBody {
+    let added = new.via.hops();
+    // Where the message has a hop of ours, its word on it is the later.
+    let kept = ours.via.hops().iter().filter(|hop| !contains(added, hop));
+    RouteBody { via: Via::from_hops(kept.chain(added).copied().collect()), ..new.clone() }
+}

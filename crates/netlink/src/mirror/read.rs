@@ -1,0 +1,154 @@
+//! What the control plane asks of the mirror.
+
+use super::{BodyId, Mirror, Routes};
+use crate::family::{Family, Ip};
+use crate::hop::{Hop, HopFlags, Via};
+use crate::next_hop::{Object, Resilient};
+use crate::route::RouteBody;
+use crate::{Address, Link, Neighbour, NextHop, Rule, Sysctls};
+use bm_wire::prefix::Prefix;
+use std::net::IpAddr;
+
+/// Where a route leads once its next-hop objects are followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// The hops, with their shares; none where packets are not sent on.
+    pub hops: Vec<Hop>,
+    /// Packets are dropped in silence.
+    pub blackhole: bool,
+    /// How flows are kept when the hops change, if they are.
+    pub resilient: Option<Resilient>,
+    /// An object is named that the mirror does not have.
+    pub unknown: Option<u32>,
+}
+
+impl Mirror {
+    /// A link by its number.
+    pub fn link(&self, ifindex: u32) -> Option<&Link> {
+        self.links.get(&ifindex)
+    }
+
+    /// A link by its name.
+    pub fn link_named(&self, name: &str) -> Option<&Link> {
+        self.links().find(|link| &*link.name == name)
+    }
+
+    /// All links, by number.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
+        self.links.values()
+    }
+
+    /// The addresses of a link, sorted.
+    pub fn addresses(&self, ifindex: u32) -> &[Address] {
+        self.addresses.get(&ifindex).map_or(&[], Vec::as_slice)
+    }
+
+    /// All addresses.
+    pub fn all_addresses(&self) -> impl Iterator<Item = &Address> {
+        self.addresses.values().flatten()
+    }
+
+    /// A neighbour.
+    pub fn neighbour(&self, ifindex: u32, address: IpAddr) -> Option<&Neighbour> {
+        self.neighbours.get(&(ifindex, address))
+    }
+
+    /// All neighbours, in no order.
+    pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
+        self.neighbours.values()
+    }
+
+    /// A next-hop object or group.
+    pub fn next_hop(&self, id: u32) -> Option<&NextHop> {
+        self.next_hops.get(&id)
+    }
+
+    /// All next-hop objects and groups, by number.
+    pub fn next_hops(&self) -> impl Iterator<Item = &NextHop> {
+        self.next_hops.values()
+    }
+
+    /// All rules: IPv4, then IPv6, each in the kernel's order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Whether a family has rules beyond those of every machine and that of VRFs, so that the
+    /// destination alone does not decide.
+    pub fn policy_routing(&self, family: Family) -> bool {
+        self.rules.iter().any(|rule| rule.family == family && !rule.standard())
+    }
+
+    /// Settings that are the same for all links.
+    pub fn sysctls(&self) -> &Sysctls {
+        &self.sysctls
+    }
+
+    /// IPv4 routes.
+    pub fn ipv4(&self) -> &Routes<u32> {
+        &self.ipv4
+    }
+
+    /// IPv6 routes.
+    pub fn ipv6(&self) -> &Routes<u128> {
+        &self.ipv6
+    }
+
+    /// Whether the kernel would send over a hop: its link is up, it is not dead, and its link has
+    /// carrier or does not mind.
+    pub fn usable(&self, family: Family, hop: &Hop) -> bool {
+        let ignored = || {
+            hop.flags.has(HopFlags::LINKDOWN) && self.netconf(family, hop.ifindex).ignore_routes_with_linkdown
+        };
+        self.link(hop.ifindex).is_some_and(Link::up) && !hop.flags.has(HopFlags::DEAD) && !ignored()
+    }
+
+    /// Where a route leads: its hops, those of its object, or those of its group's objects.
+    pub fn paths(&self, body: &RouteBody) -> Paths {
+        let mut paths = Paths::default();
+        match &body.via {
+            Via::Object(id) => self.follow(*id, 1, &mut paths),
+            via => paths.hops.extend_from_slice(via.hops()),
+        }
+        paths
+    }
+
+    fn follow(&self, id: u32, weight: u16, paths: &mut Paths) {
+        match self.next_hops.get(&id).map(|next_hop| &next_hop.object) {
+            None => paths.unknown = Some(id),
+            Some(Object::Blackhole) => paths.blackhole = true,
+            Some(Object::Hop(hop)) => paths.hops.push(Hop { weight, ..*hop }),
+            Some(Object::Group { members, resilient }) => {
+                paths.resilient = *resilient;
+                for member in members {
+                    // The kernel allows no group within a group, so this goes one step deep.
+                    match self.next_hops.get(&member.id).map(|next_hop| &next_hop.object) {
+                        Some(Object::Group { .. }) => {}
+                        _ => self.follow(member.id, member.weight, paths),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The route to a prefix that packets take: the first for any TOS and any source that refuses, or
+    /// has a hop to send over. None where the kernel would go on to a shorter prefix.
+    pub fn active<'a, A: Ip>(
+        &'a self,
+        routes: &'a Routes<A>,
+        table: u32,
+        prefix: Prefix<A>,
+    ) -> Option<(BodyId, &'a RouteBody)> {
+        routes.get(table, prefix).iter().map(|&id| (id, routes.bodies.of(id))).find(|(_, body)| {
+            body.tos == 0 && body.source.is_none() && (body.kind.refuses() || self.leads_on(A::FAMILY, body))
+        })
+    }
+
+    fn leads_on(&self, family: Family, body: &RouteBody) -> bool {
+        let paths = self.paths(body);
+        // A local route may name no device that is up: the loopback serves it.
+        paths.blackhole
+            || body.kind == crate::RouteKind::Local
+            || paths.hops.iter().any(|hop| self.usable(family, hop))
+    }
+}

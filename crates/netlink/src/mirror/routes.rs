@@ -1,0 +1,253 @@
+//! The routes of a family: tables of prefixes, each with its bodies in the kernel's order.
+//!
+//! A prefix takes 12 bytes (IPv4) or 24 (IPv6) and its share of empty hash slots. The rest is in the
+//! bodies, kept once, and in lists for the few prefixes with several routes.
+
+use super::body::{Bodies, BodyId};
+use super::change::{Change, Changes};
+use super::order;
+use crate::family::{Family, Ip};
+use crate::hash::Map;
+use crate::route::{RouteBody, RouteEvent, RouteMessage};
+use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+
+/// Marks a number that is a list's, not a body's.
+const LIST: u32 = 1 << 31;
+
+/// A table of routes.
+#[derive(Debug)]
+pub struct Table<A: Ip> {
+    routes: Map<A::Packed, BodyId>,
+    lists: Vec<Vec<BodyId>>,
+    free: Vec<u32>,
+}
+
+impl<A: Ip> Default for Table<A> {
+    fn default() -> Self {
+        Self { routes: Map::default(), lists: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<A: Ip> Table<A> {
+    /// How many prefixes have routes.
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty()
+    }
+
+    /// The routes to a prefix as the kernel asks them: highest TOS first, then lowest metric.
+    pub fn get(&self, prefix: Prefix<A>) -> &[BodyId] {
+        self.routes.get(&A::pack(prefix)).map_or(&[], |id| Self::list(&self.lists, id))
+    }
+
+    /// All prefixes and their routes, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Prefix<A>, &[BodyId])> {
+        self.routes.iter().map(|(&packed, id)| (A::unpack(packed), Self::list(&self.lists, id)))
+    }
+
+    #[inline]
+    fn list<'a>(lists: &'a [Vec<BodyId>], id: &'a BodyId) -> &'a [BodyId] {
+        match id.0 & LIST {
+            0 => std::slice::from_ref(id),
+            _ => &lists[(id.0 & !LIST) as usize],
+        }
+    }
+
+    /// Gives a prefix these routes, in the place of those it had.
+    fn set(&mut self, prefix: Prefix<A>, new: &[BodyId]) {
+        let mut entry = self.routes.entry(A::pack(prefix));
+        if let Entry::Occupied(occupied) = &mut entry
+            && occupied.get().0 & LIST != 0
+        {
+            let at = occupied.get().0 & !LIST;
+            self.lists[at as usize] = Vec::new();
+            self.free.push(at);
+        }
+        let value = match new {
+            [] => {
+                if let Entry::Occupied(occupied) = entry {
+                    occupied.remove();
+                }
+                return;
+            }
+            [one] => *one,
+            several => {
+                let at = self.free.pop().unwrap_or_else(|| {
+                    self.lists.push(Vec::new());
+                    self.lists.len() as u32 - 1
+                });
+                self.lists[at as usize] = several.to_vec();
+                BodyId(at | LIST)
+            }
+        };
+        entry.insert_entry(value);
+    }
+
+    fn memory(&self) -> usize {
+        // A hash slot is used for at most seven in eight, and `capacity` counts those.
+        let slots = self.routes.capacity() / 7 * 8;
+        let lists: usize = self.lists.iter().map(|list| size_of_val(list.as_slice()) + 40).sum();
+        slots * (size_of::<(A::Packed, BodyId)>() + 1) + lists
+    }
+}
+
+/// The routes of a family.
+#[derive(Debug)]
+pub struct Routes<A: Ip> {
+    pub(super) bodies: Bodies,
+    tables: BTreeMap<u32, Table<A>>,
+    /// Kept to spare an allocation a message.
+    list: Vec<BodyId>,
+    released: Vec<BodyId>,
+}
+
+impl<A: Ip> Default for Routes<A> {
+    fn default() -> Self {
+        Self { bodies: Bodies::default(), tables: BTreeMap::new(), list: Vec::new(), released: Vec::new() }
+    }
+}
+
+impl<A: Ip> Routes<A> {
+    /// A table; none while it has no routes.
+    pub fn table(&self, table: u32) -> Option<&Table<A>> {
+        self.tables.get(&table)
+    }
+
+    /// All tables that have routes, by number.
+    pub fn tables(&self) -> impl Iterator<Item = (u32, &Table<A>)> {
+        self.tables.iter().map(|(&number, table)| (number, table))
+    }
+
+    /// The routes to a prefix as the kernel asks them.
+    pub fn get(&self, table: u32, prefix: Prefix<A>) -> &[BodyId] {
+        self.table(table).map_or(&[], |table| table.get(prefix))
+    }
+
+    /// The body of a number, unless no route has it any more.
+    pub fn body(&self, id: BodyId) -> Option<&RouteBody> {
+        self.bodies.get(id)
+    }
+
+    /// All bodies that routes have.
+    pub fn bodies(&self) -> impl Iterator<Item = (BodyId, &RouteBody)> {
+        self.bodies.iter()
+    }
+
+    /// How many prefixes have routes, in all tables together.
+    pub fn len(&self) -> usize {
+        self.tables.values().map(Table::len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// How many distinct bodies they share.
+    pub fn body_count(&self) -> usize {
+        self.bodies.len()
+    }
+
+    /// Bytes that they take, near enough.
+    pub fn memory(&self) -> usize {
+        self.bodies.memory() + self.tables.values().map(Table::memory).sum::<usize>()
+    }
+
+    /// Takes over a message; `false` if it deletes what is not there although the prefix has routes.
+    pub(super) fn apply(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> bool {
+        let RouteMessage { event, table: number, prefix, body } = message;
+        let mut list = std::mem::take(&mut self.list);
+        list.clear();
+        list.extend_from_slice(self.get(number, prefix));
+        let known = match event {
+            RouteEvent::Deleted => {
+                order::take(A::FAMILY, &mut list, &mut self.bodies, &body, &mut self.released)
+            }
+            _ => {
+                let new = self.bodies.intern(body);
+                order::put(A::FAMILY, &mut list, &mut self.bodies, event, new, &mut self.released);
+                true
+            }
+        };
+        let mirrored = known || list.is_empty();
+        if known && self.get(number, prefix) != list.as_slice() {
+            self.store(number, prefix, &list);
+            changes.push(route_change(number, prefix));
+        }
+        self.list = list;
+        self.settle_released(changes);
+        mirrored
+    }
+
+    /// Gives a prefix these routes, which are counted already.
+    fn store(&mut self, number: u32, prefix: Prefix<A>, list: &[BodyId]) {
+        let table = self.tables.entry(number).or_default();
+        table.set(prefix, list);
+        if table.is_empty() {
+            self.tables.remove(&number);
+        }
+    }
+
+    /// Gives a prefix these routes in the place of those it had, counting both.
+    pub(super) fn replace(&mut self, number: u32, prefix: Prefix<A>, list: &[BodyId], changes: &mut Changes) {
+        for &id in list {
+            self.bodies.retain(id);
+        }
+        let mut released = std::mem::take(&mut self.released);
+        released.extend_from_slice(self.get(number, prefix));
+        self.released = released;
+        self.store(number, prefix, list);
+        changes.push(route_change(number, prefix));
+        self.settle_released(changes);
+    }
+
+    /// Takes back a count that `intern` made beyond that of `replace`.
+    pub(super) fn discount(&mut self, list: &[BodyId], changes: &mut Changes) {
+        self.released.extend_from_slice(list);
+        self.settle_released(changes);
+    }
+
+    fn settle_released(&mut self, changes: &mut Changes) {
+        while let Some(id) = self.released.pop() {
+            if self.bodies.release(id) {
+                changes.push(Change::Body(A::FAMILY, id));
+            }
+        }
+    }
+
+    /// Removes all routes whose body is marked in `gone` (by index), from one table or from all.
+    pub(super) fn remove(&mut self, gone: &[bool], only: Option<u32>, changes: &mut Changes) {
+        let is_gone = |id: &BodyId| gone.get(id.index()).copied().unwrap_or(false);
+        let mut hit = Vec::new();
+        for (number, table) in self.tables().filter(|(number, _)| only.is_none_or(|only| only == *number)) {
+            let found = table.iter().filter(|(_, list)| list.iter().any(is_gone));
+            hit.extend(found.map(|(prefix, _)| (number, prefix)));
+        }
+        for (number, prefix) in hit {
+            let left: Vec<_> = self.get(number, prefix).iter().filter(|id| !is_gone(id)).copied().collect();
+            self.replace(number, prefix, &left, changes);
+        }
+    }
+}
+
+/// The change of the routes to a prefix.
+fn route_change<A: Ip>(table: u32, prefix: Prefix<A>) -> Change {
+    let (first, length) = (prefix.first().show(), prefix.length());
+    match (A::FAMILY, first) {
+        (Family::V4, std::net::IpAddr::V4(first)) => {
+            let prefix = Ipv4Prefix::containing(first.into(), length).unwrap_or_default();
+            Change::Route4 { table, prefix }
+        }
+        (_, std::net::IpAddr::V6(first)) => {
+            let prefix = Ipv6Prefix::containing(first.into(), length).unwrap_or_default();
+            Change::Route6 { table, prefix }
+        }
+        _ => Change::Everything,
+    }
+}

@@ -1,0 +1,131 @@
+//! Neighbours: who answers to an address on a link.
+
+use crate::attribute::{self, Attributes};
+use crate::error::Malformed;
+use std::fmt;
+use std::net::IpAddr;
+
+/// Fixed part of a message: `struct ndmsg`.
+const HEADER: usize = 12;
+/// Attribute types (`NDA_*`).
+mod nda {
+    pub const DST: u16 = 1;
+    pub const LLADDR: u16 = 2;
+}
+/// Flags (`NTF_*`).
+mod ntf {
+    pub const USE: u8 = 1;
+    pub const PROXY: u8 = 8;
+    pub const ROUTER: u8 = 0x80;
+}
+
+/// Type of an entry that is a host.
+const RTN_UNICAST: u8 = 1;
+
+/// States (`NUD_*`), as bits.
+pub mod state {
+    /// Being asked for.
+    pub const INCOMPLETE: u16 = 0x01;
+    /// Confirmed lately.
+    pub const REACHABLE: u16 = 0x02;
+    /// Known, but not confirmed lately.
+    pub const STALE: u16 = 0x04;
+    /// In use again, and about to be confirmed.
+    pub const DELAY: u16 = 0x08;
+    /// Being confirmed.
+    pub const PROBE: u16 = 0x10;
+    /// Did not answer.
+    pub const FAILED: u16 = 0x20;
+    /// Needs no resolution.
+    pub const NOARP: u16 = 0x40;
+    /// Set by hand.
+    pub const PERMANENT: u16 = 0x80;
+    /// States in which packets can be sent.
+    pub const VALID: u16 = PERMANENT | NOARP | REACHABLE | PROBE | STALE | DELAY;
+}
+
+/// A neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Neighbour {
+    /// The link.
+    pub ifindex: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// State, one bit of [`state`].
+    pub state: u16,
+    /// Its Ethernet address, where known.
+    pub mac: Option<[u8; 6]>,
+    /// Whether it says to be a router (IPv6).
+    pub router: bool,
+}
+
+impl Neighbour {
+    /// Where packets for it can be sent now.
+    pub fn reachable_at(&self) -> Option<[u8; 6]> {
+        self.mac.filter(|_| self.state & state::VALID != 0)
+    }
+
+    /// Whether asking the kernel to use it would have it confirmed again.
+    pub fn needs_use(&self) -> bool {
+        self.state & (state::STALE | state::FAILED) != 0
+    }
+
+    /// Reads the part behind the netlink header. `None` for what is no neighbour of ours: a proxy entry
+    /// or a bridge's. Entries that need no resolution since they are no hosts (multicast, our own) get
+    /// no state: the kernel makes and drops them without a word, so nobody can mirror them.
+    pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
+        if message.len() < HEADER {
+            return Err(Malformed::Header { kind: libc::RTM_NEWNEIGH, length: message.len() });
+        }
+        let flags = message[10];
+        if crate::Family::from_number(message[0]).is_none() || flags & ntf::PROXY != 0 {
+            return Ok(None);
+        }
+        let (mut address, mut mac) = (None, None);
+        for attribute in Attributes::behind(message, HEADER) {
+            match attribute? {
+                (nda::DST, value) => address = Some(attribute::address(nda::DST, value)?),
+                (nda::LLADDR, value) => mac = value.try_into().ok(),
+                _ => {}
+            }
+        }
+        let state = attribute::number_u16(0, &message[8..10])?;
+        let silent = state == state::NOARP && (message[11] != RTN_UNICAST || mac.is_none());
+        Ok(Some(Self {
+            ifindex: attribute::number_u32(0, &message[4..8])?,
+            address: address.ok_or(Malformed::Missing { kind: nda::DST })?,
+            state: if silent { 0 } else { state },
+            mac,
+            router: flags & ntf::ROUTER != 0,
+        }))
+    }
+
+    /// Appends the part behind the netlink header of a request to use the neighbour: the kernel resolves
+    /// it if it is unknown, and confirms it if it is stale, as for a packet of its own.
+    pub(crate) fn write_use(ifindex: u32, address: &IpAddr, message: &mut Vec<u8>) {
+        message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
+        message.extend_from_slice(&ifindex.to_ne_bytes());
+        message.extend_from_slice(&[0, 0, ntf::USE, 0]);
+        attribute::put_address(message, nda::DST, address);
+    }
+}
+
+impl fmt::Display for Neighbour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dev {}", self.address, self.ifindex)?;
+        if let Some([a, b, c, d, e, g]) = self.mac {
+            write!(f, " mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
+        }
+        f.write_str(match self.state {
+            state::INCOMPLETE => " incomplete",
+            state::REACHABLE => " reachable",
+            state::STALE => " stale",
+            state::DELAY => " delay",
+            state::PROBE => " probe",
+            state::FAILED => " failed",
+            state::NOARP => " noarp",
+            state::PERMANENT => " permanent",
+            _ => " unknown-state",
+        })
+    }
+}
