@@ -1,3 +1,164 @@
 //! Metrics for Prometheus from the counters in shared memory.
+//!
+//! A scrape reads every counter once and sorts it into a family by its name; nothing is kept between
+//! scrapes, so the packet path knows nothing of metrics. Names of counters are paths:
+//!
+//! ```text
+//! port/eth0/0/receive/received        an account's entry   -> brickmoon_frames_total{app, entry}
+//! router/0/eth0/drop/no_route         an account's drop    -> brickmoon_dropped_frames_total{app, reason}
+//! port/eth0/0/device/receive_no_frame a device's own count -> brickmoon_device_frames_total{port, queue, kind}
+//! link/0/eth0.output -> router.eth0/.. what went through   -> brickmoon_link_*_total{worker, link}
+//! worker/0/breaths                                         -> brickmoon_worker_*_total{worker}
+//! ```
 
 #![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+
+use bm_api::Status;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+type Labels = Vec<(&'static str, String)>;
+type Counters = Family<Labels, Counter>;
+type Gauges = Family<Labels, Gauge<u64, AtomicU64>>;
+
+/// The text of a scrape.
+pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
+    let mut registry = Registry::with_prefix("brickmoon");
+    let frames = counter(&mut registry, "frames", "Frames by app and by what became of them");
+    let drops = counter(&mut registry, "dropped_frames", "Frames dropped by app and reason");
+    let held = gauge(&mut registry, "held_frames", "Frames that wait in an app now");
+    let device = counter(&mut registry, "device_frames", "Frames that a device lost by its own count");
+    let mut others: BTreeMap<String, Counters> = BTreeMap::new();
+    for (name, value) in counters {
+        let parts: Vec<_> = name.split('/').collect();
+        match parts.as_slice() {
+            ["link", worker, link, field] => {
+                let labels = vec![("worker", (*worker).into()), ("link", (*link).into())];
+                add(other(&mut others, &mut registry, &format!("link_{field}")), labels, *value);
+            }
+            ["worker", worker, field] => {
+                let labels = vec![("worker", (*worker).into())];
+                add(other(&mut others, &mut registry, &format!("worker_{field}")), labels, *value);
+            }
+            ["port", port, queue, "device", kind] => {
+                let labels =
+                    vec![("port", (*port).into()), ("queue", (*queue).into()), ("kind", (*kind).into())];
+                add(&device, labels, *value);
+            }
+            [app @ .., "drop", reason] => {
+                // Most reasons never happen: a series appears with its first frame.
+                if *value > 0 {
+                    add(&drops, vec![("app", app.join("/")), ("reason", (*reason).into())], *value);
+                }
+            }
+            [app @ .., "held"] => set(&held, vec![("app", app.join("/"))], *value),
+            [app @ .., entry] => {
+                add(&frames, vec![("app", app.join("/")), ("entry", (*entry).into())], *value)
+            }
+            [] => {}
+        }
+    }
+    daemon(&mut registry, status);
+    let mut text = String::new();
+    // Writing into a String cannot fail.
+    let _written = encode(&mut text, &registry);
+    text
+}
+
+fn daemon(registry: &mut Registry, status: &Status) {
+    let routes = gauge(registry, "routes", "Routes that the fast path has");
+    set(&routes, vec![("family", "ipv4".into())], status.routes_ipv4 as u64);
+    set(&routes, vec![("family", "ipv6".into())], status.routes_ipv6 as u64);
+    for (name, help, value) in [
+        (
+            "routes_refused",
+            "Routes left to Linux since they could not be compiled",
+            status.routes_refused as u64,
+        ),
+        ("next_hops", "Next hops in use", status.next_hops as u64),
+        ("neighbors", "Neighbors of the kernel on ports", status.neighbors as u64),
+        ("resident_memory_bytes", "Resident memory of the daemon", status.memory_bytes),
+        ("tables_bytes", "Memory of the lookup structures", status.tables_bytes),
+        ("uptime_seconds", "How long the daemon has run", status.uptime_s),
+        ("ready", "1 if ports forward", u64::from(status.ready)),
+    ] {
+        set(&gauge(registry, name, help), Vec::new(), value);
+    }
+    for (name, help, value) in [
+        ("mirror_messages", "Netlink messages taken in", status.mirror.messages),
+        ("mirror_changes", "Changes to the mirror", status.mirror.changes),
+        ("mirror_overruns", "Times that the kernel lost messages for want of room", status.mirror.overruns),
+        ("mirror_resyncs", "Full dumps after the first", status.mirror.resyncs),
+        ("mirror_mended", "Differences that the periodic comparison mended", status.mirror.mended),
+    ] {
+        add(&counter(registry, name, help), Vec::new(), value);
+    }
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counters {
+    let family = Counters::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauges {
+    let family = Gauges::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+fn other<'a>(
+    others: &'a mut BTreeMap<String, Counters>,
+    registry: &mut Registry,
+    name: &str,
+) -> &'a Counters {
+    others.entry(name.into()).or_insert_with(|| counter(registry, name, "Counter of the data path"))
+}
+
+fn add(family: &Counters, labels: Labels, value: u64) {
+    family.get_or_create(&labels).inc_by(value);
+}
+
+fn set(family: &Gauges, labels: Labels, value: u64) {
+    family.get_or_create(&labels).set(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sorts_counters_into_families() {
+        let counters = [
+            ("port/eth0/0/receive/received", 7),
+            ("router/0/eth0/drop/no_route", 2),
+            ("router/0/eth0/drop/prohibit", 0),
+            ("slow/eth0/held", 3),
+            ("port/eth0/0/device/receive_no_frame", 4),
+            ("link/0/eth0.output -> router.eth0/txpackets", 9),
+            ("worker/0/breaths", 11),
+        ]
+        .map(|(name, value)| (name.to_string(), value));
+        let text = render(&Status { routes_ipv4: 5, ready: true, ..Status::default() }, &counters);
+        for line in [
+            "brickmoon_frames_total{app=\"port/eth0/0/receive\",entry=\"received\"} 7",
+            "brickmoon_dropped_frames_total{app=\"router/0/eth0\",reason=\"no_route\"} 2",
+            "brickmoon_held_frames{app=\"slow/eth0\"} 3",
+            "brickmoon_device_frames_total{port=\"eth0\",queue=\"0\",kind=\"receive_no_frame\"} 4",
+            "brickmoon_link_txpackets_total{worker=\"0\",link=\"eth0.output -> router.eth0\"} 9",
+            "brickmoon_worker_breaths_total{worker=\"0\"} 11",
+            "brickmoon_routes{family=\"ipv4\"} 5",
+            "brickmoon_ready{} 1",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("prohibit"));
+        assert!(text.ends_with("# EOF\n"));
+    }
+}
