@@ -1,0 +1,213 @@
+//! Destinations and frame sizes: what the packets of a bench look like.
+//!
+//! The pattern decides a bench as much as the table does: one flow keeps every cache warm, addresses
+//! uniform within prefixes touch all of a structure, and Zipf lies between, as real traffic does.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bm_wire::prefix::Prefix;
+
+use crate::random::{Random, Seed};
+use crate::tables::{Route, Space};
+
+/// How destinations are spread, with the names that cases carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    /// `uniform`: over the whole address space, most of it without a route in IPv6.
+    Uniform,
+    /// `prefix`: a route at random, then any address within it.
+    Prefix,
+    /// `zipf`: `FLOWS` addresses within prefixes, the one of rank r drawn in proportion to 1 / r.
+    Zipf,
+    /// `flow`: one address within a prefix.
+    Flow,
+}
+
+/// Flows that the Zipf pattern draws from.
+pub const FLOWS: usize = 100_000;
+
+impl Pattern {
+    /// All patterns, in the order of reports.
+    pub const ALL: [Self; 4] = [Self::Uniform, Self::Prefix, Self::Zipf, Self::Flow];
+
+    /// The name in cases and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Prefix => "prefix",
+            Self::Zipf => "zipf",
+            Self::Flow => "flow",
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|pattern| pattern.name() == text)
+            .ok_or_else(|| format!("{text:?} is no pattern: give uniform, prefix, zipf or flow"))
+    }
+}
+
+/// `count` destinations in the order they are to be sent to.
+///
+/// Without a route, every pattern falls back to the whole space.
+pub fn destinations<A: Space>(pattern: Pattern, seed: Seed, count: usize, routes: &[Route<A>]) -> Vec<A> {
+    let mut random = Random::new(seed);
+    match pattern {
+        Pattern::Uniform => (0..count).map(|_| A::any(&mut random)).collect(),
+        Pattern::Prefix => (0..count).map(|_| within_any(&mut random, routes)).collect(),
+        Pattern::Flow => vec![within_any(&mut random, routes); count],
+        Pattern::Zipf => {
+            let flows: Vec<A> = (0..FLOWS).map(|_| within_any(&mut random, routes)).collect();
+            let ranks = Zipf::new(FLOWS);
+            (0..count).map(|_| flows[ranks.draw(&mut random)]).collect()
+        }
+    }
+}
+
+fn within_any<A: Space>(random: &mut Random, routes: &[Route<A>]) -> A {
+    if routes.is_empty() {
+        return A::any(random);
+    }
+    let route = random.below(routes.len());
+    within(random, routes[route].prefix)
+}
+
+fn within<A: Space>(random: &mut Random, prefix: Prefix<A>) -> A {
+    let host = A::mask(prefix.length()).not();
+    prefix.first().or(A::any(random).and(host))
+}
+
+/// Ranks drawn in proportion to 1 / rank.
+struct Zipf {
+    /// Sum of the weights up to and with each rank.
+    sums: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(ranks: usize) -> Self {
+        let mut sum = 0.0;
+        let weigh = |rank| {
+            sum += 1.0 / rank as f64;
+            sum
+        };
+        Self { sums: (1..=ranks).map(weigh).collect() }
+    }
+
+    fn draw(&self, random: &mut Random) -> usize {
+        let whole = self.sums.last().copied().unwrap_or_default();
+        let place = random.unit() * whole;
+        self.sums.partition_point(|&sum| sum <= place).min(self.sums.len() - 1)
+    }
+}
+
+/// Bytes of the frame check sequence, which no frame in memory has.
+pub const FCS_BYTES: u16 = 4;
+
+/// The simple IMIX: of twelve frames seven of 64 bytes, four of 594, one of 1518, spread evenly.
+///
+/// Counted with the frame check sequence, as all sizes in names of cases are. In memory a frame is four
+/// bytes shorter: 60, 590 and 1514.
+pub const IMIX: [u16; 12] = [64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 594, 64];
+
+/// The sizes that a stream of frames has, counted with the frame check sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// All the same.
+    Fixed(u16),
+    /// `IMIX` over and over.
+    Imix,
+}
+
+impl Sizes {
+    /// One period of sizes as frames have them in memory, none below `least`: the headers must fit.
+    pub fn in_memory(self, least: u16) -> Vec<u16> {
+        let shrink = |size: &u16| size.saturating_sub(FCS_BYTES).max(least);
+        match self {
+            Self::Fixed(size) => vec![shrink(&size)],
+            Self::Imix => IMIX.iter().map(shrink).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(size) => write!(f, "{size}"),
+            Self::Imix => f.write_str("imix"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::tables::{TableOptions, generate};
+
+    fn routes() -> Vec<Route<u32>> {
+        generate(&TableOptions { ipv4: 10_000, ipv6: 0, ..TableOptions::default() }).unwrap().ipv4
+    }
+
+    #[test]
+    fn the_seed_decides_all() {
+        let routes = routes();
+        for pattern in Pattern::ALL {
+            let draw = |seed| destinations(pattern, Seed(seed), 1_000, &routes);
+            assert_eq!(draw(1), draw(1));
+            assert_ne!(draw(1), draw(2), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn stays_within_prefixes_but_for_uniform() {
+        let routes = routes();
+        let hits = |pattern| {
+            destinations(pattern, Seed(3), 200, &routes)
+                .iter()
+                .filter(|&&address| routes.iter().any(|route| route.prefix.contains(address)))
+                .count()
+        };
+        assert_eq!((hits(Pattern::Prefix), hits(Pattern::Zipf), hits(Pattern::Flow)), (200, 200, 200));
+        assert!(hits(Pattern::Uniform) < 200);
+    }
+
+    #[test]
+    fn zipf_has_its_shape() {
+        let mut count = HashMap::new();
+        let drawn = destinations::<u32>(Pattern::Zipf, Seed(5), 400_000, &routes());
+        drawn.iter().for_each(|address| *count.entry(address).or_insert(0u32) += 1);
+        let mut counts: Vec<u32> = count.into_values().collect();
+        counts.sort_unstable_by_key(|&n| std::cmp::Reverse(n));
+        // The sum of 1 / r up to 100,000 is 12.09.
+        assert!((31_500..34_500).contains(&counts[0]), "{}", counts[0]);
+        assert!((2_900..3_800).contains(&counts[9]), "{}", counts[9]);
+        assert!(counts.len() > 50_000);
+        assert_eq!(destinations::<u32>(Pattern::Flow, Seed(5), 3, &[]).len(), 3);
+    }
+
+    #[test]
+    fn imix_is_seven_four_one() {
+        let count = |size| IMIX.iter().filter(|&&s| s == size).count();
+        assert_eq!((count(64), count(594), count(1518)), (7, 4, 1));
+        assert_eq!(Sizes::Imix.in_memory(60)[..3], [60, 590, 60]);
+        assert_eq!(Sizes::Fixed(64).in_memory(78), [78]);
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        Pattern::ALL.iter().for_each(|pattern| assert_eq!(pattern.to_string().parse(), Ok(*pattern)));
+        assert!("random".parse::<Pattern>().unwrap_err().contains("give uniform"));
+    }
+}
