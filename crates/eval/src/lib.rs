@@ -12,6 +12,10 @@
 //!
 //! Absent on purpose: anything the router itself needs. No other crate but the binary may use this one.
 
+pub mod addresses;
+pub mod alternate;
+pub mod oracle;
 pub mod random;
+pub mod report;
 pub mod rib;
 pub mod tables;

@@ -1,0 +1,186 @@
+//! Rivals measured turn about: the noise of a busy machine then falls on all of them alike.
+//!
+//! Each round gives every subject one turn, beginning one further on than the round before. A turn warms
+//! up, then repeats the subject's work for a slot: short slots start cold and flatter large tables. Time
+//! is the thread's own CPU time, so that a neighbour's load does not count.
+
+use std::time::{Duration, Instant};
+
+/// How often and how long each subject is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turns {
+    /// Rounds, each with one turn a subject.
+    pub runs: u32,
+    /// Measured time of one turn.
+    pub slot: Duration,
+    /// Time before it that is not measured.
+    pub warm_up: Duration,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { runs: 5, slot: Duration::from_millis(150), warm_up: Duration::from_millis(30) }
+    }
+}
+
+impl Turns {
+    /// Turns that bring `measurements` (subjects of all cases together) to an end within a time.
+    ///
+    /// Slots shrink first, down to 100 ms; then the runs, down to three; then slots again.
+    pub fn within(whole: Duration, measurements: usize) -> Self {
+        let measurements = measurements.max(1) as u32;
+        let of_runs = |runs| whole / measurements / runs;
+        let least = Duration::from_millis(100) * 6 / 5;
+        let runs = (3..=5).rev().find(|&runs| of_runs(runs) >= least).unwrap_or(3);
+        let turn = of_runs(runs).min(Duration::from_secs(1));
+        Self { runs, slot: turn * 5 / 6, warm_up: turn / 6 }
+    }
+}
+
+/// What one turn measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Items done: packets, lookups.
+    pub items: u64,
+    /// Items a second.
+    pub rate: f64,
+    /// Nanoseconds of core an item.
+    pub ns: f64,
+}
+
+/// All turns of one subject.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Who was measured.
+    pub subject: String,
+    /// One sample a run.
+    pub samples: Vec<Sample>,
+}
+
+impl Measured {
+    /// Least, median and greatest rate, in items a second.
+    pub fn rates(&self) -> (f64, f64, f64) {
+        spread(self.samples.iter().map(|sample| sample.rate))
+    }
+
+    /// Nanoseconds of core an item, at the median.
+    pub fn ns(&self) -> f64 {
+        spread(self.samples.iter().map(|sample| sample.ns)).1
+    }
+}
+
+/// Least, median and greatest; of an even number the mean of the two in the middle; zeros for nothing.
+pub fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    if count == 0 {
+        return (0.0, 0.0, 0.0);
+    }
+    (values[0], (values[(count - 1) / 2] + values[count / 2]) / 2.0, values[count - 1])
+}
+
+/// A subject of a bench: its name, and its work, which returns how many items it did.
+pub type Subject<'a> = (&'a str, &'a mut dyn FnMut() -> u64);
+
+/// Measures the subjects on this thread, turn about.
+pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Measured> {
+    let names: Vec<String> = subjects.iter().map(|subject| subject.0.into()).collect();
+    let take = |index: usize| -> Result<Sample, std::convert::Infallible> {
+        let work = &mut *subjects[index].1;
+        repeat(turns.warm_up, work);
+        Ok(repeat(turns.slot, work))
+    };
+    match alternate_samples(turns.runs, names, take) {
+        Ok(measured) => measured,
+    }
+}
+
+/// The same for subjects that measure themselves, as traffic through namespaces does: `take` is called with
+/// the subject's index.
+pub fn alternate_samples<E>(
+    runs: u32,
+    subjects: Vec<String>,
+    mut take: impl FnMut(usize) -> Result<Sample, E>,
+) -> Result<Vec<Measured>, E> {
+    let count = subjects.len();
+    let mut measured: Vec<Measured> =
+        subjects.into_iter().map(|subject| Measured { subject, samples: Vec::new() }).collect();
+    for run in 0..runs as usize {
+        for turn in 0..count {
+            let index = (run + turn) % count;
+            measured[index].samples.push(take(index)?);
+        }
+    }
+    Ok(measured)
+}
+
+/// Repeats the work for a time; the wall bounds it, the thread's clock measures it.
+fn repeat(time: Duration, work: &mut dyn FnMut() -> u64) -> Sample {
+    let (wall, start, mut items) = (Instant::now(), thread_time(), 0);
+    loop {
+        items += work();
+        if wall.elapsed() >= time {
+            break;
+        }
+    }
+    let seconds = (thread_time() - start).as_secs_f64().max(1e-9);
+    let rate = items as f64 / seconds;
+    Sample { items, rate, ns: if items == 0 { 0.0 } else { 1e9 / rate } }
+}
+
+/// CPU time that this thread has used.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a whole timespec that outlives the call, which writes nothing else.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } != 0;
+    assert!(!failed, "every Linux has this clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_turns_and_moves_on() {
+        let mut order = Vec::new();
+        let sample = Sample { items: 1, rate: 1.0, ns: 1.0 };
+        let taken: Result<_, ()> = alternate_samples(3, vec!["a".into(), "b".into()], |index| {
+            order.push(index);
+            Ok(sample)
+        });
+        assert_eq!(order, [0, 1, 1, 0, 0, 1]);
+        assert!(taken.unwrap().iter().all(|measured| measured.samples.len() == 3));
+        assert_eq!(alternate_samples(1, vec!["a".into()], |_| Err("off")), Err("off"));
+    }
+
+    #[test]
+    fn tells_a_slow_subject_from_a_quick_one() {
+        let turns = Turns { runs: 3, slot: Duration::from_millis(5), warm_up: Duration::from_millis(1) };
+        let spin = |rounds: u64| (0..rounds).fold(1u64, |sum, n| std::hint::black_box(sum ^ n));
+        let measured = alternate(
+            turns,
+            &mut [("quick", &mut || spin(1_000) & 1 | 1), ("slow", &mut || spin(100_000) & 1 | 1)],
+        );
+        assert!(measured[1].ns() > 10.0 * measured[0].ns(), "{measured:?}");
+        let (least, median, greatest) = measured[0].rates();
+        assert!(least <= median && median <= greatest);
+    }
+
+    #[test]
+    fn spreads() {
+        assert_eq!(spread([3.0, 1.0, 2.0].into_iter()), (1.0, 2.0, 3.0));
+        assert_eq!(spread([4.0, 1.0].into_iter()), (1.0, 2.5, 4.0));
+        assert_eq!(spread(std::iter::empty()), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn keeps_to_the_time_given() {
+        for (seconds, measurements) in [(1, 4), (10, 12), (60, 3), (5, 400)] {
+            let turns = Turns::within(Duration::from_secs(seconds), measurements);
+            let whole = (turns.slot + turns.warm_up) * turns.runs * measurements as u32;
+            assert!(whole <= Duration::from_secs(seconds) && turns.runs >= 3, "{turns:?}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Results as people and programs read them: an aligned table, JSON lines, a drawing.
+//!
+//! One row is one subject of one case. The JSON of a row is a contract (`brickmoon bench --json`).
+
+mod plot;
+mod text;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::alternate::Measured;
+pub use plot::svg;
+pub use text::{Align, aligned};
+
+/// What one subject of one case came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The bench: `lookup`, `forward` and so on.
+    pub bench: String,
+    /// The case, as in `ipv4-full-prefix`.
+    pub case: String,
+    /// What was measured.
+    pub subject: String,
+    /// What the figures count: `mpps`, or as the bench says.
+    pub unit: String,
+    /// Least.
+    pub min: f64,
+    /// Median.
+    pub median: f64,
+    /// Greatest.
+    pub max: f64,
+    /// Nanoseconds of core an item at the median.
+    pub ns: f64,
+    /// How often it was measured.
+    pub runs: usize,
+    /// What else is worth knowing.
+    pub detail: Map<String, Value>,
+}
+
+impl Row {
+    /// The row of a subject whose items are packets or lookups, in millions a second.
+    pub fn mpps(bench: &str, case: &str, measured: &Measured) -> Self {
+        let (min, median, max) = measured.rates();
+        let millions = |rate: f64| rounded(rate / 1e6);
+        Self {
+            bench: bench.into(),
+            case: case.into(),
+            subject: measured.subject.clone(),
+            unit: "mpps".into(),
+            min: millions(min),
+            median: millions(median),
+            max: millions(max),
+            ns: rounded(measured.ns()),
+            runs: measured.samples.len(),
+            detail: Map::new(),
+        }
+    }
+
+    /// The same row with one more detail.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.detail.insert(name.into(), value.into());
+        self
+    }
+}
+
+/// To four decimals, which is more than any of our measurements holds.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+/// One JSON object a line.
+pub fn json_lines(rows: &[Row]) -> String {
+    let line = |row| serde_json::to_string(row).expect("a row holds nothing that JSON has not") + "\n";
+    rows.iter().map(line).collect()
+}
+
+/// An aligned table, case by case, each subject with its ratio to the first one of its case.
+pub fn table(rows: &[Row]) -> String {
+    let head = ["case", "subject", "min", "median", "max", "unit", "ns", "ratio"].map(String::from);
+    let mut lines = vec![head.to_vec()];
+    for (index, row) in rows.iter().enumerate() {
+        let first = rows.iter().find(|other| other.case == row.case).unwrap_or(row);
+        let is_new_case = index == 0 || rows[index - 1].case != row.case;
+        lines.push(vec![
+            if is_new_case { row.case.clone() } else { String::new() },
+            row.subject.clone(),
+            text::figure(row.min),
+            text::figure(row.median),
+            text::figure(row.max),
+            row.unit.clone(),
+            format!("{:.1}", row.ns),
+            if first.median > 0.0 { format!("{:.2}", row.median / first.median) } else { "-".into() },
+        ]);
+    }
+    use Align::{Left, Right};
+    aligned(&lines, &[Left, Left, Right, Right, Right, Left, Right, Right])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alternate::Sample;
+
+    pub(super) fn rows() -> Vec<Row> {
+        let measured = |subject: &str, rates: [f64; 3]| Measured {
+            subject: subject.into(),
+            samples: rates.map(|rate| Sample { items: 1, rate, ns: 1e9 / rate }).to_vec(),
+        };
+        vec![
+            Row::mpps("kernel", "ipv4-full-prefix", &measured("linux", [0.7e6, 0.8e6, 0.75e6])),
+            Row::mpps("kernel", "ipv4-full-prefix", &measured("brickmoon", [3e6, 4e6, 3.3e6]))
+                .with("drops", 7),
+            Row::mpps("kernel", "ipv6-full-prefix", &measured("linux", [0.4e6, 0.5e6, 0.6e6])),
+        ]
+    }
+
+    #[test]
+    fn json_is_as_the_contract_says() {
+        assert_eq!(
+            json_lines(&rows()[1..2]),
+            concat!(
+                r#"{"bench":"kernel","case":"ipv4-full-prefix","subject":"brickmoon","unit":"mpps","min":3.0,"#,
+                r#""median":3.3,"max":4.0,"ns":303.0303,"runs":3,"detail":{"drops":7}}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn table_is_aligned_and_compares_within_a_case() {
+        let want = "\
+case              subject      min  median    max  unit      ns  ratio
+ipv4-full-prefix  linux      0.700   0.750  0.800  mpps  1333.3   1.00
+                  brickmoon  3.000   3.300  4.000  mpps   303.0   4.40
+ipv6-full-prefix  linux      0.400   0.500  0.600  mpps  2000.0   1.00
+";
+        assert_eq!(table(&rows()), want);
+    }
+}

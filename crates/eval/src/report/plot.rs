@@ -1,0 +1,87 @@
+//! A drawing of results: for each case a bar a subject, with a whisker from least to greatest.
+//!
+//! Plain SVG with its colours inside, to be looked at in a browser or put into a page.
+
+use std::fmt::Write;
+
+use super::{Row, text};
+
+const BAR: usize = 18;
+const GAP: usize = 14;
+const LEFT: usize = 130;
+const PLOT: usize = 520;
+const WIDTH: usize = LEFT + PLOT + 110;
+/// Told apart by people who see colours otherwise, too (Okabe and Ito).
+const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
+
+/// The rows as one SVG document. Rows of a case must stand together.
+pub fn svg(title: &str, rows: &[Row]) -> String {
+    let greatest = rows.iter().map(|row| row.max).fold(f64::MIN_POSITIVE, f64::max);
+    let scale = PLOT as f64 / greatest;
+    let mut subjects: Vec<&str> = Vec::new();
+    let (mut body, mut y) = (String::new(), 44);
+    for (index, row) in rows.iter().enumerate() {
+        if index == 0 || rows[index - 1].case != row.case {
+            y += GAP;
+            label(&mut body, 8, y + 10, "start", &format!("{} ({})", row.case, row.unit), "bold");
+            y += GAP + 2;
+        }
+        let colour = subjects.iter().position(|&subject| subject == row.subject).unwrap_or_else(|| {
+            subjects.push(&row.subject);
+            subjects.len() - 1
+        });
+        bar(&mut body, row, y, scale, COLOURS[colour % COLOURS.len()]);
+        y += BAR + 4;
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         <text x=\"8\" y=\"24\" font-size=\"16\">{title}</text>\n{body}</svg>\n",
+        height = y + GAP,
+        title = escaped(title),
+    )
+}
+
+fn bar(body: &mut String, row: &Row, y: usize, scale: f64, colour: &str) {
+    let at = |value: f64| LEFT as f64 + value * scale;
+    let middle = y + BAR / 2;
+    label(body, LEFT - 6, y + 13, "end", &row.subject, "normal");
+    let _ = writeln!(
+        body,
+        "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{:.1}\" height=\"{BAR}\" fill=\"{colour}\"/>\n\
+         <path d=\"M{:.1} {middle}H{:.1}\" stroke=\"#000\" fill=\"none\"/>",
+        row.median * scale,
+        at(row.min),
+        at(row.max),
+    );
+    label(body, at(row.max) as usize + 6, y + 13, "start", &text::figure(row.median), "normal");
+}
+
+fn label(body: &mut String, x: usize, y: usize, anchor: &str, text: &str, weight: &str) {
+    let text = escaped(text);
+    let _ = writeln!(
+        body,
+        "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" font-weight=\"{weight}\">{text}</text>"
+    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_every_row_to_scale() {
+        let drawing = svg("a < b", &super::super::tests::rows());
+        assert!(drawing.starts_with("<svg ") && drawing.ends_with("</svg>\n"));
+        assert!(drawing.contains("a &lt; b"));
+        // One background and three bars; the greatest value, 4.0, ends where the plot does.
+        assert_eq!(drawing.matches("<rect").count(), 4);
+        assert!(drawing.contains("H650.0\""), "{drawing}");
+        assert_eq!(drawing.matches("font-weight=\"bold\"").count(), 2);
+        assert_eq!(svg("", &[]).matches("<rect").count(), 1);
+    }
+}
