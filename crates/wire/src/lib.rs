@@ -21,12 +21,15 @@
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
+pub mod flow;
 pub mod icmp;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod malformed;
 pub mod prefix;
+pub mod tcp;
+pub mod udp;
 
 pub use ethernet::Mac;
 pub use malformed::{Malformed, NoRoom};
