@@ -1,3 +1,5 @@
 //! The control plane: configuration, and the kernel's tables compiled into ours.
 
 #![forbid(unsafe_code)]
+
+pub mod config;

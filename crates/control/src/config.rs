@@ -1,0 +1,250 @@
+//! The daemon's configuration: one TOML file, every key with a default.
+//!
+//! ```text
+//! brickmoon.toml ─► read (spans, so each complaint has its line) ─► Config ─► diff ─► what changes live
+//! ```
+//!
+//! `up`, `check` and `reload` use this module; the command line shares [`Device`]. All complaints about a
+//! file are reported at once. Absent on purpose: routes, addresses and anything else that Linux knows.
+//! `docs/brickmoon.toml` shows every key with its default, and a test holds it to that.
+
+mod device;
+mod diff;
+mod error;
+mod read;
+
+pub use device::{Device, DeviceError};
+pub use diff::{Changed, Effect};
+pub use error::{ConfigError, Problem, What};
+
+use bm_graph::Idle;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the configuration is unless the command line says otherwise.
+pub const FILE: &str = "/etc/brickmoon/brickmoon.toml";
+
+/// Everything that the file may say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// `[daemon]`.
+    pub daemon: Daemon,
+    /// Each `[[port]]`, in the order of the file.
+    pub ports: Vec<Port>,
+    /// `[fib]`.
+    pub fib: Fib,
+    /// `[slow_path]`.
+    pub slow_path: SlowPath,
+    /// `[neighbors]`.
+    pub neighbors: Neighbors,
+    /// `[mirror]`.
+    pub mirror: Mirror,
+}
+
+/// `[daemon]`: the process and its workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// Unix socket on which commands are answered.
+    pub socket: PathBuf,
+    /// Where metrics are served by HTTP; `None` for nowhere.
+    pub metrics: Option<SocketAddr>,
+    /// How many workers; `None` for as many as the ports' queues keep busy, at most one a core.
+    pub workers: Option<u32>,
+    /// Cores that workers are pinned to, in order; empty for the system's choice.
+    pub cores: Vec<u32>,
+    /// Which path packets take.
+    pub path: PathChoice,
+    /// Whether workers sleep when nothing comes.
+    pub idle: IdleChoice,
+    /// How long a worker asks on before it sleeps.
+    pub poll: Duration,
+    /// Frames of each worker.
+    pub slots: u32,
+    /// Bytes of a frame's slot, of which 512 are headroom.
+    pub slot_size: u32,
+    /// Whether frames lie on huge pages.
+    pub huge_pages: Switch,
+}
+
+impl Default for Daemon {
+    fn default() -> Self {
+        Self {
+            socket: bm_api::request::SOCKET.into(),
+            metrics: None,
+            workers: None,
+            cores: Vec::new(),
+            path: PathChoice::Auto,
+            idle: IdleChoice::Sleep,
+            poll: Duration::from_micros(50),
+            slots: 16_384,
+            slot_size: 2048,
+            huge_pages: Switch::Auto,
+        }
+    }
+}
+
+impl Daemon {
+    /// What workers do when nothing comes.
+    pub fn worker_idle(&self) -> Idle {
+        match self.idle {
+            IdleChoice::Busy => Idle::Busy,
+            IdleChoice::Sleep => Idle::Sleep { after: self.poll },
+        }
+    }
+}
+
+/// `[[port]]`: a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The device.
+    pub device: Device,
+    /// How many of its queues are taken, from the first; `None` for all.
+    pub queues: Option<u32>,
+    /// Whether the device writes into our frames without a copy.
+    pub zero_copy: Switch,
+    /// Whether checksums that Linux left to the device are completed here.
+    pub checksum_completion: Switch,
+}
+
+impl Port {
+    /// A port with the defaults, as `--port DEVICE` makes one.
+    pub fn new(device: Device) -> Self {
+        let auto = Switch::Auto;
+        Self { device, queues: None, zero_copy: auto, checksum_completion: auto }
+    }
+}
+
+/// `[fib]`: room of the lookup tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fib {
+    /// How many next hops there can be, groups counted.
+    pub next_hops: u32,
+    /// How many buckets all groups share; a power of two.
+    pub group_buckets: u32,
+    /// Seed of the flow hash; `None` for one drawn at start.
+    pub hash_seed: Option<u32>,
+}
+
+impl Default for Fib {
+    fn default() -> Self {
+        Self { next_hops: 65_536, group_buckets: 1 << 22, hash_seed: None }
+    }
+}
+
+/// `[slow_path]`: what the slow path may hold and say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowPath {
+    /// Frames that may wait between each worker and the slow path.
+    pub ring: u32,
+    /// Packets that may wait for one next hop's Ethernet address.
+    pub queue_per_next_hop: u32,
+    /// Packets that may wait for Ethernet addresses in all.
+    pub queue: u32,
+    /// How long they wait at most.
+    pub wait: Duration,
+    /// ICMP errors a second in all; `None` for what the kernel's settings say.
+    pub icmp_per_second: Option<u32>,
+}
+
+impl Default for SlowPath {
+    fn default() -> Self {
+        Self {
+            ring: 4096,
+            queue_per_next_hop: 101,
+            queue: 4096,
+            wait: Duration::from_millis(3000),
+            icmp_per_second: None,
+        }
+    }
+}
+
+/// `[neighbors]`: how Ethernet addresses are asked for and kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbors {
+    /// How often neighbours in use are confirmed again.
+    pub refresh: Duration,
+    /// New neighbours a second that the kernel is asked for at most.
+    pub resolve_per_second: u32,
+    /// Requests that may wait to be asked.
+    pub resolve_queue: u32,
+}
+
+impl Default for Neighbors {
+    fn default() -> Self {
+        Self { refresh: Duration::from_secs(5), resolve_per_second: 1000, resolve_queue: 1024 }
+    }
+}
+
+/// `[mirror]`: our copy of the kernel's tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// How often it is compared with the kernel; zero for never.
+    pub compare: Duration,
+    /// Room for messages of the kernel that wait to be read, in bytes.
+    pub receive_buffer: u32,
+}
+
+impl Default for Mirror {
+    fn default() -> Self {
+        Self { compare: Duration::from_secs(600), receive_buffer: 64 << 20 }
+    }
+}
+
+/// On, off, or whatever works best.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Switch {
+    /// On where it works.
+    #[default]
+    Auto,
+    /// On; where it does not work, that is an error.
+    On,
+    /// Off.
+    Off,
+}
+
+/// Which path packets take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathChoice {
+    /// The best that the machine has.
+    #[default]
+    Auto,
+    /// In user space.
+    User,
+    /// In the kernel, by XDP.
+    Kernel,
+}
+
+/// What a worker does when nothing comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdleChoice {
+    /// Sleeps until something comes.
+    #[default]
+    Sleep,
+    /// Asks on and on.
+    Busy,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        match std::fs::read_to_string(file) {
+            Ok(text) => Self::parse(file, &text),
+            Err(error) => Err(ConfigError::unreadable(file, &error)),
+        }
+    }
+
+    /// Reads a text; `file` is only for what is said of it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        read::config(text).map_err(|problems| ConfigError { file: file.into(), problems })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! What differs between two configurations, and what it takes to carry it out.
+
+use super::*;
+use std::collections::BTreeMap;
+
+/// What a change takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// It holds from now on; no packet is lost.
+    Live,
+    /// Workers have to be started again: Linux forwards meanwhile.
+    Workers,
+    /// Only a restart of the daemon carries it out.
+    Daemon,
+}
+
+/// A setting that differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Section and key, such as `slow_path.queue`; for a port `port.xdp:eth0`.
+    pub key: String,
+    /// What it takes.
+    pub effect: Effect,
+}
+
+impl Config {
+    /// What has to be done to get from `self` to `new`, by key.
+    pub fn diff(&self, new: &Self) -> Vec<Changed> {
+        let (mut old, new) = (self.settings(), new.settings());
+        let mut changed: Vec<Changed> = Vec::new();
+        for (key, (value, effect)) in new {
+            if old.remove(&key).is_none_or(|(before, _)| before != value) {
+                changed.push(Changed { key, effect });
+            }
+        }
+        // What is left is ports that are named no more.
+        changed.extend(old.into_iter().map(|(key, (_, effect))| Changed { key, effect }));
+        changed.sort_by(|one, two| one.key.cmp(&two.key));
+        changed
+    }
+
+    /// Every setting as a text, with what its change takes.
+    pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
+        use Effect::{Daemon, Live, Workers};
+        let Self { daemon, ports, fib, slow_path, neighbors, mirror } = self;
+        let mut settings = BTreeMap::new();
+        let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
+            settings.insert(key.to_owned(), (format!("{value:?}"), effect));
+        };
+        set("daemon.socket", &daemon.socket, Daemon);
+        set("daemon.metrics", &daemon.metrics, Daemon);
+        set("daemon.workers", &daemon.workers, Workers);
+        set("daemon.cores", &daemon.cores, Workers);
+        set("daemon.path", &daemon.path, Workers);
+        set("daemon.idle", &daemon.idle, Workers);
+        set("daemon.poll_us", &daemon.poll.as_micros(), Workers);
+        set("daemon.slots", &daemon.slots, Daemon);
+        set("daemon.slot_size", &daemon.slot_size, Daemon);
+        set("daemon.huge_pages", &daemon.huge_pages, Daemon);
+        set("fib.next_hops", &fib.next_hops, Daemon);
+        set("fib.group_buckets", &fib.group_buckets, Daemon);
+        set("fib.hash_seed", &fib.hash_seed, Live);
+        set("slow_path.ring", &slow_path.ring, Workers);
+        set("slow_path.queue_per_next_hop", &slow_path.queue_per_next_hop, Workers);
+        set("slow_path.queue", &slow_path.queue, Workers);
+        set("slow_path.wait_ms", &slow_path.wait.as_millis(), Workers);
+        set("slow_path.icmp_per_second", &slow_path.icmp_per_second, Live);
+        set("neighbors.refresh_s", &neighbors.refresh.as_secs(), Live);
+        set("neighbors.resolve_per_second", &neighbors.resolve_per_second, Live);
+        set("neighbors.resolve_queue", &neighbors.resolve_queue, Daemon);
+        set("mirror.compare_s", &mirror.compare.as_secs(), Live);
+        set("mirror.receive_buffer", &mirror.receive_buffer, Daemon);
+        for port in ports {
+            set(&format!("port.{}", port.device), port, Workers);
+        }
+        settings
+    }
+}

@@ -1,0 +1,382 @@
+//! From TOML to [`Config`]: every value with the line that it stands on.
+//!
+//! Each key is read by one call, which also makes it known; what no call asked for is an unknown key.
+//! So the list of keys cannot part from what is read.
+
+use super::error::Key;
+use super::*;
+use std::ops::RangeInclusive;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+type Table<'t> = DeTable<'t>;
+
+/// The configuration in a text, or all that is wrong with it.
+pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
+    let mut report = Report::new(text);
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let at = error.span().map_or(0, |span| span.start);
+        report.add(at, What::Syntax(error.message().into()));
+    }
+    // What stands behind an error is read in part only, so what it lacks would be wrong to name.
+    if !errors.is_empty() {
+        return Err(report.problems);
+    }
+    let config = whole(document.get_ref(), &mut report);
+    report.problems.sort_by_key(|problem| problem.line);
+    if report.problems.is_empty() { Ok(config) } else { Err(report.problems) }
+}
+
+fn whole(document: &Table<'_>, report: &mut Report) -> Config {
+    let mut config = Config::default();
+    let mut top = Section { name: "", table: document, known: Vec::new(), report };
+    if let Some(mut section) = top.section("daemon", "[daemon]") {
+        daemon(&mut section, &mut config.daemon);
+        section.finish();
+    }
+    config.ports = ports(&mut top);
+    if let Some(mut section) = top.section("fib", "[fib]") {
+        fib(&mut section, &mut config.fib);
+        section.finish();
+    }
+    if let Some(mut section) = top.section("slow_path", "[slow_path]") {
+        slow_path(&mut section, &mut config.slow_path);
+        section.finish();
+    }
+    if let Some(mut section) = top.section("neighbors", "[neighbors]") {
+        neighbors(&mut section, &mut config.neighbors);
+        section.finish();
+    }
+    if let Some(mut section) = top.section("mirror", "[mirror]") {
+        mirror(&mut section, &mut config.mirror);
+        section.finish();
+    }
+    top.finish();
+    config
+}
+
+const SWITCH: [(&str, Switch); 3] = [("auto", Switch::Auto), ("on", Switch::On), ("off", Switch::Off)];
+
+fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
+    section.file("socket", &mut daemon.socket);
+    section.listen("metrics", &mut daemon.metrics);
+    section.number_or("workers", "auto", 1..=1024, &mut daemon.workers);
+    section.numbers("cores", 0..=4095, &mut daemon.cores);
+    let paths = [("auto", PathChoice::Auto), ("user", PathChoice::User), ("kernel", PathChoice::Kernel)];
+    section.choice("path", &paths, &mut daemon.path);
+    section.choice("idle", &[("sleep", IdleChoice::Sleep), ("busy", IdleChoice::Busy)], &mut daemon.idle);
+    section.duration("poll_us", Duration::from_micros, 0..=1_000_000, &mut daemon.poll);
+    section.number("slots", 1024..=4 << 20, &mut daemon.slots);
+    section.power("slot_size", 2048..=4096, &mut daemon.slot_size);
+    section.choice("huge_pages", &SWITCH, &mut daemon.huge_pages);
+    if let Some(workers) = daemon.workers
+        && !daemon.cores.is_empty()
+        && daemon.cores.len() < workers as usize
+    {
+        section.complain("cores", What::FewCores { cores: daemon.cores.len(), workers });
+    }
+}
+
+fn fib(section: &mut Section<'_, '_>, fib: &mut Fib) {
+    section.number("next_hops", 1024..=1 << 24, &mut fib.next_hops);
+    section.power("group_buckets", 1 << 12..=1 << 30, &mut fib.group_buckets);
+    section.number_or("hash_seed", "random", 0..=u64::from(u32::MAX), &mut fib.hash_seed);
+}
+
+fn slow_path(section: &mut Section<'_, '_>, slow_path: &mut SlowPath) {
+    section.power("ring", 64..=1 << 20, &mut slow_path.ring);
+    section.number("queue_per_next_hop", 1..=65_536, &mut slow_path.queue_per_next_hop);
+    section.number("queue", 1..=1 << 20, &mut slow_path.queue);
+    section.duration("wait_ms", Duration::from_millis, 1..=60_000, &mut slow_path.wait);
+    section.number_or("icmp_per_second", "kernel", 0..=1_000_000, &mut slow_path.icmp_per_second);
+}
+
+fn neighbors(section: &mut Section<'_, '_>, neighbors: &mut Neighbors) {
+    section.duration("refresh_s", Duration::from_secs, 1..=3600, &mut neighbors.refresh);
+    section.number("resolve_per_second", 1..=1_000_000, &mut neighbors.resolve_per_second);
+    section.number("resolve_queue", 1..=1 << 20, &mut neighbors.resolve_queue);
+}
+
+fn mirror(section: &mut Section<'_, '_>, mirror: &mut Mirror) {
+    section.duration("compare_s", Duration::from_secs, 0..=86_400, &mut mirror.compare);
+    section.number("receive_buffer", 1 << 16..=1 << 30, &mut mirror.receive_buffer);
+}
+
+fn ports(top: &mut Section<'_, '_>) -> Vec<Port> {
+    const EXAMPLE: &str = "[[port]] with device = \"xdp:eth0\" below it";
+    let Some(value) = top.value("port") else { return Vec::new() };
+    let DeValue::Array(list) = value.get_ref() else {
+        top.wrong_type(top.key("port"), value, "a table for each port", EXAMPLE.into());
+        return Vec::new();
+    };
+    let mut ports: Vec<(usize, Port)> = Vec::new();
+    for item in list {
+        let DeValue::Table(table) = item.get_ref() else {
+            top.wrong_type(top.key("port"), item, "a table for each port", EXAMPLE.into());
+            continue;
+        };
+        let mut section = Section { name: "[[port]]", table, known: Vec::new(), report: top.report };
+        let port = port(&mut section, item.span().start);
+        section.finish();
+        let Some((at, port)) = port else { continue };
+        match ports.iter().find(|(_, other)| same_device(&other.device, &port.device)) {
+            Some((first, _)) => {
+                let first = top.report.line(*first);
+                top.report.add(at, What::DeviceTwice { device: port.device.to_string(), first });
+            }
+            None => ports.push((at, port)),
+        }
+    }
+    ports.into_iter().map(|(_, port)| port).collect()
+}
+
+/// A port and where its device stands.
+fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
+    let device = section.text("device", "\"xdp:eth0\"").map(|(at, text)| (at, text.parse::<Device>()));
+    let mut port = Port::new(Device::Xdp(String::new()));
+    section.number_or("queues", "all", 1..=4096, &mut port.queues);
+    section.choice("zero_copy", &SWITCH, &mut port.zero_copy);
+    section.choice("checksum_completion", &SWITCH, &mut port.checksum_completion);
+    match device {
+        Some((at, Ok(device))) => Some((at, Port { device, ..port })),
+        Some((at, Err(why))) => {
+            section.report.add(at, What::Device(why));
+            None
+        }
+        None if !section.table.contains_key("device") => {
+            section.report.add(start, What::NoDevice);
+            None
+        }
+        None => None,
+    }
+}
+
+/// Whether two ports would take the same interface or files.
+fn same_device(one: &Device, two: &Device) -> bool {
+    one == two || (one.interface().is_some() && one.interface() == two.interface())
+}
+
+struct Report {
+    /// Where each line begins.
+    lines: Vec<usize>,
+    problems: Vec<Problem>,
+}
+
+impl Report {
+    fn new(text: &str) -> Self {
+        let behind = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        Self { lines: std::iter::once(0).chain(behind).collect(), problems: Vec::new() }
+    }
+
+    /// The line, from 1, of a place in the text.
+    fn line(&self, at: usize) -> usize {
+        self.lines.partition_point(|start| *start <= at)
+    }
+
+    fn add(&mut self, at: usize, what: What) {
+        let line = self.line(at);
+        self.problems.push(Problem { line, what });
+    }
+}
+
+/// A table of the file, and which of its keys have been asked for.
+struct Section<'s, 't> {
+    name: &'static str,
+    table: &'s Table<'t>,
+    known: Vec<&'static str>,
+    report: &'s mut Report,
+}
+
+impl<'s, 't> Section<'s, 't> {
+    fn key(&self, key: &'static str) -> Key {
+        Key { section: if self.name.is_empty() { "this file" } else { self.name }, key }
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'s Spanned<DeValue<'t>>> {
+        self.known.push(key);
+        self.table.get(key)
+    }
+
+    fn section<'a>(&'a mut self, key: &'static str, name: &'static str) -> Option<Section<'a, 't>>
+    where
+        's: 'a,
+    {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Section { name, table, known: Vec::new(), report: self.report }),
+            _ => {
+                self.wrong_type(self.key(key), value, "a table", format!("{name} on a line of its own"));
+                None
+            }
+        }
+    }
+
+    /// Complains of keys that nobody asked for.
+    fn finish(self) {
+        for key in self.table.keys().filter(|key| !self.known.contains(&key.get_ref().as_ref())) {
+            let (key, at) = (key.get_ref().to_string(), key.span().start);
+            let known = self.known.clone();
+            self.report.add(at, What::UnknownKey { key, section: self.name, known });
+        }
+    }
+
+    fn complain(&mut self, key: &'static str, what: What) {
+        let at = self.table.get(key).map_or(0, |value| value.span().start);
+        self.report.add(at, what);
+    }
+
+    fn wrong_type(&mut self, key: Key, value: &Spanned<DeValue<'_>>, wants: &'static str, example: String) {
+        let found = described(value.get_ref());
+        self.report.add(value.span().start, What::Type { key, wants, found, example });
+    }
+
+    fn text(&mut self, key: &'static str, example: &str) -> Option<(usize, &'s str)> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some((value.span().start, text)),
+            _ => {
+                let example = format!("{key} = {example}");
+                self.wrong_type(self.key(key), value, "a string", example);
+                None
+            }
+        }
+    }
+
+    fn file(&mut self, key: &'static str, target: &mut PathBuf) {
+        if let Some((_, text)) = self.text(key, &format!("\"{}\"", target.display())) {
+            *target = text.into();
+        }
+    }
+
+    fn listen(&mut self, key: &'static str, target: &mut Option<SocketAddr>) {
+        let Some((at, text)) = self.text(key, "\"127.0.0.1:9473\"") else { return };
+        match text.parse() {
+            Ok(address) => *target = Some(address),
+            Err(_) if text == "off" => *target = None,
+            Err(_) => {
+                let what = What::Address { key: self.key(key), found: text.into() };
+                self.report.add(at, what);
+            }
+        }
+    }
+
+    fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&'static str, T)], target: &mut T) {
+        let example = format!("\"{}\"", choices[0].0);
+        let Some((at, text)) = self.text(key, &example) else { return };
+        match choices.iter().find(|(word, _)| *word == text) {
+            Some((_, choice)) => *target = *choice,
+            None => {
+                let known = choices.iter().map(|(word, _)| *word).collect();
+                self.report.add(at, What::Choice { key: self.key(key), found: text.into(), known });
+            }
+        }
+    }
+
+    fn number(&mut self, key: &'static str, range: RangeInclusive<u64>, target: &mut u32) {
+        let example = format!("{key} = {target}");
+        let value = self.value(key);
+        if let Some(number) = self.in_range(key, value, range, "a whole number", example) {
+            *target = number as u32;
+        }
+    }
+
+    fn power(&mut self, key: &'static str, range: RangeInclusive<u64>, target: &mut u32) {
+        let before = *target;
+        self.number(key, range, target);
+        if !target.is_power_of_two() {
+            let what = What::PowerOfTwo { key: self.key(key), found: u64::from(*target) };
+            self.complain(key, what);
+            *target = before;
+        }
+    }
+
+    fn number_or(
+        &mut self,
+        key: &'static str,
+        word: &'static str,
+        range: RangeInclusive<u64>,
+        target: &mut Option<u32>,
+    ) {
+        let value = self.value(key);
+        if let Some(DeValue::String(text)) = value.map(Spanned::get_ref)
+            && text == word
+        {
+            *target = None;
+            return;
+        }
+        let example = format!("{key} = \"{word}\" or {key} = {}", range.start().max(&1));
+        if let Some(number) = self.in_range(key, value, range, "a whole number or a word", example) {
+            *target = Some(number as u32);
+        }
+    }
+
+    fn duration(
+        &mut self,
+        key: &'static str,
+        unit: fn(u64) -> Duration,
+        range: RangeInclusive<u64>,
+        target: &mut Duration,
+    ) {
+        let value = self.value(key);
+        let example = format!("{key} = {}", target.as_nanos() / unit(1).as_nanos());
+        if let Some(number) = self.in_range(key, value, range, "a whole number", example) {
+            *target = unit(number);
+        }
+    }
+
+    fn numbers(&mut self, key: &'static str, range: RangeInclusive<u64>, target: &mut Vec<u32>) {
+        const WANTS: &str = "a list of whole numbers";
+        let Some(value) = self.value(key) else { return };
+        let example = format!("{key} = [0, 1]");
+        let DeValue::Array(items) = value.get_ref() else {
+            self.wrong_type(self.key(key), value, WANTS, example);
+            return;
+        };
+        for item in items {
+            let number = self.in_range(key, Some(item), range.clone(), WANTS, example.clone());
+            match number.map(|number| number as u32) {
+                Some(number) if target.contains(&number) => {
+                    let what = What::Twice { key: self.key(key), found: u64::from(number) };
+                    self.report.add(item.span().start, what);
+                }
+                number => target.extend(number),
+            }
+        }
+    }
+
+    fn in_range(
+        &mut self,
+        key: &'static str,
+        value: Option<&Spanned<DeValue<'_>>>,
+        range: RangeInclusive<u64>,
+        wants: &'static str,
+        example: String,
+    ) -> Option<u64> {
+        let (value, key) = (value?, self.key(key));
+        let DeValue::Integer(integer) = value.get_ref() else {
+            self.wrong_type(key, value, wants, example);
+            return None;
+        };
+        let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            let (least, most) = (*range.start(), *range.end());
+            let what = What::Range { key, found: integer.to_string(), least, most };
+            self.report.add(value.span().start, what);
+        }
+        number
+    }
+}
+
+fn described(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the string \"{text}\""),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(truth) => format!("the truth value {truth}"),
+        DeValue::Datetime(time) => format!("the time {time}"),
+        DeValue::Array(_) => "a list".into(),
+        DeValue::Table(_) => "a table".into(),
+    }
+}

@@ -1,0 +1,287 @@
+//! What the configuration takes, and the words in which it refuses the rest.
+
+use super::*;
+
+fn read(text: &str) -> Config {
+    Config::parse(Path::new("test.toml"), text).unwrap()
+}
+
+fn refused(text: &str) -> String {
+    Config::parse(Path::new("test.toml"), text).unwrap_err().to_string()
+}
+
+/// A complaint about the second line of a section.
+fn complaint(section: &str, line: &str) -> String {
+    let text = refused(&format!("[{section}]\n{line}\n"));
+    text.strip_prefix("test.toml, line 2: ").unwrap_or_else(|| panic!("{text}")).into()
+}
+
+const EXAMPLE: &str = include_str!("../../../../docs/brickmoon.toml");
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    assert_eq!(read(""), Config::default());
+    assert_eq!(read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n"), Config::default());
+}
+
+#[test]
+fn the_example_is_the_defaults_and_names_every_key() {
+    assert_eq!(read(EXAMPLE), Config::default());
+    // The port of the example is commented out, since there is no port that every machine has.
+    let shown = EXAMPLE.replace("# [[port]]", "[[port]]").replace("# device", "device");
+    let shown = shown
+        .replace("# queues", "queues")
+        .replace("# zero_copy", "zero_copy")
+        .replace("# checksum", "checksum");
+    let config = read(&shown);
+    assert_eq!(config.ports, [Port::new(Device::Xdp("eth0".into()))]);
+    for key in Config::default().diff(&config) {
+        assert!(key.key.starts_with("port."), "{key:?}");
+    }
+    for key in config.settings().into_keys() {
+        let (section, name) = key.split_once('.').unwrap();
+        let section = if section == "port" { "[[port]]".into() } else { format!("[{section}]") };
+        let part = shown.split(&section).nth(1).unwrap_or_else(|| panic!("{section}"));
+        let part = part.split("\n[").next().unwrap();
+        assert!(name.starts_with("xdp:") || part.contains(&format!("\n{name} = ")), "{key} is not shown");
+    }
+}
+
+#[test]
+fn reads_every_key() {
+    let text = "
+        [daemon]
+        socket = '/tmp/api.sock'
+        metrics = '[::1]:9473'
+        workers = 2
+        cores = [2, 3]
+        path = 'user'
+        idle = 'busy'
+        poll_us = 7
+        slots = 0x2000
+        slot_size = 4096
+        huge_pages = 'on'
+        [[port]]
+        device = 'eth0'
+        queues = 4
+        zero_copy = 'off'
+        checksum_completion = 'on'
+        [[port]]
+        device = 'pcap:in.pcap,out.pcap'
+        [fib]
+        next_hops = 2048
+        group_buckets = 65_536
+        hash_seed = 5
+        [slow_path]
+        ring = 128
+        queue_per_next_hop = 8
+        queue = 99
+        wait_ms = 1500
+        icmp_per_second = 0
+        [neighbors]
+        refresh_s = 2
+        resolve_per_second = 10
+        resolve_queue = 20
+        [mirror]
+        compare_s = 0
+        receive_buffer = 1048576
+    ";
+    let config = read(text);
+    let daemon = Daemon {
+        socket: "/tmp/api.sock".into(),
+        metrics: Some("[::1]:9473".parse().unwrap()),
+        workers: Some(2),
+        cores: vec![2, 3],
+        path: PathChoice::User,
+        idle: IdleChoice::Busy,
+        poll: Duration::from_micros(7),
+        slots: 8192,
+        slot_size: 4096,
+        huge_pages: Switch::On,
+    };
+    assert_eq!(config.daemon, daemon);
+    let eth0 = Port {
+        device: Device::Xdp("eth0".into()),
+        queues: Some(4),
+        zero_copy: Switch::Off,
+        checksum_completion: Switch::On,
+    };
+    let files = Device::Pcap { input: Some("in.pcap".into()), output: Some("out.pcap".into()) };
+    assert_eq!(config.ports, [eth0, Port::new(files)]);
+    assert_eq!(config.fib, Fib { next_hops: 2048, group_buckets: 65_536, hash_seed: Some(5) });
+    let slow_path = SlowPath {
+        ring: 128,
+        queue_per_next_hop: 8,
+        queue: 99,
+        wait: Duration::from_millis(1500),
+        icmp_per_second: Some(0),
+    };
+    assert_eq!(config.slow_path, slow_path);
+    let neighbors = Neighbors { refresh: Duration::from_secs(2), resolve_per_second: 10, resolve_queue: 20 };
+    assert_eq!(config.neighbors, neighbors);
+    assert_eq!(config.mirror, Mirror { compare: Duration::ZERO, receive_buffer: 1 << 20 });
+    assert_eq!(config.daemon.worker_idle(), Idle::Busy);
+    assert_eq!(Config::default().diff(&config).len(), 22 + 1 + 2, "every setting differs");
+}
+
+#[test]
+fn names_the_key_that_was_meant() {
+    assert_eq!(refused("[[prots]]\n"), "test.toml, line 1: unknown key `prots`: did you mean `port`?");
+    assert_eq!(
+        refused("[interfaces]\n"),
+        "test.toml, line 1: unknown key `interfaces`: it may be `daemon`, `port`, `fib`, `slow_path`, \
+         `neighbors` or `mirror`"
+    );
+    assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
+    assert_eq!(
+        complaint("neighbors", "arp = true"),
+        "unknown key `arp` in [neighbors]: it may be `refresh_s`, `resolve_per_second` or `resolve_queue`"
+    );
+    assert_eq!(
+        complaint("[port]", "zerocopy = 'on'\ndevice = 'eth0'"),
+        "unknown key `zerocopy` in [[port]]: did you mean `zero_copy`?"
+    );
+}
+
+#[test]
+fn says_which_type_is_wanted() {
+    assert_eq!(
+        complaint("daemon", "slots = 'many'"),
+        "`slots` in [daemon] wants a whole number, but this is the string \"many\": write slots = 16384"
+    );
+    assert_eq!(
+        complaint("daemon", "slots = 1.5"),
+        "`slots` in [daemon] wants a whole number, but this is the number 1.5: write slots = 16384"
+    );
+    assert_eq!(
+        complaint("daemon", "workers = 'two'"),
+        "`workers` in [daemon] wants a whole number or a word, but this is the string \"two\": \
+         write workers = \"auto\" or workers = 1"
+    );
+    assert_eq!(
+        complaint("daemon", "cores = 3"),
+        "`cores` in [daemon] wants a list of whole numbers, but this is the number 3: write cores = [0, 1]"
+    );
+    assert_eq!(
+        complaint("daemon", "path = true"),
+        "`path` in [daemon] wants a string, but this is the truth value true: write path = \"auto\""
+    );
+    assert_eq!(
+        complaint("slow_path", "wait_ms = []"),
+        "`wait_ms` in [slow_path] wants a whole number, but this is a list: write wait_ms = 3000"
+    );
+    assert_eq!(
+        complaint("daemon", "socket = 7"),
+        "`socket` in [daemon] wants a string, but this is the number 7: \
+         write socket = \"/run/brickmoon/api.sock\""
+    );
+    assert_eq!(
+        refused("fib = 1\n"),
+        "test.toml, line 1: `fib` in this file wants a table, but this is the number 1: \
+         write [fib] on a line of its own"
+    );
+    assert_eq!(
+        refused("[port]\ndevice = 'eth0'\n"),
+        "test.toml, line 1: `port` in this file wants a table for each port, but this is a table: \
+         write [[port]] with device = \"xdp:eth0\" below it"
+    );
+    assert_eq!(
+        refused("port = ['eth0']\n"),
+        "test.toml, line 1: `port` in this file wants a table for each port, but this is the string \"eth0\": \
+         write [[port]] with device = \"xdp:eth0\" below it"
+    );
+}
+
+#[test]
+fn says_which_values_fit() {
+    let range = "`slots` in [daemon] is 10: give a number from 1024 to 4194304";
+    assert_eq!(complaint("daemon", "slots = 10"), range);
+    assert_eq!(complaint("daemon", "slots = -1"), range.replace("10:", "-1:"));
+    assert_eq!(
+        complaint("daemon", "slots = 99999999999999999999999"),
+        range.replace("10:", "99999999999999999999999:")
+    );
+    assert_eq!(
+        complaint("daemon", "slot_size = 3000"),
+        "`slot_size` in [daemon] is 3000, which is no power of two: take 2048 or 4096"
+    );
+    assert_eq!(
+        complaint("daemon", "path = 'usr'"),
+        "`path` in [daemon] is \"usr\": did you mean \"user\"? It may be \"auto\", \"user\" or \"kernel\""
+    );
+    assert_eq!(
+        complaint("daemon", "huge_pages = 'never'"),
+        "`huge_pages` in [daemon] is \"never\": It may be \"auto\", \"on\" or \"off\""
+    );
+    assert_eq!(
+        complaint("daemon", "metrics = 'localhost'"),
+        "`metrics` in [daemon] is \"localhost\": give an address with a port, such as \"127.0.0.1:9473\" or \
+         \"[::1]:9473\", or \"off\""
+    );
+    assert_eq!(complaint("daemon", "cores = [1, 2, 1]"), "`cores` in [daemon] has 1 twice: remove one");
+    assert_eq!(
+        complaint("daemon", "cores = [1]\nworkers = 2"),
+        "`cores` in [daemon] names 1 cores for 2 workers: name a core for each, or none"
+    );
+}
+
+#[test]
+fn says_what_is_wrong_with_a_port() {
+    assert_eq!(
+        refused("\n[[port]]\nqueues = 1\n"),
+        "test.toml, line 2: this [[port]] has no `device`: name one, such as device = \"xdp:eth0\""
+    );
+    assert_eq!(
+        complaint("[port]", "device = 'xpd:eth0'"),
+        "no kind of device is called `xpd`: did you mean `xdp:`?"
+    );
+    assert_eq!(
+        complaint("[port]", "device = 3"),
+        "`device` in [[port]] wants a string, but this is the number 3: write device = \"xdp:eth0\""
+    );
+    assert_eq!(
+        refused("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'xdp:eth0'\n"),
+        "test.toml, line 4: xdp:eth0 is a port already, on line 2: remove one of the two"
+    );
+}
+
+#[test]
+fn says_where_the_text_is_no_toml() {
+    let text = refused("[daemon]\nslots = \n");
+    assert!(text.starts_with("test.toml, line 2: this is no TOML: "), "{text}");
+    let text = refused("[daemon]\nslots = 2048\nslots = 2048\n");
+    assert!(text.starts_with("test.toml, line 3: this is no TOML: duplicate key"), "{text}");
+}
+
+#[test]
+fn reports_all_that_is_wrong_by_line() {
+    let text = refused("[mirror]\ncompare = 1\n[daemon]\nslots = 1\n\n[[port]]\n");
+    let lines: Vec<&str> = text.lines().map(|line| line.split(": ").next().unwrap()).collect();
+    assert_eq!(lines, ["test.toml, line 2", "test.toml, line 4", "test.toml, line 6"]);
+}
+
+#[test]
+fn says_that_a_file_is_not_there() {
+    assert_eq!(
+        Config::load(Path::new("/nonexistent.toml")).unwrap_err().to_string(),
+        "/nonexistent.toml: the configuration cannot be read: No such file or directory (os error 2); \
+         --config FILE names another"
+    );
+}
+
+#[test]
+fn tells_what_a_change_takes() {
+    let old = read("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'eth1'\n[daemon]\nslots = 2048\n");
+    assert_eq!(old.diff(&old), []);
+    let new = read(
+        "[[port]]\ndevice = 'eth0'\nqueues = 1\n[[port]]\ndevice = 'eth2'\n[neighbors]\nrefresh_s = 9\n",
+    );
+    let expected = [
+        ("daemon.slots", Effect::Daemon),
+        ("neighbors.refresh_s", Effect::Live),
+        ("port.xdp:eth0", Effect::Workers),
+        ("port.xdp:eth1", Effect::Workers),
+        ("port.xdp:eth2", Effect::Workers),
+    ];
+    assert_eq!(old.diff(&new), expected.map(|(key, effect)| Changed { key: key.into(), effect }));
+}
