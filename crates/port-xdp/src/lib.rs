@@ -1,1 +1,39 @@
 //! AF_XDP ports with their own steering program.
+//!
+//! ```text
+//!  NIC ─► steer.bpf.c ─── what the fast path wants ──► socket of the queue ─► XdpPort::receive
+//!             │                                                               XdpPort::transmit ─► NIC
+//!             └── XDP_PASS: all the rest, and all of it while no worker is bound ─► Linux
+//!                                                        XdpHost::deliver ─────────► Linux
+//! ```
+//!
+//! [`XdpDevice`] attaches the program to an interface and makes an [`XdpPort`] of each queue; all ports of a
+//! process [`Shared`] one frame memory. Nothing is pinned: when the process ends, however it ends, the kernel
+//! detaches the program and Linux has everything again. Absent on purpose: any knowledge of routes. Which
+//! addresses are Linux's own is told by [`XdpSteering`].
+
+mod device;
+mod error;
+mod host;
+mod interface;
+mod lent;
+mod options;
+mod port;
+mod ring;
+mod shared;
+mod socket;
+mod steer;
+
+pub use device::XdpDevice;
+pub use error::XdpError;
+pub use host::{DELIVER_MAX, XdpHost};
+pub use options::{Attach, Bind, BusyPoll, Checksums, Options};
+pub use port::XdpPort;
+pub use shared::Shared;
+pub use steer::{SteerCounters, XdpSteering};
+
+/// Made from `bpf/steer.bpf.c` at build.
+#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
+}

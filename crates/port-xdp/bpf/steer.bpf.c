@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
+/*
+ * Which frames of a port the user path gets, and which Linux keeps.
+ *
+ * Taken are unicast IPv4 and IPv6 packets to the port's MAC whose destination is not Linux's own, broken
+ * headers too: the worker counts those by name. Everything else goes to Linux untouched, as does all when
+ * no worker is bound. In doubt: XDP_PASS.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in6.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define MAX_TAGS 2
+#define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
+#define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
+#define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
+
+/* What became of a frame; the order is that of `SteerCounters` in steer.rs. */
+enum kind {
+	STEERED,
+	PASSED_NO_WORKER,
+	PASSED_INACTIVE,
+	PASSED_OTHER_MAC,
+	PASSED_GROUP,
+	PASSED_OTHER_TYPE,
+	PASSED_LOCAL,
+	PASSED_NEIGHBOR,
+	PASSED_DELIVERED,
+	KINDS
+};
+
+struct counts {
+	__u64 of[KINDS];
+};
+
+/* The layout is that of `Control` in steer.rs. */
+struct control {
+	__u64 mac; /* the port's own, in wire order in the low 48 bits */
+	__u32 active;
+	__u32 other_macs; /* how many there are in `macs` */
+};
+
+struct tag {
+	__be16 tci;
+	__be16 type;
+};
+
+struct address6 {
+	__u64 half[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, 1); /* set to the number of queues at load */
+	__type(key, __u32);
+	__type(value, __u32);
+} xsks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+} macs SEC(".maps");
+
+/* Shared by all ports of the process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, __u8);
+} local4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address6);
+	__type(value, __u8);
+} local6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+/* Frames that `deliver` sends up on this CPU right now, and that a generic-mode `steer` meets again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} delivering SEC(".maps");
+
+struct control control SEC(".data.control");
+
+const volatile bool take_tagged = false;
+const volatile bool generic_mode = false;
+
+static __always_inline void count(enum kind kind)
+{
+	__u32 zero = 0;
+	struct counts *counts_here = bpf_map_lookup_elem(&counts, &zero);
+
+	if (counts_here)
+		counts_here->of[kind]++;
+}
+
+static __always_inline int pass(enum kind kind)
+{
+	count(kind);
+	return XDP_PASS;
+}
+
+/* Whether `deliver` made this frame: in generic mode it comes by here on its way up. */
+static __always_inline bool was_delivered(void)
+{
+	__u32 zero = 0;
+	__u64 *frames = bpf_map_lookup_elem(&delivering, &zero);
+
+	if (!frames || !*frames)
+		return false;
+	(*frames)--;
+	return true;
+}
+
+static __always_inline bool is_our_mac(const struct ethhdr *eth)
+{
+	const __u16 *words = (const __u16 *)eth->h_dest;
+	__u64 mac = words[0] | (__u64)words[1] << 16 | (__u64)words[2] << 32;
+
+	if (mac == control.mac)
+		return true;
+	return control.other_macs && bpf_map_lookup_elem(&macs, &mac);
+}
+
+/* The reason to leave an IPv4 packet to Linux, or STEERED. What is cut short is the worker's to count. */
+static __always_inline enum kind ipv4(void *packet, void *end)
+{
+	__be32 *destination = packet + 16;
+
+	if ((void *)(destination + 1) > end)
+		return STEERED;
+	/* 224.0.0.0/4 and 255.255.255.255 */
+	if ((*destination & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || *destination == 0xffffffff)
+		return PASSED_GROUP;
+	return bpf_map_lookup_elem(&local4, destination) ? PASSED_LOCAL : STEERED;
+}
+
+/* The same for IPv6. */
+static __always_inline enum kind ipv6(void *packet, void *end)
+{
+	__u8 *next_header = packet + 6, *icmp_type = packet + 40;
+	__be16 *destination = packet + 24;
+	struct address6 address;
+
+	if ((void *)(destination + 8) > end)
+		return STEERED;
+	if ((*destination & bpf_htons(0xff00)) == bpf_htons(0xff00))
+		return PASSED_GROUP;
+	if ((*destination & bpf_htons(0xffc0)) == bpf_htons(LINK_LOCAL))
+		return PASSED_LOCAL;
+	if (*next_header == IPPROTO_ICMPV6 && (void *)(icmp_type + 1) <= end && *icmp_type >= ND_FIRST &&
+	    *icmp_type <= ND_LAST)
+		return PASSED_NEIGHBOR;
+	__builtin_memcpy(&address, destination, sizeof(address));
+	return bpf_map_lookup_elem(&local6, &address) ? PASSED_LOCAL : STEERED;
+}
+
+static __always_inline enum kind kind_of(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	void *network = eth + 1;
+	__be16 type;
+
+	if (network > end)
+		return PASSED_OTHER_TYPE;
+	if (eth->h_dest[0] & 1)
+		return PASSED_GROUP;
+	if (!is_our_mac(eth))
+		return PASSED_OTHER_MAC;
+	type = eth->h_proto;
+	for (int i = 0; take_tagged && i < MAX_TAGS; i++) {
+		struct tag *tag = network;
+
+		if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD))
+			break;
+		network = tag + 1;
+		if (network > end)
+			return PASSED_OTHER_TYPE;
+		type = tag->type;
+	}
+	if (type == bpf_htons(ETH_P_IP))
+		return ipv4(network, end);
+	return type == bpf_htons(ETH_P_IPV6) ? ipv6(network, end) : PASSED_OTHER_TYPE;
+}
+
+SEC("xdp")
+int steer(struct xdp_md *ctx)
+{
+	enum kind kind;
+	long verdict;
+
+	if (generic_mode && was_delivered())
+		return pass(PASSED_DELIVERED);
+	if (!control.active)
+		return pass(PASSED_INACTIVE);
+	kind = kind_of(ctx);
+	if (kind != STEERED)
+		return pass(kind);
+	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
+	count(verdict == XDP_REDIRECT ? STEERED : PASSED_NO_WORKER);
+	return verdict;
+}
+
+/* Run by hand over a frame that a worker gives back, as if it had come in on the port just now. */
+SEC("xdp")
+int deliver(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	__u64 *frames = bpf_map_lookup_elem(&delivering, &zero);
+
+	if (generic_mode && frames)
+		(*frames)++;
+	return XDP_PASS;
+}
+
+char LICENSE[] SEC("license") = "GPL";

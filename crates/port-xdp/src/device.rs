@@ -1,0 +1,210 @@
+//! An interface with the steering program on it, and the ports made from its queues.
+
+use std::fmt;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::error::XdpError;
+use crate::host::XdpHost;
+use crate::interface::Interface;
+use crate::options::{Bind, Checksums, Options};
+use crate::port::XdpPort;
+use crate::shared::Shared;
+use crate::socket::{Binding, Failed};
+use crate::steer::{Program, SteerCounters, XdpSteering};
+
+/// Drivers whose frames may come straight from a sender that left the checksum to a network card.
+const NO_WIRE: [&str; 3] = ["veth", "tun", "virtio_net"];
+/// An Ethernet header and two VLAN tags: what a frame has beyond the MTU.
+const FRAME_OVERHEAD: usize = 14 + 2 * 4;
+
+/// An interface with the steering program on it. Dropping it detaches the program: Linux has all again.
+pub struct XdpDevice {
+    interface: Interface,
+    options: Options,
+    shared: Arc<Shared>,
+    program: Program,
+    /// Whether VLAN tags were put back into frames, and are to be taken out again at the end.
+    tags_kept: bool,
+}
+
+impl XdpDevice {
+    /// Attaches the steering program to `interface`. It takes nothing until told so.
+    ///
+    /// # Errors
+    /// See [`XdpError`]: no such interface, an MTU that does not fit, another program, no support.
+    pub fn attach(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
+        let interface = Interface::find(interface)?;
+        check_mtu(&interface, shared.memory())?;
+        let program = Program::attach(&interface, shared, &options)?;
+        // Drivers that cannot change it say so; then there is nothing to put back.
+        let tags_kept = interface.keep_tags_in_frames(true).unwrap_or(false);
+        Ok(Self { interface, options, shared: shared.clone(), program, tags_kept })
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.interface.name
+    }
+
+    /// The interface's index.
+    pub fn index(&self) -> u32 {
+        self.interface.index
+    }
+
+    /// The interface's own MAC.
+    pub fn mac(&self) -> [u8; 6] {
+        self.interface.mac
+    }
+
+    /// The interface's MTU in bytes.
+    pub fn mtu(&self) -> usize {
+        self.interface.mtu
+    }
+
+    /// The driver's name.
+    pub fn driver(&self) -> &str {
+        &self.interface.driver
+    }
+
+    /// How many receive queues it has.
+    pub fn queues(&self) -> u32 {
+        self.interface.queues
+    }
+
+    /// Whether the steering program runs in generic mode.
+    pub fn is_generic(&self) -> bool {
+        self.program.generic
+    }
+
+    /// Whether checksums that senders left half done are completed.
+    pub fn completes_checksums(&self) -> bool {
+        match self.options.complete_checksums {
+            Checksums::Auto => NO_WIRE.contains(&self.driver()),
+            Checksums::On => true,
+            Checksums::Off => false,
+        }
+    }
+
+    /// The port of queue `queue`: from here on a worker can have its frames.
+    ///
+    /// # Errors
+    /// [`XdpError::NoQueue`], or [`XdpError::Socket`] if the kernel refuses the socket.
+    pub fn queue(&self, queue: u32) -> Result<XdpPort, XdpError> {
+        let interface = || self.interface.name.clone();
+        if queue >= self.queues() {
+            return Err(XdpError::NoQueue { interface: interface(), queue, queues: self.queues() });
+        }
+        let failed = |(step, error): Failed| XdpError::Socket { interface: interface(), queue, step, error };
+        let (binding, (socket, rings)) = self.bind(queue).map_err(failed)?;
+        let (key, value) = (queue.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
+        self.program
+            .xsks
+            .update(&key, &value, MapFlags::ANY)
+            .map_err(|error| XdpError::Program { interface: interface(), error })?;
+        let memory = self.shared.memory();
+        Ok(XdpPort::new(socket, rings, memory, binding, &self.options, self.completes_checksums()))
+    }
+
+    /// Binds a socket the way the options say: without a copy where that works.
+    fn bind(&self, queue: u32) -> Result<(Binding, Opened), Failed> {
+        let binding = |copy_flag| Binding {
+            ifindex: self.interface.index,
+            queue,
+            copy_flag,
+            need_wakeup: self.options.need_wakeup,
+            ring: self.options.ring,
+            busy_poll: self.options.busy_poll,
+        };
+        // Generic mode knows no zero-copy.
+        if self.options.bind != Bind::Copy && !self.program.generic {
+            let zero_copy = binding(libc::XDP_ZEROCOPY);
+            match self.shared.open(&zero_copy) {
+                Ok(opened) => return Ok((zero_copy, opened)),
+                Err(failed) if self.options.bind == Bind::ZeroCopy => return Err(failed),
+                Err(_copies_then) => {}
+            }
+        }
+        let copy = binding(libc::XDP_COPY);
+        self.shared.open(&copy).map(|opened| (copy, opened))
+    }
+
+    /// What hands frames of the port to Linux.
+    ///
+    /// # Errors
+    /// [`XdpError::System`] if the process has no descriptor left.
+    pub fn host(&self) -> Result<XdpHost, XdpError> {
+        let program = self.program.deliver.try_clone().map_err(|error| XdpError::System {
+            interface: self.interface.name.clone(),
+            step: "copy a descriptor",
+            error,
+        })?;
+        Ok(XdpHost::new(program, self.interface.index))
+    }
+
+    /// What tells the port which frames to take. One at a time: each starts from the interface's own MAC,
+    /// with steering off.
+    ///
+    /// # Errors
+    /// [`XdpError::Program`] if a map cannot be written.
+    pub fn steering(&self) -> Result<XdpSteering, XdpError> {
+        self.program.steering(&self.interface, &self.shared)
+    }
+
+    /// What the steering program did with frames.
+    ///
+    /// # Errors
+    /// [`XdpError::Program`] if a map cannot be read.
+    pub fn counters(&self) -> Result<SteerCounters, XdpError> {
+        let failed = |error| XdpError::Program { interface: self.interface.name.clone(), error };
+        self.program.counters().map_err(failed)
+    }
+}
+
+type Opened = (Arc<std::os::fd::OwnedFd>, crate::socket::Rings);
+
+/// For the log line at start: mode, fallback and why.
+impl fmt::Display for XdpDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let queues = self.queues();
+        write!(
+            f,
+            "{} ({}, {queues} queue{}): ",
+            self.name(),
+            self.driver(),
+            if queues == 1 { "" } else { "s" }
+        )?;
+        f.write_str(if self.is_generic() { "generic XDP" } else { "native XDP" })?;
+        if let Some(error) = &self.program.native_error {
+            write!(f, ", which is slower, since native mode said: {error}")?;
+        }
+        if self.completes_checksums() {
+            f.write_str(", completes checksums")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for XdpDevice {
+    fn drop(&mut self) {
+        if self.tags_kept {
+            // The interface may be gone: then nothing is left to be put back.
+            let _gone = self.interface.keep_tags_in_frames(false);
+        }
+    }
+}
+
+fn check_mtu(interface: &Interface, memory: &bm_frame::Memory) -> Result<(), XdpError> {
+    let mtu_max = memory.room() - FRAME_OVERHEAD;
+    if interface.mtu <= mtu_max {
+        return Ok(());
+    }
+    Err(XdpError::Mtu {
+        interface: interface.name.clone(),
+        mtu: interface.mtu,
+        mtu_max,
+        slot_size: memory.slot_size(),
+    })
+}

@@ -1,0 +1,139 @@
+//! What can go wrong with an AF_XDP port, and what to mend.
+
+use std::fmt;
+use std::io;
+
+/// Why there is no AF_XDP port.
+#[derive(Debug)]
+pub enum XdpError {
+    /// No such interface in this network namespace.
+    NoInterface {
+        /// The name asked for.
+        interface: String,
+    },
+    /// Another XDP program has the interface.
+    Taken {
+        /// Which interface.
+        interface: String,
+        /// Id of the program, as `bpftool prog show id` takes it.
+        program_id: u32,
+        /// Its name, empty if it has none.
+        program: String,
+        /// Whether it is there in generic mode.
+        generic: bool,
+    },
+    /// Neither the driver nor the kernel's generic mode took the program.
+    Attach {
+        /// Which interface.
+        interface: String,
+        /// What native mode said.
+        native: Option<io::Error>,
+        /// What generic mode said.
+        generic: Option<io::Error>,
+    },
+    /// A frame of the interface is larger than a slot.
+    Mtu {
+        /// Which interface.
+        interface: String,
+        /// Its MTU in bytes.
+        mtu: usize,
+        /// The largest that fits.
+        mtu_max: usize,
+        /// Bytes a slot.
+        slot_size: usize,
+    },
+    /// The steering program or a map of it was refused.
+    Program {
+        /// Which interface.
+        interface: String,
+        /// What libbpf said.
+        error: libbpf_rs::Error,
+    },
+    /// The interface has no such queue.
+    NoQueue {
+        /// Which interface.
+        interface: String,
+        /// The queue asked for.
+        queue: u32,
+        /// How many there are.
+        queues: u32,
+    },
+    /// A socket of a queue was refused.
+    Socket {
+        /// Which interface.
+        interface: String,
+        /// Which queue.
+        queue: u32,
+        /// The step that failed.
+        step: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The system did not tell what it should.
+    System {
+        /// Which interface.
+        interface: String,
+        /// What was asked.
+        step: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// What to do about the errors that have a usual cause.
+fn mend(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => ": run as root, or with CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW",
+        Some(libc::EBUSY) => ": another AF_XDP socket has the queue",
+        Some(libc::ENOBUFS | libc::ENOMEM) => ": fewer slots, or a higher limit of locked memory, may do",
+        Some(libc::EAFNOSUPPORT) => ": this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)",
+        _ => "",
+    }
+}
+
+impl fmt::Display for XdpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInterface { interface } => write!(f, "no interface is called {interface:?} here"),
+            Self::Taken { interface, program_id, program, generic } => {
+                let mode = if *generic { "xdpgeneric" } else { "xdp" };
+                write!(
+                    f,
+                    "{interface} has an XDP program already: id {program_id} {program:?}; \
+                     stop its owner, or remove it with: ip link set dev {interface} {mode} off"
+                )
+            }
+            Self::Attach { interface, native, generic } => {
+                write!(f, "{interface} takes no XDP program")?;
+                for (mode, error) in [("native", native), ("generic", generic)] {
+                    if let Some(error) = error {
+                        write!(f, "; {mode} mode: {error}{}", mend(error))?;
+                    }
+                }
+                Ok(())
+            }
+            Self::Mtu { interface, mtu, mtu_max, slot_size } => {
+                write!(
+                    f,
+                    "{interface} has an MTU of {mtu}, and a slot of {slot_size} bytes holds {mtu_max}: "
+                )?;
+                if *slot_size < 4096 {
+                    f.write_str("set the slot size to 4096, or ")?;
+                }
+                write!(f, "lower the MTU with: ip link set dev {interface} mtu {mtu_max}")
+            }
+            Self::Program { interface, error } => write!(f, "steering program of {interface}: {error:#}"),
+            Self::NoQueue { interface, queue, queues } => {
+                write!(f, "{interface} has no queue {queue}: it has {queues}, counted from 0")
+            }
+            Self::Socket { interface, queue, step, error } => {
+                write!(f, "AF_XDP socket of {interface}, queue {queue}: {step}: {error}{}", mend(error))
+            }
+            Self::System { interface, step, error } => {
+                write!(f, "{interface}: {step}: {error}{}", mend(error))
+            }
+        }
+    }
+}
+
+impl std::error::Error for XdpError {}

@@ -1,0 +1,104 @@
+//! Which slots the kernel has. What it gives back is believed only if it was lent: so no slot can ever have
+//! two owners, and at the end all that is still lent is known.
+
+use bm_frame::{Frame, Memory};
+
+/// The slots that one socket has lent to the kernel.
+pub(crate) struct Lent {
+    memory: &'static Memory,
+    /// log2 of the slot size: slots are found by shifts on the packet path.
+    shift: u32,
+    bits: Box<[u64]>,
+}
+
+impl Lent {
+    pub(crate) fn new(memory: &'static Memory) -> Self {
+        let shift = memory.slot_size().trailing_zeros();
+        Self { memory, shift, bits: vec![0; memory.slots().div_ceil(64)].into() }
+    }
+
+    /// Lends the frame's slot; gives the address of its data in the UMEM.
+    #[inline]
+    pub(crate) fn lend(&mut self, frame: Frame) -> u64 {
+        let address = self.memory.data_offset(&frame);
+        let slot = (address >> self.shift) as usize;
+        debug_assert!(self.bits[slot / 64] >> (slot % 64) & 1 == 0, "slot {slot} is lent twice");
+        self.bits[slot / 64] |= 1 << (slot % 64);
+        // A frame has no destructor: from here on the bit stands for it.
+        address
+    }
+
+    /// Takes back the slot that `address` lies in, and says where in it; `None` if it was not lent.
+    #[inline]
+    pub(crate) fn take_back(&mut self, address: u64) -> Option<(Frame, usize)> {
+        let slot = (address >> self.shift) as usize;
+        let word = self.bits.get_mut(slot / 64)?;
+        if *word >> (slot % 64) & 1 == 0 {
+            return None;
+        }
+        *word &= !(1 << (slot % 64));
+        let offset = address as usize & ((1 << self.shift) - 1);
+        // SAFETY: the bit was set, so the slot was lent by its owner and nobody but the kernel had it since;
+        // the kernel has given it back, and with the bit cleared nobody else can take it.
+        Some((unsafe { self.memory.claim(slot as u32) }, offset))
+    }
+
+    /// Takes back everything.
+    ///
+    /// # Safety
+    /// The kernel has let go of the memory: the socket is closed and its queue is free again.
+    pub(crate) unsafe fn take_all(&mut self) -> impl Iterator<Item = Frame> + '_ {
+        let memory = self.memory;
+        self.bits.iter_mut().enumerate().flat_map(move |(index, word)| {
+            let mut bits = std::mem::take(word);
+            std::iter::from_fn(move || {
+                let slot = index * 64 + bits.trailing_zeros() as usize;
+                (bits != 0).then(|| {
+                    bits &= bits - 1;
+                    // SAFETY: the bit was set, so the slot was lent by its owner; the kernel no longer has
+                    // it, says the caller, and with the bit cleared nobody else can take it.
+                    unsafe { memory.claim(slot as u32) }
+                })
+            })
+        })
+    }
+
+    /// How many are lent.
+    pub(crate) fn count(&self) -> usize {
+        self.bits.iter().map(|bits| bits.count_ones() as usize).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::{Depot, Freelist};
+
+    #[test]
+    fn gives_back_each_slot_once_and_only_if_lent() {
+        let depot = Depot::new(100, 4096).unwrap();
+        let mut frames = Freelist::new(depot.clone(), 128);
+        let mut lent = Lent::new(depot.memory());
+        let frame = frames.allocate().unwrap();
+        let slot = u64::from(depot.memory().index(&frame));
+        let address = lent.lend(frame);
+        assert_eq!(address, slot * 4096 + 512);
+        assert!(lent.take_back(100 * 4096).is_none(), "past the region");
+        assert!(lent.take_back(u64::MAX).is_none());
+        let (frame, offset) = lent.take_back(address + 2).unwrap();
+        assert_eq!((u64::from(depot.memory().index(&frame)), offset), (slot, 514));
+        assert!(lent.take_back(address).is_none(), "taken back already");
+        frames.free(frame);
+        for _ in 0..70 {
+            let frame = frames.allocate().unwrap();
+            lent.lend(frame);
+        }
+        assert_eq!(lent.count(), 70);
+        // SAFETY: no kernel ever had them.
+        let all: Vec<_> = unsafe { lent.take_all() }.collect();
+        assert_eq!((all.len(), lent.count()), (70, 0));
+        all.into_iter().for_each(|frame| frames.free(frame));
+        drop(frames);
+        assert_eq!(depot.available(), 100);
+    }
+}

@@ -1,0 +1,82 @@
+//! How a port is to be opened.
+
+/// Where in the kernel the steering program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Attach {
+    /// In the driver if it can, else in generic mode.
+    #[default]
+    Auto,
+    /// In the driver or not at all.
+    Native,
+    /// Behind the driver: slower, works with any.
+    Generic,
+}
+
+/// How frames come from the driver into their slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Bind {
+    /// Without a copy if the driver can, else with one.
+    #[default]
+    Auto,
+    /// With a copy.
+    Copy,
+    /// Without a copy or not at all.
+    ZeroCopy,
+}
+
+/// Whether to complete checksums that the sender left to a network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Checksums {
+    /// On for drivers whose senders leave them: veth, tun, virtio.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// The worker runs the driver itself, instead of interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// How long the kernel polls at most when there is nothing, in microseconds.
+    pub microseconds: u32,
+    /// Most frames the driver handles in one go.
+    pub budget: u32,
+}
+
+/// How to open a port.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the steering program runs.
+    pub attach: Attach,
+    /// How frames come into their slots.
+    pub bind: Bind,
+    /// Entries of each ring; a power of two.
+    pub ring: u32,
+    /// Free frames kept ready for the driver, at most a ring: more take longer bursts, fewer stay in cache.
+    pub ready: u32,
+    /// Whether frames with VLAN tags are taken.
+    pub tagged: bool,
+    /// Whether to complete checksums.
+    pub complete_checksums: Checksums,
+    /// Whether the driver says when it needs a system call; drivers that do not know the word need one always.
+    pub need_wakeup: bool,
+    /// Whether to poll the driver busily.
+    pub busy_poll: Option<BusyPoll>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            attach: Attach::Auto,
+            bind: Bind::Auto,
+            ring: 2048,
+            ready: 2048,
+            tagged: false,
+            complete_checksums: Checksums::Auto,
+            need_wakeup: true,
+            busy_poll: None,
+        }
+    }
+}

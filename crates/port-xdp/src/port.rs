@@ -1,0 +1,279 @@
+//! One queue of an interface in the hands of a worker.
+//!
+//! ```text
+//!  freelist ──► fill ──► kernel ──► receive ──► burst ──► transmit ──► kernel ──► completion ──► freelist
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_frame::{BURST, Burst, Frame, Freelist, Memory};
+use bm_port::{DeviceCounters, Port};
+use bm_wire::checksum;
+use bm_wire::ethernet::Ethernet;
+
+use crate::lent::Lent;
+use crate::options::Options;
+use crate::socket::{self, Binding, Rings};
+
+/// Send calls for one burst, at most: the old kernels send 32 frames a call.
+const KICKS_MAX: usize = BURST / 32 + 1;
+/// How long closing waits for frames on their way out.
+const CLOSE_WAIT: Duration = Duration::from_millis(50);
+
+/// An AF_XDP port.
+pub struct XdpPort {
+    /// `None` once closed.
+    bound: Option<Bound>,
+    binding: Binding,
+    lent: Lent,
+    /// Free frames that the driver is to have.
+    ready: u32,
+    /// How many it has.
+    filled: u32,
+    /// Frames sent and not come back.
+    sending: u32,
+    complete_checksums: bool,
+    /// In the middle of a frame in many buffers, which is being dropped.
+    in_large: bool,
+    /// Frames dropped since they came in many buffers, or at places that make no sense.
+    dropped: u64,
+    /// The device's counts at the close.
+    last: DeviceCounters,
+}
+
+struct Bound {
+    socket: Arc<OwnedFd>,
+    rings: Rings,
+}
+
+impl XdpPort {
+    pub(crate) fn new(
+        socket: Arc<OwnedFd>,
+        rings: Rings,
+        memory: &'static Memory,
+        binding: Binding,
+        options: &Options,
+        complete_checksums: bool,
+    ) -> Self {
+        Self {
+            bound: Some(Bound { socket, rings }),
+            ready: options.ready.min(binding.ring),
+            binding,
+            lent: Lent::new(memory),
+            filled: 0,
+            sending: 0,
+            complete_checksums,
+            in_large: false,
+            dropped: 0,
+            last: DeviceCounters::default(),
+        }
+    }
+
+    /// Whether frames come without a copy.
+    pub fn is_zero_copy(&self) -> bool {
+        self.binding.copy_flag == libc::XDP_ZEROCOPY
+    }
+
+    /// Which queue of the interface this is.
+    pub fn queue(&self) -> u32 {
+        self.binding.queue
+    }
+
+    /// Frames that the kernel has now, to receive into or on their way out.
+    pub fn in_kernel(&self) -> usize {
+        self.lent.count()
+    }
+
+    /// Gives the driver free frames, up to as many as it is to have.
+    fn refill(&mut self, frames: &mut Freelist) {
+        let Some(bound) = &mut self.bound else { return };
+        let fill = &mut bound.rings.fill;
+        let count = fill.free(self.ready - self.filled);
+        let mut filled = 0;
+        while filled < count {
+            let Some(frame) = frames.allocate() else { break };
+            fill.write(self.lent.lend(frame));
+            filled += 1;
+        }
+        if filled > 0 {
+            fill.submit();
+            self.filled += filled;
+        }
+        if fill.needs_wakeup() {
+            socket::poll_driver(&bound.socket);
+        }
+    }
+
+    /// The frame of a receive descriptor, unless it is part of one in many buffers or makes no sense.
+    fn received(&mut self, descriptor: libc::xdp_desc, frames: &mut Freelist) -> Option<Frame> {
+        let (mut frame, offset) = self.lent.take_back(descriptor.addr)?;
+        self.filled -= 1;
+        let goes_on = descriptor.options & libc::XDP_PKT_CONTD != 0;
+        let whole = !goes_on && !self.in_large;
+        self.in_large = goes_on;
+        // SAFETY: the kernel has written the packet there, and the slot was zeroed memory before.
+        if whole && unsafe { frame.place(offset, descriptor.len as usize) }.is_ok() {
+            return Some(frame);
+        }
+        // Counted once a frame, at its last buffer.
+        self.dropped += u64::from(!goes_on);
+        frames.free(frame);
+        None
+    }
+
+    /// Takes sent frames back.
+    fn reclaim(&mut self, frames: &mut Freelist) {
+        let Some(bound) = &mut self.bound else { return };
+        if self.sending == 0 {
+            return;
+        }
+        let completion = &mut bound.rings.completion;
+        let count = completion.available(self.sending);
+        for _ in 0..count {
+            if let Some((frame, _)) = self.lent.take_back(completion.read()) {
+                frames.free(frame);
+                self.sending -= 1;
+            }
+        }
+        if count > 0 {
+            completion.release();
+        }
+    }
+
+    /// Makes the kernel send what is in the ring, as far as it goes now.
+    fn kick(&mut self) {
+        let Some(bound) = &self.bound else { return };
+        let transmit = &bound.rings.transmit;
+        let mut pending = transmit.pending();
+        for _ in 0..KICKS_MAX {
+            if pending == 0 || !transmit.needs_wakeup() && self.binding.need_wakeup {
+                return;
+            }
+            let sent = socket::send(&bound.socket);
+            let left = transmit.pending();
+            // EAGAIN with fewer left: the call's share is sent, the next call sends more. EBUSY: the far
+            // end drops what it has no room for, so what is left had better wait. Without progress: the
+            // same, for want of room or of memory.
+            let busy = sent.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+            if busy || left == pending {
+                return;
+            }
+            pending = left;
+        }
+    }
+
+    /// Waits for frames on their way out, a little while: the interface may be down.
+    fn drain(&mut self, frames: &mut Freelist) {
+        let begin = Instant::now();
+        while self.sending > 0 && begin.elapsed() < CLOSE_WAIT {
+            self.kick();
+            self.reclaim(frames);
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Port for XdpPort {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        let room = (BURST - burst.len()) as u32;
+        let Some(bound) = &mut self.bound else { return };
+        let mut count = bound.rings.receive.available(room);
+        if count == 0 && self.binding.busy_poll.is_some() {
+            socket::poll_driver(&bound.socket);
+            count = bound.rings.receive.available(room);
+        }
+        for _ in 0..count {
+            let Some(bound) = &mut self.bound else { return };
+            let descriptor = bound.rings.receive.read();
+            let Some(mut frame) = self.received(descriptor, frames) else { continue };
+            if self.complete_checksums {
+                complete(frame.data_mut());
+            }
+            if let Err(frame) = burst.push(frame) {
+                // Cannot be: no more were read than fit.
+                frames.free(frame);
+            }
+        }
+        if let Some(bound) = &mut self.bound {
+            bound.rings.receive.release();
+        }
+        self.refill(frames);
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        self.reclaim(frames);
+        let Some(bound) = &mut self.bound else { return };
+        let transmit = &mut bound.rings.transmit;
+        let room = transmit.free(burst.len() as u32);
+        let mut sent = 0;
+        for place in burst.places_mut() {
+            if sent == room {
+                break;
+            }
+            let Some(frame) = place.take() else { continue };
+            let len = frame.len() as u32;
+            transmit.write(libc::xdp_desc { addr: self.lent.lend(frame), len, options: 0 });
+            sent += 1;
+        }
+        if sent > 0 {
+            transmit.submit();
+            self.sending += sent;
+        }
+        if burst.places().iter().all(Option::is_none) {
+            burst.reset();
+        }
+        self.kick();
+    }
+
+    fn tend(&mut self, frames: &mut Freelist) {
+        if self.sending > 0 {
+            self.kick();
+            self.reclaim(frames);
+        }
+        self.refill(frames);
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        self.bound.as_ref().map(|bound| bound.socket.as_fd())
+    }
+
+    /// In copy mode the kernel counts a frame without a slot twice, as dropped and as "fill ring empty";
+    /// without copies the latter counts the driver's vain attempts, of which none need lose a frame.
+    fn device_counters(&self) -> DeviceCounters {
+        let Some(bound) = &self.bound else { return self.last };
+        let Ok(counts) = socket::statistics(&bound.socket) else { return self.last };
+        let no_frame = if self.is_zero_copy() { 0 } else { counts.rx_fill_ring_empty_descs };
+        DeviceCounters {
+            receive_ring_full: counts.rx_ring_full,
+            receive_no_frame: no_frame,
+            receive_other: counts.rx_dropped.saturating_sub(no_frame) + self.dropped,
+            transmit_invalid: counts.tx_invalid_descs,
+        }
+    }
+
+    fn close(&mut self, frames: &mut Freelist) {
+        self.drain(frames);
+        self.last = self.device_counters();
+        let Some(bound) = self.bound.take() else { return };
+        drop(bound);
+        if socket::wait_unbound(&self.binding).is_err() {
+            // The kernel may still write into its frames: rather lose them than share them.
+            return;
+        }
+        // SAFETY: the socket is closed, and its queue is free for others or the interface is down or gone:
+        // the kernel has let go of the memory.
+        for frame in unsafe { self.lent.take_all() } {
+            frames.free(frame);
+        }
+        (self.filled, self.sending) = (0, 0);
+    }
+}
+
+/// Completes the transport checksum of a frame, if its sender left it half done.
+fn complete(frame: &mut [u8]) {
+    let Ok(ethernet) = Ethernet::parse(&*frame) else { return };
+    let Ok(network) = ethernet.network() else { return };
+    checksum::complete_partial(&mut frame[network.offset..]);
+}

@@ -1,0 +1,152 @@
+//! The rings that a socket shares with the kernel.
+//!
+//! Each has one producer and one consumer. We produce free frames (fill) and frames to send (tx), and
+//! consume received frames (rx) and sent ones (completion). Our own index is kept in the ring's struct; the
+//! kernel's is read when ours has caught up with what we knew of it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Entries of type `T` shared with the kernel.
+pub(crate) struct Ring<T> {
+    base: NonNull<libc::c_void>,
+    bytes: usize,
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    entries: NonNull<T>,
+    size: u32,
+    /// Our side's index.
+    ours: u32,
+    /// The kernel's, as we last read it.
+    theirs: u32,
+}
+
+// SAFETY: the mapping belongs to the ring alone, and the kernel does not care which thread uses it.
+unsafe impl<T> Send for Ring<T> {}
+
+impl<T: Copy> Ring<T> {
+    /// Maps the ring of `size` entries (a power of two) at `page_offset` of a socket.
+    ///
+    /// # Safety
+    /// The socket has a ring there, of that many entries of type `T`, and `offsets` are its.
+    pub(crate) unsafe fn map(
+        socket: &OwnedFd,
+        page_offset: libc::off_t,
+        offsets: &libc::xdp_ring_offset,
+        size: u32,
+    ) -> io::Result<Self> {
+        debug_assert!(size.is_power_of_two());
+        let bytes = offsets.desc as usize + size as usize * size_of::<T>();
+        // SAFETY: a fresh mapping chosen by the kernel.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                socket.as_raw_fd(),
+                page_offset,
+            )
+        };
+        let base = NonNull::new(base).filter(|base| base.as_ptr() != libc::MAP_FAILED);
+        let Some(base) = base else { return Err(io::Error::last_os_error()) };
+        // SAFETY: the kernel's offsets lie within the mapping, and are aligned for what is there.
+        let at = |offset: u64| unsafe { base.byte_add(offset as usize) };
+        Ok(Self {
+            producer: at(offsets.producer).cast(),
+            consumer: at(offsets.consumer).cast(),
+            flags: at(offsets.flags).cast(),
+            entries: at(offsets.desc).cast(),
+            base,
+            bytes,
+            size,
+            ours: 0,
+            theirs: 0,
+        })
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: it lies within our mapping, and is shared as an atomic by both sides.
+        unsafe { self.producer.as_ref() }
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as in `producer`.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    /// Whether the kernel wants a system call before it goes on.
+    #[inline]
+    pub(crate) fn needs_wakeup(&self) -> bool {
+        // SAFETY: as in `producer`.
+        unsafe { self.flags.as_ref() }.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    /// How many entries of a ring that we produce are free, up to `wanted`.
+    #[inline]
+    pub(crate) fn free(&mut self, wanted: u32) -> u32 {
+        if self.size - self.ours.wrapping_sub(self.theirs) < wanted {
+            // Acquire: the kernel has read what it says it consumed, so we may write there.
+            self.theirs = self.consumer().load(Ordering::Acquire);
+        }
+        (self.size - self.ours.wrapping_sub(self.theirs)).min(wanted)
+    }
+
+    /// Writes an entry that [`free`](Self::free) found, and that nobody sees before `submit`.
+    #[inline]
+    pub(crate) fn write(&mut self, entry: T) {
+        debug_assert!(self.ours.wrapping_sub(self.theirs) < self.size, "free says how many fit");
+        // SAFETY: masked, so within the ring; the kernel reads entries below the producer's index only.
+        unsafe { self.entries.add((self.ours & (self.size - 1)) as usize).write(entry) };
+        self.ours = self.ours.wrapping_add(1);
+    }
+
+    /// Shows the kernel all entries written.
+    #[inline]
+    pub(crate) fn submit(&mut self) {
+        self.producer().store(self.ours, Ordering::Release);
+    }
+
+    /// How many entries of a ring that we produce the kernel has not consumed yet.
+    #[inline]
+    pub(crate) fn pending(&self) -> u32 {
+        self.ours.wrapping_sub(self.consumer().load(Ordering::Acquire))
+    }
+
+    /// How many entries of a ring that we consume are there, up to `wanted`.
+    #[inline]
+    pub(crate) fn available(&mut self, wanted: u32) -> u32 {
+        if self.theirs.wrapping_sub(self.ours) < wanted {
+            // Acquire: the kernel has written the entries it says it produced.
+            self.theirs = self.producer().load(Ordering::Acquire);
+        }
+        self.theirs.wrapping_sub(self.ours).min(wanted)
+    }
+
+    /// Reads an entry that [`available`](Self::available) found.
+    #[inline]
+    pub(crate) fn read(&mut self) -> T {
+        debug_assert!(self.ours != self.theirs, "available says how many there are");
+        // SAFETY: masked, so within the ring; the kernel wrote it before it raised its index over it, and
+        // does not write there again before `release`.
+        let entry = unsafe { self.entries.add((self.ours & (self.size - 1)) as usize).read() };
+        self.ours = self.ours.wrapping_add(1);
+        entry
+    }
+
+    /// Gives the kernel back the places of all entries read.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        self.consumer().store(self.ours, Ordering::Release);
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and the references into it end with the ring.
+        unsafe { libc::munmap(self.base.as_ptr(), self.bytes) };
+    }
+}

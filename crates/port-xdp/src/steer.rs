@@ -1,0 +1,277 @@
+//! The steering program of one port: loaded, attached, told what to take.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use bm_port::Steering;
+use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Xdp, XdpFlags};
+
+use crate::error::XdpError;
+use crate::interface::Interface;
+use crate::options::{Attach, Options};
+use crate::shared::Shared;
+use crate::skeleton::SteerSkelBuilder;
+
+/// What the steering program did with frames, by its own count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SteerCounters {
+    /// Taken: put towards a worker's socket. What that could not take is in the port's device counters.
+    pub steered: u64,
+    /// Left to Linux since no worker's socket is bound to the queue.
+    pub no_worker: u64,
+    /// Left to Linux since steering is off.
+    pub inactive: u64,
+    /// Left to Linux since the MAC is somebody else's.
+    pub other_mac: u64,
+    /// Left to Linux as multicast or broadcast, by MAC or by IP address.
+    pub group: u64,
+    /// Left to Linux since it is neither IPv4 nor IPv6: ARP, say.
+    pub other_type: u64,
+    /// Left to Linux since the address is its own.
+    pub local: u64,
+    /// Left to Linux as neighbour discovery.
+    pub neighbor: u64,
+    /// Seen again on their way to Linux, in generic mode.
+    pub delivered: u64,
+}
+
+/// How many counters there are.
+const KINDS: usize = size_of::<SteerCounters>() / size_of::<u64>();
+
+/// `struct control` of `steer.bpf.c`.
+#[derive(Clone, Copy)]
+struct Control {
+    mac: u64,
+    active: u32,
+    other_macs: u32,
+}
+
+impl Control {
+    fn bytes(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.mac.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.active.to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.other_macs.to_ne_bytes());
+        bytes
+    }
+}
+
+fn mac_key(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+/// The loaded program: its maps, and what is attached as long as this lives.
+pub(crate) struct Program {
+    pub xsks: MapHandle,
+    pub deliver: OwnedFd,
+    pub generic: bool,
+    /// What native mode said, if generic mode had to do.
+    pub native_error: Option<io::Error>,
+    control: MapHandle,
+    macs: MapHandle,
+    counts: MapHandle,
+    /// Closing it detaches the program, also when the process is killed.
+    link: OwnedFd,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // At once, also while a child that was just forked has our descriptors. A link whose interface is
+        // gone has nothing to detach.
+        // SAFETY: passes a number.
+        unsafe { libbpf_sys::bpf_link_detach(self.link.as_raw_fd()) };
+    }
+}
+
+impl Program {
+    /// Attaches as the options say, native mode first.
+    pub(crate) fn attach(port: &Interface, shared: &Shared, options: &Options) -> Result<Self, XdpError> {
+        refuse_if_taken(port)?;
+        let mut native = None;
+        if options.attach != Attach::Generic {
+            match Self::attach_as(port, shared, options, false)? {
+                Ok(program) => return Ok(program),
+                Err(error) => native = Some(error),
+            }
+        }
+        if options.attach != Attach::Native {
+            match Self::attach_as(port, shared, options, true)? {
+                Ok(mut program) => {
+                    program.native_error = native;
+                    return Ok(program);
+                }
+                Err(generic) => {
+                    let interface = port.name.clone();
+                    return Err(XdpError::Attach { interface, native, generic: Some(generic) });
+                }
+            }
+        }
+        Err(XdpError::Attach { interface: port.name.clone(), native, generic: None })
+    }
+
+    /// Loads the program and attaches it in one mode; the inner error is the driver's refusal.
+    fn attach_as(
+        port: &Interface,
+        shared: &Shared,
+        options: &Options,
+        generic: bool,
+    ) -> Result<io::Result<Self>, XdpError> {
+        let failed = |error| XdpError::Program { interface: port.name.clone(), error };
+        let mut storage = MaybeUninit::uninit();
+        let mut open = SteerSkelBuilder::default().open(&mut storage).map_err(failed)?;
+        if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
+            settings.take_tagged = options.tagged;
+            settings.generic_mode = generic;
+        }
+        let (v4, v6) = shared.local_maps().map_err(failed)?;
+        open.maps.xsks.set_max_entries(port.queues).map_err(failed)?;
+        open.maps.local4.reuse_fd(v4.as_fd()).map_err(failed)?;
+        open.maps.local6.reuse_fd(v6.as_fd()).map_err(failed)?;
+        let loaded = open.load().map_err(failed)?;
+        let link = match link(loaded.progs.steer.as_fd().as_raw_fd(), port.index, generic) {
+            Ok(link) => link,
+            Err(error) => return Ok(Err(error)),
+        };
+        let handle = |map: &libbpf_rs::Map<'_>| MapHandle::try_from(map).map_err(failed);
+        let program = Self {
+            xsks: handle(&loaded.maps.xsks)?,
+            control: handle(&loaded.maps.data_control)?,
+            macs: handle(&loaded.maps.macs)?,
+            counts: handle(&loaded.maps.counts)?,
+            deliver: loaded
+                .progs
+                .deliver
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|error| failed(error.into()))?,
+            generic,
+            native_error: None,
+            link,
+        };
+        Ok(Ok(program))
+    }
+
+    /// What tells the program what to take; it starts with the port's own MAC, and with steering off.
+    pub(crate) fn steering(&self, port: &Interface, shared: &Arc<Shared>) -> Result<XdpSteering, XdpError> {
+        let failed = |error| XdpError::Program { interface: port.name.clone(), error };
+        let mut steering = XdpSteering {
+            control: MapHandle::try_from(&self.control).map_err(failed)?,
+            macs: MapHandle::try_from(&self.macs).map_err(failed)?,
+            shared: shared.clone(),
+            now: Control { mac: 0, active: 0, other_macs: 0 },
+            others: Vec::new(),
+        };
+        steering.set_macs(&[port.mac]).map_err(|error| failed(error.into()))?;
+        Ok(steering)
+    }
+
+    /// The counts of all processors together.
+    pub(crate) fn counters(&self) -> libbpf_rs::Result<SteerCounters> {
+        let mut sum = [0u64; KINDS];
+        let key = 0u32.to_ne_bytes();
+        for of_one in self.counts.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default() {
+            for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
+                *total += u64::from_ne_bytes(*count);
+            }
+        }
+        let [steered, no_worker, inactive, other_mac, group, other_type, local, neighbor, delivered] = sum;
+        Ok(SteerCounters {
+            steered,
+            no_worker,
+            inactive,
+            other_mac,
+            group,
+            other_type,
+            local,
+            neighbor,
+            delivered,
+        })
+    }
+}
+
+/// Attaches by a link, so that the kernel detaches when the last descriptor of it is closed.
+fn link(program: i32, ifindex: u32, generic: bool) -> io::Result<OwnedFd> {
+    let flags = if generic { libbpf_sys::XDP_FLAGS_SKB_MODE } else { libbpf_sys::XDP_FLAGS_DRV_MODE };
+    let options = bpf_link_create_opts {
+        sz: size_of::<bpf_link_create_opts>() as libbpf_sys::size_t,
+        flags,
+        ..bpf_link_create_opts::default()
+    };
+    // SAFETY: the options are whole and outlive the call.
+    let fd = unsafe { libbpf_sys::bpf_link_create(program, ifindex as i32, libbpf_sys::BPF_XDP, &options) };
+    match fd {
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
+
+fn refuse_if_taken(port: &Interface) -> Result<(), XdpError> {
+    // Asking needs no program, but the type wants a descriptor: any will do.
+    let Ok(stdin) = io::stdin().as_fd().try_clone_to_owned() else { return Ok(()) };
+    let Ok(there) = Xdp::new(stdin.as_fd()).query(port.index as i32, XdpFlags::NONE) else { return Ok(()) };
+    let ids = [(there.drv_prog_id, false), (there.hw_prog_id, false), (there.skb_prog_id, true)];
+    let Some(&(program_id, generic)) = ids.iter().find(|(id, _)| *id != 0) else { return Ok(()) };
+    let programs = libbpf_rs::query::ProgInfoIter::default();
+    let name = programs.into_iter().find(|info| info.id == program_id);
+    let program = name.map(|info| info.name.to_string_lossy().into_owned()).unwrap_or_default();
+    Err(XdpError::Taken { interface: port.name.clone(), program_id, program, generic })
+}
+
+/// Tells a port's steering program what to keep for Linux.
+pub struct XdpSteering {
+    control: MapHandle,
+    macs: MapHandle,
+    shared: Arc<Shared>,
+    now: Control,
+    others: Vec<[u8; 6]>,
+}
+
+impl XdpSteering {
+    fn set(&mut self, control: Control) -> io::Result<()> {
+        let written = self.control.update(&0u32.to_ne_bytes(), &control.bytes(), MapFlags::ANY);
+        written.map_err(system_error)?;
+        self.now = control;
+        Ok(())
+    }
+}
+
+impl Steering for XdpSteering {
+    fn set_macs(&mut self, macs: &[[u8; 6]]) -> io::Result<()> {
+        let (first, others) = macs.split_first().map_or(([0; 6], &[][..]), |(first, rest)| (*first, rest));
+        for mac in others {
+            self.macs.update(&mac_key(*mac).to_ne_bytes(), &[1], MapFlags::ANY).map_err(system_error)?;
+        }
+        self.set(Control { mac: mac_key(first), other_macs: others.len() as u32, ..self.now })?;
+        for gone in std::mem::replace(&mut self.others, others.to_vec()) {
+            if !others.contains(&gone) {
+                self.macs.delete(&mac_key(gone).to_ne_bytes()).map_err(system_error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
+        self.shared.set_local(addresses).map_err(system_error)
+    }
+
+    fn set_active(&mut self, active: bool) -> io::Result<()> {
+        self.set(Control { active: active.into(), ..self.now })
+    }
+}
+
+fn system_error(error: libbpf_rs::Error) -> io::Error {
+    let kind = match error.kind() {
+        ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+        ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}

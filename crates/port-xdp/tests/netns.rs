@@ -1,0 +1,496 @@
+//! AF_XDP ports between real Linux hosts in network namespaces.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bm_frame::{Burst, Depot, Freelist};
+use bm_port::{HostPort, Port, Steering};
+use bm_port_xdp::{Attach, Bind, Options, Shared, XdpDevice, XdpError, XdpPort};
+use common::{MAC_A, MAC_B, MAC_R0, MAC_R1, Net, in_net, udp4};
+
+const SLOTS: usize = 8192;
+const SECOND: Duration = Duration::from_secs(1);
+const A: [u8; 4] = [10, 0, 1, 2];
+/// Behind host b, which says nothing to packets for it.
+const B: [u8; 4] = [10, 0, 9, 9];
+/// Linux's own addresses in the router.
+const LOCAL: [&str; 4] = ["10.0.1.1", "10.0.2.1", "fd00:1::1", "fd00:2::1"];
+
+fn local() -> Vec<IpAddr> {
+    LOCAL.iter().map(|address| address.parse().unwrap()).collect()
+}
+
+/// Both ports of the router, and the worker's part of it.
+struct Router {
+    depot: Arc<Depot>,
+    frames: Freelist,
+    devices: [XdpDevice; 2],
+    ports: [Vec<XdpPort>; 2],
+    steering: [bm_port_xdp::XdpSteering; 2],
+}
+
+impl Router {
+    fn open(options: &Options) -> Self {
+        let depot = Depot::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(depot.memory()).unwrap();
+        let devices = ["r0", "r1"].map(|name| XdpDevice::attach(name, &shared, options.clone()).unwrap());
+        let steering = [0, 1].map(|i| {
+            let mut steering = devices[i].steering().unwrap();
+            steering.set_local(&local()).unwrap();
+            steering.set_active(true).unwrap();
+            steering
+        });
+        let mut frames = Freelist::new(depot.clone(), 512);
+        let mut ports = [0, 1].map(|i: usize| {
+            let queues = 0..devices[i].queues();
+            queues.map(|queue| devices[i].queue(queue).unwrap()).collect::<Vec<_>>()
+        });
+        // Frames come only once the driver has free ones.
+        ports.iter_mut().flatten().for_each(|port| port.tend(&mut frames));
+        Self { depot, frames, devices, ports, steering }
+    }
+
+    /// Moves frames for `time` or until `enough` have moved: r0 to r1 and r1 to r0, addressed to the host there.
+    fn forward(&mut self, time: Duration, enough: usize, until: impl Fn() -> bool) -> [usize; 2] {
+        let begin = Instant::now();
+        let mut moved = [0; 2];
+        let mut burst = Burst::new();
+        while begin.elapsed() < time && moved[0] + moved[1] < enough && !until() {
+            for from in [0, 1] {
+                for queue in 0..self.ports[from].len() {
+                    self.ports[from][queue].receive(&mut burst, &mut self.frames);
+                    for frame in burst.places_mut().iter_mut().flatten() {
+                        let (to, own) = [(MAC_B, MAC_R1), (MAC_A, MAC_R0)][from];
+                        frame.data_mut()[..6].copy_from_slice(&to);
+                        frame.data_mut()[6..12].copy_from_slice(&own);
+                    }
+                    moved[from] += burst.len();
+                    let to = &mut self.ports[1 - from][queue];
+                    while !burst.is_empty() {
+                        to.transmit(&mut burst, &mut self.frames);
+                    }
+                    to.tend(&mut self.frames);
+                }
+            }
+        }
+        moved
+    }
+
+    /// Closes all and says how many frames are not free.
+    fn close(mut self) -> usize {
+        for port in self.ports.iter_mut().flatten() {
+            port.close(&mut self.frames);
+            assert_eq!(port.in_kernel(), 0);
+        }
+        drop(self.frames);
+        SLOTS - self.depot.available()
+    }
+}
+
+fn is_udp_to(port: u16) -> impl Fn(&[u8]) -> bool {
+    move |frame| frame.len() >= 42 && frame[23] == 17 && frame[36..38] == port.to_be_bytes()
+}
+
+fn forwards_byte_by_byte(options: Options, net: &Net, generic: bool) {
+    let mut router = Router::open(&options);
+    assert!(router.devices.iter().all(|device| device.is_generic() == generic));
+    let (a, b) = (net.wire("a", "a0"), net.wire("b", "b0"));
+    for length in (60..=1514).step_by(5) {
+        let sent = udp4(MAC_R0, A, B, (1000, 2000), length);
+        a.send(&sent);
+        assert_eq!(router.forward(SECOND, 1, || false), [1, 0], "length {length}");
+        let mut expected = sent.clone();
+        expected[..6].copy_from_slice(&MAC_B);
+        expected[6..12].copy_from_slice(&MAC_R1);
+        let received = b.receive(SECOND, is_udp_to(2000));
+        assert_eq!(received.as_deref(), Some(&*expected), "length {length}");
+    }
+    assert_eq!(router.devices[0].counters().unwrap().steered, 291);
+    assert_eq!(router.close(), 0);
+}
+
+#[test]
+fn forwards_every_length_byte_by_byte() {
+    in_net("fwd", 1, |net| forwards_byte_by_byte(Options::default(), net, false));
+}
+
+#[test]
+fn forwards_in_generic_mode() {
+    let options = Options { attach: Attach::Generic, ..Options::default() };
+    in_net("gen", 1, |net| forwards_byte_by_byte(options, net, true));
+}
+
+#[test]
+fn linux_answers_for_itself_meanwhile() {
+    in_net("ping", 1, |net| {
+        let router = Router::open(&Options::default());
+        for address in LOCAL.iter().filter(|address| address.contains("1.1") || address.contains("1::1")) {
+            assert!(net.succeeds("a", &format!("ping -c 2 -i 0.1 -W 1 {address}")), "{address}");
+        }
+        assert!(net.succeeds("b", "ping -c 1 -W 1 10.0.1.1"), "the router's other address");
+        let counters = router.devices[0].counters().unwrap();
+        assert!(counters.local >= 4 && counters.group > 0, "{counters:?}");
+        assert_eq!(router.close(), 0);
+    });
+}
+
+#[test]
+fn without_a_worker_linux_forwards() {
+    in_net("pass", 1, |net| {
+        net.settle();
+        let ping =
+            || net.succeeds("a", "ping -c 1 -W 1 10.0.2.2") && net.succeeds("a", "ping -c 1 -W 1 fd00:2::2");
+        let depot = Depot::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(depot.memory()).unwrap();
+        let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
+        assert!(ping(), "steering off");
+        let mut steering = device.steering().unwrap();
+        steering.set_local(&local()).unwrap();
+        steering.set_active(true).unwrap();
+        assert!(ping(), "no socket");
+        let mut frames = Freelist::new(depot.clone(), 512);
+        let mut port = device.queue(0).unwrap();
+        port.tend(&mut frames);
+        assert!(!ping(), "the worker has it now");
+        steering.set_active(false).unwrap();
+        assert!(ping(), "steering off again");
+        steering.set_active(true).unwrap();
+        port.close(&mut frames);
+        assert!(ping(), "socket closed");
+        let counters = device.counters().unwrap();
+        assert!(counters.inactive > 0 && counters.no_worker > 0 && counters.steered > 0, "{counters:?}");
+        drop((device, frames));
+        assert!(ping(), "program gone");
+        assert_eq!(depot.available(), SLOTS);
+    });
+}
+
+/// Echoes one TCP connection and one UDP packet, then ends.
+fn echo(net: &Net, address: &'static str) {
+    let (tcp, udp) =
+        net.inside("b", move || (TcpListener::bind(address).unwrap(), UdpSocket::bind(address).unwrap()));
+    std::thread::spawn(move || {
+        let (mut stream, _) = tcp.accept().unwrap();
+        let mut buffer = vec![0; 65_536];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            stream.write_all(&buffer[..count]).unwrap();
+        }
+        let (length, from) = udp.recv_from(&mut buffer).unwrap();
+        udp.send_to(&buffer[..length], from).unwrap();
+    });
+}
+
+/// Sends `bytes` and gets them back, by TCP and then some by UDP.
+fn is_echoed(from: &str, to: &str, bytes: &[u8]) -> bool {
+    let mut stream = TcpStream::connect(to).unwrap();
+    let mut reader = stream.try_clone().unwrap();
+    let length = bytes.len();
+    let back = std::thread::spawn(move || {
+        let mut back = vec![0; length];
+        reader.read_exact(&mut back).map(|()| back)
+    });
+    stream.write_all(bytes).unwrap();
+    if back.join().unwrap().unwrap() != bytes {
+        return false;
+    }
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let udp = UdpSocket::bind((from, 0)).unwrap();
+    udp.set_read_timeout(Some(SECOND)).unwrap();
+    udp.send_to(&bytes[..1000], to).unwrap();
+    let mut buffer = [0; 1500];
+    udp.recv(&mut buffer).is_ok_and(|length| buffer[..length] == bytes[..1000])
+}
+
+/// TCP and UDP between hosts whose veths leave checksums and segments to a card that is not there.
+#[test]
+fn tcp_and_udp_work_with_offloads_on() {
+    in_net("offl", 1, |net| {
+        net.settle();
+        let mut router = Router::open(&Options::default());
+        assert!(router.devices[0].completes_checksums());
+        for part in ["a", "b"] {
+            assert!(net.succeeds(part, &format!("ethtool -K {part}0 tx on tso on gro on")));
+        }
+        for (from, to) in [("10.0.1.2", "10.0.2.2:7"), ("fd00:1::2", "[fd00:2::2]:7")] {
+            echo(net, to);
+            let bytes: Vec<u8> =
+                (0..4_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let done = Arc::new(AtomicBool::new(false));
+            let (namespace, flag) = (net.of("a"), done.clone());
+            let client = std::thread::spawn(move || {
+                common::enter(&namespace);
+                let echoed = is_echoed(from, to, &bytes);
+                flag.store(true, Ordering::Relaxed);
+                echoed
+            });
+            router.forward(10 * SECOND, usize::MAX, || done.load(Ordering::Relaxed) || client.is_finished());
+            assert!(client.join().unwrap(), "{from} to {to}");
+        }
+        assert_eq!(router.close(), 0);
+    });
+}
+
+#[test]
+fn each_queue_has_its_own_port() {
+    in_net("queues", 2, |net| {
+        let mut router = Router::open(&Options::default());
+        assert_eq!(router.ports.each_ref().map(Vec::len), [2, 2]);
+        let (a, b) = (net.wire("a", "a0"), net.wire("b", "b0"));
+        let mut by_queue = [0; 2];
+        for flow in 0..100 {
+            a.send(&udp4(MAC_R0, A, B, (3000 + flow, 2000), 100));
+            let mut burst = Burst::new();
+            let begin = Instant::now();
+            while burst.is_empty() && begin.elapsed() < SECOND {
+                for queue in 0..2 {
+                    router.ports[0][queue].receive(&mut burst, &mut router.frames);
+                    by_queue[queue] += burst.len();
+                    router.ports[1][queue].transmit(&mut burst, &mut router.frames);
+                    if !burst.is_empty() || by_queue.iter().sum::<usize>() > usize::from(flow) {
+                        break;
+                    }
+                }
+                if by_queue.iter().sum::<usize>() > usize::from(flow) {
+                    break;
+                }
+            }
+            assert!(b.receive(SECOND, is_udp_to(2000)).is_some(), "flow {flow}");
+        }
+        assert!(by_queue.iter().all(|&count| count > 10), "flows spread: {by_queue:?}");
+        assert_eq!(router.close(), 0);
+    });
+}
+
+fn is_delivered(attach: Attach) {
+    let depot = Depot::new(SLOTS, 2048).unwrap();
+    let shared = Shared::new(depot.memory()).unwrap();
+    let device = XdpDevice::attach("r0", &shared, Options { attach, ..Options::default() }).unwrap();
+    let mut steering = device.steering().unwrap();
+    steering.set_active(true).unwrap();
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut port = device.queue(0).unwrap();
+    port.tend(&mut frames);
+    let mut host = device.host().unwrap();
+    let socket = UdpSocket::bind("10.0.1.1:9").unwrap();
+    socket.set_read_timeout(Some(SECOND)).unwrap();
+    // The router's address is not among the local ones here: so that steering would take the frame again.
+    for length in [60, 42 + 1200, 1514] {
+        let frame = udp4(MAC_R0, A, [10, 0, 1, 1], (1000, 9), length);
+        host.deliver(&frame).unwrap();
+        let mut buffer = [0; 2000];
+        let (got, from) = socket.recv_from(&mut buffer).expect("it came up");
+        assert_eq!((&buffer[..got], from.to_string().as_str()), (&frame[42..], "10.0.1.2:1000"));
+    }
+    let begin = Instant::now();
+    let frame = udp4(MAC_R0, A, [10, 0, 1, 1], (1000, 10), 100);
+    (0..1000).for_each(|_| host.deliver(&frame).unwrap());
+    println!("{attach:?}: one delivery takes {:?}", begin.elapsed() / 1000);
+    let mut burst = Burst::new();
+    port.receive(&mut burst, &mut frames);
+    assert!(burst.is_empty(), "what is delivered does not come back");
+    assert_eq!(host.deliver(&[0; 4000]).unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
+    assert!(host.deliver(&[0; 13]).is_err());
+    port.close(&mut frames);
+}
+
+#[test]
+fn linux_gets_what_is_handed_back() {
+    in_net("host", 1, |_| is_delivered(Attach::Native));
+}
+
+#[test]
+fn linux_gets_what_is_handed_back_in_generic_mode() {
+    in_net("hostgen", 1, |_| is_delivered(Attach::Generic));
+}
+
+/// Frames in the fill ring, received and not taken, sent and not reported: all are there after the close.
+#[test]
+fn closing_loses_no_frame() {
+    in_net("close", 1, |net| {
+        let mut router = Router::open(&Options::default());
+        assert_eq!(router.ports[0][0].in_kernel(), 2048);
+        let a = net.wire("a", "a0");
+        for _ in 0..200 {
+            a.send(&udp4(MAC_R0, A, B, (1000, 2000), 500));
+        }
+        router.forward(SECOND, 64, || false);
+        net.ip("r", "link set r1 down");
+        let mut burst = Burst::new();
+        for _ in 0..10 {
+            let mut frame = router.frames.allocate().unwrap();
+            frame.copy_from(&udp4(MAC_B, A, B, (1000, 2000), 500)).unwrap();
+            burst.push(frame).unwrap();
+        }
+        router.ports[1][0].transmit(&mut burst, &mut router.frames);
+        assert!(router.ports[1][0].in_kernel() >= 2048 + 10, "they cannot leave");
+        assert_eq!(router.close(), 0);
+    });
+}
+
+#[test]
+fn a_port_opens_again_after_it_closed() {
+    in_net("again", 1, |net| {
+        for _ in 0..3 {
+            let mut router = Router::open(&Options::default());
+            let (a, b) = (net.wire("a", "a0"), net.wire("b", "b0"));
+            a.send(&udp4(MAC_R0, A, B, (1000, 2000), 100));
+            assert_eq!(router.forward(SECOND, 1, || false)[0], 1);
+            assert!(b.receive(SECOND, is_udp_to(2000)).is_some());
+            assert_eq!(router.close(), 0);
+        }
+    });
+}
+
+#[test]
+fn lost_frames_are_counted_by_the_device() {
+    in_net("lost", 1, |net| {
+        let options = Options { ring: 64, ready: 64, ..Options::default() };
+        let mut router = Router::open(&options);
+        let a = net.wire("a", "a0");
+        for _ in 0..100 {
+            a.send(&udp4(MAC_R0, A, B, (1000, 2000), 100));
+        }
+        std::thread::sleep(SECOND / 10);
+        let counters = router.ports[0][0].device_counters();
+        assert_eq!((counters.receive_no_frame, counters.receive_other), (36, 0));
+        router.forward(SECOND, 64, || false);
+        // Larger than a slot holds, though the sender's MTU allows it.
+        net.ip("a", "link set a0 mtu 2000");
+        net.ip("r", "link set r0 mtu 2000");
+        a.send(&udp4(MAC_R0, A, B, (1000, 2000), 1537));
+        std::thread::sleep(SECOND / 10);
+        let counters = router.ports[0][0].device_counters();
+        assert_eq!((counters.receive_no_frame, counters.receive_other), (36, 1));
+        assert_eq!(router.close(), 0);
+    });
+}
+
+#[test]
+fn errors_say_what_to_mend() {
+    in_net("errors", 1, |net| {
+        let depot = Depot::new(256, 2048).unwrap();
+        let shared = Shared::new(depot.memory()).unwrap();
+        let attach = |name: &str, options: Options| XdpDevice::attach(name, &shared, options);
+        let error = |result: Result<XdpDevice, XdpError>| result.map(|_| ()).unwrap_err().to_string();
+        assert_eq!(error(attach("r7", Options::default())), "no interface is called \"r7\" here");
+        assert_eq!(
+            error(attach("a-name-that-is-too-long", Options::default())),
+            "no interface is called \"a-name-that-is-too-long\" here"
+        );
+        let first = attach("r0", Options::default()).unwrap();
+        let taken = error(attach("r0", Options::default()));
+        assert!(
+            taken.starts_with("r0 has an XDP program already: id ") && taken.contains("\"steer\""),
+            "{taken}"
+        );
+        assert!(taken.ends_with("ip link set dev r0 xdp off"), "{taken}");
+        let none = first.queue(1).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(none, "r0 has no queue 1: it has 1, counted from 0");
+        let port = first.queue(0).unwrap();
+        assert!(!port.is_zero_copy());
+        let busy = first.queue(0).map(|_| ()).unwrap_err().to_string();
+        assert!(busy.contains("another AF_XDP socket has the queue"), "{busy}");
+        drop((port, first));
+        let zero_copy = Options { bind: Bind::ZeroCopy, ..Options::default() };
+        let refused = attach("r0", zero_copy).unwrap().queue(0).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.starts_with("AF_XDP socket of r0, queue 0: bind: "), "{refused}");
+        net.ip("r", "link set r1 mtu 2000");
+        assert_eq!(
+            error(attach("r1", Options::default())),
+            "r1 has an MTU of 2000, and a slot of 2048 bytes holds 1514: set the slot size to 4096, or lower \
+             the MTU with: ip link set dev r1 mtu 1514"
+        );
+        let large = Shared::new(Depot::new(256, 4096).unwrap().memory()).unwrap();
+        assert!(XdpDevice::attach("r1", &large, Options::default()).is_ok());
+    });
+}
+
+/// What is taken and what is left to Linux, kind by kind.
+#[test]
+fn steers_what_the_fast_path_wants() {
+    in_net("steer", 1, |net| {
+        let mut router = Router::open(&Options { tagged: true, ..Options::default() });
+        let quiet = ["a", "r"];
+        assert!(quiet.iter().all(|part| net.succeeds(part, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1")));
+        std::thread::sleep(SECOND / 10);
+        let a = net.wire("a", "a0");
+        let plain = udp4(MAC_R0, A, B, (1000, 2000), 100);
+        let changed = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut frame = plain.clone();
+            change(&mut frame);
+            frame
+        };
+        let v6 = |destination: [u8; 16], next: u8, first: u8| {
+            let mut frame = changed(&|frame| frame[12..14].copy_from_slice(&[0x86, 0xdd]));
+            frame[14..22].copy_from_slice(&[0x60, 0, 0, 0, 0, 46, next, 64]);
+            frame[38..54].copy_from_slice(&destination);
+            frame[54] = first;
+            frame
+        };
+        let far = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let own = [0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let with = |at: usize, byte: u8, mut address: [u8; 16]| {
+            address[at] = byte;
+            address
+        };
+        let tagged = changed(&|frame| drop(frame.splice(12..12, [0x81, 0, 0, 5])));
+        let twice = changed(&|frame| drop(frame.splice(12..12, [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6])));
+        let cases = [
+            ("steered", plain.clone()),
+            ("steered", changed(&|frame| frame[14] = 0x41)),
+            ("steered", changed(&|frame| frame[24] ^= 1)),
+            ("steered", changed(&|frame| frame.truncate(20))),
+            ("steered", v6(far, 17, 0)),
+            ("steered", v6(far, 58, 128)),
+            ("steered", tagged.clone()),
+            ("steered", twice),
+            ("other_mac", changed(&|frame| frame[5] = 9)),
+            ("group", changed(&|frame| frame[..6].copy_from_slice(&[0xff; 6]))),
+            ("group", changed(&|frame| frame[30..34].copy_from_slice(&[224, 0, 0, 5]))),
+            ("group", changed(&|frame| frame[30..34].copy_from_slice(&[255; 4]))),
+            ("group", v6(with(0, 0xff, far), 17, 0)),
+            ("local", changed(&|frame| frame[30..34].copy_from_slice(&[10, 0, 2, 1]))),
+            ("local", v6(own, 17, 0)),
+            ("local", v6(with(1, 0x80, with(0, 0xfe, far)), 17, 0)),
+            ("neighbor", v6(far, 58, 135)),
+            ("other_type", changed(&|frame| frame[12..14].copy_from_slice(&[8, 6]))),
+            ("other_type", changed(&|frame| frame[12..14].copy_from_slice(&[0x88, 0x47]))),
+        ];
+        let mut burst = Burst::new();
+        for (kind, frame) in &cases {
+            let before = router.devices[0].counters().unwrap();
+            a.send(frame);
+            let steered = router.forward(SECOND / 20, 1, || false)[0] == 1;
+            let after = router.devices[0].counters().unwrap();
+            let moved = [
+                ("steered", after.steered - before.steered),
+                ("other_mac", after.other_mac - before.other_mac),
+                ("group", after.group - before.group),
+                ("local", after.local - before.local),
+                ("neighbor", after.neighbor - before.neighbor),
+                ("other_type", after.other_type - before.other_type),
+            ];
+            let seen: Vec<_> = moved.iter().filter(|(_, count)| *count > 0).map(|(kind, _)| *kind).collect();
+            assert_eq!((seen, steered), (vec![*kind], *kind == "steered"), "{frame:02x?}");
+        }
+        // Another MAC of ours, and then no longer.
+        for (macs, taken) in [(&[MAC_R0, [2, 0, 0, 0, 1, 9]][..], 1), (&[MAC_R0][..], 0)] {
+            router.steering[0].set_macs(macs).unwrap();
+            a.send(&changed(&|frame| frame[5] = 9));
+            assert_eq!(router.forward(SECOND / 20, 1, || false)[0], taken);
+        }
+        // A local address that is one no longer.
+        router.steering[1].set_local(&["10.0.9.2".parse().unwrap()]).unwrap();
+        for (last, taken) in [(1, 1), (2, 0)] {
+            a.send(&changed(&|frame| frame[33] = last));
+            assert_eq!(router.forward(SECOND / 20, 1, || false)[0], taken, "10.0.9.{last}");
+        }
+        burst.free_all(&mut router.frames);
+        assert_eq!(router.close(), 0);
+    });
+}
