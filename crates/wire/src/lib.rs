@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arp;
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
@@ -27,6 +28,7 @@ pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod malformed;
+pub mod ndp;
 pub mod prefix;
 pub mod tcp;
 pub mod udp;
@@ -65,3 +67,8 @@ pub mod protocol {
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
 }
+
+/// Compiles the example of the README, so that it stays true.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
