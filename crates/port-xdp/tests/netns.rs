@@ -1,5 +1,7 @@
 //! AF_XDP ports between real Linux hosts in network namespaces.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::io::{Read, Write};

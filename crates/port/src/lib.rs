@@ -101,3 +101,21 @@ pub trait Steering: Send {
     /// What the system said; the port goes on with what it had.
     fn set_active(&mut self, active: bool) -> io::Result<()>;
 }
+
+/// For ports of which Linux keeps nothing: all frames come to us, and go to Linux through a [`HostPort`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSteering;
+
+impl Steering for NoSteering {
+    fn set_macs(&mut self, _macs: &[[u8; 6]]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_local(&mut self, _addresses: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_active(&mut self, _active: bool) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! A TAP interface: made, given MAC and MTU, set up; and its descriptors.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use crate::error::TapError;
+
+const DEVICE: &str = "/dev/net/tun";
+
+/// A request about one interface. The name may be a pattern (`bm%d`) until the kernel has chosen.
+pub(crate) struct Interface {
+    request: libc::ifreq,
+    /// Any socket can ask.
+    socket: OwnedFd,
+}
+
+// SAFETY: the request may hold a pointer by its type, and never does: no request below uses one.
+unsafe impl Send for Interface {}
+
+impl Interface {
+    pub(crate) fn new(name: &str) -> Result<Self, TapError> {
+        // SAFETY: an `ifreq` of zeroes is valid: numbers, bytes and null pointers.
+        let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+        if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains(['/', '\0', ' ']) {
+            return Err(TapError::Name { name: name.into() });
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            return Err(TapError::System { name: name.into(), step: "query socket", error });
+        }
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        Ok(Self { request, socket: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let name = self.request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0);
+        String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned()
+    }
+
+    /// Opens one queue, and makes the interface if it is not there.
+    pub(crate) fn open_queue(&mut self) -> Result<File, TapError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(DEVICE).map_err(|error| match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => TapError::Permission { name: self.name(), error },
+            _ => TapError::NoDriver { error },
+        })?;
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI;
+        let made = match self.set_flags(&file, flags | libc::IFF_MULTI_QUEUE) {
+            // It may be there already, with one queue only.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.set_flags(&file, flags),
+            made => made,
+        };
+        made.map(|()| file).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => TapError::Permission { name: self.name(), error },
+            Some(libc::EBUSY | libc::EINVAL | libc::EEXIST) => TapError::Taken { name: self.name(), error },
+            _ => TapError::System { name: self.name(), step: "open a queue", error },
+        })
+    }
+
+    fn set_flags(&mut self, file: &File, flags: libc::c_int) -> io::Result<()> {
+        self.request.ifr_ifru.ifru_flags = flags as libc::c_short;
+        // SAFETY: the request reads and writes one `ifreq`, which outlives the call.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut self.request) })
+    }
+
+    pub(crate) fn mac(&self) -> Result<[u8; 6], TapError> {
+        // SAFETY: the kernel has written this field of the union.
+        let address = unsafe { self.ask(libc::SIOCGIFHWADDR, "its MAC")?.ifr_ifru.ifru_hwaddr };
+        Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
+    }
+
+    pub(crate) fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), TapError> {
+        let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
+        for (to, from) in address.sa_data.iter_mut().zip(mac) {
+            *to = from as libc::c_char;
+        }
+        self.request.ifr_ifru.ifru_hwaddr = address;
+        self.ask(libc::SIOCSIFHWADDR, "set its MAC").map(drop)
+    }
+
+    pub(crate) fn mtu(&self) -> Result<usize, TapError> {
+        // SAFETY: the kernel has written this field of the union.
+        Ok(unsafe { self.ask(libc::SIOCGIFMTU, "its MTU")?.ifr_ifru.ifru_mtu } as usize)
+    }
+
+    pub(crate) fn set_mtu(&mut self, mtu: usize) -> Result<(), TapError> {
+        self.request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
+        self.ask(libc::SIOCSIFMTU, "set its MTU").map(drop)
+    }
+
+    pub(crate) fn index(&self) -> Result<u32, TapError> {
+        // SAFETY: the kernel has written this field of the union.
+        Ok(unsafe { self.ask(libc::SIOCGIFINDEX, "its index")?.ifr_ifru.ifru_ifindex } as u32)
+    }
+
+    pub(crate) fn set_up(&mut self) -> Result<(), TapError> {
+        // SAFETY: the kernel has written this field of the union.
+        let flags = unsafe { self.ask(libc::SIOCGIFFLAGS, "its flags")?.ifr_ifru.ifru_flags };
+        self.request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+        self.ask(libc::SIOCSIFFLAGS, "set it up").map(drop)
+    }
+
+    fn ask(&self, code: libc::c_ulong, step: &'static str) -> Result<libc::ifreq, TapError> {
+        let mut request = self.request;
+        // SAFETY: these codes read and write one `ifreq`, which outlives the call.
+        let done = check(unsafe { libc::ioctl(self.socket.as_raw_fd(), code as _, &mut request) });
+        done.map(|()| request).map_err(|error| TapError::System { name: self.name(), step, error })
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

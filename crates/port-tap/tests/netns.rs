@@ -1,0 +1,210 @@
+//! TAP ports and twins against Linux, in a network namespace.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bm_frame::{Burst, Depot, Freelist};
+use bm_port::{HostPort, Port};
+use bm_port_tap::{TapDevice, TapError, Twin};
+use bm_wire::checksum::Pseudo;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MAC: [u8; 6] = [2, 0, 0, 0, 3, 1];
+/// 10.0.3.2:2000 > 10.0.3.1:1000, UDP without checksum, payload "hi".
+const TO_LINUX: [u8; 44] = [
+    2, 0, 0, 0, 3, 1, 2, 0, 0, 0, 3, 2, 8, 0, 0x45, 0, 0, 30, 0, 1, 0x40, 0, 64, 17, 0x20, 0xcc, 10, 0, 3, 2,
+    10, 0, 3, 1, 0x07, 0xd0, 0x03, 0xe8, 0, 10, 0, 0, b'h', b'i',
+];
+
+/// Takes the namespace away also when the test fails.
+struct Namespace(String);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _gone = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+/// Runs `test` in a thread of its own in a fresh namespace.
+fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 || !std::path::Path::new("/dev/net/tun").exists() {
+        eprintln!("skipped: {name} needs root and /dev/net/tun");
+        return;
+    }
+    let namespace = Namespace(format!("bm-ports-tap-{name}"));
+    let _left_over = Command::new("ip").args(["netns", "del", &namespace.0]).output();
+    ip(&format!("netns add {}", namespace.0));
+    let path = format!("/run/netns/{}", namespace.0);
+    let done = std::thread::spawn(move || {
+        let file = File::open(path).unwrap();
+        // SAFETY: a descriptor of a namespace; only the calling thread changes.
+        assert_eq!(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+        test();
+    });
+    if let Err(panic) = done.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `ip` in the namespace of the thread, as a child has it too.
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The first UDP packet to port 2000 that Linux sends.
+fn first_udp(mut next: impl FnMut() -> Option<Vec<u8>>) -> Vec<u8> {
+    let begin = Instant::now();
+    while begin.elapsed() < SECOND {
+        match next() {
+            Some(frame) if frame.len() > 42 && frame[23] == 17 && frame[36..38] == [0x07, 0xd0] => {
+                return frame;
+            }
+            _ => {}
+        }
+    }
+    panic!("Linux sent no UDP packet");
+}
+
+/// Whether the UDP checksum is there and right: Linux leaves it to a card where it may.
+fn has_right_checksum(frame: &[u8]) -> bool {
+    let pseudo = Pseudo::V4 { source: 0x0a00_0301, destination: 0x0a00_0302 };
+    frame[40..42] != [0, 0] && pseudo.checksum(17, &frame[34..]) == 0
+}
+
+#[test]
+fn a_port_carries_frames_both_ways() {
+    in_namespace("port", || {
+        let mut device = TapDevice::open("bm%d").unwrap();
+        assert_eq!(device.name(), "bm0");
+        ip("link set bm0 address 02:00:00:00:03:01");
+        ip("addr add 10.0.3.1/24 dev bm0");
+        ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev bm0");
+        assert_eq!((device.mac().unwrap(), device.mtu().unwrap()), (MAC, 1500));
+        let depot = Depot::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(depot.clone(), 128);
+        let mut port = device.queue(depot.memory().room()).unwrap();
+        let socket = UdpSocket::bind("10.0.3.1:1000").unwrap();
+        socket.set_read_timeout(Some(SECOND)).unwrap();
+        let mut burst = Burst::new();
+        burst.push(frames.allocate_with(&TO_LINUX).unwrap()).unwrap();
+        burst.push(frames.allocate_with(&TO_LINUX[..10]).unwrap()).unwrap();
+        port.transmit(&mut burst, &mut frames);
+        assert!(burst.is_empty());
+        assert_eq!(port.device_counters().transmit_invalid, 1, "the short one");
+        let mut buffer = [0; 100];
+        assert_eq!(socket.recv(&mut buffer).unwrap(), 2);
+        socket.send_to(b"hello", "10.0.3.2:2000").unwrap();
+        let frame = first_udp(|| {
+            port.receive(&mut burst, &mut frames);
+            let all: Vec<_> = burst.places().iter().flatten().map(|frame| frame.data().to_vec()).collect();
+            burst.free_all(&mut frames);
+            all.into_iter().find(|frame| frame.ends_with(b"hello"))
+        });
+        assert_eq!(frame[..14], [2, 0, 0, 0, 3, 2, 2, 0, 0, 0, 3, 1, 8, 0]);
+        assert!(has_right_checksum(&frame));
+        drop((port, device, frames));
+        assert_eq!(depot.available(), 512);
+        assert!(!Command::new("ip").args(["link", "show", "bm0"]).output().unwrap().status.success());
+    });
+}
+
+#[test]
+fn a_frame_larger_than_a_slot_is_counted() {
+    in_namespace("large", || {
+        let mut device = TapDevice::open("bm0").unwrap();
+        ip("addr add 10.0.3.1/24 dev bm0");
+        ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev bm0");
+        let depot = Depot::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(depot.clone(), 128);
+        let mut port = device.queue(depot.memory().room()).unwrap();
+        ip("link set bm0 mtu 4000");
+        let socket = UdpSocket::bind("10.0.3.1:1000").unwrap();
+        // 42 bytes of headers: 1536 in all, which just fits, and one more.
+        socket.send_to(&[7; 1494], "10.0.3.2:2000").unwrap();
+        socket.send_to(&[7; 1495], "10.0.3.2:2000").unwrap();
+        let mut burst = Burst::new();
+        port.receive(&mut burst, &mut frames);
+        let lengths: Vec<_> = burst.places().iter().flatten().map(|frame| frame.len()).collect();
+        assert!(lengths.contains(&1536) && !lengths.contains(&1537), "{lengths:?}");
+        assert_eq!(port.device_counters().receive_other, 1);
+        burst.free_all(&mut frames);
+        let Err(error) = device.queue(depot.memory().room()) else { panic!("an MTU of 4000 does not fit") };
+        assert_eq!(
+            error.to_string(),
+            "bm0 has an MTU of 4000, and a slot holds 1514: use larger slots, or lower it with: \
+             ip link set dev bm0 mtu 1514"
+        );
+    });
+}
+
+#[test]
+fn flows_spread_over_queues() {
+    in_namespace("queues", || {
+        let mut device = TapDevice::open("bm0").unwrap();
+        ip("addr add 10.0.3.1/24 dev bm0");
+        ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev bm0");
+        let depot = Depot::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(depot.clone(), 128);
+        let mut ports = [0, 1].map(|_| device.queue(depot.memory().room()).unwrap());
+        for _ in 0..100 {
+            UdpSocket::bind("10.0.3.1:0").unwrap().send_to(b"hello", "10.0.3.2:2000").unwrap();
+        }
+        let counts = ports.each_mut().map(|port| {
+            let mut burst = Burst::new();
+            port.receive(&mut burst, &mut frames);
+            let udp = |frame: &&bm_frame::Frame| frame.data().ends_with(b"hello");
+            let count = burst.places().iter().flatten().filter(udp).count();
+            burst.free_all(&mut frames);
+            count
+        });
+        assert!(counts.iter().all(|&count| count > 10) && counts[0] + counts[1] == 100, "{counts:?}");
+    });
+}
+
+#[test]
+fn a_twin_stands_for_its_port() {
+    in_namespace("twin", || {
+        let mut twin = Twin::new("twin0", MAC, 1400).unwrap();
+        ip("addr add 10.0.3.1/24 dev twin0");
+        ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev twin0");
+        let link = Command::new("ip").args(["link", "show", "twin0"]).output().unwrap();
+        let link = String::from_utf8_lossy(&link.stdout).into_owned();
+        assert!(
+            link.contains("mtu 1400") && link.contains("02:00:00:00:03:01") && link.contains("UP"),
+            "{link}"
+        );
+        let socket = UdpSocket::bind("10.0.3.1:1000").unwrap();
+        socket.set_read_timeout(Some(SECOND)).unwrap();
+        twin.deliver(&TO_LINUX).unwrap();
+        let mut buffer = [0; 100];
+        assert_eq!(socket.recv_from(&mut buffer).unwrap(), (2, "10.0.3.2:2000".parse().unwrap()));
+        socket.send_to(b"hello", "10.0.3.2:2000").unwrap();
+        let mut room = [0; 1500];
+        let frame = first_udp(|| twin.collect(&mut room).unwrap().map(<[u8]>::to_vec));
+        assert!(frame.ends_with(b"hello") && has_right_checksum(&frame));
+        assert!(twin.deliver(&[0; 5]).is_err());
+    });
+}
+
+#[test]
+fn errors_say_what_to_mend() {
+    in_namespace("errors", || {
+        let error = |name: &str| TapDevice::open(name).map(drop).unwrap_err();
+        assert!(matches!(error("a-name-that-is-too-long"), TapError::Name { .. }));
+        assert!(matches!(error(""), TapError::Name { .. }));
+        ip("link add veth0 type veth peer name veth1");
+        let taken = error("veth0").to_string();
+        assert!(taken.starts_with("TAP interface veth0: ") && taken.contains("the name is taken"), "{taken}");
+        // One that somebody made to stay, with one queue, can be opened, and then not again.
+        ip("tuntap add dev stays mode tap");
+        let _first = TapDevice::open("stays").unwrap();
+        assert!(matches!(error("stays"), TapError::Taken { .. }));
+    });
+}
