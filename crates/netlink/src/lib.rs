@@ -5,15 +5,16 @@
 //!        ── dumps ───►   "          "       fresh Mirror ─► differences ─► the same stream
 //! ```
 //!
-//! A driver subscribes, dumps, applies events, and mends itself when the kernel says
+//! [`Watch`] is the driver: it subscribes, dumps, applies events, and mends itself when the kernel says
 //! that messages were lost. [`Mirror`] is pure: messages in, changes out, no socket and no clock, so its
-//! rules are tested without a kernel. Batches go the other way and write many objects at once.
+//! rules are tested without a kernel. [`Batch`] goes the other way and writes many objects at once.
 //!
 //! Absent on purpose: any forwarding table. Whoever turns routes into one lives above, reads the mirror
 //! and never sees a netlink byte.
 
 pub mod address;
 pub mod attribute;
+pub mod batch;
 pub mod error;
 pub mod family;
 pub mod hop;
@@ -25,20 +26,24 @@ pub mod netconf;
 pub mod next_hop;
 pub mod route;
 pub mod rule;
+pub mod socket;
 pub mod sysctl;
+pub mod watch;
 
 mod hash;
 
 pub use address::Address;
+pub use batch::{Batch, Outcome, Refusal};
 pub use error::{Error, Malformed};
 pub use family::{Family, Ip};
 pub use hop::{Hop, HopFlags, Via};
 pub use link::{Kind, Link};
 pub use message::Message;
-pub use mirror::{BodyId, Change, Mirror, Paths, Routes, Table};
+pub use mirror::{BodyId, Change, Difference, Findings, Item, Mirror, Paths, Routes, Table};
 pub use neighbour::Neighbour;
 pub use netconf::Netconf;
 pub use next_hop::{NextHop, Object};
 pub use route::{RouteBody, RouteEvent, RouteKind, RouteMessage};
 pub use rule::Rule;
 pub use sysctl::Sysctls;
+pub use watch::{Audit, Options, Statistics, Watch};

@@ -110,6 +110,16 @@ impl Neighbour {
     }
 }
 
+/// Appends the part behind the netlink header of a request to set a neighbour for good.
+pub(crate) fn write_permanent(ifindex: u32, address: &IpAddr, mac: [u8; 6], message: &mut Vec<u8>) {
+    message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
+    message.extend_from_slice(&ifindex.to_ne_bytes());
+    message.extend_from_slice(&state::PERMANENT.to_ne_bytes());
+    message.extend_from_slice(&[0, 0]);
+    attribute::put_address(message, nda::DST, address);
+    attribute::put(message, nda::LLADDR, &mac);
+}
+
 impl fmt::Display for Neighbour {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} dev {}", self.address, self.ifindex)?;

@@ -141,6 +141,20 @@ impl Mirror {
         adopt_routes(&mut self.ipv6, &fresh.ipv6, &mut self.changes, findings);
     }
 
+    /// Takes the routes of a family out, to list them anew.
+    pub(crate) fn take_routes(&mut self, six: bool) -> (Routes<u32>, Routes<u128>) {
+        match six {
+            false => (std::mem::take(&mut self.ipv4), Routes::default()),
+            true => (Routes::default(), std::mem::take(&mut self.ipv6)),
+        }
+    }
+
+    /// Takes over what an earlier listing saw of prefixes that a later one did not.
+    pub(crate) fn fill_routes(&mut self, (four, six): (Routes<u32>, Routes<u128>)) {
+        fill(&mut self.ipv4, &four, &mut self.changes);
+        fill(&mut self.ipv6, &six, &mut self.changes);
+    }
+
     fn adopt_rules(&mut self, fresh: Vec<Rule>, findings: &mut Findings) {
         for rule in self.rules.iter().filter(|rule| fresh.binary_search(rule).is_err()) {
             self.changes.push(Change::Rules(rule.family));
@@ -220,7 +234,6 @@ fn adopt_routes<A: Ip>(
     }
     // Our number for each of the fresh mirror's bodies, found when it first differs.
     let mut known: Vec<Option<BodyId>> = vec![None; fresh.bodies.bound()];
-    let mut new = Vec::new();
     for (number, table) in fresh.tables() {
         for (prefix, list) in table.iter() {
             if same(ours, ours.get(number, prefix), fresh, list, &mut known) {
@@ -230,11 +243,33 @@ fn adopt_routes<A: Ip>(
                 item(ours, number, prefix, ours.get(number, prefix)),
                 item(fresh, number, prefix, list),
             );
-            new.clear();
-            new.extend(list.iter().map(|&id| ours.bodies.intern(fresh.bodies.of(id).clone())));
-            ours.replace(number, prefix, &new, changes);
-            // `replace` counts them itself.
-            ours.discount(&new, changes);
+            copy(ours, fresh, number, prefix, list, changes);
+        }
+    }
+}
+
+/// Gives a prefix the routes that it has in `fresh`.
+fn copy<A: Ip>(
+    ours: &mut Routes<A>,
+    fresh: &Routes<A>,
+    table: u32,
+    prefix: Prefix<A>,
+    list: &[BodyId],
+    changes: &mut super::Changes,
+) {
+    let new: Vec<_> = list.iter().map(|&id| ours.bodies.intern(fresh.bodies.of(id).clone())).collect();
+    ours.replace(table, prefix, &new, changes);
+    // `replace` has counted them again.
+    ours.discount(&new, changes);
+}
+
+/// Takes over the routes to prefixes that have none here.
+fn fill<A: Ip>(ours: &mut Routes<A>, earlier: &Routes<A>, changes: &mut super::Changes) {
+    for (number, table) in earlier.tables() {
+        for (prefix, list) in table.iter() {
+            if ours.get(number, prefix).is_empty() {
+                copy(ours, earlier, number, prefix, list, changes);
+            }
         }
     }
 }

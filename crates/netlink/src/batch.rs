@@ -1,0 +1,177 @@
+//! Many requests in one send: full tables into the kernel, and neighbours to be resolved.
+//!
+//! The kernel works through a send before it returns. Only the last request of a send asks for a word,
+//! and those that fail have one sent anyway; so a million routes cost some hundred system calls and no
+//! million answers.
+
+use crate::error::Error;
+use crate::family::Ip;
+use crate::message::{self, Messages};
+use crate::next_hop::{self, NextHop};
+use crate::route::{RouteBody, RouteMessage};
+use crate::socket::{Socket, answer_end, flag};
+use crate::{Neighbour, neighbour};
+use bm_wire::prefix::Prefix;
+use std::net::IpAddr;
+
+/// A send goes out once it is this long.
+const SEND: usize = 256 * 1024;
+/// Room for the answers to a send all of whose requests fail.
+const RECEIVE_BUFFER: usize = 32 << 20;
+/// How many refusals are kept whole.
+const KEPT: usize = 16;
+
+/// A request that the kernel refused.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Which: the number of requests added before it.
+    pub index: usize,
+    /// Why.
+    pub error: Error,
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// How many requests were sent.
+    pub sent: usize,
+    /// How many of them the kernel refused.
+    pub refused: usize,
+    /// The first of those.
+    pub first: Vec<Refusal>,
+}
+
+/// Collects requests and sends them together.
+#[derive(Debug)]
+pub struct Batch {
+    socket: Socket,
+    buffer: Vec<u8>,
+    /// Where the last request begins.
+    last: usize,
+    /// Sequence number of the first request of this send, and how many requests it has.
+    first_sequence: u32,
+    pending: usize,
+    outcome: Outcome,
+}
+
+impl Batch {
+    /// Opens one in the network namespace of the calling thread.
+    pub fn open() -> Result<Self, Error> {
+        Ok(Self {
+            socket: Socket::open(RECEIVE_BUFFER)?,
+            buffer: Vec::with_capacity(SEND + 4096),
+            last: 0,
+            first_sequence: 0,
+            pending: 0,
+            outcome: Outcome::default(),
+        })
+    }
+
+    /// Adds a route; refused if there is one of its TOS and metric.
+    pub fn add_route<A: Ip>(&mut self, table: u32, prefix: Prefix<A>, body: &RouteBody) -> Result<(), Error> {
+        self.add(libc::RTM_NEWROUTE, flag::CREATE | flag::EXCLUSIVE, |message| {
+            RouteMessage::<A>::write(table, prefix, body, message);
+        })
+    }
+
+    /// Adds a route in the place of one of its TOS and metric, if there is one.
+    pub fn replace_route<A: Ip>(
+        &mut self,
+        table: u32,
+        prefix: Prefix<A>,
+        body: &RouteBody,
+    ) -> Result<(), Error> {
+        self.add(libc::RTM_NEWROUTE, flag::CREATE | flag::REPLACE, |message| {
+            RouteMessage::<A>::write(table, prefix, body, message);
+        })
+    }
+
+    /// Deletes a route.
+    pub fn delete_route<A: Ip>(
+        &mut self,
+        table: u32,
+        prefix: Prefix<A>,
+        body: &RouteBody,
+    ) -> Result<(), Error> {
+        self.add(libc::RTM_DELROUTE, 0, |message| RouteMessage::<A>::write(table, prefix, body, message))
+    }
+
+    /// Adds a next-hop object or group, in the place of one of its number if there is one.
+    pub fn put_next_hop(&mut self, next_hop: &NextHop) -> Result<(), Error> {
+        self.add(next_hop::RTM_NEWNEXTHOP, flag::CREATE | flag::REPLACE, |message| next_hop.write(message))
+    }
+
+    /// Deletes a next-hop object or group; routes that name it go with it.
+    pub fn delete_next_hop(&mut self, id: u32) -> Result<(), Error> {
+        self.add(next_hop::RTM_DELNEXTHOP, 0, |message| NextHop::write_delete(id, message))
+    }
+
+    /// Has the kernel use a neighbour as for a packet of its own: an unknown one is resolved, a stale
+    /// one is confirmed. What comes of it arrives as an event.
+    pub fn use_neighbour(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
+        self.add(libc::RTM_NEWNEIGH, flag::CREATE, |message| Neighbour::write_use(ifindex, address, message))
+    }
+
+    /// Sets a neighbour by hand, for good.
+    pub fn put_neighbour(&mut self, ifindex: u32, address: &IpAddr, mac: [u8; 6]) -> Result<(), Error> {
+        self.add(libc::RTM_NEWNEIGH, flag::CREATE | flag::REPLACE, |message| {
+            neighbour::write_permanent(ifindex, address, mac, message);
+        })
+    }
+
+    fn add(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Vec<u8>)) -> Result<(), Error> {
+        let sequence = self.socket.next_sequence();
+        if self.pending == 0 {
+            self.first_sequence = sequence;
+        }
+        self.last = message::begin(&mut self.buffer, kind, flags | flag::REQUEST, sequence);
+        body(&mut self.buffer);
+        message::end(&mut self.buffer, self.last);
+        self.pending += 1;
+        if self.buffer.len() >= SEND { self.flush() } else { Ok(()) }
+    }
+
+    /// Sends what is collected and waits until the kernel is through with it.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        if self.pending == 0 {
+            return Ok(());
+        }
+        // Flags are the two bytes behind length and type.
+        let flags = &mut self.buffer[self.last + 6..self.last + 8];
+        let asked = u16::from_ne_bytes([flags[0], flags[1]]) | flag::ACK;
+        flags.copy_from_slice(&asked.to_ne_bytes());
+        self.socket.send(&self.buffer)?;
+        self.buffer.clear();
+        let last = self.first_sequence.wrapping_add(self.pending as u32 - 1);
+        while !self.collect(last)? {}
+        self.outcome.sent += self.pending;
+        self.pending = 0;
+        Ok(())
+    }
+
+    /// Takes in answers; `true` once that to the request `last` has come.
+    fn collect(&mut self, last: u32) -> Result<bool, Error> {
+        let count = self.socket.receive(true)?;
+        let mut done = false;
+        for index in 0..count {
+            for raw in Messages(self.socket.slot(index)) {
+                let raw = raw?;
+                done |= raw.sequence == last;
+                if let Some(Err(error)) = answer_end("carry out a request of a batch", &raw) {
+                    self.outcome.refused += 1;
+                    if self.outcome.first.len() < KEPT {
+                        let offset = raw.sequence.wrapping_sub(self.first_sequence) as usize;
+                        self.outcome.first.push(Refusal { index: self.outcome.sent + offset, error });
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Sends the rest and says what became of all, so far.
+    pub fn finish(&mut self) -> Result<Outcome, Error> {
+        self.flush()?;
+        Ok(std::mem::take(&mut self.outcome))
+    }
+}

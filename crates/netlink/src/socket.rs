@@ -1,0 +1,273 @@
+//! A routing socket of the kernel (`NETLINK_ROUTE`): sends, dumps, events.
+//!
+//! Bound to the network namespace of the thread that opens it. Receiving takes many messages a system
+//! call into one large buffer. The kernel cuts a dump into pieces of at most 32 KiB whatever the buffer,
+//! so a slot of that size is what makes a dump fast; a larger one would stay empty.
+
+use crate::attribute::{self, Attributes};
+use crate::error::Error;
+use crate::message::{self, Raw};
+use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// Bytes of a slot: the greatest piece of a dump that the kernel makes.
+const SLOT: usize = 32 * 1024;
+/// Slots, which is messages or pieces a system call.
+const SLOTS: usize = 64;
+/// Send buffer: a batch is one send, and the kernel refuses one that does not fit.
+const SEND_BUFFER: i32 = 8 << 20;
+/// What a resilient group says of its buckets; no type that we want is greater.
+const NEWNEXTHOPBUCKET: u32 = 116;
+/// How long the kernel may take to begin an answer. It answers at once unless another holds its lock.
+const ANSWER_MS: i32 = 30_000;
+
+/// Flags of messages that libc lacks or names by another type.
+pub(crate) mod flag {
+    pub const REQUEST: u16 = 1;
+    pub const ACK: u16 = 4;
+    pub const DUMP_INTERRUPTED: u16 = 0x10;
+    pub const DUMP: u16 = 0x300;
+    pub const REPLACE: u16 = 0x100;
+    pub const CREATE: u16 = 0x400;
+    pub const EXCLUSIVE: u16 = 0x200;
+    /// On an answer: attributes with the kernel's text follow.
+    pub const ACK_ATTRIBUTES: u16 = 0x200;
+}
+
+/// A routing socket.
+#[derive(Debug)]
+pub struct Socket {
+    inner: netlink_sys::Socket,
+    buffer: Box<[u8]>,
+    /// Length of the message in each slot of the last receive; 0 for one that is not the kernel's.
+    lengths: Vec<usize>,
+    sequence: u32,
+}
+
+impl Socket {
+    /// Opens one with a receive buffer of `receive_buffer` bytes, or as many as the system grants.
+    pub fn open(receive_buffer: usize) -> Result<Self, Error> {
+        let doing = "open a netlink socket";
+        let wrap = |source| Error::System { doing, source };
+        let mut inner = netlink_sys::Socket::new(NETLINK_ROUTE).map_err(wrap)?;
+        inner.bind(&SocketAddr::new(0, 0)).map_err(wrap)?;
+        // Older kernels lack these; then errors have no text and dumps are less filtered.
+        let _ = inner.set_ext_ack(true);
+        let _ = inner.set_cap_ack(true);
+        let _ = inner.set_netlink_get_strict_chk(true);
+        let buffer = vec![0; SLOT * SLOTS].into_boxed_slice();
+        let mut socket = Self { inner, buffer, lengths: Vec::with_capacity(SLOTS), sequence: 0 };
+        let size = i32::try_from(receive_buffer).unwrap_or(i32::MAX / 2);
+        // The first is beyond the system's limit and needs privilege.
+        socket
+            .option(libc::SO_RCVBUFFORCE, &size)
+            .or_else(|_| socket.option(libc::SO_RCVBUF, &size))
+            .map_err(wrap)?;
+        let _ = socket
+            .option(libc::SO_SNDBUFFORCE, &SEND_BUFFER)
+            .or_else(|_| socket.option(libc::SO_SNDBUF, &SEND_BUFFER));
+        Ok(socket)
+    }
+
+    /// Sets an option of the socket layer.
+    fn option<T: Copy>(&mut self, name: i32, value: &T) -> io::Result<()> {
+        let (fd, length) = (self.inner.as_raw_fd(), size_of::<T>() as libc::socklen_t);
+        // SAFETY: `value` is `length` bytes that live for the call, and the kernel only reads them. `fd`
+        // is open as long as `self`.
+        let rc =
+            unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, std::ptr::from_ref(value).cast(), length) };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Subscribes to the groups of all tables that we mirror.
+    pub fn subscribe(&mut self) -> Result<(), Error> {
+        let doing = "subscribe to routing events";
+        self.keep_out_bridges().map_err(|source| Error::System { doing, source })?;
+        for group in [
+            libc::RTNLGRP_LINK,
+            libc::RTNLGRP_NEIGH,
+            libc::RTNLGRP_IPV4_IFADDR,
+            libc::RTNLGRP_IPV4_ROUTE,
+            libc::RTNLGRP_IPV4_RULE,
+            libc::RTNLGRP_IPV6_IFADDR,
+            libc::RTNLGRP_IPV6_ROUTE,
+            libc::RTNLGRP_IPV6_RULE,
+            libc::RTNLGRP_IPV4_NETCONF,
+            libc::RTNLGRP_IPV6_NETCONF,
+            libc::RTNLGRP_NEXTHOP,
+        ] {
+            self.inner.add_membership(group).map_err(|source| Error::System { doing, source })?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel drop what bridges say of their ports and stations, and what resilient groups say
+    /// of their buckets: on a host with many guests that is most of the traffic, and none of ours.
+    fn keep_out_bridges(&mut self) -> io::Result<()> {
+        use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
+        // The low byte of the message type, and the family: the first byte behind the header.
+        let (kind, family) = (if cfg!(target_endian = "little") { 4 } else { 5 }, message::HEADER as u32);
+        let load = |at| step(BPF_LD | BPF_B | BPF_ABS, at, 0, 0);
+        let equal = |value: u16, jt, jf| step(BPF_JMP | BPF_JEQ | BPF_K, u32::from(value), jt, jf);
+        let (keep, drop) = (step(BPF_RET | BPF_K, u32::MAX, 0, 0), step(BPF_RET | BPF_K, 0, 0, 0));
+        let mut program = [
+            load(kind),
+            step(BPF_JMP | BPF_JGE | BPF_K, NEWNEXTHOPBUCKET, 7, 0), // and all beyond: drop
+            equal(libc::RTM_NEWLINK, 4, 0),
+            equal(libc::RTM_DELLINK, 3, 0),
+            equal(libc::RTM_NEWNEIGH, 2, 0),
+            equal(libc::RTM_DELNEIGH, 1, 0),
+            keep,
+            load(family),
+            equal(libc::AF_BRIDGE as u16, 0, 1),
+            drop,
+            keep,
+        ];
+        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // The kernel copies the program before the call returns, so `program` lives long enough.
+        self.option(libc::SO_ATTACH_FILTER, &filter)
+    }
+
+    /// Sends bytes that hold one or more whole messages.
+    pub(crate) fn send(&mut self, messages: &[u8]) -> Result<(), Error> {
+        let sent = self.inner.send(messages, 0);
+        sent.map(drop).map_err(|source| Error::System { doing: "send a netlink message", source })
+    }
+
+    /// A number for the next request.
+    pub(crate) fn next_sequence(&mut self) -> u32 {
+        // 0 is what events carry.
+        self.sequence = self.sequence.checked_add(1).unwrap_or(1);
+        self.sequence
+    }
+
+    /// Receives as many messages as are there, up to the number of slots, and says how many. With
+    /// `wait` it waits for the first.
+    pub(crate) fn receive(&mut self, wait: bool) -> Result<usize, Error> {
+        if wait && !wait_for(self.as_fd(), ANSWER_MS)? {
+            return Err(Error::Silent { request: "answer at all" });
+        }
+        self.lengths.clear();
+        match self.receive_slots() {
+            Ok(()) => Ok(self.lengths.len()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+                Some(libc::ENOBUFS) => Err(Error::Overrun),
+                _ => Err(Error::System { doing: "receive from the kernel", source: error }),
+            },
+        }
+    }
+
+    fn receive_slots(&mut self) -> io::Result<()> {
+        // SAFETY: both are plain C structs for which all zeroes is a value: null pointers, no lengths.
+        let mut senders: [libc::sockaddr_nl; SLOTS] = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut headers: [libc::mmsghdr; SLOTS] = unsafe { std::mem::zeroed() };
+        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: SLOT }; SLOTS];
+        for (vector, slot) in vectors.iter_mut().zip(self.buffer.chunks_exact_mut(SLOT)) {
+            vector.iov_base = slot.as_mut_ptr().cast();
+        }
+        for ((header, vector), sender) in headers.iter_mut().zip(&mut vectors).zip(&mut senders) {
+            header.msg_hdr.msg_iov = vector;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_name = std::ptr::from_mut(sender).cast();
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_nl>() as u32;
+        }
+        let fd = self.inner.as_raw_fd();
+        // SAFETY: `headers` has SLOTS elements; each points at one vector, which covers a slot of
+        // `buffer` that no other covers, and at one sender. All of them outlive the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                fd,
+                headers.as_mut_ptr(),
+                SLOTS as u32,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        for (header, sender) in headers.iter().zip(&senders).take(count) {
+            if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+                return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+            }
+            // Anyone may send to a netlink port; only port 0 is the kernel.
+            self.lengths.push(if sender.nl_pid == 0 { header.msg_len as usize } else { 0 });
+        }
+        Ok(())
+    }
+
+    /// The bytes of slot `index` of the last receive.
+    pub(crate) fn slot(&self, index: usize) -> &[u8] {
+        let length = self.lengths.get(index).copied().unwrap_or(0).min(SLOT);
+        &self.buffer[index * SLOT..][..length]
+    }
+
+    /// Asks for a dump. Its pieces are then received; [`answer_end`] tells the last.
+    pub(crate) fn ask_dump(&mut self, kind: u16, body: &[u8]) -> Result<u32, Error> {
+        let sequence = self.next_sequence();
+        let mut message = Vec::with_capacity(64);
+        let start = message::begin(&mut message, kind, flag::REQUEST | flag::DUMP, sequence);
+        message.extend_from_slice(body);
+        message::end(&mut message, start);
+        self.send(&message)?;
+        Ok(sequence)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let fd = self.inner.as_raw_fd();
+        // SAFETY: `inner` owns the descriptor and closes it when dropped, which the borrow forbids.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Whether a message ends an answer, and how: done, or refused.
+pub(crate) fn answer_end(name: &'static str, raw: &Raw<'_>) -> Option<Result<(), Error>> {
+    let code = match i32::from(raw.kind) {
+        libc::NLMSG_ERROR | libc::NLMSG_DONE => raw.body.get(..4)?,
+        _ => return None,
+    };
+    match attribute::number_i32(0, code).unwrap_or_default() {
+        0.. => Some(Ok(())),
+        negative => Some(Err(Error::Refused { request: name, errno: -negative, text: kernel_text(raw) })),
+    }
+}
+
+/// The kernel's own words on an error, where it has any.
+fn kernel_text(raw: &Raw<'_>) -> Option<String> {
+    const MESSAGE: u16 = 1;
+    if raw.flags & flag::ACK_ATTRIBUTES == 0 {
+        return None;
+    }
+    // Behind an error's code comes the header of the request, without the rest as we asked.
+    let header = if i32::from(raw.kind) == libc::NLMSG_ERROR { 4 + message::HEADER } else { 4 };
+    let text = Attributes::behind(raw.body, header).find(MESSAGE).ok()??;
+    Some(attribute::text(text).into())
+}
+
+/// Waits until there is something to receive, for at most `ms` milliseconds (for ever if negative).
+fn wait_for(fd: BorrowedFd<'_>, ms: i32) -> Result<bool, Error> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `poll` is one structure, as the count says, and lives for the call.
+    match unsafe { libc::poll(&mut poll, 1, ms) } {
+        -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(true),
+        -1 => Err(Error::last("wait for the kernel")),
+        count => Ok(count > 0),
+    }
+}
+
+/// As [`wait_for`], for the driver: a duration, or for ever.
+pub(crate) fn wait_until(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, Error> {
+    let ms = timeout.map_or(-1, |timeout| {
+        // Rounded up, so that a wait never ends before its time and spins.
+        i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+    });
+    wait_for(fd, ms)
+}

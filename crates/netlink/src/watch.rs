@@ -1,0 +1,366 @@
+//! The driver: keeps a mirror equal to the kernel, by itself.
+//!
+//! ```text
+//! events ──► live mirror ──► changes
+//!       └──► backlog ─┐
+//! dump ────► fresh mirror, then the backlog ──► adopted by the live one: differences are changes too
+//! ```
+//!
+//! Subscribing comes first, so no event is missed; a dump goes into a mirror of its own, and the events
+//! that came meanwhile are applied to that too, in order, before it counts. Thus nothing goes backwards,
+//! and events keep flowing while a dump of a million routes is under way: it is taken in steps.
+//!
+//! A dump is taken at start, after an overrun (messages are lost then), some time after the mirror has
+//! doubts, at long intervals, and on demand. One thread owns a `Watch` and calls [`Watch::process`] when
+//! the descriptor is readable or [`Watch::timeout`] has passed. Nothing here blocks but [`Watch::open`]
+//! and [`Watch::compare`].
+
+mod load;
+
+use crate::error::Error;
+use crate::message::{Message, Messages};
+use crate::mirror::{Change, Findings, Mirror};
+use crate::socket::{self, Socket};
+use crate::sysctl::Sysctls;
+use load::{Load, Reason, Step};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Receives of events in one go, before a step of a dump and the changes get their turn.
+const RECEIVES: usize = 256;
+/// Bytes of events kept for a dump under way; more is treated as an overrun.
+const BACKLOG_MAX: usize = 256 << 20;
+/// Longest wait before a dump is tried again that overruns keep spoiling.
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// Share of the time that dumps out of doubt may take: one part in this many.
+const AUDIT_SHARE: u32 = 10;
+
+/// How a watch behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Receive buffer for events, in bytes. One event takes about 1 KiB of it whatever its length.
+    pub receive_buffer: usize,
+    /// How often the mirror is compared with the kernel; never if none.
+    pub audit_every: Option<Duration>,
+    /// How long after a doubt it is compared.
+    pub audit_delay: Duration,
+    /// How often settings are read that the kernel does not announce.
+    pub sysctl_every: Duration,
+    /// How many differences of a comparison are kept whole.
+    pub findings_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            receive_buffer: 128 << 20,
+            audit_every: Some(Duration::from_secs(600)),
+            audit_delay: Duration::from_secs(1),
+            sysctl_every: Duration::from_secs(1),
+            findings_max: 10_000,
+        }
+    }
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Events applied.
+    pub events: u64,
+    /// Times that the kernel lost events for us.
+    pub overruns: u64,
+    /// Dumps adopted after those.
+    pub resyncs: u64,
+    /// Comparisons finished.
+    pub audits: u64,
+    /// Differences that they found.
+    pub differences: u64,
+    /// Parts of a dump taken again because something changed under them.
+    pub repeated: u64,
+    /// Messages that were not well formed.
+    pub malformed: u64,
+    /// How long the last whole dump took, from asking to having it.
+    pub dump_time: Duration,
+}
+
+/// A finished comparison.
+#[derive(Clone, Debug)]
+pub struct Audit {
+    /// Where mirror and kernel did not agree; they do now.
+    pub findings: Findings,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Keeps a mirror equal to the kernel.
+#[derive(Debug)]
+pub struct Watch {
+    options: Options,
+    events: Socket,
+    dumps: Socket,
+    mirror: Mirror,
+    load: Option<Load>,
+    /// When to dump next, and why.
+    due: Option<(Instant, Reason)>,
+    audit: Option<Audit>,
+    audit_next: Option<Instant>,
+    /// No dump out of doubt before this.
+    doubt_not_before: Instant,
+    sysctl_next: Instant,
+    /// Overruns since the last good dump.
+    spoilt: u32,
+    /// The last look at the events left some unread.
+    more: bool,
+    statistics: Statistics,
+}
+
+impl Watch {
+    /// Subscribes and loads the tables of the calling thread's network namespace. The first change is
+    /// [`Change::Everything`].
+    pub fn open(options: Options) -> Result<Self, Error> {
+        let mut events = Socket::open(options.receive_buffer)?;
+        events.subscribe()?;
+        let now = Instant::now();
+        let mut watch = Self {
+            options,
+            events,
+            dumps: Socket::open(4 << 20)?,
+            mirror: Mirror::default(),
+            load: None,
+            due: Some((now, Reason::Start)),
+            audit: None,
+            audit_next: options.audit_every.map(|every| now + every),
+            doubt_not_before: now,
+            sysctl_next: now,
+            spoilt: 0,
+            more: false,
+            statistics: Statistics::default(),
+        };
+        while watch.due.is_some() || watch.load.is_some() {
+            watch.wait(Duration::from_millis(50))?;
+            watch.advance(Instant::now())?;
+        }
+        Ok(watch)
+    }
+
+    /// The tables.
+    pub fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// What has happened so far.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// How long the owner may sleep if no event comes; none for ever.
+    pub fn timeout(&self, now: Instant) -> Option<Duration> {
+        if self.more || self.load.is_some() {
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [Some(self.sysctl_next), self.audit_next, self.due.map(|(at, _)| at)];
+        deadlines.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Sleeps until there is something to process, or `timeout` has passed.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        let own = self.timeout(Instant::now()).unwrap_or(timeout);
+        socket::wait_until(self.events.as_fd(), Some(own.min(timeout))).map(drop)
+    }
+
+    /// Applies what events are there and does what is due. Returns what changed, each object once; the
+    /// mirror already says what it is now. Does not block; takes some 30 ms at most, a dump's end with
+    /// a million routes some 300 ms.
+    pub fn process(&mut self, now: Instant) -> Result<Vec<Change>, Error> {
+        self.advance(now)?;
+        Ok(self.mirror.take_changes())
+    }
+
+    /// Asks for a comparison, which runs beside the events. [`Watch::take_audit`] has it when it is done.
+    pub fn request_audit(&mut self, now: Instant) {
+        self.want(now, Reason::Audit);
+    }
+
+    /// The last finished comparison, once.
+    pub fn take_audit(&mut self) -> Option<Audit> {
+        self.audit.take()
+    }
+
+    /// Compares the mirror with the kernel, and waits for it. Differences are mended as well, and come
+    /// out as changes.
+    pub fn compare(&mut self) -> Result<Audit, Error> {
+        // One that is under way began before the question.
+        let under_way = self.load.as_ref().is_some_and(|load| load.reason == Reason::Audit);
+        let wanted = self.statistics.audits + 1 + u64::from(under_way);
+        self.request_audit(Instant::now());
+        while self.statistics.audits < wanted {
+            self.wait(Duration::from_millis(50))?;
+            self.advance(Instant::now())?;
+        }
+        Ok(self.audit.take().expect("a finished audit leaves its findings"))
+    }
+
+    fn advance(&mut self, now: Instant) -> Result<(), Error> {
+        self.read_events(now)?;
+        if now >= self.sysctl_next {
+            self.sysctl_next = now + self.options.sysctl_every;
+            self.mirror.set_sysctls(Sysctls::read());
+        }
+        if self.mirror.take_doubt() {
+            let at = (now + self.options.audit_delay).max(self.doubt_not_before);
+            self.want(at, Reason::Audit);
+        }
+        if self.audit_next.is_some_and(|at| now >= at) {
+            self.audit_next = self.options.audit_every.map(|every| now + every);
+            self.want(now, Reason::Audit);
+        }
+        if self.load.is_none()
+            && let Some((_, reason)) = self.due.take_if(|(at, _)| now >= *at)
+        {
+            self.load = Some(Load::begin(reason, now));
+        }
+        self.step_load(now)
+    }
+
+    /// Wants a dump at `at`. An overrun's is never put off for a mere comparison, nor forgotten.
+    fn want(&mut self, at: Instant, reason: Reason) {
+        self.due = Some(match self.due {
+            Some((other, Reason::Audit)) if reason == Reason::Audit => (other.min(at), reason),
+            Some((other, kept)) if reason == Reason::Audit => (other, kept),
+            _ => (at, reason),
+        });
+    }
+
+    fn read_events(&mut self, now: Instant) -> Result<(), Error> {
+        self.more = false;
+        let mut overrun = false;
+        for turn in 0..RECEIVES {
+            // After an overrun the kernel drops events until the queue is empty: read on to its end.
+            match self.events.receive(false) {
+                Ok(0) => break,
+                Ok(count) => self.apply_events(count),
+                Err(Error::Overrun) => overrun = true,
+                Err(error) => return Err(error),
+            }
+            self.more = turn + 1 == RECEIVES;
+        }
+        if overrun || self.load.as_ref().is_some_and(|load| load.backlog.len() > BACKLOG_MAX) {
+            self.overrun(now);
+        }
+        Ok(())
+    }
+
+    fn apply_events(&mut self, count: usize) {
+        for index in 0..count {
+            let bytes = self.events.slot(index);
+            if let Some(load) = &mut self.load {
+                load.backlog.extend_from_slice(bytes);
+            }
+            for raw in Messages(bytes) {
+                match raw.and_then(|raw| Message::read(&raw)) {
+                    Ok(Some(message)) => {
+                        self.statistics.events += 1;
+                        if let (Message::Route6(_), Some(load)) = (&message, &mut self.load) {
+                            load.disturbed = true;
+                        }
+                        self.mirror.apply(message);
+                    }
+                    Ok(None) => {}
+                    Err(why) => {
+                        self.statistics.malformed += 1;
+                        tracing::warn!(%why, "a routing event is malformed");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Events are lost: what was dumped so far is worth nothing, and a new dump is needed. It is put off
+    /// more and more while it keeps being spoilt, since each dump slows those down who cause the events.
+    fn overrun(&mut self, now: Instant) {
+        self.statistics.overruns += 1;
+        let reason = match self.load.take() {
+            Some(Load { reason: Reason::Start, .. }) => Reason::Start,
+            _ => Reason::Overrun,
+        };
+        let reason = match self.due {
+            Some((_, Reason::Start)) => Reason::Start,
+            _ => reason,
+        };
+        let wait = match self.spoilt {
+            0 => Duration::ZERO,
+            times => (Duration::from_millis(50) * 2u32.pow(times.min(8))).min(BACK_OFF_MAX),
+        };
+        self.spoilt += 1;
+        tracing::info!(?wait, "routing events were lost; the tables are read again");
+        self.due = Some((now + wait, reason));
+        self.abandon_dump();
+    }
+
+    /// A dump given up half way would have its rest in the queue of the next: a new socket has none.
+    fn abandon_dump(&mut self) {
+        match Socket::open(4 << 20) {
+            Ok(socket) => self.dumps = socket,
+            Err(error) => tracing::warn!(%error, "the socket for dumps could not be opened again"),
+        }
+    }
+
+    fn step_load(&mut self, now: Instant) -> Result<(), Error> {
+        // All events that there are go first: they belong to the piece read last.
+        if self.more {
+            return Ok(());
+        }
+        let Some(load) = &mut self.load else { return Ok(()) };
+        match load.step(&mut self.dumps, &mut self.statistics) {
+            Ok(Step::Continue) => Ok(()),
+            Ok(Step::Finished) => {
+                let load = self.load.take().expect("it was there above");
+                self.finish(load, now);
+                Ok(())
+            }
+            Err(error) => {
+                self.load = None;
+                self.want(now + BACK_OFF_MAX, Reason::Overrun);
+                self.abandon_dump();
+                Err(error)
+            }
+        }
+    }
+
+    fn finish(&mut self, load: Load, now: Instant) {
+        let took = load.started.elapsed();
+        let reason = load.reason;
+        let fresh = load.finish();
+        self.statistics.dump_time = took;
+        self.spoilt = 0;
+        self.doubt_not_before = now + took * AUDIT_SHARE;
+        if reason == Reason::Start {
+            self.mirror = fresh;
+            self.mirror.set_sysctls(Sysctls::read());
+            self.mirror.everything_changed();
+            return;
+        }
+        let limit = if reason == Reason::Audit { self.options.findings_max } else { 0 };
+        let mut findings = Findings::up_to(limit);
+        self.mirror.adopt(fresh, &mut findings);
+        if reason == Reason::Overrun {
+            self.statistics.resyncs += 1;
+            tracing::info!(differences = findings.count, ?took, "the tables are whole again");
+            return;
+        }
+        self.statistics.audits += 1;
+        self.statistics.differences += findings.count as u64;
+        if findings.count > 0 {
+            let first = findings.list.first().map(ToString::to_string);
+            tracing::warn!(differences = findings.count, first, "the mirror differed from the kernel");
+        }
+        self.audit = Some(Audit { findings, took });
+    }
+}
+
+impl AsFd for Watch {
+    /// Readable when there are events.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}

@@ -1,0 +1,205 @@
+//! A dump of all tables into a fresh mirror, a piece at a time.
+//!
+//! The kernel lists what is there while it changes. Two things may go wrong, and both are met by taking
+//! that part again: it says that a list changed under it (`NLM_F_DUMP_INTR`), or, for IPv6 routes, it
+//! says nothing, but continues at a place that a change has shifted, and skips routes. What any of the
+//! passes saw counts; what is gone since then has an event in the backlog.
+
+use super::Statistics;
+use crate::attribute;
+use crate::error::Error;
+use crate::message::{Message, Messages, Raw};
+use crate::mirror::{Mirror, Routes};
+use crate::socket::{Socket, answer_end, flag};
+use crate::{netconf, next_hop};
+use std::time::Instant;
+
+/// How often a part is taken before its passes together are taken for whole.
+const PASSES: u32 = 5;
+const V4: u8 = libc::AF_INET as u8;
+const V6: u8 = libc::AF_INET6 as u8;
+
+/// A part of a dump: its name, the request, the family, and the length of the fixed header.
+type Part = (&'static str, u16, u8, usize);
+
+/// What others refer to comes first: events that are applied again find it as it was.
+const PARTS: [Part; 12] = [
+    ("list links", libc::RTM_GETLINK, 0, 16),
+    ("list IPv4 settings", netconf::RTM_GETNETCONF, V4, 4),
+    ("list IPv6 settings", netconf::RTM_GETNETCONF, V6, 4),
+    ("list IPv4 addresses", libc::RTM_GETADDR, V4, 8),
+    ("list IPv6 addresses", libc::RTM_GETADDR, V6, 8),
+    ("list IPv4 rules", libc::RTM_GETRULE, V4, 12),
+    ("list IPv6 rules", libc::RTM_GETRULE, V6, 12),
+    ("list next-hop objects", next_hop::RTM_GETNEXTHOP, 0, 8),
+    ("list IPv4 neighbours", libc::RTM_GETNEIGH, V4, 12),
+    ("list IPv6 neighbours", libc::RTM_GETNEIGH, V6, 12),
+    ("list IPv4 routes", libc::RTM_GETROUTE, V4, 12),
+    ("list IPv6 routes", libc::RTM_GETROUTE, V6, 12),
+];
+
+/// The request for a part, behind the netlink header.
+fn request(&(_, kind, family, header): &Part) -> Vec<u8> {
+    const IFLA_EXT_MASK: u16 = 29;
+    const SKIP_STATS: u32 = 8;
+    let mut body = vec![0; header];
+    body[0] = family;
+    if kind == libc::RTM_GETLINK {
+        attribute::put(&mut body, IFLA_EXT_MASK, &SKIP_STATS.to_ne_bytes());
+    }
+    body
+}
+
+/// Why tables are dumped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// There is no mirror yet.
+    Start,
+    /// Events were lost.
+    Overrun,
+    /// To see whether mirror and kernel agree.
+    Audit,
+}
+
+/// Whether there is more to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Another step is needed.
+    Continue,
+    /// All parts are there.
+    Finished,
+}
+
+/// A dump under way.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub reason: Reason,
+    pub started: Instant,
+    /// Events since the start, as they came.
+    pub backlog: Vec<u8>,
+    /// IPv6 routes have changed since this was last cleared.
+    pub disturbed: bool,
+    fresh: Mirror,
+    part: usize,
+    pass: u32,
+    state: Pass,
+    interrupted: bool,
+    /// What earlier passes saw of the routes that are being listed again.
+    aside: (Routes<u32>, Routes<u128>),
+}
+
+/// How far a pass over a part is.
+#[derive(Clone, Copy, Debug)]
+enum Pass {
+    /// Not asked for yet.
+    Begin,
+    /// The answer has this sequence number.
+    Asked(u32),
+    /// The answer is whole.
+    Ended,
+}
+
+impl Load {
+    pub fn begin(reason: Reason, now: Instant) -> Self {
+        let mut fresh = Mirror::default();
+        // Nobody asks what changed in a mirror that nobody has seen: spare it the list.
+        fresh.everything_changed();
+        Self {
+            reason,
+            started: now,
+            backlog: Vec::new(),
+            disturbed: false,
+            fresh,
+            part: 0,
+            pass: 0,
+            state: Pass::Begin,
+            interrupted: false,
+            aside: Default::default(),
+        }
+    }
+
+    /// Takes one receive's worth of the dump. The caller reads all events between two steps, so that
+    /// what they say of a pass is known when the step after its end begins.
+    pub fn step(&mut self, socket: &mut Socket, statistics: &mut Statistics) -> Result<Step, Error> {
+        if let Pass::Ended = self.state {
+            self.pass_ended(statistics);
+        }
+        let Some(part) = PARTS.get(self.part) else { return Ok(Step::Finished) };
+        let sequence = match self.state {
+            Pass::Asked(sequence) => sequence,
+            Pass::Begin | Pass::Ended => {
+                self.disturbed = false;
+                socket.ask_dump(part.1, &request(part))?
+            }
+        };
+        self.state = Pass::Asked(sequence);
+        let count = socket.receive(true)?;
+        for index in 0..count {
+            for raw in Messages(socket.slot(index)) {
+                let raw = raw?;
+                if raw.sequence != sequence {
+                    continue;
+                }
+                self.interrupted |= raw.flags & flag::DUMP_INTERRUPTED != 0;
+                match answer_end(part.0, &raw) {
+                    Some(end) => {
+                        self.state = Pass::Ended;
+                        absent_is_empty(end)?;
+                    }
+                    None => self.take(&raw, statistics),
+                }
+            }
+        }
+        Ok(Step::Continue)
+    }
+
+    fn take(&mut self, raw: &Raw<'_>, statistics: &mut Statistics) {
+        match Message::read(raw) {
+            Ok(Some(message)) => self.fresh.apply(message),
+            Ok(None) => {}
+            Err(why) => {
+                statistics.malformed += 1;
+                tracing::warn!(%why, part = PARTS[self.part].0, "an entry of a dump is malformed");
+            }
+        }
+    }
+
+    fn pass_ended(&mut self, statistics: &mut Statistics) {
+        let shifted = PARTS[self.part].1 == libc::RTM_GETROUTE && PARTS[self.part].2 == V6 && self.disturbed;
+        let again = std::mem::take(&mut self.interrupted) || shifted;
+        self.fresh.fill_routes(std::mem::take(&mut self.aside));
+        self.state = Pass::Begin;
+        self.pass += 1;
+        if again && self.pass < PASSES {
+            statistics.repeated += 1;
+            // Lists of routes are in order and cannot be read twice into one mirror; all else can.
+            if PARTS[self.part].1 == libc::RTM_GETROUTE {
+                self.aside = self.fresh.take_routes(PARTS[self.part].2 == V6);
+            }
+            return;
+        }
+        self.part += 1;
+        self.pass = 0;
+    }
+
+    /// The fresh mirror as of the last event read.
+    pub fn finish(mut self) -> Mirror {
+        for raw in Messages(&self.backlog) {
+            if let Ok(Some(message)) = raw.and_then(|raw| Message::read(&raw)) {
+                self.fresh.apply(message);
+            }
+        }
+        // What it changed is nobody's business: it was never seen.
+        self.fresh.take_changes();
+        self.fresh.take_doubt();
+        self.fresh
+    }
+}
+
+/// A kernel without a kind of object refuses to list it: then there are none.
+fn absent_is_empty(end: Result<(), Error>) -> Result<(), Error> {
+    match end {
+        Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT)) => Ok(()),
+        end => end,
+    }
+}
