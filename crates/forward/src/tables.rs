@@ -10,7 +10,9 @@ use std::sync::Arc;
 use bm_fib::Fib;
 use bm_fib::next_hop::NextHops;
 
-/// Everything that a packet's way depends on.
+use crate::compiled::Compiled;
+
+/// Everything that a packet's way depends on. Made by [`Tables::new`], never changed after.
 pub struct Tables {
     /// Routing tables; 0 is the main one.
     pub vrfs: Vec<Vrf>,
@@ -19,7 +21,9 @@ pub struct Tables {
     pub interfaces: Vec<Interface>,
     /// Ports by index: which logical interfaces their frames belong to.
     pub ports: Vec<PortInterfaces>,
-    /// What is done at each next hop, for all VRFs.
+    /// What is done at each next hop, for all VRFs. [`Gateway::interface`](bm_fib::next_hop::Gateway) counts
+    /// as [`Tables::interfaces`] does, and an on-link next hop (no address) is looked up again with the
+    /// destination's own route once that is resolved.
     pub next_hops: Arc<NextHops>,
     /// Addresses of this machine: a packet that claims to come from one is no real one.
     pub local_ipv4: Vec<Ipv4Addr>,
@@ -27,6 +31,24 @@ pub struct Tables {
     pub local_ipv6: Vec<Ipv6Addr>,
     /// What the kernel's settings say.
     pub settings: Settings,
+    /// The same once more, laid out for workers.
+    pub(crate) compiled: Compiled,
+}
+
+impl Tables {
+    /// Tables, laid out for workers here so that no worker ever has to.
+    pub fn new(
+        vrfs: Vec<Vrf>,
+        interfaces: Vec<Interface>,
+        ports: Vec<PortInterfaces>,
+        next_hops: Arc<NextHops>,
+        local: (Vec<Ipv4Addr>, Vec<Ipv6Addr>),
+        settings: Settings,
+    ) -> Self {
+        let (local_ipv4, local_ipv6) = local;
+        let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
+        Self { vrfs, interfaces, ports, next_hops, local_ipv4, local_ipv6, settings, compiled }
+    }
 }
 
 /// One routing table.
@@ -70,7 +92,7 @@ pub struct Interface {
 }
 
 /// A VLAN tag without its priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vlan {
     /// 0x8100, or 0x88a8 for a service tag.
     pub protocol: u16,
@@ -120,6 +142,8 @@ pub struct Settings {
     pub icmp6_ratelimit_ms: u32,
     /// `net.ipv4.icmp_msgs_per_sec`: errors to all addresses together, a second.
     pub icmp_messages_per_second: u32,
+    /// `net.ipv4.icmp_msgs_burst`: how many of them may come at once.
+    pub icmp_messages_burst: u32,
 }
 
 impl Default for Settings {
@@ -135,6 +159,7 @@ impl Default for Settings {
             icmp_source_inbound: false,
             icmp6_ratelimit_ms: 1000,
             icmp_messages_per_second: 1000,
+            icmp_messages_burst: 50,
         }
     }
 }

@@ -1,0 +1,237 @@
+//! The tables as workers read them: small, flat, and only what the fast path needs.
+//!
+//! Made once by control when it makes [`Tables`](crate::tables::Tables). A worker never allocates for it,
+//! and a packet touches one entry of `ports`, one of `egress` and at most one bit of `local`.
+
+use std::net::Ipv4Addr;
+
+use bm_wire::flow::Policy;
+
+use crate::tables::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
+
+/// A MAC address as a number of 48 bits. Compared with one load of eight bytes.
+pub(crate) type MacKey = u64;
+
+/// A key that no address has.
+const NO_MAC: MacKey = u64::MAX;
+
+/// The key of the first six bytes of a frame or an address.
+#[inline(always)]
+pub(crate) fn mac_key(mac: &[u8; 6]) -> MacKey {
+    let [a, b, c, d, e, f] = *mac;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// What workers need of the tables.
+pub(crate) struct Compiled {
+    pub ports: Box<[PortView]>,
+    pub ingress: Box<[Ingress]>,
+    pub egress: Box<[Egress]>,
+    pub local: LocalFilter,
+    pub flow_ipv4: FlowHash,
+    pub flow_ipv6: FlowHash,
+}
+
+/// How flows are told apart where a route has several next hops.
+#[derive(Clone, Copy)]
+pub(crate) struct FlowHash {
+    pub policy: Policy,
+    pub seed: u64,
+}
+
+impl FlowHash {
+    /// Linux's policy 3 (fields of the administrator's choice) is not mirrored: ports come closest.
+    fn of(policy: u8, seed: u32) -> Self {
+        Self { policy: Policy::from_sysctl(policy).unwrap_or(Policy::Ports), seed: u64::from(seed) }
+    }
+}
+
+/// What a frame of a port is compared with.
+pub(crate) struct PortView {
+    /// The MAC that lets an untagged IPv4 frame pass at once; no MAC where it must be looked at closer.
+    pub fast_ipv4: MacKey,
+    /// The same for IPv6.
+    pub fast_ipv6: MacKey,
+    /// Interface of untagged frames.
+    pub untagged: Option<u16>,
+    /// MAC of that interface, which frames of every VLAN may carry.
+    pub mac: MacKey,
+    /// The routing table of all interfaces of the port, if they share one.
+    pub vrf: Option<u16>,
+    /// Whether an interface of the port filters sources by their way back.
+    pub filters: bool,
+    /// Tags and their interfaces, sorted.
+    tagged: Box<[(Vlan, u16)]>,
+}
+
+impl PortView {
+    /// The interface of a tag.
+    pub fn interface_of(&self, tag: Vlan) -> Option<u16> {
+        let place = self.tagged.binary_search_by_key(&tag, |&(tag, _)| tag).ok()?;
+        self.tagged.get(place).map(|&(_, interface)| interface)
+    }
+}
+
+/// What is asked of a frame that came in on an interface.
+#[derive(Clone, Copy)]
+pub(crate) struct Ingress {
+    pub mac: MacKey,
+    pub vrf: u16,
+    pub forward_ipv4: bool,
+    pub forward_ipv6: bool,
+    pub reverse_path: ReversePath,
+}
+
+/// What a frame that leaves through an interface is given.
+#[derive(Clone, Copy)]
+pub(crate) struct Egress {
+    pub mac: [u8; 6],
+    /// 0 where the interface is down: then no packet fits, and the fast path need not ask.
+    pub mtu: u16,
+    pub port: u16,
+    pub tag: Option<Vlan>,
+}
+
+impl Compiled {
+    pub fn of(
+        interfaces: &[Interface],
+        ports: &[PortInterfaces],
+        local: &[Ipv4Addr],
+        settings: &Settings,
+    ) -> Self {
+        Self {
+            ports: ports.iter().map(|port| port_view(port, interfaces)).collect(),
+            ingress: interfaces.iter().map(ingress).collect(),
+            egress: interfaces.iter().map(egress).collect(),
+            local: LocalFilter::of(local),
+            flow_ipv4: FlowHash::of(settings.hash_policy_ipv4, settings.hash_seed),
+            flow_ipv6: FlowHash::of(settings.hash_policy_ipv6, settings.hash_seed),
+        }
+    }
+}
+
+fn ingress(interface: &Interface) -> Ingress {
+    Ingress {
+        mac: mac_key(&interface.mac),
+        vrf: interface.vrf,
+        forward_ipv4: interface.forward_ipv4,
+        forward_ipv6: interface.forward_ipv6,
+        reverse_path: interface.reverse_path,
+    }
+}
+
+fn egress(interface: &Interface) -> Egress {
+    let mtu = if interface.up { interface.mtu } else { 0 };
+    Egress { mac: interface.mac, mtu, port: interface.port, tag: interface.vlan }
+}
+
+fn port_view(port: &PortInterfaces, interfaces: &[Interface]) -> PortView {
+    let known = |index: &u16| interfaces.get(usize::from(*index));
+    let untagged = port.untagged.as_ref().and_then(known);
+    let mac = untagged.map_or(NO_MAC, |interface| mac_key(&interface.mac));
+    let fast = |on: fn(&Interface) -> bool| if untagged.is_some_and(on) { mac } else { NO_MAC };
+    let mut tagged: Box<[_]> = port.tagged.iter().filter(|(_, index)| known(index).is_some()).copied().collect();
+    tagged.sort_unstable_by_key(|&(tag, _)| tag);
+    let all = || untagged.into_iter().chain(tagged.iter().filter_map(|(_, index)| known(index)));
+    let vrf = all().next().map(|first| first.vrf).filter(|&vrf| all().all(|other| other.vrf == vrf));
+    PortView {
+        fast_ipv4: fast(|interface| interface.forward_ipv4),
+        fast_ipv6: fast(|interface| interface.forward_ipv6),
+        untagged: port.untagged.filter(|index| known(index).is_some()),
+        mac,
+        vrf,
+        filters: all().any(|interface| interface.reverse_path != ReversePath::Off),
+        tagged,
+    }
+}
+
+/// Bits of the filter: a machine of 100 addresses lets one other source in 40 through to the exact list.
+const FILTER_BITS: usize = 1 << 12;
+
+/// Whether a source may be an address of this machine: one bit to test, hardly ever set for others.
+pub(crate) struct LocalFilter {
+    bits: [u64; FILTER_BITS / 64],
+    addresses: Box<[u32]>,
+}
+
+impl LocalFilter {
+    fn of(addresses: &[Ipv4Addr]) -> Self {
+        let mut addresses: Box<[u32]> = addresses.iter().map(|&address| u32::from(address)).collect();
+        addresses.sort_unstable();
+        let mut bits = [0; FILTER_BITS / 64];
+        for &address in &addresses {
+            let (word, bit) = Self::place(address);
+            bits[word] |= 1 << bit;
+        }
+        Self { bits, addresses }
+    }
+
+    /// Fibonacci hashing: neighbouring addresses, as machines have them, land far apart.
+    #[inline(always)]
+    fn place(address: u32) -> (usize, u32) {
+        let hash = address.wrapping_mul(0x9e37_79b9) >> (32 - FILTER_BITS.ilog2());
+        ((hash >> 6) as usize, hash & 63)
+    }
+
+    /// Whether the bit of `address` is set; if not, it is none of ours.
+    #[inline(always)]
+    pub fn may_hold(&self, address: u32) -> bool {
+        let (word, bit) = Self::place(address);
+        self.bits[word] >> bit & 1 == 1
+    }
+
+    /// Whether `address` is ours.
+    pub fn holds(&self, address: u32) -> bool {
+        self.may_hold(address) && self.addresses.binary_search(&address).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(mac: u8, vlan: Option<Vlan>, vrf: u16) -> Interface {
+        Interface {
+            name: String::new(),
+            ifindex: 1,
+            port: 0,
+            vlan,
+            mac: [2, 0, 0, 0, 0, mac],
+            mtu: 1500,
+            up: mac != 9,
+            vrf,
+            forward_ipv4: true,
+            forward_ipv6: false,
+            reverse_path: ReversePath::Off,
+            ipv4: Vec::new(),
+            ipv6: Vec::new(),
+        }
+    }
+
+    fn tag(id: u16) -> Vlan {
+        Vlan { protocol: 0x8100, id }
+    }
+
+    #[test]
+    fn finds_interfaces_by_tag_whatever_their_order() {
+        let interfaces = [interface(1, None, 0), interface(2, Some(tag(7)), 0), interface(9, Some(tag(3)), 1)];
+        let port = PortInterfaces { untagged: Some(0), tagged: vec![(tag(7), 1), (tag(3), 2), (tag(5), 99)] };
+        let compiled = Compiled::of(&interfaces, &[port, PortInterfaces::default()], &[], &Settings::default());
+        let view = &compiled.ports[0];
+        let found = [3, 5, 7].map(|id| view.interface_of(tag(id)));
+        assert_eq!(found, [Some(2), None, Some(1)]);
+        assert_eq!((view.fast_ipv4, view.fast_ipv6), (0x0200_0000_0001, NO_MAC));
+        assert_eq!((view.vrf, compiled.egress[0].mtu, compiled.egress[2].mtu), (None, 1500, 0));
+        assert_eq!((compiled.ports[1].untagged, compiled.ports[1].fast_ipv4), (None, NO_MAC));
+    }
+
+    #[test]
+    fn knows_local_addresses_and_few_others() {
+        let ours: Vec<Ipv4Addr> = (1..=100u8).map(|n| Ipv4Addr::new(10, 0, n, 1)).collect();
+        let filter = LocalFilter::of(&ours);
+        assert!(ours.iter().all(|&address| filter.holds(address.into())));
+        assert!(!filter.holds(u32::from(Ipv4Addr::new(10, 0, 1, 2))));
+        let mistaken = (0..100_000u32).filter(|n| filter.may_hold(n.wrapping_mul(0x0101_6f35))).count();
+        assert!(mistaken < 4_000, "{mistaken}");
+    }
+}

@@ -1,0 +1,94 @@
+//! The way from a worker to the slow path: two bounded queues and a bell.
+//!
+//! ```text
+//! worker: push frames -> if the slow path sleeps, ring once    slow path: say "asleep" -> look again -> sleep
+//! ```
+//!
+//! What Linux shall get has a queue of its own: a flood of packets that need an answer must not keep routing
+//! protocols from their daemons. A worker rings at most once for each sleep, so a busy slow path costs it
+//! no system call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use bm_frame::Frame;
+use bm_graph::Waker;
+use bm_link::{Consumer, Producer, channel};
+
+/// Wakes a slow path that sleeps.
+pub(crate) struct Bell {
+    asleep: AtomicBool,
+    waker: Waker,
+}
+
+impl Bell {
+    pub fn new(waker: Waker) -> Arc<Self> {
+        Arc::new(Self { asleep: AtomicBool::new(false), waker })
+    }
+
+    /// Wakes the slow path if it sleeps. What was queued before is seen by it, awake or waking.
+    pub fn ring(&self) {
+        // Pairs with the fence in `sleeps`: either we see it asleep, or it sees what we queued.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.waker.wake();
+        }
+    }
+
+    /// Says that the slow path is about to sleep; it must look at its queues once more after that.
+    pub fn sleeps(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that it is awake.
+    pub fn wakes(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+        self.waker.clear();
+    }
+
+    pub fn waker(&self) -> &Waker {
+        &self.waker
+    }
+}
+
+/// A worker's end.
+pub struct Entrance {
+    host: Producer<Frame>,
+    work: Producer<Frame>,
+    bell: Arc<Bell>,
+    unrung: usize,
+}
+
+/// The slow path's end.
+pub(crate) struct Arrivals {
+    pub host: Consumer<Frame>,
+    pub work: Consumer<Frame>,
+}
+
+/// Both ends of queues that hold `capacity` frames each.
+pub(crate) fn entrance(capacity: usize, bell: &Arc<Bell>) -> (Entrance, Arrivals) {
+    let (host, from_host) = channel(capacity);
+    let (work, from_work) = channel(capacity);
+    let entrance = Entrance { host, work, bell: bell.clone(), unrung: 0 };
+    (entrance, Arrivals { host: from_host, work: from_work })
+}
+
+impl Entrance {
+    /// Queues a frame; gives it back if the queue is full.
+    pub(crate) fn push(&mut self, frame: Frame, for_host: bool) -> Result<(), Frame> {
+        let queue = if for_host { &mut self.host } else { &mut self.work };
+        queue.push(frame)?;
+        self.unrung += 1;
+        Ok(())
+    }
+
+    /// After a burst: wakes the slow path if anything was queued.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if self.unrung > 0 {
+            self.unrung = 0;
+            self.bell.ring();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Stage three: the next hop of each packet, a burst and a routing table at a time.
+//!
+//! ```text
+//! all frames of one family and one VRF (the common burst): addresses are looked up where they lie
+//! else: gather those of one VRF -> look up -> put each hop in its place; again for the next VRF
+//! ```
+
+use bm_fib::{Fib, NextHop};
+use bm_frame::{BURST, Mask};
+use bm_wire::prefix::Address;
+
+use crate::validate::Between;
+
+/// One family's share of a burst: for each place whose bit is set, between whom and through what.
+pub(crate) struct Lane<A> {
+    pub mask: Mask,
+    pub sources: [A; BURST],
+    pub destinations: [A; BURST],
+    pub hops: [NextHop; BURST],
+    scratch: Scratch<A>,
+}
+
+struct Scratch<A> {
+    places: [u8; BURST],
+    addresses: [A; BURST],
+    hops: [NextHop; BURST],
+}
+
+impl<A: Address> Lane<A> {
+    pub fn new() -> Self {
+        let addresses = [A::default(); BURST];
+        let hops = [NextHop::NONE; BURST];
+        let scratch = Scratch { places: [0; BURST], addresses, hops };
+        Self { mask: Mask::NONE, sources: addresses, destinations: addresses, hops, scratch }
+    }
+
+    #[inline(always)]
+    pub fn accept(&mut self, place: usize, between: Between<A>) {
+        self.mask.set(place);
+        self.sources[place] = between.source;
+        self.destinations[place] = between.destination;
+    }
+
+    /// Looks up all destinations. `vrf_of` says which table a place belongs to, `fib_of` which that is.
+    pub fn look_up<'a>(
+        &mut self,
+        whole_burst: Option<(usize, u16)>,
+        vrf_of: impl Fn(usize) -> u16,
+        fib_of: impl Fn(u16) -> Option<&'a dyn Fib<Address = A>>,
+    ) {
+        if let Some((count, vrf)) = whole_burst {
+            match fib_of(vrf) {
+                Some(fib) => fib.lookup_burst(&self.destinations[..count], &mut self.hops[..count]),
+                None => self.hops[..count].fill(NextHop::NONE),
+            }
+            return;
+        }
+        let mut left = self.mask;
+        while let Some(first) = left.iter().next() {
+            let vrf = vrf_of(first);
+            let count = self.scratch.gather(&mut left, &self.destinations, |place| vrf_of(place) == vrf);
+            self.scratch.look_up(count, fib_of(vrf));
+            for (&place, &hop) in self.scratch.places[..count].iter().zip(&self.scratch.hops) {
+                self.hops[usize::from(place)] = hop;
+            }
+        }
+    }
+
+    /// Looks up the sources of the places in `wanted`, of one table, and hands each its hop.
+    pub fn look_up_sources(
+        &mut self,
+        mut wanted: Mask,
+        fib: Option<&dyn Fib<Address = A>>,
+        mut found: impl FnMut(usize, NextHop),
+    ) {
+        let count = self.scratch.gather(&mut wanted, &self.sources, |_| true);
+        self.scratch.look_up(count, fib);
+        for (&place, &hop) in self.scratch.places[..count].iter().zip(&self.scratch.hops) {
+            found(usize::from(place), hop);
+        }
+    }
+}
+
+impl<A: Address> Scratch<A> {
+    /// Moves the addresses of the places in `left` that `belongs` to the front, and clears their bits.
+    fn gather(&mut self, left: &mut Mask, from: &[A; BURST], belongs: impl Fn(usize) -> bool) -> usize {
+        let mut count = 0;
+        for place in left.iter().filter(|&place| belongs(place)) {
+            left.clear(place);
+            self.places[count] = place as u8;
+            self.addresses[count] = from[place];
+            count += 1;
+        }
+        count
+    }
+
+    fn look_up(&mut self, count: usize, fib: Option<&dyn Fib<Address = A>>) {
+        match fib {
+            Some(fib) => fib.lookup_burst(&self.addresses[..count], &mut self.hops[..count]),
+            None => self.hops[..count].fill(NextHop::NONE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table whose hop is its number and the address's last byte.
+    struct Plain(u32);
+
+    impl Fib for Plain {
+        type Address = u32;
+        fn lookup(&self, address: u32) -> NextHop {
+            NextHop(self.0 * 1000 + (address & 0xff))
+        }
+        fn lookup_burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
+            hops.iter_mut().zip(addresses).for_each(|(hop, &address)| *hop = self.lookup(address));
+        }
+    }
+
+    fn lane(places: &[usize]) -> Lane<u32> {
+        let mut lane = Lane::new();
+        for &place in places {
+            lane.accept(place, Between { source: 100 + place as u32, destination: place as u32 });
+        }
+        lane
+    }
+
+    #[test]
+    fn a_burst_of_one_table_is_looked_up_in_place() {
+        let mut lane = lane(&[0, 1, 2]);
+        lane.look_up(Some((3, 1)), |_| unreachable!(), |vrf| (vrf == 1).then_some(&Plain(1) as _));
+        assert_eq!(lane.hops[..4], [1000, 1001, 1002, 0].map(NextHop));
+        lane.look_up(Some((3, 7)), |_| unreachable!(), |_| None);
+        assert_eq!(lane.hops[..3], [NextHop::NONE; 3]);
+    }
+
+    #[test]
+    fn a_mixed_burst_is_gathered_by_table() {
+        let mut lane = lane(&[0, 3, 4, 255]);
+        let tables = [Plain(1), Plain(2)];
+        lane.look_up(
+            None,
+            |place| (place % 3) as u16,
+            |vrf| tables.get(usize::from(vrf)).map(|table| table as _),
+        );
+        assert_eq!([0, 3, 4, 255].map(|place| lane.hops[place].0), [1000, 1003, 2004, 1255]);
+        assert_eq!(lane.mask.count(), 4);
+    }
+
+    #[test]
+    fn sources_are_looked_up_for_those_asked_about() {
+        let mut lane = lane(&[1, 2, 9]);
+        let mut wanted = Mask::NONE;
+        wanted.set(1);
+        wanted.set(9);
+        let mut found = Vec::new();
+        lane.look_up_sources(wanted, Some(&Plain(0)), |place, hop| found.push((place, hop.0)));
+        assert_eq!(found, [(1, 101), (9, 109)]);
+    }
+}

@@ -1,0 +1,293 @@
+//! Stage four: choose among several next hops, check what is left to check, and make the frame the one
+//! that leaves: a hop spent, MAC addresses, VLAN tag, padding cut off.
+//!
+//! A frame is refused before its first byte is changed, so the slow path and Linux get it as it came.
+
+use bm_fib::NextHop;
+use bm_fib::next_hop::{Action, Entry, NextHops};
+use bm_frame::Frame;
+use bm_stats::Reason;
+use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, Tag, ethertype};
+use bm_wire::flow;
+use bm_wire::ipv4::{self, Ipv4};
+use bm_wire::ipv6::{self, Ipv6};
+
+use crate::compiled::{Egress, FlowHash};
+use crate::tables::{Tables, Vlan};
+use crate::verdict::{Refusal, Verdict};
+
+/// Bytes of the headers of an untagged frame.
+const IPV4_HEAD: usize = HEADER_LEN + ipv4::HEADER_LEN;
+const IPV6_HEAD: usize = HEADER_LEN + ipv6::HEADER_LEN;
+
+/// Makes `frame` leave through `hop`; says through which port. `network` is where its IPv4 header begins.
+#[inline(always)]
+pub(crate) fn ipv4(tables: &Tables, hop: NextHop, network: u16, frame: &mut Frame) -> Result<u16, Refusal> {
+    let (hop, entry) = match tables.next_hops.entry(hop) {
+        entry if entry.is_forward() => (hop, entry),
+        entry => choose_ipv4(tables, entry, frame, network)?,
+    };
+    ipv4_through(tables, hop, entry, network, frame)
+}
+
+/// The same for IPv6.
+#[inline(always)]
+pub(crate) fn ipv6(tables: &Tables, hop: NextHop, network: u16, frame: &mut Frame) -> Result<u16, Refusal> {
+    let (hop, entry) = match tables.next_hops.entry(hop) {
+        entry if entry.is_forward() => (hop, entry),
+        entry => choose_ipv6(tables, entry, frame, network)?,
+    };
+    ipv6_through(tables, hop, entry, network, frame)
+}
+
+/// Makes `frame` leave as `entry`, which forwards, says. Options do not matter here.
+#[inline(always)]
+pub(crate) fn ipv4_through(
+    tables: &Tables,
+    hop: NextHop,
+    entry: Entry,
+    network: u16,
+    frame: &mut Frame,
+) -> Result<u16, Refusal> {
+    let egress = egress(tables, entry.interface())?;
+    let mtu = mtu(egress, tables.next_hops.mtu(hop));
+    tables.next_hops.mark_used(hop);
+    if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
+        return tagged_ipv4(network, egress, mtu, entry, frame);
+    }
+    let Some(head) = frame.data_mut().first_chunk_mut::<IPV4_HEAD>() else {
+        return Err(Refusal::Drop(Reason::Ipv4Short));
+    };
+    let (ethernet, packet) = split::<IPV4_HEAD, { ipv4::HEADER_LEN }>(head);
+    let total_len = fits_ipv4(packet, egress, mtu)?;
+    write_macs(ethernet, egress, entry);
+    spend_hop(packet);
+    cut(frame, HEADER_LEN + usize::from(total_len))?;
+    Ok(egress.port)
+}
+
+/// The same for IPv6.
+#[inline(always)]
+pub(crate) fn ipv6_through(
+    tables: &Tables,
+    hop: NextHop,
+    entry: Entry,
+    network: u16,
+    frame: &mut Frame,
+) -> Result<u16, Refusal> {
+    let egress = egress(tables, entry.interface())?;
+    let mtu = mtu(egress, tables.next_hops.mtu(hop));
+    tables.next_hops.mark_used(hop);
+    if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
+        return tagged_ipv6(network, egress, mtu, entry, frame);
+    }
+    let Some(head) = frame.data_mut().first_chunk_mut::<IPV6_HEAD>() else {
+        return Err(Refusal::Drop(Reason::Ipv6Short));
+    };
+    let (ethernet, packet) = split::<IPV6_HEAD, { ipv6::HEADER_LEN }>(head);
+    let total_len = fits_ipv6(packet, egress, mtu)?;
+    write_macs(ethernet, egress, entry);
+    packet[7] -= 1;
+    cut(frame, HEADER_LEN + total_len)?;
+    Ok(egress.port)
+}
+
+/// Both headers of an untagged frame, at their known places.
+#[inline(always)]
+fn split<const HEAD: usize, const IP: usize>(
+    head: &mut [u8; HEAD],
+) -> (&mut [u8; HEADER_LEN], &mut [u8; IP]) {
+    const { assert!(HEAD == HEADER_LEN + IP) };
+    let (ethernet, packet) = head.split_at_mut(HEADER_LEN);
+    let whole = "the lengths are constants that add up";
+    (ethernet.try_into().expect(whole), packet.try_into().expect(whole))
+}
+
+#[inline(always)]
+pub(crate) fn egress(tables: &Tables, interface: u16) -> Result<&Egress, Refusal> {
+    let egress = tables.compiled.egress.get(usize::from(interface));
+    egress.ok_or(Refusal::Drop(Reason::NoInterface))
+}
+
+/// The smaller of the interface's MTU and the route's own, where it has one.
+#[inline(always)]
+pub(crate) fn mtu(egress: &Egress, route: u16) -> u16 {
+    // 0 is "none": one below it wraps to the greatest.
+    egress.mtu.min(route.wrapping_sub(1).saturating_add(1))
+}
+
+/// Whether a hop is left and the packet fits; if so, its length.
+#[inline(always)]
+fn fits_ipv4(packet: &[u8; ipv4::HEADER_LEN], egress: &Egress, mtu: u16) -> Result<u16, Refusal> {
+    let total_len = u16::from_be_bytes([packet[2], packet[3]]);
+    if packet[8] <= 1 || total_len > mtu {
+        return Err(unfit(packet[8], egress));
+    }
+    Ok(total_len)
+}
+
+#[inline(always)]
+fn fits_ipv6(packet: &[u8; ipv6::HEADER_LEN], egress: &Egress, mtu: u16) -> Result<usize, Refusal> {
+    let total_len = ipv6::HEADER_LEN + usize::from(u16::from_be_bytes([packet[4], packet[5]]));
+    if packet[7] <= 1 || total_len > mtu_ipv6(mtu) {
+        return Err(unfit(packet[7], egress));
+    }
+    Ok(total_len)
+}
+
+/// IPv6 counts on 1280 bytes of every link (RFC 8200 5); 0 stays what it is, a link that is down.
+#[inline(always)]
+pub(crate) fn mtu_ipv6(mtu: u16) -> usize {
+    if mtu == 0 { 0 } else { usize::from(mtu).max(ipv6::MIN_MTU) }
+}
+
+#[cold]
+fn unfit(hops: u8, egress: &Egress) -> Refusal {
+    match () {
+        () if hops <= 1 => Refusal::Slow(Verdict::TtlExceeded),
+        () if egress.mtu == 0 => Refusal::Drop(Reason::InterfaceDown),
+        () => Refusal::Slow(Verdict::TooBig),
+    }
+}
+
+#[inline(always)]
+fn write_macs(ethernet: &mut [u8; HEADER_LEN], egress: &Egress, entry: Entry) {
+    entry.write_mac(&mut ethernet[..6]);
+    ethernet[6..12].copy_from_slice(&egress.mac);
+}
+
+/// Spends one hop of a header whose TTL is above 1, and mends the checksum (RFC 1624).
+#[inline(always)]
+pub(crate) fn spend_hop(packet: &mut [u8; ipv4::HEADER_LEN]) {
+    // The TTL is the high byte of its word, so the word falls by 0x0100 and the checksum rises by it;
+    // at 0xffff it wraps, since that is minus zero, which a full sum never yields.
+    let sum = u32::from(u16::from_be_bytes([packet[10], packet[11]])) + 0x0100;
+    let sum = (sum + u32::from(sum >= 0xffff)) as u16;
+    packet[8] = packet[8].wrapping_sub(1);
+    [packet[10], packet[11]] = sum.to_be_bytes();
+}
+
+/// Cuts off what is behind the datagram: padding of short frames is no data.
+#[inline(always)]
+fn cut(frame: &mut Frame, length: usize) -> Result<(), Refusal> {
+    frame.set_len(length).map_err(|_| Refusal::Drop(Reason::Oversize))
+}
+
+/// Frames that have a tag, or get one.
+#[inline(never)]
+fn tagged_ipv4(
+    network: u16,
+    egress: &Egress,
+    mtu: u16,
+    entry: Entry,
+    frame: &mut Frame,
+) -> Result<u16, Refusal> {
+    let packet = frame.data_mut().get_mut(usize::from(network)..).and_then(<[u8]>::first_chunk_mut);
+    let packet = packet.ok_or(Refusal::Drop(Reason::Ipv4Short))?;
+    let total_len = fits_ipv4(packet, egress, mtu)?;
+    spend_hop(packet);
+    encapsulate(frame, usize::from(network), usize::from(total_len), egress, entry, ethertype::IPV4)?;
+    Ok(egress.port)
+}
+
+#[inline(never)]
+fn tagged_ipv6(
+    network: u16,
+    egress: &Egress,
+    mtu: u16,
+    entry: Entry,
+    frame: &mut Frame,
+) -> Result<u16, Refusal> {
+    let packet = frame.data_mut().get_mut(usize::from(network)..);
+    let packet = packet.and_then(<[u8]>::first_chunk_mut::<{ ipv6::HEADER_LEN }>);
+    let packet = packet.ok_or(Refusal::Drop(Reason::Ipv6Short))?;
+    let total_len = fits_ipv6(packet, egress, mtu)?;
+    packet[7] -= 1;
+    encapsulate(frame, usize::from(network), total_len, egress, entry, ethertype::IPV6)?;
+    Ok(egress.port)
+}
+
+/// Gives the packet of `length` bytes at `network` the link header of `egress`, whatever stood before it.
+///
+/// Priorities of tags are not carried over: Linux maps them to 0 both ways unless told otherwise.
+pub(crate) fn encapsulate(
+    frame: &mut Frame,
+    network: usize,
+    length: usize,
+    egress: &Egress,
+    entry: Entry,
+    kind: u16,
+) -> Result<(), Refusal> {
+    let header = HEADER_LEN + if egress.tag.is_some() { TAG_LEN } else { 0 };
+    if header > network {
+        frame.prepend(header - network).map_err(|_| Refusal::Drop(Reason::Oversize))?;
+    } else {
+        frame.trim_front(network - header);
+    }
+    cut(frame, header + length)?;
+    let data = frame.data_mut();
+    entry.write_mac(data);
+    data[6..12].copy_from_slice(&egress.mac);
+    if let Some(Vlan { protocol, id }) = egress.tag {
+        data[12..14].copy_from_slice(&protocol.to_be_bytes());
+        data[14..16].copy_from_slice(&Tag::vlan(id).control().to_be_bytes());
+    }
+    data[header - 2..header].copy_from_slice(&kind.to_be_bytes());
+    Ok(())
+}
+
+/// What an entry that does not forward by itself means for a frame.
+fn choose(
+    next_hops: &NextHops,
+    entry: Entry,
+    hash: impl FnOnce() -> Option<u32>,
+) -> Result<(NextHop, Entry), Refusal> {
+    let (hop, entry) = if entry.is_group() {
+        let hop = next_hops.select(entry, hash().unwrap_or(0));
+        (hop, next_hops.entry(hop))
+    } else {
+        (NextHop::NONE, entry)
+    };
+    match entry.action() {
+        Action::Forward { .. } => Ok((hop, entry)),
+        Action::Host => Err(Refusal::Slow(Verdict::Host)),
+        Action::Resolve => Err(Refusal::Slow(Verdict::Resolve)),
+        Action::Blackhole => Err(Refusal::Drop(Reason::Blackhole)),
+        Action::Unreachable => Err(Refusal::Slow(Verdict::Unreachable)),
+        Action::Prohibit => Err(Refusal::Slow(Verdict::Prohibit)),
+        // A group within a group does not exist (NextHopWriter refuses it).
+        Action::Group { .. } | Action::None => Err(Refusal::Slow(Verdict::NoRoute)),
+    }
+}
+
+#[inline(never)]
+fn choose_ipv4(
+    tables: &Tables,
+    entry: Entry,
+    frame: &Frame,
+    network: u16,
+) -> Result<(NextHop, Entry), Refusal> {
+    let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
+    choose(&tables.next_hops, entry, || hash_ipv4(tables.compiled.flow_ipv4, packet))
+}
+
+#[inline(never)]
+fn choose_ipv6(
+    tables: &Tables,
+    entry: Entry,
+    frame: &Frame,
+    network: u16,
+) -> Result<(NextHop, Entry), Refusal> {
+    let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
+    choose(&tables.next_hops, entry, || hash_ipv6(tables.compiled.flow_ipv6, packet))
+}
+
+/// The number of an IPv4 packet's flow.
+pub(crate) fn hash_ipv4(by: FlowHash, packet: &[u8]) -> Option<u32> {
+    Ipv4::parse(packet).ok().map(|ip| flow::ipv4(&ip, by.policy).hash(by.seed))
+}
+
+/// The number of an IPv6 packet's flow.
+pub(crate) fn hash_ipv6(by: FlowHash, packet: &[u8]) -> Option<u32> {
+    Ipv6::parse(packet).ok().map(|ip| flow::ipv6(&ip, by.policy).hash(by.seed))
+}

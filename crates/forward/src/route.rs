@@ -1,0 +1,84 @@
+//! The way of one packet, for the slow path: what the fast path finds a burst at a time, decoded.
+
+use std::net::IpAddr;
+
+use bm_fib::NextHop;
+use bm_fib::next_hop::{Action, Entry};
+
+use crate::tables::{Tables, Vrf};
+
+/// A neighbour: an address on a logical interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Neighbour {
+    pub interface: u16,
+    pub address: IpAddr,
+}
+
+/// Where a destination is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Behind a neighbour whose MAC is known.
+    Forward { hop: NextHop, entry: Entry },
+    /// Behind a neighbour, or at one, whose MAC must be asked for.
+    Resolve { hop: NextHop, neighbour: Neighbour },
+    /// At Linux.
+    Host,
+    /// At no place, in silence.
+    Blackhole,
+    /// At no place, as a route says.
+    Unreachable,
+    /// Where nobody may go, as a route says.
+    Prohibit,
+    /// Where no route leads.
+    None,
+}
+
+impl Way {
+    /// The next hop and the interface that a packet leaves through, if it leaves at all.
+    pub fn out(&self) -> Option<(NextHop, u16)> {
+        match *self {
+            Self::Forward { hop, entry } => Some((hop, entry.interface())),
+            Self::Resolve { hop, neighbour } => Some((hop, neighbour.interface)),
+            _ => None,
+        }
+    }
+}
+
+/// The way to an IPv4 destination; `hash` is asked for where several next hops serve it.
+pub(crate) fn ipv4(tables: &Tables, vrf: u16, destination: u32, hash: impl FnOnce() -> u32) -> Way {
+    let hop = vrf_of(tables, vrf).map_or(NextHop::NONE, |vrf| vrf.ipv4.lookup(destination));
+    way(tables, hop, IpAddr::V4(destination.into()), hash)
+}
+
+/// The way to an IPv6 destination.
+pub(crate) fn ipv6(tables: &Tables, vrf: u16, destination: u128, hash: impl FnOnce() -> u32) -> Way {
+    let hop = vrf_of(tables, vrf).map_or(NextHop::NONE, |vrf| vrf.ipv6.lookup(destination));
+    way(tables, hop, IpAddr::V6(destination.into()), hash)
+}
+
+fn vrf_of(tables: &Tables, vrf: u16) -> Option<&Vrf> {
+    tables.vrfs.get(usize::from(vrf))
+}
+
+fn way(tables: &Tables, hop: NextHop, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {
+    let next_hops = &tables.next_hops;
+    let entry = next_hops.entry(hop);
+    let (hop, entry) = if entry.is_group() { next_hops.resolve(hop, hash()) } else { (hop, entry) };
+    match entry.action() {
+        Action::Forward { .. } => Way::Forward { hop, entry },
+        Action::Resolve => {
+            let gateway = next_hops.gateway(hop);
+            let address = gateway.address.unwrap_or(destination);
+            match u16::try_from(gateway.interface) {
+                Ok(interface) => Way::Resolve { hop, neighbour: Neighbour { interface, address } },
+                // An interface that no table of ours can name is not ours to send through.
+                Err(_) => Way::Host,
+            }
+        }
+        Action::Host => Way::Host,
+        Action::Blackhole => Way::Blackhole,
+        Action::Unreachable => Way::Unreachable,
+        Action::Prohibit => Way::Prohibit,
+        Action::Group { .. } | Action::None => Way::None,
+    }
+}

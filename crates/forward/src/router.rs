@@ -1,0 +1,334 @@
+//! The fast path: one app a worker, one burst at a time through all stages.
+//!
+//! ```text
+//! link of a port -> burst -> input -> validate -> lookup -> source -> rewrite -> output -> link of a port
+//!                              '---------'-----------'---------'---------'---> refused: slow path, or drop
+//! ```
+//!
+//! A stage clears the bits of the frames that it refuses and says why; nothing is moved or freed before the
+//! last one. After start there is no allocation, lock or log here, and one system call at most for each
+//! time that the slow path slept.
+
+use std::sync::Arc;
+
+use bm_fib::Fib;
+use bm_fib::published::{Published, ReaderHandle};
+use bm_frame::{BURST, Burst, Mask};
+use bm_graph::{App, Io};
+use bm_stats::{Account, Entry, Reason};
+
+use crate::compiled::{Ingress, PortView};
+use crate::entrance::Entrance;
+use crate::input::{self, Kind};
+use crate::lookup::Lane;
+use crate::output::Tally;
+use crate::rewrite;
+use crate::source;
+use crate::tables::{ReversePath, Tables, Vrf};
+use crate::validate;
+use crate::verdict::{Refusal, Refused, Verdict};
+
+/// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
+pub struct RouterPort {
+    /// Name of the links from and to the port's app.
+    pub name: String,
+    /// Closes over the frames that came in on the port through this worker.
+    pub account: Account,
+}
+
+/// The router, as one worker runs it.
+pub struct Router {
+    ports: Vec<RouterPort>,
+    /// For each input link, the index of its port.
+    inputs: Vec<usize>,
+    /// For each port, the output link.
+    outputs: Vec<Option<usize>>,
+    published: Arc<Published<Tables>>,
+    reader: ReaderHandle,
+    entrance: Entrance,
+    work: Box<Work>,
+}
+
+/// What is known of the burst at hand.
+struct Work {
+    burst: Burst,
+    refused: Refused,
+    ipv4: Lane<u32>,
+    ipv6: Lane<u128>,
+    interface: [u16; BURST],
+    network: [u16; BURST],
+    /// Port that each accepted frame leaves through.
+    port: [u16; BURST],
+}
+
+/// Frames whose first bytes are asked for ahead of their turn.
+const AHEAD: usize = 8;
+
+impl Router {
+    /// A router over `ports`, whose links are called as they are.
+    ///
+    /// `reader` must be registered with the readers that `published` and all tables in it were made for.
+    pub fn new(
+        ports: Vec<RouterPort>,
+        published: Arc<Published<Tables>>,
+        reader: ReaderHandle,
+        entrance: Entrance,
+    ) -> Self {
+        let outputs = vec![None; ports.len()];
+        Self { ports, inputs: Vec::new(), outputs, published, reader, entrance, work: Work::new() }
+    }
+
+    fn port_called(&self, link: &str) -> Option<usize> {
+        self.ports.iter().position(|port| port.name == link)
+    }
+}
+
+impl App for Router {
+    /// # Panics
+    /// If an input names no port: nobody would ever take its frames.
+    fn connect(&mut self, inputs: &[String], outputs: &[String]) {
+        let unknown = "a link to the router is called as the port that it comes from";
+        self.inputs = inputs.iter().map(|name| self.port_called(name).expect(unknown)).collect();
+        self.outputs = self
+            .ports
+            .iter()
+            .map(|port| outputs.iter().position(|name| *name == port.name))
+            .collect();
+    }
+
+    fn push(&mut self, io: &mut Io<'_>) {
+        let Self { ports, inputs, outputs, published, reader, entrance, work } = self;
+        let tables = published.load(reader);
+        for (input, &port) in inputs.iter().enumerate() {
+            let account = &ports[port].account;
+            while io.receive_burst(input, &mut work.burst) > 0 {
+                account.add(Entry::Received, work.burst.len());
+                work.route(tables, port);
+                work.leave(io, account, outputs, entrance);
+            }
+        }
+        entrance.ring();
+        reader.quiescent();
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        self.reader.offline();
+        true
+    }
+
+    fn after_sleep(&mut self) {
+        self.reader.online();
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        for (input, &port) in self.inputs.iter().enumerate() {
+            let account = &self.ports[port].account;
+            while let Some(frame) = io.receive(input) {
+                account.add(Entry::Received, 1);
+                account.drop(Reason::Stopped, 1);
+                io.frames.free(frame);
+            }
+        }
+    }
+}
+
+impl Work {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            burst: Burst::new(),
+            refused: Refused::new(),
+            ipv4: Lane::new(),
+            ipv6: Lane::new(),
+            interface: [0; BURST],
+            network: [0; BURST],
+            port: [0; BURST],
+        })
+    }
+
+    /// All stages up to the last: afterwards each frame is refused, or rewritten and has its port.
+    fn route(&mut self, tables: &Tables, port: usize) {
+        self.refused.mask = Mask::NONE;
+        self.ipv4.mask = Mask::NONE;
+        self.ipv6.mask = Mask::NONE;
+        let Some(view) = tables.compiled.ports.get(port) else {
+            return self.refuse_all(Refusal::Slow(Verdict::Host));
+        };
+        self.input_and_validate(tables, view);
+        let vrf_of = |vrf| tables.vrfs.get(usize::from(vrf));
+        if !self.ipv4.mask.is_empty() {
+            self.look_up_ipv4(tables, view, vrf_of);
+            self.rewrite_ipv4(tables);
+        }
+        if !self.ipv6.mask.is_empty() {
+            self.look_up_ipv6(tables, view, vrf_of);
+            self.rewrite_ipv6(tables);
+        }
+    }
+
+    #[cold]
+    fn refuse_all(&mut self, why: Refusal) {
+        (0..self.burst.len()).for_each(|place| self.refused.add(place, why));
+    }
+
+    fn input_and_validate(&mut self, tables: &Tables, view: &PortView) {
+        let Self { burst, refused, ipv4, ipv6, interface, network, .. } = self;
+        let frames = burst.places();
+        for (place, frame) in frames.iter().enumerate() {
+            if let Some(Some(ahead)) = frames.get(place + AHEAD) {
+                ahead.prefetch();
+            }
+            let Some(frame) = frame else { continue };
+            let data = frame.data();
+            let accepted = input::classify(&tables.compiled, view, data).and_then(|arrival| {
+                interface[place] = arrival.interface;
+                network[place] = arrival.network;
+                let packet = data.get(usize::from(arrival.network)..).unwrap_or(&[]);
+                match arrival.kind {
+                    Kind::Ipv4 => validate::ipv4(packet).map(|between| ipv4.accept(place, between)),
+                    Kind::Ipv6 => validate::ipv6(packet).map(|between| ipv6.accept(place, between)),
+                }
+            });
+            if let Err(why) = accepted {
+                refused.add(place, why);
+            }
+        }
+    }
+
+    /// The table and the number of frames, if all frames of the burst are in `mask` and of one table.
+    fn whole_burst(&self, mask: &Mask, view: &PortView) -> Option<(usize, u16)> {
+        let count = self.burst.len();
+        view.vrf.filter(|_| *mask == Mask::first(count)).map(|vrf| (count, vrf))
+    }
+
+    fn look_up_ipv4<'a>(
+        &mut self,
+        tables: &'a Tables,
+        view: &PortView,
+        vrf: impl Fn(u16) -> Option<&'a Vrf>,
+    ) {
+        let whole = self.whole_burst(&self.ipv4.mask, view);
+        let vrf_at = |place: usize| ingress(tables, self.interface[place]).map_or(0, |on| on.vrf);
+        let fib = |index| vrf(index).map(|vrf| &*vrf.ipv4 as &dyn Fib<Address = u32>);
+        self.ipv4.look_up(whole, vrf_at, fib);
+        if view.filters {
+            self.filter_sources(tables);
+        }
+    }
+
+    fn look_up_ipv6<'a>(
+        &mut self,
+        tables: &'a Tables,
+        view: &PortView,
+        vrf: impl Fn(u16) -> Option<&'a Vrf>,
+    ) {
+        let whole = self.whole_burst(&self.ipv6.mask, view);
+        let vrf_at = |place: usize| ingress(tables, self.interface[place]).map_or(0, |on| on.vrf);
+        let fib = |index| vrf(index).map(|vrf| &*vrf.ipv6 as &dyn Fib<Address = u128>);
+        self.ipv6.look_up(whole, vrf_at, fib);
+    }
+
+    /// Reverse path filter, for the frames of those interfaces that have it on. Packets that are not sent on
+    /// are not asked: Linux filters its own, and the slow path filters what it sends.
+    #[inline(never)]
+    fn filter_sources(&mut self, tables: &Tables) {
+        let next_hops = &tables.next_hops;
+        let Self { ipv4, refused, interface, .. } = self;
+        let mut left = Mask::NONE;
+        for place in ipv4.mask.iter() {
+            let filter = ingress(tables, interface[place]).map(|on| on.reverse_path);
+            let entry = next_hops.entry(ipv4.hops[place]);
+            if filter.is_some_and(|filter| filter != ReversePath::Off) && (entry.is_forward() || entry.is_group()) {
+                left.set(place);
+            }
+        }
+        // One table at a time, which is all there is but for a trunk with VLANs in several VRFs.
+        while let Some(first) = left.iter().next() {
+            let Some(vrf) = ingress(tables, interface[first]).map(|on| on.vrf) else { break };
+            let mut same = Mask::NONE;
+            for place in left.iter() {
+                if ingress(tables, interface[place]).is_some_and(|on| on.vrf == vrf) {
+                    same.set(place);
+                    left.clear(place);
+                }
+            }
+            let fib = tables.vrfs.get(usize::from(vrf)).map(|vrf| &*vrf.ipv4 as _);
+            let mut failed = Mask::NONE;
+            ipv4.look_up_sources(same, fib, |place, hop| {
+                let filter = ingress(tables, interface[place]).map_or(ReversePath::Off, |on| on.reverse_path);
+                if !source::passes(next_hops, hop, filter, interface[place]) {
+                    failed.set(place);
+                }
+            });
+            for place in failed.iter() {
+                ipv4.mask.clear(place);
+                refused.add(place, Refusal::Drop(Reason::ReversePath));
+            }
+        }
+    }
+
+    fn rewrite_ipv4(&mut self, tables: &Tables) {
+        let Self { burst, refused, ipv4, interface, network, port, .. } = self;
+        let frames = burst.places_mut();
+        for place in ipv4.mask.iter() {
+            let Some(Some(frame)) = frames.get_mut(place) else { continue };
+            if tables.compiled.local.may_hold(ipv4.sources[place])
+                && claims_to_be_us(tables, interface[place], ipv4.sources[place], ipv4.hops[place])
+            {
+                refused.add(place, Refusal::Drop(Reason::Ipv4Source));
+                continue;
+            }
+            match rewrite::ipv4(tables, ipv4.hops[place], network[place], frame) {
+                Ok(to) => port[place] = to,
+                Err(why) => refused.add(place, why),
+            }
+        }
+    }
+
+    fn rewrite_ipv6(&mut self, tables: &Tables) {
+        let Self { burst, refused, ipv6, network, port, .. } = self;
+        let frames = burst.places_mut();
+        for place in ipv6.mask.iter() {
+            let Some(Some(frame)) = frames.get_mut(place) else { continue };
+            match rewrite::ipv6(tables, ipv6.hops[place], network[place], frame) {
+                Ok(to) => port[place] = to,
+                Err(why) => refused.add(place, why),
+            }
+        }
+    }
+
+    /// The last stage: every frame of the burst goes somewhere, in the order they came.
+    fn leave(
+        &mut self,
+        io: &mut Io<'_>,
+        account: &Account,
+        outputs: &[Option<usize>],
+        entrance: &mut Entrance,
+    ) {
+        let mut tally = Tally::new(account);
+        for place in 0..self.burst.len() {
+            let Some(mut frame) = self.burst.take(place) else { continue };
+            if self.refused.mask.has(place) {
+                let meta = frame.meta_mut();
+                (meta.interface, meta.network) = (self.interface[place], self.network[place]);
+                tally.refuse(io, entrance, frame, self.refused.why(place));
+            } else {
+                let output = outputs.get(usize::from(self.port[place])).copied().flatten();
+                tally.send(io, output, frame);
+            }
+        }
+        tally.close();
+        self.burst.reset();
+    }
+}
+
+fn ingress(tables: &Tables, interface: u16) -> Option<&Ingress> {
+    tables.compiled.ingress.get(usize::from(interface))
+}
+
+/// Whether a packet that would be sent on has a source of ours.
+#[cold]
+fn claims_to_be_us(tables: &Tables, interface: u16, source: u32, hop: bm_fib::NextHop) -> bool {
+    let entry = tables.next_hops.entry(hop);
+    let vrf = ingress(tables, interface).map_or(0, |on| on.vrf);
+    (entry.is_forward() || entry.is_group()) && source::is_own_ipv4(tables, vrf, source)
+}

@@ -1,0 +1,166 @@
+//! Stage two: is it a packet that a router may pass on? (RFC 1812 5.2.2 and 5.3, RFC 8200, RFC 4291)
+//!
+//! Both families have one straight line for the common packet and one closer look for the rest. What is
+//! asked here needs no table: whose a packet is, and whether it has a hop left, comes after the lookup, so
+//! that a packet for this machine reaches it whatever its TTL.
+
+use bm_stats::Reason;
+use bm_wire::ipv4::{self, Ipv4};
+use bm_wire::ipv6::{self, Ipv6, extension};
+use bm_wire::{Malformed, checksum, protocol};
+
+use crate::verdict::{Refusal, Verdict};
+
+/// What later stages want of a packet: between whom it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Between<A> {
+    pub source: A,
+    pub destination: A,
+}
+
+const HOST: Refusal = Refusal::Slow(Verdict::Host);
+
+/// Checks an IPv4 packet; `packet` may have padding behind it.
+#[inline(always)]
+pub(crate) fn ipv4(packet: &[u8]) -> Result<Between<u32>, Refusal> {
+    let Some(header) = packet.first_chunk::<{ ipv4::HEADER_LEN }>() else {
+        return Err(Refusal::Drop(Reason::Ipv4Short));
+    };
+    let [first, _, long, gth, _, _, flags, offset, ..] = *header;
+    let total_len = usize::from(u16::from_be_bytes([long, gth]));
+    let source = word(header, 12);
+    let destination = word(header, 16);
+    let common = first == 0x45
+        && (ipv4::HEADER_LEN..=packet.len()).contains(&total_len)
+        && checksum::sum(header) == 0xffff
+        && (flags & 0x1f | offset) == 0
+        && ipv4::is_single_host(source)
+        && ipv4::is_single_host(destination);
+    if common { Ok(Between { source, destination }) } else { closer_ipv4(packet) }
+}
+
+#[inline(always)]
+fn word(header: &[u8; ipv4::HEADER_LEN], at: usize) -> u32 {
+    u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+}
+
+#[cold]
+fn closer_ipv4(packet: &[u8]) -> Result<Between<u32>, Refusal> {
+    let ip = Ipv4::parse(packet).map_err(|malformed| {
+        Refusal::Drop(match malformed {
+            Malformed::Short => Reason::Ipv4Short,
+            Malformed::Version => Reason::Ipv4Version,
+            Malformed::HeaderLen => Reason::Ipv4HeaderLength,
+            _ => Reason::Ipv4TotalLength,
+        })
+    })?;
+    if !ip.checksum_ok() {
+        return Err(Refusal::Drop(Reason::Ipv4Checksum));
+    }
+    let (source, destination) = (ip.source(), ip.destination());
+    addresses_ipv4(source, destination)?;
+    if ip.overruns() {
+        return Err(Refusal::Drop(Reason::FragmentOverrun));
+    }
+    if ip.header_len() > ipv4::HEADER_LEN {
+        return Err(Refusal::Slow(Verdict::Options));
+    }
+    Ok(Between { source, destination })
+}
+
+/// Which addresses may be routed, as Linux has it: 240/4 and 169.254/16 as any other, 0/8 too but for 0.0.0.0.
+fn addresses_ipv4(source: u32, destination: u32) -> Result<(), Refusal> {
+    let is_loopback = |address: u32| address >> 24 == 127;
+    // Groups and broadcasts are Linux's whatever their source: DHCP asks from 0.0.0.0.
+    if ipv4::is_multicast(destination) || destination == u32::MAX || (source, destination) == (0, 0) {
+        return Err(HOST);
+    }
+    if ipv4::is_multicast(source) || source == u32::MAX || source == 0 || is_loopback(source) {
+        return Err(Refusal::Drop(Reason::Ipv4Source));
+    }
+    if destination == 0 || is_loopback(destination) {
+        return Err(Refusal::Drop(Reason::Ipv4Destination));
+    }
+    Ok(())
+}
+
+/// Checks an IPv6 packet; `packet` may have padding behind it.
+#[inline(always)]
+pub(crate) fn ipv6(packet: &[u8]) -> Result<Between<u128>, Refusal> {
+    let Some(header) = packet.first_chunk::<{ ipv6::HEADER_LEN }>() else {
+        return Err(Refusal::Drop(Reason::Ipv6Short));
+    };
+    let [first, _, _, _, high, low, next, _, addresses @ ..] = *header;
+    let payload_len = usize::from(u16::from_be_bytes([high, low]));
+    let [source, destination] = halves(&addresses);
+    let common = first >> 4 == 6
+        && payload_len <= packet.len() - ipv6::HEADER_LEN
+        && next != protocol::HOP_BY_HOP
+        && is_plain(source)
+        && is_plain(destination);
+    if common { Ok(Between { source, destination }) } else { closer_ipv6(packet) }
+}
+
+#[inline(always)]
+fn halves(addresses: &[u8; 32]) -> [u128; 2] {
+    let (halves, _) = addresses.as_chunks::<16>();
+    [u128::from_be_bytes(halves[0]), u128::from_be_bytes(halves[1])]
+}
+
+/// Whether an address is of 2000::/3 or fc00::/7, where nothing is special.
+#[inline(always)]
+fn is_plain(address: u128) -> bool {
+    let first = (address >> 120) as u8;
+    first >> 5 == 0b001 || first >> 1 == 0b111_1110
+}
+
+#[cold]
+fn closer_ipv6(packet: &[u8]) -> Result<Between<u128>, Refusal> {
+    let ip = Ipv6::parse(packet).map_err(|malformed| {
+        Refusal::Drop(match malformed {
+            Malformed::Short => Reason::Ipv6Short,
+            Malformed::Version => Reason::Ipv6Version,
+            _ => Reason::Ipv6PayloadLength,
+        })
+    })?;
+    let (source, destination) = (ip.source(), ip.destination());
+    addresses_ipv6(source, destination)?;
+    if ip.next_header() == protocol::HOP_BY_HOP && !only_skips(&ip) {
+        return Err(Refusal::Slow(Verdict::HopByHop));
+    }
+    Ok(Between { source, destination })
+}
+
+/// Multicast scopes that never are on a wire: 0 is reserved, 1 is this interface (RFC 4291 2.7, errata 3480).
+fn is_off_wire(group: u128) -> bool {
+    ipv6::is_multicast(group) && (group >> 112) & 0xf <= 1
+}
+
+/// Whether an address is ::ffff:0:0/96, which is for programming interfaces and not for packets.
+fn is_mapped(address: u128) -> bool {
+    address >> 32 == 0xffff
+}
+
+fn addresses_ipv6(source: u128, destination: u128) -> Result<(), Refusal> {
+    if ipv6::is_multicast(source) || ipv6::is_loopback(source) || is_mapped(source) {
+        return Err(Refusal::Drop(Reason::Ipv6Source));
+    }
+    if is_off_wire(destination) || ipv6::is_loopback(destination) || ipv6::is_unspecified(destination) {
+        return Err(Refusal::Drop(Reason::Ipv6Destination));
+    }
+    if ipv6::is_multicast(destination) || ipv6::is_link_local(destination) {
+        return Err(HOST);
+    }
+    if ipv6::is_unspecified(source) || ipv6::is_link_local(source) {
+        return Err(Refusal::Slow(Verdict::SourceScope));
+    }
+    Ok(())
+}
+
+/// Whether the hop-by-hop header holds nothing that a router must act on: padding, and unknown options
+/// whose two high bits say "skip". Then the packet needs no slow path (RFC 8200 4.3, RFC 9673).
+fn only_skips<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> bool {
+    let Some(Ok(header)) = ip.extensions().next() else { return false };
+    let skips = |kind: u8| kind >> 6 == 0 && kind != extension::option::ROUTER_ALERT;
+    header.options().all(|option| option.is_ok_and(|option| skips(option.kind)))
+}

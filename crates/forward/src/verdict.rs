@@ -1,0 +1,104 @@
+//! Why a frame leaves the fast path, and the set of those that leave it in a burst.
+
+use bm_frame::{BURST, Mask};
+use bm_stats::Reason;
+
+/// What the slow path is asked to look at. A hint, for lanes and hooks: the slow path decides anew, since
+/// tables may have changed on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// For Linux: this machine, a group, no IP, or nothing that is known here.
+    Host = 1,
+    /// IP for one host in a frame for a group: for Linux if it is ours, else dropped.
+    LinkGroup,
+    /// An IPv6 source that may only be used towards this machine, or on its own link.
+    SourceScope,
+    /// IPv4 options.
+    Options,
+    /// An IPv6 hop-by-hop option that must be looked at.
+    HopByHop,
+    /// No hop is left.
+    TtlExceeded,
+    /// Larger than the next hop's MTU.
+    TooBig,
+    /// No route.
+    NoRoute,
+    /// A route that says so.
+    Unreachable,
+    /// A route that says so.
+    Prohibit,
+    /// The next hop's address is not known yet.
+    Resolve,
+}
+
+impl Verdict {
+    const ALL: [Self; 11] = [
+        Self::Host,
+        Self::LinkGroup,
+        Self::SourceScope,
+        Self::Options,
+        Self::HopByHop,
+        Self::TtlExceeded,
+        Self::TooBig,
+        Self::NoRoute,
+        Self::Unreachable,
+        Self::Prohibit,
+        Self::Resolve,
+    ];
+
+    /// From a frame's meta.
+    pub fn from_code(code: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|&verdict| verdict as u16 == code)
+    }
+
+    /// Whether Linux gets the frame, so that a flood of other work cannot starve it.
+    pub(crate) fn is_for_host(self) -> bool {
+        self == Self::Host
+    }
+}
+
+/// Why a stage clears a frame's bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Lost, under a name.
+    Drop(Reason),
+    /// On to the slow path.
+    Slow(Verdict),
+}
+
+/// The frames of a burst that stages have refused.
+pub(crate) struct Refused {
+    pub mask: Mask,
+    why: [Refusal; BURST],
+}
+
+impl Refused {
+    pub fn new() -> Self {
+        Self { mask: Mask::NONE, why: [Refusal::Slow(Verdict::Host); BURST] }
+    }
+
+    #[inline]
+    pub fn add(&mut self, place: usize, why: Refusal) {
+        self.mask.set(place);
+        self.why[place] = why;
+    }
+
+    #[inline]
+    pub fn why(&self, place: usize) -> Refusal {
+        self.why[place]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_come_back() {
+        for verdict in Verdict::ALL {
+            assert_eq!(Verdict::from_code(verdict as u16), Some(verdict));
+        }
+        assert_eq!(Verdict::from_code(0), None);
+    }
+}
