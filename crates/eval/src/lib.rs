@@ -14,8 +14,10 @@
 
 pub mod addresses;
 pub mod alternate;
+pub mod interrupt;
 pub mod oracle;
 pub mod random;
 pub mod report;
 pub mod rib;
 pub mod tables;
+pub mod testbed;

@@ -1,0 +1,106 @@
+//! Ctrl-C without a trace left: signals set a flag, and whoever waits looks at it.
+//!
+//! Namespaces and processes outlive a program that just dies. So while a `Watch` lives, SIGINT, SIGTERM and
+//! SIGHUP only raise a flag; `sleep` and `check` turn it into an error that travels up through every
+//! destructor. A second signal ends the program at once.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+static RAISED: AtomicBool = AtomicBool::new(false);
+const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// A signal asked us to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// While this lives, signals raise the flag; afterwards they do what they did before.
+pub struct Watch {
+    before: [libc::sigaction; SIGNALS.len()],
+}
+
+impl Watch {
+    /// Begins to watch, with the flag lowered. One watch at a time: a second one would see the first's flag.
+    pub fn begin() -> Self {
+        RAISED.store(false, Ordering::Relaxed);
+        Self { before: SIGNALS.map(|signal| set_action(signal, raise as *const () as libc::sighandler_t)) }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for (signal, before) in SIGNALS.iter().zip(&self.before) {
+            // SAFETY: `before` is the action that the kernel itself gave us for this signal; no old action
+            // is asked for.
+            unsafe { libc::sigaction(*signal, before, std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Sets a handler and returns the action that was there before.
+fn set_action(signal: libc::c_int, handler: libc::sighandler_t) -> libc::sigaction {
+    let mut before = MaybeUninit::zeroed();
+    // SAFETY: all zeroes are a valid sigaction: default handler, empty mask, no flags. SA_RESTART stays
+    // off, so that system calls that wait end with EINTR.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handler;
+    // SAFETY: both point to whole structures that outlive the call; the kernel fills `before`, which was
+    // valid as zeroes already should the call fail. The handler only touches an atomic and itself.
+    unsafe {
+        libc::sigaction(signal, &action, before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+extern "C" fn raise(signal: libc::c_int) {
+    if RAISED.swap(true, Ordering::Relaxed) {
+        set_action(signal, libc::SIG_DFL);
+    }
+}
+
+/// An error once a signal has come.
+pub fn check() -> Result<(), Interrupted> {
+    if RAISED.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+}
+
+/// Sleeps, but not past a signal.
+pub fn sleep(time: Duration) -> Result<(), Interrupted> {
+    let end = Instant::now() + time;
+    loop {
+        check()?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(Duration::from_millis(20)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_ends_the_sleep_and_not_the_process() {
+        let watch = Watch::begin();
+        assert_eq!(sleep(Duration::from_millis(1)), Ok(()));
+        // SAFETY: a signal to ourselves, which the watch above catches.
+        unsafe { libc::raise(libc::SIGHUP) };
+        let start = Instant::now();
+        assert_eq!(sleep(Duration::from_secs(60)), Err(Interrupted));
+        assert!(start.elapsed() < Duration::from_secs(5));
+        drop(watch);
+        drop(Watch::begin());
+        assert_eq!(check(), Ok(()));
+    }
+}

@@ -1,0 +1,203 @@
+//! One network namespace: commands, settings and code that run inside it.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Command, Output, Stdio};
+
+use super::TestbedError;
+
+/// A network namespace that is deleted when this is dropped.
+pub struct Namespace {
+    name: String,
+    handle: OwnedFd,
+}
+
+/// What an interface may do for the stack (names as ethtool has them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// `gro`.
+    Gro,
+    /// `tx`, checksums.
+    TxChecksum,
+}
+
+impl Feature {
+    /// Numbers of the ethtool ioctl that sets it.
+    fn command(self) -> u32 {
+        match self {
+            Self::Gro => 0x2c,
+            Self::TxChecksum => 0x17,
+        }
+    }
+}
+
+impl Namespace {
+    /// Makes a namespace; there must be none of that name.
+    pub fn create(name: &str) -> Result<Self, TestbedError> {
+        command(&mut Command::new("ip"), &["netns", "add", name], "")?;
+        let path = format!("/run/netns/{name}");
+        match File::open(&path) {
+            Ok(file) => Ok(Self { name: name.into(), handle: file.into() }),
+            Err(error) => {
+                delete(name);
+                Err(TestbedError::System { what: path, error })
+            }
+        }
+    }
+
+    /// The name, as `ip netns` has it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs code on a thread of its own inside the namespace. Sockets and BPF links made there stay in it.
+    pub fn enter<T: Send>(
+        &self,
+        code: impl FnOnce() -> Result<T, TestbedError> + Send,
+    ) -> Result<T, TestbedError> {
+        let inside = || {
+            self.join_this_thread()?;
+            code()
+        };
+        std::thread::scope(|scope| match scope.spawn(inside).join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    }
+
+    /// Moves this thread into the namespace, for the rest of its life.
+    pub fn join_this_thread(&self) -> Result<(), TestbedError> {
+        enter(self.handle.as_fd().as_raw_fd()).map_err(TestbedError::system(format!("enter {}", self.name)))
+    }
+
+    /// Has a command run inside, from its start.
+    pub fn confine(&self, command: &mut Command) -> Result<(), TestbedError> {
+        use std::os::unix::process::CommandExt;
+        let handle = self.handle.try_clone().map_err(TestbedError::system("duplicate a namespace"))?;
+        let inside = move || enter(handle.as_raw_fd());
+        // SAFETY: runs in the child between fork and exec, where only async-signal-safe calls are sound;
+        // it makes one system call and allocates nothing.
+        unsafe { command.pre_exec(inside) };
+        Ok(())
+    }
+
+    /// Runs a command inside, with /sys showing this namespace, and returns what it printed.
+    pub fn run(&self, words: &[&str]) -> Result<String, TestbedError> {
+        let words = [&["netns", "exec", &self.name], words].concat();
+        command(&mut Command::new("ip"), &words, "")
+    }
+
+    /// Runs lines of `ip` inside, in one process; the first that fails ends it.
+    pub fn ip_batch(&self, lines: &str) -> Result<(), TestbedError> {
+        command(&mut Command::new("ip"), &["-n", &self.name, "-batch", "-"], lines).map(|_| ())
+    }
+
+    /// Writes settings, as paths below /proc/sys.
+    pub fn sysctl(&self, settings: &[(&str, &str)]) -> Result<(), TestbedError> {
+        self.enter(|| {
+            settings.iter().try_for_each(|(path, value)| {
+                let path = format!("/proc/sys/{path}");
+                std::fs::write(&path, value).map_err(TestbedError::system(path))
+            })
+        })
+    }
+
+    /// Switches a feature of an interface on or off.
+    pub fn ethtool(&self, interface: &str, feature: Feature, on: bool) -> Result<(), TestbedError> {
+        let what = format!("{}: set {feature:?} of {interface} to {on}", self.name);
+        self.enter(|| set_feature(interface, feature, on).map_err(TestbedError::system(what)))
+    }
+
+    /// The index of an interface.
+    pub fn index(&self, interface: &str) -> Result<u32, TestbedError> {
+        let what = format!("{}: interface {interface}", self.name);
+        let name = CString::new(interface).unwrap_or_default();
+        // SAFETY: `name` is a C string that outlives the call, which only reads it.
+        self.enter(|| match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+            0 => Err(TestbedError::last_os(what)),
+            index => Ok(index),
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        delete(&self.name);
+    }
+}
+
+fn enter(handle: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: a system call that takes a number and a flag; a wrong descriptor is an error, not harm.
+    match unsafe { libc::setns(handle, libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+fn set_feature(interface: &str, feature: Feature, on: bool) -> std::io::Result<()> {
+    let mut value = EthtoolValue { command: feature.command(), data: u32::from(on) };
+    // SAFETY: all zeroes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte short, so that the name keeps its terminating zero.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
+    // SAFETY: SIOCETHTOOL reads an ifreq whose data points to an ethtool_value; both are whole, ours, and
+    // outlive the call.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &request) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Deletes a namespace and ends what runs in it. Without one of that name, does nothing.
+pub fn delete(name: &str) {
+    if !std::path::Path::new("/run/netns").join(name).exists() {
+        return;
+    }
+    let pids = command(&mut Command::new("ip"), &["netns", "pids", name], "").unwrap_or_default();
+    for pid in pids.split_whitespace().filter_map(|word| word.parse::<libc::pid_t>().ok()) {
+        // Our own threads may be inside; they end by themselves.
+        if pid != std::process::id() as libc::pid_t {
+            // SAFETY: sends a signal; takes numbers only. The process was found inside our namespace.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    }
+    let _ = command(&mut Command::new("ip"), &["netns", "del", name], "");
+}
+
+/// Runs a command to its end with `input`, and returns what it printed.
+pub(crate) fn command(program: &mut Command, words: &[&str], input: &str) -> Result<String, TestbedError> {
+    let shown = format!("{} {}", program.get_program().to_string_lossy(), words.join(" "));
+    match output(program.args(words), input) {
+        Ok(done) if done.status.success() => Ok(String::from_utf8_lossy(&done.stdout).into()),
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            let said = if said.trim().is_empty() { done.status.to_string() } else { said };
+            Err(TestbedError::Command { command: shown, said })
+        }
+        Err(error) => Err(TestbedError::System { what: shown, error }),
+    }
+}
+
+fn output(command: &mut Command, input: &str) -> std::io::Result<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let stdin = child.stdin.take();
+    // On a thread: a child that prints before it has read all would wait for us as we wait for it.
+    std::thread::scope(|scope| {
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
+        child.wait_with_output()
+    })
+}

@@ -1,0 +1,68 @@
+//! The kernel threads that poll an interface, put on a core of their own.
+//!
+//! A veth interface is polled on whichever core last sent to it: the router would run on the generator's.
+//! With its polling moved to threads, the router has a core, and that core's time can be read.
+
+use std::collections::HashSet;
+
+use super::namespace::Namespace;
+use super::{TestbedError, cores};
+
+/// The polling threads of one interface.
+pub struct Napi<'a> {
+    namespace: &'a Namespace,
+    interface: String,
+    /// Threads of other interfaces of the same name, in other namespaces.
+    others: HashSet<libc::pid_t>,
+}
+
+impl<'a> Napi<'a> {
+    /// Moves the polling of an interface to threads.
+    pub fn threaded(namespace: &'a Namespace, interface: &str) -> Result<Self, TestbedError> {
+        let napi = Self { namespace, interface: interface.into(), others: named(interface).collect() };
+        napi.write("threaded", "1")?;
+        Ok(napi)
+    }
+
+    /// Binds the threads to a core. An interface gets new threads each time XDP comes or goes, so this is
+    /// to be called again then.
+    pub fn pin(&self, core: usize, priority: i32) -> Result<(), TestbedError> {
+        for thread in self.threads() {
+            // A thread may end between being found and being bound; then it needs no core.
+            if let Err(error) = cores::pin(thread, core).and_then(|()| cores::prioritise(thread, priority))
+                && error.raw_os_error() != Some(libc::ESRCH)
+            {
+                let what = format!("bind the polling thread of {}", self.interface);
+                return Err(TestbedError::System { what, error });
+            }
+        }
+        Ok(())
+    }
+
+    /// The threads that there are now.
+    pub fn threads(&self) -> Vec<libc::pid_t> {
+        named(&self.interface).filter(|thread| !self.others.contains(thread)).collect()
+    }
+
+    /// Nanoseconds of core that the threads have used.
+    pub fn core_ns(&self) -> u64 {
+        self.threads().into_iter().map(cores::core_ns).sum()
+    }
+
+    /// Writes one of the interface's files below /sys/class/net.
+    fn write(&self, file: &str, value: &str) -> Result<(), TestbedError> {
+        let line = format!("echo {value} > /sys/class/net/{}/{file}", self.interface);
+        self.namespace.run(&["sh", "-c", &line]).map(|_| ())
+    }
+}
+
+/// Threads that poll an interface of this name in any namespace: kernel threads called `napi/NAME-NUMBER`.
+fn named(interface: &str) -> impl Iterator<Item = libc::pid_t> {
+    let begin = format!("napi/{interface}-");
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(move |entry| {
+        let thread = entry.file_name().to_str()?.parse().ok()?;
+        let name = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+        name.starts_with(&begin).then_some(thread)
+    })
+}
