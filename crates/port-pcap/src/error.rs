@@ -1,0 +1,93 @@
+//! What can go wrong with a capture file.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pcap_file::PcapError;
+
+/// Why a capture file cannot be read or written, or not to its end.
+#[derive(Debug)]
+pub enum PcapPortError {
+    /// The file cannot be opened or made.
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The file is cut short, or holds what no capture does.
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// Which packet, counted from 1; 0 for what comes before the first.
+        packet: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The packets are not Ethernet frames.
+    LinkType {
+        /// Which file.
+        path: PathBuf,
+        /// Which packet, counted from 1; 0 if the file's header says so for all.
+        packet: u64,
+        /// The number of the link type, 1 being Ethernet.
+        link_type: u32,
+    },
+    /// A packet could not be written.
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// Which packet, counted from 1.
+        packet: u64,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl PcapPortError {
+    /// What the reader said of `packet`.
+    pub(crate) fn read(path: &Path, packet: u64, error: &PcapError) -> Self {
+        let reason = match error {
+            PcapError::IoError(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                "the file ends in the middle".into()
+            }
+            PcapError::IoError(error) => error.to_string(),
+            other => other.to_string(),
+        };
+        Self::Format { path: path.into(), packet, reason }
+    }
+
+    /// What the writer said of `packet`.
+    pub(crate) fn write(path: &Path, packet: u64, error: PcapError) -> Self {
+        let error = match error {
+            PcapError::IoError(error) => error,
+            other => io::Error::other(other),
+        };
+        Self::Write { path: path.into(), packet, error }
+    }
+}
+
+impl fmt::Display for PcapPortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Format { path, packet: 0, reason } => {
+                write!(f, "{}: no capture file (pcap or pcapng): {reason}", path.display())
+            }
+            Self::Format { path, packet, reason } => {
+                write!(f, "{}, packet {packet}: {reason}", path.display())
+            }
+            Self::LinkType { path, packet, link_type } => {
+                write!(f, "{}", path.display())?;
+                if *packet > 0 {
+                    write!(f, ", packet {packet}")?;
+                }
+                write!(f, ": link type {link_type} instead of 1: capture on an Ethernet interface")
+            }
+            Self::Write { path, packet, error } => write!(f, "{}, packet {packet}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for PcapPortError {}
