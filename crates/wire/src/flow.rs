@@ -135,6 +135,7 @@ fn ports(protocol: u8, payload: &[u8]) -> (u16, u16) {
 }
 
 /// Without a protocol, as in Linux; an ICMP error as the flow it stops, in the direction it goes itself.
+#[inline]
 fn ipv4_addresses<B: AsRef<[u8]>>(ip: &Ipv4<B>) -> Key {
     let (source, destination) = about_v4(ip).unwrap_or((ip.source(), ip.destination()));
     Key::V4 { source, destination, ports: (0, 0), protocol: 0 }
@@ -147,6 +148,7 @@ fn about_v4<B: AsRef<[u8]>>(ip: &Ipv4<B>) -> Option<(u32, u32)> {
     Some((original.destination(), original.source()))
 }
 
+#[inline]
 fn ipv6_addresses<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> Key {
     about_v6(ip).unwrap_or(Key::V6 {
         source: ip.source(),
