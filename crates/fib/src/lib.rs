@@ -17,13 +17,17 @@
 // `loom` is a cfg set by hand for models of `published`; cargo does not know it.
 #![allow(unexpected_cfgs)]
 
+pub mod dir24_8;
 pub mod memory;
 pub mod next_hop;
 pub mod published;
+pub mod range6;
 pub mod rib;
 mod sync;
 
+pub use dir24_8::{Dir24_8, Dir24_8Fib};
 pub use next_hop::NextHop;
+pub use range6::{Range6, Range6Fib};
 
 use bm_wire::prefix::{Address, Prefix};
 use published::Readers;

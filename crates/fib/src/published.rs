@@ -119,7 +119,8 @@ impl ReaderHandle {
     /// Says that this reader reads again. A full barrier: not for every burst.
     pub fn online(&mut self) {
         let point = self.readers.0.point.0.load(Ordering::Acquire);
-        self.seen.0.store(point, Ordering::Relaxed);
+        // Release: the writer may find only this, and must still see what we read before we slept.
+        self.seen.0.store(point, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 

@@ -1,0 +1,178 @@
+use super::*;
+use Change::{Remove, Set};
+
+fn p(text: &str) -> Prefix<u128> {
+    text.parse().unwrap()
+}
+
+fn at(table: &Range6, text: &str) -> u32 {
+    let address = p(text).first();
+    let mut hops = [NextHop(u32::MAX)];
+    table.fib.lookup_burst(&[address], &mut hops);
+    assert_eq!(hops[0], table.fib.lookup(address), "{text}");
+    hops[0].0
+}
+
+fn build(routes: &[(&str, u32)], readers: &Readers) -> Range6 {
+    Range6::build(routes.iter().map(|(prefix, hop)| (p(prefix), NextHop(*hop))), readers).unwrap()
+}
+
+/// One route a window and border: in the root, at its end, in each window, at the last bit.
+const NESTED: [(&str, u32); 12] = [
+    ("::/0", 1),
+    ("2000::/3", 2),
+    ("2001:d00::/24", 3),
+    ("2001:db8::/32", 4),
+    ("2001:db8:0:4000::/50", 5),
+    ("2001:db8:0:5000::/52", 6),
+    ("2001:db8:0:5100::/56", 7),
+    ("2001:db8:0:5180::/64", 8),
+    ("2001:db8:0:5180:8000::/84", 9),
+    ("2001:db8:0:5180:8000:100::/100", 10),
+    ("2001:db8:0:5180:8000:100:0:8000/116", 11),
+    ("2001:db8:0:5180:8000:100:0:8fff/128", 12),
+];
+
+/// An address of each route above that no longer one holds.
+const SEEN: [&str; 12] = [
+    "fe80::1",
+    "3fff::",
+    "2001:d00::",
+    "2001:db8::",
+    "2001:db8:0:4000::",
+    "2001:db8:0:5000::",
+    "2001:db8:0:5100::",
+    "2001:db8:0:5180::",
+    "2001:db8:0:5180:8000::",
+    "2001:db8:0:5180:8000:100::",
+    "2001:db8:0:5180:8000:100:0:8000",
+    "2001:db8:0:5180:8000:100:0:8fff",
+];
+
+#[test]
+fn nested_routes_through_all_windows() {
+    let mut table = build(&NESTED, &Readers::new());
+    let expected: Vec<u32> = (1..=12).collect();
+    assert_eq!(SEEN.map(|address| at(&table, address)).to_vec(), expected);
+    for left in (0..12).rev() {
+        table.apply(&[Remove(p(NESTED[left].0))]).unwrap();
+        let seen = SEEN.map(|address| at(&table, address));
+        assert_eq!(seen.map(|hop| hop.min(left as u32)), seen);
+        assert_eq!(seen[..left], expected[..left]);
+        assert!(seen[left..].iter().all(|hop| *hop == left as u32));
+    }
+    assert!(table.fib.root.iter().all(|value| value.load(Acquire) == 0));
+}
+
+#[test]
+fn the_same_by_changes_in_any_order() {
+    for turn in 0..12 {
+        let mut table = build(&[], &Readers::new());
+        let changes: Vec<_> =
+            (0..12).map(|i| NESTED[(i * 5 + turn) % 12]).map(|(to, hop)| Set(p(to), NextHop(hop))).collect();
+        table.apply(&changes).unwrap();
+        assert_eq!(SEEN.map(|address| at(&table, address)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    }
+}
+
+#[test]
+fn a_change_of_the_shorter_leaves_the_longer_alone() {
+    let mut table = build(&NESTED, &Readers::new());
+    let changes: Vec<_> = NESTED.iter().step_by(2).map(|(to, hop)| Set(p(to), NextHop(hop + 100))).collect();
+    table.apply(&changes).unwrap();
+    assert_eq!(SEEN.map(|address| at(&table, address)), [101, 2, 103, 4, 105, 6, 107, 8, 109, 10, 111, 12]);
+}
+
+#[test]
+fn ascending_and_descending_routes_keep_the_tree_low() {
+    let hosts = |i: u128| Prefix::host(p("2001:db8::/64").first() | i << 3);
+    for descending in [false, true] {
+        let mut table = build(&[], &Readers::new());
+        let n = 5000;
+        for i in 0..n {
+            let i = if descending { n - 1 - i } else { i };
+            table.apply(&[Set(hosts(i), NextHop(i as u32 + 1))]).unwrap();
+        }
+        for i in 0..n {
+            assert_eq!(table.fib.lookup(hosts(i).first()).0, i as u32 + 1);
+            assert_eq!(table.fib.lookup(hosts(i).first() + 1), NextHop::NONE);
+        }
+        // 10,000 ranges; half-full nodes would be 1250 and their parents.
+        assert!(table.nodes.ever_used() < 4000, "{}", table.nodes.ever_used());
+        let mut word = Word(table.fib.root[slot(hosts(0).first())].load(Acquire));
+        let mut steps = 0;
+        while word.is_node() {
+            word = table.fib.nodes[word.index()].find(key(hosts(0).first(), steps.min(2)));
+            steps += 1;
+        }
+        assert!(steps <= 12, "{steps}");
+    }
+}
+
+/// The greatest key of a node that is not full finds an unused place; this must follow the last one.
+#[test]
+fn the_last_key_of_a_window_follows_changes_in_place() {
+    let hosts: Vec<(String, u32)> = (0..40).map(|i| (format!("2001:fff:ffff:f{i:03x}::/64"), i)).collect();
+    let mut routes: Vec<(&str, u32)> = hosts.iter().map(|(to, hop)| (&to[..], *hop)).collect();
+    routes.push(("2001:fff:ffff:ffff::/64", 1));
+    let mut table = build(&routes, &Readers::new());
+    for hop in 2..40 {
+        table.apply(&[Set(p("2001:fff:ffff:ffff::/64"), NextHop(hop))]).unwrap();
+        assert_eq!(at(&table, "2001:fff:ffff:ffff:ffff:ffff:ffff:ffff"), hop);
+    }
+}
+
+#[test]
+fn nodes_come_back_only_after_all_readers_moved_on() {
+    let readers = Readers::new();
+    let mut reader = readers.register();
+    let mut table = build(&[], &readers);
+    let flap = [Set(p("2001:db8::1/128"), NextHop(1)), Remove(p("2001:db8::1/128"))];
+    (0..10).for_each(|_| table.apply(&flap).unwrap());
+    let used = table.nodes.ever_used();
+    assert_eq!(used, 4 * 10);
+    reader.quiescent();
+    (0..10).for_each(|_| table.apply(&flap).unwrap());
+    assert_eq!(table.nodes.ever_used(), used);
+}
+
+#[test]
+fn refuses_what_does_not_fit_and_stays_as_it_was() {
+    let mut table = build(&[("2001:db8::/32", 1)], &Readers::new());
+    let changes = [
+        Set(p("2001:db8:1::/48"), NextHop(2)),
+        Set(p("2001:db8:2::/48"), NextHop(1 << 31)),
+        Set(p("2001:db8:3::/48"), NextHop(3)),
+    ];
+    let refused = table.apply(&changes).unwrap_err();
+    let lack = Lack::NextHop(NextHop(1 << 31));
+    assert_eq!(refused, TableFull { prefix: p("2001:db8:2::/48"), applied: 1, lack });
+    assert_eq!(["2001:db8:1::", "2001:db8:2::", "2001:db8:3::"].map(|a| at(&table, a)), [2, 1, 1]);
+    assert_eq!(table.rib().len(), 2);
+}
+
+#[test]
+fn a_full_arena_refuses_and_keeps_what_it_had() {
+    let mut table = build(&NESTED, &Readers::new());
+    table.nodes.exhaust();
+    let refused = table.apply(&[Set(p("2001:db8:0:5180:8000:100:0:8ffe/128"), NextHop(13))]).unwrap_err();
+    assert_eq!(refused.lack, Lack::Blocks);
+    let refused = table.apply(&[Set(p("2001:db8::/33"), NextHop(13))]).unwrap_err();
+    assert_eq!(refused.lack, Lack::Blocks);
+    assert_eq!(SEEN.map(|address| at(&table, address)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    assert_eq!(table.rib().len(), 12);
+    table.apply(&[Set(p("3fff::/20"), NextHop(13))]).unwrap();
+    assert_eq!(at(&table, "3fff::"), 13);
+}
+
+#[test]
+fn bursts_of_any_length_agree_with_single_lookups() {
+    let table = build(&NESTED, &Readers::new());
+    for len in [0, 1, 63, 64, 65, 200] {
+        let addresses: Vec<u128> = (0..len).map(|i| p(SEEN[i * 7 % 12]).first() + i as u128).collect();
+        let mut hops = vec![NextHop(99); len + 1];
+        table.fib.lookup_burst(&addresses, &mut hops);
+        let singly: Vec<NextHop> = addresses.iter().map(|a| table.fib.lookup(*a)).collect();
+        assert_eq!((&hops[..len], hops[len]), (&singly[..], NextHop(99)));
+    }
+}

@@ -1,0 +1,148 @@
+//! Do the structures agree with a plain trie, on nested random tables and on real ones, through
+//! random updates?
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+mod common;
+
+use bm_fib::published::Readers;
+use bm_fib::{BuildFib, Change, Dir24_8, Fib, NextHop, Range6};
+use bm_wire::prefix::Prefix;
+use common::{Number, Plain, Seeded};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Compares single lookups, bursts and the oracle.
+fn compare<A: Number>(fib: &impl Fib<Address = A>, plain: &Plain, addresses: &[A]) {
+    let mut hops = vec![NextHop(u32::MAX); addresses.len()];
+    fib.lookup_burst(addresses, &mut hops);
+    for (address, hop) in addresses.iter().zip(hops) {
+        let expected = plain.lookup(*address);
+        assert_eq!(hop, expected, "burst, {}", address.show());
+        assert_eq!(fib.lookup(*address), expected, "single, {}", address.show());
+    }
+}
+
+/// Builds from the first half of the changes, applies the rest, and compares around every prefix.
+fn check<B: BuildFib>(changes: &[Change<B::Address>], seed: u64)
+where
+    B::Address: Number,
+{
+    let (first, rest) = changes.split_at(changes.len() / 2);
+    let (mut plain, mut routes) = (Plain::default(), BTreeMap::new());
+    for change in first {
+        plain.apply(change);
+        match *change {
+            Change::Set(prefix, hop) => routes.insert(prefix, hop),
+            Change::Remove(prefix) => routes.remove(&prefix),
+        };
+    }
+    let readers = Readers::new();
+    let mut reader = readers.register();
+    let mut table = B::build(routes, &readers).unwrap();
+    let mut seeded = Seeded(seed);
+    let mut addresses: Vec<B::Address> = changes.iter().flat_map(|c| seeded.around(c.prefix())).collect();
+    addresses.extend((0..100).map(|_| seeded.address::<B::Address>()));
+    compare(&*table.reader(), &plain, &addresses);
+    for batch in rest.chunks(4) {
+        table.apply(batch).unwrap();
+        batch.iter().for_each(|change| plain.apply(change));
+        compare(&*table.reader(), &plain, &addresses);
+        reader.quiescent();
+    }
+}
+
+/// Prefixes that nest and touch: few bits vary, at places where the structures change from one level to
+/// the next.
+fn changes<A: Number>(borders: &'static [u8], n: usize) -> impl Strategy<Value = Vec<Change<A>>> {
+    let part = (0..borders.len(), 0u8..16);
+    let address = prop::collection::vec(part, 0..4).prop_map(move |parts| {
+        parts.iter().fold(A::default(), |address, (border, bits)| {
+            // Four bits across the border.
+            let end = borders[*border].saturating_add(2).min(A::WIDTH);
+            address.or(A::number(u128::from(*bits) << (A::WIDTH - end)))
+        })
+    });
+    let length = prop_oneof![
+        3 => (0..borders.len(), 0u8..5).prop_map(move |(i, by)| (borders[i] + by).saturating_sub(2).min(A::WIDTH)),
+        1 => 0..=A::WIDTH,
+    ];
+    let change =
+        (address, length, prop::option::weighted(0.7, 0u32..6)).prop_map(|(address, length, hop)| {
+            let prefix = Prefix::containing(address, length).unwrap();
+            hop.map_or(Change::Remove(prefix), |hop| Change::Set(prefix, NextHop(hop)))
+        });
+    prop::collection::vec(change, 0..n)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn dir24_8_on_nested_tables(changes in changes::<u32>(&[8, 16, 24, 28, 32], 40), seed: u64) {
+        check::<Dir24_8>(&changes, seed);
+    }
+
+    #[test]
+    fn range6_on_nested_tables(changes in changes::<u128>(&[8, 20, 36, 52, 84, 100, 116, 128], 120), seed: u64) {
+        check::<Range6>(&changes, seed);
+    }
+
+    /// So dense that nodes split and join.
+    #[test]
+    fn range6_on_dense_tables(changes in changes::<u128>(&[48, 50, 52, 54, 56, 64], 400), seed: u64) {
+        check::<Range6>(&changes, seed);
+    }
+}
+
+/// The whole real table, then `n` random updates: a third goes, a third comes back or moves to
+/// another next hop, a third is new; compared around each.
+fn churn<B: BuildFib>(name: &str, n: usize)
+where
+    B::Address: Number,
+    Prefix<B::Address>: std::str::FromStr<Err: std::fmt::Debug>,
+{
+    let Some(routes) = common::real_table::<B::Address>(name) else { return };
+    let mut plain = Plain::default();
+    routes.iter().for_each(|(prefix, hop)| plain.apply(&Change::Set(*prefix, *hop)));
+    let (readers, mut seeded) = (Readers::new(), Seeded(1));
+    let mut reader = readers.register();
+    let mut table = B::build(routes.iter().copied(), &readers).unwrap();
+    assert_eq!(table.rib().len(), routes.len());
+    let all: Vec<B::Address> =
+        routes.iter().flat_map(|(prefix, _)| [prefix.first(), prefix.last()]).collect();
+    compare(&*table.reader(), &plain, &all);
+    for _ in 0..n / 100 {
+        let batch: Vec<_> = (0..100).map(|_| random_change(&routes, &mut seeded)).collect();
+        table.apply(&batch).unwrap();
+        batch.iter().for_each(|change| plain.apply(change));
+        reader.quiescent();
+        let addresses: Vec<B::Address> = batch.iter().flat_map(|c| seeded.around(c.prefix())).collect();
+        compare(&*table.reader(), &plain, &addresses);
+    }
+    compare(&*table.reader(), &plain, &all);
+}
+
+fn random_change<A: Number>(routes: &[(Prefix<A>, NextHop)], seeded: &mut Seeded) -> Change<A> {
+    let (prefix, _) = routes[seeded.below(routes.len())];
+    let hop = NextHop(seeded.below(1023) as u32 + 1);
+    match seeded.below(3) {
+        0 => Change::Remove(prefix),
+        1 => Change::Set(prefix, hop),
+        _ => {
+            let more = seeded.below(9) as u8;
+            let length = (prefix.length() + more).min(A::WIDTH);
+            Change::Set(Prefix::containing(seeded.within(prefix), length).unwrap(), hop)
+        }
+    }
+}
+
+#[test]
+fn dir24_8_on_the_real_table() {
+    churn::<Dir24_8>("rib4-full.txt.gz", 100_000);
+}
+
+#[test]
+fn range6_on_the_real_table() {
+    churn::<Range6>("rib6-full.txt.gz", 100_000);
+}
