@@ -115,6 +115,7 @@ pub(crate) fn put_nested(message: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mu
     body(message);
     let length = (message.len() - start) as u16;
     message[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+    message.resize(aligned(message.len()), 0);
 }
 
 #[cfg(test)]

@@ -257,7 +257,13 @@ impl<A: Ip> RouteMessage<A> {
             bytes => A::from_bytes(bytes).ok_or(bad)?,
         };
         let prefix = Prefix::containing(address, length).ok_or(bad)?;
-        Ok(Some(Self { event, table: draft.table, prefix, body: draft.finish() }))
+        let (table, mut body) = (draft.table, draft.finish());
+        if A::FAMILY == Family::V6 {
+            // The kernel begins an event with the hop it is about, and a dump with another: the order
+            // says nothing, so it must not make a difference.
+            body.via.hops_mut().sort_unstable();
+        }
+        Ok(Some(Self { event, table, prefix, body }))
     }
 
     /// Appends the part behind the netlink header of a request to add or delete this route.

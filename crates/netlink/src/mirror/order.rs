@@ -120,5 +120,7 @@ fn joined(ours: &RouteBody, new: &RouteBody) -> RouteBody {
     let added = new.via.hops();
     // Where the message has a hop of ours, its word on it is the later.
     let kept = ours.via.hops().iter().filter(|hop| !contains(added, hop));
-    RouteBody { via: Via::from_hops(kept.chain(added).copied().collect()), ..new.clone() }
+    let mut hops: Vec<_> = kept.chain(added).copied().collect();
+    hops.sort_unstable();
+    RouteBody { via: Via::from_hops(hops), ..new.clone() }
 }
