@@ -12,6 +12,9 @@
 //! the slow path, which resolves it) and a mark that workers set when they use the next hop, so that
 //! control keeps its neighbour fresh in Linux. The writer is [`NextHopWriter`]; workers hold an
 //! `Arc<NextHops>` and only load, the mark apart.
+//!
+//! An index means what it did until its finder is quiescent ([`crate::published`]). What waits longer, in
+//! a queue to the slow path say, takes along the address and looks it up again.
 
 mod buddy;
 mod group;

@@ -25,7 +25,7 @@ mod node;
 mod sweep;
 mod tree;
 
-use crate::memory::{Array, Filled, prefetch};
+use crate::memory::{Array, Filled};
 use crate::published::Readers;
 use crate::rib::Rib;
 use crate::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
@@ -90,7 +90,6 @@ impl Range6Fib {
         let (root, nodes) = self.flat();
         let (mut keys, mut depths) = ([0u32; LANES], [0u8; LANES]);
         let (mut active, mut count) = ([0u8; LANES], 0);
-        addresses.iter().for_each(|address| prefetch(&root[slot(*address)]));
         for (lane, (hop, address)) in hops.iter_mut().zip(addresses).enumerate() {
             let word = Word(root[slot(*address)].load(Acquire));
             *hop = NextHop(word.0);
