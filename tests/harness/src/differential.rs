@@ -1,0 +1,255 @@
+//! The differential rule: Linux is judged by CONFORMANCE, brickmoon by Linux.
+//!
+//! Both subjects get the same cases in labs built the same way; what each lets out is made comparable by
+//! `normalise` alone. A difference fails unless `differences.toml` lists it, and then brickmoon must do what
+//! the case expects by the book. A listed difference that is none fails as well, so the list stays true.
+
+use crate::case::{Case, Change};
+use crate::exchange::Seen;
+use crate::lab::{Ends, Lab};
+use crate::netns::Namespace;
+use crate::subject::{Router, Subject};
+use crate::{normalise, report};
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::fmt::Write;
+
+/// Bytes of a frame that a failure shows.
+const SHOWN: usize = 96;
+
+/// A difference that is meant, from `differences.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Difference {
+    /// Name of the case.
+    case: String,
+    /// Number in CONFORMANCE.md.
+    check: u16,
+    /// Why brickmoon does otherwise than Linux.
+    reason: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Differences {
+    #[serde(default)]
+    difference: Vec<Difference>,
+}
+
+/// Runs the cases on every subject of this run, and fails with all that is wrong.
+pub fn run(group: &str, cases: &[Case]) {
+    let names: HashSet<_> = cases.iter().map(|case| case.name).collect();
+    assert_eq!(names.len(), cases.len(), "{group}: two cases have one name");
+    let mut faults = Vec::new();
+    let mut of_linux = None;
+    for subject in Subject::all(group) {
+        let heard = observe(&subject, group, cases, &mut faults);
+        match subject {
+            Subject::Linux => {
+                judge_linux(group, cases, &heard, &mut faults);
+                of_linux = Some(heard);
+            }
+            Subject::Brickmoon { .. } => {
+                judge_brickmoon(group, cases, of_linux.as_deref(), &heard, &mut faults);
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{group}: {} faults\n{}", faults.len(), faults.join("\n"));
+}
+
+/// What a subject lets out for each case.
+fn observe(subject: &Subject, group: &str, cases: &[Case], faults: &mut Vec<String>) -> Vec<Vec<Seen>> {
+    let lab = Lab::new(group, Ends::Silent);
+    let router = subject.start(&lab);
+    let start = state(&lab.rtr);
+    let mut heard = Vec::new();
+    for case in cases {
+        let before = apply(&lab.rtr, &case.changes);
+        if !case.changes.is_empty() {
+            router.settle();
+        }
+        heard.push(exchange(&lab, case, subject, faults));
+        undo(&lab.rtr, &case.changes, &before);
+        if !case.changes.is_empty() {
+            settle_again(&router, &lab, case, &start);
+        }
+    }
+    router.stop();
+    heard
+}
+
+/// One exchange, its frames made comparable.
+fn exchange(lab: &Lab, case: &Case, subject: &Subject, faults: &mut Vec<String>) -> Vec<Seen> {
+    let heard = lab.exchange(&case.frames, case.expected_of_linux().len(), case.fenced);
+    if !heard.complete {
+        faults.push(format!("{subject}: {}: the fence did not come through", case.name));
+    }
+    comparable(&heard.seen)
+}
+
+fn settle_again(router: &Router, lab: &Lab, case: &Case, start: &str) {
+    router.settle();
+    let now = state(&lab.rtr);
+    assert_eq!(now, start, "{}: its undoing leaves another state than it found", case.name);
+}
+
+/// Frames as the comparison sees them, sorted by end and bytes.
+fn comparable(seen: &[Seen]) -> Vec<Seen> {
+    let mut seen: Vec<Seen> = seen
+        .iter()
+        .map(|seen| Seen { side: seen.side, frame: normalise::frame(seen.frame.clone()) })
+        .collect();
+    seen.sort();
+    seen
+}
+
+/// Makes the changes; returns what the settings were.
+fn apply(router: &Namespace, changes: &[Change]) -> Vec<String> {
+    let one = |change: &Change| match change {
+        Change::Ip(lines, _) => {
+            router.ip(lines);
+            String::new()
+        }
+        Change::Setting(name, value) => {
+            let before = router.setting(name);
+            router.set(&[(name, value)]);
+            before
+        }
+    };
+    changes.iter().map(one).collect()
+}
+
+fn undo(router: &Namespace, changes: &[Change], before: &[String]) {
+    for (change, before) in changes.iter().zip(before).rev() {
+        match change {
+            Change::Ip(_, lines) => drop(router.ip(lines)),
+            Change::Setting(name, _) => router.set(&[(name, before)]),
+        }
+    }
+}
+
+/// Addresses, routes, rules, next hops and neighbours as text.
+fn state(router: &Namespace) -> String {
+    let text = router.ip(
+        "addr show\nroute show table all\nrule show\nnexthop show\nneigh show\n-6 route show table all\n-6 rule show",
+    );
+    // An interface's queue and flags tell which programs are on it, and are no state of routing.
+    let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
+    lines.retain(|line| !line.contains("qdisc"));
+    lines.sort();
+    lines.join("\n")
+}
+
+fn judge_linux(group: &str, cases: &[Case], heard: &[Vec<Seen>], faults: &mut Vec<String>) {
+    let before = faults.len();
+    let mut deviations = 0;
+    for (case, heard) in cases.iter().zip(heard) {
+        let expected = comparable(case.expected_of_linux());
+        if *heard != expected {
+            faults.push(contrast(&format!("linux: {} (check {})", case.name, case.check), &expected, heard));
+        }
+        if let Some((words, _)) = &case.linux {
+            deviations += 1;
+            report::say(&format!("{group}: linux deviates: check {} {}: {words}", case.check, case.name));
+        }
+    }
+    let wrong = faults.len() - before;
+    report::say(&format!(
+        "{group}: linux: {} cases, {deviations} stated deviations, {wrong} surprises",
+        cases.len()
+    ));
+}
+
+fn judge_brickmoon(
+    group: &str,
+    cases: &[Case],
+    linux: Option<&[Vec<Seen>]>,
+    heard: &[Vec<Seen>],
+    faults: &mut Vec<String>,
+) {
+    let listed = differences();
+    let (mut equal, mut chosen, mut wrong) = (0, 0, 0);
+    for (index, (case, heard)) in cases.iter().zip(heard).enumerate() {
+        let title = format!("brickmoon: {} (check {})", case.name, case.check);
+        let oracle = linux.map_or_else(|| comparable(case.expected_of_linux()), |linux| linux[index].clone());
+        let listed = listed.iter().find(|listed| listed.case == case.name);
+        let by_the_book = comparable(&case.expected);
+        match listed {
+            None if *heard == oracle => equal += 1,
+            Some(_) if *heard == oracle => {
+                wrong += 1;
+                faults.push(format!("{title}: as Linux has it; take it out of differences.toml"));
+            }
+            Some(listed) if *heard == by_the_book && listed.check == case.check => {
+                chosen += 1;
+                report::say(&format!(
+                    "{group}: chosen: check {} {}: {}",
+                    case.check, case.name, listed.reason
+                ));
+            }
+            _ => {
+                wrong += 1;
+                let expected = if listed.is_some() { &by_the_book } else { &oracle };
+                faults.push(contrast(&title, expected, heard));
+            }
+        }
+    }
+    report::say(&format!(
+        "{group}: brickmoon: {} cases, {equal} as linux, {chosen} listed differences, {wrong} wrong",
+        cases.len()
+    ));
+}
+
+fn differences() -> Vec<Difference> {
+    let text = include_str!("../differences.toml");
+    let differences: Differences =
+        toml::from_str(text).unwrap_or_else(|error| panic!("differences.toml: {error}"));
+    differences.difference
+}
+
+/// Fails where a listed difference names no case, or another check than the case has.
+pub fn assert_list_is_true(cases: &[Case]) {
+    for listed in differences() {
+        let case = cases.iter().find(|case| case.name == listed.case);
+        let case = case.unwrap_or_else(|| panic!("differences.toml: no case is called {:?}", listed.case));
+        assert_eq!(case.check, listed.check, "differences.toml: {} is of another check", case.name);
+        assert!(!listed.reason.is_empty(), "differences.toml: {} has no reason", case.name);
+    }
+}
+
+/// Both lists without what they share, in hexadecimal, with the place of the first difference.
+fn contrast(title: &str, expected: &[Seen], heard: &[Seen]) -> String {
+    let mut text = title.to_string();
+    let missing: Vec<_> = expected.iter().filter(|seen| !heard.contains(seen)).collect();
+    let extra: Vec<_> = heard.iter().filter(|seen| !expected.contains(seen)).collect();
+    let _ = write!(text, ": expected {} frames, got {}", expected.len(), heard.len());
+    if let (Some(one), Some(other)) = (missing.first(), extra.first()) {
+        let same = one.frame.iter().zip(&other.frame).take_while(|(a, b)| a == b).count();
+        let _ =
+            write!(text, "; the first pair differs from byte {same} (packet byte {})", same as isize - 14);
+    }
+    for (words, list) in [("missing", missing), ("not expected", extra)] {
+        for seen in list.iter().take(4) {
+            let _ = write!(
+                text,
+                "\n  {words} at {:?}, {} bytes: {}",
+                seen.side,
+                seen.frame.len(),
+                hex(&seen.frame)
+            );
+        }
+    }
+    text
+}
+
+/// Bytes in hexadecimal: the two MACs, the type, then words of four bytes.
+fn hex(frame: &[u8]) -> String {
+    let mut text = String::new();
+    for (index, byte) in frame.iter().take(SHOWN).enumerate() {
+        if matches!(index, 6 | 12 | 14) || index > 14 && (index - 14) % 4 == 0 {
+            text.push(' ');
+        }
+        let _ = write!(text, "{byte:02x}");
+    }
+    if frame.len() > SHOWN { text + " .." } else { text }
+}

@@ -1,0 +1,232 @@
+//! Three namespaces in a row with the addresses, neighbours and routes that the tests know by heart.
+//!
+//! Neighbour `n` of a side has the last byte `n` in all its addresses; the router is neighbour 1, the
+//! interface opposite to it is neighbour 2, and the others exist in tables only.
+
+use crate::netns::Namespace;
+use crate::packet;
+use crate::sys::PacketSocket;
+use bm_wire::Mac;
+
+/// A link of the router, by who is at its other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// `r0`, to the source.
+    Src,
+    /// `r1`, to the sink.
+    Snk,
+    /// `r2`, to the sink by a link of 1300 bytes.
+    Low,
+}
+
+/// All sides, in the order of the router's interfaces.
+pub const SIDES: [Side; 3] = [Side::Src, Side::Snk, Side::Low];
+/// MTU of `r2`.
+pub const LOW_MTU: usize = 1300;
+
+impl Side {
+    /// The router's interface.
+    pub fn router(self) -> &'static str {
+        ["r0", "r1", "r2"][self as usize]
+    }
+
+    /// The interface at the other end.
+    pub fn host(self) -> &'static str {
+        ["s0", "k0", "k1"][self as usize]
+    }
+
+    /// MAC of neighbour `n`.
+    pub fn mac(self, n: u8) -> Mac {
+        Mac([2, 0, 0, 0, self as u8, n])
+    }
+
+    /// IPv4 address of neighbour `n`.
+    pub fn v4(self, n: u8) -> String {
+        format!("{}.{n}", ["192.0.2", "198.51.100", "203.0.113"][self as usize])
+    }
+
+    /// IPv6 address of neighbour `n`.
+    pub fn v6(self, n: u8) -> String {
+        format!("2001:db8:{}::{n:x}", self as u8 + 1)
+    }
+
+    /// The frame in which neighbour 2 sends a packet to the router.
+    pub fn to_router(self, packet: &[u8]) -> Vec<u8> {
+        packet::ip_frame(self.mac(1), self.mac(2), packet)
+    }
+
+    /// The frame in which the router sends a packet to neighbour `n`.
+    pub fn to_neighbour(self, n: u8, packet: &[u8]) -> Vec<u8> {
+        packet::ip_frame(self.mac(n), self.mac(1), packet)
+    }
+}
+
+/// Routes of every lab. The last one of each family is the way back to sources behind `s0`.
+const ROUTES: &str = "\
+route add 10.0.0.0/8 via 198.51.100.2
+route add 10.1.0.0/16 via 198.51.100.3
+route add 10.1.1.0/24 via 198.51.100.4
+route add 10.1.1.128/25 via 198.51.100.5
+route add 10.1.1.200/32 via 198.51.100.6
+route add 10.2.0.0/16 via 203.0.113.2
+route add 172.16.0.0/16 via 192.0.2.2
+route add 2001:db8:a000::/36 via 2001:db8:2::2
+route add 2001:db8:a100::/40 via 2001:db8:2::3
+route add 2001:db8:a101::/48 via 2001:db8:2::4
+route add 2001:db8:a101:1::/64 via 2001:db8:2::5
+route add 2001:db8:a101:1::200/128 via 2001:db8:2::6
+route add 2001:db8:b000::/36 via 2001:db8:3::2
+route add 2001:db8:c000::/36 via 2001:db8:1::2
+";
+
+/// Settings of the router that keep a run quiet and equal to the next one.
+const ROUTER_SETTINGS: [(&str, &str); 18] = [
+    ("net.ipv4.ip_forward", "1"),
+    ("net.ipv6.conf.all.forwarding", "1"),
+    ("net.ipv6.conf.default.forwarding", "1"),
+    ("net.ipv6.conf.all.accept_dad", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    ("net.ipv6.conf.default.router_solicitations", "0"),
+    ("net.ipv6.conf.default.accept_ra", "0"),
+    // Every error is answered; the tests of the rate limit switch it on again. The mask, since a limit of 0
+    // would also empty the budget that Linux keeps a source for unreachable routes: five, then one a second.
+    // That one is no setting of a namespace, so cases about it take a source of their own each.
+    ("net.ipv4.icmp_ratemask", "0"),
+    ("net.ipv4.icmp_ratelimit", "0"),
+    ("net.ipv4.icmp_msgs_per_sec", "1000000"),
+    ("net.ipv4.icmp_msgs_burst", "1000000"),
+    ("net.ipv6.icmp.ratelimit", "0"),
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+    ("net.ipv4.conf.all.accept_source_route", "0"),
+    ("net.ipv4.conf.all.send_redirects", "0"),
+    ("net.ipv4.conf.default.send_redirects", "0"),
+    ("net.ipv4.ip_default_ttl", "64"),
+];
+
+/// Who lives at the ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Nobody answers: frames are made and captured here, and the router's neighbours 2 to 9 are permanent.
+    Silent,
+    /// Nobody answers, and the router has no neighbours: a test that answers for them brings its own.
+    Unknown,
+    /// Linux hosts with addresses and a default route, for real programs.
+    Hosts,
+}
+
+/// The namespaces and a raw socket at each of the three ends.
+pub struct Lab {
+    /// Where traffic comes from.
+    pub src: Namespace,
+    /// Where the router is.
+    pub rtr: Namespace,
+    /// Where traffic goes to.
+    pub snk: Namespace,
+    sockets: [PacketSocket; 3],
+}
+
+impl Lab {
+    /// Builds the picture of the crate's page. `test` goes into the names of the namespaces.
+    pub fn new(test: &str, ends: Ends) -> Self {
+        let [src, rtr, snk] = ["src", "rtr", "snk"].map(|role| Namespace::new(test, role));
+        for host in [&src, &snk] {
+            let off = if ends == Ends::Hosts { "0" } else { "1" };
+            host.set(&[
+                ("net.ipv6.conf.default.disable_ipv6", off),
+                ("net.ipv6.conf.all.accept_dad", "0"),
+                ("net.ipv6.conf.default.accept_dad", "0"),
+                ("net.ipv6.conf.default.accept_ra", "0"),
+            ]);
+        }
+        rtr.set(&ROUTER_SETTINGS);
+        rtr.ip(&wires(&src, &snk));
+        rtr.ip(&router_lines(ends));
+        src.ip(&host_lines(&[Side::Src], ends));
+        snk.ip(&host_lines(&[Side::Snk, Side::Low], ends));
+        let [s0, k0, k1] = [(&src, "s0"), (&snk, "k0"), (&snk, "k1")];
+        let sockets = [s0, k0, k1].map(|(namespace, name)| namespace.packet_socket(name));
+        let lab = Self { src, rtr, snk, sockets };
+        lab.set_offloads(ends == Ends::Hosts, false);
+        lab
+    }
+
+    /// The namespace at the far end of a side.
+    pub fn host(&self, side: Side) -> &Namespace {
+        if side == Side::Src { &self.src } else { &self.snk }
+    }
+
+    /// The raw socket at the far end of a side.
+    pub fn socket(&self, side: Side) -> &PacketSocket {
+        &self.sockets[side as usize]
+    }
+
+    /// All raw sockets, in the order of [`SIDES`].
+    pub fn sockets(&self) -> [&PacketSocket; 3] {
+        self.sockets.each_ref()
+    }
+
+    /// Sends a frame towards the router.
+    pub fn send(&self, side: Side, frame: &[u8]) {
+        let sent = self.socket(side).send(frame);
+        sent.unwrap_or_else(|error| panic!("sending {} bytes at {side:?}: {error}", frame.len()));
+    }
+
+    /// Switches checksum and segmentation offload of the hosts' and the router's ends.
+    pub fn set_offloads(&self, hosts: bool, router: bool) {
+        let words = |on: bool| if on { "tx on tso on gso on" } else { "tx off tso off gso off" };
+        for side in SIDES {
+            self.host(side).run(&format!("ethtool -K {} {}", side.host(), words(hosts)));
+            self.rtr.run(&format!("ethtool -K {} {}", side.router(), words(router)));
+        }
+    }
+}
+
+fn wires(src: &Namespace, snk: &Namespace) -> String {
+    let wire = |side: Side| {
+        let far = if side == Side::Src { src.name() } else { snk.name() };
+        let mtu = if side == Side::Low { LOW_MTU } else { 1500 };
+        let (router, host) = (side.router(), side.host());
+        format!(
+            "link add {router} mtu {mtu} address {} type veth peer name {host} mtu {mtu} address {} netns {far}\n",
+            side.mac(1),
+            side.mac(2),
+        )
+    };
+    SIDES.map(wire).concat()
+}
+
+fn router_lines(ends: Ends) -> String {
+    let mut lines = String::from("link set lo up\n");
+    for side in SIDES {
+        let (name, v4, v6) = (side.router(), side.v4(1), side.v6(1));
+        lines += &format!("link set {name} addrgenmode none\nlink set {name} up\n");
+        lines += &format!("addr add {v4}/24 brd + dev {name}\naddr add {v6}/64 dev {name} nodad\n");
+        lines += &format!("addr add fe80::1/64 dev {name} scope link nodad\n");
+        for n in (2..10).filter(|_| ends == Ends::Silent) {
+            let mac = side.mac(n);
+            for address in [side.v4(n), side.v6(n), format!("fe80::{n}")] {
+                lines += &format!("neigh replace {address} lladdr {mac} dev {name} nud permanent\n");
+            }
+        }
+    }
+    lines + ROUTES
+}
+
+fn host_lines(sides: &[Side], ends: Ends) -> String {
+    let mut lines = String::from("link set lo up\n");
+    for &side in sides {
+        let (name, v4, v6) = (side.host(), side.v4(2), side.v6(2));
+        lines += &format!("link set {name} up\n");
+        if ends == Ends::Hosts {
+            lines += &format!("addr add {v4}/24 brd + dev {name}\naddr add {v6}/64 dev {name} nodad\n");
+        } else {
+            lines += &format!("link set {name} arp off\n");
+        }
+    }
+    if ends == Ends::Hosts {
+        let side = sides[0];
+        lines += &format!("route add default via {}\nroute add default via {}\n", side.v4(1), side.v6(1));
+    }
+    lines
+}

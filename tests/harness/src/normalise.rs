@@ -1,0 +1,134 @@
+//! The one place that says what may differ between two right routers.
+//!
+//! 1. *IPv4 identification of packets that the router itself makes* (errors, replies): Linux counts with a
+//!    secret of its own. The field becomes 0, and the header checksum follows, but only if it was right.
+//! 2. *Flow label of IPv6 packets that the router itself makes*: Linux hashes with a secret of each boot. It
+//!    becomes 0; no checksum covers it.
+//! 3. *The time in an IPv4 timestamp option*: milliseconds since midnight. They become 0, and the header
+//!    checksum follows as in 1. Quoted packets are left as they are, since errors quote what was received.
+//! 4. *Order of frames*: compared as sorted lists an end, since slow ways may be overtaken by fast ones. Order
+//!    within one flow is `flow`'s matter.
+//! 5. *When* an answer comes, and so how many pass a rate limit: cases run with limits off; the limits have
+//!    tests of their own.
+//! 6. Noise that the kernel makes by itself at any time: MLD and IGMP reports, router solicitations, and ARP
+//!    or ND that only keeps an entry fresh. [`is_noise`] knows it; tests about these look for themselves.
+
+use crate::lab::SIDES;
+use crate::packet::put16;
+use bm_wire::checksum;
+use bm_wire::ethernet::ethertype;
+
+/// Where an untagged frame's packet begins.
+const PACKET: usize = 14;
+/// An address that one case gives to the router, beside those of its links.
+pub const LOCAL4: &str = "10.77.1.2";
+/// Option type of a timestamp (RFC 791).
+const TIMESTAMP: u8 = 68;
+
+/// A frame with all that may differ made equal.
+pub fn frame(mut frame: Vec<u8>) -> Vec<u8> {
+    match kind(&frame) {
+        Some(ethertype::IPV4) => ipv4(&mut frame[PACKET..]),
+        Some(ethertype::IPV6) => ipv6(&mut frame[PACKET..]),
+        _ => {}
+    }
+    frame
+}
+
+fn kind(frame: &[u8]) -> Option<u16> {
+    let kind = u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]);
+    let least = if kind == ethertype::IPV6 { 40 } else { 20 };
+    (frame.len() >= PACKET + least).then_some(kind)
+}
+
+fn ipv4(packet: &mut [u8]) {
+    let header_len = usize::from(packet[0] & 15) * 4;
+    if header_len < 20 || header_len > packet.len() || checksum::sum(&packet[..header_len]) != 0xffff {
+        return;
+    }
+    let source = [packet[12], packet[13], packet[14], packet[15]].map(|byte| byte.to_string()).join(".");
+    if source == LOCAL4 || SIDES.iter().any(|side| side.v4(1) == source) {
+        put16(packet, 4, 0);
+    }
+    clear_timestamps(&mut packet[20..header_len]);
+    let sum = checksum::ipv4_header(&packet[..header_len]);
+    put16(packet, 10, sum);
+}
+
+/// Zeroes what routers have written into a timestamp option: flags 0 times alone, else address and time.
+fn clear_timestamps(options: &mut [u8]) {
+    let mut at = 0;
+    while at + 1 < options.len() && options[at] != 0 {
+        let length = if options[at] == 1 { 1 } else { usize::from(options[at + 1]).max(2) };
+        if options[at] == TIMESTAMP && at + length <= options.len() && length >= 4 {
+            let filled = usize::from(options[at + 2]).saturating_sub(1).min(length);
+            let (first, step) = if options[at + 3] & 15 == 0 { (4, 4) } else { (8, 8) };
+            for word in (first..filled).step_by(step).filter(|word| word + 4 <= length) {
+                options[at + word..at + word + 4].fill(0);
+            }
+        }
+        at += length;
+    }
+}
+
+fn ipv6(packet: &mut [u8]) {
+    let source = std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&packet[8..24]).expect("16 bytes"));
+    let own = SIDES.iter().any(|side| side.v6(1) == source.to_string()) || source.to_string() == "fe80::1";
+    if own {
+        packet[1] &= 0xf0;
+        packet[2..4].fill(0);
+    }
+}
+
+/// Whether a frame is what a Linux kernel sends at any time without being asked.
+pub fn is_noise(frame: &[u8]) -> bool {
+    let packet = frame.get(PACKET..).unwrap_or_default();
+    match kind(frame) {
+        Some(ethertype::ARP) => true,
+        Some(ethertype::IPV4) => packet[9] == 2 && packet[8] == 1,
+        Some(ethertype::IPV6) => {
+            // MLD reports stand behind a hop-by-hop header of 8 bytes with the router alert.
+            let (next, message) = if packet[6] == 0 {
+                (packet.get(40), packet.get(48))
+            } else {
+                (Some(&packet[6]), packet.get(40))
+            };
+            next == Some(&58) && matches!(message, Some(131 | 132 | 133 | 143))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Side;
+    use crate::packet::{Ip4, time_exceeded4};
+
+    #[test]
+    fn the_id_of_an_error_does_not_count_but_its_checksum_does() {
+        let about = Ip4::udp("192.0.2.2", "10.0.0.1", 8).ttl(1).bytes();
+        let error = |id| Side::Src.to_neighbour(2, &time_exceeded4("192.0.2.1", &about).id(id).bytes());
+        assert_eq!(frame(error(0x77)), frame(error(0)));
+        let mut wrong = error(0x77);
+        wrong[PACKET + 10] ^= 1;
+        assert_eq!(frame(wrong.clone()), wrong);
+    }
+
+    #[test]
+    fn the_id_of_a_forwarded_packet_counts() {
+        let sent = Side::Snk.to_neighbour(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).id(7).bytes());
+        assert_eq!(frame(sent.clone()), sent);
+    }
+
+    #[test]
+    fn times_do_not_count_but_addresses_do() {
+        let with = |time: u8| {
+            let option = [68, 20, 13, 1, 192, 0, 2, 1, 1, 2, 3, time, 0, 0, 0, 0, 0, 0, 0, 0];
+            Side::Snk.to_neighbour(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).options(&option).bytes())
+        };
+        assert_ne!(with(1), with(2));
+        assert_eq!(frame(with(1)), frame(with(2)));
+        assert_eq!(frame(with(1))[PACKET + 24..PACKET + 32], [192, 0, 2, 1, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,240 @@
+//! The router under test: Linux alone, or brickmoon on top of it, driven as its users drive it.
+
+use crate::command::{Running, finish};
+use crate::lab::{Lab, SIDES};
+use crate::netns::Namespace;
+use crate::{report, sys};
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long the daemon may take to forward, to stop, and to follow the kernel's tables.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which router stands in the middle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The kernel's own forwarding: the oracle.
+    Linux,
+    /// The daemon.
+    Brickmoon {
+        /// The binary.
+        path: PathBuf,
+    },
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linux => "linux",
+            Self::Brickmoon { .. } => "brickmoon",
+        })
+    }
+}
+
+impl Subject {
+    /// The subjects of this run, Linux first: both, or the one that `BM_SUBJECT` names.
+    pub fn all(test: &str) -> Vec<Self> {
+        if !sys::is_root() {
+            report::skip(test, "namespaces need root");
+            return Vec::new();
+        }
+        let wanted = std::env::var("BM_SUBJECT").unwrap_or_default();
+        assert!(matches!(&*wanted, "" | "linux" | "brickmoon"), "BM_SUBJECT={wanted}: linux or brickmoon");
+        let mut subjects = Vec::new();
+        if wanted != "brickmoon" {
+            subjects.push(Self::Linux);
+        }
+        if wanted != "linux" {
+            match binary() {
+                Some(path) => subjects.push(Self::Brickmoon { path }),
+                None if wanted == "brickmoon" => panic!("no brickmoon binary: cargo build --release"),
+                None => report::skip(test, "brickmoon's half: no binary (cargo build --release)"),
+            }
+        }
+        subjects
+    }
+
+    /// Starts it in the lab's router, with all three links as its ports.
+    pub fn start<'a>(&self, lab: &'a Lab) -> Router<'a> {
+        self.start_on(lab, &SIDES.map(|side| side.router()))
+    }
+
+    /// Starts it with these ports alone.
+    pub fn start_on<'a>(&self, lab: &'a Lab, ports: &[&str]) -> Router<'a> {
+        let daemon = match self {
+            Self::Linux => None,
+            Self::Brickmoon { path } => Some(Daemon::start(path, &lab.rtr, ports)),
+        };
+        Router { namespace: &lab.rtr, daemon }
+    }
+}
+
+/// `$BRICKMOON`, or the newest of what the workspace has built.
+fn binary() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("BRICKMOON").map(PathBuf::from) {
+        assert!(path.is_file(), "BRICKMOON={}: no such file", path.display());
+        return Some(path);
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    ["release", "debug"]
+        .map(|profile| root.join("target").join(profile).join("brickmoon"))
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
+/// A running subject. Dropping it kills the daemon; `stop` ends it as a user would.
+pub struct Router<'a> {
+    namespace: &'a Namespace,
+    daemon: Option<Daemon>,
+}
+
+impl Router<'_> {
+    /// Whether this is brickmoon.
+    pub fn is_brickmoon(&self) -> bool {
+        self.daemon.is_some()
+    }
+
+    /// Waits until the subject has what the kernel's tables have now.
+    pub fn settle(&self) {
+        let Some(daemon) = &self.daemon else { return };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let verify = daemon.ask(self.namespace, "verify", &[]);
+            if verify.status.success() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "brickmoon verify stays unclean:\n{}", daemon.told(&verify));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asserts that the mirror equals the kernel now, without waiting.
+    pub fn assert_verified(&self) {
+        if let Some(daemon) = &self.daemon {
+            let verify = daemon.ask(self.namespace, "verify", &[]);
+            assert!(verify.status.success(), "brickmoon verify:\n{}", daemon.told(&verify));
+        }
+    }
+
+    /// Runs a command of brickmoon against the daemon; `None` for Linux.
+    pub fn ask(&self, command: &str, arguments: &[&str]) -> Option<Output> {
+        self.daemon.as_ref().map(|daemon| daemon.ask(self.namespace, command, arguments))
+    }
+
+    /// Kills the daemon as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.process.child().kill().unwrap_or_else(|error| panic!("kill -9: {error}"));
+            daemon.process.child().wait().unwrap_or_else(|error| panic!("kill -9: {error}"));
+        }
+    }
+
+    /// Starts the daemon again after `kill`, or while nothing runs.
+    pub fn restart(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            let ports: Vec<&str> = daemon.ports.iter().map(String::as_str).collect();
+            let again = Daemon::start(&daemon.path, self.namespace, &ports);
+            *daemon = again;
+        }
+    }
+
+    /// Checks that the tables are equal at the end, then stops the daemon and expects it to say done.
+    pub fn stop(self) {
+        let Some(mut daemon) = self.daemon else { return };
+        let verify = daemon.ask(self.namespace, "verify", &[]);
+        assert!(verify.status.success(), "brickmoon verify at the end:\n{}", daemon.told(&verify));
+        let stop = daemon.ask(self.namespace, "stop", &[]);
+        assert!(stop.status.success(), "brickmoon stop:\n{}", daemon.told(&stop));
+        assert!(
+            daemon.process.wait(PATIENCE),
+            "brickmoon does not stop within {PATIENCE:?}\n{}",
+            daemon.log()
+        );
+    }
+}
+
+/// The daemon, its control socket and what it has said so far.
+struct Daemon {
+    path: PathBuf,
+    ports: Vec<String>,
+    socket: PathBuf,
+    process: Running,
+    log: Arc<Mutex<String>>,
+}
+
+impl Daemon {
+    fn start(path: &Path, namespace: &Namespace, ports: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let socket = std::env::temp_dir().join(format!("bm-{}-{number}.sock", std::process::id()));
+        let mut command = namespace.command(path);
+        command.arg("up").arg("--socket").arg(&socket);
+        for port in ports {
+            command.arg("--port").arg(port);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Running::start(&mut command);
+        let log = Arc::new(Mutex::new(String::new()));
+        let (ready, is_ready) = mpsc::channel();
+        let child = process.child();
+        follow(child.stdout.take().expect("stdout is a pipe"), &log, Some(ready));
+        follow(child.stderr.take().expect("stderr is a pipe"), &log, None);
+        let ports = ports.iter().map(|port| port.to_string()).collect();
+        let daemon = Self { path: path.to_path_buf(), ports, socket, process, log };
+        let waited = is_ready.recv_timeout(PATIENCE);
+        assert!(waited.is_ok(), "brickmoon up is not ready within {PATIENCE:?}:\n{}", daemon.log());
+        daemon
+    }
+
+    fn ask(&self, namespace: &Namespace, command: &str, arguments: &[&str]) -> Output {
+        let mut process = namespace.command(&self.path);
+        process.arg(command).args(arguments).arg("--socket").arg(&self.socket);
+        process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = process.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+        finish(&format!("brickmoon {command}"), child, b"", PATIENCE * 3)
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().map(|log| log.clone()).unwrap_or_default()
+    }
+
+    fn told(&self, output: &Output) -> String {
+        let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        format!("{}\n{stdout}{stderr}\nthe daemon's log:\n{}", output.status, self.log())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket);
+        if std::thread::panicking() {
+            eprintln!("brickmoon's log:\n{}", self.log());
+        }
+    }
+}
+
+/// Keeps what comes from a pipe, and says when a line begins with "ready".
+fn follow(
+    pipe: impl std::io::Read + Send + 'static,
+    log: &Arc<Mutex<String>>,
+    ready: Option<mpsc::Sender<()>>,
+) {
+    let log = Arc::clone(log);
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if let Some(ready) = ready.as_ref().filter(|_| line.starts_with("ready")) {
+                // Nobody listens any more after the first time.
+                let _ = ready.send(());
+            }
+            if let Ok(mut log) = log.lock() {
+                log.push_str(&line);
+                log.push('\n');
+            }
+        }
+    });
+}

@@ -1,0 +1,236 @@
+//! System calls that the standard library lacks: namespaces, packet sockets, signals, clocks.
+//!
+//! The only file here that may hold `unsafe`. It knows bytes and file descriptors and nothing of packets.
+
+use std::fs::File;
+use std::io::{Error, Result};
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Bytes asked for a capturing socket: some 20,000 small frames, as the kernel counts them.
+const RECEIVE_BUFFER: libc::c_int = 64 << 20;
+/// `struct tpacket_auxdata`'s status bits that libc has under names of its own type.
+const VLAN_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
+const VLAN_TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
+
+fn check(result: libc::c_int) -> Result<libc::c_int> {
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Moves the calling thread into a network namespace.
+pub fn enter_namespace(namespace: &File) -> Result<()> {
+    // SAFETY: takes a descriptor that is open for the call and touches no memory of ours.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Makes `command` start within a network namespace. The mount namespace stays, so bpffs stays visible.
+pub fn start_within(command: &mut Command, namespace: RawFd) {
+    // SAFETY: the closure runs between fork and exec and makes one system call, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(move || check(libc::setns(namespace, libc::CLONE_NEWNET)).map(drop));
+    }
+}
+
+/// Sends a signal to one process.
+pub fn signal(process: u32, signal: libc::c_int) -> Result<()> {
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::kill(process as libc::pid_t, signal) }).map(drop)
+}
+
+/// Time since 1970, as packet timestamps have it.
+pub fn wall_clock() -> Duration {
+    std::time::UNIX_EPOCH.elapsed().expect("the clock stands after 1970")
+}
+
+/// Whether this process may make namespaces.
+pub fn is_root() -> bool {
+    // SAFETY: has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Index of the interface `name` in the namespace of the calling thread.
+pub fn interface_index(name: &str) -> Result<u32> {
+    let name = std::ffi::CString::new(name).map_err(|_| Error::from(std::io::ErrorKind::InvalidInput))?;
+    // SAFETY: `name` ends in a zero and lives over the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+fn set_option<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> Result<()> {
+    // SAFETY: `value` is readable for its own size over the call; the callers pass plain C structs.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (value as *const T).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Sets an integer option of any socket.
+pub fn set_socket_option(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> Result<()> {
+    // SAFETY: as in `set_option`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&value as *const libc::c_int).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Reads an integer option of any socket.
+pub fn socket_option(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int) -> Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: both places are writable over the call, and `length` says how large the first is.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&mut value as *mut libc::c_int).cast(),
+            &mut length,
+        )
+    };
+    check(result).map(|_| value)
+}
+
+/// A frame as the wire had it, tags included, and when the kernel took it from there.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// From the destination address to the last byte of payload or padding.
+    pub frame: Vec<u8>,
+    /// Time since 1970.
+    pub at: Duration,
+}
+
+/// A raw socket on one interface: sends whole frames, receives every frame that arrives there.
+pub struct PacketSocket(OwnedFd);
+
+impl PacketSocket {
+    /// Opens it on the interface `index` of the calling thread's namespace, where it stays.
+    pub fn open(index: u32) -> Result<Self> {
+        let protocol = (libc::ETH_P_ALL as u16).to_be();
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no memory is involved. Protocol 0 receives nothing yet.
+        let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: the call above made the descriptor, and nobody else has it.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+        // SAFETY: a C struct of integers, for which all zeroes is a value.
+        let mut membership: libc::packet_mreq = unsafe { zeroed() };
+        membership.mr_ifindex = index as libc::c_int;
+        membership.mr_type = libc::PACKET_MR_PROMISC as u16;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)?;
+        // SAFETY: as above.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = index as libc::c_int;
+        // SAFETY: `address` is readable for the length given over the call.
+        check(unsafe {
+            libc::bind(
+                socket.as_raw_fd(),
+                (&address as *const libc::sockaddr_ll).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        })?;
+        Ok(Self(socket))
+    }
+
+    /// Sends one frame as it is.
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
+        // SAFETY: the bytes are readable over the call.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        if sent < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Takes the next frame that has arrived, if there is one.
+    pub fn receive(&self) -> Result<Option<Captured>> {
+        let mut frame = vec![0u8; 1 << 16];
+        let mut control = [0u64; 32];
+        let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+        // SAFETY: a C struct of integers and pointers, for which all zeroes is a value.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<[u64; 32]>();
+        // SAFETY: all that `message` points to is writable for the lengths given, over the call.
+        let got = unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut message, 0) };
+        if got < 0 {
+            let error = Error::last_os_error();
+            return if error.kind() == std::io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        frame.truncate(got as usize);
+        let mut at = Duration::ZERO;
+        // SAFETY: the kernel has filled `message`; the macros walk `control` within the length it set, and
+        // the data behind a header of these types is a whole `timespec` or `tpacket_auxdata`, copied
+        // without assuming alignment.
+        unsafe {
+            let mut header = libc::CMSG_FIRSTHDR(&message);
+            while !header.is_null() {
+                match ((*header).cmsg_level, (*header).cmsg_type) {
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                        let time: libc::timespec =
+                            libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned();
+                        at = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+                    }
+                    (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
+                        let extra = libc::CMSG_DATA(header).cast::<libc::tpacket_auxdata>().read_unaligned();
+                        restore_tag(&mut frame, &extra);
+                    }
+                    _ => {}
+                }
+                header = libc::CMSG_NXTHDR(&message, header);
+            }
+        }
+        Ok(Some(Captured { frame, at }))
+    }
+}
+
+/// Puts a VLAN tag back that the kernel has taken out of the bytes.
+fn restore_tag(frame: &mut Vec<u8>, extra: &libc::tpacket_auxdata) {
+    if extra.tp_status & VLAN_VALID == 0 || frame.len() < 12 {
+        return;
+    }
+    let protocol = if extra.tp_status & VLAN_TPID_VALID != 0 { extra.tp_vlan_tpid } else { 0x8100 };
+    let tag = [protocol.to_be_bytes(), extra.tp_vlan_tci.to_be_bytes()].concat();
+    frame.splice(12..12, tag);
+}
+
+/// Waits until one of the sockets has a frame; `false` where none had within the time.
+pub fn wait_readable(sockets: &[&PacketSocket], at_most: Duration) -> Result<bool> {
+    let mut entries: Vec<libc::pollfd> = sockets
+        .iter()
+        .map(|socket| libc::pollfd { fd: socket.0.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    let wait = libc::timespec { tv_sec: at_most.as_secs() as _, tv_nsec: at_most.subsec_nanos() as _ };
+    // SAFETY: the entries and the time are valid over the call, and the count is theirs.
+    let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as _, &wait, std::ptr::null()) };
+    match check(ready) {
+        Ok(ready) => Ok(ready > 0),
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,99 @@
+//! Groups A to E of CONFORMANCE.md, packet by packet: Linux by the book, brickmoon by Linux.
+//!
+//! Each module holds the cases of one group; a case names its check. Cases of one test share a lab and a
+//! daemon, and put back what they change.
+
+mod fragments;
+mod icmp4;
+mod icmp6;
+mod ipv4_forwarding;
+mod ipv4_options;
+mod ipv4_validation;
+mod ipv6;
+mod layer2;
+mod next_hops;
+mod settings;
+
+use bm_tests::case::Case;
+use bm_tests::differential;
+
+type Cases = fn() -> Vec<Case>;
+
+/// Every group, by the name that its namespaces get.
+const GROUPS: [(&str, Cases); 10] = [
+    ("a-valid", ipv4_validation::cases),
+    ("a-forward", ipv4_forwarding::cases),
+    ("a-options", ipv4_options::cases),
+    ("layer2", layer2::cases),
+    ("b-fragment", fragments::cases),
+    ("c-icmp4", icmp4::cases),
+    ("d-ipv6", ipv6::cases),
+    ("d-icmp6", icmp6::cases),
+    ("e-nexthop", next_hops::cases),
+    ("settings", settings::cases),
+];
+
+fn run(name: &str) {
+    let (_, cases) = GROUPS.iter().find(|(group, _)| *group == name).expect("the group is in the list");
+    differential::run(name, &cases());
+}
+
+#[test]
+fn ipv4_validation() {
+    run("a-valid");
+}
+
+#[test]
+fn ipv4_forwarding() {
+    run("a-forward");
+}
+
+#[test]
+fn ipv4_options() {
+    run("a-options");
+}
+
+#[test]
+fn layer2() {
+    run("layer2");
+}
+
+#[test]
+fn fragmentation_and_path_mtu() {
+    run("b-fragment");
+}
+
+#[test]
+fn icmp4() {
+    run("c-icmp4");
+}
+
+#[test]
+fn ipv6_forwarding() {
+    run("d-ipv6");
+}
+
+#[test]
+fn icmp6() {
+    run("d-icmp6");
+}
+
+#[test]
+fn next_hops() {
+    run("e-nexthop");
+}
+
+#[test]
+fn settings() {
+    run("settings");
+}
+
+#[test]
+fn the_list_of_differences_is_true() {
+    let all: Vec<Case> = GROUPS.iter().flat_map(|(_, cases)| cases()).collect();
+    differential::assert_list_is_true(&all);
+    let mut names: Vec<_> = all.iter().map(|case| case.name).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), all.len(), "two cases have one name");
+}

@@ -1,0 +1,112 @@
+//! Settings of the kernel that decide what happens to a packet; the mirror follows them.
+
+use bm_tests::case::Case;
+use bm_tests::lab::Side;
+use bm_tests::packet::{self, Ip4, Ip6, Quote, echo4, error4, time_exceeded4, time_exceeded6};
+use bm_wire::Mac;
+
+const HOST: &str = "192.0.2.2";
+const ROUTER: &str = "192.0.2.1";
+const FAR: &str = "10.9.9.9";
+const HOST6: &str = "2001:db8:1::2";
+const FAR6: &str = "2001:db8:a000::9";
+
+fn from(source: &str) -> Ip4 {
+    Ip4::udp(source, FAR, 20)
+}
+
+pub fn cases() -> Vec<Case> {
+    [forwarding(), reverse_path(), others()].concat()
+}
+
+fn forwarding() -> Vec<Case> {
+    let six = Ip6::udp(HOST6, FAR6, 20);
+    vec![
+        Case::new(0, "forwarding-off-here")
+            .setting("net.ipv4.conf.r0.forwarding", "0")
+            .unfenced()
+            .sends(from(HOST))
+            .sends(from(HOST).ttl(1))
+            .passes(six.clone()),
+        Case::new(0, "forwarding-off-at-the-other-end")
+            .setting("net.ipv4.conf.r1.forwarding", "0")
+            .passes(from(HOST)),
+        Case::new(0, "forwarding-off-everywhere")
+            .setting("net.ipv4.ip_forward", "0")
+            .unfenced()
+            .sends(from(HOST))
+            .passes(six.clone()),
+        Case::new(0, "ipv6-forwarding-off-everywhere")
+            .setting("net.ipv6.conf.all.forwarding", "0")
+            .sends(six.clone())
+            .sends(six.clone().hop_limit(1))
+            .passes(from(HOST)),
+        Case::new(0, "ipv6-forwarding-off-here").setting("net.ipv6.conf.r0.forwarding", "0").passes(six),
+    ]
+}
+
+fn reverse_path() -> Vec<Case> {
+    let (behind, beyond, nowhere) = (from("172.16.5.5"), from("198.51.100.7"), from("11.1.1.1"));
+    vec![
+        Case::new(0, "rp-filter-off").passes(behind.clone()).passes(beyond.clone()).passes(nowhere.clone()),
+        Case::new(77, "rp-filter-strict")
+            .setting("net.ipv4.conf.r0.rp_filter", "1")
+            .passes(behind.clone())
+            .passes(from(HOST))
+            .sends(beyond.clone())
+            .sends(nowhere.clone()),
+        Case::new(77, "rp-filter-strict-for-all")
+            .setting("net.ipv4.conf.all.rp_filter", "1")
+            .passes(behind.clone())
+            .sends(beyond.clone()),
+        Case::new(79, "rp-filter-loose")
+            .setting("net.ipv4.conf.r0.rp_filter", "2")
+            .passes(behind)
+            .passes(beyond.clone())
+            .sends(nowhere),
+        Case::new(79, "rp-filter-elsewhere").setting("net.ipv4.conf.r1.rp_filter", "1").passes(beyond),
+    ]
+}
+
+fn others() -> Vec<Case> {
+    let spent = from(HOST).ttl(1);
+    let spent6 = Ip6::udp(HOST6, FAR6, 20).hop_limit(1);
+    let hairpin = Ip4::udp("192.0.2.3", "172.16.3.4", 20);
+    let redirect = {
+        let gateway = u32::from_be_bytes([192, 0, 2, 2]);
+        // Linux quotes the packet with its hop already spent.
+        error4(ROUTER, 5, 1, gateway, &packet::routed(&hairpin.bytes()), Quote::Full)
+    };
+    let directed = Ip4::udp(HOST, "198.51.100.255", 20);
+    let all_of_snk = packet::ip_frame(Mac::BROADCAST, Side::Snk.mac(1), &packet::routed(&directed.bytes()));
+    vec![
+        Case::new(0, "default-ttl")
+            .setting("net.ipv4.ip_default_ttl", "99")
+            .answers(spent, |sent| time_exceeded4(ROUTER, sent).ttl(99)),
+        Case::new(0, "default-hop-limit")
+            .setting("net.ipv6.conf.all.hop_limit", "99")
+            .setting("net.ipv6.conf.r0.hop_limit", "99")
+            .answers(spent6, |sent| time_exceeded6("2001:db8:1::1", sent).hop_limit(99)),
+        Case::new(49, "redirects-switched-on")
+            .setting("net.ipv4.conf.all.send_redirects", "1")
+            .setting("net.ipv4.conf.r0.send_redirects", "1")
+            .forwards(hairpin.clone(), Side::Src, 2)
+            .but_linux("sends redirects", |case| {
+                case.forwards(hairpin, Side::Src, 2)
+                    .expects(Side::Src, Side::Src.to_neighbour(3, &redirect.bytes()))
+            }),
+        Case::new(18, "directed-broadcast-where-allowed")
+            .setting("net.ipv4.conf.all.bc_forwarding", "1")
+            .setting("net.ipv4.conf.r0.bc_forwarding", "1")
+            .sends(directed)
+            .expects(Side::Snk, all_of_snk),
+        Case::new(0, "own-source-where-allowed")
+            .setting("net.ipv4.conf.r0.accept_local", "1")
+            .passes(from("198.51.100.1")),
+        Case::new(48, "echo-switched-off")
+            .setting("net.ipv4.icmp_echo_ignore_all", "1")
+            .unfenced()
+            .sends(echo4(HOST, ROUTER, 1, 20))
+            .passes(echo4(HOST, FAR, 1, 20)),
+    ]
+}
