@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_stats::Block;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
 use crate::engine::Engine;
 
@@ -94,6 +94,17 @@ impl Waker {
     /// What becomes readable.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+
+    /// Sleeps until it is woken, something of `also` becomes readable, or `timeout` is over. Earlier wakes
+    /// count until they are cleared.
+    pub fn wait<'a>(&'a self, also: impl IntoIterator<Item = BorrowedFd<'a>>, timeout: Duration) {
+        let watched = std::iter::once(self.fd()).chain(also);
+        let mut watched: Vec<_> =
+            watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+        // Interrupted or timed out: whoever waits looks at everything in any case.
+        let _woken = poll(&mut watched, Some(&timeout));
     }
 }
 
