@@ -46,6 +46,7 @@ reasons! {
     Ipv6Destination, "ipv6_destination", "destination address that is never forwarded";
     Ipv6LinkLocal, "ipv6_link_local", "link-local address would leave its link (RFC 4291 2.5.6)";
     Ipv6RoutingHeader, "ipv6_routing_header", "routing header type 0 (RFC 5095)";
+    Ipv6Options, "ipv6_options", "hop-by-hop option that is broken, or unknown and not to be skipped (RFC 8200 4.2)";
     TtlExceeded, "ttl_exceeded", "TTL or hop limit used up";
     NoRoute, "no_route", "no route to the destination";
     Blackhole, "blackhole", "blackhole route";
