@@ -130,7 +130,8 @@ fn port_view(port: &PortInterfaces, interfaces: &[Interface]) -> PortView {
     let untagged = port.untagged.as_ref().and_then(known);
     let mac = untagged.map_or(NO_MAC, |interface| mac_key(&interface.mac));
     let fast = |on: fn(&Interface) -> bool| if untagged.is_some_and(on) { mac } else { NO_MAC };
-    let mut tagged: Box<[_]> = port.tagged.iter().filter(|(_, index)| known(index).is_some()).copied().collect();
+    let mut tagged: Box<[_]> =
+        port.tagged.iter().filter(|(_, index)| known(index).is_some()).copied().collect();
     tagged.sort_unstable_by_key(|&(tag, _)| tag);
     let all = || untagged.into_iter().chain(tagged.iter().filter_map(|(_, index)| known(index)));
     let vrf = all().next().map(|first| first.vrf).filter(|&vrf| all().all(|other| other.vrf == vrf));
@@ -214,9 +215,11 @@ mod tests {
 
     #[test]
     fn finds_interfaces_by_tag_whatever_their_order() {
-        let interfaces = [interface(1, None, 0), interface(2, Some(tag(7)), 0), interface(9, Some(tag(3)), 1)];
+        let interfaces =
+            [interface(1, None, 0), interface(2, Some(tag(7)), 0), interface(9, Some(tag(3)), 1)];
         let port = PortInterfaces { untagged: Some(0), tagged: vec![(tag(7), 1), (tag(3), 2), (tag(5), 99)] };
-        let compiled = Compiled::of(&interfaces, &[port, PortInterfaces::default()], &[], &Settings::default());
+        let compiled =
+            Compiled::of(&interfaces, &[port, PortInterfaces::default()], &[], &Settings::default());
         let view = &compiled.ports[0];
         let found = [3, 5, 7].map(|id| view.interface_of(tag(id)));
         assert_eq!(found, [Some(2), None, Some(1)]);

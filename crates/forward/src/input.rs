@@ -104,7 +104,9 @@ fn to_group(ethertype: u16, packet: &[u8]) -> Refusal {
             let destination = bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte));
             !ipv4::is_multicast(destination) && destination != u32::MAX
         }),
-        ethertype::IPV6 => ipv6::Ipv6::parse_quoted(packet).is_ok_and(|ip| !ipv6::is_multicast(ip.destination())),
+        ethertype::IPV6 => {
+            ipv6::Ipv6::parse_quoted(packet).is_ok_and(|ip| !ipv6::is_multicast(ip.destination()))
+        }
         _ => false,
     };
     if for_one { Refusal::Slow(Verdict::LinkGroup) } else { HOST }

@@ -8,7 +8,9 @@ mod input;
 mod lookup;
 mod output;
 mod rewrite;
+mod route;
 mod router;
+mod slow;
 mod source;
 pub mod tables;
 mod validate;
@@ -16,4 +18,5 @@ mod verdict;
 
 pub use entrance::Entrance;
 pub use router::{Router, RouterPort};
+pub use slow::{Now, Resolver, SlowConfig, SlowPath, SlowPort, SlowReturn, SlowThread, WaitLimits};
 pub use verdict::{Refusal, Verdict};

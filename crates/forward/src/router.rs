@@ -89,11 +89,8 @@ impl App for Router {
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
         let unknown = "a link to the router is called as the port that it comes from";
         self.inputs = inputs.iter().map(|name| self.port_called(name).expect(unknown)).collect();
-        self.outputs = self
-            .ports
-            .iter()
-            .map(|port| outputs.iter().position(|name| *name == port.name))
-            .collect();
+        self.outputs =
+            self.ports.iter().map(|port| outputs.iter().position(|name| *name == port.name)).collect();
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
@@ -237,7 +234,9 @@ impl Work {
         for place in ipv4.mask.iter() {
             let filter = ingress(tables, interface[place]).map(|on| on.reverse_path);
             let entry = next_hops.entry(ipv4.hops[place]);
-            if filter.is_some_and(|filter| filter != ReversePath::Off) && (entry.is_forward() || entry.is_group()) {
+            if filter.is_some_and(|filter| filter != ReversePath::Off)
+                && (entry.is_forward() || entry.is_group())
+            {
                 left.set(place);
             }
         }

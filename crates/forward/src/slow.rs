@@ -1,0 +1,459 @@
+//! The slow path: what the fast path refuses, one frame at a time, on a thread of its own.
+//!
+//! ```text
+//! workers' queues -> decide anew -> Linux                      (HostPort of the frame's port)
+//!                                -> error to the source        (ICMP, ICMPv6: chosen, limited, routed)
+//!                                -> cut, options written       (sent)
+//!                                -> wait for the neighbour     (asked for, bounded, given up in time)
+//!                                -> a named drop
+//! sent: queue of the worker that owns the port -> SlowReturn -> the port's link
+//! ```
+//!
+//! [`SlowPath::run`] is one step; [`SlowThread`](crate::SlowThread) calls it again and again, tests call it
+//! with a clock of their own. It may allocate and make system calls, but it never waits: an unresolved
+//! neighbour holds up nobody but the frames that want it.
+
+mod address;
+mod fragment;
+mod hold;
+mod ipv4;
+mod ipv6;
+mod limit;
+mod option;
+mod returning;
+mod tell;
+mod thread;
+mod waiting;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bm_fib::published::{Published, ReaderHandle};
+use bm_frame::{Frame, Freelist};
+use bm_graph::Waker;
+use bm_link::{Producer, channel};
+use bm_port::HostPort;
+use bm_stats::{Account, Block, Entry, Reason};
+
+pub use returning::SlowReturn;
+pub use thread::SlowThread;
+pub use waiting::WaitLimits;
+
+use crate::entrance::{Arrivals, Bell, Entrance, entrance};
+use crate::input::{self, Arrival, Kind};
+use crate::rewrite;
+use crate::route::{self, Way};
+use crate::tables::Tables;
+use crate::verdict::{Refusal, Verdict};
+use hold::Waiter;
+use limit::{Bucket, IcmpLimits};
+use waiting::Waiting;
+
+/// Asks the kernel for neighbours. Control does it by netlink.
+pub trait Resolver: Send {
+    /// Asks for `address` on the interface that Linux calls `ifindex`. The answer comes as a changed next hop
+    /// or as a route to the neighbour; no answer is waited for here.
+    fn resolve(&mut self, ifindex: u32, address: IpAddr);
+
+    /// A neighbour that the kernel has given up on since this was last asked, so that nobody waits longer.
+    fn next_failed(&mut self) -> Option<(u32, IpAddr)> {
+        None
+    }
+}
+
+/// The time, for one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Nanoseconds of a clock that never goes back.
+    pub monotonic_ns: u64,
+    /// Milliseconds since midnight, universal time: what the Timestamp option wants.
+    pub midnight_ms: u32,
+}
+
+/// A port as the slow path sees it. Its index is its place in [`Tables::ports`].
+pub struct SlowPort {
+    /// Closes over the frames of this port that workers passed on, and those made for them.
+    pub account: Account,
+    /// How Linux gets its frames; without one they are refused, and counted.
+    pub host: Option<Box<dyn HostPort>>,
+    /// The worker that sends on the port: its place in the order of [`SlowPath::add_worker`].
+    pub worker: usize,
+}
+
+/// What a slow path is made with.
+pub struct SlowConfig {
+    /// The tables, as workers read them.
+    pub published: Arc<Published<Tables>>,
+    /// Registered with the readers of `published`.
+    pub reader: ReaderHandle,
+    /// Frames to build with, and where frames end.
+    pub frames: Freelist,
+    /// Asks for neighbours.
+    pub resolver: Box<dyn Resolver>,
+    /// Wakes the slow path's thread.
+    pub waker: Waker,
+    /// Counters of [`SlowPath::COUNTERS`].
+    pub counters: Block,
+    /// How much may wait for neighbours.
+    pub waits: WaitLimits,
+    /// Where the identifications of our own packets begin; any number.
+    pub seed: u64,
+}
+
+/// The slow path. It belongs to one thread.
+pub struct SlowPath {
+    published: Arc<Published<Tables>>,
+    reader: ReaderHandle,
+    bell: Arc<Bell>,
+    arrivals: Vec<Arrivals>,
+    core: Core,
+}
+
+/// All that changes while a step has the tables in hand.
+struct Core {
+    frames: Freelist,
+    ports: Vec<PortState>,
+    workers: Vec<Return>,
+    waiting: Waiting<Waiter>,
+    limits: IcmpLimits,
+    alerts: Bucket,
+    resolver: Box<dyn Resolver>,
+    counters: Block,
+    random: u64,
+    looked_ns: Option<u64>,
+}
+
+struct PortState {
+    account: Account,
+    host: Option<Box<dyn HostPort>>,
+    worker: usize,
+    held: usize,
+}
+
+/// The way back to a worker.
+struct Return {
+    queue: Producer<Frame>,
+    waker: Option<Waker>,
+    unrung: bool,
+}
+
+/// Places in [`SlowPath::COUNTERS`].
+#[derive(Clone, Copy)]
+enum Count {
+    ErrorsSent,
+    ErrorsSilent,
+    ErrorsLimitedAll,
+    ErrorsLimitedAddress,
+    ResolveAsked,
+    ResolveAnswered,
+    ResolveFailed,
+    AlertsLimited,
+}
+
+/// Frames of one kind handled in one step, so that no queue starves another.
+const STEP: usize = 256;
+/// Packets that Linux sends through a twin taken from one port in one step.
+const STEP_TWIN: usize = 64;
+/// Longest packet from a twin: what the largest slot holds.
+const TWIN_MAX: usize = 4096;
+/// Packets with a Router Alert that Linux gets a second, and at once.
+const ALERTS_PER_SECOND: u32 = 1000;
+const ALERTS_BURST: u32 = 100;
+
+/// Longest sleep, and the longest while frames wait for a neighbour: its answer shows in the tables only.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+const SLEEP_WAITING: Duration = Duration::from_millis(1);
+
+/// What is done with a frame, once decided.
+enum Fate {
+    Host,
+    Drop(Reason),
+    Tell(tell::Error, Reason),
+    Send(bm_fib::NextHop, bm_fib::next_hop::Entry),
+    Cut(bm_fib::NextHop, bm_fib::next_hop::Entry, usize),
+    Hold(route::Neighbour),
+}
+
+impl From<Refusal> for Fate {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Drop(reason) => Self::Drop(reason),
+            Refusal::Slow(_) => Self::Host,
+        }
+    }
+}
+
+impl SlowPath {
+    /// Names of the slow path's own counters.
+    pub const COUNTERS: [&'static str; 8] = [
+        "errors_sent",
+        "errors_silent",
+        "errors_limited_all",
+        "errors_limited_address",
+        "resolve_asked",
+        "resolve_answered",
+        "resolve_failed",
+        "alerts_limited",
+    ];
+
+    /// A slow path without workers and ports yet.
+    pub fn new(config: SlowConfig) -> Self {
+        let SlowConfig { published, reader, frames, resolver, waker, counters, waits, seed } = config;
+        let core = Core {
+            frames,
+            ports: Vec::new(),
+            workers: Vec::new(),
+            waiting: Waiting::new(waits),
+            limits: IcmpLimits::new(),
+            alerts: Bucket::full(0),
+            resolver,
+            counters,
+            random: seed,
+            looked_ns: None,
+        };
+        Self { published, reader, bell: Bell::new(waker), arrivals: Vec::new(), core }
+    }
+
+    /// Adds a worker: what its router sends frames through, and the app that brings them back to it.
+    ///
+    /// `capacity` is that of each queue; `ports` are the names of the ports by index, as the app's links are
+    /// called; `account` closes over what comes back; `waker` wakes the worker.
+    pub fn add_worker(
+        &mut self,
+        capacity: usize,
+        ports: Vec<String>,
+        account: Account,
+        waker: Option<Waker>,
+    ) -> (Entrance, SlowReturn) {
+        let (entrance, arrivals) = entrance(capacity, &self.bell);
+        let (queue, back) = channel(capacity);
+        self.arrivals.push(arrivals);
+        self.core.workers.push(Return { queue, waker, unrung: false });
+        (entrance, SlowReturn::new(ports, back, account))
+    }
+
+    /// Adds the next port.
+    pub fn add_port(&mut self, port: SlowPort) {
+        let SlowPort { account, host, worker } = port;
+        self.core.ports.push(PortState { account, host, worker, held: 0 });
+    }
+
+    /// One step: works off what has come, up to a bound, and looks after what waits. Says how many frames it
+    /// handled; 0 means that it may sleep.
+    pub fn run(&mut self, now: Now) -> usize {
+        let Self { published, reader, arrivals, core, .. } = self;
+        let tables = published.load(reader);
+        let mut handled = 0;
+        for arrivals in arrivals {
+            for queue in [&mut arrivals.host, &mut arrivals.work] {
+                for _ in 0..STEP {
+                    let Some(frame) = queue.pop() else { break };
+                    core.take(tables, frame, now);
+                    handled += 1;
+                }
+            }
+        }
+        handled += core.look_after_waiting(tables, now);
+        handled += core.collect_from_twins();
+        core.wake_workers();
+        reader.quiescent();
+        handled
+    }
+
+    /// Frees everything that waits, at the end, and counts it.
+    pub fn stop(&mut self) {
+        for arrivals in &mut self.arrivals {
+            for queue in [&mut arrivals.host, &mut arrivals.work] {
+                while let Some(frame) = queue.pop() {
+                    self.core.count(&frame, Entry::Received);
+                    self.core.lose(frame, Reason::Stopped);
+                }
+            }
+        }
+        self.core.drop_waiting();
+    }
+
+    /// Sleeps until a worker rings, Linux sends through a twin, or something that waits must be looked after.
+    fn sleep(&mut self) {
+        self.bell.sleeps();
+        let queued = |arrivals: &mut Arrivals| arrivals.host.readable() + arrivals.work.readable() > 0;
+        if !self.arrivals.iter_mut().any(queued) {
+            self.reader.offline();
+            let timeout = if self.core.waiting.is_empty() { SLEEP_MAX } else { SLEEP_WAITING };
+            let twins = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
+            self.bell.waker().wait(twins, timeout);
+            self.reader.online();
+        }
+        self.bell.wakes();
+    }
+}
+
+impl Core {
+    fn bump(&self, count: Count) {
+        self.counters.add(count as usize, 1);
+    }
+
+    fn account(&self, frame: &Frame) -> Option<&Account> {
+        self.ports.get(usize::from(frame.meta().port)).map(|port| &port.account)
+    }
+
+    fn count(&self, frame: &Frame, entry: Entry) {
+        if let Some(account) = self.account(frame) {
+            account.add(entry, 1);
+        }
+    }
+
+    /// Ends a frame's way under a name.
+    fn lose(&mut self, frame: Frame, reason: Reason) {
+        if let Some(account) = self.account(&frame) {
+            account.drop(reason, 1);
+        }
+        self.frames.free(frame);
+    }
+
+    fn take(&mut self, tables: &Tables, frame: Frame, now: Now) {
+        self.count(&frame, Entry::Received);
+        match Verdict::from_code(frame.meta().verdict) {
+            Some(Verdict::Host) => self.deliver(frame),
+            _ => self.handle(tables, frame, now),
+        }
+    }
+
+    /// Decides on a frame as it came from the wire, and carries that out.
+    fn handle(&mut self, tables: &Tables, mut frame: Frame, now: Now) {
+        let Some(view) = tables.compiled.ports.get(usize::from(frame.meta().port)) else {
+            return self.deliver(frame);
+        };
+        match input::classify(&tables.compiled, view, frame.data()) {
+            Ok(Arrival { interface, network, kind }) => {
+                let meta = frame.meta_mut();
+                (meta.interface, meta.network) = (interface, network);
+                let fate = match kind {
+                    Kind::Ipv4 => self.decide_ipv4(tables, &mut frame, now),
+                    Kind::Ipv6 => self.decide_ipv6(tables, &frame, now),
+                };
+                self.carry_out(tables, frame, fate, now);
+            }
+            Err(Refusal::Slow(Verdict::LinkGroup)) if !is_for_us(tables, &frame) => {
+                self.lose(frame, Reason::LinkBroadcast);
+            }
+            Err(refusal) => self.carry_out(tables, frame, refusal.into(), now),
+        }
+    }
+
+    fn carry_out(&mut self, tables: &Tables, mut frame: Frame, fate: Fate, now: Now) {
+        match fate {
+            Fate::Host => self.deliver(frame),
+            Fate::Drop(reason) => self.lose(frame, reason),
+            Fate::Tell(error, reason) => {
+                self.tell(tables, &frame, error, now);
+                self.lose(frame, reason);
+            }
+            Fate::Send(hop, entry) => {
+                let network = frame.meta().network;
+                let is_ipv6 = frame.data().get(usize::from(network)).is_some_and(|first| first >> 4 == 6);
+                let through = if is_ipv6 { rewrite::ipv6_through } else { rewrite::ipv4_through };
+                match through(tables, hop, entry, network, &mut frame) {
+                    Ok(port) => self.send(frame, port),
+                    Err(Refusal::Drop(reason)) => self.lose(frame, reason),
+                    // Decided a moment ago from the same tables, so nothing is left to refuse.
+                    Err(Refusal::Slow(_)) => self.lose(frame, Reason::TooBig),
+                }
+            }
+            Fate::Cut(hop, entry, mtu) => self.cut(tables, frame, (hop, entry), mtu),
+            Fate::Hold(neighbour) => self.hold(tables, Waiter { frame, own: false }, neighbour, now),
+        }
+    }
+
+    /// Hands a frame to Linux as it came.
+    fn deliver(&mut self, frame: Frame) {
+        let port = self.ports.get_mut(usize::from(frame.meta().port));
+        let host = port.and_then(|port| port.host.as_mut());
+        match host.map(|host| host.deliver(frame.data())) {
+            Some(Ok(())) => {
+                self.count(&frame, Entry::Host);
+                self.frames.free(frame);
+            }
+            Some(Err(_)) | None => self.lose(frame, Reason::HostRefused),
+        }
+    }
+
+    /// Sends a finished frame out of `port`, through the worker that owns it.
+    fn send(&mut self, mut frame: Frame, port: u16) {
+        let came_on = frame.meta().port;
+        let Some(state) = self.ports.get(usize::from(port)) else {
+            return self.lose(frame, Reason::NoInterface);
+        };
+        let Some(back) = self.workers.get_mut(state.worker) else {
+            return self.lose(frame, Reason::NoOutput);
+        };
+        frame.meta_mut().port = port;
+        match back.queue.push(frame) {
+            Ok(()) => {
+                back.unrung = true;
+                if let Some(state) = self.ports.get(usize::from(came_on)) {
+                    state.account.add(Entry::Sent, 1);
+                }
+            }
+            Err(mut frame) => {
+                frame.meta_mut().port = came_on;
+                self.lose(frame, Reason::SlowPathFull);
+            }
+        }
+    }
+
+    /// Puts what Linux sends through twins on the wire as it is.
+    fn collect_from_twins(&mut self) -> usize {
+        let (mut collected, mut buffer) = (0, [0; TWIN_MAX]);
+        for index in 0..self.ports.len() {
+            for _ in 0..STEP_TWIN {
+                let Some(host) = self.ports[index].host.as_mut() else { break };
+                // An error here has lost no frame that we know of, and the next step asks again.
+                let Ok(Some(packet)) = host.collect(&mut buffer) else { break };
+                collected += 1;
+                self.ports[index].account.add(Entry::Received, 1);
+                let Some(mut frame) = self.frames.allocate_with(packet) else {
+                    self.ports[index].account.drop(Reason::NoMemory, 1);
+                    continue;
+                };
+                frame.meta_mut().port = index as u16;
+                self.send(frame, index as u16);
+            }
+        }
+        collected
+    }
+
+    fn wake_workers(&mut self) {
+        for back in &mut self.workers {
+            if std::mem::take(&mut back.unrung)
+                && let Some(waker) = &back.waker
+            {
+                waker.wake();
+            }
+        }
+    }
+
+    /// The next of a splitmix64 sequence.
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// Whether an IP packet in a frame for a group is for this machine.
+fn is_for_us(tables: &Tables, frame: &Frame) -> bool {
+    let view = tables.compiled.ports.get(usize::from(frame.meta().port));
+    let found = view.and_then(|view| input::interface_of(view, frame.data()));
+    let Some((interface, network)) = found else { return true };
+    let packet = frame.data().get(network..).unwrap_or(&[]);
+    let vrf = tables.compiled.ingress.get(usize::from(interface)).map_or(0, |on| on.vrf);
+    let way = match (bm_wire::ipv4::Ipv4::parse(packet), bm_wire::ipv6::Ipv6::parse(packet)) {
+        (Ok(ip), _) => route::ipv4(tables, vrf, ip.destination(), || 0),
+        (_, Ok(ip)) => route::ipv6(tables, vrf, ip.destination(), || 0),
+        _ => Way::None,
+    };
+    way == Way::Host
+}

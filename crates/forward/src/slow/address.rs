@@ -1,0 +1,73 @@
+//! Which of our addresses an error comes from, as Linux chooses (`inet_select_addr`, RFC 6724).
+//!
+//! IPv4: an address of the interface that the error leaves through, one in the next hop's network first.
+//! IPv6: an address of the interface that the packet came in on, or else the one most like the destination.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use bm_wire::ipv6;
+use bm_wire::prefix::{Address, Prefix};
+
+use crate::tables::{Interface, Tables};
+
+/// What a router without any IPv4 address calls itself (RFC 7600 4.8), so that traceroute shows a hop.
+const DUMMY: u32 = 0xc000_0008;
+
+/// The IPv4 address that `interface` has in front of `peer`: a next hop, or a neighbour.
+pub(crate) fn ipv4(tables: &Tables, interface: u16, peer: u32) -> u32 {
+    let own = tables.interfaces.get(usize::from(interface));
+    let near = own.and_then(|own| {
+        let covers = |&&(address, length): &&(Ipv4Addr, u8)| {
+            Prefix::containing(u32::from(address), length).is_some_and(|prefix| prefix.contains(peer))
+        };
+        own.ipv4.iter().find(covers).or(own.ipv4.first())
+    });
+    let near = near.map(|&(address, _)| address);
+    near.or_else(|| elsewhere_ipv4(tables, own)).map_or(DUMMY, u32::from)
+}
+
+/// An address of another interface of the same VRF, or any that is good beyond its link.
+fn elsewhere_ipv4(tables: &Tables, own: Option<&Interface>) -> Option<Ipv4Addr> {
+    let is_wide = |address: &Ipv4Addr| !address.is_loopback() && !address.is_link_local();
+    let vrf = own.map_or(0, |own| own.vrf);
+    let others = tables.interfaces.iter().filter(|other| other.vrf == vrf);
+    let mut others = others.flat_map(|other| other.ipv4.iter().map(|&(address, _)| address));
+    others.find(is_wide).or_else(|| tables.local_ipv4.iter().copied().find(is_wide))
+}
+
+/// The IPv6 address for a packet to `destination` about one that came in on `interface`.
+pub(crate) fn ipv6(tables: &Tables, interface: u16, destination: u128) -> Option<u128> {
+    let own = tables.interfaces.get(usize::from(interface))?;
+    let same = |other: &&Interface| other.vrf == own.vrf;
+    let here = own.ipv6.iter().map(|&(address, _)| (true, address));
+    let there = tables.interfaces.iter().filter(same).flat_map(|other| &other.ipv6);
+    let there = there.map(|&(address, _)| (false, address));
+    let rest = tables.local_ipv6.iter().map(|&address| (false, address));
+    let usable = |&(is_here, address): &(bool, Ipv6Addr)| {
+        !address.is_loopback() && (is_here || !ipv6::is_link_local(u128::from(address)))
+    };
+    let candidates = here.chain(there).chain(rest).filter(usable);
+    let rank = |&(is_here, address): &(bool, Ipv6Addr)| {
+        let address = u128::from(address);
+        // RFC 6724 5: rule 2 (scope), 5 (interface), 6 (label), 8 (longest match).
+        let wide = ipv6::is_link_local(address) == ipv6::is_link_local(destination);
+        (wide, is_here, label(address) == label(destination), address.common(destination))
+    };
+    // Of equals the first wins, as in Linux; `max_by_key` would take the last.
+    let best = candidates.reduce(|best, next| if rank(&next) > rank(&best) { next } else { best });
+    best.map(|(_, address)| u128::from(address))
+}
+
+/// Which addresses belong together (RFC 6724 2.1, as in Linux's table).
+fn label(address: u128) -> u8 {
+    match address {
+        _ if address == 1 => 0,
+        _ if address >> 121 == 0xfc >> 1 => 5,
+        _ if address >> 112 == 0x2002 => 2,
+        _ if address >> 96 == 0x2001_0000 => 6,
+        _ if address >> 100 == 0x200_1001 => 7,
+        _ if address >> 32 == 0xffff => 4,
+        _ if address >> 32 == 0 => 3,
+        _ => 1,
+    }
+}

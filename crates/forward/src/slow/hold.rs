@@ -1,0 +1,173 @@
+//! Frames and their unresolved neighbours: hold, ask, release, give up.
+
+use bm_frame::Frame;
+use bm_stats::Reason;
+use bm_wire::icmp::{self, unreachable};
+use bm_wire::icmpv6;
+use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::Ipv6;
+
+use super::tell::{self, Error};
+use super::waiting::Held;
+use super::{Core, Count, Now};
+use crate::rewrite;
+use crate::route::{self, Neighbour, Way};
+use crate::tables::Tables;
+
+/// A frame that waits.
+pub(super) struct Waiter {
+    pub frame: Frame,
+    /// We made it: its hop is not spent, and nobody is told if it fails.
+    pub own: bool,
+}
+
+/// Waiting frames are looked after this often.
+const LOOK_EVERY_NS: u64 = 1_000_000;
+
+impl Core {
+    /// Lets a frame wait for its neighbour, and sees to it that the kernel is asked.
+    pub(super) fn hold(&mut self, tables: &Tables, waiter: Waiter, neighbour: Neighbour, now: Now) {
+        // Asked first: an interface that is gone or down has no neighbours.
+        let reason = match rewrite::egress(tables, neighbour.interface) {
+            Ok(egress) if egress.mtu > 0 => None,
+            Ok(_) => Some(Reason::InterfaceDown),
+            Err(_) => Some(Reason::NoInterface),
+        };
+        if let Some(reason) = reason {
+            return self.lose(waiter.frame, reason);
+        }
+        self.held(&waiter.frame, 1);
+        match self.waiting.hold(neighbour, waiter, now.monotonic_ns) {
+            Held::Waits => {}
+            Held::Asks => self.ask(tables, &neighbour),
+            Held::Instead(other) | Held::Full(other) => {
+                self.held(&other.frame, -1);
+                self.lose(other.frame, Reason::NeighborQueueFull);
+            }
+        }
+    }
+
+    /// Keeps the gauge of frames held for a port.
+    fn held(&mut self, frame: &Frame, change: isize) {
+        if let Some(port) = self.ports.get_mut(usize::from(frame.meta().port)) {
+            port.held = port.held.saturating_add_signed(change);
+            port.account.set_held(port.held);
+        }
+    }
+
+    fn ask(&mut self, tables: &Tables, neighbour: &Neighbour) {
+        if let Some(interface) = tables.interfaces.get(usize::from(neighbour.interface)) {
+            self.bump(Count::ResolveAsked);
+            self.resolver.resolve(interface.ifindex, neighbour.address);
+        }
+    }
+
+    /// Releases what need not wait any more; says how many frames that were.
+    pub(super) fn look_after_waiting(&mut self, tables: &Tables, now: Now) -> usize {
+        let mut released = 0;
+        while let Some((ifindex, address)) = self.resolver.next_failed() {
+            let interface = tables.interfaces.iter().position(|other| other.ifindex == ifindex);
+            if let Some(interface) = interface {
+                let neighbour = Neighbour { interface: interface as u16, address };
+                released += self.give_up(tables, &neighbour, now);
+            }
+        }
+        let due = self.looked_ns.is_none_or(|last| now.monotonic_ns.saturating_sub(last) >= LOOK_EVERY_NS);
+        if self.waiting.is_empty() || !due {
+            return released;
+        }
+        self.looked_ns = Some(now.monotonic_ns);
+        // The tables tell: as soon as the first frame of a queue would take another way, all go theirs.
+        let still = |neighbour: &Neighbour, way: Way| matches!(way, Way::Resolve { neighbour: other, .. } if other == *neighbour);
+        let all: Vec<_> = self
+            .waiting
+            .heads()
+            .map(|(neighbour, waiter)| (*neighbour, still(neighbour, way_of(tables, &waiter.frame))))
+            .collect();
+        for (neighbour, still_unknown) in all {
+            if !still_unknown {
+                self.bump(Count::ResolveAnswered);
+                released += self.go_on(tables, &neighbour, now);
+            } else if self.waiting.is_overdue(&neighbour, now.monotonic_ns) {
+                released += self.give_up(tables, &neighbour, now);
+            } else if self.waiting.asks_again(&neighbour, now.monotonic_ns) {
+                self.ask(tables, &neighbour);
+            }
+        }
+        released
+    }
+
+    /// Sends what waited for a neighbour on its way, in order.
+    fn go_on(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
+        let frames = self.waiting.release(neighbour);
+        let count = frames.len();
+        for Waiter { frame, own } in frames {
+            self.held(&frame, -1);
+            if own { self.send_own(tables, frame, now) } else { self.handle(tables, frame, now) }
+        }
+        count
+    }
+
+    /// The neighbour does not answer: each source is told, as Linux does, with the hop spent.
+    fn give_up(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
+        let frames = self.waiting.release(neighbour);
+        let count = frames.len();
+        if count > 0 {
+            self.bump(Count::ResolveFailed);
+        }
+        for Waiter { mut frame, own } in frames {
+            self.held(&frame, -1);
+            if !own && let Some(error) = spend_hop(&mut frame) {
+                self.tell(tables, &frame, error, now);
+            }
+            self.lose(frame, Reason::NeighborUnresolved);
+        }
+        count
+    }
+
+    /// Frees everything that waits, at the end.
+    pub(super) fn drop_waiting(&mut self) {
+        let all: Vec<_> = self.waiting.drain().collect();
+        for Waiter { frame, .. } in all {
+            self.held(&frame, -1);
+            self.lose(frame, Reason::Stopped);
+        }
+    }
+}
+
+/// Where a waiting frame would go now.
+fn way_of(tables: &Tables, frame: &Frame) -> Way {
+    let (packet, vrf) = (tell::packet(frame), tell::vrf(tables, frame));
+    match (Ipv4::parse(packet), Ipv6::parse(packet)) {
+        (Ok(ip), _) => {
+            let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
+            route::ipv4(tables, vrf, ip.destination(), hash)
+        }
+        (_, Ok(ip)) => {
+            let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
+            route::ipv6(tables, vrf, ip.destination(), hash)
+        }
+        _ => Way::None,
+    }
+}
+
+/// Spends the hop of a packet that was on its way out already; says what its source is told.
+fn spend_hop(frame: &mut Frame) -> Option<Error> {
+    let network = usize::from(frame.meta().network);
+    let packet = frame.data_mut().get_mut(network..)?;
+    match packet.first()? >> 4 {
+        4 => {
+            rewrite::spend_hop(packet.first_chunk_mut()?);
+            Some(Error::Ipv4 {
+                problem: icmp::destination_unreachable(unreachable::HOST, 0),
+                by_route: false,
+            })
+        }
+        6 => {
+            let hops = packet.get_mut(7)?;
+            *hops = hops.saturating_sub(1);
+            Some(Error::Ipv6 { problem: icmpv6::destination_unreachable(icmpv6::unreachable::ADDRESS) })
+        }
+        _ => None,
+    }
+}

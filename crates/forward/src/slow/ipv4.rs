@@ -1,0 +1,234 @@
+//! What is owed to an IPv4 packet that is not of the common sort.
+
+use bm_fib::NextHop;
+use bm_fib::next_hop::Entry as Hop;
+use bm_frame::Frame;
+use bm_stats::{Entry, Reason};
+use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
+use bm_wire::icmp::{self, exceeded, unreachable};
+use bm_wire::ipv4::{self, Ipv4};
+
+use super::option::{self, Context, Fault};
+use super::tell::Error;
+use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, Count, Fate, Now, address};
+use crate::compiled::Ingress;
+use crate::rewrite;
+use crate::route::{self, Way};
+use crate::source;
+use crate::tables::{ReversePath, Tables};
+use crate::validate;
+use crate::verdict::{Refusal, Verdict};
+
+/// Where a packet goes and where it came in.
+struct Asked {
+    interface: u16,
+    vrf: u16,
+    reverse_path: ReversePath,
+    source: u32,
+    destination: u32,
+    way: Way,
+}
+
+impl Core {
+    /// Decides on the IPv4 packet at the frame's network offset; may write into its options.
+    pub(super) fn decide_ipv4(&mut self, tables: &Tables, frame: &mut Frame, now: Now) -> Fate {
+        let (network, interface) = (usize::from(frame.meta().network), frame.meta().interface);
+        let packet = frame.data_mut().get_mut(network..).unwrap_or(&mut []);
+        let has_options = match validate::ipv4(packet) {
+            Ok(_) => false,
+            Err(Refusal::Slow(Verdict::Options)) => true,
+            Err(refusal) => return refusal.into(),
+        };
+        let Ok(ip) = Ipv4::parse(&*packet) else { return Fate::Drop(Reason::Ipv4Short) };
+        let asked = asked(tables, interface, &ip);
+        if asked.way == Way::Host {
+            return Fate::Host;
+        }
+        if let Some(reason) = refused_source(tables, &asked) {
+            return Fate::Drop(reason);
+        }
+        if has_options && let Some(fate) = self.process_options(tables, packet, &asked, now) {
+            return fate;
+        }
+        onward(tables, packet, &asked)
+    }
+
+    /// Processes the options of a packet that would be routed; `Some` where that ends its way.
+    fn process_options(
+        &mut self,
+        tables: &Tables,
+        packet: &mut [u8],
+        asked: &Asked,
+        now: Now,
+    ) -> Option<Fate> {
+        let header_len = usize::from(packet[0] & 0x0f) * 4;
+        let context = Context {
+            address: recorded_address(tables, packet, asked),
+            midnight_ms: now.midnight_ms,
+            is_ours: &|address| route::ipv4(tables, asked.vrf, address, || 0) == Way::Host,
+        };
+        let mut options = [0; ipv4::HEADER_LEN_MAX - ipv4::HEADER_LEN];
+        let options = &mut options[..header_len - ipv4::HEADER_LEN];
+        options.copy_from_slice(&packet[ipv4::HEADER_LEN..header_len]);
+        match option::process(options, &context) {
+            Err(Fault::SourceRoute) => Some(Fate::Drop(Reason::Ipv4Options)),
+            Err(Fault::At(pointer)) => Some(tell(icmp::parameter_problem(pointer), Reason::Ipv4Options)),
+            Ok(done) if done.alert && self.may_alert(now) => Some(Fate::Host),
+            Ok(done) => {
+                if done.changed {
+                    packet[ipv4::HEADER_LEN..header_len].copy_from_slice(options);
+                    let sum = bm_wire::checksum::ipv4_header(&packet[..header_len]);
+                    packet[Ipv4::<&[u8]>::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether Linux may get another packet with a Router Alert; those beyond are routed as any other.
+    pub(super) fn may_alert(&mut self, now: Now) -> bool {
+        let may = self.alerts.take(now.monotonic_ns, ALERTS_PER_SECOND, ALERTS_BURST);
+        if !may {
+            self.bump(Count::AlertsLimited);
+        }
+        may
+    }
+
+    /// Sends a packet in fragments, each as large as `mtu` allows.
+    pub(super) fn cut(
+        &mut self,
+        tables: &Tables,
+        mut frame: Frame,
+        (hop, entry): (NextHop, Hop),
+        mtu: usize,
+    ) {
+        let network = usize::from(frame.meta().network);
+        let egress = match rewrite::egress(tables, entry.interface()) {
+            Ok(egress) => *egress,
+            Err(_) => return self.lose(frame, Reason::NoInterface),
+        };
+        if let Some(packet) = frame.data_mut().get_mut(network..).and_then(<[u8]>::first_chunk_mut) {
+            rewrite::spend_hop(packet);
+        }
+        let packet = frame.data().get(network..).unwrap_or(&[]);
+        let plan = Ipv4::parse(packet).ok().and_then(|ip| super::fragment::Plan::new(&ip, mtu));
+        let Some(plan) = plan else { return self.lose(frame, Reason::TooBig) };
+        tables.next_hops.mark_used(hop);
+        for index in 0..plan.count() {
+            self.count(&frame, Entry::Originated);
+            let Some(mut piece) = self.frames.allocate() else {
+                if let Some(account) = self.account(&frame) {
+                    account.drop(Reason::NoMemory, 1);
+                }
+                continue;
+            };
+            *piece.meta_mut() = *frame.meta();
+            let header = HEADER_LEN + TAG_LEN;
+            let written = piece
+                .set_len(header + mtu)
+                .ok()
+                .and_then(|()| plan.write(index, &mut piece.data_mut()[header..]));
+            let made = written.and_then(|length| {
+                rewrite::encapsulate(&mut piece, header, length, &egress, entry, ethertype::IPV4).ok()
+            });
+            match made {
+                Some(()) => self.send(piece, egress.port),
+                None => self.lose(piece, Reason::Oversize),
+            }
+        }
+        self.count(&frame, Entry::Consumed);
+        self.frames.free(frame);
+    }
+}
+
+/// What the tables say of a packet.
+fn asked(tables: &Tables, interface: u16, ip: &Ipv4<&[u8]>) -> Asked {
+    let on = tables.compiled.ingress.get(usize::from(interface)).copied();
+    let (vrf, reverse_path) =
+        on.map_or((0, ReversePath::Off), |Ingress { vrf, reverse_path, .. }| (vrf, reverse_path));
+    let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, ip.packet()).unwrap_or(0);
+    let way = route::ipv4(tables, vrf, ip.destination(), hash);
+    Asked { interface, vrf, reverse_path, source: ip.source(), destination: ip.destination(), way }
+}
+
+/// Why the source may not send this packet through us, if it would be sent at all.
+fn refused_source(tables: &Tables, asked: &Asked) -> Option<Reason> {
+    let Asked { interface, vrf, reverse_path, source, way, .. } = *asked;
+    way.out()?;
+    if source::is_own_ipv4(tables, vrf, source) {
+        return Some(Reason::Ipv4Source);
+    }
+    if reverse_path == ReversePath::Off {
+        return None;
+    }
+    let back = tables.vrfs.get(usize::from(vrf)).map_or(NextHop::NONE, |vrf| vrf.ipv4.lookup(source));
+    let passes = source::passes(&tables.next_hops, back, reverse_path, interface);
+    (!passes).then_some(Reason::ReversePath)
+}
+
+/// What Record Route and Timestamp show of us: the address that the packet leaves with, or, where it goes no
+/// further, the one that its source knows us by.
+fn recorded_address(tables: &Tables, packet: &[u8], asked: &Asked) -> u32 {
+    let leaves = asked.way.out().filter(|_| packet[8] > 1);
+    let towards = |(hop, interface): (NextHop, u16), destination: u32| {
+        address::ipv4(tables, interface, gateway_ipv4(tables, hop).unwrap_or(destination))
+    };
+    match leaves {
+        Some(out) => towards(out, asked.destination),
+        None => {
+            let back = route::ipv4(tables, asked.vrf, asked.source, || 0).out();
+            back.map_or(0, |out| towards(out, asked.source))
+        }
+    }
+}
+
+/// The IPv4 address of the router at a next hop, if there is one.
+pub(super) fn gateway_ipv4(tables: &Tables, hop: NextHop) -> Option<u32> {
+    match tables.next_hops.gateway(hop).address {
+        Some(std::net::IpAddr::V4(address)) => Some(address.into()),
+        _ => None,
+    }
+}
+
+fn tell(problem: icmp::Problem, reason: Reason) -> Fate {
+    Fate::Tell(Error::Ipv4 { problem, by_route: false }, reason)
+}
+
+/// What a route that refuses answers.
+fn reject(code: u8, reason: Reason) -> Fate {
+    let problem = icmp::destination_unreachable(code, 0);
+    Fate::Tell(Error::Ipv4 { problem, by_route: true }, reason)
+}
+
+/// The rest of the way: route, hop, size, neighbour.
+fn onward(tables: &Tables, packet: &[u8], asked: &Asked) -> Fate {
+    let (hop, interface) = match asked.way {
+        Way::Host => return Fate::Host,
+        Way::Blackhole => return Fate::Drop(Reason::Blackhole),
+        Way::None => return reject(unreachable::NETWORK, Reason::NoRoute),
+        Way::Unreachable => return reject(unreachable::HOST, Reason::Unreachable),
+        Way::Prohibit => return reject(unreachable::ADMINISTRATIVELY_PROHIBITED, Reason::Prohibit),
+        Way::Forward { hop, entry } => (hop, entry.interface()),
+        Way::Resolve { hop, neighbour } => (hop, neighbour.interface),
+    };
+    let Ok(ip) = Ipv4::parse(packet) else { return Fate::Drop(Reason::Ipv4Short) };
+    if ip.ttl() <= 1 {
+        return tell(icmp::time_exceeded(exceeded::IN_TRANSIT), Reason::TtlExceeded);
+    }
+    let egress = match rewrite::egress(tables, interface) {
+        Ok(egress) if egress.mtu > 0 => egress,
+        Ok(_) => return Fate::Drop(Reason::InterfaceDown),
+        Err(refusal) => return refusal.into(),
+    };
+    let mtu = rewrite::mtu(egress, tables.next_hops.mtu(hop));
+    let too_big = ip.total_len() > mtu;
+    match asked.way {
+        _ if too_big && ip.dont_fragment() => {
+            tell(icmp::destination_unreachable(unreachable::FRAGMENTATION_NEEDED, mtu), Reason::TooBig)
+        }
+        Way::Resolve { neighbour, .. } => Fate::Hold(neighbour),
+        Way::Forward { hop, entry } if too_big => Fate::Cut(hop, entry, usize::from(mtu)),
+        Way::Forward { hop, entry } => Fate::Send(hop, entry),
+        _ => Fate::Drop(Reason::NoRoute),
+    }
+}

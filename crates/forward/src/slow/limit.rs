@@ -1,0 +1,249 @@
+//! How many ICMP errors may be sent, as Linux limits them: to all addresses together, and to each.
+//!
+//! ```text
+//! exempt by type? --yes--> send            (icmp_ratemask; "too big" always, or path MTU discovery fails)
+//!       | no
+//! all together: icmp_msgs_per_sec, icmp_msgs_burst --> to one address: icmp_ratelimit, six at once --> send
+//! ```
+//!
+//! Time comes in as an argument. Tokens of an address are milliseconds, as Linux's are jiffies.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::tables::Settings;
+
+/// Addresses remembered. More talk to us than this only when sources are forged, and then the limit for all
+/// together holds.
+const PEERS_MAX: usize = 8192;
+/// Errors at once to an address that had none for long (Linux: `XRLIM_BURST_FACTOR`).
+const BURST: u64 = 6;
+/// A route that refuses costs a second of tokens more, of which five are kept (Linux: `ip_rt_error_cost`).
+const REJECT_COST_MS: u64 = 1000;
+const REJECT_BURST_MS: u64 = 5 * REJECT_COST_MS;
+/// What an address begins with: more than any burst.
+const FRESH_MS: u64 = 60_000;
+
+/// Why an error is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limited {
+    /// Too many to all addresses together.
+    All,
+    /// Too many to this address.
+    Address,
+}
+
+/// A bucket of tokens that fills with time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    /// Tokens, in nanoseconds of waiting for one, so that no rounding loses any.
+    filled_ns: u64,
+    last_ns: u64,
+}
+
+impl Bucket {
+    /// A full bucket.
+    pub fn full(now_ns: u64) -> Self {
+        Self { filled_ns: u64::MAX, last_ns: now_ns }
+    }
+
+    /// Takes a token, of which `per_second` come and `burst` are kept; `false` if there is none.
+    pub fn take(&mut self, now_ns: u64, per_second: u32, burst: u32) -> bool {
+        let Some(cost) = 1_000_000_000u64.checked_div(u64::from(per_second)) else { return false };
+        let cost = cost.max(1);
+        let room = cost.saturating_mul(u64::from(burst));
+        let gained = now_ns.saturating_sub(self.last_ns);
+        self.last_ns = self.last_ns.max(now_ns);
+        self.filled_ns = self.filled_ns.saturating_add(gained).min(room);
+        let enough = self.filled_ns >= cost;
+        if enough {
+            self.filled_ns -= cost;
+        }
+        enough
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Peer {
+    tokens_ms: u64,
+    last_ms: u64,
+}
+
+impl Peer {
+    fn take(&mut self, now_ms: u64, cost_ms: u64, room_ms: u64) -> bool {
+        self.tokens_ms = (self.tokens_ms + now_ms.saturating_sub(self.last_ms)).min(room_ms);
+        self.last_ms = now_ms;
+        let enough = self.tokens_ms >= cost_ms;
+        if enough {
+            self.tokens_ms -= cost_ms;
+        }
+        enough
+    }
+}
+
+/// An address in a routing table: two VRFs may use one address for two hosts.
+pub(crate) type Target = (u16, IpAddr);
+
+/// All limits on errors that the slow path sends.
+pub(crate) struct IcmpLimits {
+    all: Bucket,
+    peers: HashMap<Target, Peer>,
+}
+
+impl IcmpLimits {
+    pub fn new() -> Self {
+        Self { all: Bucket::full(0), peers: HashMap::with_capacity(PEERS_MAX) }
+    }
+
+    /// Whether an ICMPv4 error of `kind` may go to `target`; `None` is a kind that is never limited.
+    pub fn allow_ipv4(
+        &mut self,
+        settings: &Settings,
+        kind: Option<u8>,
+        target: Target,
+        now_ns: u64,
+    ) -> Result<(), Limited> {
+        let limited = |kind: u8| settings.icmp_ratemask.checked_shr(u32::from(kind)).unwrap_or(0) & 1 == 1;
+        if !kind.is_some_and(limited) {
+            return Ok(());
+        }
+        self.allow(settings, u64::from(settings.icmp_ratelimit_ms), target, now_ns)
+    }
+
+    /// The same for ICMPv6.
+    pub fn allow_ipv6(
+        &mut self,
+        settings: &Settings,
+        kind: Option<u8>,
+        target: Target,
+        now_ns: u64,
+    ) -> Result<(), Limited> {
+        if kind.is_none() {
+            return Ok(());
+        }
+        self.allow(settings, u64::from(settings.icmp6_ratelimit_ms), target, now_ns)
+    }
+
+    /// Whether an IPv4 route that refuses may answer `target` at all; asked before the limits above.
+    pub fn allow_reject(&mut self, target: Target, now_ns: u64) -> Result<(), Limited> {
+        let taken = self
+            .peer(target, now_ns)
+            .is_none_or(|peer| peer.take(now_ns / 1_000_000, REJECT_COST_MS, REJECT_BURST_MS));
+        if taken { Ok(()) } else { Err(Limited::Address) }
+    }
+
+    fn allow(
+        &mut self,
+        settings: &Settings,
+        each_ms: u64,
+        target: Target,
+        now_ns: u64,
+    ) -> Result<(), Limited> {
+        if !self.all.take(now_ns, settings.icmp_messages_per_second, settings.icmp_messages_burst) {
+            return Err(Limited::All);
+        }
+        let peer = self.peer(target, now_ns);
+        let taken = peer.is_none_or(|peer| peer.take(now_ns / 1_000_000, each_ms, BURST * each_ms));
+        if taken { Ok(()) } else { Err(Limited::Address) }
+    }
+
+    /// What is remembered of an address; `None` if there is no room to remember it.
+    fn peer(&mut self, target: Target, now_ns: u64) -> Option<&mut Peer> {
+        let now_ms = now_ns / 1_000_000;
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&target) {
+            // Who had nothing for so long is as good as unknown.
+            self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < FRESH_MS);
+            if self.peers.len() >= PEERS_MAX {
+                return None;
+            }
+        }
+        Some(self.peers.entry(target).or_insert(Peer { tokens_ms: FRESH_MS, last_ms: now_ms }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_wire::icmp::kind;
+
+    const MS: u64 = 1_000_000;
+
+    fn target(last: u8) -> Target {
+        (0, IpAddr::from([192, 0, 2, last]))
+    }
+
+    fn many() -> Settings {
+        Settings { icmp_messages_per_second: 1_000_000, icmp_messages_burst: 1000, ..Settings::default() }
+    }
+
+    /// How many of `count` asked for at one moment are allowed.
+    fn allowed(
+        limits: &mut IcmpLimits,
+        settings: &Settings,
+        kind: Option<u8>,
+        now_ns: u64,
+        count: u32,
+    ) -> usize {
+        (0..count).filter(|_| limits.allow_ipv4(settings, kind, target(1), now_ns).is_ok()).count()
+    }
+
+    #[test]
+    fn an_address_gets_six_at_once_and_then_one_a_second() {
+        let (mut limits, settings) = (IcmpLimits::new(), many());
+        let kind = Some(kind::TIME_EXCEEDED);
+        assert_eq!(allowed(&mut limits, &settings, kind, 5000 * MS, 20), 6);
+        assert_eq!(allowed(&mut limits, &settings, kind, 5999 * MS, 20), 0);
+        assert_eq!(allowed(&mut limits, &settings, kind, 6000 * MS, 20), 1);
+        assert_eq!(limits.allow_ipv4(&settings, kind, target(2), 6000 * MS), Ok(()));
+        assert_eq!(limits.allow_ipv4(&settings, kind, target(1), 6000 * MS), Err(Limited::Address));
+    }
+
+    #[test]
+    fn all_together_are_limited_too() {
+        let (mut limits, settings) = (IcmpLimits::new(), Settings::default());
+        let tell = |limits: &mut IcmpLimits, last, now| {
+            limits.allow_ipv4(&settings, Some(kind::TIME_EXCEEDED), target(last), now)
+        };
+        let sent = (0..200).filter(|&last| tell(&mut limits, last, 0).is_ok()).count();
+        assert_eq!(sent, 50);
+        assert_eq!(tell(&mut limits, 250, 0), Err(Limited::All));
+        assert_eq!(tell(&mut limits, 250, MS), Ok(()));
+    }
+
+    #[test]
+    fn some_are_never_limited() {
+        let (mut limits, settings) = (IcmpLimits::new(), Settings::default());
+        assert_eq!(allowed(&mut limits, &settings, None, 0, 500), 500);
+        assert_eq!(allowed(&mut limits, &settings, Some(kind::ECHO_REPLY), 0, 500), 500);
+        let none = Settings { icmp_ratemask: 0, ..Settings::default() };
+        assert_eq!(allowed(&mut limits, &none, Some(kind::TIME_EXCEEDED), 0, 500), 500);
+        let free = Settings { icmp_ratelimit_ms: 0, ..many() };
+        assert_eq!(allowed(&mut limits, &free, Some(kind::TIME_EXCEEDED), 0, 500), 500);
+    }
+
+    #[test]
+    fn routes_that_refuse_pay_twice_from_one_purse() {
+        // Linux: five seconds of tokens at most, one for the route and one for the message.
+        let (mut limits, settings) = (IcmpLimits::new(), many());
+        let kind = Some(kind::DESTINATION_UNREACHABLE);
+        let sent = (0..20).filter(|_| {
+            limits.allow_reject(target(1), 0).is_ok()
+                && limits.allow_ipv4(&settings, kind, target(1), 0).is_ok()
+        });
+        assert_eq!(sent.count(), 2);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut limits = IcmpLimits::new();
+        let settings = Settings { icmp_messages_burst: 1_000_000, ..many() };
+        for n in 0..3 * PEERS_MAX as u32 {
+            let target = (0, IpAddr::from(n.to_be_bytes()));
+            let _limited = limits.allow_ipv4(&settings, Some(kind::TIME_EXCEEDED), target, 0);
+        }
+        assert!(limits.peers.len() <= PEERS_MAX);
+        // They are forgotten in time.
+        assert!(limits.peer(target(1), 120_000 * MS).is_some());
+        assert_eq!(limits.peers.len(), 1);
+    }
+}

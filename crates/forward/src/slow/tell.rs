@@ -1,0 +1,192 @@
+//! Telling the source: ICMP and ICMPv6 errors, chosen by others, allowed, built and routed here.
+//!
+//! ```text
+//! may it be answered? -> is there a way back? -> is it within the limits? -> from which address? -> send
+//! ```
+//!
+//! An error is routed as any packet of ours: by the table of the interface that the original came in on.
+//! Nothing is said about an error that cannot be sent, but each is counted.
+
+use bm_frame::Frame;
+use bm_stats::{Entry, Reason};
+use bm_wire::ethernet::HEADER_LEN;
+use bm_wire::icmp::{self, Sender, unreachable};
+use bm_wire::icmpv6;
+use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::Ipv6;
+
+use super::ipv4::gateway_ipv4;
+use super::limit::Limited;
+use super::{Core, Count, Now, address};
+use crate::rewrite;
+use crate::route;
+use crate::tables::Tables;
+
+/// Hop limit of our ICMPv6 packets: what Linux has on interfaces that were told no other.
+const HOP_LIMIT: u8 = 64;
+
+/// An error to be told.
+pub(super) enum Error {
+    /// By ICMP. What a route refuses is limited once more.
+    Ipv4 { problem: icmp::Problem, by_route: bool },
+    /// By ICMPv6.
+    Ipv6 { problem: icmpv6::Problem },
+}
+
+impl Core {
+    /// Tells the source of `original` what is wrong with it, if it may be told.
+    pub(super) fn tell(&mut self, tables: &Tables, original: &Frame, error: Error, now: Now) {
+        let made = match error {
+            Error::Ipv4 { problem, by_route } => self.make_ipv4(tables, original, &problem, by_route, now),
+            Error::Ipv6 { problem } => self.make_ipv6(tables, original, &problem, now),
+        };
+        match made {
+            Ok(frame) => {
+                self.bump(Count::ErrorsSent);
+                self.send_own(tables, frame, now);
+            }
+            Err(why) => self.bump(why),
+        }
+    }
+
+    fn make_ipv4(
+        &mut self,
+        tables: &Tables,
+        original: &Frame,
+        problem: &icmp::Problem,
+        by_route: bool,
+        now: Now,
+    ) -> Result<Frame, Count> {
+        let packet = packet(original);
+        let ip = Ipv4::parse(packet).map_err(|_| Count::ErrorsSilent)?;
+        icmp::may_answer(&ip, false).map_err(|_| Count::ErrorsSilent)?;
+        let vrf = vrf(tables, original);
+        let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
+        let way = route::ipv4(tables, vrf, ip.source(), hash);
+        let (hop, interface) = way.out().ok_or(Count::ErrorsSilent)?;
+        let target = (vrf, std::net::IpAddr::V4(ip.source().into()));
+        if by_route {
+            self.limits.allow_reject(target, now.monotonic_ns).map_err(Count::from)?;
+        }
+        let always = problem.code == unreachable::FRAGMENTATION_NEEDED
+            && problem.kind == icmp::kind::DESTINATION_UNREACHABLE;
+        let kind = (!always).then_some(problem.kind);
+        self.limits.allow_ipv4(&tables.settings, kind, target, now.monotonic_ns).map_err(Count::from)?;
+        let source = if tables.settings.icmp_source_inbound {
+            address::ipv4(tables, original.meta().interface, ip.source())
+        } else {
+            address::ipv4(tables, interface, gateway_ipv4(tables, hop).unwrap_or(ip.source()))
+        };
+        let sender = Sender { source, ttl: tables.settings.default_ttl, id: self.random() as u16 };
+        let mtu = rewrite::egress(tables, interface).map_or(icmp::ERROR_LEN_MAX, |egress| {
+            usize::from(rewrite::mtu(egress, tables.next_hops.mtu(hop)))
+        });
+        // What leaves through a narrow link quotes less.
+        let room = mtu.saturating_sub(bm_wire::ipv4::HEADER_LEN + icmp::HEADER_LEN);
+        let quoted =
+            Ipv4::parse_quoted(&packet[..packet.len().min(room)]).map_err(|_| Count::ErrorsSilent)?;
+        self.fresh(original, icmp::ERROR_LEN_MAX, |buffer| problem.emit(&sender, &quoted, buffer).ok())
+    }
+
+    fn make_ipv6(
+        &mut self,
+        tables: &Tables,
+        original: &Frame,
+        problem: &icmpv6::Problem,
+        now: Now,
+    ) -> Result<Frame, Count> {
+        let packet = packet(original);
+        let ip = Ipv6::parse(packet).map_err(|_| Count::ErrorsSilent)?;
+        icmpv6::may_answer(&ip, problem, false).map_err(|_| Count::ErrorsSilent)?;
+        let vrf = vrf(tables, original);
+        let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
+        route::ipv6(tables, vrf, ip.source(), hash).out().ok_or(Count::ErrorsSilent)?;
+        let target = (vrf, std::net::IpAddr::V6(ip.source().into()));
+        let kind = (problem.kind != icmpv6::kind::PACKET_TOO_BIG).then_some(problem.kind);
+        self.limits.allow_ipv6(&tables.settings, kind, target, now.monotonic_ns).map_err(Count::from)?;
+        let source = address::ipv6(tables, original.meta().interface, ip.source());
+        let sender = icmpv6::Sender { source: source.ok_or(Count::ErrorsSilent)?, hop_limit: HOP_LIMIT };
+        self.fresh(original, icmpv6::ERROR_LEN_MAX, |buffer| problem.emit(&sender, &ip, buffer).ok())
+    }
+
+    /// A frame of ours about `original`, whose packet `write` puts behind the room for a link header.
+    fn fresh(
+        &mut self,
+        original: &Frame,
+        length_max: usize,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<Frame, Count> {
+        let mut frame = self.frames.allocate().ok_or(Count::ErrorsSilent)?;
+        *frame.meta_mut() = *original.meta();
+        frame.meta_mut().network = HEADER_LEN as u16;
+        let written = frame
+            .set_len(HEADER_LEN + length_max)
+            .ok()
+            .and_then(|()| write(&mut frame.data_mut()[HEADER_LEN..]))
+            .and_then(|length| frame.set_len(HEADER_LEN + length).ok());
+        if written.is_none() {
+            self.frames.free(frame);
+            return Err(Count::ErrorsSilent);
+        }
+        self.count(&frame, Entry::Originated);
+        Ok(frame)
+    }
+
+    /// Sends, or holds, a packet of ours.
+    pub(super) fn send_own(&mut self, tables: &Tables, mut frame: Frame, now: Now) {
+        use crate::route::Way;
+        use bm_wire::ethernet::ethertype;
+        let (network, vrf) = (usize::from(frame.meta().network), vrf(tables, &frame));
+        let packet = packet(&frame);
+        let (way, kind, length) = match (Ipv4::parse(packet), Ipv6::parse(packet)) {
+            (Ok(ip), _) => {
+                let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
+                let way = route::ipv4(tables, vrf, ip.destination(), hash);
+                (way, ethertype::IPV4, usize::from(ip.total_len()))
+            }
+            (_, Ok(ip)) => {
+                let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
+                (route::ipv6(tables, vrf, ip.destination(), hash), ethertype::IPV6, ip.total_len())
+            }
+            _ => return self.lose(frame, Reason::NoRoute),
+        };
+        match way {
+            Way::Resolve { neighbour, .. } => {
+                self.hold(tables, super::Waiter { frame, own: true }, neighbour, now);
+            }
+            Way::Forward { hop, entry } => {
+                tables.next_hops.mark_used(hop);
+                let egress = rewrite::egress(tables, entry.interface()).copied();
+                let made = egress.and_then(|egress| {
+                    let made = rewrite::encapsulate(&mut frame, network, length, &egress, entry, kind);
+                    made.map(|()| egress)
+                });
+                match made {
+                    Ok(egress) if egress.mtu > 0 => self.send(frame, egress.port),
+                    Ok(_) => self.lose(frame, Reason::InterfaceDown),
+                    Err(_) => self.lose(frame, Reason::NoInterface),
+                }
+            }
+            _ => self.lose(frame, Reason::NoRoute),
+        }
+    }
+}
+
+impl From<Limited> for Count {
+    fn from(limited: Limited) -> Self {
+        match limited {
+            Limited::All => Self::ErrorsLimitedAll,
+            Limited::Address => Self::ErrorsLimitedAddress,
+        }
+    }
+}
+
+/// The packet of a frame, from its network header on.
+pub(super) fn packet(frame: &Frame) -> &[u8] {
+    frame.data().get(usize::from(frame.meta().network)..).unwrap_or(&[])
+}
+
+/// The routing table of the interface that a frame came in on.
+pub(super) fn vrf(tables: &Tables, frame: &Frame) -> u16 {
+    tables.compiled.ingress.get(usize::from(frame.meta().interface)).map_or(0, |on| on.vrf)
+}
