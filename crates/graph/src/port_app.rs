@@ -1,4 +1,4 @@
-//! A port as an app: `output` carries what came in, `input` what shall go out.
+//! A port as an app: `output` carries what came in, inputs (any number) what shall go out.
 
 use std::os::fd::BorrowedFd;
 
@@ -62,11 +62,11 @@ impl PortApp {
         }
     }
 
-    /// Sends what is pending, then what waits on the input, until the device has no more room.
+    /// Sends what is pending, then what waits on the inputs, until the device has no more room.
     fn send(&mut self, io: &mut Io<'_>) {
         loop {
             if self.pending.is_empty() {
-                let taken = io.receive_burst(0, &mut self.pending);
+                let taken = (0..io.inputs()).map(|input| io.receive_burst(input, &mut self.pending)).sum();
                 self.sent.add(Entry::Received, taken);
                 if taken == 0 {
                     return;
@@ -86,11 +86,13 @@ impl PortApp {
     /// The device has no room and frames keep coming: those that the link will not hold are lost here,
     /// under a name, rather than in the app before.
     fn shed(&mut self, io: &mut Io<'_>) {
-        while io.readable(0) > bm_link::CAPACITY - bm_frame::BURST {
-            let Some(frame) = io.receive(0) else { break };
-            self.sent.add(Entry::Received, 1);
-            self.sent.drop(Reason::TransmitFull, 1);
-            io.frames.free(frame);
+        for input in 0..io.inputs() {
+            while io.readable(input) > bm_link::CAPACITY - bm_frame::BURST {
+                let Some(frame) = io.receive(input) else { break };
+                self.sent.add(Entry::Received, 1);
+                self.sent.drop(Reason::TransmitFull, 1);
+                io.frames.free(frame);
+            }
         }
     }
 }
