@@ -94,11 +94,16 @@ impl Network {
     /// # Errors
     /// [`NetworkError::DuplicateApp`] if the name is taken.
     pub fn app(&mut self, name: &str, app: Box<dyn App>) -> Result<(), NetworkError> {
-        if self.apps.iter().any(|(other, _)| other == name) {
+        if self.has(name) {
             return Err(NetworkError::DuplicateApp(name.into()));
         }
         self.apps.push((name.into(), app));
         Ok(())
+    }
+
+    /// Whether there is an app of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.apps.iter().any(|(other, _)| other == name)
     }
 
     /// Adds a link, written `app.output -> app.input`. The apps may come later.

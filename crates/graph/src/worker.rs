@@ -100,8 +100,7 @@ impl Waker {
     /// count until they are cleared.
     pub fn wait<'a>(&'a self, also: impl IntoIterator<Item = BorrowedFd<'a>>, timeout: Duration) {
         let watched = std::iter::once(self.fd()).chain(also);
-        let mut watched: Vec<_> =
-            watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
         // Interrupted or timed out: whoever waits looks at everything in any case.
         let _woken = poll(&mut watched, Some(&timeout));
