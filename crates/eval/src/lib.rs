@@ -21,3 +21,4 @@ pub mod report;
 pub mod rib;
 pub mod tables;
 pub mod testbed;
+pub mod traffic;

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Output, Stdio};
 
 use super::TestbedError;
@@ -12,6 +12,16 @@ use super::TestbedError;
 pub struct Namespace {
     name: String,
     handle: OwnedFd,
+}
+
+/// A way into a namespace, for a thread of its own.
+pub struct Handle(OwnedFd);
+
+impl Handle {
+    /// Moves this thread into the namespace, for the rest of its life.
+    pub fn join_this_thread(&self) -> std::io::Result<()> {
+        enter(self.0.as_raw_fd())
+    }
 }
 
 /// What an interface may do for the stack (names as ethtool has them).
@@ -58,7 +68,8 @@ impl Namespace {
         code: impl FnOnce() -> Result<T, TestbedError> + Send,
     ) -> Result<T, TestbedError> {
         let inside = || {
-            self.join_this_thread()?;
+            let what = format!("enter {}", self.name);
+            enter(self.handle.as_raw_fd()).map_err(TestbedError::system(what))?;
             code()
         };
         std::thread::scope(|scope| match scope.spawn(inside).join() {
@@ -67,16 +78,16 @@ impl Namespace {
         })
     }
 
-    /// Moves this thread into the namespace, for the rest of its life.
-    pub fn join_this_thread(&self) -> Result<(), TestbedError> {
-        enter(self.handle.as_fd().as_raw_fd()).map_err(TestbedError::system(format!("enter {}", self.name)))
+    /// A way in that a long-lived thread can take with it.
+    pub fn handle(&self) -> Result<Handle, TestbedError> {
+        self.handle.try_clone().map(Handle).map_err(TestbedError::system("duplicate a namespace"))
     }
 
     /// Has a command run inside, from its start.
     pub fn confine(&self, command: &mut Command) -> Result<(), TestbedError> {
         use std::os::unix::process::CommandExt;
-        let handle = self.handle.try_clone().map_err(TestbedError::system("duplicate a namespace"))?;
-        let inside = move || enter(handle.as_raw_fd());
+        let handle = self.handle()?;
+        let inside = move || handle.join_this_thread();
         // SAFETY: runs in the child between fork and exec, where only async-signal-safe calls are sound;
         // it makes one system call and allocates nothing.
         unsafe { command.pre_exec(inside) };

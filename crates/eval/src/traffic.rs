@@ -1,0 +1,136 @@
+//! Traffic through a test bed: a generator that outruns the router, and a sink that believes nothing.
+//!
+//! ```text
+//! Generator (live frames, one core) ─► s0 ─ r0 │router│ r1 ─ k0 ─► Sink: counts, checks each packet
+//! Paced (a socket, exact gaps)      ─┘                             order, gaps and delays if asked to
+//! ```
+//!
+//! Every packet carries a sequence number, the time it was sent and the next hop that the table asks for; so
+//! the sink knows whether a packet was lost, late, out of order or sent to the wrong neighbour. Frames of
+//! IPv4 are at least 60 bytes and of IPv6 78: below that the headers and the payload do not fit.
+
+mod generator;
+mod layout;
+mod mapped;
+mod measure;
+mod paced;
+mod program;
+mod sink;
+
+use bm_wire::prefix::Address;
+
+use crate::addresses::{FCS_BYTES, Sizes};
+use crate::oracle::Oracle;
+use crate::tables::Space;
+pub use generator::{Generator, Sent};
+use layout::Destination;
+pub use measure::{Flow, Measure};
+pub use paced::{Paced, PacedSent};
+pub use program::Programs;
+pub use sink::{Arrived, Sink, SinkMode, Tracked};
+
+/// Made from `bpf/traffic.bpf.c` at build.
+#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/traffic.skel.rs"));
+}
+
+/// Most destinations of one stream.
+pub const DESTINATIONS_MAX: usize = 1 << 20;
+/// Most destinations of a stream whose order is tracked.
+pub const TRACKED_MAX: usize = 1 << 16;
+
+/// What packets to send.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    destinations: Vec<Destination>,
+    is_ipv6: bool,
+    /// Frame sizes in memory, in turn.
+    sizes: Vec<u16>,
+    rate: Option<f64>,
+}
+
+impl Stream {
+    /// Packets to IPv4 addresses in turn, of the sizes given, as fast as they can be made.
+    pub fn ipv4(destinations: &[u32], sizes: Sizes) -> Self {
+        let octets = |address: &u32| {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&address.to_be_bytes());
+            octets
+        };
+        Self::new(destinations.iter().map(octets), false, sizes.in_memory(layout::IPV4_BYTES_MIN))
+    }
+
+    /// The same for IPv6.
+    pub fn ipv6(destinations: &[u128], sizes: Sizes) -> Self {
+        let octets = |address: &u128| address.to_be_bytes();
+        Self::new(destinations.iter().map(octets), true, sizes.in_memory(layout::IPV6_BYTES_MIN))
+    }
+
+    fn new(destinations: impl Iterator<Item = [u8; 16]>, is_ipv6: bool, sizes: Vec<u16>) -> Self {
+        let destinations: Vec<Destination> =
+            destinations.map(|address| Destination { address, ..Destination::default() }).collect();
+        assert!(
+            (1..=DESTINATIONS_MAX).contains(&destinations.len()),
+            "a stream has 1 to {DESTINATIONS_MAX} destinations"
+        );
+        Self { destinations, is_ipv6, sizes, rate: None }
+    }
+
+    /// The same at so many packets a second.
+    pub fn at_rate(mut self, packets_per_second: f64) -> Self {
+        self.rate = Some(packets_per_second);
+        self
+    }
+
+    /// The same with the next hop that IPv4 packets must take, for the sink to check.
+    pub fn expecting_ipv4(mut self, oracle: &Oracle<u32>) -> Self {
+        let address =
+            |to: &Destination| u32::from_be_bytes([0, 1, 2, 3].map(|index: usize| to.address[index]));
+        self.destinations.iter_mut().for_each(|to| to.expect(oracle.next_hop(address(to))));
+        self
+    }
+
+    /// The same for IPv6.
+    pub fn expecting_ipv6(mut self, oracle: &Oracle<u128>) -> Self {
+        let address = |to: &Destination| u128::from_be_bytes(to.address);
+        self.destinations.iter_mut().for_each(|to| to.expect(oracle.next_hop(address(to))));
+        self
+    }
+
+    /// Mean size of a frame, counted with the frame check sequence.
+    pub fn frame_bytes_mean(&self) -> f64 {
+        let sum: f64 = self.sizes.iter().map(|&size| f64::from(size + FCS_BYTES)).sum();
+        sum / self.sizes.len() as f64
+    }
+
+    /// How many destinations it has.
+    pub fn destinations(&self) -> usize {
+        self.destinations.len()
+    }
+}
+
+/// A family whose streams are made alike, for code that measures both.
+pub trait Traffic: Space + Address {
+    /// The name in cases: `ipv4` or `ipv6`.
+    const NAME: &'static str;
+    /// A stream to these destinations that checks next hops against the table.
+    fn stream(destinations: &[Self], sizes: Sizes, oracle: &Oracle<Self>) -> Stream;
+}
+
+impl Traffic for u32 {
+    const NAME: &'static str = "ipv4";
+    fn stream(destinations: &[Self], sizes: Sizes, oracle: &Oracle<Self>) -> Stream {
+        Stream::ipv4(destinations, sizes).expecting_ipv4(oracle)
+    }
+}
+
+impl Traffic for u128 {
+    const NAME: &'static str = "ipv6";
+    fn stream(destinations: &[Self], sizes: Sizes, oracle: &Oracle<Self>) -> Stream {
+        Stream::ipv6(destinations, sizes).expecting_ipv6(oracle)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The memory that the BPF programs share with us, field by field as `traffic.bpf.c` has it, and the
+//! packets that both sides make.
+
+use super::Stream;
+use crate::testbed::{SOURCE_IPV4, SOURCE_IPV6, mac};
+
+/// The shortest frames that hold headers and payload: the IPv4 one is Ethernet's own least.
+pub const IPV4_BYTES_MIN: u16 = 60;
+pub const IPV6_BYTES_MIN: u16 = 14 + 40 + 8 + PAYLOAD_BYTES as u16;
+/// Sequence number 4, next hop 2, nothing 2, time sent 8.
+pub const PAYLOAD_BYTES: usize = 16;
+/// Sizes in one turn.
+pub const SIZES: usize = 12;
+/// The time to live that packets start with; one router on it must be 63.
+const HOPS_SENT: u8 = 64;
+const PORT_DISCARD: u16 = 9;
+const PORT_FIRST: u16 = 1024;
+const PORTS: usize = 256;
+
+/// Data that the kernel may read and write: no padding, no bytes that are not a value.
+///
+/// # Safety
+/// Any bytes must be a value of the type, which must have no padding.
+pub unsafe trait Plain: Copy {}
+
+/// `struct destination`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Destination {
+    /// IPv4 in the first four bytes.
+    pub address: [u8; 16],
+    /// In wire order; 0 for any.
+    pub next_hop: [u8; 2],
+    pub reserved: [u8; 2],
+}
+
+impl Destination {
+    pub fn expect(&mut self, next_hop: u16) {
+        self.next_hop = next_hop.to_be_bytes();
+    }
+}
+
+/// `struct generator`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct GeneratorState {
+    pub ifindex: u32,
+    pub destinations: u32,
+    pub is_ipv6: u32,
+    pub sizes: u32,
+    pub size: [u16; SIZES],
+    pub ethernet: [u8; 12],
+    pub source: [u8; 16],
+    pub source_sum: u32,
+    pub gap_ns: u64,
+    pub next_ns: u64,
+    pub sent: u64,
+    pub destination: u32,
+    pub turn: u32,
+}
+
+/// `struct sink`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SinkState {
+    pub is_tracking: u32,
+    pub destinations: u32,
+    pub last_ns: u64,
+    pub gap_ns_max: u64,
+    pub gap_end_ns: u64,
+    pub delay_ns_max: u64,
+    pub delay_ns_sum: u64,
+    pub tracked: u64,
+    pub reordered: u64,
+}
+
+// SAFETY: bytes only, 20 of them with an alignment of 1.
+unsafe impl Plain for Destination {}
+// SAFETY: integers only; 4 x 4, 24, 12, 16 and 4 bytes make 72, so the words of eight need no padding, and
+// two of four end it.
+unsafe impl Plain for GeneratorState {}
+// SAFETY: integers only; two of four bytes, then words of eight.
+unsafe impl Plain for SinkState {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+
+impl GeneratorState {
+    pub fn of(stream: &Stream, ifindex: u32) -> Self {
+        let mut size = [0; SIZES];
+        size[..stream.sizes.len()].copy_from_slice(&stream.sizes);
+        let source = source(stream.is_ipv6);
+        Self {
+            ifindex,
+            destinations: stream.destinations.len() as u32,
+            is_ipv6: stream.is_ipv6.into(),
+            sizes: stream.sizes.len() as u32,
+            size,
+            ethernet: ethernet(),
+            source,
+            source_sum: source_sum(&source),
+            gap_ns: stream.rate.map_or(0, |rate| (1e9 / rate) as u64),
+            ..Self::default()
+        }
+    }
+}
+
+fn ethernet() -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..6].copy_from_slice(&mac::ROUTER_IN);
+    bytes[6..].copy_from_slice(&mac::SOURCE);
+    bytes
+}
+
+fn source(is_ipv6: bool) -> [u8; 16] {
+    let mut source = [0; 16];
+    match is_ipv6 {
+        true => source = SOURCE_IPV6.octets(),
+        false => source[..4].copy_from_slice(&SOURCE_IPV4.octets()),
+    }
+    source
+}
+
+/// The source's words, as the program sums them: in the order of memory, which a checksum allows
+/// (RFC 1071 2).
+fn source_sum(source: &[u8; 16]) -> u32 {
+    let sum: u64 = source.as_chunks::<4>().0.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
+    ((sum & 0xffff_ffff) + (sum >> 32)) as u32
+}
+
+/// The frame that carries `sequence` of the stream, as the generator makes it.
+pub fn frame(stream: &Stream, sequence: u32, sent_ns: u64) -> Vec<u8> {
+    let index = sequence as usize % stream.destinations.len();
+    let to = &stream.destinations[index];
+    let size = usize::from(stream.sizes[sequence as usize % stream.sizes.len()]);
+    let port = PORT_FIRST + (index % PORTS) as u16;
+    let mut payload = vec![0; size - 14 - if stream.is_ipv6 { 40 } else { 20 } - 8];
+    payload[..4].copy_from_slice(&sequence.to_be_bytes());
+    payload[4..6].copy_from_slice(&to.next_hop);
+    payload[8..16].copy_from_slice(&sent_ns.to_ne_bytes());
+    let udp_bytes = (payload.len() + 8) as u16;
+    let mut udp = [port.to_be_bytes(), PORT_DISCARD.to_be_bytes(), udp_bytes.to_be_bytes(), [0; 2]].concat();
+    udp.extend(payload);
+    let ether_type: &[u8] = if stream.is_ipv6 { &[0x86, 0xdd] } else { &[8, 0] };
+    let header = if stream.is_ipv6 { ipv6(to, &mut udp) } else { ipv4(to, udp_bytes) };
+    [&ethernet(), ether_type, &header, &udp].concat()
+}
+
+fn ipv4(to: &Destination, udp_bytes: u16) -> Vec<u8> {
+    let mut header = vec![0x45, 0];
+    header.extend((udp_bytes + 20).to_be_bytes());
+    header.extend([0, 0, 0, 0, HOPS_SENT, 17, 0, 0]);
+    header.extend(SOURCE_IPV4.octets());
+    header.extend(&to.address[..4]);
+    let check = (!sum(&header, 0)).to_be_bytes();
+    header[10..12].copy_from_slice(&check);
+    header
+}
+
+fn ipv6(to: &Destination, udp: &mut [u8]) -> Vec<u8> {
+    let mut header = vec![0x60, 0, 0, 0];
+    header.extend((udp.len() as u16).to_be_bytes());
+    header.extend([17, HOPS_SENT]);
+    header.extend(SOURCE_IPV6.octets());
+    header.extend(to.address);
+    let check = !sum(udp, u32::from(sum(&header[8..], 0)) + udp.len() as u32 + 17);
+    let check = if check == 0 { 0xffff } else { check };
+    udp[6..8].copy_from_slice(&check.to_be_bytes());
+    header
+}
+
+/// The one's-complement sum of 16-bit words.
+fn sum(bytes: &[u8], begin: u32) -> u16 {
+    let mut sum = begin;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}

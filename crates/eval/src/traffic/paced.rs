@@ -1,0 +1,147 @@
+//! A sender of few packets at exact times, as a host sends them: to find the gap when a router dies.
+//!
+//! The generator spins; this one sleeps between packets, so it takes nothing from a daemon that restarts on
+//! the same machine.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{Stream, layout};
+use crate::testbed::{Testbed, TestbedError};
+
+/// A running sender. Dropping it ends it.
+pub struct Paced {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<PacedSent>>>,
+}
+
+/// What was sent, and how evenly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacedSent {
+    /// Packets.
+    pub packets: u64,
+    /// The longest time between two of them: no gap at the sink that is about as long is the router's.
+    pub gap_max: Duration,
+}
+
+impl Paced {
+    /// Begins to send a stream, which must have a rate, from the source of a test bed.
+    pub fn start(testbed: &Testbed, stream: &Stream) -> Result<Self, TestbedError> {
+        let index = testbed.source.index(&testbed.interfaces.source)?;
+        let rate = stream.rate.expect("a paced stream has a rate");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (namespace, stream, stopped) = (testbed.source.handle()?, stream.clone(), stop.clone());
+        let thread = std::thread::Builder::new().name("paced".into()).spawn(move || {
+            namespace.join_this_thread()?;
+            let socket = packet_socket(index)?;
+            wake_exactly();
+            send_all(&socket, &stream, Duration::from_secs_f64(1.0 / rate), &stopped)
+        });
+        let thread = thread.map_err(TestbedError::system("start the paced sender's thread"))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Ends it.
+    pub fn stop(mut self) -> Result<PacedSent, TestbedError> {
+        self.end().map_err(TestbedError::system("send paced packets"))
+    }
+
+    fn end(&mut self) -> io::Result<PacedSent> {
+        self.stop.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else { return Ok(PacedSent::default()) };
+        thread.join().map_err(|_| io::Error::other("the thread panicked"))?
+    }
+}
+
+impl Drop for Paced {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+fn send_all(
+    socket: &OwnedFd,
+    stream: &Stream,
+    interval: Duration,
+    stop: &AtomicBool,
+) -> io::Result<PacedSent> {
+    let (mut sent, mut due, mut last) = (PacedSent::default(), monotonic(), monotonic());
+    while !stop.load(Ordering::Relaxed) {
+        let now = monotonic();
+        if now < due {
+            sleep_until(due);
+            continue;
+        }
+        // A sender that was held up sends what it owes at once, but not more than 20 ms of it.
+        due = (due + interval).max(now.saturating_sub(Duration::from_millis(20)));
+        let frame = layout::frame(stream, sent.packets as u32, now.as_nanos() as u64);
+        send(socket, &frame)?;
+        sent.gap_max = sent.gap_max.max(now.saturating_sub(last));
+        sent.packets += 1;
+        last = now;
+    }
+    Ok(sent)
+}
+
+/// The clock that BPF programs read, too.
+pub fn monotonic() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a whole timespec that outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn sleep_until(due: Duration) {
+    let time = libc::timespec { tv_sec: due.as_secs() as libc::time_t, tv_nsec: due.subsec_nanos().into() };
+    // SAFETY: the kernel reads `time`; without a relative sleep it writes nothing back.
+    unsafe {
+        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, std::ptr::null_mut());
+    }
+}
+
+/// Timers of ordinary threads may be 50 us late; this thread's may not.
+fn wake_exactly() {
+    // SAFETY: sets a number of this thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
+}
+
+/// A socket that sends whole frames out of one interface.
+fn packet_socket(index: u32) -> io::Result<OwnedFd> {
+    // SAFETY: makes a descriptor from numbers; checked before it is owned. Protocol 0 receives nothing.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is fresh and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all zeroes are a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index as i32;
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of the address, which outlives the call.
+    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends a frame. One that the interface has no room for is lost, as on a wire.
+fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+    // SAFETY: the kernel reads the frame, which outlives the call.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+    match io::Error::last_os_error() {
+        _ if sent >= 0 => Ok(()),
+        error
+            if [Some(libc::ENOBUFS), Some(libc::EAGAIN), Some(libc::EINTR)]
+                .contains(&error.raw_os_error()) =>
+        {
+            Ok(())
+        }
+        error => Err(error),
+    }
+}

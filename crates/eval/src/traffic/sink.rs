@@ -1,0 +1,181 @@
+//! The sink: takes every packet of the generator, checks it, and leaves the rest to Linux.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapFlags, TC_INGRESS, TcHook, TcHookBuilder};
+
+use super::layout::SinkState;
+use super::program::{attach, system};
+use super::{Programs, Stream, TRACKED_MAX};
+use crate::testbed::{Testbed, TestbedError};
+
+/// Where the sink takes packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkMode {
+    /// As frames, by XDP: the cheapest for routers that send frames, as XDP forwarders do.
+    Frames,
+    /// As skbs, at clsact's ingress: the cheapest for routers that send skbs, as Linux and AF_XDP do.
+    Skbs,
+}
+
+/// What has arrived, by the verdict on each packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// Right in every way.
+    pub good: u64,
+    /// Bytes of good frames, without the frame check sequence.
+    pub bytes: u64,
+    /// Time to live or hop limit is not one less than it was.
+    pub bad_hops: u64,
+    /// The IPv4 header's checksum is wrong.
+    pub bad_checksum: u64,
+    /// Sent to another next hop than the table says.
+    pub bad_next_hop: u64,
+    /// Ports or lengths are not as they were.
+    pub bad_shape: u64,
+}
+
+impl Arrived {
+    /// Everything that is not good.
+    pub fn bad(&self) -> u64 {
+        self.bad_hops + self.bad_checksum + self.bad_next_hop + self.bad_shape
+    }
+
+    /// What came since an earlier reading.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self::from_words(std::array::from_fn(|index| self.words()[index] - earlier.words()[index]))
+    }
+
+    fn words(&self) -> [u64; 6] {
+        [self.good, self.bytes, self.bad_hops, self.bad_checksum, self.bad_next_hop, self.bad_shape]
+    }
+
+    fn from_words(words: [u64; 6]) -> Self {
+        let [good, bytes, bad_hops, bad_checksum, bad_next_hop, bad_shape] = words;
+        Self { good, bytes, bad_hops, bad_checksum, bad_next_hop, bad_shape }
+    }
+}
+
+/// What tracking has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// Packets looked at.
+    pub packets: u64,
+    /// Packets that came after a later one of their flow.
+    pub reordered: u64,
+    /// The longest time between two arrivals.
+    pub gap_max: Duration,
+    /// When it ended, on the monotonic clock.
+    pub gap_end: Duration,
+    /// The longest time that a packet took.
+    pub delay_max: Duration,
+    /// The mean of the times.
+    pub delay_mean: Duration,
+}
+
+/// A sink at the end of a test bed. Dropping it takes it away.
+pub struct Sink<'a> {
+    programs: &'a Programs,
+    testbed: &'a Testbed,
+    attached: Attached,
+}
+
+enum Attached {
+    Frames(#[expect(dead_code, reason = "closing it detaches")] OwnedFd),
+    /// The interface with the hook: a hook itself may not move between threads.
+    Skbs(u32),
+}
+
+impl<'a> Sink<'a> {
+    /// Attaches a sink, with its counts at zero and nothing tracked.
+    pub fn attach(
+        programs: &'a Programs,
+        testbed: &'a Testbed,
+        mode: SinkMode,
+    ) -> Result<Self, TestbedError> {
+        let index = testbed.sink.index(&testbed.interfaces.sink)?;
+        let what = format!("attach the sink to {}", testbed.interfaces.sink);
+        let attached = testbed.sink.enter(|| {
+            let attached = match mode {
+                SinkMode::Frames => attach(&programs.sink_frames, index).map(Attached::Frames),
+                SinkMode::Skbs => {
+                    let attached = hook(programs, index).create().and_then(|mut hook| hook.attach());
+                    attached.map(|_| Attached::Skbs(index)).map_err(system)
+                }
+            };
+            attached.map_err(TestbedError::system(what))
+        })?;
+        let sink = Self { programs, testbed, attached };
+        sink.reset()?;
+        Ok(sink)
+    }
+
+    /// Sets the counts to zero and tracks nothing.
+    pub fn reset(&self) -> Result<(), TestbedError> {
+        self.programs.sink.set(0, SinkState::default());
+        let map = &self.programs.arrivals;
+        let zeroes = self.read()?.iter().map(|_| vec![0; map.value_size() as usize]).collect::<Vec<_>>();
+        map.update_percpu(&0u32.to_ne_bytes(), &zeroes, MapFlags::ANY)
+            .map_err(|error| TestbedError::system("reset the sink")(system(error)))
+    }
+
+    /// From now on looks at order, gaps and delays of a stream, which takes the sink some time.
+    pub fn track(&self, stream: &Stream) {
+        assert!(stream.destinations() <= TRACKED_MAX, "at most {TRACKED_MAX} destinations can be tracked");
+        (0..stream.destinations()).for_each(|flow| self.programs.expected.set(flow, 0));
+        let destinations = stream.destinations() as u32;
+        self.programs.sink.set(0, SinkState { is_tracking: 1, destinations, ..SinkState::default() });
+    }
+
+    /// What has arrived since the sink was attached or reset.
+    pub fn arrived(&self) -> Result<Arrived, TestbedError> {
+        let mut sum = [0; 6];
+        for of_one_core in self.read()? {
+            for (total, word) in sum.iter_mut().zip(of_one_core.as_chunks::<8>().0) {
+                *total += u64::from_ne_bytes(*word);
+            }
+        }
+        Ok(Arrived::from_words(sum))
+    }
+
+    /// What tracking has found so far.
+    pub fn tracked(&self) -> Tracked {
+        let state = self.programs.sink.get(0);
+        Tracked {
+            packets: state.tracked,
+            reordered: state.reordered,
+            gap_max: Duration::from_nanos(state.gap_ns_max),
+            gap_end: Duration::from_nanos(state.gap_end_ns),
+            delay_max: Duration::from_nanos(state.delay_ns_max),
+            delay_mean: Duration::from_nanos(state.delay_ns_sum / state.tracked.max(1)),
+        }
+    }
+
+    /// The counts of each core.
+    fn read(&self) -> Result<Vec<Vec<u8>>, TestbedError> {
+        let counts = self.programs.arrivals.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        counts
+            .map(Option::unwrap_or_default)
+            .map_err(|error| TestbedError::system("read the sink")(system(error)))
+    }
+}
+
+impl Drop for Sink<'_> {
+    fn drop(&mut self) {
+        if let Attached::Skbs(index) = self.attached {
+            // If the namespace or the interface is gone, the hook went with it.
+            let _ = self.testbed.sink.enter(|| Ok(hook(self.programs, index).destroy().is_ok()));
+        }
+    }
+}
+
+/// The clsact hook of an interface, whether it is there or not.
+fn hook(programs: &Programs, index: u32) -> TcHook {
+    TcHookBuilder::new(programs.sink_skbs.as_fd())
+        .ifindex(index as i32)
+        .replace(true)
+        .handle(1)
+        .priority(1)
+        .hook(TC_INGRESS)
+}
