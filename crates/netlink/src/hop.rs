@@ -155,6 +155,11 @@ impl Via {
         }
     }
 
+    /// Whether it is a next-hop object.
+    pub fn is_object(&self) -> bool {
+        matches!(self, Self::Object(_))
+    }
+
     /// The hops that are named in place; none for an object.
     pub fn hops(&self) -> &[Hop] {
         match self {

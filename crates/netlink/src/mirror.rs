@@ -17,6 +17,7 @@ mod order;
 mod read;
 mod routes;
 
+pub(crate) use adopt::Touched;
 pub use adopt::{Difference, Findings, Item};
 pub use body::BodyId;
 pub use change::Change;

@@ -330,10 +330,13 @@ impl Watch {
     fn finish(&mut self, load: Load, now: Instant) {
         let took = load.started.elapsed();
         let reason = load.reason;
-        let fresh = load.finish();
+        let (fresh, doubtful) = load.finish(&self.mirror);
         self.statistics.dump_time = took;
         self.spoilt = 0;
         self.doubt_not_before = now + took * AUDIT_SHARE;
+        if doubtful {
+            self.want(self.doubt_not_before.max(now + self.options.audit_delay), Reason::Audit);
+        }
         if reason == Reason::Start {
             self.mirror = fresh;
             self.mirror.set_sysctls(Sysctls::read());

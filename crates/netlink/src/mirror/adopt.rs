@@ -5,10 +5,13 @@ use crate::family::{Family, Ip};
 use crate::neighbour::state;
 use crate::route::RouteBody;
 use crate::{Address, Link, Neighbour, Netconf, NextHop, Rule};
-use bm_wire::prefix::Prefix;
-use std::collections::BTreeMap;
+use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+
+/// Tables and prefixes, of IPv4 and of IPv6.
+pub(crate) type Touched = (BTreeSet<(u32, Ipv4Prefix)>, BTreeSet<(u32, Ipv6Prefix)>);
 
 /// An object, whole, for a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +156,16 @@ impl Mirror {
     pub(crate) fn fill_routes(&mut self, (four, six): (Routes<u32>, Routes<u128>)) {
         fill(&mut self.ipv4, &four, &mut self.changes);
         fill(&mut self.ipv6, &six, &mut self.changes);
+    }
+
+    /// Takes over the routes to some prefixes as `live` has them.
+    pub(crate) fn copy_routes(&mut self, live: &Mirror, (four, six): &Touched) {
+        for &(table, prefix) in four {
+            copy(&mut self.ipv4, &live.ipv4, table, prefix, live.ipv4.get(table, prefix), &mut self.changes);
+        }
+        for &(table, prefix) in six {
+            copy(&mut self.ipv6, &live.ipv6, table, prefix, live.ipv6.get(table, prefix), &mut self.changes);
+        }
     }
 
     fn adopt_rules(&mut self, fresh: Vec<Rule>, findings: &mut Findings) {

@@ -24,7 +24,14 @@ pub(super) fn put(
 ) {
     let body = bodies.of(new);
     if let Some(same) = list.iter().position(|&id| id == new || bodies.of(id).same_route(body)) {
+        let victim = first(list, |id| bodies.of(id).rank() == body.rank()).filter(|&at| at < same);
+        let moves = event == RouteEvent::Replaced && family == Family::V4 && !body.via.is_object();
         released.push(std::mem::replace(&mut list[same], new));
+        if let Some(victim) = victim.filter(|_| moves) {
+            // A dump has shown the result already, and an event before it has put back what it
+            // replaced. A route by object is also announced so when only its object has changed.
+            released.push(list.remove(victim));
+        }
         return;
     }
     let replaced = match (family, event) {
@@ -33,15 +40,14 @@ pub(super) fn put(
             let peer = |id| peers(bodies.of(id), body);
             first(list, |id| peer(id) && joins(bodies.of(id)) == joins(body)).or_else(|| first(list, peer))
         }
+        // What joins is one route of that metric, and but for a lone appended hop the message has all of it.
         (Family::V6, _) if joins(body) => {
-            let sibling = |id| peers(bodies.of(id), body) && joins(bodies.of(id));
-            first(list, |id| sibling(id) && within(bodies.of(id), body))
-                .or_else(|| first(list, sibling).filter(|_| event == RouteEvent::Appended))
+            first(list, |id| peers(bodies.of(id), body) && joins(bodies.of(id)))
         }
         _ => None,
     };
     match replaced {
-        Some(at) if event == RouteEvent::Appended => {
+        Some(at) if event == RouteEvent::Appended && !within(bodies.of(list[at]), body) => {
             let both = joined(bodies.of(list[at]), body);
             released.push(new);
             released.push(std::mem::replace(&mut list[at], bodies.intern(both)));

@@ -9,7 +9,8 @@ use super::Statistics;
 use crate::attribute;
 use crate::error::Error;
 use crate::message::{Message, Messages, Raw};
-use crate::mirror::{Mirror, Routes};
+use crate::mirror::{Mirror, Routes, Touched};
+use crate::route::RouteEvent;
 use crate::socket::{Socket, answer_end, flag};
 use crate::{netconf, next_hop};
 use std::time::Instant;
@@ -182,17 +183,35 @@ impl Load {
         self.pass = 0;
     }
 
-    /// The fresh mirror as of the last event read.
-    pub fn finish(mut self) -> Mirror {
+    /// The fresh mirror as of the last event read, and whether it should be compared once more.
+    ///
+    /// A replacement does not name its victim: where a prefix has several routes of one metric, and the
+    /// dump saw it after the replacement, applying that again may take the wrong one. An audit therefore
+    /// leaves prefixes that changed meanwhile as `live` has them; other dumps ask for an audit.
+    pub fn finish(mut self, live: &Mirror) -> (Mirror, bool) {
+        let (mut replaced, mut touched) = (false, Touched::default());
         for raw in Messages(&self.backlog) {
-            if let Ok(Some(message)) = raw.and_then(|raw| Message::read(&raw)) {
-                self.fresh.apply(message);
+            let Ok(Some(message)) = raw.and_then(|raw| Message::read(&raw)) else { continue };
+            match &message {
+                Message::Route4(route) => {
+                    replaced |= route.event == RouteEvent::Replaced;
+                    touched.0.insert((route.table, route.prefix));
+                }
+                Message::Route6(route) => {
+                    touched.1.insert((route.table, route.prefix));
+                }
+                _ => {}
             }
+            self.fresh.apply(message);
         }
-        // What it changed is nobody's business: it was never seen.
+        if self.reason == Reason::Audit {
+            self.fresh.copy_routes(live, &touched);
+            replaced = false;
+        }
+        // What changed in it is nobody's business: it was never seen.
         self.fresh.take_changes();
         self.fresh.take_doubt();
-        self.fresh
+        (self.fresh, replaced)
     }
 }
 

@@ -1,0 +1,563 @@
+//! The mirror without a kernel: events in, changes and tables out.
+
+#![allow(clippy::unwrap_used)]
+
+use bm_netlink::mirror::Findings;
+use bm_netlink::next_hop::{Member, Resilient};
+use bm_netlink::{
+    Address, Change, Difference, Family, Hop, HopFlags, Ip, Kind, Link, Message, Mirror, Neighbour,
+};
+use bm_netlink::{NextHop, Object, RouteBody, RouteEvent, RouteKind, RouteMessage, Via, neighbour::state};
+use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use std::net::IpAddr;
+
+const MAIN: u32 = 254;
+const UP: u32 = 0x1_0043;
+const NO_CARRIER: u32 = 0x3;
+const DOWN: u32 = 0x2;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn net(text: &str) -> Ipv4Prefix {
+    text.parse().unwrap()
+}
+
+fn net6(text: &str) -> Ipv6Prefix {
+    text.parse().unwrap()
+}
+
+fn link(ifindex: u32, flags: u32) -> Message {
+    let name = format!("if{ifindex}").into();
+    Message::Link(Link { ifindex, name, flags, mtu: 1500, hardware: 1, ..Link::default() })
+}
+
+fn address(ifindex: u32, local: &str) -> Address {
+    Address { ifindex, local: ip(local), length: 24, peer: None, broadcast: None, scope: 0, flags: 0 }
+}
+
+fn body(priority: u32, via: Via) -> RouteBody {
+    RouteBody { protocol: 3, priority, via, ..RouteBody::default() }
+}
+
+fn one(gateway: &str, ifindex: u32) -> Via {
+    Via::One(Hop::via(ip(gateway), ifindex))
+}
+
+fn many(hops: &[(&str, u32)]) -> Via {
+    Via::from_hops(hops.iter().map(|(gateway, ifindex)| Hop::via(ip(gateway), *ifindex)).collect())
+}
+
+fn route4(event: RouteEvent, prefix: &str, body: RouteBody) -> Message {
+    Message::Route4(RouteMessage { event, table: MAIN, prefix: net(prefix), body })
+}
+
+fn route6(event: RouteEvent, prefix: &str, body: RouteBody) -> Message {
+    Message::Route6(RouteMessage { event, table: MAIN, prefix: net6(prefix), body })
+}
+
+/// A mirror of two links that are up, its changes taken.
+fn two_links() -> Mirror {
+    let mut mirror = Mirror::default();
+    [link(2, UP), link(3, UP)].into_iter().for_each(|message| mirror.apply(message));
+    mirror.take_changes();
+    mirror
+}
+
+fn gateways<A: Ip>(routes: &bm_netlink::Routes<A>, prefix: Prefix<A>) -> Vec<String> {
+    let bodies = routes.get(MAIN, prefix).iter().map(|&id| routes.body(id).unwrap());
+    bodies.map(|body| body.via.to_string()).collect()
+}
+
+fn gateways4(mirror: &Mirror, prefix: &str) -> Vec<String> {
+    gateways(mirror.ipv4(), net(prefix))
+}
+
+fn gateways6(mirror: &Mirror, prefix: &str) -> Vec<String> {
+    gateways(mirror.ipv6(), net6(prefix))
+}
+
+const P: &str = "198.51.100.0/24";
+const P6: &str = "2001:db8:1::/48";
+
+#[test]
+fn the_lowest_metric_for_any_tos_is_active() {
+    use RouteEvent::{Added, Appended, Deleted};
+    let mut mirror = two_links();
+    let low_delay = RouteBody { tos: 0x10, ..body(0, one("192.0.2.9", 2)) };
+    for (event, body) in [
+        (Added, body(20, one("192.0.2.2", 2))),
+        (Added, body(10, one("192.0.2.3", 2))),
+        (Added, low_delay.clone()),
+        (Appended, body(10, one("192.0.2.4", 2))),
+        (Added, body(10, one("192.0.2.5", 2))), // `ip route prepend`
+    ] {
+        mirror.apply(route4(event, P, body));
+    }
+    let order = ["192.0.2.9", "192.0.2.5", "192.0.2.3", "192.0.2.4", "192.0.2.2"];
+    assert_eq!(gateways4(&mirror, P), order.map(|gateway| format!("via {gateway} dev 2")));
+    let active = |mirror: &Mirror| mirror.active(mirror.ipv4(), MAIN, net(P)).map(|(_, body)| body.clone());
+    assert_eq!(active(&mirror), Some(body(10, one("192.0.2.5", 2))));
+    mirror.take_changes();
+    mirror.apply(route4(Deleted, P, body(10, one("192.0.2.5", 2))));
+    assert_eq!(active(&mirror), Some(body(10, one("192.0.2.3", 2))));
+    let changes = mirror.take_changes();
+    assert!(
+        matches!(changes[..], [Change::Body(Family::V4, _), Change::Route4 { table: MAIN, .. }]),
+        "{changes:?}"
+    );
+    assert!(!mirror.take_doubt());
+    mirror.apply(route4(Deleted, P, body(10, one("192.0.2.77", 2))));
+    assert!(mirror.take_changes().is_empty());
+    assert!(mirror.take_doubt(), "deleting what is not there is a reason to compare");
+}
+
+#[test]
+fn a_replacement_takes_the_place_of_the_first_of_its_rank() {
+    use RouteEvent::{Added, Appended, Replaced};
+    let mut mirror = two_links();
+    mirror.apply(route4(Added, P, body(0, one("192.0.2.2", 2))));
+    mirror.apply(route4(Appended, P, body(0, one("192.0.2.3", 2))));
+    mirror.apply(route4(Added, P, body(5, one("192.0.2.4", 2))));
+    mirror.apply(route4(Replaced, P, body(0, one("192.0.2.5", 2))));
+    let expected = ["192.0.2.5", "192.0.2.3", "192.0.2.4"].map(|gateway| format!("via {gateway} dev 2"));
+    assert_eq!(gateways4(&mirror, P), expected);
+    mirror.take_changes();
+    mirror.apply(route4(Replaced, P, body(0, one("192.0.2.5", 2))));
+    assert!(mirror.take_changes().is_empty(), "the same again is no change");
+}
+
+#[test]
+fn ipv6_hops_join_by_a_whole_message_or_by_their_own() {
+    use RouteEvent::{Added, Appended, Deleted};
+    let all = many(&[("fe80::1", 2), ("fe80::1", 3), ("fe80::2", 2)]);
+    for messages in [
+        vec![
+            (Added, one("fe80::1", 2)),
+            (Appended, many(&[("fe80::1", 2), ("fe80::1", 3)])),
+            (Appended, all.clone()),
+        ],
+        vec![
+            (Added, one("fe80::1", 2)),
+            (Added, many(&[("fe80::1", 2), ("fe80::1", 3)])),
+            (Added, all.clone()),
+        ],
+        // Linux before 4.11: each hop has a message of its own.
+        vec![(Added, one("fe80::1", 2)), (Appended, one("fe80::2", 2)), (Appended, one("fe80::1", 3))],
+    ] {
+        let mut mirror = two_links();
+        for (event, via) in messages {
+            mirror.apply(route6(event, P6, body(1024, via)));
+        }
+        assert_eq!(gateways6(&mirror, P6), [all.to_string()]);
+        mirror.apply(route6(Deleted, P6, body(1024, one("fe80::1", 3))));
+        assert_eq!(gateways6(&mirror, P6), [many(&[("fe80::1", 2), ("fe80::2", 2)]).to_string()]);
+        mirror.apply(route6(Deleted, P6, body(1024, one("fe80::1", 2))));
+        assert_eq!(gateways6(&mirror, P6), ["via fe80::2 dev 2"]);
+        mirror.apply(route6(Deleted, P6, body(1024, one("fe80::2", 2))));
+        assert!(gateways6(&mirror, P6).is_empty() && mirror.ipv6().is_empty());
+        assert_eq!(mirror.ipv6().body_count(), 0);
+        assert!(!mirror.take_doubt());
+    }
+}
+
+#[test]
+fn ipv6_routes_that_cannot_join_stay_apart() {
+    use RouteEvent::{Added, Deleted, Replaced};
+    let mut mirror = two_links();
+    let local = "fe80::/64";
+    mirror.apply(route6(Added, local, body(256, Via::One(Hop::link(2)))));
+    mirror.apply(route6(Added, local, body(256, Via::One(Hop::link(3)))));
+    assert_eq!(gateways6(&mirror, local), ["dev 2", "dev 3"]);
+    mirror.apply(route6(Deleted, local, body(256, Via::One(Hop::link(2)))));
+    assert_eq!(gateways6(&mirror, local), ["dev 3"]);
+    // A replacement looks for its own sort first: the joined hops, not the object.
+    mirror.apply(route6(Added, P6, body(10, Via::Object(7))));
+    mirror.apply(route6(Added, P6, body(10, many(&[("fe80::1", 2), ("fe80::2", 2)]))));
+    mirror.apply(route6(Replaced, P6, body(10, one("fe80::3", 3))));
+    assert_eq!(gateways6(&mirror, P6), ["nhid 7", "via fe80::3 dev 3"]);
+}
+
+#[test]
+fn one_link_local_gateway_on_two_links_is_two_next_hops() {
+    let mut mirror = two_links();
+    mirror.apply(route6(RouteEvent::Added, P6, body(1024, many(&[("fe80::1", 2), ("fe80::1", 3)]))));
+    let (_, body) = mirror.active(mirror.ipv6(), MAIN, net6(P6)).unwrap();
+    assert_eq!(mirror.paths(body).hops.len(), 2);
+}
+
+#[test]
+fn a_link_that_goes_down_takes_its_ipv4_routes_with_it() {
+    let mut mirror = two_links();
+    mirror.apply(Message::Address(address(2, "192.0.2.1")));
+    let local = RouteBody { kind: RouteKind::Local, scope: 254, ..body(0, Via::One(Hop::link(2))) };
+    let broadcast = RouteBody { kind: RouteKind::Broadcast, scope: 253, ..body(0, Via::One(Hop::link(2))) };
+    for (prefix, body) in [
+        ("192.0.2.0/24", body(0, Via::One(Hop::link(2)))),
+        ("192.0.2.1/32", local),
+        ("192.0.2.255/32", broadcast),
+        (P, body(0, one("192.0.2.2", 2))),
+        ("198.51.101.0/24", body(0, many(&[("192.0.2.2", 2), ("10.0.0.2", 3)]))),
+        ("198.51.102.0/24", RouteBody { kind: RouteKind::Blackhole, ..body(0, Via::Nowhere) }),
+    ] {
+        mirror.apply(route4(RouteEvent::Added, prefix, body));
+    }
+    mirror.take_changes();
+    mirror.apply(link(2, DOWN));
+    assert!(mirror.take_doubt(), "a rule of ours is to be checked");
+    let left: Vec<_> =
+        ["192.0.2.0/24", "192.0.2.1/32", "192.0.2.255/32", P, "198.51.101.0/24", "198.51.102.0/24"]
+            .iter()
+            .map(|prefix| gateways4(&mirror, prefix).len())
+            .collect();
+    assert_eq!(left, [0, 1, 0, 0, 1, 1]);
+    let shared = mirror.ipv4().get(MAIN, net("198.51.101.0/24"))[0];
+    let hops = mirror.ipv4().body(shared).unwrap().via.hops().to_vec();
+    assert_eq!((hops[0].flags, hops[1].flags), (HopFlags(17), HopFlags(0)));
+    assert!(!mirror.usable(Family::V4, &hops[0]) && mirror.usable(Family::V4, &hops[1]));
+    let changes = mirror.take_changes();
+    assert!(changes.contains(&Change::Body(Family::V4, shared)), "{changes:?}");
+    assert!(
+        !changes.contains(&Change::Route4 { table: MAIN, prefix: net("198.51.101.0/24") }),
+        "{changes:?}"
+    );
+    mirror.apply(link(2, UP));
+    assert_eq!(mirror.ipv4().body(shared).unwrap().via.hops()[0].flags, HopFlags(0));
+    assert_eq!(mirror.ipv4().get(MAIN, net("198.51.101.0/24")), [shared], "its number has stayed");
+}
+
+#[test]
+fn without_carrier_the_next_metric_counts_only_where_the_link_is_set_so() {
+    let mut mirror = two_links();
+    mirror.apply(route4(RouteEvent::Added, P, body(1, one("192.0.2.2", 2))));
+    mirror.apply(route4(RouteEvent::Added, P, body(2, one("10.0.0.2", 3))));
+    mirror.apply(link(2, NO_CARRIER));
+    let active = |mirror: &Mirror| mirror.active(mirror.ipv4(), MAIN, net(P)).unwrap().1.priority;
+    assert_eq!(active(&mirror), 1);
+    let ignore = [
+        0x24, 0, 0, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 1, 0, 2, 0, 0, 0, 8, 0, 6, 0,
+        1, 0, 0, 0,
+    ];
+    Message::read_all(&ignore).unwrap().into_iter().for_each(|message| mirror.apply(message));
+    assert_eq!(active(&mirror), 2);
+    // The kernel now calls such a hop dead as well; that is not what it is, but what follows.
+    let mut dead = body(1, one("192.0.2.2", 2));
+    if let Via::One(hop) = &mut dead.via {
+        hop.flags = HopFlags(17);
+    }
+    mirror.take_changes();
+    mirror.apply(route4(RouteEvent::Replaced, P, dead));
+    assert!(mirror.take_changes().is_empty());
+    mirror.apply(link(2, UP));
+    assert_eq!(active(&mirror), 1);
+}
+
+#[test]
+fn the_last_address_takes_the_routes_of_its_link_and_its_own_those_that_send_from_it() {
+    let mut mirror = two_links();
+    for local in ["192.0.2.1", "192.0.2.9"] {
+        mirror.apply(Message::Address(address(2, local)));
+    }
+    let from = |source, gateway, link| RouteBody {
+        preferred_source: Some(ip(source)),
+        ..body(0, one(gateway, link))
+    };
+    mirror.apply(route4(RouteEvent::Added, P, from("192.0.2.9", "10.0.0.2", 3)));
+    mirror.apply(route4(RouteEvent::Added, "198.51.101.0/24", body(0, one("192.0.2.2", 2))));
+    let elsewhere = RouteMessage {
+        event: RouteEvent::Added,
+        table: 100,
+        prefix: net(P),
+        body: from("192.0.2.9", "10.0.0.2", 3),
+    };
+    mirror.apply(Message::Route4(elsewhere));
+    mirror.apply(Message::AddressGone(address(2, "192.0.2.9")));
+    assert!(gateways4(&mirror, P).is_empty());
+    assert_eq!(mirror.ipv4().get(100, net(P)).len(), 1, "the kernel looks in the link's own table only");
+    assert_eq!(gateways4(&mirror, "198.51.101.0/24").len(), 1);
+    mirror.apply(Message::AddressGone(address(2, "192.0.2.1")));
+    assert!(gateways4(&mirror, "198.51.101.0/24").is_empty());
+}
+
+fn group(id: u32, members: &[(u32, u16)], resilient: Option<Resilient>) -> Message {
+    let members = members.iter().map(|&(id, weight)| Member { id, weight }).collect();
+    Message::NextHop(NextHop { id, protocol: 0, object: Object::Group { members, resilient } })
+}
+
+fn object(id: u32, gateway: &str, ifindex: u32) -> Message {
+    Message::NextHop(NextHop { id, protocol: 0, object: Object::Hop(Hop::via(ip(gateway), ifindex)) })
+}
+
+#[test]
+fn groups_lose_their_members_and_routes_their_objects() {
+    let mut mirror = two_links();
+    let keeps = Some(Resilient { buckets: 8, idle_timer: 3000, unbalanced_timer: 0 });
+    for message in [
+        object(10, "192.0.2.2", 2),
+        object(11, "10.0.0.2", 3),
+        group(20, &[(10, 3), (11, 1)], keeps),
+        group(21, &[(10, 1)], None),
+        route4(RouteEvent::Added, P, body(0, Via::Object(20))),
+        route4(RouteEvent::Added, "198.51.101.0/24", body(0, Via::Object(21))),
+        route6(RouteEvent::Added, P6, body(0, Via::Object(21))),
+    ] {
+        mirror.apply(message);
+    }
+    let paths =
+        |mirror: &Mirror, prefix| mirror.paths(mirror.active(mirror.ipv4(), MAIN, net(prefix)).unwrap().1);
+    let weights: Vec<_> = paths(&mirror, P).hops.iter().map(|hop| (hop.ifindex, hop.weight)).collect();
+    assert_eq!((weights, paths(&mirror, P).resilient), (vec![(2, 3), (3, 1)], keeps));
+    mirror.take_changes();
+
+    mirror.apply(object(11, "10.0.0.3", 3));
+    assert_eq!(mirror.take_changes(), [Change::NextHop(11), Change::NextHop(20)]);
+
+    mirror.apply(Message::NextHopGone(10));
+    assert_eq!(paths(&mirror, P).hops, [Hop::via(ip("10.0.0.3"), 3)]);
+    assert!(gateways4(&mirror, "198.51.101.0/24").is_empty() && gateways6(&mirror, P6).is_empty());
+    assert!(mirror.next_hop(21).is_none() && mirror.take_doubt());
+
+    // Restored, routes that come again lead on (CONFORMANCE 75).
+    mirror.apply(object(10, "192.0.2.2", 2));
+    mirror.apply(group(21, &[(10, 1)], None));
+    mirror.apply(route4(RouteEvent::Added, "198.51.101.0/24", body(0, Via::Object(21))));
+    assert_eq!(paths(&mirror, "198.51.101.0/24").hops, [Hop::via(ip("192.0.2.2"), 2)]);
+
+    // Without carrier the kernel drops objects in silence.
+    mirror.apply(link(3, NO_CARRIER));
+    assert!(mirror.next_hop(11).is_none() && mirror.next_hop(20).is_none());
+    assert!(gateways4(&mirror, P).is_empty());
+}
+
+#[test]
+fn an_object_that_is_not_there_is_named_and_a_blackhole_is_one() {
+    let mut mirror = two_links();
+    mirror.apply(route4(RouteEvent::Added, P, body(0, Via::Object(99))));
+    assert_eq!(mirror.paths(&body(0, Via::Object(99))).unknown, Some(99));
+    assert!(mirror.active(mirror.ipv4(), MAIN, net(P)).is_none());
+    mirror.apply(Message::NextHop(NextHop { id: 99, protocol: 0, object: Object::Blackhole }));
+    let (_, body) = mirror.active(mirror.ipv4(), MAIN, net(P)).unwrap();
+    assert!(mirror.paths(body).blackhole);
+}
+
+#[test]
+fn a_link_that_is_gone_takes_all_that_names_it() {
+    let mut mirror = two_links();
+    let neighbour = Neighbour {
+        ifindex: 2,
+        address: ip("192.0.2.2"),
+        state: state::REACHABLE,
+        mac: Some([2; 6]),
+        router: false,
+    };
+    for message in [
+        Message::Address(address(2, "192.0.2.1")),
+        Message::Neighbour(neighbour),
+        object(10, "192.0.2.2", 2),
+        route4(RouteEvent::Added, P, body(0, many(&[("192.0.2.2", 2), ("10.0.0.2", 3)]))),
+        Message::LinkGone(2),
+    ] {
+        mirror.apply(message);
+    }
+    assert!(mirror.link(2).is_none() && mirror.addresses(2).is_empty());
+    assert!(mirror.neighbour(2, ip("192.0.2.2")).is_none() && mirror.next_hop(10).is_none());
+    assert!(gateways4(&mirror, P).is_empty(), "with one hop gone for good the kernel drops them all");
+}
+
+#[test]
+fn a_link_in_a_vrf_has_its_table() {
+    let mut mirror = two_links();
+    let vrf =
+        Link { ifindex: 9, name: "red".into(), kind: Kind::Vrf { table: 10 }, flags: UP, ..Link::default() };
+    mirror.apply(Message::Link(vrf));
+    let member = Link { ifindex: 3, name: "if3".into(), master: Some(9), flags: UP, ..Link::default() };
+    mirror.apply(Message::Link(member));
+    assert_eq!([2, 3, 9].map(|ifindex| mirror.table_of(ifindex)), [MAIN, 10, 10]);
+}
+
+#[test]
+fn adopting_tells_the_differences_and_nothing_else() {
+    use RouteEvent::{Added, Listed};
+    let mut mirror = two_links();
+    let kept = body(0, one("192.0.2.2", 2));
+    for index in 0..1000u32 {
+        mirror.apply(route4(Added, &format!("10.{}.{}.0/24", index / 256, index % 256), kept.clone()));
+    }
+    mirror.apply(route4(Added, P, kept.clone()));
+    mirror.apply(route4(Added, "203.0.113.0/24", body(5, one("192.0.2.3", 2))));
+    let number = mirror.ipv4().get(MAIN, net(P))[0];
+    mirror.take_changes();
+
+    let mut fresh = Mirror::default();
+    [link(2, UP), link(3, UP)].into_iter().for_each(|message| fresh.apply(message));
+    fresh.apply(route4(Listed, "203.0.113.0/24", body(5, one("192.0.2.4", 2))));
+    fresh.apply(route4(Listed, "203.0.114.0/24", kept.clone()));
+    for index in 0..1000u32 {
+        fresh.apply(route4(Listed, &format!("10.{}.{}.0/24", index / 256, index % 256), kept.clone()));
+    }
+    let mut findings = Findings::up_to(10);
+    mirror.adopt(fresh, &mut findings);
+    let told: Vec<_> = findings.list.iter().map(ToString::to_string).collect();
+    assert_eq!((findings.count, told.len()), (3, 3), "{told:?}");
+    assert!(told.contains(&format!("only in the mirror: route {P} table 254 [{kept}]")), "{told:?}");
+    assert!(findings.list.iter().any(|difference| matches!(difference, Difference::Missing(_))), "{told:?}");
+    let routes: Vec<_> =
+        mirror.take_changes().into_iter().filter(|change| matches!(change, Change::Route4 { .. })).collect();
+    let expected = [P, "203.0.113.0/24", "203.0.114.0/24"]
+        .map(|prefix| Change::Route4 { table: MAIN, prefix: net(prefix) });
+    assert_eq!(routes, expected);
+    assert_eq!(mirror.ipv4().get(MAIN, net("10.0.0.0/24")), [number], "numbers have stayed");
+    assert_eq!(mirror.ipv4().body_count(), 2);
+}
+
+/// Numbers without end, the same for the same seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Events of a kernel with few prefixes and few routes, each legal after those before it. If `several`,
+/// there are several routes of one metric and none is replaced; else one, which may be.
+///
+/// Both together cannot be told apart: a replacement names no victim. The driver compares once more
+/// after a dump that met replacements.
+fn history(numbers: &mut Numbers, several: bool, length: usize) -> Vec<(RouteEvent, String, RouteBody)> {
+    let mut kernel = two_links();
+    let mut events = Vec::new();
+    while events.len() < length {
+        let prefix = format!("10.{}.0.0/16", numbers.below(4));
+        let new = body(numbers.below(2) as u32, one(&format!("192.0.2.{}", numbers.below(4)), 2));
+        let bodies = kernel.ipv4().get(MAIN, net(&prefix)).iter().map(|&id| kernel.ipv4().body(id).unwrap());
+        let peers: Vec<_> = bodies.filter(|body| body.priority == new.priority).collect();
+        let event = match (numbers.below(4), peers.contains(&&new)) {
+            (0 | 1, true) => RouteEvent::Deleted,
+            (2, false) if several => RouteEvent::Appended,
+            (3, false) if several || peers.is_empty() => RouteEvent::Added,
+            (2 | 3, false) if !several => RouteEvent::Replaced,
+            _ => continue,
+        };
+        kernel.apply(route4(event, &prefix, new.clone()));
+        events.push((event, prefix, new));
+    }
+    events
+}
+
+fn state_after(events: &[(RouteEvent, String, RouteBody)]) -> Mirror {
+    let mut mirror = two_links();
+    for (event, prefix, body) in events {
+        mirror.apply(route4(*event, prefix, body.clone()));
+    }
+    mirror
+}
+
+#[test]
+fn a_dump_taken_amid_events_and_then_given_them_all_ends_up_right() {
+    let mut numbers = Numbers(7);
+    for round in 0..300 {
+        let events = history(&mut numbers, round % 2 == 0, 60);
+        let dumped_at = numbers.below(60) as usize;
+        let from = numbers.below(dumped_at as u64 + 1) as usize;
+        // The dump shows the state after `dumped_at`; events from `from` on are still to come.
+        let mut fresh = two_links();
+        let dump = state_after(&events[..dumped_at]);
+        for (table, routes) in dump.ipv4().tables() {
+            for (prefix, list) in routes.iter() {
+                for &id in list {
+                    let body = dump.ipv4().body(id).unwrap().clone();
+                    fresh.apply(Message::Route4(RouteMessage {
+                        event: RouteEvent::Listed,
+                        table,
+                        prefix,
+                        body,
+                    }));
+                }
+            }
+        }
+        for (event, prefix, body) in &events[from..] {
+            fresh.apply(route4(*event, prefix, body.clone()));
+        }
+        let kernel = state_after(&events);
+        for index in 0..4 {
+            let prefix = format!("10.{index}.0.0/16");
+            let sorted = |mirror| {
+                let mut list = gateways4(mirror, &prefix);
+                list.sort();
+                list
+            };
+            assert_eq!(
+                sorted(&fresh),
+                sorted(&kernel),
+                "round {round}, {prefix}, events {:?}",
+                &events[from..]
+            );
+        }
+    }
+}
+
+/// As the kernel keeps the hops of an IPv6 route: one list, and events with all of it or with the hop
+/// that is gone.
+fn history6(numbers: &mut Numbers, length: usize) -> Vec<(RouteEvent, Vec<u64>, Vec<u64>)> {
+    let mut kernel: Vec<u64> = Vec::new();
+    let mut events = Vec::new();
+    while events.len() < length {
+        let hop = numbers.below(4);
+        let there = kernel.contains(&hop);
+        let event = match numbers.below(5) {
+            0 if kernel.len() > 1 && there => {
+                kernel.retain(|&other| other != hop);
+                (RouteEvent::Deleted, vec![hop])
+            }
+            1 if !kernel.is_empty() => (RouteEvent::Deleted, std::mem::take(&mut kernel)),
+            2 if !there && kernel.is_empty() => {
+                kernel.push(hop);
+                (RouteEvent::Added, kernel.clone())
+            }
+            3 if !there && !kernel.is_empty() => {
+                kernel.insert(0, hop);
+                (RouteEvent::Appended, kernel.clone())
+            }
+            4 if !kernel.is_empty() && kernel != [hop] => {
+                kernel = vec![hop];
+                (RouteEvent::Replaced, kernel.clone())
+            }
+            _ => continue,
+        };
+        events.push((event.0, event.1, kernel.clone()));
+    }
+    events
+}
+
+#[test]
+fn a_dump_of_ipv6_amid_events_ends_up_right_too() {
+    let hops = |list: &[u64]| {
+        let mut hops: Vec<_> = list.iter().map(|last| Hop::via(ip(&format!("fe80::{last}")), 2)).collect();
+        hops.sort();
+        body(1024, Via::from_hops(hops))
+    };
+    let mut numbers = Numbers(9);
+    for round in 0..500 {
+        let events = history6(&mut numbers, 30);
+        let dumped_at = numbers.below(30) as usize;
+        let from = numbers.below(dumped_at as u64 + 1) as usize;
+        let mut fresh = two_links();
+        if !events[dumped_at].2.is_empty() {
+            fresh.apply(route6(RouteEvent::Listed, P6, hops(&events[dumped_at].2)));
+        }
+        let mut live = two_links();
+        for (index, (event, said, after)) in events.iter().enumerate() {
+            live.apply(route6(*event, P6, hops(said)));
+            let expected: Vec<_> =
+                (!after.is_empty()).then(|| hops(after).via.to_string()).into_iter().collect();
+            assert_eq!(gateways6(&live, P6), expected, "round {round}, event {index}");
+            if index >= from {
+                fresh.apply(route6(*event, P6, hops(said)));
+            }
+        }
+        assert_eq!(gateways6(&fresh, P6), gateways6(&live, P6), "round {round}");
+    }
+}
