@@ -24,24 +24,31 @@ pub struct Paced {
 pub struct PacedSent {
     /// Packets.
     pub packets: u64,
+    /// From the first to the last.
+    pub time: Duration,
     /// The longest time between two of them: no gap at the sink that is about as long is the router's.
     pub gap_max: Duration,
 }
 
 impl Paced {
-    /// Begins to send a stream, which must have a rate, from the source of a test bed.
+    /// Begins to send a stream, which must have a rate, from the source of a test bed; returns once it does.
     pub fn start(testbed: &Testbed, stream: &Stream) -> Result<Self, TestbedError> {
         let index = testbed.source.index(&testbed.interfaces.source)?;
         let rate = stream.rate.expect("a paced stream has a rate");
         let stop = Arc::new(AtomicBool::new(false));
         let (namespace, stream, stopped) = (testbed.source.handle()?, stream.clone(), stop.clone());
+        let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("paced".into()).spawn(move || {
             namespace.join_this_thread()?;
+            // Binding waits for all cores, which may take long on a busy machine.
             let socket = packet_socket(index)?;
             wake_exactly();
+            let _ = ready.send(());
             send_all(&socket, &stream, Duration::from_secs_f64(1.0 / rate), &stopped)
         });
         let thread = thread.map_err(TestbedError::system("start the paced sender's thread"))?;
+        // An error means that the thread has ended: `stop` will say why.
+        let _ = is_ready.recv();
         Ok(Self { stop, thread: Some(thread) })
     }
 
@@ -69,7 +76,8 @@ fn send_all(
     interval: Duration,
     stop: &AtomicBool,
 ) -> io::Result<PacedSent> {
-    let (mut sent, mut due, mut last) = (PacedSent::default(), monotonic(), monotonic());
+    let began = monotonic();
+    let (mut sent, mut due, mut last) = (PacedSent::default(), began, began);
     while !stop.load(Ordering::Relaxed) {
         let now = monotonic();
         if now < due {
@@ -82,6 +90,7 @@ fn send_all(
         send(socket, &frame)?;
         sent.gap_max = sent.gap_max.max(now.saturating_sub(last));
         sent.packets += 1;
+        sent.time = now - began;
         last = now;
     }
     Ok(sent)
