@@ -1,7 +1,7 @@
 //! The router under test: Linux alone, or brickmoon on top of it, driven as its users drive it.
 
 use crate::command::{Running, finish};
-use crate::lab::{Lab, SIDES};
+use crate::lab::{Ends, Lab, SIDES};
 use crate::netns::Namespace;
 use crate::{report, sys};
 use std::fmt;
@@ -74,6 +74,17 @@ impl Subject {
     }
 }
 
+/// Runs a test on every subject of this run: a lab and a router each, verified and stopped at the end.
+pub fn each(test: &str, ends: Ends, deed: impl Fn(&Lab, &mut Router)) {
+    for subject in Subject::all(test) {
+        let lab = Lab::new(test, ends);
+        let mut router = subject.start(&lab);
+        deed(&lab, &mut router);
+        router.settle();
+        router.stop();
+    }
+}
+
 /// `$BRICKMOON`, or the newest of what the workspace has built.
 fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("BRICKMOON").map(PathBuf::from) {
@@ -94,6 +105,11 @@ pub struct Router<'a> {
 }
 
 impl Router<'_> {
+    /// What to call it in a report.
+    pub fn name(&self) -> &'static str {
+        if self.is_brickmoon() { "brickmoon" } else { "linux" }
+    }
+
     /// Whether this is brickmoon.
     pub fn is_brickmoon(&self) -> bool {
         self.daemon.is_some()

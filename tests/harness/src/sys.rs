@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Bytes asked for a capturing socket: some 20,000 small frames, as the kernel counts them.
 const RECEIVE_BUFFER: libc::c_int = 64 << 20;
+/// Bytes of the longest frame: what a host with segmentation offload hands to its veth.
+const FRAME_MAX: usize = 1 << 16;
 /// `struct tpacket_auxdata`'s status bits that libc has under names of its own type.
 const VLAN_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
 const VLAN_TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
@@ -167,9 +169,9 @@ impl PacketSocket {
 
     /// Takes the next frame that has arrived, if there is one.
     pub fn receive(&self) -> Result<Option<Captured>> {
-        let mut frame = vec![0u8; 1 << 16];
+        let mut frame: Vec<u8> = Vec::with_capacity(FRAME_MAX);
         let mut control = [0u64; 32];
-        let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+        let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: FRAME_MAX };
         // SAFETY: a C struct of integers and pointers, for which all zeroes is a value.
         let mut message: libc::msghdr = unsafe { zeroed() };
         message.msg_iov = &mut part;
@@ -182,7 +184,9 @@ impl PacketSocket {
             let error = Error::last_os_error();
             return if error.kind() == std::io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        frame.truncate(got as usize);
+        // SAFETY: the kernel has written `got` bytes, which is at most the capacity that it was told.
+        unsafe { frame.set_len(got as usize) };
+        frame.shrink_to_fit();
         let mut at = Duration::ZERO;
         // SAFETY: the kernel has filled `message`; the macros walk `control` within the length it set, and
         // the data behind a header of these types is a whole `timespec` or `tpacket_auxdata`, copied

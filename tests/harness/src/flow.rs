@@ -1,0 +1,236 @@
+//! A steady stream through the router, and what it loses while something happens.
+//!
+//! ```text
+//!   sender thread ── one packet each tick, numbered ──► router ──► receiver thread
+//! ```
+//!
+//! Both threads have sockets of their own, so the test may use the lab's meanwhile. Loss is counted by
+//! number, not by time: a busy machine delays the sender, and that must not look like the router's fault.
+
+use crate::lab::{Lab, SIDES, Side};
+use crate::packet::{Ip4, Ip6};
+use crate::sys::{self, PacketSocket};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What marks a packet of a stream; its number and the time of sending follow.
+const MARK: &[u8; 8] = b"bm-flow:";
+/// How long the stream goes on after the deed, so that late losses show.
+const TAIL: Duration = Duration::from_millis(300);
+/// How long stragglers are waited for.
+const STRAGGLERS: Duration = Duration::from_millis(300);
+
+/// What to send, from the source's end.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Destinations, taken in turn; IPv4 or IPv6 by their text.
+    pub destinations: Vec<String>,
+    /// Packets a second.
+    pub rate: u32,
+}
+
+/// What came of a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Packets sent.
+    pub sent: u32,
+    /// Numbers that arrived, each once.
+    pub received: u32,
+    /// Packets that arrived again.
+    pub twice: u32,
+    /// Packets that arrived behind a later one of the same destination.
+    pub out_of_order: u32,
+    /// Longest run of numbers missing.
+    pub longest_loss: u32,
+    /// Longest time between two arrivals, less what the sender itself was late there.
+    pub longest_gap: Duration,
+    /// Packets that arrived at each end.
+    pub at: [u32; 3],
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sent, received, twice, out_of_order, longest_loss, longest_gap, .. } = self;
+        write!(
+            f,
+            "{sent} sent, {} lost (longest run {longest_loss}), {twice} twice, {out_of_order} out of order, longest gap {:.1} ms",
+            sent - received,
+            longest_gap.as_secs_f64() * 1e3,
+        )
+    }
+}
+
+impl Outcome {
+    /// Packets that did not arrive.
+    pub fn lost(&self) -> u32 {
+        self.sent - self.received
+    }
+}
+
+/// A packet's arrival.
+struct Arrival {
+    number: u32,
+    sent: Duration,
+    at: Duration,
+    side: Side,
+}
+
+impl Stream {
+    /// A stream to one destination.
+    pub fn to(destination: &str, rate: u32) -> Self {
+        Self { destinations: vec![destination.to_string()], rate }
+    }
+
+    /// Sends while `deed` runs, and a little longer.
+    pub fn during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Outcome) {
+        let sender = lab.src.packet_socket(Side::Src.host());
+        let receivers = SIDES.map(|side| lab.host(side).packet_socket(side.host()));
+        let frames: Vec<Vec<u8>> = self.destinations.iter().map(|to| template(to)).collect();
+        let [stop_sending, stop_receiving] = [AtomicBool::new(false), AtomicBool::new(false)];
+        std::thread::scope(|scope| {
+            let receiving = scope.spawn(|| receive(&receivers, &stop_receiving));
+            let sending = scope.spawn(|| send(&sender, frames, self.rate, &stop_sending));
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
+            std::thread::sleep(TAIL);
+            stop_sending.store(true, Ordering::Relaxed);
+            let sent = sending.join().expect("the sender does not panic");
+            std::thread::sleep(STRAGGLERS);
+            stop_receiving.store(true, Ordering::Relaxed);
+            let arrivals = receiving.join().expect("the receiver does not panic");
+            let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (done, judge(sent, arrivals, self.destinations.len() as u32))
+        })
+    }
+
+    /// Sends for a time in which nothing else happens.
+    pub fn for_a_while(&self, lab: &Lab, time: Duration) -> Outcome {
+        self.during(lab, || std::thread::sleep(time)).1
+    }
+}
+
+/// A frame of a stream; the last 12 bytes get number and time.
+fn template(destination: &str) -> Vec<u8> {
+    let data = [&MARK[..], &[0; 12]].concat();
+    // No checksum over what each packet changes: zero means none in IPv4. IPv6 has no such word, so there the
+    // stream is of a protocol without one.
+    let packet = if destination.contains(':') {
+        Ip6::new(&Side::Src.v6(2), destination, 253, data).bytes()
+    } else {
+        let mut packet = Ip4::udp_ports(&Side::Src.v4(2), destination, 4000, 5000, &data);
+        packet.payload[6..8].fill(0);
+        packet.bytes()
+    };
+    Side::Src.to_router(&packet)
+}
+
+/// Sends by the clock: after a pause, all that was due in it.
+fn send(socket: &PacketSocket, mut frames: Vec<Vec<u8>>, rate: u32, stop: &AtomicBool) -> u32 {
+    let start = Instant::now();
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let due = (start.elapsed().as_secs_f64() * f64::from(rate)) as u32;
+        while number < due {
+            let index = number as usize % frames.len();
+            let frame = &mut frames[index];
+            let at = frame.len() - 12;
+            frame[at..at + 4].copy_from_slice(&number.to_be_bytes());
+            let now = sys::wall_clock().as_nanos() as u64;
+            frame[at + 4..].copy_from_slice(&now.to_be_bytes());
+            // A full queue at our own end is not the router's loss: try again.
+            while socket.send(frame).is_err() && !stop.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            number += 1;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    number
+}
+
+fn receive(sockets: &[PacketSocket; 3], stop: &AtomicBool) -> Vec<Arrival> {
+    let all = sockets.each_ref();
+    let mut arrivals = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        // An error shows as loss.
+        let _ = sys::wait_readable(&all, Duration::from_millis(50));
+        for side in SIDES {
+            while let Ok(Some(captured)) = sockets[side as usize].receive() {
+                arrivals.extend(arrival(&captured.frame, captured.at, side));
+            }
+        }
+    }
+    arrivals
+}
+
+fn arrival(frame: &[u8], at: Duration, side: Side) -> Option<Arrival> {
+    let start = frame.len().checked_sub(20)?;
+    let (mark, rest) = frame[start..].split_at(8);
+    let (number, sent) = rest.split_at(4);
+    let number = u32::from_be_bytes(number.try_into().ok()?);
+    let sent = Duration::from_nanos(u64::from_be_bytes(sent.try_into().ok()?));
+    (mark == MARK).then_some(Arrival { number, sent, at, side })
+}
+
+fn judge(sent: u32, mut arrivals: Vec<Arrival>, destinations: u32) -> Outcome {
+    let mut outcome = Outcome { sent, ..Outcome::default() };
+    arrivals.sort_by_key(|arrival| arrival.at);
+    let mut latest: HashMap<u32, u32> = HashMap::new();
+    let mut seen = vec![false; sent as usize];
+    for arrival in &arrivals {
+        outcome.at[arrival.side as usize] += 1;
+        let last = latest.entry(arrival.number % destinations).or_default();
+        outcome.out_of_order += u32::from(arrival.number < *last);
+        *last = (*last).max(arrival.number);
+        if let Some(seen) = seen.get_mut(arrival.number as usize) {
+            outcome.twice += u32::from(std::mem::replace(seen, true));
+        }
+    }
+    outcome.received = seen.iter().filter(|seen| **seen).count() as u32;
+    let runs = seen.split(|seen| *seen).map(<[bool]>::len);
+    outcome.longest_loss = runs.max().unwrap_or_default() as u32;
+    outcome.longest_gap = arrivals.windows(2).map(gap).max().unwrap_or_default();
+    outcome
+}
+
+/// Time between two arrivals, of which the sender's own pause is not the router's. Where packets between the
+/// two were lost, nothing is taken off but what the second was late against an even pace.
+fn gap(pair: &[Arrival]) -> Duration {
+    let [first, second] = pair else { return Duration::ZERO };
+    let apart = second.at.saturating_sub(first.at);
+    if second.number == first.number + 1 {
+        apart.saturating_sub(second.sent.saturating_sub(first.sent))
+    } else {
+        apart
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrivals(list: &[(u32, u64, u64)]) -> Vec<Arrival> {
+        let one = |&(number, sent, at): &(u32, u64, u64)| Arrival {
+            number,
+            sent: Duration::from_millis(sent),
+            at: Duration::from_millis(at),
+            side: Side::Snk,
+        };
+        list.iter().map(one).collect()
+    }
+
+    #[test]
+    fn counts_what_is_missing() {
+        let outcome = judge(7, arrivals(&[(0, 0, 1), (1, 1, 2), (4, 4, 9), (3, 3, 10), (4, 4, 11)]), 1);
+        assert_eq!((outcome.received, outcome.lost(), outcome.longest_loss), (4, 3, 2));
+        assert_eq!((outcome.twice, outcome.out_of_order), (1, 1));
+        assert_eq!(outcome.longest_gap, Duration::from_millis(7));
+    }
+
+    #[test]
+    fn the_senders_pause_is_not_the_routers() {
+        let outcome = judge(3, arrivals(&[(0, 0, 1), (1, 100, 101), (2, 101, 105)]), 1);
+        assert_eq!(outcome.longest_gap, Duration::from_millis(3));
+    }
+}
