@@ -85,22 +85,3 @@ pub fn sleep(time: Duration) -> Result<(), Interrupted> {
         std::thread::sleep(left.min(Duration::from_millis(20)));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signal_ends_the_sleep_and_not_the_process() {
-        let watch = Watch::begin();
-        assert_eq!(sleep(Duration::from_millis(1)), Ok(()));
-        // SAFETY: a signal to ourselves, which the watch above catches.
-        unsafe { libc::raise(libc::SIGHUP) };
-        let start = Instant::now();
-        assert_eq!(sleep(Duration::from_secs(60)), Err(Interrupted));
-        assert!(start.elapsed() < Duration::from_secs(5));
-        drop(watch);
-        drop(Watch::begin());
-        assert_eq!(check(), Ok(()));
-    }
-}

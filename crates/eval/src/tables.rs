@@ -18,7 +18,7 @@ use bm_wire::prefix::{Address, Prefix};
 use crate::random::{Random, Seed, mix};
 use histogram::Share;
 use roots::Roots;
-pub use space::Space;
+pub use space::{Space, is_reserved};
 
 /// A prefix and the number of its next hop, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

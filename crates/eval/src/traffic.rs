@@ -17,11 +17,11 @@ mod paced;
 mod program;
 mod sink;
 
-use bm_wire::prefix::Address;
+use bm_wire::prefix::{Address, Prefix};
 
 use crate::addresses::{FCS_BYTES, Sizes};
 use crate::oracle::Oracle;
-use crate::tables::Space;
+use crate::tables::{self, Space};
 pub use generator::{Generator, Sent};
 use layout::Destination;
 pub use measure::{Flow, Measure};
@@ -114,12 +114,20 @@ impl Stream {
 pub trait Traffic: Space + Address {
     /// The name in cases: `ipv4` or `ipv6`.
     const NAME: &'static str;
+    /// The shortest frame, counted with the frame check sequence.
+    const FRAME_BYTES_MIN: u16;
+    /// Whether a router may forward packets to this address.
+    fn is_forwardable(self) -> bool;
     /// A stream to these destinations that checks next hops against the table.
     fn stream(destinations: &[Self], sizes: Sizes, oracle: &Oracle<Self>) -> Stream;
 }
 
 impl Traffic for u32 {
     const NAME: &'static str = "ipv4";
+    const FRAME_BYTES_MIN: u16 = layout::IPV4_BYTES_MIN + FCS_BYTES;
+    fn is_forwardable(self) -> bool {
+        !tables::is_reserved(&Prefix::host(self))
+    }
     fn stream(destinations: &[Self], sizes: Sizes, oracle: &Oracle<Self>) -> Stream {
         Stream::ipv4(destinations, sizes).expecting_ipv4(oracle)
     }
@@ -127,6 +135,11 @@ impl Traffic for u32 {
 
 impl Traffic for u128 {
     const NAME: &'static str = "ipv6";
+    const FRAME_BYTES_MIN: u16 = layout::IPV6_BYTES_MIN + FCS_BYTES;
+    fn is_forwardable(self) -> bool {
+        // Global unicast as given out so far (RFC 4291 2.4); what else a table holds is not for a wire.
+        self >> 125 == 1 && !tables::is_reserved(&Prefix::host(self))
+    }
     fn stream(destinations: &[Self], sizes: Sizes, oracle: &Oracle<Self>) -> Stream {
         Stream::ipv6(destinations, sizes).expecting_ipv6(oracle)
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Arrived, Generator, Programs, Sink, Stream};
-use crate::alternate::Sample;
+use crate::alternate::{Sample, spread};
 use crate::interrupt;
 use crate::testbed::{Testbed, TestbedError};
 
@@ -21,62 +21,94 @@ pub struct Measure<'a> {
     pub warm_up: Duration,
     /// Time of the measurement.
     pub time: Duration,
+    /// Parts of that time that are counted apart; their spread tells how even the flow was.
+    pub slices: u32,
 }
 
 /// What a measurement found.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flow {
+    /// One sample a slice: packets that arrived and were right, and the router's time for each.
+    pub samples: Vec<Sample>,
     /// Packets a second that the generator offered.
     pub offered: f64,
-    /// Packets a second that arrived and were right.
-    pub forwarded: f64,
-    /// Bits a second that these had on the wire, with preamble, gap and frame check sequence.
-    pub wire_bits: f64,
-    /// Packets that arrived, good and bad.
+    /// Packets offered from first to last.
+    pub sent: u64,
+    /// Packets that arrived of these, good and bad.
     pub arrived: Arrived,
-    /// Nanoseconds that the router's threads held a core, by `core_ns`, for each good packet.
-    pub core_ns: f64,
-    /// Time measured.
-    pub seconds: f64,
 }
 
 /// Preamble, frame check sequence and gap of each frame on a wire.
-const WIRE_BYTES_EXTRA: u64 = 8 + 4 + 12;
+const WIRE_BYTES_EXTRA: f64 = 8.0 + 4.0 + 12.0;
+/// Time for packets that are still on their way when the generator has ended.
+const DRAIN: Duration = Duration::from_millis(50);
 
 impl Flow {
-    /// The share of the offered packets that did not arrive, 0 to 1.
-    pub fn lost(&self) -> f64 {
-        if self.offered > 0.0 { (1.0 - self.forwarded / self.offered).max(0.0) } else { 0.0 }
+    /// Packets that neither arrived nor came to be known as bad.
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.arrived.good + self.arrived.bad())
     }
 
-    /// As a turn of a bench.
-    pub fn sample(&self) -> Sample {
-        Sample { items: self.arrived.good, rate: self.forwarded, ns: self.core_ns }
+    /// Their share of those sent, 0 to 1.
+    pub fn lost_share(&self) -> f64 {
+        self.lost() as f64 / self.sent.max(1) as f64
+    }
+
+    /// The median rate: packets a second that arrived and were right.
+    pub fn forwarded(&self) -> f64 {
+        spread(self.samples.iter().map(|sample| sample.rate)).1
+    }
+
+    /// The median time of the router's core for a packet, in nanoseconds.
+    pub fn core_ns(&self) -> f64 {
+        spread(self.samples.iter().map(|sample| sample.ns)).1
+    }
+
+    /// Bits a second at the median rate, as a wire counts them: with preamble, check sequence and gap.
+    pub fn wire_bits(&self) -> f64 {
+        let bytes = self.arrived.bytes as f64 / self.arrived.good.max(1) as f64;
+        self.forwarded() * (bytes + WIRE_BYTES_EXTRA) * 8.0
+    }
+}
+
+/// A moment of a measurement.
+struct Look {
+    at: Instant,
+    sent: u64,
+    good: u64,
+    core_ns: u64,
+}
+
+impl Look {
+    /// What lies between an earlier moment and this one.
+    fn since(&self, earlier: &Self) -> Sample {
+        let items = self.good - earlier.good;
+        let seconds = (self.at - earlier.at).as_secs_f64().max(1e-9);
+        let ns = self.core_ns.saturating_sub(earlier.core_ns) as f64;
+        Sample { items, rate: items as f64 / seconds, ns: ns / items.max(1) as f64 }
     }
 }
 
 impl Measure<'_> {
     /// Sends the stream and measures; `core_ns` tells how long the router has held a core so far.
     pub fn run(&self, stream: &Stream, core_ns: impl Fn() -> u64) -> Result<Flow, TestbedError> {
+        let before = self.sink.arrived()?;
         let generator = Generator::start(self.programs, self.testbed, stream, self.core)?;
         interrupt::sleep(self.warm_up)?;
-        let look = || -> Result<_, TestbedError> {
-            Ok((Instant::now(), generator.sent().packets, self.sink.arrived()?, core_ns()))
+        let look = || -> Result<Look, TestbedError> {
+            let good = self.sink.arrived()?.good;
+            Ok(Look { at: Instant::now(), sent: generator.sent().packets, good, core_ns: core_ns() })
         };
-        let (began, sent, arrived, ns) = look()?;
-        interrupt::sleep(self.time)?;
-        let (ended, sent_then, arrived_then, ns_then) = look()?;
-        generator.stop()?;
-        let seconds = (ended - began).as_secs_f64();
-        let arrived = arrived_then.since(&arrived);
-        let bytes = arrived.bytes + arrived.good * WIRE_BYTES_EXTRA;
-        Ok(Flow {
-            offered: (sent_then - sent) as f64 / seconds,
-            forwarded: arrived.good as f64 / seconds,
-            wire_bits: bytes as f64 * 8.0 / seconds,
-            arrived,
-            core_ns: ns_then.saturating_sub(ns) as f64 / arrived.good.max(1) as f64,
-            seconds,
-        })
+        let mut looks = vec![look()?];
+        for _ in 0..self.slices.max(1) {
+            interrupt::sleep(self.time / self.slices.max(1))?;
+            looks.push(look()?);
+        }
+        let (first, last) = (&looks[0], &looks[looks.len() - 1]);
+        let offered = (last.sent - first.sent) as f64 / (last.at - first.at).as_secs_f64();
+        let samples = looks.windows(2).map(|pair| pair[1].since(&pair[0])).collect();
+        let sent = generator.stop()?.packets;
+        interrupt::sleep(DRAIN)?;
+        Ok(Flow { samples, offered, sent, arrived: self.sink.arrived()?.since(&before) })
     }
 }

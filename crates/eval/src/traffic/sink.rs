@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, TC_INGRESS, TcHook, TcHookBuilder};
+use libbpf_rs::{MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 
 use super::layout::SinkState;
 use super::program::{attach, system};
@@ -164,8 +164,13 @@ impl<'a> Sink<'a> {
 impl Drop for Sink<'_> {
     fn drop(&mut self) {
         if let Attached::Skbs(index) = self.attached {
-            // If the namespace or the interface is gone, the hook went with it.
-            let _ = self.testbed.sink.enter(|| Ok(hook(self.programs, index).destroy().is_ok()));
+            // Only both directions together take the qdisc away. If the namespace or the interface is gone,
+            // the hook went with it.
+            let away = || {
+                let both = TC_INGRESS | TC_EGRESS;
+                Ok(hook(self.programs, index).attach_point(both).destroy().is_ok())
+            };
+            let _ = self.testbed.sink.enter(away);
         }
     }
 }

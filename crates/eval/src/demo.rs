@@ -1,0 +1,162 @@
+//! `make demo`: the main job on real input, told from beginning to end.
+//!
+//! Namespaces are made, a full table goes into the kernel, and traffic to addresses under all of its prefixes
+//! is forwarded by Linux alone, then by brickmoon with the same routes. Then the daemon is killed in mid-flow
+//! and started again, and the longest gap is told. Everything goes away at the end, whatever happens.
+
+mod daemon;
+mod failover;
+mod results;
+mod scene;
+mod story;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use crate::interrupt::{Interrupted, Watch};
+use crate::rib::{self, RibError};
+use crate::tables::{Table, TableError, TableOptions, generate};
+use crate::testbed::{self, TestbedError, TestbedOptions};
+pub use daemon::DaemonError;
+use scene::Scene;
+use story::Story;
+
+/// What to show, and with what.
+#[derive(Clone, Debug)]
+pub struct DemoOptions {
+    /// Tables to use, as `rib` reads them; without any, the generator makes one.
+    pub rib: Vec<PathBuf>,
+    /// IPv4 routes from the generator; IPv6 gets a fifth of that.
+    pub routes: usize,
+    /// How long each measurement takes, in seconds.
+    pub seconds: f64,
+    /// One JSON object a line as the result, and the story on standard error.
+    pub json: bool,
+    /// The program that has `up`; by default the one that is running.
+    pub program: Option<PathBuf>,
+    /// Names of namespaces and interfaces, and the number of next hops.
+    pub testbed: TestbedOptions,
+}
+
+impl Default for DemoOptions {
+    fn default() -> Self {
+        Self {
+            rib: Vec::new(),
+            routes: 1_000_000,
+            seconds: 4.0,
+            json: false,
+            program: None,
+            testbed: TestbedOptions::default(),
+        }
+    }
+}
+
+/// Why the demo came to no good end.
+#[derive(Debug)]
+pub enum DemoError {
+    /// A table cannot be read.
+    Rib(RibError),
+    /// A table cannot be made.
+    Table(TableError),
+    /// The table has no route of a family that anything could be sent to.
+    NoRoutes {
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+    },
+    /// The test bed failed.
+    Testbed(TestbedError),
+    /// The daemon failed.
+    Daemon(DaemonError),
+    /// The result cannot be written.
+    Output(io::Error),
+    /// Something is still there at the end.
+    LeftBehind(String),
+}
+
+impl fmt::Display for DemoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rib(error) => error.fmt(f),
+            Self::Table(error) => error.fmt(f),
+            Self::NoRoutes { family } => write!(f, "no {family} route to send to: give one more --rib"),
+            Self::Testbed(error) => error.fmt(f),
+            Self::Daemon(error) => error.fmt(f),
+            Self::Output(error) => write!(f, "write the result: {error}"),
+            Self::LeftBehind(what) => write!(f, "left behind: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for DemoError {}
+
+macro_rules! from {
+    ($($error:ty => $variant:ident),* $(,)?) => {
+        $(impl From<$error> for DemoError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error.into())
+            }
+        })*
+    };
+}
+from!(
+    RibError => Rib,
+    TableError => Table,
+    TestbedError => Testbed,
+    Interrupted => Testbed,
+    DaemonError => Daemon,
+    io::Error => Output,
+);
+
+/// Tells the whole story; `out` gets the result.
+pub fn run(options: &DemoOptions, out: &mut dyn Write) -> Result<(), DemoError> {
+    testbed::require_root()?;
+    let _watch = Watch::begin();
+    let pins = daemon::pins();
+    let mut story = Story::begin(out, options.json);
+    let told = tell(options, &mut story);
+    // Everything has been dropped by now, also after an error: look before saying that all went well.
+    let left = daemon::left_behind(&options.testbed.prefix, &pins);
+    let results = told?;
+    if let Some(what) = left {
+        return Err(DemoError::LeftBehind(what));
+    }
+    Ok(story.end(&results)?)
+}
+
+fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results, DemoError> {
+    let table = table(options, story)?;
+    let scene = Scene::set(options, &table, story)?;
+    drop(table);
+    let polled = scene.polled()?;
+    story.say("Linux alone")?;
+    let linux = scene.measure(options, &polled, None, None, story)?;
+    let light = linux.last().map(|outcome| outcome.flow.offered);
+    let mut daemon = scene.start_daemon(options, story)?;
+    polled.pin()?;
+    story.say("brickmoon, with the same routes and packets")?;
+    let brickmoon = scene.measure(options, &polled, Some(&daemon), light, story)?;
+    let gaps = failover::run(options, &scene, &mut daemon, story)?;
+    drop((daemon, polled));
+    let clean_up = move || {
+        drop(scene);
+        Ok::<_, DemoError>(())
+    };
+    story.step("clean up", clean_up)?;
+    Ok(results::Results { linux, brickmoon, gaps })
+}
+
+fn table(options: &DemoOptions, story: &mut Story<'_>) -> Result<Table, DemoError> {
+    let next_hops = options.testbed.next_hops;
+    let table = if options.rib.is_empty() {
+        let (ipv4, ipv6) = (options.routes, options.routes / 5);
+        let wanted = TableOptions { ipv4, ipv6, next_hops, ..TableOptions::default() };
+        story.step("make a table from a seed", || generate(&wanted))?
+    } else {
+        story.step("read the table", || rib::read(&options.rib))?.table.folded(next_hops)
+    };
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! The daemon as a child process inside the router's namespace: started, watched, killed, ended.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::interrupt;
+use crate::testbed::{Testbed, TestbedError, cores};
+
+/// How long it may take until it is ready: a full table is mirrored meanwhile.
+const READY: Duration = Duration::from_secs(60);
+/// How long it may take to end in order.
+const END: Duration = Duration::from_secs(10);
+/// Lines of its errors that are kept.
+const LINES_KEPT: usize = 20;
+
+/// Why the daemon did not do what it should.
+#[derive(Debug)]
+pub enum DaemonError {
+    /// It cannot be started.
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It ended before it was ready.
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// Its last words.
+        said: String,
+    },
+    /// It did not say that it is ready.
+    NotReady {
+        /// Its last words.
+        said: String,
+    },
+    /// It was asked to end and did not.
+    StillRuns,
+    /// It ended with another status than 0.
+    BadEnd {
+        /// How.
+        status: ExitStatus,
+        /// Its last words.
+        said: String,
+    },
+    /// Something about it failed in the system.
+    System(TestbedError),
+}
+
+impl fmt::Display for DaemonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start { program, error } => write!(f, "start {}: {error}", program.display()),
+            Self::Ended { status, said } => {
+                write!(f, "brickmoon up ended ({status}) before it was ready\n{said}")
+            }
+            Self::NotReady { said } => {
+                write!(f, "brickmoon up did not print \"ready\" within {} s\n{said}", READY.as_secs())
+            }
+            Self::StillRuns => write!(f, "brickmoon up still runs {} s after SIGTERM", END.as_secs()),
+            Self::BadEnd { status, said } => write!(f, "brickmoon up ended with {status} at SIGTERM\n{said}"),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DaemonError {}
+
+impl From<TestbedError> for DaemonError {
+    fn from(error: TestbedError) -> Self {
+        Self::System(error)
+    }
+}
+
+/// A running daemon. Dropping it kills it.
+pub struct Daemon {
+    child: Child,
+    said: Arc<Mutex<VecDeque<String>>>,
+    /// Its socket and its configuration.
+    _folder: Folder,
+}
+
+/// A folder that goes away with all that is in it.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Daemon {
+    /// Starts `program up` on the router's two ports and waits until it is ready.
+    pub fn start(
+        testbed: &Testbed,
+        prefix: &str,
+        program: Option<&Path>,
+        core: Option<usize>,
+    ) -> Result<Self, DaemonError> {
+        let program = match program {
+            Some(program) => program.to_owned(),
+            None => std::env::current_exe().map_err(TestbedError::system("find this program"))?,
+        };
+        let folder = Folder(folder(prefix));
+        let config = write_config(&folder.0, core).map_err(TestbedError::system("write a configuration"))?;
+        let mut command = Command::new(&program);
+        command.arg("up").arg("--config").arg(config).arg("--socket").arg(folder.0.join("api.sock"));
+        for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {
+            command.args(["--port", port]);
+        }
+        // In a process group of its own, so that Ctrl-C reaches us alone and we end it in our order.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        testbed.router.confine(&mut command)?;
+        die_with_us(&mut command);
+        let mut child = command.spawn().map_err(|error| DaemonError::Start { program, error })?;
+        let (lines, said) = (listen(child.stdout.take()), keep(child.stderr.take()));
+        let mut daemon = Self { child, said, _folder: folder };
+        daemon.await_ready(&lines)?;
+        Ok(daemon)
+    }
+
+    fn await_ready(&mut self, lines: &Receiver<String>) -> Result<(), DaemonError> {
+        let began = Instant::now();
+        loop {
+            match lines.recv_timeout(Duration::from_millis(20)) {
+                Ok(line) if says_ready(&line) => return Ok(()),
+                // The other end of a closed pipe has ended or is about to.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(20)),
+                _ => {}
+            }
+            interrupt::check().map_err(TestbedError::from)?;
+            if let Some(status) = self.ended()? {
+                return Err(DaemonError::Ended { status, said: self.last_words() });
+            }
+            if began.elapsed() > READY {
+                return Err(DaemonError::NotReady { said: self.last_words() });
+            }
+        }
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(&mut self) -> Result<(), DaemonError> {
+        self.child.kill().and_then(|()| self.child.wait()).map_err(TestbedError::system("kill brickmoon"))?;
+        Ok(())
+    }
+
+    /// Asks it to end and waits until it has.
+    pub fn stop(&mut self) -> Result<(), DaemonError> {
+        // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let began = Instant::now();
+        while began.elapsed() < END {
+            match self.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(DaemonError::BadEnd { status, said: self.last_words() }),
+                None => interrupt::sleep(Duration::from_millis(10)).map_err(TestbedError::from)?,
+            }
+        }
+        Err(DaemonError::StillRuns)
+    }
+
+    fn ended(&mut self) -> Result<Option<ExitStatus>, DaemonError> {
+        Ok(self.child.try_wait().map_err(TestbedError::system("look after brickmoon"))?)
+    }
+
+    /// Time that all its threads have held a core, in nanoseconds.
+    pub fn core_ns(&self) -> u64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(cores::core_ns).sum()
+    }
+
+    /// Memory that it holds, huge pages too.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let of = |name: &str| -> Option<u64> {
+            let line = status.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        };
+        Some((of("VmRSS:")? + of("HugetlbPages:").unwrap_or(0)) * 1024)
+    }
+
+    fn last_words(&self) -> String {
+        // Its last lines may still be on their way through the pipe.
+        std::thread::sleep(Duration::from_millis(50));
+        let said = self.said.lock().map(|said| said.iter().cloned().collect::<Vec<_>>());
+        said.unwrap_or_default().join("\n")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Fails only if it has ended and been waited for, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn folder(prefix: &str) -> PathBuf {
+    Path::new("/run").join(prefix)
+}
+
+/// The worker goes onto the router's core, where Linux was measured, too.
+fn write_config(folder: &Path, core: Option<usize>) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let file = folder.join("config.toml");
+    let cores = core.map(|core| format!("workers = 1\ncores = [{core}]\n")).unwrap_or_default();
+    fs::write(&file, format!("[daemon]\n{cores}"))?;
+    Ok(file)
+}
+
+/// Whether a line says that the daemon is ready: the word stands first or alone.
+fn says_ready(line: &str) -> bool {
+    line.split(|letter: char| !letter.is_alphanumeric()).any(|word| word.eq_ignore_ascii_case("ready"))
+}
+
+fn die_with_us(command: &mut Command) {
+    let ask = || {
+        // SAFETY: sets an attribute of the child itself.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: runs in the child between fork and exec; it makes one system call and allocates nothing.
+    unsafe { command.pre_exec(ask) };
+}
+
+/// Reads lines on a thread, to the end, so that the pipe never fills.
+fn listen(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (send, receive) = channel();
+    each_line(pipe, move |line| drop(send.send(line)));
+    receive
+}
+
+/// The same, keeping the last lines.
+fn keep(pipe: Option<impl Read + Send + 'static>) -> Arc<Mutex<VecDeque<String>>> {
+    let kept = Arc::new(Mutex::new(VecDeque::new()));
+    let into = kept.clone();
+    each_line(pipe, move |line| {
+        if let Ok(mut lines) = into.lock() {
+            lines.push_back(line);
+            while lines.len() > LINES_KEPT {
+                lines.pop_front();
+            }
+        }
+    });
+    kept
+}
+
+fn each_line(pipe: Option<impl Read + Send + 'static>, mut take: impl FnMut(String) + Send + 'static) {
+    std::thread::spawn(move || {
+        let lines = pipe.map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok));
+        lines.into_iter().flatten().for_each(&mut take);
+    });
+}
+
+/// What is pinned in the BPF file system.
+pub fn pins() -> BTreeSet<PathBuf> {
+    fn walk(folder: &Path, found: &mut BTreeSet<PathBuf>) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                walk(&entry.path(), found);
+            }
+            found.insert(entry.path());
+        }
+    }
+    let mut found = BTreeSet::new();
+    walk(Path::new("/sys/fs/bpf"), &mut found);
+    found
+}
+
+/// What is still there and should not be, in words.
+pub fn left_behind(prefix: &str, pins_before: &BTreeSet<PathBuf>) -> Option<String> {
+    let namespaces = ["src", "rtr", "snk"].map(|end| PathBuf::from(format!("/run/netns/{prefix}-{end}")));
+    let mut left: Vec<PathBuf> =
+        namespaces.into_iter().chain([folder(prefix)]).filter(|path| path.exists()).collect();
+    left.extend(
+        pins().difference(pins_before).filter(|path| path.to_string_lossy().contains("brickmoon")).cloned(),
+    );
+    if left.is_empty() {
+        return None;
+    }
+    Some(left.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_a_ready_line() {
+        assert!(says_ready("ready") && says_ready("brickmoon: ready, 1200000 routes"));
+        assert!(!says_ready("already up") && !says_ready(""));
+    }
+
+    #[test]
+    fn writes_the_core_down() {
+        let folder = std::env::temp_dir().join(format!("bm-eval-config-{}", std::process::id()));
+        let file = write_config(&folder, Some(3)).unwrap();
+        assert_eq!(fs::read_to_string(file).unwrap(), "[daemon]\nworkers = 1\ncores = [3]\n");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,197 @@
+//! What the demo has found, as a table for people and as lines for programs.
+
+use std::time::Duration;
+
+use super::story::thousands;
+use crate::alternate::Measured;
+use crate::report::{Align, Row, aligned, json_lines};
+use crate::traffic::Flow;
+
+/// One kind of traffic through one router.
+pub struct Outcome {
+    /// As in `ipv4-full-prefix-64`.
+    pub name: String,
+    /// For people.
+    pub title: String,
+    pub flow: Flow,
+}
+
+impl Outcome {
+    /// The figures in a line.
+    pub fn line(&self) -> String {
+        let Self { title, flow, .. } = self;
+        let mut line = format!(
+            "{title:<26}  {:>6.3} Mpps  {:>6.2} Gbit/s  {:>5.0} ns of core a packet",
+            flow.forwarded() / 1e6,
+            flow.wire_bits() / 1e9,
+            flow.core_ns()
+        );
+        if flow.arrived.bad() > 0 {
+            line += &format!("  {} WRONG: {:?}", thousands(flow.arrived.bad() as usize), flow.arrived);
+        }
+        line
+    }
+
+    fn row(&self, subject: &str) -> Row {
+        let measured = Measured { subject: subject.into(), samples: self.flow.samples.clone() };
+        Row::mpps("demo", &self.name, &measured)
+            .with("offered_mpps", (self.flow.offered / 1e2).round() / 1e4)
+            .with("sent", self.flow.sent)
+            .with("lost", self.flow.lost())
+            .with("bad", self.flow.arrived.bad())
+            .with("wire_gbits", (self.flow.wire_bits() / 1e6).round() / 1e3)
+    }
+}
+
+/// What became of the thin flow while the daemon came or went.
+pub struct Gap {
+    /// As in `kill-9`.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// The longest time between two arrivals.
+    pub longest: Duration,
+    /// The longest time between two packets when they were sent: no shorter gap is the router's.
+    pub senders: Duration,
+    pub sent: u64,
+    pub lost: u64,
+}
+
+impl Gap {
+    /// The figures in a line.
+    pub fn line(&self) -> String {
+        format!(
+            "longest gap {:.1} ms (the sender's own {:.1}), {} of {} packets lost",
+            self.longest.as_secs_f64() * 1e3,
+            self.senders.as_secs_f64() * 1e3,
+            thousands(self.lost as usize),
+            thousands(self.sent as usize)
+        )
+    }
+
+    fn row(&self) -> Row {
+        let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+        let longest = ms(self.longest);
+        Row {
+            bench: "demo".into(),
+            case: self.name.into(),
+            subject: "brickmoon".into(),
+            unit: "ms".into(),
+            min: longest,
+            median: longest,
+            max: longest,
+            ns: 0.0,
+            runs: 1,
+            detail: serde_json::Map::new(),
+        }
+        .with("senders_ms", ms(self.senders))
+        .with("sent", self.sent)
+        .with("lost", self.lost)
+    }
+}
+
+/// Everything.
+pub struct Results {
+    pub linux: Vec<Outcome>,
+    pub brickmoon: Vec<Outcome>,
+    pub gaps: Vec<Gap>,
+}
+
+impl Results {
+    /// One JSON object a line.
+    pub fn json(&self) -> String {
+        let mut rows = Vec::new();
+        for (linux, brickmoon) in self.linux.iter().zip(&self.brickmoon) {
+            rows.extend([linux.row("linux"), brickmoon.row("brickmoon")]);
+        }
+        rows.extend(self.gaps.iter().map(Gap::row));
+        json_lines(&rows)
+    }
+
+    /// Linux and brickmoon side by side.
+    pub fn table(&self) -> String {
+        let head = ["", "Linux Mpps", "lost", "ns", "brickmoon Mpps", "lost", "ns", "ratio"];
+        let mut lines = vec![head.map(String::from).to_vec()];
+        for (linux, brickmoon) in self.linux.iter().zip(&self.brickmoon) {
+            let mut line = vec![linux.title.clone()];
+            for flow in [&linux.flow, &brickmoon.flow] {
+                line.push(format!("{:.3}", flow.forwarded() / 1e6));
+                line.push(percent(flow.lost_share()));
+                line.push(format!("{:.0}", flow.core_ns()));
+            }
+            let base = linux.flow.forwarded();
+            let ratio = if base > 0.0 { brickmoon.flow.forwarded() / base } else { 0.0 };
+            line.push(format!("{ratio:.2}"));
+            lines.push(line);
+        }
+        use Align::{Left, Right};
+        let columns = [Left, Right, Right, Right, Right, Right, Right, Right];
+        let note = "The generator offers more than either can take; what finds the queue full is lost.\n\
+                    ns: time of the router's core for one packet.\n";
+        aligned(&lines, &columns) + note
+    }
+
+    /// What happened to the thin flow.
+    pub fn gaps(&self) -> String {
+        let line = |gap: &Gap| vec![gap.title.into(), gap.line()];
+        aligned(&self.gaps.iter().map(line).collect::<Vec<_>>(), &[Align::Left, Align::Left])
+    }
+}
+
+/// Two digits that mean something: 0.03 %, 1.2 %, 87 %.
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p >= 10.0 => format!("{p:.0} %"),
+        p if p >= 1.0 => format!("{p:.1} %"),
+        0.0 => "0 %".into(),
+        p => format!("{p:.2} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alternate::Sample;
+    use crate::traffic::Arrived;
+
+    fn outcome(rate: f64, lost: u64) -> Outcome {
+        let sample = Sample { items: 1000, rate, ns: 1e9 / rate };
+        let arrived = Arrived { good: 1000, bytes: 60_000, ..Arrived::default() };
+        let flow = Flow { samples: vec![sample], offered: 5e6, sent: 1000 + lost, arrived };
+        Outcome { name: "ipv4-full-prefix-64".into(), title: "IPv4, 64 bytes".into(), flow }
+    }
+
+    fn results() -> Results {
+        let gap = Gap {
+            name: "kill-9",
+            title: "kill -9",
+            longest: Duration::from_micros(12_340),
+            senders: Duration::from_micros(210),
+            sent: 20_000,
+            lost: 120,
+        };
+        Results { linux: vec![outcome(0.8e6, 9_000)], brickmoon: vec![outcome(1.2e6, 5)], gaps: vec![gap] }
+    }
+
+    #[test]
+    fn stands_side_by_side() {
+        let want = "                Linux Mpps  lost    ns  brickmoon Mpps    lost   ns  ratio\n\
+                    IPv4, 64 bytes       0.800  90 %  1250           1.200  0.50 %  833   1.50\n";
+        let table = results().table();
+        assert!(table.starts_with(want), "{table}");
+        let want = "kill -9  longest gap 12.3 ms (the sender's own 0.2), 120 of 20,000 packets lost\n";
+        assert_eq!(results().gaps(), want);
+    }
+
+    #[test]
+    fn is_read_by_programs() {
+        let text = results().json();
+        let rows: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.len(), 3);
+        assert_eq!((&rows[0]["subject"], &rows[1]["subject"]), (&"linux".into(), &"brickmoon".into()));
+        assert_eq!((&rows[1]["median"], &rows[1]["detail"]["lost"]), (&1.2.into(), &5.into()));
+        assert_eq!((&rows[2]["case"], &rows[2]["unit"]), (&"kill-9".into(), &"ms".into()));
+        assert_eq!((&rows[2]["median"], &rows[2]["detail"]["lost"]), (&12.34.into(), &120.into()));
+    }
+}

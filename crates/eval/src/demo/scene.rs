@@ -1,0 +1,190 @@
+//! The stage of the demo: namespaces with the table in the kernel, and the traffic to send through them.
+
+use std::time::Duration;
+
+use super::daemon::Daemon;
+use super::results::Outcome;
+use super::story::{Story, thousands};
+use super::{DemoError, DemoOptions};
+use crate::addresses::{Pattern, Sizes, destinations};
+use crate::oracle::Oracle;
+use crate::random::Seed;
+use crate::tables::{Route, Table};
+use crate::testbed::cores::Cores;
+use crate::testbed::kernel::Change;
+use crate::testbed::napi::Napi;
+use crate::testbed::{Testbed, TestbedError};
+use crate::traffic::{DESTINATIONS_MAX, Measure, Programs, Sink, SinkMode, Stream, Traffic};
+
+/// Slices of one measurement.
+const SLICES: u32 = 5;
+/// Destinations of the thin flow: few enough that its order can be tracked.
+const THIN_DESTINATIONS: usize = 4096;
+/// Packets a second of the flow that goes on while the daemon dies.
+pub const THIN_RATE: f64 = 10_000.0;
+/// The share of Linux's own rate at which nobody should lose anything.
+const LIGHT_SHARE: f64 = 0.5;
+
+/// Everything that stays from the first measurement to the last.
+pub struct Scene {
+    pub testbed: Testbed,
+    pub programs: Programs,
+    /// For the flow that goes on while the daemon dies.
+    pub thin: Stream,
+    cases: Vec<Case>,
+    cores: Option<Cores>,
+    routes: usize,
+}
+
+/// A kind of traffic.
+struct Case {
+    /// As in `ipv4-full-prefix-64`.
+    name: String,
+    /// For people.
+    title: String,
+    stream: Stream,
+}
+
+impl Scene {
+    pub fn set(options: &DemoOptions, table: &Table, story: &mut Story<'_>) -> Result<Self, DemoError> {
+        let testbed = story.step("make three namespaces", || Testbed::up(&options.testbed))?;
+        let (ipv4, ipv6) = (thousands(table.ipv4.len()), thousands(table.ipv6.len()));
+        let what = format!("load {ipv4} IPv4 and {ipv6} IPv6 routes into the kernel");
+        let changed = story.step(&what, || testbed.change_routes(Change::Add, table))?;
+        if let Some(error) = changed.first_error {
+            let refused = thousands(changed.refused);
+            story.note(&format!("{refused} routes were refused, the first one so: {error}"))?;
+        }
+        let programs = Programs::load()?;
+        let (cases, thin) = story.step("choose addresses under all prefixes", || streams(table))?;
+        let cores = Cores::deal();
+        if cores.is_none() {
+            story.note("this machine has one core: generator and router share it, figures are low")?;
+        }
+        Ok(Self { testbed, programs, thin, cases, cores, routes: changed.done })
+    }
+
+    /// Moves polling to threads, the router's on its own core, the sink's too if there is one left.
+    pub fn polled(&self) -> Result<Polled<'_>, TestbedError> {
+        let (bed, mut threads) = (&self.testbed, Vec::new());
+        if let Some(cores) = self.cores {
+            threads.push((Napi::threaded(&bed.router, &bed.interfaces.router_in)?, cores.router));
+            if let Some(core) = cores.sink {
+                threads.push((Napi::threaded(&bed.sink, &bed.interfaces.sink)?, core));
+            }
+        }
+        let polled = Polled { threads };
+        polled.pin()?;
+        Ok(polled)
+    }
+
+    pub fn start_daemon(&self, options: &DemoOptions, story: &mut Story<'_>) -> Result<Daemon, DemoError> {
+        let what = format!("start brickmoon, which mirrors {} routes", thousands(self.routes));
+        let daemon = story.step(&what, || self.daemon(options))?;
+        if let Some(bytes) = daemon.resident_bytes() {
+            story.note(&format!("it holds {} MiB of memory", thousands(bytes as usize >> 20)))?;
+        }
+        Ok(daemon)
+    }
+
+    /// The same without a word.
+    pub fn daemon(&self, options: &DemoOptions) -> Result<Daemon, DemoError> {
+        let core = self.cores.map(|cores| cores.router);
+        Ok(Daemon::start(&self.testbed, &options.testbed.prefix, options.program.as_deref(), core)?)
+    }
+
+    /// Measures all kinds of traffic, and at last how much is lost of a light load: `light` packets a
+    /// second, or without it half of what was just measured.
+    pub fn measure(
+        &self,
+        options: &DemoOptions,
+        polled: &Polled<'_>,
+        daemon: Option<&Daemon>,
+        light: Option<f64>,
+        story: &mut Story<'_>,
+    ) -> Result<Vec<Outcome>, DemoError> {
+        let sink = Sink::attach(&self.programs, &self.testbed, SinkMode::Skbs)?;
+        polled.pin()?;
+        let whole = Duration::from_secs_f64(options.seconds.max(0.1));
+        let measure = Measure {
+            testbed: &self.testbed,
+            programs: &self.programs,
+            sink: &sink,
+            core: self.cores.map(|cores| cores.source),
+            warm_up: whole / 8,
+            time: whole * 7 / 8,
+            slices: SLICES,
+        };
+        let core_ns = || polled.router_ns() + daemon.map_or(0, Daemon::core_ns);
+        let mut outcomes = Vec::new();
+        let mut run = |name: &str, title: &str, stream: &Stream| -> Result<f64, DemoError> {
+            let flow = measure.run(stream, core_ns)?;
+            let (rate, outcome) =
+                (flow.forwarded(), Outcome { name: name.into(), title: title.into(), flow });
+            story.note(&outcome.line())?;
+            outcomes.push(outcome);
+            Ok(rate)
+        };
+        let mut rates = Vec::new();
+        for case in &self.cases {
+            rates.push(run(&case.name, &case.title, &case.stream)?);
+        }
+        let light = light.unwrap_or(rates[0] * LIGHT_SHARE);
+        let stream = self.cases[0].stream.clone().at_rate(light);
+        run("ipv4-full-prefix-light", "IPv4, half of Linux's load", &stream)?;
+        Ok(outcomes)
+    }
+}
+
+/// Polling threads, each with its core.
+pub struct Polled<'a> {
+    threads: Vec<(Napi<'a>, usize)>,
+}
+
+impl Polled<'_> {
+    /// Binds them again: an interface polls by new threads after XDP has come or gone.
+    pub fn pin(&self) -> Result<(), TestbedError> {
+        self.threads.iter().try_for_each(|(napi, core)| napi.pin(*core, 0))
+    }
+
+    /// Time that the router's threads have held a core.
+    fn router_ns(&self) -> u64 {
+        self.threads.first().map_or(0, |(napi, _)| napi.core_ns())
+    }
+}
+
+fn streams(table: &Table) -> Result<(Vec<Case>, Stream), DemoError> {
+    let (ipv4, ipv6) = (Oracle::new(&table.ipv4), Oracle::new(&table.ipv6));
+    let mut all = cases("IPv4", &table.ipv4, &ipv4)?;
+    all.extend(cases("IPv6", &table.ipv6, &ipv6)?);
+    let few = forwardable(Seed(5), THIN_DESTINATIONS, &table.ipv4);
+    Ok((all, u32::stream(&few, Sizes::Fixed(64), &ipv4).at_rate(THIN_RATE)))
+}
+
+fn cases<A: Traffic>(
+    family: &'static str,
+    routes: &[Route<A>],
+    oracle: &Oracle<A>,
+) -> Result<Vec<Case>, DemoError> {
+    let addresses = forwardable(Seed(4), DESTINATIONS_MAX, routes);
+    if addresses.is_empty() {
+        return Err(DemoError::NoRoutes { family });
+    }
+    let case = |sizes: Sizes, title: String| Case {
+        name: format!("{}-full-prefix-{sizes}", A::NAME),
+        title,
+        stream: A::stream(&addresses, sizes, oracle),
+    };
+    let least = A::FRAME_BYTES_MIN;
+    Ok(vec![
+        case(Sizes::Fixed(least), format!("{family}, {least} bytes")),
+        case(Sizes::Imix, format!("{family}, IMIX")),
+    ])
+}
+
+/// Addresses within prefixes that a router may forward to: a table from a file may hold others.
+fn forwardable<A: Traffic>(seed: Seed, count: usize, routes: &[Route<A>]) -> Vec<A> {
+    let mut addresses = destinations(Pattern::Prefix, seed, count, routes);
+    addresses.retain(|&address| address.is_forwardable());
+    addresses
+}
