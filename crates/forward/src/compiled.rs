@@ -80,6 +80,7 @@ pub(crate) struct Ingress {
     pub forward_ipv4: bool,
     pub forward_ipv6: bool,
     pub reverse_path: ReversePath,
+    pub accept_local: bool,
 }
 
 /// What a frame that leaves through an interface is given.
@@ -117,6 +118,7 @@ fn ingress(interface: &Interface) -> Ingress {
         forward_ipv4: interface.forward_ipv4,
         forward_ipv6: interface.forward_ipv6,
         reverse_path: interface.reverse_path,
+        accept_local: interface.accept_local,
     }
 }
 
@@ -204,6 +206,8 @@ mod tests {
             forward_ipv4: true,
             forward_ipv6: false,
             reverse_path: ReversePath::Off,
+            accept_local: false,
+            hop_limit: 64,
             ipv4: Vec::new(),
             ipv6: Vec::new(),
         }

@@ -3,7 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod compiled;
+#[cfg(test)]
+mod conformance;
 mod entrance;
+mod hop_by_hop;
 mod input;
 mod lookup;
 mod output;
@@ -13,6 +16,8 @@ mod router;
 mod slow;
 mod source;
 pub mod tables;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod validate;
 mod verdict;
 

@@ -11,8 +11,8 @@
 
 use std::sync::Arc;
 
-use bm_fib::Fib;
 use bm_fib::published::{Published, ReaderHandle};
+use bm_fib::{Fib, NextHop};
 use bm_frame::{BURST, Burst, Mask};
 use bm_graph::{App, Io};
 use bm_stats::{Account, Entry, Reason};
@@ -324,10 +324,12 @@ fn ingress(tables: &Tables, interface: u16) -> Option<&Ingress> {
     tables.compiled.ingress.get(usize::from(interface))
 }
 
-/// Whether a packet that would be sent on has a source of ours.
+/// Whether a packet that would be sent on has a source of ours, where that is not allowed.
 #[cold]
-fn claims_to_be_us(tables: &Tables, interface: u16, source: u32, hop: bm_fib::NextHop) -> bool {
+fn claims_to_be_us(tables: &Tables, interface: u16, source: u32, hop: NextHop) -> bool {
     let entry = tables.next_hops.entry(hop);
-    let vrf = ingress(tables, interface).map_or(0, |on| on.vrf);
-    (entry.is_forward() || entry.is_group()) && source::is_own_ipv4(tables, vrf, source)
+    let Some(on) = ingress(tables, interface) else { return false };
+    (entry.is_forward() || entry.is_group())
+        && !on.accept_local
+        && source::is_own_ipv4(tables, on.vrf, source)
 }

@@ -85,6 +85,10 @@ pub struct Interface {
     pub forward_ipv6: bool,
     /// `net.ipv4.conf.*.rp_filter`, the stronger of the interface's and `all`'s.
     pub reverse_path: ReversePath,
+    /// `net.ipv4.conf.*.accept_local`, of the interface or of `all`: sources that are our own may come in.
+    pub accept_local: bool,
+    /// `net.ipv6.conf.*.hop_limit`, for IPv6 packets that we originate.
+    pub hop_limit: u8,
     /// Its addresses, primary ones first, with their prefix lengths.
     pub ipv4: Vec<(Ipv4Addr, u8)>,
     /// Its addresses that are usable (not tentative), with their prefix lengths.

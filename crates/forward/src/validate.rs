@@ -6,9 +6,10 @@
 
 use bm_stats::Reason;
 use bm_wire::ipv4::{self, Ipv4};
-use bm_wire::ipv6::{self, Ipv6, extension};
+use bm_wire::ipv6::{self, Ipv6};
 use bm_wire::{Malformed, checksum, protocol};
 
+use crate::hop_by_hop::{self, HopByHop};
 use crate::verdict::{Refusal, Verdict};
 
 /// What later stages want of a packet: between whom it goes.
@@ -125,7 +126,8 @@ fn closer_ipv6(packet: &[u8]) -> Result<Between<u128>, Refusal> {
     })?;
     let (source, destination) = (ip.source(), ip.destination());
     addresses_ipv6(source, destination)?;
-    if ip.next_header() == protocol::HOP_BY_HOP && !only_skips(&ip) {
+    // Padding and options that are to be skipped need no slow path (RFC 8200 4.3, RFC 9673).
+    if ip.next_header() == protocol::HOP_BY_HOP && hop_by_hop::examine(&ip) != HopByHop::Skip {
         return Err(Refusal::Slow(Verdict::HopByHop));
     }
     Ok(Between { source, destination })
@@ -136,13 +138,8 @@ fn is_off_wire(group: u128) -> bool {
     ipv6::is_multicast(group) && (group >> 112) & 0xf <= 1
 }
 
-/// Whether an address is ::ffff:0:0/96, which is for programming interfaces and not for packets.
-fn is_mapped(address: u128) -> bool {
-    address >> 32 == 0xffff
-}
-
 fn addresses_ipv6(source: u128, destination: u128) -> Result<(), Refusal> {
-    if ipv6::is_multicast(source) || ipv6::is_loopback(source) || is_mapped(source) {
+    if ipv6::is_multicast(source) || ipv6::is_loopback(source) {
         return Err(Refusal::Drop(Reason::Ipv6Source));
     }
     if is_off_wire(destination) || ipv6::is_loopback(destination) || ipv6::is_unspecified(destination) {
@@ -155,12 +152,4 @@ fn addresses_ipv6(source: u128, destination: u128) -> Result<(), Refusal> {
         return Err(Refusal::Slow(Verdict::SourceScope));
     }
     Ok(())
-}
-
-/// Whether the hop-by-hop header holds nothing that a router must act on: padding, and unknown options
-/// whose two high bits say "skip". Then the packet needs no slow path (RFC 8200 4.3, RFC 9673).
-fn only_skips<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> bool {
-    let Some(Ok(header)) = ip.extensions().next() else { return false };
-    let skips = |kind: u8| kind >> 6 == 0 && kind != extension::option::ROUTER_ALERT;
-    header.options().all(|option| option.is_ok_and(|option| skips(option.kind)))
 }

@@ -9,7 +9,7 @@ use bm_wire::ipv4::option::{NO_OPERATION, Options};
 use bm_wire::ipv4::{HEADER_LEN, HEADER_LEN_MAX, Ipv4};
 
 const MORE_FRAGMENTS: u16 = 0x2000;
-const RESERVED_AND_DF: u16 = 0xc000;
+const OFFSET: u16 = 0x1fff;
 
 /// The fragments of a packet whose hop is spent, in order: write each with [`Plan::write`].
 pub(crate) struct Plan<'a> {
@@ -58,12 +58,14 @@ impl<'a> Plan<'a> {
         let (header, payload) = out.split_at_mut(self.header_len);
         header.copy_from_slice(&self.packet[..self.header_len]);
         payload.copy_from_slice(&self.packet[self.header_len + start..self.header_len + end]);
-        if index > 0 {
+        // Those of a later fragment were sorted out when that was made.
+        if index > 0 && self.came_with & OFFSET == 0 {
             blank_uncopied(&mut header[HEADER_LEN..]);
         }
         let more = if end < self.payload_len { MORE_FRAGMENTS } else { self.came_with & MORE_FRAGMENTS };
-        let offset = (self.came_with & 0x1fff) + (start / 8) as u16;
-        let word = self.came_with & RESERVED_AND_DF | more | offset & 0x1fff;
+        let offset = (self.came_with & OFFSET) + (start / 8) as u16;
+        // A new header has no reserved flag; DF was not set, or nothing would be cut.
+        let word = more | offset & OFFSET;
         header[2..4].copy_from_slice(&(total_len as u16).to_be_bytes());
         header[6..8].copy_from_slice(&word.to_be_bytes());
         let sum = checksum::ipv4_header(header);

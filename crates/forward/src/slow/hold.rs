@@ -7,6 +7,7 @@ use bm_wire::icmpv6;
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 
+use super::option::Echo;
 use super::tell::{self, Error};
 use super::waiting::Held;
 use super::{Core, Count, Now};
@@ -161,6 +162,7 @@ fn spend_hop(frame: &mut Frame) -> Option<Error> {
             Some(Error::Ipv4 {
                 problem: icmp::destination_unreachable(unreachable::HOST, 0),
                 by_route: false,
+                options: Echo::default(),
             })
         }
         6 => {

@@ -8,7 +8,7 @@ use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 use bm_wire::icmp::{self, exceeded, unreachable};
 use bm_wire::ipv4::{self, Ipv4};
 
-use super::option::{self, Context, Fault};
+use super::option::{self, Context, Echo, Fault};
 use super::tell::Error;
 use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, Count, Fate, Now, address};
 use crate::compiled::Ingress;
@@ -24,6 +24,7 @@ struct Asked {
     interface: u16,
     vrf: u16,
     reverse_path: ReversePath,
+    accept_local: bool,
     source: u32,
     destination: u32,
     way: Way,
@@ -47,41 +48,49 @@ impl Core {
         if let Some(reason) = refused_source(tables, &asked) {
             return Fate::Drop(reason);
         }
-        if has_options && let Some(fate) = self.process_options(tables, packet, &asked, now) {
-            return fate;
+        if has_options {
+            self.with_options(tables, packet, &asked, now)
+        } else {
+            onward(tables, packet, &asked)
         }
-        onward(tables, packet, &asked)
     }
 
-    /// Processes the options of a packet that would be routed; `Some` where that ends its way.
-    fn process_options(
-        &mut self,
-        tables: &Tables,
-        packet: &mut [u8],
-        asked: &Asked,
-        now: Now,
-    ) -> Option<Fate> {
+    /// Decides on a packet with options. They are written only where the packet leaves at once: one that waits
+    /// is decided on again, and one that is told about is quoted as it came.
+    fn with_options(&mut self, tables: &Tables, packet: &mut [u8], asked: &Asked, now: Now) -> Fate {
         let header_len = usize::from(packet[0] & 0x0f) * 4;
+        let known_as = route::ipv4(tables, asked.vrf, asked.source, || 0).out();
+        let known_as = known_as.map_or(0, |out| own_address(tables, out, asked.source));
         let context = Context {
-            address: recorded_address(tables, packet, asked),
+            address: known_as,
             midnight_ms: now.midnight_ms,
             is_ours: &|address| route::ipv4(tables, asked.vrf, address, || 0) == Way::Host,
         };
         let mut options = [0; ipv4::HEADER_LEN_MAX - ipv4::HEADER_LEN];
         let options = &mut options[..header_len - ipv4::HEADER_LEN];
         options.copy_from_slice(&packet[ipv4::HEADER_LEN..header_len]);
-        match option::process(options, &context) {
-            Err(Fault::SourceRoute) => Some(Fate::Drop(Reason::Ipv4Options)),
-            Err(Fault::At(pointer)) => Some(tell(icmp::parameter_problem(pointer), Reason::Ipv4Options)),
-            Ok(done) if done.alert && self.may_alert(now) => Some(Fate::Host),
-            Ok(done) => {
-                if done.changed {
-                    packet[ipv4::HEADER_LEN..header_len].copy_from_slice(options);
-                    let sum = bm_wire::checksum::ipv4_header(&packet[..header_len]);
-                    packet[Ipv4::<&[u8]>::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
-                }
-                None
+        let done = option::process(options, &context);
+        let fate = match done.fault {
+            Some(Fault::SourceRoute) => return Fate::Drop(Reason::Ipv4Options),
+            Some(Fault::At(pointer)) => tell(icmp::parameter_problem(pointer), Reason::Ipv4Options),
+            None if done.alert && self.may_alert(now) => return Fate::Host,
+            None => onward(tables, packet, asked),
+        };
+        match fate {
+            Fate::Tell(Error::Ipv4 { problem, by_route, .. }, reason) => match done.echo(options, &context) {
+                Some(options) => Fate::Tell(Error::Ipv4 { problem, by_route, options }, reason),
+                None => Fate::Drop(reason),
+            },
+            Fate::Send(..) | Fate::Cut(..) if done.changed => {
+                let leaves_with =
+                    asked.way.out().map_or(0, |out| own_address(tables, out, asked.destination));
+                done.record_again(options, leaves_with);
+                packet[ipv4::HEADER_LEN..header_len].copy_from_slice(options);
+                let sum = bm_wire::checksum::ipv4_header(&packet[..header_len]);
+                packet[Ipv4::<&[u8]>::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+                fate
             }
+            fate => fate,
         }
     }
 
@@ -144,18 +153,19 @@ impl Core {
 /// What the tables say of a packet.
 fn asked(tables: &Tables, interface: u16, ip: &Ipv4<&[u8]>) -> Asked {
     let on = tables.compiled.ingress.get(usize::from(interface)).copied();
-    let (vrf, reverse_path) =
-        on.map_or((0, ReversePath::Off), |Ingress { vrf, reverse_path, .. }| (vrf, reverse_path));
+    let (vrf, reverse_path, accept_local) =
+        on.map_or((0, ReversePath::Off, false), |on: Ingress| (on.vrf, on.reverse_path, on.accept_local));
     let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, ip.packet()).unwrap_or(0);
     let way = route::ipv4(tables, vrf, ip.destination(), hash);
-    Asked { interface, vrf, reverse_path, source: ip.source(), destination: ip.destination(), way }
+    let (source, destination) = (ip.source(), ip.destination());
+    Asked { interface, vrf, reverse_path, accept_local, source, destination, way }
 }
 
 /// Why the source may not send this packet through us, if it would be sent at all.
 fn refused_source(tables: &Tables, asked: &Asked) -> Option<Reason> {
-    let Asked { interface, vrf, reverse_path, source, way, .. } = *asked;
+    let Asked { interface, vrf, reverse_path, accept_local, source, way, .. } = *asked;
     way.out()?;
-    if source::is_own_ipv4(tables, vrf, source) {
+    if !accept_local && source::is_own_ipv4(tables, vrf, source) {
         return Some(Reason::Ipv4Source);
     }
     if reverse_path == ReversePath::Off {
@@ -166,20 +176,9 @@ fn refused_source(tables: &Tables, asked: &Asked) -> Option<Reason> {
     (!passes).then_some(Reason::ReversePath)
 }
 
-/// What Record Route and Timestamp show of us: the address that the packet leaves with, or, where it goes no
-/// further, the one that its source knows us by.
-fn recorded_address(tables: &Tables, packet: &[u8], asked: &Asked) -> u32 {
-    let leaves = asked.way.out().filter(|_| packet[8] > 1);
-    let towards = |(hop, interface): (NextHop, u16), destination: u32| {
-        address::ipv4(tables, interface, gateway_ipv4(tables, hop).unwrap_or(destination))
-    };
-    match leaves {
-        Some(out) => towards(out, asked.destination),
-        None => {
-            let back = route::ipv4(tables, asked.vrf, asked.source, || 0).out();
-            back.map_or(0, |out| towards(out, asked.source))
-        }
-    }
+/// Our address on the way out to `destination`.
+fn own_address(tables: &Tables, (hop, interface): (NextHop, u16), destination: u32) -> u32 {
+    address::ipv4(tables, interface, gateway_ipv4(tables, hop).unwrap_or(destination))
 }
 
 /// The IPv4 address of the router at a next hop, if there is one.
@@ -191,13 +190,13 @@ pub(super) fn gateway_ipv4(tables: &Tables, hop: NextHop) -> Option<u32> {
 }
 
 fn tell(problem: icmp::Problem, reason: Reason) -> Fate {
-    Fate::Tell(Error::Ipv4 { problem, by_route: false }, reason)
+    Fate::Tell(Error::Ipv4 { problem, by_route: false, options: Echo::default() }, reason)
 }
 
 /// What a route that refuses answers.
 fn reject(code: u8, reason: Reason) -> Fate {
     let problem = icmp::destination_unreachable(code, 0);
-    Fate::Tell(Error::Ipv4 { problem, by_route: true }, reason)
+    Fate::Tell(Error::Ipv4 { problem, by_route: true, options: Echo::default() }, reason)
 }
 
 /// The rest of the way: route, hop, size, neighbour.

@@ -3,11 +3,11 @@
 use bm_frame::Frame;
 use bm_stats::Reason;
 use bm_wire::icmpv6::{self, exceeded, problem, unreachable};
-use bm_wire::ipv6::extension::option as hop_option;
 use bm_wire::ipv6::{self, Ipv6};
 
 use super::tell::Error;
 use super::{Core, Fate, Now};
+use crate::hop_by_hop::{self, HopByHop};
 use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
@@ -47,37 +47,16 @@ fn beyond_scope(ip: &Ipv6<&[u8]>) -> Fate {
     if ipv6::is_link_local(ip.source()) { Fate::Host } else { Fate::Drop(Reason::Ipv6Source) }
 }
 
-/// Looks at the hop-by-hop options (RFC 8200 4.2 and 4.3); says whether one asks for routers' attention.
+/// What hop-by-hop options make of a packet's way; says whether one asks for routers' attention.
 fn process_hop_by_hop(ip: &Ipv6<&[u8]>) -> Result<bool, Fate> {
-    let broken = || Fate::Drop(Reason::Ipv6Options);
-    let Some(Ok(header)) = ip.extensions().next() else { return Err(broken()) };
-    let mut alert = false;
-    for option in header.options() {
-        let option = option.map_err(|_| broken())?;
-        let at = option.offset as u32;
-        match option.kind {
-            hop_option::ROUTER_ALERT if option.value.len() == 2 => alert = true,
-            hop_option::ROUTER_ALERT => return Err(broken()),
-            hop_option::JUMBO => return Err(jumbo(ip, option.value, at)),
-            kind => match kind >> 6 {
-                0b00 => {}
-                0b01 => return Err(broken()),
-                0b11 if ipv6::is_multicast(ip.destination()) => return Err(broken()),
-                _ => return Err(tell(icmpv6::parameter_problem(problem::OPTION, at), Reason::Ipv6Options)),
-            },
-        }
-    }
-    Ok(alert)
-}
-
-/// A jumbo payload never fits a frame of ours; one that contradicts itself is told (RFC 2675 3).
-fn jumbo(ip: &Ipv6<&[u8]>, value: &[u8], at: u32) -> Fate {
-    let Ok(length) = value.try_into().map(u32::from_be_bytes) else { return Fate::Drop(Reason::Ipv6Options) };
-    let field = |pointer| tell(icmpv6::parameter_problem(problem::FIELD, pointer), Reason::Ipv6Options);
-    match () {
-        () if length <= u32::from(u16::MAX) => field(at + 2),
-        () if ip.payload_len() != 0 => field(at),
-        () => Fate::Drop(Reason::Ipv6PayloadLength),
+    let problem = |code, at| tell(icmpv6::parameter_problem(code, at), Reason::Ipv6Options);
+    match hop_by_hop::examine(ip) {
+        HopByHop::Skip => Ok(false),
+        HopByHop::Alert => Ok(true),
+        HopByHop::Discard => Err(Fate::Drop(Reason::Ipv6Options)),
+        HopByHop::Unknown { at } => Err(problem(problem::OPTION, at)),
+        HopByHop::Field { at } => Err(problem(problem::FIELD, at)),
+        HopByHop::Jumbo => Err(Fate::Drop(Reason::Ipv6PayloadLength)),
     }
 }
 

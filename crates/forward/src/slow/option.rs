@@ -4,10 +4,10 @@
 //! routes are refused, what is not known is carried on unchanged. A pointer is believed only after it is
 //! shown to lie within its option.
 
-use bm_wire::ipv4::HEADER_LEN;
 use bm_wire::ipv4::option::{
     END, LOOSE_SOURCE_ROUTE, NO_OPERATION, RECORD_ROUTE, ROUTER_ALERT, STRICT_SOURCE_ROUTE, TIMESTAMP,
 };
+use bm_wire::ipv4::{HEADER_LEN, HEADER_LEN_MAX};
 
 /// Low bits of a Timestamp's flag byte: what is wanted.
 const TIME_ONLY: u8 = 0;
@@ -16,7 +16,7 @@ const TIME_IF_ADDRESSED: u8 = 3;
 
 /// What options are processed with.
 pub(crate) struct Context<'a> {
-    /// Our address, as it is recorded.
+    /// The address that the packet's source knows us by.
     pub address: u32,
     /// Milliseconds since midnight, universal time.
     pub midnight_ms: u32,
@@ -24,13 +24,18 @@ pub(crate) struct Context<'a> {
     pub is_ours: &'a dyn Fn(u32) -> bool,
 }
 
-/// What the options of a packet asked for.
+/// What the options of a packet asked for, and what was done about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Processed {
     /// Routers are to look at the packet (RFC 2113).
     pub alert: bool,
     /// Bytes were changed: the header checksum must be made anew.
     pub changed: bool,
+    /// Why the packet may not go on.
+    pub fault: Option<Fault>,
+    record: Option<Slot>,
+    timestamp: Option<Slot>,
+    source_route: bool,
 }
 
 /// Why a packet may not go on.
@@ -42,17 +47,27 @@ pub(crate) enum Fault {
     SourceRoute,
 }
 
-/// Which options there were: each of these may be in a header once.
-#[derive(Default)]
-struct Seen {
-    record: bool,
-    timestamp: bool,
-    route: bool,
+/// Where an option lies and what was written into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    at: usize,
+    length: usize,
+    address: bool,
+    time: bool,
 }
 
 /// Processes `options`, the bytes between the fixed header and the payload.
-pub(crate) fn process(options: &mut [u8], context: &Context<'_>) -> Result<Processed, Fault> {
-    let (mut at, mut seen, mut done) = (0, Seen::default(), Processed::default());
+pub(crate) fn process(options: &mut [u8], context: &Context<'_>) -> Processed {
+    let mut done = Processed::default();
+    done.fault = walk(options, &mut done, context).err();
+    if done.fault.is_none() && done.source_route {
+        done.fault = Some(Fault::SourceRoute);
+    }
+    done
+}
+
+fn walk(options: &mut [u8], done: &mut Processed, context: &Context<'_>) -> Result<(), Fault> {
+    let mut at = 0;
     while let Some(&kind) = options.get(at) {
         match kind {
             END => {
@@ -66,12 +81,12 @@ pub(crate) fn process(options: &mut [u8], context: &Context<'_>) -> Result<Proce
                 let length = options.get(at + 1).map_or(0, |&length| usize::from(length));
                 let option = options.get_mut(at..at + length).filter(|option| option.len() >= 2);
                 let option = option.ok_or(fault(at))?;
-                one(option, &mut seen, &mut done, context).map_err(|inside| fault(at + inside))?;
+                one(option, at, done, context).map_err(|inside| fault(at + inside))?;
                 at += length;
             }
         }
     }
-    if seen.route { Err(Fault::SourceRoute) } else { Ok(done) }
+    Ok(())
 }
 
 fn fault(at: usize) -> Fault {
@@ -79,20 +94,25 @@ fn fault(at: usize) -> Fault {
 }
 
 /// Processes one whole option; on error says which of its bytes is wrong.
-fn one(option: &mut [u8], seen: &mut Seen, done: &mut Processed, context: &Context<'_>) -> Result<(), usize> {
+fn one(option: &mut [u8], at: usize, done: &mut Processed, context: &Context<'_>) -> Result<(), usize> {
+    let slot = Slot { at, length: option.len(), address: false, time: false };
     match option[0] {
         LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE => {
             pointer(option, 3, 4)?;
-            once(&mut seen.route)
+            if std::mem::replace(&mut done.source_route, true) { Err(0) } else { Ok(()) }
         }
+        RECORD_ROUTE if done.record.is_some() => Err(0),
         RECORD_ROUTE => {
-            once(&mut seen.record)?;
-            done.changed |= record(option, context)?;
+            let address = record(option, context)?;
+            done.changed |= address;
+            done.record = Some(Slot { address, ..slot });
             Ok(())
         }
+        TIMESTAMP if done.timestamp.is_some() => Err(0),
         TIMESTAMP => {
-            once(&mut seen.timestamp)?;
-            done.changed |= timestamp(option, context)?;
+            let (address, time, changed) = timestamp(option, context)?;
+            done.changed |= changed;
+            done.timestamp = Some(Slot { address, time, ..slot });
             Ok(())
         }
         ROUTER_ALERT => {
@@ -102,10 +122,6 @@ fn one(option: &mut [u8], seen: &mut Seen, done: &mut Processed, context: &Conte
         }
         _ => Ok(()),
     }
-}
-
-fn once(seen: &mut bool) -> Result<(), usize> {
-    if std::mem::replace(seen, true) { Err(0) } else { Ok(()) }
 }
 
 /// The pointer byte of an option of at least `length` bytes; it counts from 1 and is at least `least`.
@@ -132,11 +148,12 @@ fn record(option: &mut [u8], context: &Context<'_>) -> Result<bool, usize> {
     Ok(true)
 }
 
-fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<bool, usize> {
+/// Says whether an address was written, whether a time was, and whether anything changed.
+fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<(bool, bool, bool), usize> {
     let pointer = pointer(option, 4, 5)?;
     let flags = option[3];
     if pointer > option.len() {
-        return overflow(option, flags);
+        return overflow(option, flags).map(|changed| (false, false, changed));
     }
     room(option, pointer, 4)?;
     let time = context.midnight_ms.to_be_bytes();
@@ -144,25 +161,27 @@ fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<bool, usize> {
         TIME_ONLY => {
             room(option, pointer, 4)?.copy_from_slice(&time);
             option[2] += 4;
+            Ok((false, true, true))
         }
         TIME_AND_ADDRESS => {
             let (address, when) = room(option, pointer, 8)?.split_at_mut(4);
             address.copy_from_slice(&context.address.to_be_bytes());
             when.copy_from_slice(&time);
             option[2] += 8;
+            Ok((true, true, true))
         }
         TIME_IF_ADDRESSED => {
             let (address, when) = room(option, pointer, 8)?.split_at_mut(4);
             let address = address.iter().fold(0, |number, &byte| number << 8 | u32::from(byte));
-            if !(context.is_ours)(address) {
-                return Ok(false);
+            let ours = (context.is_ours)(address);
+            if ours {
+                when.copy_from_slice(&time);
+                option[2] += 8;
             }
-            when.copy_from_slice(&time);
-            option[2] += 8;
+            Ok((false, ours, ours))
         }
-        _ => return Ok(false),
+        _ => Ok((false, false, false)),
     }
-    Ok(true)
 }
 
 /// No room for a time is left: the routers that found none are counted, up to 15.
@@ -177,25 +196,91 @@ fn overflow(option: &mut [u8], flags: u8) -> Result<bool, usize> {
     Ok(true)
 }
 
+impl Processed {
+    /// Puts `address`, which the packet leaves with, where Record Route wants it.
+    pub fn record_again(&self, options: &mut [u8], address: u32) {
+        let Some(Slot { at, length, address: true, .. }) = self.record else { return };
+        let Some(option) = options.get_mut(at..at + length) else { return };
+        let slot = usize::from(option[2]).checked_sub(5).and_then(|slot| option.get_mut(slot..slot + 4));
+        if let Some(slot) = slot {
+            slot.copy_from_slice(&address.to_be_bytes());
+        }
+    }
+
+    /// The options of an error about the packet (RFC 1812 4.3.2.6, as Linux): its Record Route and its
+    /// Timestamp come back, with what we write into them as the error's sender. `context` is that of the
+    /// error. `None` if there is no room for what was asked.
+    pub fn echo(&self, options: &[u8], context: &Context<'_>) -> Option<Echo> {
+        let mut echo = Echo::default();
+        if let Some(slot) = self.record {
+            let option = echo.copy(options, slot)?;
+            if slot.address && usize::from(option[2]) <= slot.length {
+                record(option, context).ok()?;
+            }
+        }
+        if let Some(slot) = self.timestamp {
+            let option = echo.copy(options, slot)?;
+            if slot.time && usize::from(option[2]) <= slot.length {
+                timestamp(option, context).ok()?;
+            }
+        }
+        echo.length = echo.length.next_multiple_of(4);
+        Some(echo)
+    }
+}
+
+/// Options of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Echo {
+    bytes: [u8; HEADER_LEN_MAX - HEADER_LEN],
+    length: usize,
+}
+
+impl Default for Echo {
+    fn default() -> Self {
+        Self { bytes: [END; HEADER_LEN_MAX - HEADER_LEN], length: 0 }
+    }
+}
+
+impl Echo {
+    /// Appends the option in `slot`; what remains of the last word stays "end of list".
+    fn copy(&mut self, options: &[u8], slot: Slot) -> Option<&mut [u8]> {
+        let option = options.get(slot.at..slot.at + slot.length)?;
+        let end = self.length + slot.length;
+        let place = self.bytes.get_mut(self.length..end)?;
+        self.length = end;
+        place.copy_from_slice(option);
+        Some(place)
+    }
+
+    /// The options, a multiple of four bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const US: u32 = 0xc0a8_0101;
 
-    fn run(options: &[u8]) -> Result<(Vec<u8>, Processed), Fault> {
+    const CONTEXT: Context<'static> =
+        Context { address: US, midnight_ms: 0x0102_0304, is_ours: &|address| address == 0x0a00_0001 };
+
+    /// The options after processing, whether they were changed, and whether routers are alerted.
+    fn run(options: &[u8]) -> Result<(Vec<u8>, bool, bool), Fault> {
         let mut options = options.to_vec();
-        let context =
-            Context { address: US, midnight_ms: 0x0102_0304, is_ours: &|address| address == 0x0a00_0001 };
-        process(&mut options, &context).map(|done| (options, done))
+        let done = process(&mut options, &CONTEXT);
+        done.fault.map_or(Ok((options, done.changed, done.alert)), Err)
     }
 
-    fn changed(options: &[u8]) -> Result<(Vec<u8>, Processed), Fault> {
-        Ok((options.to_vec(), Processed { alert: false, changed: true }))
+    fn changed(options: &[u8]) -> Result<(Vec<u8>, bool, bool), Fault> {
+        Ok((options.to_vec(), true, false))
     }
 
     fn unchanged(options: &[u8]) {
-        assert_eq!(run(options), Ok((options.to_vec(), Processed::default())), "{options:?}");
+        assert_eq!(run(options), Ok((options.to_vec(), false, false)), "{options:?}");
     }
 
     #[test]
@@ -269,8 +354,7 @@ mod tests {
 
     #[test]
     fn alerts_and_what_is_unknown() {
-        let alert = Processed { alert: true, changed: false };
-        assert_eq!(run(&[148, 4, 0, 0]), Ok((vec![148, 4, 0, 0], alert)));
+        assert_eq!(run(&[148, 4, 0, 0]), Ok((vec![148, 4, 0, 0], false, true)));
         unchanged(&[148, 4, 0, 1]);
         unchanged(&[130, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0]);
         unchanged(&[25, 4, 0xff, 0xff]);
@@ -278,13 +362,52 @@ mod tests {
         unchanged(&[]);
     }
 
+    #[test]
+    fn errors_carry_routes_and_times_back() {
+        let echo = |options: &[u8]| {
+            let mut options = options.to_vec();
+            let done = process(&mut options, &CONTEXT);
+            done.echo(&options, &Context { address: 0x0909_0909, ..CONTEXT })
+                .map(|echo| echo.bytes().to_vec())
+        };
+        // Recorded on the way in, and again on the way out if there is room.
+        assert_eq!(
+            echo(&[7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Some(vec![7, 11, 12, 192, 168, 1, 1, 9, 9, 9, 9, 0])
+        );
+        assert_eq!(echo(&[7, 7, 4, 0, 0, 0, 0, 0]), Some(vec![7, 7, 8, 192, 168, 1, 1, 0]));
+        assert_eq!(
+            echo(&[7, 7, 8, 1, 2, 3, 4, 1, 7, 7, 8, 1, 2, 3, 4, 0]),
+            Some(vec![7, 7, 8, 1, 2, 3, 4, 0])
+        );
+        assert_eq!(echo(&[68, 8, 5, 0, 0, 0, 0, 0]), Some(vec![68, 8, 9, 0, 1, 2, 3, 4]));
+        assert_eq!(
+            echo(&[68, 12, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Some(vec![68, 12, 13, 0, 1, 2, 3, 4, 1, 2, 3, 4])
+        );
+        assert_eq!(echo(&[148, 4, 0, 0]), Some(vec![]));
+    }
+
+    #[test]
+    fn a_route_is_recorded_as_it_leaves() {
+        let mut options = [1, 7, 7, 4, 0, 0, 0, 0];
+        let done = process(&mut options, &CONTEXT);
+        done.record_again(&mut options, 0x0909_0909);
+        assert_eq!(options, [1, 7, 7, 8, 9, 9, 9, 9]);
+    }
+
     proptest::proptest! {
         #[test]
         fn survives_any_bytes(options in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..=40)) {
-            if let Ok((after, done)) = run(&options) {
-                assert_eq!(after.len(), options.len());
-                assert_eq!(done.changed, after != options);
+            let mut after = options.clone();
+            let done = process(&mut after, &CONTEXT);
+            // A slot may have held our address already.
+            assert!(done.changed || done.fault.is_some() || after == options);
+            if let Some(echo) = done.echo(&after, &CONTEXT) {
+                assert!(echo.bytes().len().is_multiple_of(4));
             }
+            done.record_again(&mut after, 7);
+            assert_eq!(after.len(), options.len());
         }
     }
 }

@@ -7,28 +7,29 @@
 //! An error is routed as any packet of ours: by the table of the interface that the original came in on.
 //! Nothing is said about an error that cannot be sent, but each is counted.
 
+use std::net::IpAddr;
+
+use bm_fib::NextHop;
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
-use bm_wire::ethernet::HEADER_LEN;
+use bm_wire::ethernet::{HEADER_LEN, ethertype};
 use bm_wire::icmp::{self, Sender, unreachable};
 use bm_wire::icmpv6;
-use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::ipv6::Ipv6;
 
 use super::ipv4::gateway_ipv4;
 use super::limit::Limited;
+use super::option::Echo;
 use super::{Core, Count, Now, address};
 use crate::rewrite;
-use crate::route;
+use crate::route::{self, Way};
 use crate::tables::Tables;
-
-/// Hop limit of our ICMPv6 packets: what Linux has on interfaces that were told no other.
-const HOP_LIMIT: u8 = 64;
 
 /// An error to be told.
 pub(super) enum Error {
-    /// By ICMP. What a route refuses is limited once more.
-    Ipv4 { problem: icmp::Problem, by_route: bool },
+    /// By ICMP. What a route refuses is limited once more; `options` are the error's own.
+    Ipv4 { problem: icmp::Problem, by_route: bool, options: Echo },
     /// By ICMPv6.
     Ipv6 { problem: icmpv6::Problem },
 }
@@ -37,7 +38,10 @@ impl Core {
     /// Tells the source of `original` what is wrong with it, if it may be told.
     pub(super) fn tell(&mut self, tables: &Tables, original: &Frame, error: Error, now: Now) {
         let made = match error {
-            Error::Ipv4 { problem, by_route } => self.make_ipv4(tables, original, &problem, by_route, now),
+            Error::Ipv4 { problem, by_route, options } => {
+                let allowed = self.allow_ipv4(tables, original, &problem, by_route, now);
+                allowed.and_then(|out| self.make_ipv4(tables, original, &problem, out, options.bytes()))
+            }
             Error::Ipv6 { problem } => self.make_ipv6(tables, original, &problem, now),
         };
         match made {
@@ -49,22 +53,22 @@ impl Core {
         }
     }
 
-    fn make_ipv4(
+    /// Whether an error may go to the source of `original`, and the way there.
+    fn allow_ipv4(
         &mut self,
         tables: &Tables,
         original: &Frame,
         problem: &icmp::Problem,
         by_route: bool,
         now: Now,
-    ) -> Result<Frame, Count> {
+    ) -> Result<(NextHop, u16), Count> {
         let packet = packet(original);
         let ip = Ipv4::parse(packet).map_err(|_| Count::ErrorsSilent)?;
         icmp::may_answer(&ip, false).map_err(|_| Count::ErrorsSilent)?;
         let vrf = vrf(tables, original);
         let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
-        let way = route::ipv4(tables, vrf, ip.source(), hash);
-        let (hop, interface) = way.out().ok_or(Count::ErrorsSilent)?;
-        let target = (vrf, std::net::IpAddr::V4(ip.source().into()));
+        let out = route::ipv4(tables, vrf, ip.source(), hash).out().ok_or(Count::ErrorsSilent)?;
+        let target = (vrf, IpAddr::V4(ip.source().into()));
         if by_route {
             self.limits.allow_reject(target, now.monotonic_ns).map_err(Count::from)?;
         }
@@ -72,6 +76,19 @@ impl Core {
             && problem.kind == icmp::kind::DESTINATION_UNREACHABLE;
         let kind = (!always).then_some(problem.kind);
         self.limits.allow_ipv4(&tables.settings, kind, target, now.monotonic_ns).map_err(Count::from)?;
+        Ok(out)
+    }
+
+    fn make_ipv4(
+        &mut self,
+        tables: &Tables,
+        original: &Frame,
+        problem: &icmp::Problem,
+        (hop, interface): (NextHop, u16),
+        options: &[u8],
+    ) -> Result<Frame, Count> {
+        let packet = packet(original);
+        let ip = Ipv4::parse(packet).map_err(|_| Count::ErrorsSilent)?;
         let source = if tables.settings.icmp_source_inbound {
             address::ipv4(tables, original.meta().interface, ip.source())
         } else {
@@ -79,13 +96,16 @@ impl Core {
         };
         let sender = Sender { source, ttl: tables.settings.default_ttl, id: self.random() as u16 };
         let mtu = rewrite::egress(tables, interface).map_or(icmp::ERROR_LEN_MAX, |egress| {
-            usize::from(rewrite::mtu(egress, tables.next_hops.mtu(hop)))
+            usize::from(rewrite::mtu(egress, tables.next_hops.mtu(hop))).min(icmp::ERROR_LEN_MAX)
         });
-        // What leaves through a narrow link quotes less.
-        let room = mtu.saturating_sub(bm_wire::ipv4::HEADER_LEN + icmp::HEADER_LEN);
+        // What leaves through a narrow link, or carries options, quotes less.
+        let room = mtu.saturating_sub(ipv4::HEADER_LEN + options.len() + icmp::HEADER_LEN);
         let quoted =
             Ipv4::parse_quoted(&packet[..packet.len().min(room)]).map_err(|_| Count::ErrorsSilent)?;
-        self.fresh(original, icmp::ERROR_LEN_MAX, |buffer| problem.emit(&sender, &quoted, buffer).ok())
+        self.fresh(original, icmp::ERROR_LEN_MAX, |buffer| {
+            let length = problem.emit(&sender, &quoted, buffer).ok()?;
+            insert_options(buffer, length, options)
+        })
     }
 
     fn make_ipv6(
@@ -100,12 +120,16 @@ impl Core {
         icmpv6::may_answer(&ip, problem, false).map_err(|_| Count::ErrorsSilent)?;
         let vrf = vrf(tables, original);
         let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
-        route::ipv6(tables, vrf, ip.source(), hash).out().ok_or(Count::ErrorsSilent)?;
-        let target = (vrf, std::net::IpAddr::V6(ip.source().into()));
+        let way = route::ipv6(tables, vrf, ip.source(), hash);
+        let (_, interface) = way.out().ok_or(Count::ErrorsSilent)?;
+        let target = (vrf, IpAddr::V6(ip.source().into()));
         let kind = (problem.kind != icmpv6::kind::PACKET_TOO_BIG).then_some(problem.kind);
         self.limits.allow_ipv6(&tables.settings, kind, target, now.monotonic_ns).map_err(Count::from)?;
         let source = address::ipv6(tables, original.meta().interface, ip.source());
-        let sender = icmpv6::Sender { source: source.ok_or(Count::ErrorsSilent)?, hop_limit: HOP_LIMIT };
+        let source = source.ok_or(Count::ErrorsSilent)?;
+        let leaves_on = tables.interfaces.get(usize::from(interface));
+        let hop_limit = leaves_on.map_or(tables.settings.default_ttl, |interface| interface.hop_limit);
+        let sender = icmpv6::Sender { source, hop_limit };
         self.fresh(original, icmpv6::ERROR_LEN_MAX, |buffer| problem.emit(&sender, &ip, buffer).ok())
     }
 
@@ -134,8 +158,6 @@ impl Core {
 
     /// Sends, or holds, a packet of ours.
     pub(super) fn send_own(&mut self, tables: &Tables, mut frame: Frame, now: Now) {
-        use crate::route::Way;
-        use bm_wire::ethernet::ethertype;
         let (network, vrf) = (usize::from(frame.meta().network), vrf(tables, &frame));
         let packet = packet(&frame);
         let (way, kind, length) = match (Ipv4::parse(packet), Ipv6::parse(packet)) {
@@ -170,6 +192,20 @@ impl Core {
             _ => self.lose(frame, Reason::NoRoute),
         }
     }
+}
+
+/// Makes room for `options` in the packet of `length` bytes that `buffer` holds; says how long it is then.
+fn insert_options(buffer: &mut [u8], length: usize, options: &[u8]) -> Option<usize> {
+    if options.is_empty() {
+        return Some(length);
+    }
+    let mut header = Ipv4::parse(&buffer[..length]).ok()?.repr();
+    let whole = length + options.len();
+    buffer.get(..whole)?;
+    buffer.copy_within(ipv4::HEADER_LEN..length, ipv4::HEADER_LEN + options.len());
+    header.total_len = whole as u16;
+    header.emit_with_options(options, &mut buffer[..whole]).ok()?;
+    Some(whole)
 }
 
 impl From<Limited> for Count {

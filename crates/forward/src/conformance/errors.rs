@@ -1,0 +1,239 @@
+//! Group C: ICMP errors, when they are sent, from whom, and how many.
+
+use bm_stats::Reason;
+use bm_wire::protocol;
+
+use super::frames::{LEFT_HOST, V4, error_ipv4, frame};
+use super::{LEFT, RIGHT, lab};
+use crate::WaitLimits;
+use crate::tables::Settings;
+use crate::testing::Lab;
+
+/// A packet with its last hop.
+fn spent() -> V4 {
+    V4 { ttl: 1, ..V4::default() }
+}
+
+fn is_told(packet: &V4) -> bool {
+    let mut lab = lab();
+    let answer = lab.exchange(LEFT, &packet.sent());
+    assert_eq!(lab.drops().len(), 1, "{packet:?}");
+    assert!(answer.host.is_empty());
+    answer.sent.len() == 1
+}
+
+#[test]
+fn c40_quotes_as_much_as_576_bytes_hold() {
+    for length in [0, 1, 8, 100, 527, 528, 529, 1480] {
+        let packet = V4 { payload: vec![0x5a; length], ..spent() };
+        let mut padded = packet.sent();
+        padded.resize(padded.len().max(60), 0xaa);
+        let answer = lab().exchange(LEFT, &padded);
+        let (port, error) = answer.only().unwrap();
+        assert_eq!((port, error), (LEFT, &error_ipv4("192.0.2.1", 11, 0, 0, &packet.bytes(), error)[..]));
+        assert_eq!(error.len(), 14 + 20 + 8 + (20 + length).min(548));
+    }
+}
+
+#[test]
+fn c40_quotes_options_as_they_came() {
+    for options in [vec![1, 1, 1, 1], vec![30, 4, 1, 2, 1, 1, 1, 0]] {
+        let packet = V4 { options, ..spent() };
+        let answer = lab().exchange(LEFT, &packet.sent());
+        let (_, error) = answer.only().unwrap();
+        assert_eq!(error, error_ipv4("192.0.2.1", 11, 0, 0, &packet.bytes(), error));
+    }
+}
+
+#[test]
+fn c40_routes_that_were_recorded_come_back() {
+    let options = vec![7, 7, 8, 1, 2, 3, 4, 1, 7, 7, 8, 1, 2, 3, 4, 0];
+    let packet = V4 { options, ..V4::default() };
+    let answer = lab().exchange(LEFT, &packet.sent());
+    let (_, error) = answer.only().unwrap();
+    // An option of 7 bytes, padded to 8; the quote begins behind 28 bytes of header and 8 of ICMP.
+    assert_eq!(error[14], 0x47);
+    assert_eq!(error[34..42], [7, 7, 8, 1, 2, 3, 4, 0]);
+    assert_eq!((error[42], error[43], error[46]), (12, 0, 28));
+    assert_eq!(error[50..], packet.bytes());
+    let header = &error[14..42];
+    assert_eq!(bm_wire::checksum::checksum(header), 0);
+    assert_eq!(bm_wire::checksum::checksum(&error[42..]), 0);
+    assert_eq!(u16::from_be_bytes([header[2], header[3]]) as usize, error.len() - 14);
+}
+
+#[test]
+fn c40_a_narrow_way_back_quotes_less() {
+    let mut lab = lab();
+    lab.change("route 77.0.0.0/8 via 192.0.2.9 left mtu 300");
+    let packet = V4 { source: "77.1.1.1", payload: vec![1; 600], ..spent() };
+    let answer = lab.exchange(LEFT, &packet.sent());
+    assert_eq!(answer.only().unwrap().1.len(), 14 + 300);
+}
+
+#[test]
+fn c41_the_source_is_that_of_the_way_back() {
+    // As Linux: the interface that the error leaves through, unless the setting says otherwise.
+    let packet = V4 { source: "198.51.100.9", ..spent() };
+    for (inbound, source) in [(false, [198, 51, 100, 1]), (true, [192, 0, 2, 1])] {
+        let settings = Settings { icmp_source_inbound: inbound, ..Settings::default() };
+        let mut lab = Lab::with(super::LINES, settings, WaitLimits::default());
+        lab.change("neighbour 198.51.100.9 right 02:00:00:00:02:09");
+        let answer = lab.exchange(LEFT, &packet.sent());
+        let (port, error) = answer.only().unwrap();
+        assert_eq!((port, &error[26..30]), (RIGHT, &source[..]));
+    }
+}
+
+#[test]
+fn c41_several_addresses_and_none() {
+    let error_from = |text: &str, source| {
+        let mut lab = Lab::new(text);
+        let answer = lab.exchange(LEFT, &V4 { source, ..spent() }.sent());
+        answer.only().map(|(_, error)| error[26..30].to_vec())
+    };
+    let routed = "neighbour 192.0.2.9 left 02:00:00:00:01:09
+        interface right 1 02:00:00:00:00:02 198.51.100.1/24
+        neighbour 198.51.100.7 right 02:00:00:00:02:07
+        route 8.0.0.0/8 via 198.51.100.7 right
+        route 77.0.0.0/8 via 192.0.2.9 left";
+    let two = format!("interface left 0 02:00:00:00:00:01 10.9.9.1/24 192.0.2.1/24\n{routed}");
+    assert_eq!(error_from(&two, "192.0.2.9"), Some(vec![192, 0, 2, 1]));
+    assert_eq!(error_from(&two, "77.1.1.1"), Some(vec![192, 0, 2, 1]));
+    // Without an address of its own, another interface's is taken.
+    let none = format!("interface left 0 02:00:00:00:00:01\n{routed}\nroute 192.0.2.9/32 via 192.0.2.9 left");
+    assert_eq!(error_from(&none, "192.0.2.9"), Some(vec![198, 51, 100, 1]));
+    let nowhere = none.replace("198.51.100.1/24", "");
+    assert_eq!(error_from(&nowhere, "192.0.2.9"), Some(vec![192, 0, 0, 8]));
+}
+
+#[test]
+fn c42_no_error_about_an_error() {
+    let icmp =
+        |kind: u8| V4 { protocol: protocol::ICMP, payload: vec![kind, 0, 0, 0, 0, 0, 0, 0], ..spent() };
+    for kind in [3, 4, 5, 11, 12, 19, 41, 255] {
+        assert!(!is_told(&icmp(kind)), "type {kind}");
+    }
+    for kind in [0, 8, 13, 14] {
+        assert!(is_told(&icmp(kind)), "type {kind}");
+    }
+    assert!(!is_told(&V4 { payload: vec![], ..icmp(8) }));
+}
+
+#[test]
+fn c43_no_error_about_broadcasts_and_groups() {
+    let mut lab = lab();
+    for mac in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+        assert!(lab.exchange(LEFT, &frame(mac, LEFT_HOST, 0x0800, &spent().bytes())).is_silence());
+    }
+    for destination in ["198.51.100.255", "239.1.1.1", "255.255.255.255"] {
+        assert!(lab.exchange(LEFT, &V4 { destination, ..spent() }.sent()).sent.is_empty());
+    }
+}
+
+#[test]
+fn c44_no_error_about_later_fragments() {
+    assert!(is_told(&V4 { fragment: 0x2000, ..spent() }));
+    assert!(!is_told(&V4 { fragment: 0x2001, ..spent() }));
+    assert!(!is_told(&V4 { fragment: 0x0001, ..spent() }));
+}
+
+#[test]
+fn c45_no_error_to_what_is_no_single_host() {
+    for source in ["0.0.0.0", "127.0.0.1", "224.1.2.3", "255.255.255.255", "240.1.2.3", "0.1.2.3"] {
+        assert!(!is_told(&V4 { source, ..spent() }), "{source}");
+    }
+    // A broadcast of ours, ourselves, and who has no way back.
+    for source in ["192.0.2.255", "192.0.2.1", "99.1.1.1"] {
+        assert!(!is_told(&V4 { source, ..spent() }), "{source}");
+    }
+}
+
+#[test]
+fn c46_errors_are_limited_and_linux_is_not_starved() {
+    let mut lab = lab();
+    for _ in 0..100 {
+        lab.send(LEFT, &spent().sent());
+        lab.send(LEFT, &V4::to("192.0.2.1").sent());
+    }
+    lab.run();
+    assert_eq!((lab.take(LEFT).len(), lab.take_host(LEFT).len()), (6, 100));
+    assert_eq!((lab.counter("errors_sent"), lab.counter("errors_limited_address")), (6, 44));
+    assert_eq!(lab.counter("errors_limited_all"), 50);
+    assert_eq!(lab.drops(), [(Reason::TtlExceeded, 100)]);
+    lab.pass(1000);
+    lab.send(LEFT, &spent().sent());
+    lab.send(LEFT, &spent().sent());
+    lab.run();
+    assert_eq!(lab.take(LEFT).len(), 1);
+}
+
+#[test]
+fn c46_a_flood_of_errors_leaves_room_for_linux() {
+    // More than the queue holds, all before what is Linux's.
+    let mut lab = lab();
+    (0..700).for_each(|_| lab.send(LEFT, &spent().sent()));
+    (0..100).for_each(|_| lab.send(LEFT, &V4::to("192.0.2.1").sent()));
+    lab.run();
+    assert_eq!(lab.take_host(LEFT).len(), 100);
+}
+
+#[test]
+fn c46_too_big_is_not_limited() {
+    let mut lab = lab();
+    let packet = V4 { fragment: 0x4000, payload: vec![0; 1400], ..V4::to("9.9.9.9") };
+    (0..200).for_each(|_| lab.send(LEFT, &packet.sent()));
+    lab.run();
+    assert_eq!(lab.take(LEFT).len(), 200);
+}
+
+#[test]
+fn c47_precedence_as_linux() {
+    for (tos, expected) in [(0x00, 0xc0), (0x08, 0xc8), (0x1c, 0xdc), (0xb8, 0xd8), (0xff, 0xde)] {
+        let answer = lab().exchange(LEFT, &V4 { tos, ..spent() }.sent());
+        assert_eq!(answer.only().unwrap().1[15], expected);
+    }
+}
+
+#[test]
+fn c49_no_redirects() {
+    // Out where it came in.
+    let mut lab = lab();
+    lab.change("route 77.0.0.0/8 via 192.0.2.9 left");
+    let packet = V4 { source: "192.0.2.20", ..V4::to("77.1.1.1") };
+    let answer = lab.exchange(LEFT, &packet.sent());
+    let expected = frame(LEFT_HOST, super::frames::LEFT_MAC, 0x0800, &packet.one_hop_on());
+    assert_eq!(answer.only(), Some((LEFT, &expected[..])));
+}
+
+#[test]
+fn c51_each_hop_is_seen_once() {
+    // Traceroute: TTL 1 is ours, TTL 2 is the next router's.
+    let mut lab = lab();
+    let answer = lab.exchange(LEFT, &spent().sent());
+    assert_eq!(answer.sent.len(), 1);
+    let two = V4 { ttl: 2, ..V4::default() };
+    assert_eq!(lab.exchange(LEFT, &two.sent()).only(), Some((RIGHT, &two.routed()[..])));
+}
+
+#[test]
+fn default_ttl_is_linuxs() {
+    let settings = Settings { default_ttl: 99, ..Settings::default() };
+    let mut lab = Lab::with(super::LINES, settings, WaitLimits::default());
+    assert_eq!(lab.exchange(LEFT, &spent().sent()).only().unwrap().1[22], 99);
+}
+
+#[test]
+fn errors_wait_for_neighbours_too() {
+    let mut lab = lab();
+    let packet = V4 { source: "192.0.2.50", ..spent() };
+    assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
+    assert_eq!(lab.asked(), [("left".to_string(), "192.0.2.50".parse().unwrap())]);
+    lab.change("neighbour 192.0.2.50 left 02:00:00:00:01:50");
+    lab.pass(5);
+    let answer = lab.answer();
+    let (port, error) = answer.only().unwrap();
+    let mut expected = error_ipv4("192.0.2.1", 11, 0, 0, &packet.bytes(), error);
+    expected[5] = 0x50;
+    assert_eq!((port, error), (LEFT, &expected[..]));
+}

@@ -1,0 +1,99 @@
+//! Any bytes at all: nothing panics, every account closes, no frame is lost (a [`Lab`] asserts that).
+
+use proptest::prelude::*;
+
+use super::frames::{LEFT_HOST, LEFT_MAC, V4, V6, frame};
+use super::{LEFT, lab};
+
+/// A valid packet of some kind.
+fn valid() -> impl Strategy<Value = Vec<u8>> {
+    let destinations = prop::sample::select(vec![
+        "8.8.8.8",
+        "9.9.9.9",
+        "192.0.2.1",
+        "198.51.100.50",
+        "224.0.0.5",
+        "255.255.255.255",
+        "77.1.1.1",
+    ]);
+    let options = prop::collection::vec(any::<u8>(), 0..=10).prop_map(|mut bytes| {
+        bytes.truncate(bytes.len() / 4 * 4);
+        bytes
+    });
+    let ipv4 = (destinations, 0..3u8, any::<u16>(), options, 0..1500usize).prop_map(
+        |(destination, ttl, fragment, options, length)| {
+            V4 { ttl, fragment, options, payload: vec![0x5a; length.min(1460)], ..V4::to(destination) }
+                .bytes()
+        },
+    );
+    let destinations = prop::sample::select(vec![
+        "2001:db8:8::8",
+        "2001:db8:9::9",
+        "2001:db8:1::1",
+        "ff02::1",
+        "fe80::1",
+        "2001:db8:2::5",
+    ]);
+    let next = prop::sample::select(vec![0, 17, 43, 44, 58, 60]);
+    let ipv6 = (destinations, 0..3u8, next, prop::collection::vec(any::<u8>(), 0..1460)).prop_map(
+        |(destination, hop_limit, next_header, payload)| {
+            V6 { hop_limit, next_header, payload, ..V6::to(destination) }.bytes()
+        },
+    );
+    prop_oneof![ipv4, ipv6]
+}
+
+/// A frame: mostly a valid packet with some bytes changed, its length too, perhaps behind tags.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    let mutated = (valid(), changes, 0..3usize, prop::option::weighted(0.1, 0..1500usize)).prop_map(
+        |(mut packet, changes, tags, length)| {
+            for (at, byte) in changes {
+                let at = at.index(packet.len().min(60));
+                packet[at] = byte;
+            }
+            let kind = if packet[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
+            let tags = [0x81, 0, 0, 0].repeat(tags);
+            let mut bytes = [&LEFT_MAC[..], &LEFT_HOST, &tags, &kind, &packet].concat();
+            bytes.truncate(length.unwrap_or(usize::MAX));
+            bytes
+        },
+    );
+    let noise = prop::collection::vec(any::<u8>(), 0..200);
+    let headed = (prop::sample::select(vec![0x0800, 0x86dd, 0x8100, 0x88a8]), noise.clone())
+        .prop_map(|(kind, bytes)| frame(LEFT_MAC, LEFT_HOST, kind, &bytes));
+    prop_oneof![8 => mutated, 1 => noise, 2 => headed]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_frames_are_accounted_for(frames in prop::collection::vec(frames(), 1..60)) {
+        let mut lab = lab();
+        for frame in &frames {
+            lab.send(LEFT, frame);
+        }
+        lab.run();
+        lab.check();
+        lab.pass(10);
+        lab.pass(4000);
+        lab.check();
+    }
+
+    #[test]
+    fn what_is_forwarded_has_right_headers(frames in prop::collection::vec(frames(), 1..40)) {
+        let mut lab = lab();
+        for frame in &frames {
+            lab.send(LEFT, frame);
+        }
+        lab.run();
+        for (_, frame) in lab.answer().sent {
+            let packet = &frame[14..];
+            match bm_wire::ipv4::Ipv4::parse(packet) {
+                Ok(ip) => prop_assert!(ip.checksum_ok() && usize::from(ip.total_len()) == packet.len()),
+                Err(_) => prop_assert_eq!(bm_wire::ipv6::Ipv6::parse(packet).unwrap().total_len(), packet.len()),
+            }
+        }
+    }
+}

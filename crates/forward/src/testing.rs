@@ -1,0 +1,373 @@
+//! A whole router in memory, for tests: a few lines of text make its tables, wires carry bytes in and out,
+//! and nothing moves until the test says so.
+//!
+//! ```text
+//! interface left 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64
+//! interface right 1 02:00:00:00:00:02 mtu 1400 198.51.100.1/24
+//! neighbour 198.51.100.7 right 02:00:00:00:01:07
+//! route 0.0.0.0/0 via 198.51.100.7 right
+//! route 203.0.113.0/24 blackhole
+//! ```
+//!
+//! When a [`Lab`] goes out of scope it asserts that every account is closed and that no frame is lost.
+
+mod parse;
+mod world;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_fib::published::{Published, Readers};
+use bm_frame::{Depot, Freelist};
+use bm_graph::{Engine, Network, PortApp, Waker};
+use bm_port::{HostPort, MemoryPort, Wire};
+use bm_stats::{Account, Block, Entry, Reason, Registry};
+
+use crate::tables::{Settings, Tables};
+use crate::{Now, Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
+use world::World;
+
+/// Frames in the lab's memory.
+const FRAMES: usize = 4096;
+/// Places in the queues between the router and its slow path.
+const QUEUE: usize = 512;
+
+/// A list that two sides share.
+type Shared<T> = Arc<Mutex<Vec<T>>>;
+
+/// Frame memory is never given back to the system, so labs hand theirs on to those that come after.
+static DEPOTS: Mutex<Vec<Arc<Depot>>> = Mutex::new(Vec::new());
+
+fn depot() -> Arc<Depot> {
+    let unused = DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    unused.unwrap_or_else(|| Depot::new(FRAMES, 2048).expect("memory for frames"))
+}
+
+fn take_all<T>(list: &Shared<T>) -> Vec<T> {
+    std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn add<T>(list: &Shared<T>, item: T) {
+    list.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+}
+
+/// What Linux got of a port, and what it sends through its twin.
+#[derive(Clone, Default)]
+struct Linux {
+    delivered: Shared<Vec<u8>>,
+    outgoing: Shared<Vec<u8>>,
+    refuses: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl HostPort for Linux {
+    fn deliver(&mut self, packet: &[u8]) -> io::Result<()> {
+        if self.refuses.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        add(&self.delivered, packet.to_vec());
+        Ok(())
+    }
+
+    fn collect<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+        let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        if outgoing.is_empty() {
+            return Ok(None);
+        }
+        let packet = outgoing.remove(0);
+        buffer[..packet.len()].copy_from_slice(&packet);
+        Ok(Some(&buffer[..packet.len()]))
+    }
+}
+
+#[derive(Clone, Default)]
+struct Asked {
+    asked: Shared<(u32, IpAddr)>,
+    failed: Shared<(u32, IpAddr)>,
+}
+
+impl Resolver for Asked {
+    fn resolve(&mut self, ifindex: u32, address: IpAddr) {
+        add(&self.asked, (ifindex, address));
+    }
+
+    fn next_failed(&mut self) -> Option<(u32, IpAddr)> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+}
+
+/// All accounts and counters of a lab.
+struct Books {
+    registry: Registry,
+    accounts: Vec<(String, Account)>,
+    slow: Block,
+}
+
+impl Books {
+    fn new(ports: usize) -> Self {
+        let registry = Registry::anonymous((4 * ports + 2) * 64).expect("memory for counters");
+        let slow = registry.block("slow", &SlowPath::COUNTERS).expect("room for counters");
+        Self { registry, accounts: Vec::new(), slow }
+    }
+
+    fn open(&mut self, name: &str) -> Account {
+        let account = Account::open(&self.registry, name).expect("room for counters");
+        self.accounts.push((name.into(), account));
+        account
+    }
+}
+
+/// Links every port with the router, both ways, and with the way back from the slow path.
+fn join(network: &mut Network, ports: &[String]) {
+    for name in ports {
+        for link in [
+            format!("{name}.output -> router.{name}"),
+            format!("router.{name} -> {name}.input"),
+            format!("slow.{name} -> {name}.slow"),
+        ] {
+            network.link(&link).expect("the link is well-formed");
+        }
+    }
+}
+
+/// A router in memory, with its wires.
+pub struct Lab {
+    world: World,
+    published: Arc<Published<Tables>>,
+    engine: Option<Engine>,
+    slow: Option<SlowPath>,
+    wires: Vec<Wire>,
+    linux: Vec<Linux>,
+    asked: Asked,
+    books: Books,
+    depot: Arc<Depot>,
+    now: Now,
+}
+
+impl Lab {
+    /// A router as `text` describes it.
+    ///
+    /// # Panics
+    /// If the text cannot be read: this is for tests.
+    pub fn new(text: &str) -> Self {
+        Self::with(text, Settings::default(), WaitLimits::default())
+    }
+
+    /// The same, with settings of the test's own.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with(text: &str, settings: Settings, waits: WaitLimits) -> Self {
+        let readers = Readers::new();
+        let mut world = World::new(settings, &readers);
+        parse::lines(text, &mut world);
+        let published = Arc::new(Published::new(world.tables(), &readers));
+        let names: Vec<String> = (0..world.ports()).map(|port| format!("p{port}")).collect();
+        let mut books = Books::new(names.len());
+        let (depot, asked) = (depot(), Asked::default());
+        let mut slow = SlowPath::new(SlowConfig {
+            published: published.clone(),
+            reader: readers.register(),
+            frames: Freelist::new(depot.clone(), 128),
+            resolver: Box::new(asked.clone()),
+            waker: Waker::new().expect("an eventfd"),
+            counters: books.slow,
+            waits,
+            seed: 1,
+        });
+        let (entrance, back) = slow.add_worker(QUEUE, names.clone(), books.open("return"), None);
+        let mut network = Network::new();
+        let (mut wires, mut linux, mut router_ports) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, name) in names.iter().enumerate() {
+            let (wire, host) = (Wire::new(), Linux::default());
+            let account = books.open(&format!("slow/{name}"));
+            slow.add_port(SlowPort { account, host: Some(Box::new(host.clone())), worker: 0 });
+            let port = Box::new(MemoryPort::new(wire.clone()));
+            let (received, sent) = (books.open(&format!("{name}/in")), books.open(&format!("{name}/out")));
+            let app = Box::new(PortApp::new(port, index as u16, received, sent));
+            network.app(name, app).expect("names differ");
+            router_ports
+                .push(RouterPort { name: name.clone(), account: books.open(&format!("fast/{name}")) });
+            wires.push(wire);
+            linux.push(host);
+        }
+        let router = Router::new(router_ports, published.clone(), readers.register(), entrance);
+        network.app("router", Box::new(router)).expect("names differ");
+        network.app("slow", Box::new(back)).expect("names differ");
+        join(&mut network, &names);
+        let engine = Engine::new(network, Freelist::new(depot.clone(), 128)).expect("the network is whole");
+        let now = Now { monotonic_ns: 1_000_000_000, midnight_ms: 0x0102_0304 };
+        let (engine, slow) = (Some(engine), Some(slow));
+        Self { world, published, engine, slow, wires, linux, asked, books, depot, now }
+    }
+
+    /// Puts a frame on the wire of `port`.
+    pub fn send(&self, port: usize, frame: &[u8]) {
+        self.wires[port].send(frame);
+    }
+
+    /// Lets Linux send a frame through the twin of `port`.
+    pub fn send_from_linux(&self, port: usize, frame: &[u8]) {
+        add(&self.linux[port].outgoing, frame.to_vec());
+    }
+
+    /// Lets Linux refuse, or take again, what it is given of `port`.
+    pub fn linux_refuses(&self, port: usize, refuses: bool) {
+        self.linux[port].refuses.store(refuses, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Runs until nothing moves. No time passes.
+    pub fn run(&mut self) {
+        let (engine, slow) = (self.engine.as_mut(), self.slow.as_mut());
+        let (Some(engine), Some(slow)) = (engine, slow) else { return };
+        while engine.breathe() > 0 || slow.run(self.now) > 0 {}
+    }
+
+    /// Lets `ms` milliseconds pass and runs.
+    pub fn pass(&mut self, ms: u64) {
+        self.now.monotonic_ns += ms * 1_000_000;
+        self.now.midnight_ms += ms as u32;
+        self.run();
+    }
+
+    /// The frames that left through `port`, in order.
+    pub fn take(&self, port: usize) -> Vec<Vec<u8>> {
+        self.wires[port].take()
+    }
+
+    /// The frames of `port` that Linux got, in order.
+    pub fn take_host(&self, port: usize) -> Vec<Vec<u8>> {
+        take_all(&self.linux[port].delivered)
+    }
+
+    /// The neighbours that the kernel was asked for, by the interface's name.
+    pub fn asked(&self) -> Vec<(String, IpAddr)> {
+        let name = |(ifindex, address)| (self.world.name_of(ifindex), address);
+        take_all(&self.asked.asked).into_iter().map(name).collect()
+    }
+
+    /// Sends one frame to `port` and runs: what left, by port, and what Linux got.
+    pub fn exchange(&mut self, port: usize, frame: &[u8]) -> Answer {
+        self.send(port, frame);
+        self.run();
+        self.answer()
+    }
+
+    /// All that left and all that Linux got since this was last asked.
+    pub fn answer(&self) -> Answer {
+        let ports = 0..self.wires.len();
+        let sent = ports.clone().flat_map(|port| self.take(port).into_iter().map(move |frame| (port, frame)));
+        let host = ports.flat_map(|port| self.take_host(port).into_iter().map(move |frame| (port, frame)));
+        Answer { sent: sent.collect(), host: host.collect() }
+    }
+
+    /// Reads further lines, and publishes what they change. `no` in front of a route or neighbour removes it.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn change(&mut self, text: &str) {
+        parse::lines(text, &mut self.world);
+        self.published.publish(self.world.tables());
+    }
+
+    /// Says that the kernel has given up on a neighbour.
+    ///
+    /// # Panics
+    /// If the interface is not known.
+    pub fn fail(&self, interface: &str, address: &str) {
+        let address = address.parse().expect("an address");
+        add(&self.asked.failed, (self.world.ifindex_of(interface), address));
+    }
+
+    /// Frames dropped for `reason`, everywhere.
+    pub fn dropped(&self, reason: Reason) -> u64 {
+        self.books.accounts.iter().map(|(_, account)| account.dropped(reason)).sum()
+    }
+
+    /// All reasons that frames were dropped for, with how many.
+    pub fn drops(&self) -> Vec<(Reason, u64)> {
+        let counted = Reason::ALL.iter().map(|&reason| (reason, self.dropped(reason)));
+        counted.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Frames that the fast path has passed on.
+    pub fn passed_to_slow_path(&self) -> u64 {
+        let fast = self.books.accounts.iter().filter(|(name, _)| name.starts_with("fast/"));
+        fast.map(|(_, account)| account.get(Entry::Passed)).sum()
+    }
+
+    /// Frames that wait for a neighbour.
+    pub fn held(&self) -> u64 {
+        self.books.accounts.iter().map(|(_, account)| account.get(Entry::Held)).sum()
+    }
+
+    /// A counter of the slow path, by its name in [`SlowPath::COUNTERS`].
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn counter(&self, name: &str) -> u64 {
+        let index = SlowPath::COUNTERS.iter().position(|other| *other == name);
+        self.books.slow.get(index.expect("a counter of the slow path"))
+    }
+
+    /// Whether workers used the next hops through `address` since this was last asked.
+    pub fn used(&mut self, address: &str) -> bool {
+        self.world.take_used(address.parse().expect("an address"))
+    }
+
+    /// Asserts that all accounts are closed now, with nothing on the way.
+    ///
+    /// # Panics
+    /// If one is not.
+    pub fn check(&self) {
+        for (name, account) in &self.books.accounts {
+            assert_eq!(account.balance(), 0, "the account of {name} is open");
+        }
+    }
+}
+
+impl Drop for Lab {
+    /// Stops everything and asserts that no frame is lost.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.run();
+        self.check();
+        if let Some(slow) = self.slow.as_mut() {
+            slow.stop();
+        }
+        if let Some(engine) = self.engine.as_mut() {
+            engine.stop();
+        }
+        (self.engine, self.slow) = (None, None);
+        self.check();
+        assert_eq!(self.held(), 0, "held after the end");
+        assert_eq!(self.depot.available(), FRAMES, "frames are lost");
+        DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).push(self.depot.clone());
+    }
+}
+
+/// What came of a frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Frames that left, each with its port.
+    pub sent: Vec<(usize, Vec<u8>)>,
+    /// Frames that Linux got, each with the port it came in on.
+    pub host: Vec<(usize, Vec<u8>)>,
+}
+
+impl Answer {
+    /// Whether nothing came of it.
+    pub fn is_silence(&self) -> bool {
+        self.sent.is_empty() && self.host.is_empty()
+    }
+
+    /// The one frame that left, if Linux got none.
+    pub fn only(&self) -> Option<(usize, &[u8])> {
+        match (&self.sent[..], self.host.is_empty()) {
+            ([(port, frame)], true) => Some((*port, frame)),
+            _ => None,
+        }
+    }
+}
