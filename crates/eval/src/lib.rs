@@ -14,6 +14,7 @@
 
 pub mod addresses;
 pub mod alternate;
+pub mod bench;
 pub mod demo;
 pub mod interrupt;
 pub mod oracle;

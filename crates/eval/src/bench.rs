@@ -1,0 +1,156 @@
+//! The benches of `brickmoon bench`: each asks one question and answers it in [`Row`]s.
+//!
+//! A bench takes an options struct and gives rows back; [`text`] shows them and [`plot`] draws them, so
+//! that every bench prints alike. Rivals of one case are measured turn about ([`crate::alternate`]).
+
+pub mod forward;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::report::{self, Row};
+use crate::rib::{self, RibError};
+use crate::tables::{self, Table, TableError, TableOptions};
+
+pub use forward::forward;
+
+/// What every bench over a routing table is asked with.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Files of routes; without any, a table from the seeded generator.
+    pub rib: Vec<PathBuf>,
+    /// Bounds the whole, in seconds; 0 leaves the bench its own time.
+    pub seconds: u64,
+    /// Only cases whose name contains this.
+    pub case: Option<String>,
+}
+
+/// Why a bench gave no figures.
+#[derive(Debug)]
+pub enum BenchError {
+    /// A file of routes cannot be read.
+    Rib(RibError),
+    /// No table can be made.
+    Table(TableError),
+    /// What is to be measured cannot be built.
+    Build {
+        /// Which part.
+        part: &'static str,
+        /// What it said.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No case has that in its name.
+    NoCase {
+        /// As asked for.
+        wanted: String,
+    },
+    /// Frames went somewhere else than out, so the figures would be about something else.
+    Lost {
+        /// In which case.
+        case: String,
+        /// Counters that should be zero, or should be equal, with their values.
+        counters: String,
+    },
+    /// A frame left other than it should have.
+    Wrong {
+        /// In which case.
+        case: String,
+        /// The bytes that it should have had.
+        expected: Vec<u8>,
+        /// The bytes that it had.
+        found: Vec<u8>,
+    },
+    /// A drawing cannot be written.
+    Plot {
+        /// Where to.
+        file: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl BenchError {
+    /// For `map_err`: `part` cannot be built.
+    fn build<E: Into<Box<dyn std::error::Error + Send + Sync>>>(part: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::Build { part, error: error.into() }
+    }
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rib(error) => error.fmt(f),
+            Self::Table(error) => error.fmt(f),
+            Self::Build { part, error } => write!(f, "{part}: {error}"),
+            Self::NoCase { wanted } => {
+                write!(f, "no case has {wanted:?} in its name and routes of its family to go by")
+            }
+            Self::Lost { case, counters } => write!(f, "{case}: not every frame was forwarded: {counters}"),
+            Self::Wrong { case, expected, found } => {
+                write!(f, "{case}: a frame left as {found:02x?} and should be {expected:02x?}")
+            }
+            Self::Plot { file, error } => write!(f, "{}: {error}", file.display()),
+        }
+    }
+}
+
+impl std::error::Error for BenchError {}
+
+impl From<RibError> for BenchError {
+    fn from(error: RibError) -> Self {
+        Self::Rib(error)
+    }
+}
+
+impl From<TableError> for BenchError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+impl Options {
+    /// The routes of the files, or generated ones, over `next_hops` next hops.
+    pub fn table(&self, next_hops: u16) -> Result<Table, BenchError> {
+        if self.rib.is_empty() {
+            return Ok(tables::generate(&TableOptions { next_hops, ..TableOptions::default() })?);
+        }
+        Ok(rib::read(&self.rib)?.table.folded(next_hops))
+    }
+
+    /// Whether a case is asked for.
+    fn wants(&self, case: &str) -> bool {
+        self.case.as_ref().is_none_or(|wanted| case.contains(wanted))
+    }
+}
+
+/// The rows as they are printed: JSON lines, or a table.
+pub fn text(rows: &[Row], json: bool) -> String {
+    if json { report::json_lines(rows) } else { report::table(rows) }
+}
+
+/// Draws the rows into an SVG file.
+///
+/// # Errors
+/// [`BenchError::Plot`] if it cannot be written.
+pub fn plot(title: &str, rows: &[Row], file: &Path) -> Result<(), BenchError> {
+    let written = fs::write(file, report::svg(title, rows));
+    written.map_err(|error| BenchError::Plot { file: file.into(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_is_wrong_with_the_options() {
+        let missing = Options { rib: vec!["/nonexistent/rib.gz".into()], ..Options::default() };
+        let error = missing.table(16).unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent/rib.gz: "), "{error}");
+        let plot = plot("t", &[], Path::new("/nonexistent/plot.svg")).unwrap_err().to_string();
+        assert!(plot.starts_with("/nonexistent/plot.svg: "), "{plot}");
+        let options = Options { case: Some("ipv6-full".into()), ..Options::default() };
+        assert!(options.wants("ipv6-full-zipf") && !options.wants("ipv4-full-zipf"));
+    }
+}

@@ -1,0 +1,198 @@
+//! `bench forward`: what does a packet cost in the whole router, in memory, on one core?
+//!
+//! Frames of 60 bytes circle through two ports of memory and the router between them: receive, validate,
+//! look up, rewrite, send, with every counter kept. Next to it, turn about, stand the parts that the figure
+//! holds anyway: the ports without a router (`source-sink`) and the lookups alone (`lookup`).
+//!
+//! Figures count only if every frame was forwarded, and rightly: all accounts must close, and before and
+//! after the turns of a case what leaves is compared, byte by byte, with what an oracle of plain binary
+//! search says must leave.
+
+mod bed;
+mod circle;
+mod packet;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_fib::NextHop;
+use bm_frame::BURST;
+
+use super::{BenchError, Options};
+use crate::addresses::{Pattern, destinations};
+use crate::alternate::{Measured, Turns, alternate};
+use crate::random::Seed;
+use crate::report::Row;
+use crate::tables::Table;
+use crate::testbed::cores;
+use bed::{Bed, FRAMES, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
+use packet::{FRAME, Packet, leaving};
+
+/// Seconds that the bench takes if it is not told.
+const SECONDS: u64 = 30;
+/// Destinations that are sent to in turn.
+const DESTINATIONS: usize = 1 << 20;
+const SEED: Seed = Seed(7);
+/// The router, its ports alone, its lookups alone.
+const SUBJECTS: usize = 3;
+/// Breaths between two looks at the clock.
+const BREATHS: usize = 32;
+/// Breaths whose frames are compared byte by byte, before the turns and after them.
+const SAMPLE_BREATHS: usize = 16;
+
+/// Which routes, family and destinations.
+#[derive(Clone, Copy)]
+struct Case {
+    family: &'static str,
+    table: &'static str,
+    pattern: Pattern,
+}
+
+impl Case {
+    /// The full table first: it is what a router is bought for.
+    const ALL: [Self; 10] = {
+        const fn case(family: &'static str, table: &'static str, pattern: Pattern) -> Case {
+            Case { family, table, pattern }
+        }
+        [
+            case("ipv4", "full", Pattern::Prefix),
+            case("ipv4", "full", Pattern::Zipf),
+            case("ipv4", "full", Pattern::Flow),
+            case("ipv4", "full", Pattern::Uniform),
+            case("ipv4", "one", Pattern::Uniform),
+            case("ipv6", "full", Pattern::Prefix),
+            case("ipv6", "full", Pattern::Zipf),
+            case("ipv6", "full", Pattern::Flow),
+            case("ipv6", "full", Pattern::Uniform),
+            case("ipv6", "one", Pattern::Uniform),
+        ]
+    };
+
+    fn name(&self) -> String {
+        format!("{}-{}-{}", self.family, self.table, self.pattern)
+    }
+}
+
+/// Measures all cases that are asked for and, where files of routes are given, have routes of their family.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
+    let begin = Instant::now();
+    let table = options.table(NEXT_HOPS)?;
+    let has_routes = |case: &Case| match case.family {
+        "ipv4" => !table.ipv4.is_empty(),
+        _ => !table.ipv6.is_empty(),
+    };
+    let wanted = |case: &Case| options.wants(&case.name()) && has_routes(case);
+    let cases: Vec<_> = Case::ALL.into_iter().filter(wanted).collect();
+    if cases.is_empty() {
+        return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
+    }
+    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
+    if let Some(&core) = cores::allowed().last() {
+        let _refused = cores::pin(0, core);
+    }
+    let depot = Bed::depot()?;
+    let (full, one) = (Bed::new(table, depot.clone())?, Bed::new(Table::default(), depot)?);
+    let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
+    let turns = Turns::within(whole.saturating_sub(begin.elapsed()), cases.len() * SUBJECTS);
+    let mut rows = Vec::new();
+    for case in &cases {
+        let bed = if case.table == "full" { &full } else { &one };
+        rows.extend(match case.family {
+            "ipv4" => measure::<u32>(case, bed, turns)?,
+            _ => measure::<u128>(case, bed, turns)?,
+        });
+    }
+    Ok(rows)
+}
+
+fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let name = case.name();
+    let side = A::side(bed);
+    let destinations = routable(case.pattern, side);
+    let mut router = bed.router(&destinations)?;
+    let mut ports = bed.source_sink(&destinations)?;
+    check(&name, side, &mut router)?;
+    let mut looked_up = 0;
+    let measured = alternate(
+        turns,
+        &mut [
+            ("brickmoon", &mut || breathe(&mut router)),
+            ("source-sink", &mut || breathe(&mut ports)),
+            ("lookup", &mut || look_up(side, &destinations, &mut looked_up)),
+        ],
+    );
+    check(&name, side, &mut router)?;
+    ports.check_accounts().map_err(|counters| BenchError::Lost { case: name.clone(), counters })?;
+    Ok(measured.iter().map(|measured| row(&name, side, measured)).collect())
+}
+
+fn row<A: Packet>(case: &str, side: &bed::Side<A>, measured: &Measured) -> Row {
+    Row::mpps("forward", case, measured)
+        .with("routes", side.routes.len())
+        .with("table_bytes", side.bytes)
+        .with("build_s", (side.built.as_secs_f64() * 1e3).round() / 1e3)
+        .with("pages", side.pages.as_str())
+        .with("frame_bytes", FRAME)
+        .with("frames", FRAMES)
+        .with("burst", BURST)
+}
+
+/// The destinations of a case: only such as a router may forward to.
+fn routable<A: Packet>(pattern: Pattern, side: &bed::Side<A>) -> Arc<[A]> {
+    let seeds = (SEED.0..).map(Seed);
+    let mut drawn = seeds.map(|seed| -> Vec<A> {
+        let drawn =
+            destinations(pattern, seed, DESTINATIONS, &side.routes[usize::from(side.routes.len() > 1)..]);
+        drawn.into_iter().filter_map(A::routable).collect()
+    });
+    drawn.find(|drawn| !drawn.is_empty()).expect("the seeds do not end").into()
+}
+
+fn breathe(running: &mut Running) -> u64 {
+    let before = running.sent();
+    (0..BREATHS).for_each(|_| _ = running.engine.breathe());
+    running.sent() - before
+}
+
+fn look_up<A: Packet>(side: &bed::Side<A>, destinations: &[A], from: &mut usize) -> u64 {
+    let mut hops = [NextHop::NONE; BURST];
+    let mut count = 0;
+    for _ in 0..BREATHS {
+        let burst = &destinations[*from..(*from + BURST).min(destinations.len())];
+        side.fib.lookup_burst(burst, &mut hops);
+        std::hint::black_box(&hops);
+        count += burst.len();
+        *from = (*from + burst.len()) % destinations.len();
+    }
+    count as u64
+}
+
+/// Runs the router for a while and compares what leaves with what must.
+fn check<A: Packet>(case: &str, side: &bed::Side<A>, router: &mut Running) -> Result<(), BenchError> {
+    router.sample.begin();
+    (0..SAMPLE_BREATHS).for_each(|_| _ = router.engine.breathe());
+    let lost = |counters| BenchError::Lost { case: case.into(), counters };
+    router.check_accounts().map_err(lost)?;
+    for (port, found) in router.sample.end() {
+        let expected = expected(side, port, &found);
+        if expected.as_ref().map(<[u8; FRAME]>::as_slice) != Some(&found) {
+            let expected = expected.map(Vec::from).unwrap_or_default();
+            return Err(BenchError::Wrong { case: case.into(), expected, found });
+        }
+    }
+    Ok(())
+}
+
+/// The frame as it must leave through `port`; `None` if it must not.
+fn expected<A: Packet>(side: &bed::Side<A>, port: usize, found: &[u8]) -> Option<[u8; FRAME]> {
+    let destination = A::destination(found.first_chunk()?);
+    let hop = side.oracle.next_hop(destination);
+    let leaves = hop > 0 && next_hop_port(hop) == port;
+    leaves.then(|| leaving(destination, next_hop_mac(hop), port_mac(port)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! What is measured: a whole router over two circling ports, and the same ports without a router.
+//!
+//! ```text
+//! brickmoon    left -> router -> left, right     source-sink    left -> right -> left
+//!              right -> router -> left, right
+//! ```
+//!
+//! Everything is what the daemon uses: tables, router, slow path (which must stay idle), port apps, links,
+//! engine. Only the ports' device is of memory.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_fib::next_hop::{Action, Gateway};
+use bm_fib::published::{Published, Readers};
+use bm_fib::{BuildFib, Dir24_8, Fib, NextHop, Range6, next_hop::NextHopWriter};
+use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
+use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
+use bm_frame::{Depot, Freelist};
+use bm_graph::{Engine, Network, PortApp, Waker};
+use bm_stats::{Account, Entry, Registry};
+
+use super::circle::{Circle, Sample};
+use super::packet::Packet;
+use crate::bench::BenchError;
+use crate::oracle::Oracle;
+use crate::tables::{Route, Table};
+
+/// Names of the ports.
+const PORTS: [&str; 2] = ["left", "right"];
+/// Next hops, half of them behind each port.
+pub(super) const NEXT_HOPS: u16 = 16;
+/// Frames that circle.
+pub(super) const FRAMES: usize = 1024;
+/// Slots: enough for two engines at once.
+const SLOTS: usize = 4 * FRAMES;
+/// Counters of one engine, and room to spare.
+const COUNTERS: usize = 2048;
+/// Frames in each queue to the slow path.
+const SLOW_QUEUE: usize = 1024;
+
+/// One family's table of a router.
+pub(super) struct Side<A: Packet> {
+    pub fib: Arc<dyn Fib<Address = A>>,
+    pub routes: Vec<Route<A>>,
+    pub oracle: Oracle<A>,
+    pub bytes: usize,
+    pub built: Duration,
+    pub pages: String,
+}
+
+/// The tables of a router with static neighbours.
+pub(super) struct Bed {
+    pub ipv4: Side<u32>,
+    pub ipv6: Side<u128>,
+    published: Arc<Published<Tables>>,
+    readers: Readers,
+    depot: Arc<Depot>,
+    /// Kept, since the table is the writer's.
+    _next_hops: NextHopWriter,
+}
+
+/// An engine at work, and what it is checked by.
+pub(super) struct Running {
+    pub engine: Engine,
+    pub sample: Arc<Sample>,
+    /// Accounts whose frames must all be sent.
+    accounts: Vec<(String, Account)>,
+    /// Kept, so that the router's way to it stays open.
+    _slow: Option<SlowPath>,
+}
+
+/// The MAC of a port.
+pub(super) fn port_mac(port: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, port as u8 + 1]
+}
+
+/// The MAC of a next hop, counted from 1.
+pub(super) fn next_hop_mac(number: u16) -> [u8; 6] {
+    [2, 0, 0, 0, 1, number as u8]
+}
+
+/// The port that a next hop is behind.
+pub(super) fn next_hop_port(number: u16) -> usize {
+    usize::from(number - 1) % PORTS.len()
+}
+
+impl Bed {
+    /// A router of these routes. Both families get a default route if they have none, so that no address is
+    /// without a way.
+    pub fn new(table: Table, depot: Arc<Depot>) -> Result<Self, BenchError> {
+        let readers = Readers::new();
+        let mut next_hops = NextHopWriter::new(&readers).map_err(BenchError::build("next hops"))?;
+        let mut hops = vec![NextHop::NONE];
+        for number in 1..=NEXT_HOPS {
+            let port = next_hop_port(number);
+            let action = Action::Forward { mac: next_hop_mac(number), interface: port as u16 };
+            let address = IpAddr::from([10, 0, port as u8, number as u8]);
+            let gateway = Gateway { address: Some(address), interface: port as u32 };
+            hops.push(next_hops.add(action, gateway, 0).map_err(BenchError::build("next hops"))?);
+        }
+        let ipv4 = Side::new::<Dir24_8>(table.ipv4, &hops, &readers, |fib| fib.pages().to_string())?;
+        let ipv6 = Side::new::<Range6>(table.ipv6, &hops, &readers, |fib| fib.pages().to_string())?;
+        let vrf = Vrf { ipv4: ipv4.fib.clone(), ipv6: ipv6.fib.clone() };
+        let ports =
+            (0..PORTS.len()).map(|port| PortInterfaces { untagged: Some(port as u16), tagged: Vec::new() });
+        let tables = Tables::new(
+            vec![vrf],
+            (0..PORTS.len()).map(interface).collect(),
+            ports.collect(),
+            next_hops.table().clone(),
+            (vec![[10, 0, 0, 254].into(), [10, 0, 1, 254].into()], Vec::new()),
+            Settings::default(),
+        );
+        let published = Arc::new(Published::new(tables, &readers));
+        Ok(Self { ipv4, ipv6, published, readers, depot, _next_hops: next_hops })
+    }
+
+    /// Frame memory for all beds.
+    pub fn depot() -> Result<Arc<Depot>, BenchError> {
+        Depot::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))
+    }
+
+    /// The router at work on packets to `destinations`.
+    pub fn router<A: Packet>(&self, destinations: &Arc<[A]>) -> Result<Running, BenchError> {
+        let mut making = Making::new(&self.depot)?;
+        making.ports(destinations)?;
+        let mut slow = self.slow_path(&mut making)?;
+        let mut ports = Vec::new();
+        for name in PORTS {
+            let account = making.account(&format!("slow/{name}"))?;
+            slow.add_port(SlowPort { account, host: None, worker: 0 });
+            let account = making.watched(&format!("router/{name}"))?;
+            ports.push(RouterPort { name: name.into(), account });
+        }
+        let names = PORTS.map(String::from).to_vec();
+        let (entrance, back) = slow.add_worker(SLOW_QUEUE, names, making.account("return")?, None);
+        let router = Router::new(ports, self.published.clone(), self.readers.register(), entrance);
+        making.app("router", Box::new(router))?;
+        making.app("slow", Box::new(back))?;
+        for name in PORTS {
+            making.link(&format!("{name}.output -> router.{name}"))?;
+            making.link(&format!("router.{name} -> {name}.router"))?;
+            making.link(&format!("slow.{name} -> {name}.slow"))?;
+        }
+        making.running(Some(slow))
+    }
+
+    /// The ports alone, each sending what the other receives.
+    pub fn source_sink<A: Packet>(&self, destinations: &Arc<[A]>) -> Result<Running, BenchError> {
+        let mut making = Making::new(&self.depot)?;
+        making.ports(destinations)?;
+        making.link("left.output -> right.left")?;
+        making.link("right.output -> left.right")?;
+        making.running(None)
+    }
+
+    fn slow_path(&self, making: &mut Making) -> Result<SlowPath, BenchError> {
+        let counters = making.registry.block("slow", &SlowPath::COUNTERS);
+        Ok(SlowPath::new(SlowConfig {
+            published: self.published.clone(),
+            reader: self.readers.register(),
+            frames: Freelist::new(self.depot.clone(), 0),
+            resolver: Box::new(Nobody),
+            waker: Waker::new().map_err(BenchError::build("slow path"))?,
+            counters: counters.map_err(BenchError::build("counters"))?,
+            waits: WaitLimits::default(),
+            seed: 1,
+        }))
+    }
+}
+
+/// There is no neighbour to ask for: all are static.
+struct Nobody;
+
+impl Resolver for Nobody {
+    fn resolve(&mut self, _ifindex: u32, _address: IpAddr) {}
+}
+
+impl<A: Packet> Side<A> {
+    fn new<B: BuildFib<Address = A, Fib: 'static>>(
+        mut routes: Vec<Route<A>>,
+        hops: &[NextHop],
+        readers: &Readers,
+        pages: impl Fn(&B::Fib) -> String,
+    ) -> Result<Self, BenchError> {
+        let everything = A::everything();
+        if routes.first().is_none_or(|first| first.prefix != everything) {
+            routes.insert(0, Route { prefix: everything, next_hop: 1 });
+        }
+        let pairs = routes.iter().map(|route| (route.prefix, hops[usize::from(route.next_hop)]));
+        let begin = Instant::now();
+        let builder =
+            B::build(pairs, readers).map_err(|full| BenchError::build("routes")(full.to_string()))?;
+        let built = begin.elapsed();
+        let (fib, oracle) = (builder.reader(), Oracle::new(&routes));
+        Ok(Self { pages: pages(&fib), fib, oracle, bytes: builder.memory_bytes(), built, routes })
+    }
+}
+
+fn interface(port: usize) -> Interface {
+    Interface {
+        name: PORTS[port].into(),
+        ifindex: port as u32 + 1,
+        port: port as u16,
+        vlan: None,
+        mac: port_mac(port),
+        mtu: 1500,
+        up: true,
+        vrf: 0,
+        forward_ipv4: true,
+        forward_ipv6: true,
+        reverse_path: ReversePath::Off,
+        ipv4: vec![([10, 0, port as u8, 254].into(), 24)],
+        ipv6: Vec::new(),
+    }
+}
+
+/// An engine in the making.
+struct Making {
+    registry: Registry,
+    network: Network,
+    frames: Freelist,
+    sample: Arc<Sample>,
+    accounts: Vec<(String, Account)>,
+}
+
+impl Making {
+    fn new(depot: &Arc<Depot>) -> Result<Self, BenchError> {
+        Ok(Self {
+            registry: Registry::anonymous(COUNTERS).map_err(BenchError::build("counters"))?,
+            network: Network::new(),
+            frames: Freelist::new(depot.clone(), 2 * FRAMES),
+            sample: Arc::default(),
+            accounts: Vec::new(),
+        })
+    }
+
+    fn account(&self, group: &str) -> Result<Account, BenchError> {
+        Account::open(&self.registry, group).map_err(BenchError::build("counters"))
+    }
+
+    fn watched(&mut self, group: &str) -> Result<Account, BenchError> {
+        let account = self.account(group)?;
+        self.accounts.push((group.into(), account));
+        Ok(account)
+    }
+
+    fn app(&mut self, name: &str, app: Box<dyn bm_graph::App>) -> Result<(), BenchError> {
+        self.network.app(name, app).map_err(BenchError::build("network"))
+    }
+
+    fn link(&mut self, link: &str) -> Result<(), BenchError> {
+        self.network.link(link).map_err(BenchError::build("network"))
+    }
+
+    /// Both ports, with half of the frames and a part of the destinations each.
+    fn ports<A: Packet>(&mut self, destinations: &Arc<[A]>) -> Result<(), BenchError> {
+        let share = FRAMES / PORTS.len();
+        for (index, name) in PORTS.into_iter().enumerate() {
+            let frames: Vec<_> = (0..share).map_while(|_| self.frames.allocate()).collect();
+            if frames.len() < share {
+                return Err(BenchError::build("frame memory")("too few slots"));
+            }
+            let mac = (index, port_mac(index));
+            let part = (destinations.clone(), destinations.len() / PORTS.len() * index);
+            let circle = Circle::new(frames, FRAMES, mac, part, self.sample.clone());
+            let received = self.account(&format!("port/{name}/receive"))?;
+            let sent = self.watched(&format!("port/{name}/transmit"))?;
+            let app = PortApp::new(Box::new(circle), index as u16, received, sent);
+            self.app(name, Box::new(app))?;
+        }
+        Ok(())
+    }
+
+    fn running(self, slow: Option<SlowPath>) -> Result<Running, BenchError> {
+        let Self { network, frames, sample, accounts, .. } = self;
+        let engine = Engine::new(network, frames).map_err(BenchError::build("network"))?;
+        Ok(Running { engine, sample, accounts, _slow: slow })
+    }
+}
+
+impl Running {
+    /// Frames that the ports have sent so far.
+    pub fn sent(&self) -> u64 {
+        let ports = self.accounts.iter().filter(|(name, _)| name.starts_with("port/"));
+        ports.map(|(_, account)| account.get(Entry::Sent)).sum()
+    }
+
+    /// Checks that every frame that came into an account was sent; else says which counters differ.
+    pub fn check_accounts(&self) -> Result<(), String> {
+        let differs = |account: &Account| account.get(Entry::Received) != account.get(Entry::Sent);
+        let shown = |(name, account): &(String, Account)| {
+            let (received, sent) = (account.get(Entry::Received), account.get(Entry::Sent));
+            let (passed, dropped) = (account.get(Entry::Passed), account.dropped_in_all());
+            format!("{name}: received {received}, sent {sent}, slow path {passed}, dropped {dropped}")
+        };
+        let wrong: Vec<_> = self.accounts.iter().filter(|(_, account)| differs(account)).map(shown).collect();
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}

@@ -1,0 +1,199 @@
+//! The frames of the bench: 60 bytes (64 with the frame check sequence), as they arrive and as they leave.
+//!
+//! IPv4 carries an empty-handed UDP datagram. IPv6 with UDP takes 62 bytes, so its six bytes of payload are
+//! of the protocol number for experiments (RFC 3692): a router does not ask.
+
+use bm_wire::checksum;
+use bm_wire::ipv4::is_single_host;
+use bm_wire::prefix::Prefix;
+
+use super::bed::{Bed, Side};
+use crate::tables::Space;
+
+/// Bytes of a frame.
+pub(super) const FRAME: usize = 60;
+
+/// TTL of arriving packets.
+const TTL: u8 = 64;
+const IPV4_AT: usize = 14;
+const IPV4_HEADER: std::ops::Range<usize> = IPV4_AT..IPV4_AT + 20;
+const IPV4_TTL: usize = IPV4_AT + 8;
+const IPV4_CHECKSUM: std::ops::Range<usize> = IPV4_AT + 10..IPV4_AT + 12;
+const IPV4_DESTINATION: std::ops::Range<usize> = IPV4_AT + 16..IPV4_AT + 20;
+const IPV6_HOPS: usize = 14 + 7;
+const IPV6_DESTINATION: std::ops::Range<usize> = 14 + 24..14 + 40;
+
+/// MAC of the hosts that send to us.
+const SENDER: [u8; 6] = [2, 0, 0, 0, 2, 1];
+
+/// A frame without its destination address, and what makes the rest of its checksum.
+#[derive(Clone, Copy)]
+pub(super) struct Template {
+    bytes: [u8; FRAME],
+    sum: u16,
+}
+
+/// An address family as the bench sends it.
+pub(super) trait Packet: Space {
+    /// A frame to the router's port of that MAC.
+    fn template(port: [u8; 6]) -> Template;
+
+    /// Makes `bytes` a frame to `destination`, as a device writes a new packet.
+    fn write(template: &Template, bytes: &mut [u8; FRAME], destination: Self);
+
+    /// Where a frame goes to.
+    fn destination(bytes: &[u8; FRAME]) -> Self;
+
+    /// Spends a hop, with the checksum summed up anew.
+    fn spend_hop(bytes: &mut [u8; FRAME]);
+
+    /// The nearest address that a router may forward to, or `None` where this draw is to be left out.
+    fn routable(self) -> Option<Self>;
+
+    /// The prefix that everything lies in.
+    fn everything() -> Prefix<Self> {
+        Prefix::containing(Self::default(), 0).expect("0 is within every width")
+    }
+
+    /// The table of a router that this family's packets are looked up in.
+    fn side(bed: &Bed) -> &Side<Self>;
+}
+
+impl Packet for u32 {
+    fn template(port: [u8; 6]) -> Template {
+        let mut bytes = [0; FRAME];
+        ethernet(&mut bytes, port, 0x0800);
+        // 198.18.0.1 (for benches, RFC 2544), length 46, do not fragment, UDP from port 1024 to 1024.
+        let header = [0x45, 0, 0, 46, 0, 1, 0x40, 0, TTL, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0];
+        let udp = [4, 0, 4, 0, 0, 26, 0, 0];
+        bytes[IPV4_HEADER].copy_from_slice(&header);
+        bytes[IPV4_HEADER.end..IPV4_HEADER.end + udp.len()].copy_from_slice(&udp);
+        Template { bytes, sum: checksum::sum(&header) }
+    }
+
+    #[inline(always)]
+    fn write(template: &Template, bytes: &mut [u8; FRAME], destination: Self) {
+        *bytes = template.bytes;
+        let sum = u32::from(template.sum) + (destination >> 16) + (destination & 0xffff);
+        bytes[IPV4_CHECKSUM].copy_from_slice(&(!checksum::fold(sum)).to_be_bytes());
+        bytes[IPV4_DESTINATION].copy_from_slice(&destination.to_be_bytes());
+    }
+
+    fn destination(bytes: &[u8; FRAME]) -> Self {
+        bytes[IPV4_DESTINATION].iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
+    }
+
+    fn spend_hop(bytes: &mut [u8; FRAME]) {
+        bytes[IPV4_TTL] -= 1;
+        let sum = checksum::ipv4_header(&bytes[IPV4_HEADER]);
+        bytes[IPV4_CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    fn routable(self) -> Option<Self> {
+        is_single_host(self).then_some(self)
+    }
+
+    fn side(bed: &Bed) -> &Side<Self> {
+        &bed.ipv4
+    }
+}
+
+impl Packet for u128 {
+    fn template(port: [u8; 6]) -> Template {
+        let mut bytes = [0; FRAME];
+        ethernet(&mut bytes, port, 0x86dd);
+        // Six bytes of protocol 253 from 2001:2::1 (for benches, RFC 5180).
+        let header = [0x60, 0, 0, 0, 0, 6, 253, TTL, 0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        bytes[14..14 + header.len()].copy_from_slice(&header);
+        Template { bytes, sum: 0 }
+    }
+
+    #[inline(always)]
+    fn write(template: &Template, bytes: &mut [u8; FRAME], destination: Self) {
+        *bytes = template.bytes;
+        bytes[IPV6_DESTINATION].copy_from_slice(&destination.to_be_bytes());
+    }
+
+    fn destination(bytes: &[u8; FRAME]) -> Self {
+        bytes[IPV6_DESTINATION].iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
+    }
+
+    fn spend_hop(bytes: &mut [u8; FRAME]) {
+        bytes[IPV6_HOPS] -= 1;
+    }
+
+    /// Global unicast is 2000::/3 as yet; what is drawn from the whole space is moved there.
+    fn routable(self) -> Option<Self> {
+        Some(self & Self::MAX >> 3 | 1 << 125)
+    }
+
+    fn side(bed: &Bed) -> &Side<Self> {
+        &bed.ipv6
+    }
+}
+
+fn ethernet(bytes: &mut [u8; FRAME], port: [u8; 6], kind: u16) {
+    bytes[..6].copy_from_slice(&port);
+    bytes[6..12].copy_from_slice(&SENDER);
+    bytes[12..14].copy_from_slice(&kind.to_be_bytes());
+}
+
+/// The frame to `destination` as it must leave: between these MACs and one hop on.
+pub(super) fn leaving<A: Packet>(destination: A, to: [u8; 6], from: [u8; 6]) -> [u8; FRAME] {
+    let mut bytes = [0; FRAME];
+    A::write(&A::template(to), &mut bytes, destination);
+    bytes[6..12].copy_from_slice(&from);
+    A::spend_hop(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_wire::ipv4::Ipv4;
+    use bm_wire::ipv6::Ipv6;
+    use bm_wire::udp::Udp;
+
+    const PORT: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const HOP: [u8; 6] = [2, 0, 0, 0, 1, 9];
+
+    #[test]
+    fn an_ipv4_frame_is_valid_whatever_its_destination() {
+        let template = u32::template(PORT);
+        let mut bytes = [0; FRAME];
+        for destination in (0..=u32::MAX).step_by(0x1_0007) {
+            u32::write(&template, &mut bytes, destination);
+            let packet = Ipv4::parse(&bytes[14..]).unwrap();
+            assert!(packet.checksum_ok() && packet.ttl() == 64);
+            assert_eq!((packet.destination(), u32::destination(&bytes)), (destination, destination));
+        }
+        assert!(Udp::parse(&bytes[34..]).is_ok());
+        assert_eq!(bytes[..14], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 2, 1, 8, 0]);
+    }
+
+    #[test]
+    fn an_ipv6_frame_is_valid() {
+        let mut bytes = [0; FRAME];
+        let destination = "2a00:1450:4001::5".parse::<std::net::Ipv6Addr>().unwrap().into();
+        u128::write(&u128::template(PORT), &mut bytes, destination);
+        let packet = Ipv6::parse(&bytes[14..]).unwrap();
+        assert_eq!((packet.destination(), packet.hop_limit()), (destination, 64));
+        assert_eq!(u128::destination(&bytes), destination);
+    }
+
+    #[test]
+    fn a_leaving_frame_has_spent_a_hop() {
+        let bytes = leaving::<u32>(0x0808_0808, HOP, PORT);
+        let packet = Ipv4::parse(&bytes[14..]).unwrap();
+        assert!(packet.checksum_ok() && packet.ttl() == 63);
+        assert_eq!(bytes[..12], [2, 0, 0, 0, 1, 9, 2, 0, 0, 0, 0, 1]);
+        assert_eq!(leaving::<u128>(1 << 125, HOP, PORT)[21], 63);
+    }
+
+    #[test]
+    fn leaves_out_what_no_router_forwards() {
+        assert_eq!([0xe000_0001u32, 0x7f00_0001, 5].map(Packet::routable), [None; 3]);
+        assert_eq!(0x0808_0808u32.routable(), Some(0x0808_0808));
+        assert_eq!((0xff02u128 << 112).routable().map(|address| address >> 112), Some(0x3f02));
+    }
+}

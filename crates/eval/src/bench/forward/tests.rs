@@ -1,0 +1,61 @@
+//! The bench on small tables: what it reports, and that it notices what goes wrong.
+
+use super::*;
+use crate::tables::{Route, TableOptions, generate};
+
+fn bed() -> Bed {
+    let options = TableOptions { ipv4: 5_000, ipv6: 2_000, ..TableOptions::default() };
+    Bed::new(generate(&options).unwrap(), Bed::depot().unwrap()).unwrap()
+}
+
+fn turns() -> Turns {
+    Turns { runs: 3, slot: Duration::from_millis(2), warm_up: Duration::from_millis(1) }
+}
+
+#[test]
+fn forwards_every_frame_of_every_pattern() {
+    let bed = bed();
+    for case in Case::ALL {
+        let rows = match case.family {
+            "ipv4" => measure::<u32>(&case, &bed, turns()).unwrap(),
+            _ => measure::<u128>(&case, &bed, turns()).unwrap(),
+        };
+        let subjects: Vec<_> = rows.iter().map(|row| row.subject.as_str()).collect();
+        assert_eq!(subjects, ["brickmoon", "source-sink", "lookup"]);
+        assert!(rows.iter().all(|row| row.case == case.name() && row.median > 0.0 && row.runs == 3));
+        assert!(rows[0].ns > rows[1].ns, "the router cannot be quicker than its ports alone");
+    }
+}
+
+#[test]
+fn notices_a_frame_that_leaves_the_wrong_way() {
+    let mut bed = bed();
+    let destinations: Arc<[u32]> = routable(Pattern::Prefix, &bed.ipv4);
+    let mut router = bed.router(&destinations).unwrap();
+    // The oracle is told another default route than the router has.
+    bed.ipv4.oracle =
+        crate::oracle::Oracle::new(&[Route { prefix: "0.0.0.0/0".parse().unwrap(), next_hop: 16 }]);
+    let wrong = check("case", &bed.ipv4, &mut router).unwrap_err();
+    assert!(matches!(wrong, BenchError::Wrong { .. }), "{wrong}");
+}
+
+#[test]
+fn notices_frames_that_are_not_forwarded() {
+    let bed = bed();
+    // The router's own network: nothing is forwarded to a group.
+    let destinations: Arc<[u32]> = Arc::new([0x0808_0808, 0xe000_0001]);
+    let mut router = bed.router(&destinations).unwrap();
+    let lost = check("case", &bed.ipv4, &mut router).unwrap_err().to_string();
+    assert!(lost.contains("router/left: received") && lost.contains("slow path"), "{lost}");
+}
+
+#[test]
+fn says_when_there_is_no_such_case() {
+    let file = std::env::temp_dir().join(format!("bm-bench-forward-{}", std::process::id()));
+    std::fs::write(&file, "192.0.2.0/24 10.0.0.1\n").unwrap();
+    let asked =
+        |case: &str| forward(&Options { rib: vec![file.clone()], seconds: 1, case: Some(case.into()) });
+    let outcomes = ["ipv6", "ipv5"].map(asked);
+    std::fs::remove_file(&file).unwrap();
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(BenchError::NoCase { .. }))));
+}
