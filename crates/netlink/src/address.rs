@@ -42,7 +42,7 @@ impl Address {
     /// An IPv6 address that may yet turn out to be taken.
     pub const TENTATIVE: u32 = 0x40;
 
-    /// Whether it may be the source of a packet.
+    /// Whether it may be the source of a packet. The mirror holds no others.
     pub fn usable(&self) -> bool {
         self.flags & (Self::TENTATIVE | Self::DAD_FAILED) == 0
     }
@@ -92,10 +92,6 @@ impl fmt::Display for Address {
         if let Some(peer) = self.peer {
             write!(f, " peer {peer}")?;
         }
-        write!(f, "/{} dev {} scope {}", self.length, self.ifindex, self.scope)?;
-        if !self.usable() {
-            f.write_str(" not-usable")?;
-        }
-        Ok(())
+        write!(f, "/{} dev {} scope {}", self.length, self.ifindex, self.scope)
     }
 }

@@ -30,6 +30,7 @@ mod iff {
     pub const POINT_TO_POINT: u32 = 0x10;
     pub const RUNNING: u32 = 0x40;
     pub const LOWER_UP: u32 = 0x1_0000;
+    pub const DORMANT: u32 = 0x2_0000;
 }
 
 /// What an interface is.
@@ -92,7 +93,8 @@ pub struct Link {
     pub kind: Kind,
     /// The bridge, bond or VRF that it belongs to.
     pub master: Option<u32>,
-    /// The interface below it (VLAN) or at the other end (veth).
+    /// The interface below it, as for a VLAN. Not a veth's other end, of which the kernel says nothing
+    /// when the pair is made and something later on without an event.
     pub lower: Option<u32>,
     /// The namespace of `lower`, by the kernel's local number, where it is not this one.
     pub lower_namespace: Option<i32>,
@@ -131,6 +133,12 @@ impl Link {
         self.flags & iff::POINT_TO_POINT != 0
     }
 
+    /// The same without what follows the carrier.
+    pub(crate) fn settled(&self) -> Self {
+        let flags = self.flags & !(iff::RUNNING | iff::LOWER_UP | iff::DORMANT);
+        Self { flags, oper_state: 0, ..self.clone() }
+    }
+
     /// Reads the part behind the netlink header. `None` for a bridge's word on one of its ports, which
     /// comes as the same message type: its deletion is not the link's.
     pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
@@ -149,6 +157,9 @@ impl Link {
         for attribute in Attributes::behind(message, HEADER) {
             let (kind, value) = attribute?;
             link.take(kind, value)?;
+        }
+        if link.kind == Kind::Veth {
+            (link.lower, link.lower_namespace) = (None, None);
         }
         Ok(Some(link))
     }

@@ -151,13 +151,8 @@ impl Mirror {
             self.changes.push(Change::Link(ifindex));
         }
         let Some((was_up, had_carrier)) = before else { return };
-        match (was_up, up) {
-            (true, false) => self.link_down(ifindex),
-            (false, true) => self.link_up(ifindex, carrier),
-            _ if had_carrier && !carrier => self.carrier_lost(ifindex),
-            _ if !had_carrier && carrier && up => self.carrier_back(ifindex),
-            _ => {}
-        }
+        self.doubt |= was_up && !up || had_carrier && !carrier;
+        self.link_told(ifindex, !was_up && up);
     }
 
     fn drop_link(&mut self, ifindex: u32) {
@@ -184,7 +179,12 @@ impl Mirror {
         });
     }
 
+    /// An IPv6 address that may yet turn out to be taken is not there: it cannot be used, and the
+    /// kernel lists it but does not announce it until it can.
     fn put_address(&mut self, address: Address) {
+        if !address.usable() {
+            return self.drop_address(address);
+        }
         let list = self.addresses.entry(address.ifindex).or_default();
         let first = address.local.is_ipv4() && !list.iter().any(|other| other.local.is_ipv4());
         match list.iter_mut().find(|other| other.identity() == address.identity()) {

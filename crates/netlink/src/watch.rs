@@ -155,10 +155,12 @@ impl Watch {
 
     /// How long the owner may sleep if no event comes; none for ever.
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
-        if self.more || self.load.is_some() {
+        let resting = self.load.as_ref().and_then(|load| load.rest_until);
+        if self.more || self.load.is_some() && resting.is_none() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [Some(self.sysctl_next), self.audit_next, self.due.map(|(at, _)| at)];
+        let due = self.due.filter(|_| self.load.is_none()).map(|(at, _)| at);
+        let deadlines = [Some(self.sysctl_next), self.audit_next, due, resting];
         deadlines.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }
 
@@ -313,6 +315,7 @@ impl Watch {
         let Some(load) = &mut self.load else { return Ok(()) };
         match load.step(&mut self.dumps, &mut self.statistics) {
             Ok(Step::Continue) => Ok(()),
+            Ok(Step::Finished) if !load.rested(now) => Ok(()),
             Ok(Step::Finished) => {
                 let load = self.load.take().expect("it was there above");
                 self.finish(load, now);

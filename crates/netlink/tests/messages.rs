@@ -237,7 +237,7 @@ fn links_of_every_kind_that_matters() {
     assert_eq!((veth.ifindex, &*veth.name, veth.mtu), (2, "vb", 1500));
     assert_eq!((veth.mac, veth.kind.clone()), (Some([2, 0, 0, 0, 0, 11]), Kind::Veth));
     assert_eq!((veth.up(), veth.carrier(), veth.running()), (true, false, false));
-    assert_eq!((veth.lower, veth.master, veth.lower_namespace), (Some(3), Some(7), Some(5)));
+    assert_eq!((veth.lower, veth.master, veth.lower_namespace), (None, Some(7), None));
     assert_eq!(veth.rx_queues, 2);
     let vlan = link(VLAN);
     assert_eq!((vlan.kind, vlan.lower), (Kind::Vlan { id: 100, protocol: 0x88a8 }, Some(3)));

@@ -2,6 +2,7 @@
 
 use super::{BodyId, Change, Mirror, Routes};
 use crate::family::{Family, Ip};
+use crate::hop::{Hop, HopFlags};
 use crate::neighbour::state;
 use crate::route::RouteBody;
 use crate::{Address, Link, Neighbour, Netconf, NextHop, Rule};
@@ -120,10 +121,12 @@ impl Mirror {
     /// `findings`. Numbers of bodies stay as they are.
     pub fn adopt(&mut self, fresh: Mirror, findings: &mut Findings) {
         let changes = &mut self.changes;
-        adopt_map(&mut self.links, fresh.links, |_, ours, theirs| {
-            let ifindex = ours.or(theirs).map_or(0, |link| link.ifindex);
+        adopt_map(&mut self.links, fresh.links, |&ifindex, ours, theirs| {
             changes.push(Change::Link(ifindex));
-            findings.note(ours.cloned().map(Item::Link), theirs.cloned().map(Item::Link));
+            // The kernel announces carrier up to a second after a dump shows it: no difference.
+            if ours.map(Link::settled) != theirs.map(Link::settled) {
+                findings.note(ours.cloned().map(Item::Link), theirs.cloned().map(Item::Link));
+            }
         });
         adopt_map(&mut self.addresses, fresh.addresses, |&ifindex, ours, theirs| {
             changes.push(Change::Addresses(ifindex));
@@ -140,8 +143,16 @@ impl Mirror {
         });
         self.adopt_rules(fresh.rules, findings);
         self.adopt_neighbours(fresh.neighbours, findings);
-        adopt_routes(&mut self.ipv4, &fresh.ipv4, &mut self.changes, findings);
-        adopt_routes(&mut self.ipv6, &fresh.ipv6, &mut self.changes, findings);
+        let (four, six) = (self.ignoring(Family::V4), self.ignoring(Family::V6));
+        adopt_routes(&mut self.ipv4, &fresh.ipv4, &four, &mut self.changes, findings);
+        adopt_routes(&mut self.ipv6, &fresh.ipv6, &six, &mut self.changes, findings);
+    }
+
+    /// Links that are up and do not use hops without carrier.
+    fn ignoring(&self, family: Family) -> Vec<u32> {
+        let ignores =
+            |link: &&Link| link.up() && self.netconf(family, link.ifindex).ignore_routes_with_linkdown;
+        self.links().filter(ignores).map(|link| link.ifindex).collect()
     }
 
     /// Takes the routes of a family out, to list them anew.
@@ -226,6 +237,7 @@ fn adopt_map<K: Ord, V: PartialEq>(
 fn adopt_routes<A: Ip>(
     ours: &mut Routes<A>,
     fresh: &Routes<A>,
+    ignoring: &[u32],
     changes: &mut super::Changes,
     findings: &mut Findings,
 ) {
@@ -245,19 +257,17 @@ fn adopt_routes<A: Ip>(
         findings.note(item(ours, number, prefix, ours.get(number, prefix)), None);
         ours.replace(number, prefix, &[], changes);
     }
-    // Our number for each of the fresh mirror's bodies, found when it first differs.
-    let mut known: Vec<Option<BodyId>> = vec![None; fresh.bodies.bound()];
+    let mut different = Vec::new();
+    let known = vec![None; fresh.bodies.bound()];
+    let mut same = Same { ours, fresh, ignoring, known };
     for (number, table) in fresh.tables() {
-        for (prefix, list) in table.iter() {
-            if same(ours, ours.get(number, prefix), fresh, list, &mut known) {
-                continue;
-            }
-            findings.note(
-                item(ours, number, prefix, ours.get(number, prefix)),
-                item(fresh, number, prefix, list),
-            );
-            copy(ours, fresh, number, prefix, list, changes);
-        }
+        let differs = table.iter().filter(|(prefix, list)| !same.lists(ours.get(number, *prefix), list));
+        different.extend(differs.map(|(prefix, list)| (number, prefix, list)));
+    }
+    for (number, prefix, list) in different {
+        findings
+            .note(item(ours, number, prefix, ours.get(number, prefix)), item(fresh, number, prefix, list));
+        copy(ours, fresh, number, prefix, list, changes);
     }
 }
 
@@ -287,24 +297,38 @@ fn fill<A: Ip>(ours: &mut Routes<A>, earlier: &Routes<A>, changes: &mut super::C
     }
 }
 
-/// Whether two lists say the same. `known` remembers which of the fresh numbers was last found equal to
-/// which of ours, so that a million equal routes are a million comparisons of numbers.
-fn same<A: Ip>(
-    ours: &Routes<A>,
-    our: &[BodyId],
-    fresh: &Routes<A>,
-    their: &[BodyId],
-    known: &mut [Option<BodyId>],
-) -> bool {
-    our.len() == their.len()
-        && our.iter().zip(their).all(|(&our, &their)| {
-            if known[their.index()] == Some(our) {
-                return true;
-            }
-            let equal = ours.bodies.of(our) == fresh.bodies.of(their);
-            if equal {
-                known[their.index()] = Some(our);
-            }
-            equal
-        })
+/// Compares lists of two mirrors.
+struct Same<'a, A: Ip> {
+    ours: &'a Routes<A>,
+    fresh: &'a Routes<A>,
+    /// Links whose hops without carrier are not used: there the kernel calls such a hop dead as well,
+    /// and what it would call it otherwise is hidden.
+    ignoring: &'a [u32],
+    /// Which of our numbers was last found equal to each fresh one, so that a million equal routes are
+    /// a million comparisons of numbers.
+    known: Vec<Option<BodyId>>,
+}
+
+impl<A: Ip> Same<'_, A> {
+    fn lists(&mut self, ours: &[BodyId], theirs: &[BodyId]) -> bool {
+        ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(&our, &their)| self.bodies(our, their))
+    }
+
+    fn bodies(&mut self, our: BodyId, their: BodyId) -> bool {
+        if self.known[their.index()] == Some(our) {
+            return true;
+        }
+        let (one, two) = (self.ours.bodies.of(our), self.fresh.bodies.of(their));
+        let flags =
+            |hop: &Hop| match self.ignoring.contains(&hop.ifindex) && hop.flags.has(HopFlags::LINKDOWN) {
+                true => hop.flags.0 & !HopFlags::DEAD,
+                false => hop.flags.0,
+            };
+        let hops = one.via.hops().iter().zip(two.via.hops());
+        let equal = one.same_route(two) && hops.into_iter().all(|(one, two)| flags(one) == flags(two));
+        if equal {
+            self.known[their.index()] = Some(our);
+        }
+        equal
+    }
 }

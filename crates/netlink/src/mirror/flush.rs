@@ -4,7 +4,7 @@
 //! |---|---|
 //! | link down, IPv4 | hops on it are dead; a route without a live hop goes (`fib_sync_down_dev`), unless it is to this machine itself |
 //! | link down, IPv6 | the same; single routes are announced unless `skip_notify_on_dev_down` |
-//! | link without carrier | hops on it are marked; next-hop objects on it go (`nexthop_flush_dev`) |
+//! | link without carrier | hops on it are marked, or marked alive when it is back; next-hop objects on it go (`nexthop_flush_dev`) |
 //! | link gone | IPv4 routes with any hop on it go |
 //! | last IPv4 address of a link gone | as if the link were down, local routes included |
 //! | IPv4 address gone | routes with it as preferred source go (announced since Linux 6.6) |
@@ -43,27 +43,26 @@ enum Flush {
 }
 
 impl Mirror {
-    pub(super) fn link_down(&mut self, ifindex: u32) {
+    /// A word on a link that was known. By what is, not by what changed: a dump may have shown the lost
+    /// carrier before the kernel acted on it. Doing it twice does no harm.
+    pub(super) fn link_told(&mut self, ifindex: u32, came_up: bool) {
+        let Some(link) = self.links.get(&ifindex) else { return };
+        let (up, carrier, running) = (link.up(), link.carrier(), link.running());
+        if !up || !carrier {
+            self.flush_objects_on(ifindex);
+        }
         let mark = Mark { ifindex, set: HopFlags::LIVENESS, clear: 0 };
-        self.flush_objects_on(ifindex);
-        flush(&mut self.ipv4, &mut self.changes, mark, Flush::Dead);
-        flush(&mut self.ipv6, &mut self.changes, mark, Flush::DeadAndLocal);
-        self.doubt = true;
-    }
-
-    pub(super) fn link_up(&mut self, ifindex: u32, carrier: bool) {
-        let clear = if carrier { HopFlags::LIVENESS } else { HopFlags::DEAD };
-        self.mark(Mark { ifindex, set: 0, clear });
-    }
-
-    pub(super) fn carrier_lost(&mut self, ifindex: u32) {
-        self.flush_objects_on(ifindex);
-        self.mark(Mark { ifindex, set: HopFlags::LINKDOWN, clear: 0 });
-        self.doubt = true;
-    }
-
-    pub(super) fn carrier_back(&mut self, ifindex: u32) {
-        self.mark(Mark { ifindex, set: 0, clear: HopFlags::LINKDOWN });
+        if !up {
+            flush(&mut self.ipv4, &mut self.changes, mark, Flush::Dead);
+            flush(&mut self.ipv6, &mut self.changes, mark, Flush::DeadAndLocal);
+            return;
+        }
+        let down = if carrier { 0 } else { HopFlags::LINKDOWN };
+        let clear = HopFlags::LINKDOWN & !down | if came_up { HopFlags::DEAD } else { 0 };
+        flush(&mut self.ipv4, &mut self.changes, Mark { set: down, clear, ..mark }, Flush::Nothing);
+        // IPv6 does not call its hops alive again before the link works (`addrconf_notify`).
+        let clear = if running { HopFlags::LIVENESS } else { 0 };
+        flush(&mut self.ipv6, &mut self.changes, Mark { set: down, clear, ..mark }, Flush::Nothing);
     }
 
     pub(super) fn link_gone(&mut self, ifindex: u32) {
@@ -175,11 +174,6 @@ impl Mirror {
         for id in ids {
             self.drop_next_hop(id);
         }
-    }
-
-    fn mark(&mut self, mark: Mark) {
-        flush(&mut self.ipv4, &mut self.changes, mark, Flush::Nothing);
-        flush(&mut self.ipv6, &mut self.changes, mark, Flush::Nothing);
     }
 }
 

@@ -13,10 +13,12 @@ use crate::mirror::{Mirror, Routes, Touched};
 use crate::route::RouteEvent;
 use crate::socket::{Socket, answer_end, flag};
 use crate::{netconf, next_hop};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often a part is taken before its passes together are taken for whole.
 const PASSES: u32 = 5;
+/// How long an audit waits for events that belong to what it saw.
+const REST: Duration = Duration::from_millis(20);
 const V4: u8 = libc::AF_INET as u8;
 const V6: u8 = libc::AF_INET6 as u8;
 
@@ -78,6 +80,8 @@ pub(super) struct Load {
     pub started: Instant,
     /// Events since the start, as they came.
     pub backlog: Vec<u8>,
+    /// When a finished audit has rested.
+    pub rest_until: Option<Instant>,
     /// IPv6 routes have changed since this was last cleared.
     pub disturbed: bool,
     fresh: Mirror,
@@ -109,6 +113,7 @@ impl Load {
             reason,
             started: now,
             backlog: Vec::new(),
+            rest_until: None,
             disturbed: false,
             fresh,
             part: 0,
@@ -152,6 +157,12 @@ impl Load {
             }
         }
         Ok(Step::Continue)
+    }
+
+    /// Whether a finished dump may be used. An audit rests first: the kernel tells of some changes just
+    /// after a dump can see them, and they would look like differences.
+    pub fn rested(&mut self, now: Instant) -> bool {
+        self.reason != Reason::Audit || now >= *self.rest_until.get_or_insert(now + REST)
     }
 
     fn take(&mut self, raw: &Raw<'_>, statistics: &mut Statistics) {

@@ -1,0 +1,138 @@
+//! Namespaces that clean up after themselves, and a watch in one.
+
+use bm_netlink::{Change, Findings, Mirror, Options, Watch};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A network namespace, deleted when dropped.
+pub struct Namespace {
+    pub name: String,
+}
+
+impl Namespace {
+    /// Makes one; none, and a word on what is skipped, without root.
+    pub fn new(tag: &str) -> Option<Self> {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: {tag} needs root to make network namespaces");
+            return None;
+        }
+        let name = format!("bm-netlink-{tag}-{}", std::process::id());
+        let made = Command::new("ip").args(["netns", "add", &name]).status().unwrap();
+        assert!(made.success(), "ip netns add {name} failed");
+        Some(Self { name })
+    }
+
+    /// Runs `ip` in it.
+    pub fn ip(&self, arguments: &str) {
+        assert!(self.try_ip(arguments), "ip {arguments} failed");
+    }
+
+    /// Runs `ip` in it; whether it succeeded.
+    pub fn try_ip(&self, arguments: &str) -> bool {
+        let mut command = Command::new("ip");
+        command.args(["-n", &self.name]).args(arguments.split_whitespace());
+        let output = command.output().unwrap();
+        if !output.status.success() {
+            eprintln!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        output.status.success()
+    }
+
+    /// What `ip` prints in it.
+    pub fn ip_output(&self, arguments: &str) -> String {
+        let output =
+            Command::new("ip").args(["-n", &self.name]).args(arguments.split_whitespace()).output().unwrap();
+        assert!(output.status.success(), "ip {arguments} failed");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command in it.
+    pub fn run(&self, command: &str) -> bool {
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", &self.name]).args(command.split_whitespace());
+        ip.output().unwrap().status.success()
+    }
+
+    /// Moves the calling thread into it. Each test has a thread of its own.
+    pub fn enter(&self) {
+        let file = std::fs::File::open(format!("/run/netns/{}", self.name)).unwrap();
+        // SAFETY: the descriptor is open for the call, which changes this thread's namespace and no memory.
+        let rc = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(rc, 0, "setns: {}", std::io::Error::last_os_error());
+    }
+
+    /// Two veth pairs `a`/`a2` and `b`/`b2`, all up; `a` has 192.0.2.1/24 and 2001:db8:a::1/64, `b` has
+    /// 198.51.100.1/24 and 2001:db8:b::1/64.
+    pub fn with_links(self) -> Self {
+        self.ip("link set lo up");
+        for (name, peer, four, six) in [
+            ("a", "a2", "192.0.2.1/24", "2001:db8:a::1/64"),
+            ("b", "b2", "198.51.100.1/24", "2001:db8:b::1/64"),
+        ] {
+            self.ip(&format!("link add name {name} type veth peer name {peer}"));
+            self.ip(&format!("link set dev {peer} up"));
+            self.ip(&format!("link set dev {name} up"));
+            self.ip(&format!("addr add {four} dev {name}"));
+            self.ip(&format!("addr add {six} dev {name} nodad"));
+        }
+        self
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// Options under which no comparison happens unasked.
+pub fn alone() -> Options {
+    let never = Duration::from_secs(86_400);
+    Options { audit_every: None, audit_delay: never, ..Options::default() }
+}
+
+/// A watch of the calling thread's namespace, its first change taken.
+pub fn watch(options: Options) -> Watch {
+    let mut watch = Watch::open(options).unwrap();
+    assert_eq!(watch.process(Instant::now()).unwrap(), [Change::Everything]);
+    watch
+}
+
+/// Applies events until none has come for a while; what changed.
+pub fn settle(watch: &mut Watch) -> Vec<Change> {
+    let mut all = Vec::new();
+    let mut quiet = Instant::now();
+    while quiet.elapsed() < Duration::from_millis(150) {
+        watch.wait(Duration::from_millis(20)).unwrap();
+        let changes = watch.process(Instant::now()).unwrap();
+        if !changes.is_empty() {
+            quiet = Instant::now();
+        }
+        all.extend(changes);
+    }
+    all
+}
+
+/// Applies events until `done`, for at most some seconds.
+pub fn until(watch: &mut Watch, what: &str, done: impl Fn(&Mirror) -> bool) {
+    let start = Instant::now();
+    while !done(watch.mirror()) {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        watch.wait(Duration::from_millis(20)).unwrap();
+        watch.process(Instant::now()).unwrap();
+    }
+}
+
+/// Settles, and has nothing differ from a fresh dump.
+pub fn agrees(watch: &mut Watch, after: &str) {
+    settle(watch);
+    let audit = watch.compare().unwrap();
+    assert_eq!(audit.findings.count, 0, "after {after}: {}", told(&audit.findings));
+}
+
+/// Findings, a line each.
+pub fn told(findings: &Findings) -> String {
+    findings.list.iter().take(20).map(|difference| format!("\n  {difference}")).collect()
+}
