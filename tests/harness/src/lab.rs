@@ -134,6 +134,8 @@ impl Lab {
             let off = if ends == Ends::Hosts { "0" } else { "1" };
             host.set(&[
                 ("net.ipv6.conf.default.disable_ipv6", off),
+                ("net.ipv4.conf.all.rp_filter", "0"),
+                ("net.ipv4.conf.default.rp_filter", "0"),
                 ("net.ipv6.conf.all.accept_dad", "0"),
                 ("net.ipv6.conf.default.accept_dad", "0"),
                 ("net.ipv6.conf.default.accept_ra", "0"),

@@ -16,11 +16,14 @@
 //! Nothing here uses brickmoon's crates but `bm-wire`'s checksum: the binary is driven from outside. All
 //! functions panic where a test could not go on, and say what to mend.
 
+pub mod audit;
+pub mod bgp;
 pub mod case;
 pub mod command;
 pub mod differential;
 pub mod exchange;
 pub mod flow;
+pub mod frr;
 pub mod lab;
 pub mod netns;
 pub mod normalise;

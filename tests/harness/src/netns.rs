@@ -107,7 +107,7 @@ fn remove(name: &str) {
 }
 
 /// Removes the namespaces of tests whose process is gone.
-fn sweep() {
+pub fn sweep() {
     let names = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
         if owner(&name).is_some_and(|owner| !Path::new("/proc").join(owner.to_string()).exists()) {

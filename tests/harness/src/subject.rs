@@ -3,7 +3,7 @@
 use crate::command::{Running, finish};
 use crate::lab::{Ends, Lab, SIDES};
 use crate::netns::Namespace;
-use crate::{report, sys};
+use crate::{audit, report, sys};
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -159,11 +159,12 @@ impl Router<'_> {
         }
     }
 
-    /// Checks that the tables are equal at the end, then stops the daemon and expects it to say done.
+    /// Checks the tables and the accounts at the end, then stops the daemon and expects it to say done.
     pub fn stop(self) {
         let Some(mut daemon) = self.daemon else { return };
         let verify = daemon.ask(self.namespace, "verify", &[]);
         assert!(verify.status.success(), "brickmoon verify at the end:\n{}", daemon.told(&verify));
+        daemon.audit(self.namespace);
         let stop = daemon.ask(self.namespace, "stop", &[]);
         assert!(stop.status.success(), "brickmoon stop:\n{}", daemon.told(&stop));
         assert!(
@@ -213,6 +214,29 @@ impl Daemon {
         process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = process.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
         finish(&format!("brickmoon {command}"), child, b"", PATIENCE * 3)
+    }
+
+    /// Every account is closed once nothing moves (check 112), and the daemon has done the work: a test in
+    /// which Linux did it proves nothing.
+    fn audit(&self, namespace: &Namespace) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ports = self.ask(namespace, "show", &["ports", "--json"]);
+            let apps = self.ask(namespace, "show", &["apps", "--json"]);
+            let (ports, apps) = (self.json(&ports), self.json(&apps));
+            let open = [audit::open(&ports), audit::open(&apps)].concat();
+            if open.is_empty() {
+                assert!(audit::worked(&ports), "brickmoon has sent nothing: {ports}\n{}", self.log());
+                return;
+            }
+            assert!(Instant::now() < deadline, "accounts that are not closed:\n{}", open.join("\n"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn json(&self, output: &Output) -> serde_json::Value {
+        let value = serde_json::from_slice(&output.stdout);
+        value.unwrap_or_else(|error| panic!("brickmoon show --json: {error}\n{}", self.told(output)))
     }
 
     fn log(&self) -> String {

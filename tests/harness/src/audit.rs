@@ -1,0 +1,63 @@
+//! The daemon's books, read from `show --json`: received and made here = all that became of it.
+
+use serde_json::Value;
+
+/// What comes into an account, and where its frames may go.
+const IN: [&str; 2] = ["received", "originated"];
+const OUT: [&str; 6] = ["sent", "host", "passed", "held", "consumed", "dropped"];
+
+/// The accounts below a value: every object that counts received and dropped frames.
+fn accounts<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(object) => {
+            if object.contains_key(IN[0]) && object.contains_key(OUT[5]) {
+                found.push(value);
+            }
+            object.values().for_each(|value| accounts(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| accounts(value, found)),
+        _ => {}
+    }
+}
+
+fn sum(account: &Value, names: &[&str]) -> u64 {
+    names.iter().filter_map(|name| account[*name].as_u64()).sum()
+}
+
+/// Accounts that do not add up, or whose drops have no name.
+pub fn open(value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    accounts(value, &mut found);
+    let named = |account: &Value| -> u64 {
+        let reasons = account["drops"].as_object();
+        reasons.map_or(0, |reasons| reasons.values().filter_map(Value::as_u64).sum())
+    };
+    let closed = |account: &&&Value| {
+        sum(account, &IN) == sum(account, &OUT) && named(account) == sum(account, &["dropped"])
+    };
+    found.iter().filter(|account| !closed(account)).map(|account| account.to_string()).collect()
+}
+
+/// Whether any frame was sent.
+pub fn worked(value: &Value) -> bool {
+    let mut found = Vec::new();
+    accounts(value, &mut found);
+    found.iter().any(|account| sum(account, &["sent"]) > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_does_not_add_up() {
+        let account = |sent: u64, named: u64| {
+            serde_json::json!({ "ports": [{ "account": {
+                "received": 9, "originated": 1, "sent": sent, "host": 2, "dropped": 1, "drops": { "ttl": named },
+            } }] })
+        };
+        assert!(open(&account(7, 1)).is_empty());
+        assert_eq!((open(&account(6, 1)).len(), open(&account(7, 0)).len()), (1, 1));
+        assert!(worked(&account(7, 1)) && !worked(&account(0, 1)) && !worked(&Value::Null));
+    }
+}

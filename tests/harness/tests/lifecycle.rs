@@ -1,0 +1,135 @@
+//! The daemon comes, goes and crashes while packets flow: Linux forwards whenever brickmoon does not.
+//!
+//! Neighbours are learnt, not given, so the flow also shows that the kernel's entries were kept usable.
+
+use bm_tests::flow::{Outcome, Stream};
+use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::report;
+use bm_tests::responder::Responder;
+use bm_tests::subject::{Router, Subject, each};
+use std::time::Duration;
+
+/// Packets a second of the flow.
+const RATE: u32 = 10_000;
+/// The goal on a quiet machine is 50 ms. What fails here is a router that does not hand over at all.
+const GAP_MAX: Duration = Duration::from_secs(1);
+
+fn stream() -> Stream {
+    Stream {
+        destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into(), "10.1.1.200".into()],
+        rate: RATE,
+    }
+}
+
+fn pause(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+#[track_caller]
+fn judge(router: &str, what: &str, outcome: &Outcome) {
+    report::say(&format!("lifecycle: {router}: {what}: {outcome}"));
+    assert!(outcome.longest_gap < GAP_MAX, "{router}: {what}: {outcome}");
+    let lost = Duration::from_secs(1) * outcome.longest_loss / RATE;
+    assert!(lost < GAP_MAX, "{router}: {what}: {outcome}");
+}
+
+/// A lab whose neighbours answer and are known.
+fn warm(lab: &Lab) -> [Responder; 2] {
+    let responders = [Side::Src, Side::Snk].map(|side| Responder::usual(lab, side));
+    stream().for_a_while(lab, Duration::from_millis(300));
+    responders
+}
+
+#[test]
+fn killed_in_mid_flow_and_started_again() {
+    each("kill", Ends::Unknown, |lab, router| {
+        let _responders = warm(lab);
+        let name = router.name();
+        let ((), outcome) = stream().during(lab, || pause(500));
+        judge(name, "nothing happens", &outcome);
+        assert_eq!(outcome.lost(), 0, "{name}: {outcome}");
+        let ((), outcome) = stream().during(lab, || {
+            pause(300);
+            router.kill();
+            pause(500);
+        });
+        judge(name, "kill -9", &outcome);
+        let ((), outcome) = stream().during(lab, || {
+            pause(300);
+            router.restart();
+            pause(500);
+        });
+        judge(name, "started again", &outcome);
+        let ((), outcome) = stream().during(lab, || {
+            for _ in 0..3 {
+                router.kill();
+                router.restart();
+            }
+        });
+        judge(name, "killed and started three times", &outcome);
+        router.settle();
+        let outcome = stream().for_a_while(lab, Duration::from_millis(300));
+        assert_eq!(outcome.lost(), 0, "{name}: {outcome}");
+    });
+}
+
+#[test]
+fn started_and_stopped_as_a_user_would() {
+    for subject in Subject::all("stop") {
+        let lab = Lab::new("stop", Ends::Unknown);
+        let _responders = warm(&lab);
+        let name = subject.to_string();
+        let (router, outcome): (Router, _) = stream().during(&lab, || {
+            pause(200);
+            let router = subject.start(&lab);
+            pause(300);
+            router
+        });
+        judge(&name, "started", &outcome);
+        let ((), outcome) = stream().during(&lab, || {
+            pause(200);
+            router.stop();
+            pause(300);
+        });
+        judge(&name, "stopped", &outcome);
+        let outcome = stream().for_a_while(&lab, Duration::from_millis(300));
+        assert_eq!(outcome.lost(), 0, "{name}: Linux forwards after the stop: {outcome}");
+        // Nothing stays behind on the links.
+        let links = lab.rtr.run("ip link show");
+        assert!(!links.contains("xdp"), "{name}: a program stays attached:\n{links}");
+    }
+}
+
+#[test]
+fn tables_change_while_the_daemon_is_down() {
+    each("down", Ends::Silent, |lab, router| {
+        router.kill();
+        lab.rtr.ip("route add 10.90.0.0/16 via 198.51.100.4
+route replace 10.1.0.0/16 via 198.51.100.8
+route del 10.1.1.200/32
+neigh replace 198.51.100.2 lladdr 02:00:00:00:01:99 dev r1 nud permanent");
+        router.restart();
+        router.settle();
+        for (to, mac) in [("10.90.1.1", 4), ("10.1.2.3", 8), ("10.1.1.200", 5), ("10.9.9.9", 0x99)] {
+            let packet = bm_tests::packet::Ip4::udp("192.0.2.2", to, 20).bytes();
+            let expected = Side::Snk.to_neighbour(mac, &bm_tests::packet::routed(&packet));
+            lab.drain();
+            lab.send(Side::Src, &Side::Src.to_router(&packet));
+            let found = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
+            assert!(found.is_some(), "{}: {to} does not leave by neighbour {mac:x}", router.name());
+        }
+    });
+}
+
+#[test]
+fn stream_counts_are_plausible() {
+    // The other tests lean on the stream's own arithmetic: with nothing in the way nothing is lost.
+    for subject in Subject::all("plausible").into_iter().take(1) {
+        let lab = Lab::new("plausible", Ends::Silent);
+        let router = subject.start(&lab);
+        let outcome = stream().for_a_while(&lab, Duration::from_millis(200));
+        assert_eq!((outcome.lost(), outcome.twice, outcome.out_of_order), (0, 0, 0), "{outcome}");
+        assert!(outcome.sent > RATE / 10, "{outcome}");
+        router.stop();
+    }
+}
