@@ -35,6 +35,8 @@ const DESTINATIONS: usize = 1 << 20;
 const SEED: Seed = Seed(7);
 /// The router, its ports alone, its lookups alone.
 const SUBJECTS: usize = 3;
+/// What one subject of one case is given whatever the bound: five turns of 100 ms, warmed up.
+const LEAST: Duration = Duration::from_millis(600);
 /// Breaths between two looks at the clock.
 const BREATHS: usize = 32;
 /// Breaths whose frames are compared byte by byte, before the turns and after them.
@@ -96,7 +98,9 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let depot = Bed::depot()?;
     let (full, one) = (Bed::new(table, depot.clone())?, Bed::new(Table::default(), depot)?);
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let turns = Turns::within(whole.saturating_sub(begin.elapsed()), cases.len() * SUBJECTS);
+    let measurements = cases.len() * SUBJECTS;
+    let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
+    let turns = Turns::within(left, measurements);
     let mut rows = Vec::new();
     for case in &cases {
         let bed = if case.table == "full" { &full } else { &one };
