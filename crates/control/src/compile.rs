@@ -1,0 +1,326 @@
+//! The mirror's state turned into forwarding tables, change by change.
+//!
+//! ```text
+//! mirror ─► Change ─┬─ links, addresses, settings ─► Interfaces ─► Tables, published whole
+//!                   ├─ neighbours, links, objects ─► Targets: one store in a next hop, no route touched
+//!                   ├─ bodies ─► where all routes that share one lead
+//!                   └─ routes ─► Table: one entry in a FIB, and those of neighbours within
+//! ```
+//!
+//! [`Compiler`] is pure: no socket, no clock, no thread. What it makes is a function of the mirror alone,
+//! whatever the order of the changes; a property test holds it to a slow evaluation of the mirror. What
+//! it cannot compile goes to Linux and is listed with its reason.
+//!
+//! Absent on purpose: packets, netlink, and any second copy of the routes: they are in the mirror, and,
+//! as prefix and next hop, in the FIB's builder.
+
+mod always;
+mod body;
+mod check;
+mod family;
+mod interfaces;
+mod settings;
+mod show;
+mod stages;
+mod table;
+mod targets;
+mod view;
+mod work;
+
+pub use body::{Side, Why};
+pub use check::Checked;
+pub use interfaces::Interfaces;
+pub use settings::Choices;
+pub use show::Counts;
+pub use targets::{Fixed, Target, Targets};
+pub use view::Adjacency;
+
+use always::Always;
+use bm_fib::memory::OutOfMemory;
+use bm_fib::next_hop::{NextHopError, NextHopWriter};
+use bm_fib::published::{Published, Readers};
+use bm_fib::{BuildFib, Dir24_8, Fib, Range6, TableFull};
+use bm_forward::tables::{Settings, Tables, Vrf};
+use bm_netlink::route::TABLE_MAIN;
+use bm_netlink::{Change, Family, Mirror};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use view::View;
+use work::Work;
+
+/// How many bodies without room are tried again each time that anything changes.
+const RETRIES: usize = 64;
+
+/// Room and choices for a [`Compiler`].
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Next hops that there can be.
+    pub next_hops: u32,
+    /// Buckets of all groups; a power of two.
+    pub group_buckets: u32,
+    /// What the configuration says beside the kernel.
+    pub choices: Choices,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            next_hops: NextHopWriter::HOPS,
+            group_buckets: 1 << NextHopWriter::BUCKETS_LOG2,
+            choices: Choices { hash_seed: 0, icmp_per_second: None },
+        }
+    }
+}
+
+/// Why there are no tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompileError {
+    /// No memory for next hops.
+    Memory(OutOfMemory),
+    /// Not even the fixed next hops fit.
+    NextHops(NextHopError),
+    /// No memory for an IPv4 table.
+    Ipv4(TableFull<u32>),
+    /// No memory for an IPv6 table.
+    Ipv6(TableFull<u128>),
+}
+
+impl fmt::Display for CompileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(why) => write!(f, "no next hops can be held: {why}"),
+            Self::NextHops(why) => write!(f, "no next hops can be held: {why}"),
+            Self::Ipv4(why) => write!(f, "no IPv4 table can be made: {why}"),
+            Self::Ipv6(why) => write!(f, "no IPv6 table can be made: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for CompileError {}
+
+/// What a call of [`Compiler::apply`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Whether new [`Tables`] were published.
+    pub published: bool,
+    /// FIB entries written.
+    pub entries: usize,
+}
+
+/// What of [`Tables`] is small: by that it is told whether new ones are needed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Small {
+    interfaces: Arc<Interfaces>,
+    local: (Vec<Ipv4Addr>, Vec<Ipv6Addr>),
+    settings: Settings,
+    /// Families, IPv4 first, whose rules only Linux can follow.
+    linux_only: [bool; 2],
+}
+
+/// Makes and publishes what workers read. There is one.
+pub struct Compiler<B4: BuildFib<Address = u32> = Dir24_8, B6: BuildFib<Address = u128> = Range6> {
+    readers: Readers,
+    choices: Choices,
+    /// The links of our ports.
+    ports: Vec<Option<u32>>,
+    /// Something that the mirror does not tell has changed.
+    reshape: bool,
+    small: Small,
+    targets: Targets,
+    ipv4: family::Tables<B4>,
+    ipv6: family::Tables<B6>,
+    published: Arc<Published<Tables>>,
+}
+
+impl<B4, B6> Compiler<B4, B6>
+where
+    B4: BuildFib<Address = u32>,
+    B6: BuildFib<Address = u128>,
+    B4::Fib: 'static,
+    B6::Fib: 'static,
+{
+    /// A compiler that has published tables without any interface or route.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(readers: &Readers, options: Options) -> Result<Self, CompileError> {
+        let writer = NextHopWriter::with_room(options.next_hops, options.group_buckets.ilog2(), readers);
+        let targets = Targets::new(writer.map_err(CompileError::Memory)?).map_err(CompileError::NextHops)?;
+        let small = Small::default();
+        let empty = tables(&small, Vec::new(), &targets);
+        Ok(Self {
+            readers: readers.clone(),
+            choices: options.choices,
+            ports: Vec::new(),
+            reshape: false,
+            small,
+            targets,
+            ipv4: family::Tables::default(),
+            ipv6: family::Tables::default(),
+            published: Arc::new(Published::new(empty, readers)),
+        })
+    }
+
+    /// What workers and the slow path load.
+    pub fn published(&self) -> &Arc<Published<Tables>> {
+        &self.published
+    }
+
+    /// The links that our ports stand for, by the ports' numbers; `None` for a port without one. Takes
+    /// effect with the next [`Self::apply`].
+    pub fn set_ports(&mut self, ports: Vec<Option<u32>>) {
+        self.reshape |= self.ports != ports;
+        self.ports = ports;
+    }
+
+    /// What the configuration says now. Takes effect with the next [`Self::apply`].
+    pub fn set_choices(&mut self, choices: Choices) {
+        self.reshape |= self.choices != choices;
+        self.choices = choices;
+    }
+
+    /// What the configuration says.
+    pub fn choices(&self) -> &Choices {
+        &self.choices
+    }
+
+    /// Our interfaces.
+    pub fn interfaces(&self) -> &Arc<Interfaces> {
+        &self.small.interfaces
+    }
+
+    /// Next hops and groups.
+    pub fn targets(&mut self) -> &mut Targets {
+        &mut self.targets
+    }
+
+    /// Brings everything up to date with `mirror`, of which `changes` are new.
+    ///
+    /// # Errors
+    /// If there is no memory for a table. What was published before stays; the next call has to be given
+    /// [`Change::Everything`].
+    pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
+        let mut work = Work::of(changes);
+        let (mut old4, mut old6) = match work.everything {
+            true => (std::mem::take(&mut self.ipv4), std::mem::take(&mut self.ipv6)),
+            false => Default::default(),
+        };
+        let vrfs = self.vrfs(mirror);
+        let reshaped = self.reshape(mirror, &vrfs, &mut work);
+        let interfaces = Arc::clone(&self.small.interfaces);
+        let view = View { mirror, interfaces: &interfaces };
+        self.refresh_targets(view, &work, reshaped.moved);
+        self.ipv4.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv4);
+        self.ipv6.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv6);
+
+        let remade4 = self.ipv4.remake(view, &mut self.targets, &vrfs, &self.readers);
+        let mut remade4 = remade4.map_err(CompileError::Ipv4)?;
+        let remade6 = self.ipv6.remake(view, &mut self.targets, &vrfs, &self.readers);
+        let mut remade6 = remade6.map_err(CompileError::Ipv6)?;
+        let remade = remade4.changed || remade6.changed;
+        let published = reshaped.small || remade;
+        if published {
+            // Before any route or next hop can name an interface that workers do not know yet.
+            self.published.publish(self.tables(&vrfs));
+        }
+        let all = reshaped.moved || remade;
+        let near4 = self.ipv4.note_neighbours(view, &work, all);
+        let near6 = self.ipv6.note_neighbours(view, &work, all);
+        let entries = self.ipv4.refresh(view, &mut self.targets, &work.ipv4, &near4)
+            + self.ipv6.refresh(view, &mut self.targets, &work.ipv6, &near6);
+
+        // No table that is published names these any more.
+        old4.release(&mut self.targets);
+        old6.release(&mut self.targets);
+        remade4.old.iter_mut().for_each(|table| table.release(&mut self.targets));
+        remade6.old.iter_mut().for_each(|table| table.release(&mut self.targets));
+        self.targets.sweep();
+        self.published.reclaim();
+        Ok(Report { published, entries })
+    }
+
+    /// The VRFs that our interfaces are in; `None` is main, which comes first.
+    fn vrfs(&self, mirror: &Mirror) -> BTreeSet<Option<u32>> {
+        let tables = interfaces::tables_of(mirror, &self.ports).into_iter();
+        let vrfs = tables.filter(|table| *table != TABLE_MAIN).map(Some);
+        vrfs.chain([None]).collect()
+    }
+
+    /// Brings interfaces, addresses and settings up to date. Links that became or ceased to be ours are
+    /// added to `work`.
+    fn reshape(&mut self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>, work: &mut Work) -> Reshaped {
+        if !(work.everything || work.shape || std::mem::take(&mut self.reshape)) {
+            return Reshaped::default();
+        }
+        let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
+        let interfaces = self.small.interfaces.now(mirror, &self.ports, vrf_of);
+        let now = Small {
+            local: settings::local(mirror),
+            settings: settings::settings(mirror, &self.choices),
+            linux_only: Family::BOTH.map(|family| stages::unsupported(mirror, family).next().is_some()),
+            interfaces: Arc::new(interfaces),
+        };
+        let (before, after) = (&self.small.interfaces, &now.interfaces);
+        let mut moved = false;
+        for ifindex in before.ifindices().chain(after.ifindices()) {
+            if before.index_of(ifindex) != after.index_of(ifindex) {
+                work.links.insert(ifindex);
+            }
+            let vrf = |interfaces: &Interfaces| interfaces.of(ifindex).map(|interface| interface.vrf);
+            moved |= vrf(before) != vrf(after) || before.index_of(ifindex) != after.index_of(ifindex);
+        }
+        let small = now != self.small;
+        self.small = now;
+        Reshaped { small, moved }
+    }
+
+    fn refresh_targets(&mut self, view: View<'_>, work: &Work, moved: bool) {
+        if work.everything || work.settings || moved {
+            self.targets.refresh_all(view);
+            return;
+        }
+        work.links.iter().for_each(|ifindex| self.targets.refresh_link(view, *ifindex));
+        work.objects.iter().for_each(|id| self.targets.refresh_object(view, *id));
+        for (ifindex, address) in &work.neighbours {
+            self.targets.refresh_neighbour(view, *ifindex, *address);
+        }
+        self.targets.retry(view);
+    }
+
+    fn tables(&self, vrfs: &BTreeSet<Option<u32>>) -> Tables {
+        let host = self.targets.hop(Fixed::Host.target());
+        let [linux4, linux6] = self.small.linux_only;
+        let of_vrf = |vrf: &Option<u32>| {
+            let ipv4: Arc<dyn Fib<Address = u32>> = match self.ipv4.vrfs.get(vrf) {
+                Some(table) if !linux4 => table.fib().reader(),
+                _ => Arc::new(Always::new(host)),
+            };
+            let ipv6: Arc<dyn Fib<Address = u128>> = match self.ipv6.vrfs.get(vrf) {
+                Some(table) if !linux6 => table.fib().reader(),
+                _ => Arc::new(Always::new(host)),
+            };
+            Vrf { ipv4, ipv6 }
+        };
+        tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets)
+    }
+}
+
+/// What [`Compiler::reshape`] found.
+#[derive(Clone, Copy, Default)]
+struct Reshaped {
+    /// Something that is published is different.
+    small: bool,
+    /// Interfaces have come, gone, or changed their VRF.
+    moved: bool,
+}
+
+fn tables(small: &Small, vrfs: Vec<Vrf>, targets: &Targets) -> Tables {
+    let Small { interfaces, local, settings, .. } = small.clone();
+    let (list, ports) = (interfaces.list.clone(), interfaces.ports.clone());
+    Tables::new(vrfs, list, ports, Arc::clone(targets.table()), local, settings)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,29 @@
+//! A table that has one answer: for a family whose rules only Linux can follow.
+
+use bm_fib::{Fib, NextHop};
+use bm_wire::prefix::Address;
+use std::marker::PhantomData;
+
+/// Every address has the same next hop.
+pub(super) struct Always<A> {
+    hop: NextHop,
+    addresses: PhantomData<A>,
+}
+
+impl<A> Always<A> {
+    pub fn new(hop: NextHop) -> Self {
+        Self { hop, addresses: PhantomData }
+    }
+}
+
+impl<A: Address> Fib for Always<A> {
+    type Address = A;
+
+    fn lookup(&self, _address: A) -> NextHop {
+        self.hop
+    }
+
+    fn lookup_burst(&self, addresses: &[A], hops: &mut [NextHop]) {
+        hops[..addresses.len()].fill(self.hop);
+    }
+}

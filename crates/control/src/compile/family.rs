@@ -1,0 +1,178 @@
+//! What is done for IPv4 and IPv6 alike, for all VRFs of a family.
+
+use super::RETRIES;
+use super::body::Side;
+use super::stages::Stages;
+use super::table::{Context, Shared, Table};
+use super::targets::Targets;
+use super::view::View;
+use super::work::{FamilyWork, Work};
+use bm_fib::published::Readers;
+use bm_fib::{BuildFib, TableFull};
+use bm_netlink::Family;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The routing tables of a family.
+pub(super) struct Tables<B: BuildFib> {
+    pub shared: Shared<B::Address>,
+    /// By the kernel's table; `None` is main, and first.
+    pub vrfs: BTreeMap<Option<u32>, Table<B>>,
+}
+
+impl<B: BuildFib> Default for Tables<B> {
+    fn default() -> Self {
+        Self { shared: Shared::default(), vrfs: BTreeMap::new() }
+    }
+}
+
+impl<B: BuildFib> Tables<B>
+where
+    B::Address: Side,
+{
+    const FAMILY: Family = <B::Address as bm_netlink::Ip>::FAMILY;
+
+    /// How much there is, all VRFs together.
+    pub fn size(&self) -> Size {
+        let tables = self.vrfs.values();
+        tables.fold(Size::default(), |size, table| Size {
+            routes: size.routes + table.fib().rib().len(),
+            refused: size.refused + table.refused().count(),
+            bytes: size.bytes + table.fib().memory_bytes(),
+        })
+    }
+
+    /// Works out anew where bodies lead, and adds to `work` the routes that have to follow.
+    pub fn reassess(
+        &mut self,
+        view: View<'_>,
+        targets: &mut Targets,
+        moved: bool,
+        work: &mut FamilyWork<B::Address>,
+    ) {
+        let routes = B::Address::routes(view.mirror);
+        let mut flipped = BTreeSet::new();
+        let bodies = &mut self.shared.bodies;
+        let told = std::mem::take(&mut work.bodies);
+        bodies.reassess::<B::Address>(told, view, targets, &mut flipped);
+        if moved {
+            let all = routes.bodies().map(|(id, _)| id);
+            bodies.reassess::<B::Address>(all, view, targets, &mut flipped);
+        } else {
+            bodies.reassess::<B::Address>(bodies.troubled(RETRIES), view, targets, &mut flipped);
+        }
+        work.add_routes_of(&flipped, routes);
+    }
+
+    /// Makes the tables that are missing or have other stages now, and takes out those of no VRF.
+    pub fn remake(
+        &mut self,
+        view: View<'_>,
+        targets: &mut Targets,
+        wanted: &BTreeSet<Option<u32>>,
+        readers: &Readers,
+    ) -> Result<Remade<B>, TableFull<B::Address>> {
+        let mut old = Vec::new();
+        let mut made = false;
+        let gone: Vec<_> = self.vrfs.keys().filter(|vrf| !wanted.contains(vrf)).copied().collect();
+        old.extend(gone.iter().filter_map(|vrf| self.vrfs.remove(vrf)));
+        for vrf in wanted {
+            let stages = Stages::of(view.mirror, Self::FAMILY, *vrf);
+            if self.vrfs.get(vrf).is_some_and(|table| *table.stages() == stages) {
+                continue;
+            }
+            let mut context = Context { view, targets, shared: &mut self.shared };
+            let table = Table::load(stages, &mut context, readers)?;
+            old.extend(self.vrfs.insert(*vrf, table));
+            made = true;
+        }
+        Ok(Remade { changed: made || !old.is_empty(), old })
+    }
+
+    /// Gives back everything that is held: these tables are no longer read.
+    pub fn release(&mut self, targets: &mut Targets) {
+        self.shared.bodies.clear(targets);
+        self.vrfs.values_mut().for_each(|table| table.release(targets));
+    }
+
+    /// Takes in what `work` says of neighbours, or, where interfaces have come or gone, all of them.
+    /// Returns the addresses whose entries have to be looked at.
+    pub fn note_neighbours(&mut self, view: View<'_>, work: &Work, all: bool) -> Vec<B::Address> {
+        let known = &mut self.shared.neighbours;
+        let usable = |ifindex: u32, address| {
+            view.interfaces.index_of(ifindex).is_some() && view.mac(ifindex, address).is_some()
+        };
+        let mut addresses: Vec<B::Address> = Vec::new();
+        if all {
+            addresses.extend(known.iter().map(|(address, _)| *address));
+            addresses.extend(self.vrfs.values().flat_map(Table::host_entries));
+            known.clear();
+            for neighbour in view.mirror.neighbours() {
+                if let Some(number) = B::Address::number(neighbour.address)
+                    && usable(neighbour.ifindex, neighbour.address)
+                {
+                    known.insert((number, neighbour.ifindex));
+                    addresses.push(number);
+                }
+            }
+            return addresses;
+        }
+        for (ifindex, address) in &work.neighbours {
+            let Some(number) = B::Address::number(*address) else { continue };
+            let changed = match usable(*ifindex, *address) {
+                true => known.insert((number, *ifindex)),
+                false => known.remove(&(number, *ifindex)),
+            };
+            if changed {
+                addresses.push(number);
+            }
+        }
+        addresses
+    }
+
+    /// Carries out what `work` says of routes, and looks at the entries of `addresses`. Returns how many
+    /// entries were written.
+    pub fn refresh(
+        &mut self,
+        view: View<'_>,
+        targets: &mut Targets,
+        work: &FamilyWork<B::Address>,
+        addresses: &[B::Address],
+    ) -> usize {
+        let mut context = Context { view, targets, shared: &mut self.shared };
+        for (number, prefixes) in &work.routes {
+            prefixes.iter().for_each(|prefix| context.note(*number, *prefix));
+        }
+        let mut entries = 0;
+        for table in self.vrfs.values_mut() {
+            let mut prefixes = Vec::new();
+            for (number, changed) in &work.routes {
+                if table.stages().position(*number).is_some() {
+                    let mut changed = changed.clone();
+                    table.widen(*number, &mut changed, &context);
+                    prefixes.append(&mut changed);
+                }
+            }
+            if !prefixes.is_empty() || !addresses.is_empty() || table.refused().next().is_some() {
+                entries += table.refresh(prefixes, addresses.to_vec(), &mut context);
+            }
+            table.reclaim();
+        }
+        entries
+    }
+}
+
+/// How much [`Tables`] hold.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Size {
+    pub routes: usize,
+    pub refused: usize,
+    pub bytes: usize,
+}
+
+/// What [`Tables::remake`] did.
+pub(super) struct Remade<B: BuildFib> {
+    /// Whether there are other tables now.
+    pub changed: bool,
+    /// Those that were taken out: workers read them until new ones are published.
+    pub old: Vec<Table<B>>,
+}

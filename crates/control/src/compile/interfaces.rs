@@ -1,0 +1,178 @@
+//! Which links of Linux are interfaces of ours: those of our ports, and VLANs on them.
+//!
+//! An interface keeps its index while its link lives. The place of one that is gone stays behind, down
+//! and without a port, until another takes it: workers may still hold a next hop that names it.
+
+use bm_fib::next_hop::INTERFACE_MAX;
+use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Vlan};
+use bm_netlink::{Family, Kind, Link, Mirror};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Hardware type of Ethernet (`ARPHRD_ETHER`).
+const ETHERNET: u16 = 1;
+/// `IFF_NOARP`.
+const NO_ARP: u32 = 0x80;
+
+/// The interfaces of all ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interfaces {
+    /// By our own index; those that are gone are there still, without a port.
+    pub list: Vec<Interface>,
+    /// By port.
+    pub ports: Vec<PortInterfaces>,
+    by_ifindex: BTreeMap<u32, u16>,
+}
+
+impl Interfaces {
+    /// The interfaces as the mirror has them now, with the indices that they had in `self`.
+    ///
+    /// `ports` are the links of our ports, `vrf_of` turns a table of the kernel into one of ours.
+    pub(super) fn now(&self, mirror: &Mirror, ports: &[Option<u32>], vrf_of: impl Fn(u32) -> u16) -> Self {
+        let mut next = Self { list: self.list.clone(), ports: Vec::new(), by_ifindex: BTreeMap::new() };
+        // A place that is free now was given up in an earlier round, so no next hop names it any more.
+        let mut free: Vec<u16> = (0..self.list.len() as u16)
+            .filter(|index| !self.by_ifindex.values().any(|at| at == index))
+            .collect();
+        next.list.iter_mut().for_each(retire);
+        for (port, ifindex) in ports.iter().enumerate() {
+            let mut of_port = PortInterfaces::default();
+            for link in links_of(mirror, *ifindex) {
+                let at = match self.by_ifindex.get(&link.ifindex).copied().or_else(|| free.pop()) {
+                    Some(at) => at,
+                    None if next.list.len() > usize::from(INTERFACE_MAX) => continue,
+                    None => next.list.len() as u16,
+                };
+                let interface = interface(mirror, link, port as u16, vrf_of(mirror.table_of(link.ifindex)));
+                match interface.vlan {
+                    Some(vlan) => of_port.tagged.push((vlan, at)),
+                    None => of_port.untagged = Some(at),
+                }
+                match next.list.get_mut(usize::from(at)) {
+                    Some(place) => *place = interface,
+                    None => next.list.push(interface),
+                }
+                next.by_ifindex.insert(link.ifindex, at);
+            }
+            next.ports.push(of_port);
+        }
+        next
+    }
+
+    /// Our index of a link, if it is an interface of ours.
+    pub fn index_of(&self, ifindex: u32) -> Option<u16> {
+        self.by_ifindex.get(&ifindex).copied()
+    }
+
+    /// The interface of a link, if it is one of ours.
+    pub fn of(&self, ifindex: u32) -> Option<&Interface> {
+        self.list.get(usize::from(self.index_of(ifindex)?))
+    }
+
+    /// Links that are interfaces of ours, by number.
+    pub fn ifindices(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_ifindex.keys().copied()
+    }
+
+    /// The living interfaces of a port, that of untagged frames first.
+    pub fn of_port(&self, port: u16) -> impl Iterator<Item = (u16, &Interface)> {
+        let of_port = self.ports.get(usize::from(port));
+        let untagged = of_port.and_then(|of_port| of_port.untagged);
+        let tagged = of_port.map_or(&[][..], |of_port| of_port.tagged.as_slice());
+        let all = untagged.into_iter().chain(tagged.iter().map(|(_, index)| *index));
+        all.filter_map(|index| Some((index, self.list.get(usize::from(index))?)))
+    }
+}
+
+/// Whether a link forwards IP itself, and is not a part of a bridge or a bond, which would do it.
+fn routes(mirror: &Mirror, link: &Link) -> bool {
+    let master = link.master.and_then(|master| mirror.link(master));
+    link.hardware == ETHERNET
+        && link.mac.is_some()
+        && (link.master.is_none() || master.is_some_and(|master| matches!(master.kind, Kind::Vrf { .. })))
+}
+
+/// The tables of the VRFs that a port's links are in; [`bm_netlink::route::TABLE_MAIN`] among them.
+pub(super) fn tables_of(mirror: &Mirror, ports: &[Option<u32>]) -> Vec<u32> {
+    let links = ports.iter().flat_map(|port| links_of(mirror, *port));
+    links.map(|link| mirror.table_of(link.ifindex)).collect()
+}
+
+/// The links whose frames a port carries.
+fn links_of(mirror: &Mirror, port: Option<u32>) -> impl Iterator<Item = &Link> {
+    let own = port.and_then(|port| mirror.link(port));
+    let on_port = move |link: &&Link| {
+        matches!(link.kind, Kind::Vlan { .. })
+            && link.lower.is_some()
+            && link.lower == port
+            && link.lower_namespace.is_none()
+    };
+    own.into_iter().chain(mirror.links().filter(on_port)).filter(|link| routes(mirror, link))
+}
+
+fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
+    let vlan = match link.kind {
+        Kind::Vlan { id, protocol } => Some(Vlan { protocol, id }),
+        _ => None,
+    };
+    let reverse_path = match mirror.rp_filter(link.ifindex) {
+        0 => ReversePath::Off,
+        1 => ReversePath::Strict,
+        _ => ReversePath::Loose,
+    };
+    Interface {
+        name: link.name.as_ref().into(),
+        ifindex: link.ifindex,
+        port,
+        vlan,
+        mac: link.mac.unwrap_or_default(),
+        mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
+        up: link.running(),
+        vrf,
+        forward_ipv4: mirror.forwards(Family::V4, link.ifindex),
+        forward_ipv6: mirror.forwards(Family::V6, link.ifindex),
+        reverse_path,
+        // Netlink does not tell `accept_local`; hardly anybody sets it, and Linux leaves it off.
+        accept_local: false,
+        hop_limit: u8::try_from(mirror.sysctls().ipv6_hop_limit).unwrap_or(u8::MAX),
+        ipv4: ipv4_of(mirror, link.ifindex),
+        ipv6: ipv6_of(mirror, link.ifindex),
+    }
+}
+
+fn ipv4_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv4Addr, u8)> {
+    let secondary = |flags: u32| flags & bm_netlink::Address::SECONDARY != 0;
+    let mut list: Vec<(bool, Ipv4Addr, u8)> = Vec::new();
+    for address in mirror.addresses(ifindex) {
+        if let IpAddr::V4(local) = address.local {
+            list.push((secondary(address.flags), local, address.length));
+        }
+    }
+    // Stable: among the primary ones, and among the others, the mirror's order stays.
+    list.sort_by_key(|(secondary, ..)| *secondary);
+    list.into_iter().map(|(_, local, length)| (local, length)).collect()
+}
+
+fn ipv6_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv6Addr, u8)> {
+    let usable = mirror.addresses(ifindex).iter().filter(|address| address.usable());
+    let six = |address: &bm_netlink::Address| match address.local {
+        IpAddr::V6(local) => Some((local, address.length)),
+        IpAddr::V4(_) => None,
+    };
+    usable.filter_map(six).collect()
+}
+
+/// Leaves nothing of an interface but its place.
+fn retire(interface: &mut Interface) {
+    interface.up = false;
+    interface.ifindex = 0;
+    interface.ipv4.clear();
+    interface.ipv6.clear();
+    interface.forward_ipv4 = false;
+    interface.forward_ipv6 = false;
+}
+
+/// Whether a link has no neighbours to ask for, so that the kernel tells of none.
+pub(super) fn without_neighbours(link: &Link) -> bool {
+    link.flags & NO_ARP != 0
+}

@@ -1,0 +1,48 @@
+//! What is the same for all interfaces: the kernel's settings, and the machine's own addresses.
+
+use bm_forward::tables::Settings;
+use bm_netlink::Mirror;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What the configuration says beside the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// Seed of the flow hash.
+    pub hash_seed: u32,
+    /// ICMP errors a second in all; `None` for what the kernel's settings say.
+    pub icmp_per_second: Option<u32>,
+}
+
+/// The kernel's settings, and ours in their place where the configuration has any.
+pub(super) fn settings(mirror: &Mirror, choices: &Choices) -> Settings {
+    let sysctls = mirror.sysctls();
+    let byte = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
+    Settings {
+        hash_policy_ipv4: byte(sysctls.ipv4_multipath_hash_policy),
+        hash_policy_ipv6: byte(sysctls.ipv6_multipath_hash_policy),
+        hash_seed: choices.hash_seed,
+        default_ttl: byte(sysctls.ip_default_ttl),
+        icmp_ratelimit_ms: sysctls.icmp_ratelimit,
+        icmp_ratemask: sysctls.icmp_ratemask,
+        icmp_source_inbound: sysctls.icmp_errors_use_inbound_ifaddr != 0,
+        icmp6_ratelimit_ms: sysctls.icmpv6_ratelimit,
+        icmp_messages_per_second: choices.icmp_per_second.unwrap_or(sysctls.icmp_msgs_per_sec),
+        icmp_messages_burst: sysctls.icmp_msgs_burst,
+    }
+}
+
+/// All addresses of this machine, each once.
+pub(super) fn local(mirror: &Mirror) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
+    let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
+    for address in mirror.all_addresses() {
+        match address.local {
+            IpAddr::V4(local) => ipv4.push(local),
+            IpAddr::V6(local) => ipv6.push(local),
+        }
+    }
+    ipv4.sort_unstable();
+    ipv4.dedup();
+    ipv6.sort_unstable();
+    ipv6.dedup();
+    (ipv4, ipv6)
+}

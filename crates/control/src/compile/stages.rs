@@ -1,0 +1,157 @@
+//! Which of the kernel's tables a packet's destination is looked for in, one after the other.
+//!
+//! ```text
+//! ip rule:   0 lookup local    1000 lookup [l3mdev-table]    32766 lookup main    32767 lookup default
+//! main:      local ───────────────────────────────────────►  main ─────────────►  default ─► no route
+//! VRF n:     local ──────────►  its table ─► Linux decides (leaks are its business)
+//! ```
+//!
+//! Rules that look at anything but the VRF cannot be honoured by a lookup of the destination: a family
+//! that has one is left to Linux altogether. A fresh kernel keeps local and main in one trie, so that a
+//! longer route of main beats a shorter one of local; that is seen only where the shorter one gives the
+//! packet to Linux, which then decides by itself.
+
+use bm_netlink::route::{TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
+use bm_netlink::{Family, Mirror, Rule};
+
+/// `FR_ACT_TO_TBL`: the action of a rule that looks in a table.
+const TO_TABLE: u8 = 1;
+
+/// The tables that are asked, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stages {
+    /// The kernel's numbers of them.
+    pub tables: Vec<u32>,
+    /// What none of them knows goes to Linux; else there is no route to it.
+    pub else_linux: bool,
+}
+
+impl Stages {
+    /// For the main table, or for the VRF that has `vrf` as its table.
+    pub fn of(mirror: &Mirror, family: Family, vrf: Option<u32>) -> Self {
+        let mut rules: Vec<&Rule> = mirror.rules().iter().filter(|rule| rule.family == family).collect();
+        if rules.is_empty() {
+            return Self::without_rules(family, vrf);
+        }
+        rules.sort_by_key(|rule| rule.priority);
+        let mut stages = Self::default();
+        for rule in rules.into_iter().filter(|rule| serves_all(rule)) {
+            match (rule.l3mdev, vrf) {
+                (true, None) => {}
+                (true, Some(table)) => return stages.ended_by(table),
+                (false, _) if !stages.tables.contains(&rule.table) => stages.tables.push(rule.table),
+                (false, _) => {}
+            }
+        }
+        match vrf {
+            // No rule leads to its table: a copy of main for each VRF is not worth having.
+            Some(_) => Self { tables: Vec::new(), else_linux: true },
+            None => stages,
+        }
+    }
+
+    /// As a kernel without policy routing does it, and one whose rules we do not know yet.
+    fn without_rules(family: Family, vrf: Option<u32>) -> Self {
+        let local = Self { tables: vec![TABLE_LOCAL], else_linux: false };
+        let main = match family {
+            Family::V4 => vec![TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT],
+            Family::V6 => vec![TABLE_LOCAL, TABLE_MAIN],
+        };
+        match vrf {
+            Some(table) => local.ended_by(table),
+            None => Self { tables: main, else_linux: false },
+        }
+    }
+
+    fn ended_by(mut self, table: u32) -> Self {
+        self.tables.push(table);
+        self.else_linux = true;
+        self
+    }
+
+    /// The place of a table in the order.
+    pub fn position(&self, table: u32) -> Option<usize> {
+        self.tables.iter().position(|stage| *stage == table)
+    }
+}
+
+/// Whether a rule looks in a table, whatever the packet.
+fn serves_all(rule: &Rule) -> bool {
+    rule.action == TO_TABLE
+        && !rule.invert
+        && rule.tos == 0
+        && rule.source.is_none()
+        && rule.destination.is_none()
+        && rule.input.is_none()
+        && rule.output.is_none()
+        && rule.mark.is_none()
+        && rule.suppress_length.is_none()
+        && rule.others.is_empty()
+}
+
+/// The rules of a family for which its packets are left to Linux.
+pub(super) fn unsupported(mirror: &Mirror, family: Family) -> impl Iterator<Item = &Rule> {
+    mirror.rules().iter().filter(move |rule| rule.family == family && !serves_all(rule))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_netlink::Message;
+
+    fn rule(priority: u32, table: u32) -> Rule {
+        Rule {
+            family: Family::V4,
+            priority,
+            action: TO_TABLE,
+            table,
+            l3mdev: false,
+            invert: false,
+            tos: 0,
+            source: None,
+            destination: None,
+            input: None,
+            output: None,
+            mark: None,
+            suppress_length: None,
+            others: Box::default(),
+        }
+    }
+
+    fn mirror(rules: &[Rule]) -> Mirror {
+        let mut mirror = Mirror::default();
+        rules.iter().for_each(|rule| mirror.apply(Message::Rule(rule.clone())));
+        mirror
+    }
+
+    #[test]
+    fn follows_the_usual_rules() {
+        let usual = [rule(0, 255), rule(32_766, 254), rule(32_767, 253)];
+        let mirror = mirror(&usual);
+        let main = Stages { tables: vec![255, 254, 253], else_linux: false };
+        assert_eq!(Stages::of(&mirror, Family::V4, None), main);
+        assert_eq!(Stages::of(&Mirror::default(), Family::V4, None), main);
+        assert_eq!(Stages::of(&mirror, Family::V6, None).tables, [255, 254]);
+        assert_eq!(unsupported(&mirror, Family::V4).count(), 0);
+    }
+
+    #[test]
+    fn a_vrf_is_asked_where_its_rule_stands() {
+        let vrf = Rule { l3mdev: true, ..rule(1000, 0) };
+        let mirror = mirror(&[rule(32_765, 255), vrf, rule(32_766, 254)]);
+        let of_ten = Stages { tables: vec![10], else_linux: true };
+        assert_eq!(Stages::of(&mirror, Family::V4, Some(10)), of_ten);
+        assert_eq!(Stages::of(&mirror, Family::V4, None).tables, [255, 254]);
+        let without = self::mirror(&[rule(0, 255), rule(32_766, 254)]);
+        let linux = Stages { tables: vec![], else_linux: true };
+        assert_eq!(Stages::of(&without, Family::V4, Some(10)), linux);
+    }
+
+    #[test]
+    fn tells_rules_that_look_at_more() {
+        let from = Rule { source: Some(("192.0.2.0".parse().unwrap(), 24)), ..rule(100, 7) };
+        let mirror = mirror(&[rule(0, 255), from.clone(), rule(200, 8), rule(32_766, 254)]);
+        assert_eq!(unsupported(&mirror, Family::V4).collect::<Vec<_>>(), [&from]);
+        assert_eq!(Stages::of(&mirror, Family::V4, None).tables, [255, 8, 254]);
+    }
+}

@@ -1,0 +1,378 @@
+//! Next hops, each once: what routes lead to, with its users counted and its word kept up to date.
+//!
+//! ```text
+//! route body, host entry ──► Target ──► next hop   adjacency   one word: MAC, host, resolve, unreachable
+//!                                                  group       members, dead ones left out
+//!                                                  object      whatever the kernel's object is just now
+//! ```
+//!
+//! A change of a neighbour, a link or an object is carried out here and touches no route. An object that
+//! becomes another hop turns its next hop into a group of one, since a next hop's gateway never changes.
+//! What nobody uses is removed by [`Targets::sweep`], after the routes that named it are gone.
+
+mod refresh;
+
+use super::view::{Adjacency, View};
+use bm_fib::NextHop;
+use bm_fib::next_hop::{Action, Gateway, NextHopError, NextHopWriter};
+use bm_netlink::{Family, Hop, Via};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+/// Something that routes lead to, by a number of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Target(u32);
+
+/// What makes two targets the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Shape {
+    /// The same for good.
+    Fixed(Fixed),
+    /// A neighbour or a link.
+    Adjacency(Adjacency),
+    /// Several hops by weight, as a route lists them.
+    Group { family: Family, members: Box<[(Adjacency, u16)]> },
+    /// A next-hop object of the kernel, for routes of one family and MTU.
+    Object { family: Family, id: u32, mtu: u16 },
+}
+
+impl Shape {
+    /// Number of the kernel's next-hop object that it is, if it is one.
+    pub fn object(&self) -> Option<u32> {
+        match self {
+            Self::Object { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+}
+
+/// Targets that never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fixed {
+    /// Linux.
+    Host,
+    /// Nowhere, in silence.
+    Blackhole,
+    /// Nowhere; host unreachable.
+    Unreachable,
+    /// Nowhere; prohibited.
+    Prohibit,
+    /// Nowhere; no route.
+    NoRoute,
+}
+
+impl Fixed {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Host, Self::Blackhole, Self::Unreachable, Self::Prohibit, Self::NoRoute];
+
+    fn action(self) -> Action {
+        match self {
+            Self::Host => Action::Host,
+            Self::Blackhole => Action::Blackhole,
+            Self::Unreachable => Action::Unreachable,
+            Self::Prohibit => Action::Prohibit,
+            Self::NoRoute => Action::None,
+        }
+    }
+
+    /// Its target: they are made first, in order.
+    pub fn target(self) -> Target {
+        Target(Self::ALL.iter().position(|fixed| *fixed == self).unwrap_or_default() as u32)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub hop: NextHop,
+    /// Bodies, host entries and groups that name it.
+    pub users: u32,
+    pub shape: Shape,
+    pub state: State,
+    /// The adjacency that the next hop's own gateway is that of.
+    born: Option<Adjacency>,
+    /// Groups that have it as a member.
+    groups: BTreeSet<Target>,
+    /// Why it is Linux and not what it should be.
+    pub trouble: Option<NextHopError>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A word of its own, that of an adjacency.
+    Plain(Adjacency),
+    /// A group. Of its members only the living get packets.
+    Members(Vec<Member>),
+    /// The same whatever happens to links and neighbours.
+    Still(Action),
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub target: Target,
+    pub weight: u16,
+    pub alive: bool,
+    /// As the route or the object has it, for its flags.
+    hop: Hop,
+}
+
+/// All targets, and the writer of their next hops.
+#[derive(Debug)]
+pub struct Targets {
+    writer: NextHopWriter,
+    entries: Vec<Option<Entry>>,
+    free: Vec<Target>,
+    by_shape: HashMap<Shape, Target>,
+    /// Those with a word of their own, by link and neighbour.
+    by_place: BTreeMap<u32, BTreeMap<Option<IpAddr>, BTreeSet<Target>>>,
+    by_object: BTreeMap<u32, BTreeSet<Target>>,
+    by_hop: Vec<Option<Target>>,
+    /// Those that are left to Linux for want of room.
+    troubled: BTreeSet<Target>,
+    /// Those that lost their last user, to look at again.
+    unused: Vec<Target>,
+}
+
+impl Targets {
+    /// The fixed ones only.
+    pub(super) fn new(mut writer: NextHopWriter) -> Result<Self, NextHopError> {
+        let hops = Fixed::ALL.map(|fixed| Ok((fixed, writer.add(fixed.action(), Gateway::default(), 0)?)));
+        let mut targets = Self {
+            writer,
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_shape: HashMap::new(),
+            by_place: BTreeMap::new(),
+            by_object: BTreeMap::new(),
+            by_hop: Vec::new(),
+            troubled: BTreeSet::new(),
+            unused: Vec::new(),
+        };
+        for made in hops {
+            let (fixed, hop) = made?;
+            // Their first user is this table itself, so that they stay.
+            targets.enter(hop, Shape::Fixed(fixed), State::Still(fixed.action()), None);
+        }
+        Ok(targets)
+    }
+
+    /// The writer, for its table and its marks.
+    pub fn writer(&mut self) -> &mut NextHopWriter {
+        &mut self.writer
+    }
+
+    /// What workers read.
+    pub fn table(&self) -> &std::sync::Arc<bm_fib::next_hop::NextHops> {
+        self.writer.table()
+    }
+
+    /// The next hop of a target.
+    pub fn hop(&self, target: Target) -> NextHop {
+        self.get(target).hop
+    }
+
+    /// The target of a next hop.
+    pub fn of_hop(&self, hop: NextHop) -> Option<Target> {
+        self.by_hop.get(hop.index()).copied().flatten()
+    }
+
+    pub(super) fn get(&self, target: Target) -> &Entry {
+        self.entries[target.0 as usize].as_ref().expect("a target is removed after its last user")
+    }
+
+    fn get_mut(&mut self, target: Target) -> &mut Entry {
+        self.entries[target.0 as usize].as_mut().expect("a target is removed after its last user")
+    }
+
+    /// All targets in use.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Target, &Entry)> {
+        let numbered = self.entries.iter().enumerate();
+        numbered.filter_map(|(at, entry)| Some((Target(at as u32), entry.as_ref()?)))
+    }
+
+    /// The target of a neighbour, if there is one.
+    pub(super) fn of_place(&self, ifindex: u32, address: IpAddr) -> Option<Target> {
+        self.by_place.get(&ifindex)?.get(&Some(address))?.first().copied()
+    }
+
+    /// The adjacency of a target that is one link whose destinations are neighbours.
+    pub(super) fn on_link(&self, target: Target) -> Option<Adjacency> {
+        match &self.get(target).state {
+            State::Plain(adjacency) => Some(*adjacency),
+            State::Members(members) => match members.as_slice() {
+                [only] => match &self.get(only.target).state {
+                    State::Plain(adjacency) => Some(*adjacency),
+                    _ => None,
+                },
+                _ => None,
+            },
+            State::Still(_) => None,
+        }
+        .filter(Adjacency::on_link)
+    }
+
+    /// One more user of a target.
+    pub(super) fn retain(&mut self, target: Target) {
+        self.get_mut(target).users += 1;
+    }
+
+    /// One user less. The target stays until [`Self::sweep`].
+    pub(super) fn release(&mut self, target: Target) {
+        let entry = self.get_mut(target);
+        entry.users -= 1;
+        if entry.users == 0 {
+            self.unused.push(target);
+        }
+    }
+
+    /// Where a route body leads, with one more user.
+    pub(super) fn of_via(
+        &mut self,
+        view: View<'_>,
+        family: Family,
+        via: &Via,
+        mtu: u32,
+    ) -> Result<Target, NextHopError> {
+        match via {
+            Via::Nowhere => {
+                self.retain(Fixed::Host.target());
+                Ok(Fixed::Host.target())
+            }
+            Via::One(hop) => self.adjacency(view, view.adjacency(hop, mtu, false)),
+            Via::Many(hops) => self.group(view, family, hops, mtu),
+            Via::Object(id) => {
+                let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+                let shape = Shape::Object { family, id: *id, mtu };
+                self.shared(shape, |targets, shape| targets.make_object(view, shape, *id))
+            }
+        }
+    }
+
+    /// The target of an adjacency, with one more user.
+    pub(super) fn adjacency(&mut self, view: View<'_>, adjacency: Adjacency) -> Result<Target, NextHopError> {
+        self.shared(Shape::Adjacency(adjacency), |targets, shape| {
+            let action = view.action(&adjacency);
+            let hop = targets.writer.add(action, adjacency.as_gateway(), adjacency.mtu)?;
+            Ok(targets.enter(hop, shape, State::Plain(adjacency), Some(adjacency)))
+        })
+    }
+
+    fn group(
+        &mut self,
+        view: View<'_>,
+        family: Family,
+        hops: &[Hop],
+        mtu: u32,
+    ) -> Result<Target, NextHopError> {
+        let members = hops.iter().map(|hop| (view.adjacency(hop, mtu, true), hop.weight)).collect();
+        let shape = Shape::Group { family, members };
+        let known = self.by_shape.get(&shape).copied();
+        let target = self.shared(shape, |targets, shape| {
+            let hop = targets.writer.add(Action::Unreachable, Gateway::default(), 0)?;
+            let target = targets.enter(hop, shape, State::Still(Action::Unreachable), None);
+            match targets.fill(view, target, family, hops, mtu) {
+                Ok(()) => Ok(target),
+                Err(why) => {
+                    targets.release(target);
+                    Err(why)
+                }
+            }
+        })?;
+        // Equal hops with other flags: those of the route heard of last are the kernel's latest word.
+        if known.is_some() {
+            self.reflag(target, hops);
+            self.revive(view, target);
+        }
+        Ok(target)
+    }
+
+    fn make_object(&mut self, view: View<'_>, shape: Shape, id: u32) -> Result<Target, NextHopError> {
+        let Shape::Object { mtu, .. } = shape else { return Ok(Fixed::Host.target()) };
+        let paths = view.mirror.paths(&bm_netlink::RouteBody { via: Via::Object(id), ..Default::default() });
+        let born = match paths.hops.as_slice() {
+            [hop] => Some(view.adjacency(hop, u32::from(mtu), false)),
+            _ => None,
+        };
+        let gateway = born.map_or(Gateway::default(), |adjacency| adjacency.as_gateway());
+        let hop = self.writer.add(Action::Host, gateway, mtu)?;
+        let target = self.enter(hop, shape, State::Still(Action::Host), born);
+        self.by_object.entry(id).or_default().insert(target);
+        self.redefine(view, target);
+        Ok(target)
+    }
+
+    /// The target of this shape, made by `make` if there is none, with one more user.
+    fn shared(
+        &mut self,
+        shape: Shape,
+        make: impl FnOnce(&mut Self, Shape) -> Result<Target, NextHopError>,
+    ) -> Result<Target, NextHopError> {
+        match self.by_shape.get(&shape) {
+            Some(&target) => {
+                self.retain(target);
+                Ok(target)
+            }
+            None => make(self, shape),
+        }
+    }
+
+    /// Notes a target that was just made, with one user.
+    fn enter(&mut self, hop: NextHop, shape: Shape, state: State, born: Option<Adjacency>) -> Target {
+        let target = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            Target(self.entries.len() as u32 - 1)
+        });
+        if self.by_hop.len() <= hop.index() {
+            self.by_hop.resize(hop.index() + 1, None);
+        }
+        self.by_hop[hop.index()] = Some(target);
+        self.by_shape.insert(shape.clone(), target);
+        let still = State::Still(Action::Host);
+        let groups = BTreeSet::new();
+        let entry = Entry { hop, users: 1, shape, state: still, born, groups, trouble: None };
+        self.entries[target.0 as usize] = Some(entry);
+        self.change_state(target, state);
+        target
+    }
+
+    /// Gives a target another state, and keeps the indices right.
+    fn change_state(&mut self, target: Target, state: State) {
+        let before = std::mem::replace(&mut self.get_mut(target).state, State::Still(Action::Host));
+        match before {
+            State::Plain(place) => self.forget_place(target, &place),
+            State::Members(members) => {
+                for member in members {
+                    self.get_mut(member.target).groups.remove(&target);
+                    self.release(member.target);
+                }
+            }
+            State::Still(_) => {}
+        }
+        match &state {
+            State::Plain(place) => {
+                let of_link = self.by_place.entry(place.ifindex).or_default();
+                of_link.entry(place.gateway).or_default().insert(target);
+            }
+            State::Members(members) => {
+                for member in members {
+                    self.get_mut(member.target).groups.insert(target);
+                }
+            }
+            State::Still(_) => {}
+        }
+        self.get_mut(target).state = state;
+    }
+
+    fn forget_place(&mut self, target: Target, place: &Adjacency) {
+        let Some(of_link) = self.by_place.get_mut(&place.ifindex) else { return };
+        if let Some(there) = of_link.get_mut(&place.gateway) {
+            there.remove(&target);
+            if there.is_empty() {
+                of_link.remove(&place.gateway);
+            }
+        }
+        if of_link.is_empty() {
+            self.by_place.remove(&place.ifindex);
+        }
+    }
+}

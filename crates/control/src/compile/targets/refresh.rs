@@ -1,0 +1,206 @@
+//! What happens to targets while they are in use: neighbours, links and objects change under them.
+
+use super::*;
+
+impl Targets {
+    /// A neighbour is new, gone or elsewhere.
+    pub(in super::super) fn refresh_neighbour(&mut self, view: View<'_>, ifindex: u32, address: IpAddr) {
+        let there = self.by_place.get(&ifindex).and_then(|of_link| of_link.get(&Some(address)));
+        let Some(there) = there.cloned() else { return };
+        for target in &there {
+            self.refresh_word(view, *target);
+        }
+        // Only where Linux passes over hops that do not answer does a neighbour decide who is alive.
+        if view.mirror.sysctls().ipv4_multipath_use_neigh != 0 {
+            self.revive_groups(view, &there);
+        }
+    }
+
+    /// A link, its settings, or our interface of it has changed.
+    pub(in super::super) fn refresh_link(&mut self, view: View<'_>, ifindex: u32) {
+        let Some(of_link) = self.by_place.get(&ifindex) else { return };
+        let there: BTreeSet<Target> = of_link.values().flatten().copied().collect();
+        for target in &there {
+            self.refresh_word(view, *target);
+        }
+        self.revive_groups(view, &there);
+    }
+
+    /// Everything may have changed.
+    pub(in super::super) fn refresh_all(&mut self, view: View<'_>) {
+        let objects: Vec<u32> = self.by_object.keys().copied().collect();
+        objects.into_iter().for_each(|id| self.refresh_object(view, id));
+        let links: Vec<u32> = self.by_place.keys().copied().collect();
+        links.into_iter().for_each(|ifindex| self.refresh_link(view, ifindex));
+    }
+
+    /// A next-hop object, or one that it is made of, is new, gone or different.
+    pub(in super::super) fn refresh_object(&mut self, view: View<'_>, id: u32) {
+        let targets = self.by_object.get(&id).cloned().unwrap_or_default();
+        targets.into_iter().for_each(|target| self.redefine(view, target));
+    }
+
+    fn refresh_word(&mut self, view: View<'_>, target: Target) {
+        let entry = self.get(target);
+        if let State::Plain(place) = &entry.state {
+            let (hop, action) = (entry.hop, view.action(place));
+            self.put(hop, action);
+        }
+    }
+
+    fn revive_groups(&mut self, view: View<'_>, members: &BTreeSet<Target>) {
+        let groups: BTreeSet<Target> =
+            members.iter().flat_map(|member| self.get(*member).groups.iter().copied()).collect();
+        groups.into_iter().for_each(|group| self.revive(view, group));
+    }
+
+    /// Looks again which members of a group are alive, and moves flows only if that has changed.
+    pub(super) fn revive(&mut self, view: View<'_>, target: Target) {
+        let entry = self.get_mut(target);
+        let (Shape::Group { family, .. } | Shape::Object { family, .. }) = entry.shape else { return };
+        let State::Members(members) = &mut entry.state else { return };
+        let mut changed = entry.trouble.is_some();
+        let alone = members.len() == 1;
+        for member in members {
+            let alive = alone || view.alive(family, &member.hop);
+            changed |= alive != member.alive;
+            member.alive = alive;
+        }
+        if changed {
+            self.write(target);
+        }
+    }
+
+    /// Takes over the flags of a group's hops, which are not part of what makes it that group.
+    pub(super) fn reflag(&mut self, target: Target, hops: &[Hop]) {
+        if let State::Members(members) = &mut self.get_mut(target).state {
+            members.iter_mut().zip(hops).for_each(|(member, hop)| member.hop = *hop);
+        }
+    }
+
+    /// Makes of an object's target what the object is now.
+    pub(super) fn redefine(&mut self, view: View<'_>, target: Target) {
+        let Shape::Object { family, id, mtu } = self.get(target).shape else { return };
+        let paths = view.mirror.paths(&bm_netlink::RouteBody { via: Via::Object(id), ..Default::default() });
+        let mtu = u32::from(mtu);
+        match paths.hops.as_slice() {
+            [] => {
+                let known = paths.unknown.is_none() && paths.blackhole;
+                let action = if known { Action::Blackhole } else { Action::Host };
+                self.change_state(target, State::Still(action));
+                self.put(self.hop(target), action);
+            }
+            [hop] if self.get(target).born == Some(view.adjacency(hop, mtu, false)) => {
+                let place = view.adjacency(hop, mtu, false);
+                self.change_state(target, State::Plain(place));
+                self.put(self.hop(target), view.action(&place));
+            }
+            // What cannot be made a group has been left to Linux, with the reason.
+            hops => drop(self.fill(view, target, family, hops, mtu)),
+        }
+    }
+
+    /// Makes a target a group of these hops.
+    pub(super) fn fill(
+        &mut self,
+        view: View<'_>,
+        target: Target,
+        family: Family,
+        hops: &[Hop],
+        mtu: u32,
+    ) -> Result<(), NextHopError> {
+        let mut members: Vec<Member> = Vec::with_capacity(hops.len());
+        for hop in hops {
+            match self.adjacency(view, view.adjacency(hop, mtu, hops.len() > 1)) {
+                Ok(at) => {
+                    // One that is alone says by itself why it takes no packets.
+                    let alive = hops.len() == 1 || view.alive(family, hop);
+                    members.push(Member { target: at, weight: hop.weight, alive, hop: *hop });
+                }
+                Err(why) => {
+                    members.iter().for_each(|member| self.release(member.target));
+                    self.change_state(target, State::Still(Action::Host));
+                    self.put(self.hop(target), Action::Host);
+                    self.note_trouble(target, Some(why));
+                    return Err(why);
+                }
+            }
+        }
+        self.change_state(target, State::Members(members));
+        self.write(target);
+        Ok(())
+    }
+
+    /// Stores a group's living members.
+    fn write(&mut self, target: Target) {
+        let State::Members(members) = &self.get(target).state else { return };
+        let living = members.iter().filter(|member| member.alive);
+        let living: Vec<_> =
+            living.map(|member| (self.hop(member.target), u32::from(member.weight))).collect();
+        let hop = self.hop(target);
+        let stored = match living.is_empty() {
+            true => {
+                self.put(hop, Action::Unreachable);
+                Ok(())
+            }
+            false => self.writer.set_group(hop, &living),
+        };
+        if stored.is_err() {
+            self.put(hop, Action::Host);
+        }
+        self.note_trouble(target, stored.err());
+    }
+
+    fn note_trouble(&mut self, target: Target, trouble: Option<NextHopError>) {
+        match trouble {
+            Some(_) => self.troubled.insert(target),
+            None => self.troubled.remove(&target),
+        };
+        self.get_mut(target).trouble = trouble;
+    }
+
+    /// Tries again what found no room.
+    pub(in super::super) fn retry(&mut self, view: View<'_>) {
+        let again: Vec<Target> = self.troubled.iter().take(super::super::RETRIES).copied().collect();
+        for target in again {
+            match self.get(target).shape {
+                Shape::Object { .. } => self.redefine(view, target),
+                _ => self.revive(view, target),
+            }
+        }
+    }
+
+    /// Stores a word, if it is another: a store that changes nothing would still cost workers a miss.
+    fn put(&mut self, hop: NextHop, action: Action) {
+        if self.writer.table().action(hop) != action {
+            let stored = self.writer.set(hop, action);
+            debug_assert!(stored.is_ok(), "{stored:?}: hops of targets are in use");
+        }
+    }
+
+    /// Removes what nobody uses any more. Call it when no table names such a next hop.
+    pub(in super::super) fn sweep(&mut self) {
+        while let Some(target) = self.unused.pop() {
+            let unused = self.entries[target.0 as usize].as_ref().is_some_and(|entry| entry.users == 0);
+            if !unused {
+                continue;
+            }
+            self.change_state(target, State::Still(Action::Host));
+            let Some(entry) = self.entries[target.0 as usize].take() else { continue };
+            self.by_shape.remove(&entry.shape);
+            if let Shape::Object { id, .. } = entry.shape {
+                let of_id = self.by_object.entry(id).or_default();
+                of_id.remove(&target);
+                if of_id.is_empty() {
+                    self.by_object.remove(&id);
+                }
+            }
+            self.by_hop[entry.hop.index()] = None;
+            self.troubled.remove(&target);
+            let removed = self.writer.remove(entry.hop);
+            debug_assert!(removed.is_ok(), "{removed:?}: it was in use until now");
+            self.free.push(target);
+        }
+        self.writer.reclaim();
+    }
+}

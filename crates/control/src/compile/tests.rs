@@ -1,0 +1,196 @@
+//! The compiler against hand-made mirrors, and against the oracle on random histories.
+
+mod cases;
+mod history;
+mod oracle;
+mod plain;
+
+use super::*;
+use bm_fib::NextHop;
+use bm_netlink::{
+    Address, Hop, HopFlags, Kind, Link, Message, Neighbour, RouteBody, RouteEvent, RouteKind, RouteMessage,
+    Via, neighbour,
+};
+use bm_wire::prefix::Prefix;
+use oracle::{Answer, Oracle};
+use plain::Plain;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// A mirror, what is compiled from it, and a reader.
+pub struct World {
+    pub mirror: Mirror,
+    pub ports: Vec<Option<u32>>,
+    pub compiler: Compiler<Plain<u32>, Plain<u128>>,
+    pub readers: Readers,
+    pub last: Report,
+}
+
+pub const UP: u32 = 0x1_0041;
+pub const NO_CARRIER: u32 = 0x1;
+
+pub fn link(ifindex: u32, flags: u32) -> Link {
+    Link {
+        ifindex,
+        name: format!("eth{ifindex}").into(),
+        hardware: 1,
+        mac: Some([2, 0, 0, 0, 0, ifindex as u8]),
+        mtu: 1500,
+        flags,
+        oper_state: 6,
+        ..Link::default()
+    }
+}
+
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub fn mac(last: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 1, last]
+}
+
+pub fn unicast(via: Via) -> RouteBody {
+    RouteBody { protocol: 4, via, ..RouteBody::default() }
+}
+
+pub fn of_kind(kind: RouteKind) -> RouteBody {
+    RouteBody { kind, protocol: 4, ..RouteBody::default() }
+}
+
+impl World {
+    /// Two ports, eth1 and eth2, both up.
+    pub fn new() -> Self {
+        Self::with_room(Options { next_hops: 1024, group_buckets: 1 << 16, ..Options::default() })
+    }
+
+    pub fn with_room(options: Options) -> Self {
+        let readers = Readers::new();
+        let compiler = Compiler::new(&readers, options).unwrap();
+        let ports = vec![Some(1), Some(2)];
+        let mut world = Self { mirror: Mirror::default(), ports, compiler, readers, last: Report::default() };
+        world.compiler.set_ports(world.ports.clone());
+        world.tell(Message::Link(link(1, UP)));
+        world.tell(Message::Link(link(2, UP)));
+        world.mirror.take_changes();
+        world.compile_all(&[Change::Everything]);
+        world
+    }
+
+    pub fn tell(&mut self, message: Message) -> &mut Self {
+        self.mirror.apply(message);
+        self
+    }
+
+    pub fn compile(&mut self) -> &mut Self {
+        let changes = self.mirror.take_changes();
+        self.compile_all(&changes);
+        self
+    }
+
+    fn compile_all(&mut self, changes: &[Change]) {
+        self.last = self.compiler.apply(&self.mirror, changes).unwrap();
+    }
+
+    pub fn route(&mut self, event: RouteEvent, table: u32, prefix: &str, body: RouteBody) -> &mut Self {
+        let message = match prefix.parse::<Prefix<u32>>() {
+            Ok(prefix) => Message::Route4(RouteMessage { event, table, prefix, body }),
+            Err(_) => {
+                let prefix = prefix.parse().unwrap();
+                Message::Route6(RouteMessage { event, table, prefix, body })
+            }
+        };
+        self.tell(message)
+    }
+
+    pub fn add(&mut self, prefix: &str, body: RouteBody) -> &mut Self {
+        self.route(RouteEvent::Added, 254, prefix, body)
+    }
+
+    pub fn delete(&mut self, prefix: &str, body: RouteBody) -> &mut Self {
+        self.route(RouteEvent::Deleted, 254, prefix, body)
+    }
+
+    pub fn neighbour(&mut self, ifindex: u32, address: &str, state: u16, mac: Option<[u8; 6]>) -> &mut Self {
+        let address = ip(address);
+        self.tell(Message::Neighbour(Neighbour { ifindex, address, state, mac, router: false }))
+    }
+
+    /// What workers do with a packet of the VRF with this index.
+    pub fn answer(&self, vrf: usize, address: IpAddr) -> (Answer, u32) {
+        let reader = self.readers.register();
+        let tables = self.compiler.published().load(&reader);
+        let ifindex_of = |index: u16| tables.interfaces[usize::from(index)].ifindex;
+        match address {
+            IpAddr::V4(address) => {
+                oracle::compiled(&*tables.vrfs[vrf].ipv4, &tables.next_hops, address.into(), ifindex_of)
+            }
+            IpAddr::V6(address) => {
+                oracle::compiled(&*tables.vrfs[vrf].ipv6, &tables.next_hops, address.into(), ifindex_of)
+            }
+        }
+    }
+
+    pub fn to(&self, address: &str) -> Answer {
+        self.answer(0, ip(address)).0
+    }
+
+    /// The next hop's number, to tell whether routes were touched.
+    pub fn hop(&self, address: &str) -> NextHop {
+        let reader = self.readers.register();
+        let tables = self.compiler.published().load(&reader);
+        match ip(address) {
+            IpAddr::V4(address) => tables.vrfs[0].ipv4.lookup(address.into()),
+            IpAddr::V6(address) => tables.vrfs[0].ipv6.lookup(address.into()),
+        }
+    }
+
+    /// Whether every target has as many users as it counts.
+    pub fn users_are_counted(&self) -> Result<(), String> {
+        let compiler = &self.compiler;
+        let mut users: BTreeMap<Target, u32> = BTreeMap::new();
+        let mut count = |target: Target| *users.entry(target).or_default() += 1;
+        Fixed::ALL.into_iter().for_each(|fixed| count(fixed.target()));
+        compiler
+            .ipv4
+            .shared
+            .bodies
+            .targets()
+            .chain(compiler.ipv6.shared.bodies.targets())
+            .for_each(&mut count);
+        for table in compiler.ipv4.vrfs.values() {
+            table.host_entries().filter_map(|address| table.host_entry(address)).for_each(&mut count);
+        }
+        for table in compiler.ipv6.vrfs.values() {
+            table.host_entries().filter_map(|address| table.host_entry(address)).for_each(&mut count);
+        }
+        for (_, entry) in compiler.targets.iter() {
+            if let targets::State::Members(members) = &entry.state {
+                members.iter().for_each(|member| count(member.target));
+            }
+        }
+        let counted: BTreeMap<_, _> = compiler.targets.iter().map(|(at, entry)| (at, entry.users)).collect();
+        if counted == users { Ok(()) } else { Err(format!("{counted:?} should be {users:?}")) }
+    }
+
+    /// Compares every VRF with the oracle at these addresses.
+    pub fn agree(&self, addresses: &[IpAddr]) -> Result<(), String> {
+        let oracle = Oracle { mirror: &self.mirror, ports: &self.ports };
+        for (index, vrf) in oracle.vrfs().into_iter().enumerate() {
+            for address in addresses {
+                let (wanted, mtu) = match *address {
+                    IpAddr::V4(address) => oracle.answer(self.mirror.ipv4(), vrf, u32::from(address)),
+                    IpAddr::V6(address) => oracle.answer(self.mirror.ipv6(), vrf, u128::from(address)),
+                };
+                let (got, got_mtu) = self.answer(index, *address);
+                let sent = matches!(wanted, Answer::Forward { .. } | Answer::Resolve(..));
+                if !oracle::same(&wanted, &got) || sent && mtu != got_mtu {
+                    return Err(format!(
+                        "{address} in VRF {vrf:?}: Linux {wanted:?} mtu {mtu}, compiled {got:?} mtu {got_mtu}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,464 @@
+//! One claim a test, with the clause of the conformance list that it keeps.
+
+use super::*;
+use bm_netlink::next_hop::{Member, Object};
+use bm_netlink::{Netconf, Rule};
+use neighbour::state::{FAILED, REACHABLE, STALE};
+
+fn via(gateway: &str, ifindex: u32) -> RouteBody {
+    unicast(Via::One(Hop::via(ip(gateway), ifindex)))
+}
+
+fn on_link(ifindex: u32) -> RouteBody {
+    unicast(Via::One(Hop::link(ifindex)))
+}
+
+fn forward(last: u8, ifindex: u32) -> Answer {
+    Answer::Forward { mac: mac(last), ifindex }
+}
+
+fn resolve(ifindex: u32, gateway: &str) -> Answer {
+    Answer::Resolve(ifindex, Some(ip(gateway)))
+}
+
+fn multipath(hops: &[(&str, u32)]) -> RouteBody {
+    unicast(Via::Many(hops.iter().map(|(gateway, ifindex)| Hop::via(ip(gateway), *ifindex)).collect()))
+}
+
+fn half(one: Answer, two: Answer) -> Answer {
+    Answer::Group(vec![(one, 128), (two, 128)])
+}
+
+fn used(world: &World) -> usize {
+    world.compiler.targets.iter().count()
+}
+
+/// 70: one store in the next hop reaches every route; none of them is written again.
+#[test]
+fn a_changed_mac_touches_no_route() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("203.0.113.0/24", via("10.0.0.1", 1));
+    world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(1))).compile();
+    assert_eq!(world.to("203.0.113.9"), forward(1, 1));
+    let hop = world.hop("203.0.113.9");
+    assert_eq!(hop, world.hop("198.51.100.1"), "equal ways share a next hop");
+    world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(2))).compile();
+    assert_eq!(world.last, Report { published: false, entries: 0 });
+    assert_eq!((world.to("203.0.113.9"), world.hop("203.0.113.9")), (forward(2, 1), hop));
+    world.neighbour(1, "10.0.0.1", FAILED, None).compile();
+    assert_eq!((world.last.entries, world.to("8.8.8.8")), (0, resolve(1, "10.0.0.1")));
+}
+
+/// 72: one link-local next hop on two interfaces stays two.
+#[test]
+fn a_link_local_gateway_is_one_for_each_link() {
+    let mut world = World::new();
+    world.add("2001:db8:1::/48", via("fe80::1", 1)).add("2001:db8:2::/48", via("fe80::1", 2));
+    world.neighbour(1, "fe80::1", STALE, Some(mac(1))).neighbour(2, "fe80::1", STALE, Some(mac(2))).compile();
+    assert_eq!(world.to("2001:db8:1::9"), forward(1, 1));
+    assert_eq!(world.to("2001:db8:2::9"), forward(2, 2));
+}
+
+/// 74: IPv4 via an IPv6 next hop (RFC 8950).
+#[test]
+fn ipv4_goes_through_an_ipv6_gateway() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", via("fe80::1", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), resolve(1, "fe80::1"));
+    world.neighbour(1, "fe80::1", REACHABLE, Some(mac(7))).compile();
+    assert_eq!(world.to("192.0.2.1"), forward(7, 1));
+}
+
+/// 76: nothing is sent where there is no carrier, and a group shrinks; routes are not touched.
+#[test]
+fn a_lost_carrier_shrinks_groups_and_comes_back() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
+    world.add("198.51.100.0/24", via("10.0.1.1", 2));
+    for (ifindex, gateway) in [(1, "10.0.0.1"), (2, "10.0.1.1")] {
+        world.neighbour(ifindex, gateway, REACHABLE, Some(mac(ifindex as u8)));
+    }
+    world.compile();
+    let both = half(forward(1, 1), forward(2, 2));
+    assert_eq!(world.to("8.8.8.8"), both);
+    world.tell(Message::Link(link(2, NO_CARRIER))).compile();
+    assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(forward(1, 1), 256)]));
+    assert_eq!(world.to("198.51.100.1"), Answer::Unreachable);
+    assert_eq!(world.last.entries, 0);
+    world.tell(Message::Link(link(1, NO_CARRIER))).compile();
+    assert_eq!(world.to("8.8.8.8"), Answer::Unreachable);
+    world.tell(Message::Link(link(1, UP))).tell(Message::Link(link(2, UP))).compile();
+    assert_eq!((world.to("8.8.8.8"), world.to("198.51.100.1")), (both, forward(2, 2)));
+}
+
+/// A hop without carrier that its interface ignores is no hop: the kernel goes on to the shorter prefix.
+#[test]
+fn an_ignored_hop_leaves_its_addresses_to_the_shorter_route() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("203.0.113.0/24", via("10.0.1.1", 2)).compile();
+    world.tell(history::netconf(2, 2, true)).compile();
+    assert_eq!(world.to("203.0.113.1"), resolve(2, "10.0.1.1"));
+    world.tell(Message::Link(link(2, NO_CARRIER))).compile();
+    assert_eq!(world.to("203.0.113.1"), resolve(1, "10.0.0.1"));
+    world.tell(history::netconf(2, 2, false)).compile();
+    assert_eq!(world.to("203.0.113.1"), Answer::Unreachable);
+    world.tell(Message::Link(link(2, UP))).compile();
+    assert_eq!(world.to("203.0.113.1"), resolve(2, "10.0.1.1"));
+}
+
+/// 73: whatever becomes of an object, routes that name it are not touched.
+#[test]
+fn an_object_changes_under_its_routes() {
+    let mut world = World::new();
+    world.object(1, Object::Hop(Hop::via(ip("10.0.0.1"), 1)));
+    world.add("0.0.0.0/0", unicast(Via::Object(1))).neighbour(1, "10.0.0.1", STALE, Some(mac(1))).compile();
+    let hop = world.hop("8.8.8.8");
+    assert_eq!(world.to("8.8.8.8"), forward(1, 1));
+    world.object(1, Object::Hop(Hop::via(ip("10.0.1.1"), 2)));
+    world.compile();
+    // The slow path is told the new gateway: a next hop's own never changes, so this is a group of one.
+    assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(resolve(2, "10.0.1.1"), 256)]));
+    world.object(1, Object::Blackhole);
+    world.compile();
+    assert_eq!(world.to("8.8.8.8"), Answer::Blackhole);
+    world.object(1, Object::Hop(Hop::via(ip("10.0.0.1"), 1)));
+    world.compile();
+    assert_eq!((world.to("8.8.8.8"), world.hop("8.8.8.8")), (forward(1, 1), hop));
+    assert_eq!(world.last.entries, 0);
+}
+
+/// 73 and 75: members of a group come, go and come back.
+#[test]
+fn a_group_is_changed_in_place_and_restored() {
+    let mut world = World::new();
+    for (id, gateway, ifindex) in [(1, "10.0.0.1", 1), (2, "10.0.1.1", 2)] {
+        world.object(id, Object::Hop(Hop::via(ip(gateway), ifindex)));
+        world.neighbour(ifindex, gateway, STALE, Some(mac(id as u8)));
+    }
+    let group = |ids: &[u32]| {
+        let members = ids.iter().map(|id| Member { id: *id, weight: 1 }).collect();
+        Object::Group { members, resilient: None }
+    };
+    world.object(9, group(&[1, 2]));
+    let route = unicast(Via::Object(9));
+    world.add("0.0.0.0/0", route.clone()).compile();
+    let hop = world.hop("8.8.8.8");
+    let both = half(forward(1, 1), forward(2, 2));
+    assert_eq!(world.to("8.8.8.8"), both);
+    world.tell(Message::NextHopGone(2)).compile();
+    assert_eq!((world.to("8.8.8.8"), world.last.entries), (Answer::Group(vec![(forward(1, 1), 256)]), 0));
+    world.object(2, Object::Hop(Hop::via(ip("10.0.1.1"), 2)));
+    world.object(9, group(&[1, 2]));
+    world.compile();
+    assert_eq!((world.to("8.8.8.8"), world.hop("8.8.8.8"), world.last.entries), (both.clone(), hop, 0));
+    // The kernel removes routes with their group, and a daemon puts both back.
+    world.tell(Message::NextHopGone(9)).compile();
+    assert_eq!(world.to("8.8.8.8"), Answer::NoRoute);
+    world.object(9, group(&[1, 2]));
+    world.add("0.0.0.0/0", route).compile();
+    assert_eq!(world.to("8.8.8.8"), both);
+}
+
+/// A route may come before its object: Linux has its packets until the object is known.
+#[test]
+fn an_unknown_object_leaves_its_routes_to_linux() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", unicast(Via::Object(5))).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+    world.object(5, Object::Hop(Hop::via(ip("10.0.0.1"), 1)));
+    world.compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Group(vec![(resolve(1, "10.0.0.1"), 256)]));
+}
+
+#[test]
+fn neighbours_on_the_link_have_entries_of_their_own() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", on_link(1)).neighbour(1, "192.0.2.7", REACHABLE, Some(mac(7)));
+    world.neighbour(2, "192.0.2.8", REACHABLE, Some(mac(8))).compile();
+    assert_eq!(world.to("192.0.2.7"), forward(7, 1));
+    assert_eq!(world.to("192.0.2.8"), Answer::Resolve(1, None), "that neighbour is on another link");
+    assert_eq!(world.to("192.0.2.9"), Answer::Resolve(1, None));
+    world.neighbour(1, "192.0.2.7", FAILED, None).compile();
+    assert_eq!(world.to("192.0.2.7"), Answer::Resolve(1, None));
+    world.neighbour(1, "192.0.2.7", REACHABLE, Some(mac(7))).compile();
+    // A more specific route takes the neighbour's address away, and gives it back.
+    world.add("192.0.2.0/29", via("10.0.1.1", 2)).compile();
+    assert_eq!(world.to("192.0.2.7"), resolve(2, "10.0.1.1"));
+    world.delete("192.0.2.0/29", via("10.0.1.1", 2)).compile();
+    assert_eq!(world.to("192.0.2.7"), forward(7, 1));
+    // The kernel's own route to exactly that address comes first.
+    world.add("192.0.2.7/32", of_kind(RouteKind::Prohibit)).compile();
+    assert_eq!(world.to("192.0.2.7"), Answer::Prohibit);
+    world.delete("192.0.2.7/32", of_kind(RouteKind::Prohibit)).compile();
+    assert_eq!(world.to("192.0.2.7"), forward(7, 1));
+    world.delete("192.0.2.0/24", on_link(1)).compile();
+    assert_eq!((world.to("192.0.2.7"), used(&world)), (Answer::NoRoute, 5));
+}
+
+#[test]
+fn a_neighbours_entry_keeps_the_mtu_of_its_link_route() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", RouteBody { mtu: 1400, ..on_link(1) });
+    world.neighbour(1, "192.0.2.7", REACHABLE, Some(mac(7))).compile();
+    assert_eq!(world.answer(0, ip("192.0.2.7")), (forward(7, 1), 1400));
+    assert_eq!(world.answer(0, ip("192.0.2.8")), (Answer::Resolve(1, None), 1400));
+}
+
+#[test]
+fn local_comes_before_main_and_main_before_default() {
+    let mut world = World::new();
+    let (local, fallback) = (of_kind(RouteKind::Local), of_kind(RouteKind::Blackhole));
+    world.route(RouteEvent::Added, 255, "192.0.2.1/32", local.clone());
+    world.route(RouteEvent::Added, 253, "0.0.0.0/0", fallback.clone());
+    world.route(RouteEvent::Added, 253, "192.0.2.0/25", fallback);
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+    assert_eq!(world.to("192.0.2.2"), resolve(1, "10.0.0.1"), "main knows it, so default is not asked");
+    assert_eq!(world.to("203.0.113.1"), Answer::Blackhole);
+    world.delete("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("192.0.2.2"), Answer::Blackhole);
+    world.route(RouteEvent::Deleted, 255, "192.0.2.1/32", local).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Blackhole);
+}
+
+#[test]
+fn a_throw_route_leads_out_of_its_table() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("192.0.2.0/24", of_kind(RouteKind::Throw)).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::NoRoute);
+    world.route(RouteEvent::Added, 253, "192.0.0.0/16", of_kind(RouteKind::Unreachable)).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Unreachable);
+    assert_eq!(world.to("192.0.3.1"), resolve(1, "10.0.0.1"));
+}
+
+#[test]
+fn the_best_of_several_routes_to_a_prefix_counts() {
+    let mut world = World::new();
+    let far = RouteBody { priority: 200, ..via("10.0.0.2", 1) };
+    world.add("192.0.2.0/24", far.clone()).add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.1"));
+    world.delete("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.2"));
+    // One that is for some packets only: which of them, Linux decides.
+    world.add("192.0.2.0/24", RouteBody { tos: 16, ..via("10.0.0.3", 1) }).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+}
+
+#[test]
+fn a_vrf_has_its_own_table_and_else_linux() {
+    let mut world = World::new();
+    world.tell(Message::Link(Link { kind: Kind::Vrf { table: 10 }, ..link(9, UP) }));
+    world.tell(Message::Link(Link { master: Some(9), ..link(2, UP) }));
+    world.route(RouteEvent::Added, 10, "192.0.2.0/24", via("10.0.1.1", 2));
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("0.0.0.0/0", via("10.0.0.1", 1)).compile();
+    let in_vrf = |world: &World, address| world.answer(1, ip(address)).0;
+    assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.1"));
+    assert_eq!(in_vrf(&world, "192.0.2.1"), resolve(2, "10.0.1.1"));
+    assert_eq!(in_vrf(&world, "203.0.113.1"), Answer::Host);
+    assert_eq!(world.compiler.interfaces().of(2).unwrap().vrf, 1);
+    world.tell(Message::Link(link(2, UP))).compile();
+    assert_eq!(world.compiler.interfaces().of(2).unwrap().vrf, 0);
+    assert_eq!(world.compiler.ipv4.vrfs.len(), 1);
+}
+
+#[test]
+fn rules_that_only_linux_can_follow_leave_the_family_to_it() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("::/0", via("fe80::1", 1)).compile();
+    let rule = Rule {
+        family: Family::V4,
+        priority: 100,
+        action: 1,
+        table: 7,
+        l3mdev: false,
+        invert: false,
+        tos: 0,
+        source: Some((ip("192.0.2.0"), 24)),
+        destination: None,
+        input: None,
+        output: None,
+        mark: None,
+        suppress_length: None,
+        others: Box::default(),
+    };
+    world.tell(Message::Rule(rule.clone())).compile();
+    assert_eq!((world.to("8.8.8.8"), world.to("2001:db8::1")), (Answer::Host, resolve(1, "fe80::1")));
+    world.add("8.8.8.0/24", of_kind(RouteKind::Blackhole)).compile();
+    assert_eq!(world.to("8.8.8.8"), Answer::Host);
+    world.tell(Message::RuleGone(rule)).compile();
+    assert_eq!((world.to("8.8.8.8"), world.to("9.9.9.9")), (Answer::Blackhole, resolve(1, "10.0.0.1")));
+}
+
+#[test]
+fn what_is_not_ours_to_send_is_linuxs() {
+    let mut world = World::new();
+    world.tell(Message::Link(link(4, UP))).neighbour(1, "10.0.0.1", STALE, Some(mac(1)));
+    world.add("192.0.2.0/24", via("10.0.4.1", 4));
+    let encap = Hop { encap: 6, ..Hop::via(ip("10.0.0.1"), 1) };
+    world.add("198.51.100.0/24", unicast(Via::One(encap)));
+    world.add("203.0.113.0/24", multipath(&[("10.0.0.1", 1), ("10.0.4.1", 4)])).compile();
+    assert_eq!((world.to("192.0.2.1"), world.to("198.51.100.1")), (Answer::Host, Answer::Host));
+    assert_eq!(world.to("203.0.113.1"), half(Answer::Host, forward(1, 1)));
+    // The link becomes a port of ours, and ceases to be one.
+    world.compiler.set_ports(vec![Some(1), Some(2), Some(4)]);
+    world.compile();
+    assert!(world.last.published);
+    assert_eq!(world.to("192.0.2.1"), resolve(4, "10.0.4.1"));
+    assert_eq!(world.to("203.0.113.1"), half(resolve(4, "10.0.4.1"), forward(1, 1)));
+    world.compiler.set_ports(vec![Some(1), Some(2), None]);
+    world.compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+    assert_eq!(world.to("203.0.113.1"), half(Answer::Host, forward(1, 1)));
+}
+
+#[test]
+fn a_bridge_or_bond_takes_its_port_from_us() {
+    let mut world = World::new();
+    world
+        .add("0.0.0.0/0", via("10.0.0.1", 1))
+        .tell(Message::Link(Link { kind: Kind::Bridge, ..link(7, UP) }));
+    world.tell(Message::Link(Link { master: Some(7), ..link(1, UP) })).compile();
+    assert_eq!((world.to("8.8.8.8"), world.compiler.interfaces().index_of(1)), (Answer::Host, None));
+}
+
+#[test]
+fn interfaces_say_what_linux_says() {
+    let mut world = World::new();
+    let vlan = Link {
+        kind: Kind::Vlan { id: 100, protocol: 0x8100 },
+        lower: Some(1),
+        mtu: 9000,
+        mac: Some([2, 0, 0, 0, 9, 9]),
+        ..link(3, UP)
+    };
+    world.tell(Message::Link(vlan));
+    let address = |text: &str, length, flags| Address {
+        ifindex: 3,
+        local: ip(text),
+        length,
+        peer: None,
+        broadcast: None,
+        scope: 0,
+        flags,
+    };
+    for address in [
+        address("192.0.2.1", 24, Address::SECONDARY),
+        address("192.0.2.9", 24, 0),
+        address("2001:db8::1", 64, 0),
+        address("2001:db8::2", 64, Address::TENTATIVE),
+    ] {
+        world.tell(Message::Address(address));
+    }
+    world.compile();
+    let interfaces = world.compiler.interfaces().clone();
+    let index = interfaces.index_of(3).unwrap();
+    let interface = interfaces.of(3).unwrap();
+    assert_eq!((interface.port, interface.mtu, interface.up), (0, 9000, true));
+    assert_eq!(
+        interface.ipv4.iter().map(|(a, _)| a.to_string()).collect::<Vec<_>>(),
+        ["192.0.2.9", "192.0.2.1"]
+    );
+    assert_eq!(interface.ipv6.len(), 1, "a tentative address is no source");
+    let of_port = &interfaces.ports[0];
+    assert_eq!(of_port.untagged, interfaces.index_of(1));
+    assert_eq!(
+        of_port.tagged.iter().map(|(vlan, index)| (vlan.id, *index)).collect::<Vec<_>>(),
+        [(100, index)]
+    );
+    let reader = world.readers.register();
+    let tables = world.compiler.published().load(&reader);
+    assert_eq!((tables.local_ipv4.len(), tables.local_ipv6.len()), (2, 2));
+    assert_eq!(world.mirror.netconf(Family::V4, 3), Netconf::default());
+    assert!(!interface.forward_ipv4);
+}
+
+#[test]
+fn an_interface_keeps_its_index_and_leaves_its_place_behind() {
+    let mut world = World::new();
+    let vlan = |ifindex, id| {
+        Message::Link(Link { kind: Kind::Vlan { id, protocol: 0x8100 }, lower: Some(1), ..link(ifindex, UP) })
+    };
+    world.tell(vlan(3, 100)).compile();
+    let index = world.compiler.interfaces().index_of(3).unwrap();
+    let two = world.compiler.interfaces().index_of(2).unwrap();
+    world.tell(Message::LinkGone(3)).compile();
+    assert_eq!(world.compiler.interfaces().index_of(2), Some(two));
+    let gone = world.compiler.interfaces().list[usize::from(index)].clone();
+    assert!(!gone.up && world.compiler.interfaces().ports[0].tagged.is_empty());
+    world.tell(vlan(5, 101)).compile();
+    assert_eq!(world.compiler.interfaces().index_of(5), Some(index), "the place is taken again");
+}
+
+#[test]
+fn nothing_is_published_for_routes_alone() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.last, Report { published: false, entries: 1 });
+    world.tell(Message::Link(Link { mtu: 1400, ..link(1, UP) })).compile();
+    assert_eq!(world.last, Report { published: true, entries: 0 });
+    world.tell(Message::Link(Link { oper_state: 5, mtu: 1400, ..link(1, UP) })).compile();
+    assert_eq!(world.last, Report { published: false, entries: 0 });
+}
+
+/// A route without room goes to Linux, whatever shorter route there is, and comes back when there is room.
+#[test]
+fn a_full_table_sends_to_linux_what_it_cannot_hold() {
+    plain::ROOM.set(1);
+    let mut world = World::new();
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("192.0.2.0/25", via("10.0.0.2", 1)).compile();
+    world.add("198.51.100.128/25", via("10.0.0.3", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.2"));
+    assert_eq!(world.to("198.51.100.129"), Answer::Host);
+    assert_eq!(world.to("198.51.101.1"), resolve(1, "10.0.0.1"));
+    let refused: Vec<_> =
+        world.compiler.ipv4.vrfs[&None].refused().map(|(prefix, _)| prefix.to_string()).collect();
+    assert_eq!(refused, ["198.51.100.128/25"]);
+    world.add("198.51.100.0/24", via("10.0.0.4", 1)).compile();
+    assert_eq!(world.to("198.51.100.1"), Answer::Host, "its place around the other is kept");
+    world.delete("192.0.2.0/25", via("10.0.0.2", 1)).compile();
+    world.add("203.0.113.0/24", via("10.0.0.4", 1)).compile();
+    assert_eq!(world.to("198.51.100.129"), resolve(1, "10.0.0.3"));
+    assert_eq!(world.to("198.51.100.1"), resolve(1, "10.0.0.4"));
+    assert_eq!(world.compiler.ipv4.vrfs[&None].refused().count(), 0);
+    plain::ROOM.set(usize::MAX);
+}
+
+#[test]
+fn a_table_loads_what_fits() {
+    plain::ROOM.set(1);
+    let mut world = World::new();
+    world.add("192.0.2.0/25", via("10.0.0.2", 1)).add("198.51.100.128/25", via("10.0.0.3", 1));
+    world.compile_all(&[Change::Everything]);
+    assert_eq!((world.to("192.0.2.1"), world.to("198.51.100.129")), (resolve(1, "10.0.0.2"), Answer::Host));
+    plain::ROOM.set(usize::MAX);
+}
+
+#[test]
+fn without_room_for_next_hops_linux_forwards_until_there_is() {
+    // Room for the five that are fixed, that of no route, and two more.
+    let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
+    for (prefix, gateway) in [("192.0.2.0/24", "10.0.0.1"), ("198.51.100.0/24", "10.0.0.2")] {
+        world.add(prefix, via(gateway, 1));
+    }
+    world.compile();
+    world.add("203.0.113.0/24", via("10.0.0.3", 1)).compile();
+    assert_eq!(world.to("203.0.113.1"), Answer::Host);
+    assert_eq!(world.to("198.51.100.1"), resolve(1, "10.0.0.2"));
+    world.delete("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    world.tell(Message::Link(link(4, UP))).compile();
+    assert_eq!(world.to("203.0.113.1"), resolve(1, "10.0.0.3"));
+}
+
+#[test]
+fn nothing_is_left_of_what_is_gone() {
+    let mut world = World::new();
+    world.object(1, Object::Hop(Hop::via(ip("10.0.0.9"), 2)));
+    world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
+    world.add("192.0.2.0/24", on_link(1)).neighbour(1, "192.0.2.1", STALE, Some(mac(1)));
+    world.add("198.51.100.0/24", unicast(Via::Object(1))).compile();
+    assert!(used(&world) > 9);
+    world.tell(Message::NextHopGone(1)).delete("192.0.2.0/24", on_link(1));
+    world.delete("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)])).compile();
+    assert_eq!(used(&world), 5, "the fixed ones stay");
+    assert_eq!(world.compiler.targets.writer().len(), 5);
+}

@@ -1,0 +1,269 @@
+//! What Linux would do with a packet, worked out from the mirror slowly and anew each time.
+//!
+//! Written apart from the compiler, from the rules on paper: nothing of it is shared but the mirror.
+
+use bm_fib::next_hop::{Action, NextHops};
+use bm_fib::{Fib, NextHop};
+use bm_netlink::next_hop::Object;
+use bm_netlink::{Family, Hop, HopFlags, Ip, Kind, Mirror, RouteBody, RouteKind, Routes, Rule, Via};
+use bm_wire::prefix::Prefix;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What is done with a packet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answer {
+    NoRoute,
+    Host,
+    Blackhole,
+    Unreachable,
+    Prohibit,
+    /// Ask for the gateway, or for the destination itself, on this link.
+    Resolve(u32, Option<IpAddr>),
+    Forward {
+        mac: [u8; 6],
+        ifindex: u32,
+    },
+    /// Several, with weights.
+    Group(Vec<(Answer, u32)>),
+}
+
+pub struct Oracle<'a> {
+    pub mirror: &'a Mirror,
+    /// Links of our ports.
+    pub ports: &'a [Option<u32>],
+}
+
+impl Oracle<'_> {
+    pub fn answer<A: Ip>(&self, routes: &Routes<A>, vrf: Option<u32>, address: A) -> (Answer, u32) {
+        let tables = match self.tables(A::FAMILY, vrf) {
+            Some(tables) => tables,
+            None => return (Answer::Host, 0),
+        };
+        for table in tables {
+            let Some(table) = routes.table(table) else { continue };
+            let mut covering: Vec<(Prefix<A>, Vec<&RouteBody>)> = table
+                .iter()
+                .filter(|(prefix, _)| prefix.contains(address))
+                .map(|(prefix, list)| (prefix, list.iter().filter_map(|id| routes.body(*id)).collect()))
+                .collect();
+            covering.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.length()));
+            let found = covering.iter().find_map(|(_, bodies)| self.chosen(A::FAMILY, bodies));
+            match found {
+                None => {}
+                Some(None) => return (Answer::Host, 0),
+                Some(Some(body)) if body.kind == RouteKind::Throw => {}
+                Some(Some(body)) => return (self.led(A::FAMILY, body, address.show()), body.mtu),
+            }
+        }
+        (if vrf.is_some() { Answer::Host } else { Answer::NoRoute }, 0)
+    }
+
+    /// None if only Linux can follow the rules.
+    fn tables(&self, family: Family, vrf: Option<u32>) -> Option<Vec<u32>> {
+        let rules: Vec<&Rule> = self.mirror.rules().iter().filter(|rule| rule.family == family).collect();
+        if rules.iter().any(|rule| rule.source.is_some() || rule.mark.is_some()) {
+            return None;
+        }
+        Some(match (vrf, family) {
+            (Some(_), _) if !rules.is_empty() && !rules.iter().any(|rule| rule.l3mdev) => vec![],
+            (Some(table), _) => vec![255, table],
+            (None, Family::V4) => vec![255, 254, 253],
+            (None, Family::V6) => vec![255, 254],
+        })
+    }
+
+    /// The body that counts; `Some(None)` if they do not treat all packets alike.
+    fn chosen<'b>(&self, family: Family, bodies: &[&'b RouteBody]) -> Option<Option<&'b RouteBody>> {
+        let active: Vec<_> = bodies.iter().filter(|body| self.active(family, body)).collect();
+        if active.iter().any(|body| body.tos > 0 || body.source.is_some()) {
+            return Some(None);
+        }
+        active.first().map(|body| Some(**body))
+    }
+
+    fn active(&self, family: Family, body: &RouteBody) -> bool {
+        use RouteKind::{Blackhole, Local, Prohibit, Throw, Unreachable};
+        if matches!(body.kind, Blackhole | Unreachable | Prohibit | Throw | Local) {
+            return true;
+        }
+        match self.hops(&body.via) {
+            Err(_) => true,
+            Ok(hops) => hops.iter().any(|hop| self.kernel_uses(family, hop)),
+        }
+    }
+
+    /// The hops of a route; or what is done in their place.
+    fn hops(&self, via: &Via) -> Result<Vec<Hop>, Answer> {
+        let object = |id: u32| self.mirror.next_hop(id).map(|next_hop| &next_hop.object);
+        match via {
+            Via::Nowhere => Ok(vec![]),
+            Via::One(hop) => Ok(vec![*hop]),
+            Via::Many(hops) => Ok(hops.to_vec()),
+            Via::Object(id) => match object(*id) {
+                None => Err(Answer::Host),
+                Some(Object::Blackhole) => Err(Answer::Blackhole),
+                Some(Object::Hop(hop)) => Ok(vec![Hop { weight: 1, ..*hop }]),
+                Some(Object::Group { members, .. }) => {
+                    let mut hops = vec![];
+                    for member in members {
+                        match object(member.id) {
+                            Some(Object::Hop(hop)) => hops.push(Hop { weight: member.weight, ..*hop }),
+                            _ => return Err(Answer::Host),
+                        }
+                    }
+                    Ok(hops)
+                }
+            },
+        }
+    }
+
+    fn kernel_uses(&self, family: Family, hop: &Hop) -> bool {
+        let up = self.mirror.link(hop.ifindex).is_some_and(|link| link.flags & 1 != 0);
+        let ignores = self.mirror.netconf(family, hop.ifindex).ignore_routes_with_linkdown;
+        up && !hop.flags.has(HopFlags::DEAD) && !(hop.flags.has(HopFlags::LINKDOWN) && ignores)
+    }
+
+    fn led(&self, family: Family, body: &RouteBody, address: IpAddr) -> Answer {
+        match body.kind {
+            RouteKind::Unicast => {}
+            RouteKind::Blackhole => return Answer::Blackhole,
+            RouteKind::Unreachable => return Answer::Unreachable,
+            RouteKind::Prohibit => return Answer::Prohibit,
+            _ => return Answer::Host,
+        }
+        let hops = match self.hops(&body.via) {
+            Ok(hops) => hops,
+            Err(answer) => return answer,
+        };
+        if let [hop] = hops.as_slice() {
+            return self.over(hop, Some(address));
+        }
+        let alive = hops.iter().filter(|hop| self.kernel_uses(family, hop) && self.carries(family, hop));
+        let mut members: BTreeMap<Answer, u32> = BTreeMap::new();
+        for hop in alive {
+            let answer = match hop.gateway {
+                Some(_) => self.over(hop, None),
+                None => Answer::Host,
+            };
+            *members.entry(answer).or_default() += u32::from(hop.weight);
+        }
+        match members.len() {
+            0 => Answer::Unreachable,
+            _ => Answer::Group(members.into_iter().collect()),
+        }
+    }
+
+    fn carries(&self, family: Family, hop: &Hop) -> bool {
+        let running = self.mirror.link(hop.ifindex).is_some_and(|link| link.flags & 0x41 == 0x41);
+        let silent = hop.gateway.and_then(|gateway| self.mirror.neighbour(hop.ifindex, gateway));
+        let silent = silent.is_some_and(|neighbour| self.mac(neighbour).is_none());
+        let asked = family == Family::V4 && self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
+        // What is Linux's to send is Linux's to leave.
+        !self.ours(hop.ifindex) || running && !(asked && silent && hop.encap == 0)
+    }
+
+    /// What a single hop does; `address` is the destination if it may be a neighbour itself.
+    fn over(&self, hop: &Hop, address: Option<IpAddr>) -> Answer {
+        if hop.encap != 0 || !self.ours(hop.ifindex) {
+            return Answer::Host;
+        }
+        if self.mirror.link(hop.ifindex).is_none_or(|link| link.flags & 0x41 != 0x41) {
+            return Answer::Unreachable;
+        }
+        let link_local = matches!(address, Some(IpAddr::V6(six)) if six.segments()[0] & 0xffc0 == 0xfe80);
+        let asked = hop.gateway.or(address.filter(|_| !link_local));
+        let neighbour = asked.and_then(|asked| self.mirror.neighbour(hop.ifindex, asked));
+        match neighbour.and_then(|neighbour| self.mac(neighbour)) {
+            Some(mac) if mac[0] & 1 == 1 => Answer::Host,
+            Some(mac) => Answer::Forward { mac, ifindex: hop.ifindex },
+            None => Answer::Resolve(hop.ifindex, hop.gateway),
+        }
+    }
+
+    fn mac(&self, neighbour: &bm_netlink::Neighbour) -> Option<[u8; 6]> {
+        let valid = [0x02, 0x04, 0x08, 0x10, 0x40, 0x80].contains(&neighbour.state);
+        neighbour.mac.filter(|_| valid)
+    }
+
+    pub fn ours(&self, ifindex: u32) -> bool {
+        let Some(link) = self.mirror.link(ifindex) else { return false };
+        let is_port = |ifindex: u32| self.ports.contains(&Some(ifindex));
+        let vlan_of_port = matches!(link.kind, Kind::Vlan { .. }) && link.lower.is_some_and(is_port);
+        let mastered = link.master.is_some_and(|master| {
+            !matches!(self.mirror.link(master).map(|link| &link.kind), Some(Kind::Vrf { .. }))
+        });
+        (is_port(ifindex) || vlan_of_port) && !mastered
+    }
+
+    /// The VRFs that links of ours are in.
+    pub fn vrfs(&self) -> Vec<Option<u32>> {
+        let ours = self.mirror.links().filter(|link| self.ours(link.ifindex));
+        let vrf = |link: &bm_netlink::Link| match self.mirror.link(link.master?)?.kind {
+            Kind::Vrf { table } => Some(table),
+            _ => None,
+        };
+        let mut vrfs: Vec<_> = ours.map(vrf).chain([None]).collect();
+        vrfs.sort();
+        vrfs.dedup();
+        vrfs
+    }
+}
+
+/// What workers would do, in the oracle's words. `ifindex_of` says which link one of our interfaces is.
+pub fn compiled<A: bm_wire::prefix::Address>(
+    fib: &dyn Fib<Address = A>,
+    next_hops: &NextHops,
+    address: A,
+    ifindex_of: impl Fn(u16) -> u32,
+) -> (Answer, u32) {
+    let hop = fib.lookup(address);
+    let one = |hop: NextHop| match next_hops.action(hop) {
+        Action::Host => Answer::Host,
+        Action::Blackhole => Answer::Blackhole,
+        Action::Unreachable => Answer::Unreachable,
+        Action::Prohibit => Answer::Prohibit,
+        Action::None => Answer::NoRoute,
+        Action::Forward { mac, interface } => Answer::Forward { mac, ifindex: ifindex_of(interface) },
+        Action::Resolve => {
+            let gateway = next_hops.gateway(hop);
+            Answer::Resolve(ifindex_of(gateway.interface as u16), gateway.address)
+        }
+        Action::Group { .. } => panic!("a group within a group"),
+    };
+    let Action::Group { count, .. } = next_hops.action(hop) else {
+        return (one(hop), u32::from(next_hops.mtu(hop)));
+    };
+    let entry = next_hops.entry(hop);
+    let mut members: BTreeMap<Answer, u32> = BTreeMap::new();
+    let mut mtu = 0;
+    for hash in 0..count {
+        let member = next_hops.select(entry, hash);
+        mtu = mtu.max(next_hops.mtu(member));
+        *members.entry(one(member)).or_default() += 1;
+    }
+    (Answer::Group(members.into_iter().collect()), u32::from(mtu))
+}
+
+/// Whether two answers say the same: shares of a group by the nearest per cent or bucket.
+pub fn same(oracle: &Answer, compiled: &Answer) -> bool {
+    match (oracle, compiled) {
+        (Answer::Group(wanted), Answer::Group(got)) => {
+            let (all, buckets): (u32, u32) = (weights(wanted), weights(got));
+            wanted.len() == got.len()
+                && wanted.iter().zip(got).all(|((one, weight), (two, share))| {
+                    let due = f64::from(*weight) / f64::from(all);
+                    let is = f64::from(*share) / f64::from(buckets);
+                    one == two && (due - is).abs() <= 0.01
+                })
+        }
+        // A group of one is that one.
+        (one, Answer::Group(members)) if members.len() == 1 => *one == members[0].0,
+        (Answer::Group(members), one) if members.len() == 1 => *one == members[0].0,
+        (one, two) => one == two,
+    }
+}
+
+fn weights(members: &[(Answer, u32)]) -> u32 {
+    members.iter().map(|(_, weight)| weight).sum()
+}

@@ -1,0 +1,81 @@
+//! A FIB for tests: a list of routes behind a lock, with as much room for long prefixes as a test wants.
+
+use bm_fib::published::Readers;
+use bm_fib::rib::Rib;
+use bm_fib::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
+use bm_wire::prefix::{Address, Prefix};
+use std::cell::Cell;
+use std::sync::{Arc, RwLock};
+
+thread_local! {
+    /// How many prefixes longer than /24 a table of this thread holds.
+    pub static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+pub struct PlainFib<A>(RwLock<Rib<A>>);
+
+impl<A: Address> Fib for PlainFib<A> {
+    type Address = A;
+
+    fn lookup(&self, address: A) -> NextHop {
+        self.0.read().unwrap().longest_match(address).map_or(NextHop::NONE, |(_, hop)| hop)
+    }
+
+    fn lookup_burst(&self, addresses: &[A], hops: &mut [NextHop]) {
+        hops.iter_mut().zip(addresses).for_each(|(hop, address)| *hop = self.lookup(*address));
+    }
+}
+
+pub struct Plain<A> {
+    rib: Rib<A>,
+    fib: Arc<PlainFib<A>>,
+}
+
+impl<A: Address> BuildFib for Plain<A> {
+    type Address = A;
+    type Fib = PlainFib<A>;
+
+    fn build(
+        routes: impl IntoIterator<Item = (Prefix<A>, NextHop)>,
+        _readers: &Readers,
+    ) -> Result<Self, TableFull<A>> {
+        let mut plain = Self { rib: Rib::new(), fib: Arc::new(PlainFib(RwLock::new(Rib::new()))) };
+        let sets: Vec<_> = routes.into_iter().map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
+        plain.apply(&sets)?;
+        Ok(plain)
+    }
+
+    fn reader(&self) -> Arc<PlainFib<A>> {
+        self.fib.clone()
+    }
+
+    fn apply(&mut self, changes: &[Change<A>]) -> Result<(), TableFull<A>> {
+        let mut outcome = Ok(());
+        for (applied, change) in changes.iter().enumerate() {
+            match *change {
+                Change::Remove(prefix) => drop(self.rib.remove(prefix)),
+                Change::Set(prefix, hop) => {
+                    let long = self.rib.iter().filter(|(prefix, _)| prefix.length() > 24).count();
+                    let fresh = prefix.length() > 24 && self.rib.get(prefix).is_none();
+                    if fresh && long >= ROOM.get() {
+                        outcome = Err(TableFull { prefix, applied, lack: Lack::Blocks });
+                        break;
+                    }
+                    self.rib.insert(prefix, hop);
+                }
+            }
+        }
+        *self.fib.0.write().unwrap() = self.rib.clone();
+        outcome
+    }
+
+    fn rib(&self) -> &Rib<A> {
+        &self.rib
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.rib.memory_bytes()
+    }
+
+    fn reclaim(&mut self) {}
+}

@@ -1,0 +1,93 @@
+//! A batch of changes, sorted by what has to be done about them.
+
+use super::body::Side;
+use bm_netlink::{BodyId, Change, Family};
+use bm_wire::prefix::Prefix;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// What has to be looked at again.
+#[derive(Default)]
+pub(super) struct Work {
+    /// All there is.
+    pub everything: bool,
+    /// Interfaces, addresses, settings or rules: what is published whole.
+    pub shape: bool,
+    /// Settings that decide, among others, which members of groups are passed over.
+    pub settings: bool,
+    /// Links that changed, or whose settings did.
+    pub links: BTreeSet<u32>,
+    pub objects: BTreeSet<u32>,
+    pub neighbours: Vec<(u32, IpAddr)>,
+    pub ipv4: FamilyWork<u32>,
+    pub ipv6: FamilyWork<u128>,
+}
+
+/// The same for one family.
+pub(super) struct FamilyWork<A> {
+    pub bodies: Vec<BodyId>,
+    /// Prefixes whose routes changed, by table.
+    pub routes: BTreeMap<u32, Vec<Prefix<A>>>,
+}
+
+impl<A> Default for FamilyWork<A> {
+    fn default() -> Self {
+        Self { bodies: Vec::new(), routes: BTreeMap::new() }
+    }
+}
+
+impl Work {
+    pub fn of(changes: &[Change]) -> Self {
+        let mut work = Self::default();
+        changes.iter().for_each(|change| work.add(change));
+        work
+    }
+
+    fn add(&mut self, change: &Change) {
+        match *change {
+            Change::Everything => self.everything = true,
+            Change::Link(ifindex) => {
+                self.shape = true;
+                self.links.insert(ifindex);
+            }
+            Change::Netconf(_, ifindex) => {
+                self.shape = true;
+                // What holds for all links is not itself one.
+                self.links.extend(u32::try_from(ifindex).ok());
+            }
+            Change::Sysctls => {
+                self.shape = true;
+                self.settings = true;
+            }
+            Change::Addresses(_) | Change::Rules(_) => self.shape = true,
+            Change::Neighbour(ifindex, address) => self.neighbours.push((ifindex, address)),
+            Change::NextHop(id) => {
+                self.objects.insert(id);
+            }
+            Change::Body(Family::V4, id) => self.ipv4.bodies.push(id),
+            Change::Body(Family::V6, id) => self.ipv6.bodies.push(id),
+            Change::Route4 { table, prefix } => self.ipv4.routes.entry(table).or_default().push(prefix),
+            Change::Route6 { table, prefix } => self.ipv6.routes.entry(table).or_default().push(prefix),
+        }
+    }
+
+    /// Whether bodies may lead elsewhere though nothing is said of them.
+    pub fn moves_bodies(&self) -> bool {
+        !self.links.is_empty() || !self.objects.is_empty()
+    }
+}
+
+impl<A: Side> FamilyWork<A> {
+    /// Adds the routes that have one of these bodies.
+    pub fn add_routes_of(&mut self, bodies: &BTreeSet<BodyId>, routes: &bm_netlink::Routes<A>) {
+        let Some(last) = bodies.last() else { return };
+        // Millions of routes are asked: by index that is one load each.
+        let mut wanted = vec![false; last.index() + 1];
+        bodies.iter().for_each(|id| wanted[id.index()] = true);
+        let is_wanted = |id: &BodyId| wanted.get(id.index()).copied().unwrap_or(false);
+        for (number, table) in routes.tables() {
+            let hit = table.iter().filter(|(_, list)| list.iter().any(is_wanted)).map(|(prefix, _)| prefix);
+            self.routes.entry(number).or_default().extend(hit);
+        }
+    }
+}
