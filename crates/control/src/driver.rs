@@ -1,0 +1,227 @@
+//! The control thread: what the kernel says, compiled, published, and kept fresh.
+//!
+//! ```text
+//! kernel ─► Watch ─► changes ─► Compiler ─► tables           (workers load them)
+//!                            └► Steering                     (what ports leave to Linux)
+//! slow path ─► Asker ─┐
+//! marks of use ───────┴─► "use this neighbour" ─► kernel     (resolves, confirms)
+//! Handle::routes, verify, ... ─► a request, carried out between two changes
+//! ```
+//!
+//! One thread owns the mirror and the compiler, so nothing here is locked. It never waits for a worker,
+//! and nobody on the packet path waits for it: [`Asker`] queues, and drops what a full queue cannot take,
+//! since the slow path asks again.
+
+mod asker;
+mod control;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use bm_api::request::RouteQuery;
+use bm_api::{Error, Interface, Neighbors, NextHops, Routes, Status, Verify};
+use bm_fib::published::{Published, Readers};
+use bm_forward::tables::Tables;
+use bm_graph::Waker;
+use bm_port::Steering;
+
+use crate::compile;
+use crate::config::Config;
+pub use asker::Asker;
+use control::{Control, Pending};
+
+/// A port as control sees it.
+pub struct ControlPort {
+    /// Number of its interface in Linux.
+    pub ifindex: u32,
+    /// What tells it which packets to leave to Linux.
+    pub steering: Box<dyn Steering>,
+}
+
+type Request = Box<dyn FnOnce(&mut Control) + Send>;
+
+/// Asks the control thread; as many as wanted.
+#[derive(Clone)]
+pub struct Handle {
+    requests: mpsc::Sender<Request>,
+    waker: Waker,
+    published: Arc<Published<Tables>>,
+}
+
+/// The control thread. It ends when this is dropped.
+pub struct Driver {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    /// Loads the kernel's tables, compiles them for `ports`, publishes them, and goes on doing so.
+    ///
+    /// Returns when the tables are whole, which takes seconds where there are a million routes. Ports take no
+    /// packets before [`Handle::set_active`].
+    ///
+    /// # Errors
+    /// What the kernel or the memory refused, as a sentence.
+    pub fn start(
+        config: &Config,
+        hash_seed: u32,
+        readers: &Readers,
+        ports: Vec<ControlPort>,
+    ) -> Result<Self, Error> {
+        let (requests, requested) = mpsc::channel();
+        let waker = Waker::new().map_err(Error::new)?;
+        let choices = compile::Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second };
+        let options = compile::Options {
+            next_hops: config.fib.next_hops,
+            group_buckets: config.fib.group_buckets,
+            choices,
+        };
+        let compiler = compile::Compiler::new(readers, options).map_err(Error::new)?;
+        let published = compiler.published().clone();
+        let (tell, told) = mpsc::channel();
+        let (config, wake) = (config.clone(), waker.clone());
+        let run = move || match Control::open(&config, compiler, ports) {
+            Ok(mut control) => {
+                let _gone = tell.send(Ok(()));
+                control.run(&requested, &wake);
+            }
+            Err(error) => {
+                let _gone = tell.send(Err(error));
+            }
+        };
+        let thread = std::thread::Builder::new().name("bm-control".into()).spawn(run).map_err(Error::new)?;
+        let driver = Self { handle: Handle { requests, waker, published }, thread: Some(thread) };
+        match told.recv() {
+            Ok(Ok(())) => Ok(driver),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(gone()),
+        }
+    }
+
+    /// For asking.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _gone = self.handle.requests.send(Box::new(Control::end));
+        self.handle.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::new("the control thread has ended").mend("restart the daemon and report what it logged")
+}
+
+impl Handle {
+    fn ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Control) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, answered) = mpsc::channel();
+        let request: Request = Box::new(move |control| {
+            let _gone = answer.send(job(control));
+        });
+        self.requests.send(request).map_err(|_| gone())?;
+        self.waker.wake();
+        answered.recv().map_err(|_| gone())
+    }
+
+    /// The way for a slow path to ask for neighbours, in the place of an earlier one.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn asker(&self) -> Result<Asker, Error> {
+        let waker = self.waker.clone();
+        self.ask(move |control| control.asker(waker))
+    }
+
+    /// What workers and the slow path load.
+    pub fn published(&self) -> &Arc<Published<Tables>> {
+        &self.published
+    }
+
+    /// Has ports take packets, or leave all of them to Linux.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn set_active(&self, active: bool) -> Result<(), Error> {
+        self.ask(move |control| control.set_active(active))
+    }
+
+    /// Gives control other ports. They take no packets before [`Self::set_active`].
+    ///
+    /// # Errors
+    /// If the control thread has ended, or the new tables found no memory.
+    pub fn set_ports(&self, ports: Vec<ControlPort>) -> Result<(), Error> {
+        self.ask(move |control| control.set_ports(ports))?
+    }
+
+    /// Carries out what changed in the configuration and can be carried out while running.
+    ///
+    /// # Errors
+    /// If the control thread has ended, or the new tables found no memory.
+    pub fn reconfigure(&self, config: &Config) -> Result<(), Error> {
+        let config = config.clone();
+        self.ask(move |control| control.reconfigure(&config))?
+    }
+
+    /// What control knows of the daemon's state; the rest is left as it is by default.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn status(&self) -> Result<Status, Error> {
+        self.ask(|control| control.status())
+    }
+
+    /// For each port, whether it is up, and its interfaces.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn interfaces(&self) -> Result<Vec<(bool, Vec<Interface>)>, Error> {
+        self.ask(|control| control.interfaces())
+    }
+
+    /// What the fast path does with prefixes.
+    ///
+    /// # Errors
+    /// If the question makes no sense, or the control thread has ended.
+    pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
+        let query = query.clone();
+        self.ask(move |control| control.routes(&query))?
+    }
+
+    /// The kernel's neighbours on interfaces of ours.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn neighbors(&self) -> Result<Neighbors, Error> {
+        self.ask(|control| control.neighbors())
+    }
+
+    /// Next hops and groups in use.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn next_hops(&self) -> Result<NextHops, Error> {
+        self.ask(|control| control.next_hops())
+    }
+
+    /// Compares the mirror with a fresh dump of the kernel's tables, and the compiled tables with the
+    /// mirror. Changes go on being carried out meanwhile.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn verify(&self) -> Result<Verify, Error> {
+        let (answer, answered) = mpsc::channel();
+        self.ask(move |control| control.request_verify(Pending::new(answer)))?;
+        answered.recv().map_err(|_| gone())
+    }
+}

@@ -1,0 +1,341 @@
+//! What the control thread owns and does.
+
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::time::{Duration, Instant};
+
+use bm_api::request::RouteQuery;
+use bm_api::{Area, Error, Interface, Mirror, Neighbors, NextHops, Routes, Status, Verify};
+use bm_graph::Waker;
+use bm_netlink::neighbour::state;
+use bm_netlink::{Audit, Batch, Change, Watch};
+
+use super::asker::{Asker, Neighbor, asker};
+use super::{ControlPort, Request};
+use crate::compile::{Choices, Compiler};
+use crate::config::Config;
+
+/// Longest sleep when nothing is due.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Differences that a reply lists.
+const LISTED: usize = 1000;
+
+/// Who waits for a comparison.
+pub(super) struct Pending {
+    answer: Sender<Verify>,
+    since: Instant,
+}
+
+impl Pending {
+    pub fn new(answer: Sender<Verify>) -> Self {
+        Self { answer, since: Instant::now() }
+    }
+}
+
+/// What has been done so far.
+#[derive(Default)]
+struct Done {
+    changes: u64,
+    first_sync: Duration,
+    last_batch: Duration,
+    last_batch_changes: u64,
+}
+
+/// Everything that the control thread owns.
+pub(super) struct Control {
+    watch: Watch,
+    compiler: Compiler,
+    batch: Batch,
+    ports: Vec<ControlPort>,
+    active: bool,
+    slow_path: Option<(Receiver<Neighbor>, SyncSender<Neighbor>)>,
+    resolve_queue: usize,
+    verifying: Vec<Pending>,
+    refresh: Duration,
+    refresh_at: Instant,
+    hash_seed: u32,
+    done: Done,
+    ended: bool,
+}
+
+impl Control {
+    pub fn open(config: &Config, mut compiler: Compiler, ports: Vec<ControlPort>) -> Result<Self, Error> {
+        let started = Instant::now();
+        let compare = config.mirror.compare;
+        let options = bm_netlink::Options {
+            receive_buffer: config.mirror.receive_buffer as usize,
+            audit_every: (!compare.is_zero()).then_some(compare),
+            ..bm_netlink::Options::default()
+        };
+        let watch =
+            Watch::open(options).map_err(|error| Error::new(format_args!("the kernel's tables: {error}")))?;
+        compiler.set_ports(ports.iter().map(|port| Some(port.ifindex)).collect());
+        let batch = Batch::open().map_err(Error::new)?;
+        let mut control = Self {
+            watch,
+            hash_seed: compiler.choices().hash_seed,
+            compiler,
+            batch,
+            ports,
+            active: false,
+            slow_path: None,
+            resolve_queue: config.neighbors.resolve_queue as usize,
+            verifying: Vec::new(),
+            refresh: config.neighbors.refresh,
+            refresh_at: started + config.neighbors.refresh,
+            done: Done::default(),
+            ended: false,
+        };
+        control.step()?;
+        control.done.first_sync = started.elapsed();
+        Ok(control)
+    }
+
+    /// Until [`Self::end`].
+    pub fn run(&mut self, requests: &Receiver<Request>, waker: &Waker) {
+        while !self.ended {
+            if let Err(error) = self.step() {
+                tracing::error!(%error, "the kernel's tables could not be followed; this is tried again");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            while let Ok(request) = requests.try_recv() {
+                request(self);
+            }
+            let now = Instant::now();
+            let own = self.watch.timeout(now).unwrap_or(SLEEP_MAX);
+            let refresh = self.refresh_at.saturating_duration_since(now);
+            if !self.ended {
+                use std::os::fd::AsFd;
+                waker.wait([self.watch.as_fd()], own.min(refresh).min(SLEEP_MAX));
+                waker.clear();
+            }
+        }
+        self.set_active(false);
+    }
+
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Takes in what the kernel says, carries it out, and does what is due.
+    fn step(&mut self) -> Result<(), Error> {
+        let changes = self.watch.process(Instant::now()).map_err(Error::new)?;
+        if !changes.is_empty() {
+            self.apply(&changes)?;
+        }
+        if let Some(audit) = self.watch.take_audit() {
+            self.answer_verify(&audit);
+        }
+        self.ask_for_neighbours();
+        if Instant::now() >= self.refresh_at {
+            self.keep_fresh();
+            self.refresh_at = Instant::now() + self.refresh;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, changes: &[Change]) -> Result<(), Error> {
+        let started = Instant::now();
+        let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
+        self.done.last_batch = started.elapsed();
+        self.done.last_batch_changes = changes.len() as u64;
+        self.done.changes += changes.len() as u64;
+        tracing::debug!(changes = changes.len(), entries = report.entries, took = ?self.done.last_batch, "compiled");
+        let shapes =
+            |change: &Change| matches!(change, Change::Everything | Change::Link(_) | Change::Addresses(_));
+        if report.published || changes.iter().any(shapes) {
+            self.steer();
+        }
+        self.tell_failed(changes);
+        Ok(())
+    }
+
+    /// Tells ports what is Linux's. A port that is none of ours any more, as a part of a bridge say, leaves
+    /// everything to Linux.
+    fn steer(&mut self) {
+        let mirror = self.watch.mirror();
+        let local: Vec<IpAddr> = mirror.all_addresses().map(|address| address.local).collect();
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let interfaces = self.compiler.interfaces().of_port(index as u16);
+            let mut macs: Vec<_> = interfaces.map(|(_, interface)| interface.mac).collect();
+            macs.sort_unstable();
+            macs.dedup();
+            let active = self.active && !macs.is_empty();
+            let told = port.steering.set_local(&local);
+            let told =
+                told.and_then(|()| if macs.is_empty() { Ok(()) } else { port.steering.set_macs(&macs) });
+            if let Err(error) = told.and_then(|()| port.steering.set_active(active)) {
+                tracing::error!(%error, ifindex = port.ifindex, "a port could not be told what to leave to Linux");
+            }
+        }
+    }
+
+    pub fn set_active(&mut self, active: bool) {
+        self.active = active;
+        self.steer();
+    }
+
+    pub fn set_ports(&mut self, ports: Vec<ControlPort>) -> Result<(), Error> {
+        self.active = false;
+        self.ports = ports;
+        self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
+        self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
+        self.steer();
+        Ok(())
+    }
+
+    pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
+        let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
+        self.compiler.set_choices(Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second });
+        self.refresh = config.neighbors.refresh;
+        self.compiler.apply(self.watch.mirror(), &[]).map(drop).map_err(Error::new)
+    }
+
+    pub fn asker(&mut self, waker: Waker) -> Asker {
+        let (asker, asked, failed) = asker(self.resolve_queue, waker);
+        self.slow_path = Some((asked, failed));
+        asker
+    }
+
+    fn ask_for_neighbours(&mut self) {
+        let Some((asked, _)) = &self.slow_path else { return };
+        let asked: Vec<_> = asked.try_iter().collect();
+        for &(ifindex, address) in &asked {
+            self.use_neighbour(ifindex, address);
+        }
+        if !asked.is_empty() {
+            self.send_batch();
+        }
+    }
+
+    fn use_neighbour(&mut self, ifindex: u32, address: IpAddr) {
+        if let Err(error) = self.batch.use_neighbour(ifindex, &address) {
+            tracing::warn!(%error, ifindex, %address, "a neighbour could not be asked for");
+        }
+    }
+
+    fn send_batch(&mut self) {
+        match self.batch.finish() {
+            Ok(outcome) => {
+                for refusal in outcome.first {
+                    tracing::debug!(error = %refusal.error, "the kernel refused to use a neighbour");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "neighbours could not be asked for"),
+        }
+    }
+
+    /// Has the kernel confirm those neighbours that packets went to since the last time: it sees none of
+    /// those packets, and would forget them.
+    fn keep_fresh(&mut self) {
+        let used = self.compiler.take_used();
+        let stale: Vec<_> = used
+            .into_iter()
+            .filter(|&(ifindex, address)| {
+                self.watch.mirror().neighbour(ifindex, address).is_some_and(|neighbour| neighbour.needs_use())
+            })
+            .collect();
+        for &(ifindex, address) in &stale {
+            self.use_neighbour(ifindex, address);
+        }
+        if !stale.is_empty() {
+            self.send_batch();
+        }
+    }
+
+    /// Tells the slow path of neighbours that the kernel has given up on.
+    fn tell_failed(&self, changes: &[Change]) {
+        let Some((_, fail)) = &self.slow_path else { return };
+        for change in changes {
+            let Change::Neighbour(ifindex, address) = *change else { continue };
+            let failed = |neighbour: &bm_netlink::Neighbour| neighbour.state & state::FAILED != 0;
+            if self.watch.mirror().neighbour(ifindex, address).is_some_and(failed) {
+                // A full queue forgets: the slow path gives up by itself after a while.
+                let _full = fail.try_send((ifindex, address));
+            }
+        }
+    }
+
+    pub fn request_verify(&mut self, pending: Pending) {
+        self.verifying.push(pending);
+        self.watch.request_audit(Instant::now());
+    }
+
+    /// Answers those who asked before the comparison began; the others wait for the next.
+    fn answer_verify(&mut self, audit: &Audit) {
+        let began = Instant::now() - audit.took;
+        let (answered, waiting) =
+            std::mem::take(&mut self.verifying).into_iter().partition(|pending| pending.since <= began);
+        self.verifying = waiting;
+        if !self.verifying.is_empty() {
+            self.watch.request_audit(Instant::now());
+        }
+        let answered: Vec<Pending> = answered;
+        if answered.is_empty() {
+            return;
+        }
+        let compiled = self.compiler.verify(self.watch.mirror());
+        let mut verify = Verify { notes: self.compiler.notes(self.watch.mirror()), ..Verify::default() };
+        let mirror = audit.findings.list.iter().map(|found| (Area::Mirror, found.to_string()));
+        let all = mirror.chain(compiled.differences);
+        verify.differences_total = audit.findings.count + compiled.count;
+        verify.differences =
+            all.take(LISTED).map(|(area, sentence)| bm_api::Difference { area, sentence }).collect();
+        verify.equal = verify.differences_total == 0;
+        verify.compared = compiled.compared as u64;
+        for pending in answered {
+            let took_ms = pending.since.elapsed().as_millis() as u64;
+            let _gone = pending.answer.send(Verify { took_ms, ..verify.clone() });
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        let statistics = self.watch.statistics();
+        let counts = self.compiler.counts();
+        let mirror = self.watch.mirror();
+        let of_ours = |ifindex| self.compiler.interfaces().index_of(ifindex).is_some();
+        Status {
+            ready: self.active,
+            routes_ipv4: counts.ipv4,
+            routes_ipv6: counts.ipv6,
+            routes_refused: counts.refused,
+            next_hops: counts.next_hops,
+            tables_bytes: counts.bytes as u64,
+            neighbors: mirror.neighbours().filter(|neighbour| of_ours(neighbour.ifindex)).count(),
+            mirror: Mirror {
+                synced: true,
+                messages: statistics.events,
+                changes: self.done.changes,
+                overruns: statistics.overruns,
+                resyncs: statistics.resyncs,
+                mended: statistics.differences,
+                first_sync_ms: self.done.first_sync.as_millis() as u64,
+                last_batch_us: self.done.last_batch.as_micros() as u64,
+                last_batch_changes: self.done.last_batch_changes,
+            },
+            notes: self.compiler.notes(mirror),
+            ..Status::default()
+        }
+    }
+
+    pub fn interfaces(&self) -> Vec<(bool, Vec<Interface>)> {
+        let mirror = self.watch.mirror();
+        let of_port = |(index, port): (usize, &ControlPort)| {
+            let up = mirror.link(port.ifindex).is_some_and(bm_netlink::Link::running);
+            (up, self.compiler.shown_interfaces(mirror, index as u16))
+        };
+        self.ports.iter().enumerate().map(of_port).collect()
+    }
+
+    pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
+        self.compiler.shown_routes(self.watch.mirror(), query)
+    }
+
+    pub fn neighbors(&self) -> Neighbors {
+        self.compiler.shown_neighbors(self.watch.mirror())
+    }
+
+    pub fn next_hops(&self) -> NextHops {
+        self.compiler.shown_next_hops(self.watch.mirror())
+    }
+}
