@@ -14,6 +14,7 @@
 #include <bpf/bpf_helpers.h>
 
 #define MAX_TAGS 2
+#define HINT_BITS 1024 /* the same in shared.rs */
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
@@ -49,7 +50,11 @@ struct tag {
 };
 
 struct address6 {
-	__u64 half[2];
+	__u32 words[4];
+};
+
+struct hints {
+	__u32 words[HINT_BITS / 32];
 };
 
 struct {
@@ -83,6 +88,17 @@ struct {
 	__type(key, struct address6);
 	__type(value, __u8);
 } local6 SEC(".maps");
+
+/*
+ * Bit `hint_of(address)` is set for each local address, so that most others need no look into the maps
+ * above. Shared as they are.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hints);
+} local_hints SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -141,6 +157,15 @@ static __always_inline bool is_our_mac(const struct ethhdr *eth)
 	return control.other_macs && bpf_map_lookup_elem(&macs, &mac);
 }
 
+/* Whether an address may be a local one, by its 32 bits or by a mix of its 128; the mix stands in shared.rs too. */
+static __always_inline bool may_be_local(__u32 mixed)
+{
+	__u32 zero = 0, bit = mixed * 0x9e3779b1u >> 22;
+	struct hints *hints = bpf_map_lookup_elem(&local_hints, &zero);
+
+	return !hints || hints->words[bit / 32 % (HINT_BITS / 32)] >> bit % 32 & 1;
+}
+
 /* The reason to leave an IPv4 packet to Linux, or STEERED. What is cut short is the worker's to count. */
 static __always_inline enum kind ipv4(void *packet, void *end)
 {
@@ -151,6 +176,8 @@ static __always_inline enum kind ipv4(void *packet, void *end)
 	/* 224.0.0.0/4 and 255.255.255.255 */
 	if ((*destination & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || *destination == 0xffffffff)
 		return PASSED_GROUP;
+	if (!may_be_local(*destination))
+		return STEERED;
 	return bpf_map_lookup_elem(&local4, destination) ? PASSED_LOCAL : STEERED;
 }
 
@@ -171,6 +198,8 @@ static __always_inline enum kind ipv6(void *packet, void *end)
 	    *icmp_type <= ND_LAST)
 		return PASSED_NEIGHBOR;
 	__builtin_memcpy(&address, destination, sizeof(address));
+	if (!may_be_local(address.words[0] ^ address.words[1] ^ address.words[2] ^ address.words[3]))
+		return STEERED;
 	return bpf_map_lookup_elem(&local6, &address) ? PASSED_LOCAL : STEERED;
 }
 

@@ -36,7 +36,10 @@ pub enum Checksums {
     Off,
 }
 
-/// The worker runs the driver itself, instead of interrupts.
+/// The worker runs the driver itself, instead of interrupts. It works where the driver tells the kernel which
+/// NAPI serves which queue: network cards do, veth does not (Linux 6.18), and is then left as it is.
+///
+/// To keep interrupts out, set the interface's `napi_defer_hard_irqs` and `gro_flush_timeout` as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// How long the kernel polls at most when there is nothing, in microseconds.
@@ -44,6 +47,10 @@ pub struct BusyPoll {
     /// Most frames the driver handles in one go.
     pub budget: u32,
 }
+
+/// Frames ready for a driver that copies: with 2048 of them, 1,514-byte frames took 13 % longer, as they fell
+/// out of the cache before their turn came again.
+pub const READY_COPY: u32 = 512;
 
 /// How to open a port.
 #[derive(Clone, Debug)]
@@ -55,7 +62,8 @@ pub struct Options {
     /// Entries of each ring; a power of two.
     pub ring: u32,
     /// Free frames kept ready for the driver, at most a ring: more take longer bursts, fewer stay in cache.
-    pub ready: u32,
+    /// By itself a full ring for drivers that write into them without a copy, and [`READY_COPY`] for others.
+    pub ready: Option<u32>,
     /// Whether frames with VLAN tags are taken.
     pub tagged: bool,
     /// Whether to complete checksums.
@@ -72,7 +80,7 @@ impl Default for Options {
             attach: Attach::Auto,
             bind: Bind::Auto,
             ring: 2048,
-            ready: 2048,
+            ready: None,
             tagged: false,
             complete_checksums: Checksums::Auto,
             need_wakeup: true,

@@ -14,7 +14,7 @@ use bm_wire::checksum;
 use bm_wire::ethernet::Ethernet;
 
 use crate::lent::Lent;
-use crate::options::Options;
+use crate::options::{Options, READY_COPY};
 use crate::socket::{self, Binding, Rings};
 
 /// Send calls for one burst, at most: the old kernels send 32 frames a call.
@@ -34,6 +34,10 @@ pub struct XdpPort {
     filled: u32,
     /// Frames sent and not come back.
     sending: u32,
+    /// The kernel had no room for some of them just now: another try is due soon.
+    is_stuck: bool,
+    /// There were too few free frames for the driver.
+    is_starved: bool,
     complete_checksums: bool,
     /// In the middle of a frame in many buffers, which is being dropped.
     in_large: bool,
@@ -57,13 +61,20 @@ impl XdpPort {
         options: &Options,
         complete_checksums: bool,
     ) -> Self {
+        let ready = match options.ready {
+            Some(ready) => ready,
+            None if binding.copy_flag == libc::XDP_COPY => READY_COPY,
+            None => binding.ring,
+        };
         Self {
             bound: Some(Bound { socket, rings }),
-            ready: options.ready.min(binding.ring),
+            ready: ready.min(binding.ring),
             binding,
             lent: Lent::new(memory),
             filled: 0,
             sending: 0,
+            is_stuck: false,
+            is_starved: false,
             complete_checksums,
             in_large: false,
             dropped: 0,
@@ -101,6 +112,7 @@ impl XdpPort {
             fill.submit();
             self.filled += filled;
         }
+        self.is_starved = filled < count;
         if fill.needs_wakeup() {
             socket::poll_driver(&bound.socket);
         }
@@ -147,21 +159,23 @@ impl XdpPort {
         let Some(bound) = &self.bound else { return };
         let transmit = &bound.rings.transmit;
         let mut pending = transmit.pending();
+        self.is_stuck = false;
         for _ in 0..KICKS_MAX {
             if pending == 0 || !transmit.needs_wakeup() && self.binding.need_wakeup {
                 return;
             }
-            let sent = socket::send(&bound.socket);
+            let error = socket::send(&bound.socket).err().and_then(|error| error.raw_os_error());
             let left = transmit.pending();
             // EAGAIN with fewer left: the call's share is sent, the next call sends more. EBUSY: the far
             // end drops what it has no room for, so what is left had better wait. Without progress: the
-            // same, for want of room or of memory.
-            let busy = sent.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
-            if busy || left == pending {
+            // same, for want of room or of memory. An interface that is down is no matter of waiting.
+            if error == Some(libc::EBUSY) || left == pending {
+                self.is_stuck = left > 0 && error != Some(libc::ENETDOWN);
                 return;
             }
             pending = left;
         }
+        self.is_stuck = pending > 0;
     }
 
     /// Waits for frames on their way out, a little while: the interface may be down.
@@ -179,11 +193,10 @@ impl Port for XdpPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         let room = (BURST - burst.len()) as u32;
         let Some(bound) = &mut self.bound else { return };
-        let mut count = bound.rings.receive.available(room);
-        if count == 0 && self.binding.busy_poll.is_some() {
+        if self.binding.busy_poll.is_some() {
             socket::poll_driver(&bound.socket);
-            count = bound.rings.receive.available(room);
         }
+        let count = bound.rings.receive.available(room);
         for _ in 0..count {
             let Some(bound) = &mut self.bound else { return };
             let descriptor = bound.rings.receive.read();
@@ -235,8 +248,10 @@ impl Port for XdpPort {
         self.refill(frames);
     }
 
+    /// `None` also while frames wait to be sent, or the driver to get free ones: nothing would tell when.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        self.bound.as_ref().map(|bound| bound.socket.as_fd())
+        let bound = self.bound.as_ref().filter(|_| !self.is_stuck && !self.is_starved)?;
+        Some(bound.socket.as_fd())
     }
 
     /// In copy mode the kernel counts a frame without a slot twice, as dropped and as "fill ring empty";

@@ -20,6 +20,8 @@ use crate::socket::{self, Binding, Failed, Rings};
 
 /// Most local addresses of each family; the same number stands in `steer.bpf.c`.
 const LOCAL_MAX: u32 = 65_536;
+/// Bits of the hint; the same number stands in `steer.bpf.c`.
+const HINT_BITS: usize = 1024;
 
 /// What all AF_XDP ports of a process share.
 pub struct Shared {
@@ -38,7 +40,16 @@ struct Lender {
 struct Local {
     v4: MapHandle,
     v6: MapHandle,
+    /// Which addresses need a look into the maps at all.
+    hints: MapHandle,
     known: HashSet<IpAddr>,
+}
+
+/// Handles of the maps that all steering programs use.
+pub(crate) struct LocalMaps {
+    pub v4: MapHandle,
+    pub v6: MapHandle,
+    pub hints: MapHandle,
 }
 
 impl Shared {
@@ -47,16 +58,13 @@ impl Shared {
     /// # Errors
     /// [`XdpError::Program`] if the kernel refuses BPF maps.
     pub fn new(memory: &'static Memory) -> Result<Arc<Self>, XdpError> {
-        let map = |name, key_size| {
-            let options = bpf_map_create_opts {
-                sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
-                map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
-                ..bpf_map_create_opts::default()
-            };
-            MapHandle::create(MapType::Hash, Some(name), key_size, 1, LOCAL_MAX, &options)
-                .map_err(|error| XdpError::Program { interface: "all ports".into(), error })
+        let hash = |name, key_size| create(MapType::Hash, name, key_size, 1, LOCAL_MAX);
+        let local = Local {
+            v4: hash("local4", 4)?,
+            v6: hash("local6", 16)?,
+            hints: create(MapType::Array, "local_hints", 4, HINT_BITS as u32 / 8, 1)?,
+            known: HashSet::new(),
         };
-        let local = Local { v4: map("local4", 4)?, v6: map("local6", 16)?, known: HashSet::new() };
         Ok(Arc::new(Self { memory, lenders: Mutex::default(), local: Mutex::new(local) }))
     }
 
@@ -65,23 +73,29 @@ impl Shared {
         self.memory
     }
 
-    /// Handles of the maps of local addresses: IPv4, IPv6.
-    pub(crate) fn local_maps(&self) -> libbpf_rs::Result<(MapHandle, MapHandle)> {
+    /// Handles of the maps of local addresses.
+    pub(crate) fn local_maps(&self) -> libbpf_rs::Result<LocalMaps> {
         let local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok((MapHandle::try_from(&local.v4)?, MapHandle::try_from(&local.v6)?))
+        Ok(LocalMaps {
+            v4: MapHandle::try_from(&local.v4)?,
+            v6: MapHandle::try_from(&local.v6)?,
+            hints: MapHandle::try_from(&local.hints)?,
+        })
     }
 
     /// Makes `addresses` the local ones: new ones first, so that none is missing meanwhile.
     pub(crate) fn set_local(&self, addresses: &[IpAddr]) -> libbpf_rs::Result<()> {
         let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted: HashSet<_> = addresses.iter().copied().collect();
-        for &address in wanted.difference(&local.known.clone()) {
+        let before = local.known.clone();
+        for &address in wanted.difference(&before) {
             local.put(address, true)?;
         }
-        for address in local.known.clone().difference(&wanted) {
-            local.put(*address, false)?;
+        local.hint(before.union(&wanted))?;
+        for &address in before.difference(&wanted) {
+            local.put(address, false)?;
         }
-        Ok(())
+        local.hint(wanted.iter())
     }
 
     /// Opens a socket on the UMEM of its way, or on the first one.
@@ -104,7 +118,37 @@ impl Shared {
     }
 }
 
+/// Makes a map that no object file has made.
+fn create(kind: MapType, name: &str, key: u32, value: u32, entries: u32) -> Result<MapHandle, XdpError> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags: if kind == MapType::Hash { libbpf_sys::BPF_F_NO_PREALLOC } else { 0 },
+        ..bpf_map_create_opts::default()
+    };
+    MapHandle::create(kind, Some(name), key, value, entries, &options)
+        .map_err(|error| XdpError::Program { interface: "all ports".into(), error })
+}
+
 impl Local {
+    /// Sets the hint for exactly `addresses`.
+    fn hint<'a>(&self, addresses: impl Iterator<Item = &'a IpAddr>) -> libbpf_rs::Result<()> {
+        let mut words = [0u32; HINT_BITS / 32];
+        for address in addresses {
+            let word = |bytes: [u8; 4]| u32::from_ne_bytes(bytes);
+            let mixed = match address {
+                IpAddr::V4(address) => word(address.octets()),
+                IpAddr::V6(address) => {
+                    address.octets().as_chunks().0.iter().fold(0, |mixed, part| mixed ^ word(*part))
+                }
+            };
+            // The program's own sum: `may_be_local` of steer.bpf.c.
+            let bit = mixed.wrapping_mul(0x9e37_79b1) >> 22;
+            words[bit as usize / 32] |= 1 << (bit % 32);
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.hints.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY)
+    }
+
     fn put(&mut self, address: IpAddr, there: bool) -> libbpf_rs::Result<()> {
         let (v4, v6);
         let (map, key): (_, &[u8]) = match address {

@@ -130,10 +130,11 @@ impl Program {
             settings.take_tagged = options.tagged;
             settings.generic_mode = generic;
         }
-        let (v4, v6) = shared.local_maps().map_err(failed)?;
+        let local = shared.local_maps().map_err(failed)?;
         open.maps.xsks.set_max_entries(port.queues).map_err(failed)?;
-        open.maps.local4.reuse_fd(v4.as_fd()).map_err(failed)?;
-        open.maps.local6.reuse_fd(v6.as_fd()).map_err(failed)?;
+        open.maps.local4.reuse_fd(local.v4.as_fd()).map_err(failed)?;
+        open.maps.local6.reuse_fd(local.v6.as_fd()).map_err(failed)?;
+        open.maps.local_hints.reuse_fd(local.hints.as_fd()).map_err(failed)?;
         let loaded = open.load().map_err(failed)?;
         let link = match link(loaded.progs.steer.as_fd().as_raw_fd(), port.index, generic) {
             Ok(link) => link,

@@ -315,7 +315,7 @@ fn linux_gets_what_is_handed_back_in_generic_mode() {
 fn closing_loses_no_frame() {
     in_net("close", 1, |net| {
         let mut router = Router::open(&Options::default());
-        assert_eq!(router.ports[0][0].in_kernel(), 2048);
+        assert_eq!(router.ports[0][0].in_kernel(), 512);
         let a = net.wire("a", "a0");
         for _ in 0..200 {
             a.send(&udp4(MAC_R0, A, B, (1000, 2000), 500));
@@ -329,7 +329,7 @@ fn closing_loses_no_frame() {
             burst.push(frame).unwrap();
         }
         router.ports[1][0].transmit(&mut burst, &mut router.frames);
-        assert!(router.ports[1][0].in_kernel() >= 2048 + 10, "they cannot leave");
+        assert!(router.ports[1][0].in_kernel() >= 512 + 10, "they cannot leave");
         assert_eq!(router.close(), 0);
     });
 }
@@ -351,7 +351,7 @@ fn a_port_opens_again_after_it_closed() {
 #[test]
 fn lost_frames_are_counted_by_the_device() {
     in_net("lost", 1, |net| {
-        let options = Options { ring: 64, ready: 64, ..Options::default() };
+        let options = Options { ring: 64, ..Options::default() };
         let mut router = Router::open(&options);
         let a = net.wire("a", "a0");
         for _ in 0..100 {
