@@ -157,7 +157,7 @@ static __always_inline bool is_our_mac(const struct ethhdr *eth)
 	return control.other_macs && bpf_map_lookup_elem(&macs, &mac);
 }
 
-/* Whether an address may be a local one, by its 32 bits or by a mix of its 128; the mix stands in shared.rs too. */
+/* Whether an address may be a local one, by its 32 bits or a mix of its 128. The same sum is in shared.rs. */
 static __always_inline bool may_be_local(__u32 mixed)
 {
 	__u32 zero = 0, bit = mixed * 0x9e3779b1u >> 22;

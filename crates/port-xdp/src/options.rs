@@ -68,7 +68,7 @@ pub struct Options {
     pub tagged: bool,
     /// Whether to complete checksums.
     pub complete_checksums: Checksums,
-    /// Whether the driver says when it needs a system call; drivers that do not know the word need one always.
+    /// Whether the driver says when it needs a system call. Without it, one is made each time.
     pub need_wakeup: bool,
     /// Whether to poll the driver busily.
     pub busy_poll: Option<BusyPoll>,
