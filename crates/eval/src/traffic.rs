@@ -83,6 +83,11 @@ impl Stream {
         self
     }
 
+    /// Whether it has a rate.
+    pub fn has_rate(&self) -> bool {
+        self.rate.is_some()
+    }
+
     /// The same with the next hop that IPv4 packets must take, for the sink to check.
     pub fn expecting_ipv4(mut self, oracle: &Oracle<u32>) -> Self {
         let address =

@@ -13,6 +13,8 @@ pub struct Outcome {
     pub name: String,
     /// For people.
     pub title: String,
+    /// Offered at less than the router can take: what counts is what is lost, not rate and time.
+    pub is_light: bool,
     pub flow: Flow,
 }
 
@@ -20,16 +22,25 @@ impl Outcome {
     /// The figures in a line.
     pub fn line(&self) -> String {
         let Self { title, flow, .. } = self;
-        let mut line = format!(
-            "{title:<26}  {:>6.3} Mpps  {:>6.2} Gbit/s  {:>5.0} ns of core a packet",
-            flow.forwarded() / 1e6,
-            flow.wire_bits() / 1e9,
-            flow.core_ns()
-        );
+        let rate = flow.forwarded() / 1e6;
+        let mut line = match self.is_light {
+            true => format!("{title:<26}  {rate:>6.3} Mpps  {:>6} lost", percent(flow.lost_share())),
+            false => format!(
+                "{title:<26}  {rate:>6.3} Mpps  {:>6.2} Gbit/s  {:>5.0} ns of core a packet",
+                flow.wire_bits() / 1e9,
+                flow.core_ns()
+            ),
+        };
         if flow.arrived.bad() > 0 {
             line += &format!("  {} WRONG: {:?}", thousands(flow.arrived.bad() as usize), flow.arrived);
         }
         line
+    }
+
+    /// Rate, loss and time of core as cells of the table.
+    fn cells(&self) -> [String; 3] {
+        let ns = if self.is_light { "-".into() } else { format!("{:.0}", self.flow.core_ns()) };
+        [format!("{:.3}", self.flow.forwarded() / 1e6), percent(self.flow.lost_share()), ns]
     }
 
     fn row(&self, subject: &str) -> Row {
@@ -110,24 +121,22 @@ impl Results {
 
     /// Linux and brickmoon side by side.
     pub fn table(&self) -> String {
-        let head = ["", "Linux Mpps", "lost", "ns", "brickmoon Mpps", "lost", "ns", "ratio"];
+        let head = ["", "Linux Mpps", "lost", "ns", "brickmoon Mpps", "lost", "ns", "ratio", "by ns"];
         let mut lines = vec![head.map(String::from).to_vec()];
         for (linux, brickmoon) in self.linux.iter().zip(&self.brickmoon) {
             let mut line = vec![linux.title.clone()];
-            for flow in [&linux.flow, &brickmoon.flow] {
-                line.push(format!("{:.3}", flow.forwarded() / 1e6));
-                line.push(percent(flow.lost_share()));
-                line.push(format!("{:.0}", flow.core_ns()));
+            line.extend(linux.cells());
+            line.extend(brickmoon.cells());
+            if !linux.is_light {
+                line.push(ratio(brickmoon.flow.forwarded(), linux.flow.forwarded()));
+                line.push(ratio(linux.flow.core_ns(), brickmoon.flow.core_ns()));
             }
-            let base = linux.flow.forwarded();
-            let ratio = if base > 0.0 { brickmoon.flow.forwarded() / base } else { 0.0 };
-            line.push(format!("{ratio:.2}"));
             lines.push(line);
         }
         use Align::{Left, Right};
-        let columns = [Left, Right, Right, Right, Right, Right, Right, Right];
-        let note = "The generator offers more than either can take; what finds the queue full is lost.\n\
-                    ns: time of the router's core for one packet.\n";
+        let columns = [Left, Right, Right, Right, Right, Right, Right, Right, Right];
+        let note = "\nThe generator offers more than either can take; what finds the queue full is lost. ns is the time of\n\
+                    the router's core for one packet; by ns is the ratio of these, which other load does not disturb.\n";
         aligned(&lines, &columns) + note
     }
 
@@ -136,6 +145,10 @@ impl Results {
         let line = |gap: &Gap| vec![gap.title.into(), gap.line()];
         aligned(&self.gaps.iter().map(line).collect::<Vec<_>>(), &[Align::Left, Align::Left])
     }
+}
+
+fn ratio(value: f64, base: f64) -> String {
+    if base > 0.0 { format!("{:.2}", value / base) } else { "-".into() }
 }
 
 /// Two digits that mean something: 0.03 %, 1.2 %, 87 %.
@@ -158,7 +171,8 @@ mod tests {
         let sample = Sample { items: 1000, rate, ns: 1e9 / rate };
         let arrived = Arrived { good: 1000, bytes: 60_000, ..Arrived::default() };
         let flow = Flow { samples: vec![sample], offered: 5e6, sent: 1000 + lost, arrived };
-        Outcome { name: "ipv4-full-prefix-64".into(), title: "IPv4, 64 bytes".into(), flow }
+        let (name, title) = ("ipv4-full-prefix-64".into(), "IPv4, 64 bytes".into());
+        Outcome { name, title, is_light: false, flow }
     }
 
     fn results() -> Results {
@@ -175,8 +189,8 @@ mod tests {
 
     #[test]
     fn stands_side_by_side() {
-        let want = "                Linux Mpps  lost    ns  brickmoon Mpps    lost   ns  ratio\n\
-                    IPv4, 64 bytes       0.800  90 %  1250           1.200  0.50 %  833   1.50\n";
+        let want = "                Linux Mpps  lost    ns  brickmoon Mpps    lost   ns  ratio  by ns\n\
+                    IPv4, 64 bytes       0.800  90 %  1250           1.200  0.50 %  833   1.50   1.50\n";
         let table = results().table();
         assert!(table.starts_with(want), "{table}");
         let want = "kill -9  longest gap 12.3 ms (the sender's own 0.2), 120 of 20,000 packets lost\n";

@@ -119,8 +119,8 @@ impl Scene {
         let mut outcomes = Vec::new();
         let mut run = |name: &str, title: &str, stream: &Stream| -> Result<f64, DemoError> {
             let flow = measure.run(stream, core_ns)?;
-            let (rate, outcome) =
-                (flow.forwarded(), Outcome { name: name.into(), title: title.into(), flow });
+            let (rate, is_light) = (flow.forwarded(), stream.has_rate());
+            let outcome = Outcome { name: name.into(), title: title.into(), is_light, flow };
             story.note(&outcome.line())?;
             outcomes.push(outcome);
             Ok(rate)
