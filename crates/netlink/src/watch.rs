@@ -31,7 +31,7 @@ const RECEIVES: usize = 256;
 /// Bytes of events kept for a dump under way; more is treated as an overrun.
 const BACKLOG_MAX: usize = 256 << 20;
 /// Longest wait before a dump is tried again that overruns keep spoiling.
-const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+const BACK_OFF_MAX: Duration = Duration::from_secs(2);
 /// Share of the time that dumps out of doubt may take: one part in this many.
 const AUDIT_SHARE: u32 = 10;
 
@@ -100,14 +100,17 @@ pub struct Watch {
     dumps: Socket,
     mirror: Mirror,
     load: Option<Load>,
-    /// When to dump next, and why.
-    due: Option<(Instant, Reason)>,
-    audit: Option<Audit>,
+    /// When to dump since there is no mirror, or events were lost.
+    dump_due: Option<(Instant, Reason)>,
+    /// When to compare, by doubt or demand.
+    audit_due: Option<Instant>,
+    /// When to compare as a matter of course.
     audit_next: Option<Instant>,
+    audit: Option<Audit>,
     /// No dump out of doubt before this.
     doubt_not_before: Instant,
     sysctl_next: Instant,
-    /// Overruns since the last good dump.
+    /// Dumps spoilt by overruns since the last good one.
     spoilt: u32,
     /// The last look at the events left some unread.
     more: bool,
@@ -127,16 +130,17 @@ impl Watch {
             dumps: Socket::open(4 << 20)?,
             mirror: Mirror::default(),
             load: None,
-            due: Some((now, Reason::Start)),
-            audit: None,
+            dump_due: Some((now, Reason::Start)),
+            audit_due: None,
             audit_next: options.audit_every.map(|every| now + every),
+            audit: None,
             doubt_not_before: now,
             sysctl_next: now,
             spoilt: 0,
             more: false,
             statistics: Statistics::default(),
         };
-        while watch.due.is_some() || watch.load.is_some() {
+        while watch.dump_due.is_some() || watch.load.is_some() {
             watch.wait(Duration::from_millis(50))?;
             watch.advance(Instant::now())?;
         }
@@ -159,8 +163,8 @@ impl Watch {
         if self.more || self.load.is_some() && resting.is_none() {
             return Some(Duration::ZERO);
         }
-        let due = self.due.filter(|_| self.load.is_none()).map(|(at, _)| at);
-        let deadlines = [Some(self.sysctl_next), self.audit_next, due, resting];
+        let dump = self.dump_due.map(|(at, _)| at).or(self.audit_due).filter(|_| self.load.is_none());
+        let deadlines = [Some(self.sysctl_next), self.audit_next, dump, resting];
         deadlines.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }
 
@@ -180,7 +184,7 @@ impl Watch {
 
     /// Asks for a comparison, which runs beside the events. [`Watch::take_audit`] has it when it is done.
     pub fn request_audit(&mut self, now: Instant) {
-        self.want(now, Reason::Audit);
+        self.want_audit(now);
     }
 
     /// The last finished comparison, once.
@@ -209,28 +213,34 @@ impl Watch {
             self.mirror.set_sysctls(Sysctls::read());
         }
         if self.mirror.take_doubt() {
-            let at = (now + self.options.audit_delay).max(self.doubt_not_before);
-            self.want(at, Reason::Audit);
+            self.want_audit((now + self.options.audit_delay).max(self.doubt_not_before));
         }
         if self.audit_next.is_some_and(|at| now >= at) {
             self.audit_next = self.options.audit_every.map(|every| now + every);
-            self.want(now, Reason::Audit);
+            self.want_audit(now);
         }
-        if self.load.is_none()
-            && let Some((_, reason)) = self.due.take_if(|(at, _)| now >= *at)
-        {
-            self.load = Some(Load::begin(reason, now));
+        if self.load.is_none() {
+            self.begin_load(now);
         }
         self.step_load(now)
     }
 
-    /// Wants a dump at `at`. An overrun's is never put off for a mere comparison, nor forgotten.
-    fn want(&mut self, at: Instant, reason: Reason) {
-        self.due = Some(match self.due {
-            Some((other, Reason::Audit)) if reason == Reason::Audit => (other.min(at), reason),
-            Some((other, kept)) if reason == Reason::Audit => (other, kept),
-            _ => (at, reason),
-        });
+    /// What is missing goes before what is in doubt.
+    fn begin_load(&mut self, now: Instant) {
+        let reason = match self.dump_due {
+            Some((at, reason)) => (now >= at).then_some(reason),
+            None => self.audit_due.filter(|at| now >= *at).map(|_| Reason::Audit),
+        };
+        let Some(reason) = reason else { return };
+        match reason {
+            Reason::Audit => self.audit_due = None,
+            _ => self.dump_due = None,
+        }
+        self.load = Some(Load::begin(reason, now));
+    }
+
+    fn want_audit(&mut self, at: Instant) {
+        self.audit_due = Some(self.audit_due.map_or(at, |other| other.min(at)));
     }
 
     fn read_events(&mut self, now: Instant) -> Result<(), Error> {
@@ -281,21 +291,19 @@ impl Watch {
     /// more and more while it keeps being spoilt, since each dump slows those down who cause the events.
     fn overrun(&mut self, now: Instant) {
         self.statistics.overruns += 1;
-        let reason = match self.load.take() {
-            Some(Load { reason: Reason::Start, .. }) => Reason::Start,
-            _ => Reason::Overrun,
+        // A dump that is due and not begun has lost nothing.
+        let Some(spoilt) = self.load.take().map(|load| load.reason) else {
+            self.dump_due.get_or_insert((now, Reason::Overrun));
+            return;
         };
-        let reason = match self.due {
-            Some((_, Reason::Start)) => Reason::Start,
-            _ => reason,
-        };
-        let wait = match self.spoilt {
-            0 => Duration::ZERO,
-            times => (Duration::from_millis(50) * 2u32.pow(times.min(8))).min(BACK_OFF_MAX),
-        };
+        if spoilt == Reason::Audit {
+            self.want_audit(now);
+        }
         self.spoilt += 1;
-        tracing::info!(?wait, "routing events were lost; the tables are read again");
-        self.due = Some((now + wait, reason));
+        let wait = (Duration::from_millis(25) * 2u32.pow(self.spoilt.min(8))).min(BACK_OFF_MAX);
+        tracing::info!(?wait, "routing events were lost while the tables were read; they are read again");
+        let reason = if spoilt == Reason::Start { spoilt } else { Reason::Overrun };
+        self.dump_due = Some((now + wait, reason));
         self.abandon_dump();
     }
 
@@ -323,7 +331,7 @@ impl Watch {
             }
             Err(error) => {
                 self.load = None;
-                self.want(now + BACK_OFF_MAX, Reason::Overrun);
+                self.dump_due = Some((now + BACK_OFF_MAX, Reason::Overrun));
                 self.abandon_dump();
                 Err(error)
             }
@@ -338,7 +346,7 @@ impl Watch {
         self.spoilt = 0;
         self.doubt_not_before = now + took * AUDIT_SHARE;
         if doubtful {
-            self.want(self.doubt_not_before.max(now + self.options.audit_delay), Reason::Audit);
+            self.want_audit(self.doubt_not_before.max(now + self.options.audit_delay));
         }
         if reason == Reason::Start {
             self.mirror = fresh;

@@ -82,7 +82,7 @@ fn overruns_while_the_dump_is_under_way() {
     let a = watch.mirror().link_named("a").unwrap().ifindex;
     let (one, two) = (body("192.0.2.2", a), body("192.0.2.3", a));
     let mut batch = Batch::open().unwrap();
-    for index in 0..50_000 {
+    for index in 0..20_000 {
         batch.add_route(TABLE, four(index), &one).unwrap();
     }
     batch.finish().unwrap();
@@ -91,7 +91,7 @@ fn overruns_while_the_dump_is_under_way() {
         std::mem::ManuallyDrop::new(Namespace { name }).enter();
         let mut batch = Batch::open().unwrap();
         for round in 0..6 {
-            for index in 0..50_000 {
+            for index in 0..20_000 {
                 let body = if round % 2 == 0 { &two } else { &one };
                 batch.replace_route(TABLE, four(index), body).unwrap();
             }
