@@ -20,7 +20,7 @@ fn pieces(packet: &V4, mtu: usize) -> Vec<V4> {
         let left = packet.payload.len() - at;
         let take = if left <= room { left } else { room / 8 * 8 };
         let more = at + take < packet.payload.len() || packet.fragment & 0x2000 != 0;
-        let fragment = (packet.fragment & 0x1fff) + (at / 8) as u16 | if more { 0x2000 } else { 0 };
+        let fragment = ((packet.fragment & 0x1fff) + (at / 8) as u16) | if more { 0x2000 } else { 0 };
         let payload = packet.payload[at..at + take].to_vec();
         pieces.push(V4 { fragment, payload, ttl: packet.ttl - 1, ..packet.clone() });
         at += take;

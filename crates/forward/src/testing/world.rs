@@ -193,7 +193,8 @@ impl World {
     pub fn take_used(&mut self, address: IpAddr) -> bool {
         let through = self.gateways.iter().filter(|((gateway, _), _)| gateway.address == Some(address));
         let hops: Vec<_> = through.map(|(_, &hop)| hop).collect();
-        hops.into_iter().fold(false, |used, hop| self.hops.take_used(hop) || used)
+        // Each is asked, so that none stays marked.
+        hops.into_iter().filter(|&hop| self.hops.take_used(hop)).count() > 0
     }
 
     pub fn tables(&self) -> Tables {
