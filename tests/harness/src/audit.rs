@@ -38,11 +38,10 @@ pub fn open(value: &Value) -> Vec<String> {
     found.iter().filter(|account| !closed(account)).map(|account| account.to_string()).collect()
 }
 
-/// Whether any frame was sent.
-pub fn worked(value: &Value) -> bool {
-    let mut found = Vec::new();
-    accounts(value, &mut found);
-    found.iter().any(|account| sum(account, &["sent"]) > 0)
+/// Frames received, sent, handed to Linux and dropped, over the ports of `show ports`.
+pub fn totals(ports: &Value) -> [u64; 4] {
+    let accounts = || ports["ports"].as_array().into_iter().flatten().map(|port| &port["account"]);
+    ["received", "sent", "host", "dropped"].map(|name| accounts().map(|account| sum(account, &[name])).sum())
 }
 
 #[cfg(test)]
@@ -58,6 +57,7 @@ mod tests {
         };
         assert!(open(&account(7, 1)).is_empty());
         assert_eq!((open(&account(6, 1)).len(), open(&account(7, 0)).len()), (1, 1));
-        assert!(worked(&account(7, 1)) && !worked(&account(0, 1)) && !worked(&Value::Null));
+        assert_eq!(totals(&account(7, 1)), [9, 7, 2, 1]);
+        assert_eq!(totals(&Value::Null), [0; 4]);
     }
 }

@@ -226,7 +226,12 @@ impl Daemon {
             let (ports, apps) = (self.json(&ports), self.json(&apps));
             let open = [audit::open(&ports), audit::open(&apps)].concat();
             if open.is_empty() {
-                assert!(audit::worked(&ports), "brickmoon has sent nothing: {ports}\n{}", self.log());
+                let [received, sent, host, dropped] = audit::totals(&ports);
+                assert!(sent > 0, "brickmoon has sent nothing: {ports}\n{}", self.log());
+                report::say(&format!(
+                    "{}: brickmoon: {received} received, {sent} sent, {host} to Linux, {dropped} dropped",
+                    namespace.name()
+                ));
                 return;
             }
             assert!(Instant::now() < deadline, "accounts that are not closed:\n{}", open.join("\n"));

@@ -28,9 +28,7 @@ pub fn fragments4(packet: &[u8], mtu: usize) -> Vec<Vec<u8>> {
     let field = get16(&packet, 6);
     let count = data.len().div_ceil(step);
     let fragment = |(index, part): (usize, &[u8])| {
-        // The options of a later fragment were sorted out when that fragment was made.
-        let later = index > 0 && field & 0x1fff == 0;
-        let mut out = if later { later_header(header) } else { header.to_vec() };
+        let mut out = if index == 0 { header.to_vec() } else { later_header(header) };
         let more = if index + 1 < count { Ip4::MF } else { field & Ip4::MF };
         let offset = (field & 0x1fff) + (index * step / 8) as u16;
         put16(&mut out, 2, (header_len + part.len()) as u16);

@@ -100,7 +100,20 @@ fn with_options() -> Vec<Case> {
         case.expects(Side::Low, Side::Low.to_neighbour(2, part))
     });
     vec![
-        low(low(low(Case::new(32, "copied-options"), &both), &copied), &later),
+        low(low(Case::new(32, "copied-options"), &both), &copied),
+        low(Case::new(32, "uncopied-option-in-a-later-fragment"), &later).but_linux(
+            "leaves the options of later fragments alone",
+            |case| {
+                let keep = |mut part: Vec<u8>| {
+                    part[20..24].copy_from_slice(&later.options);
+                    let sum = bm_wire::checksum::ipv4_header(&part[..24]);
+                    packet::put16(&mut part, 10, sum);
+                    part
+                };
+                let parts = fragments4(&later.bytes(), LOW_MTU).into_iter().map(keep);
+                parts.fold(case, |case, part| case.expects(Side::Low, Side::Low.to_neighbour(2, &part)))
+            },
+        ),
         record.sends(sent),
         Case::new(29, "too-big-with-df-and-options")
             .answers(sized(LOW, 1400).options(&[0x9e, 4, 1, 2]).flags(Ip4::DF), |sent| {
