@@ -136,8 +136,10 @@ fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results
     polled.pin()?;
     story.say("brickmoon, with the same routes and packets")?;
     let brickmoon = scene.measure(options, &polled, Some(&daemon), light, story)?;
+    // A thin flow needs no polling threads; new ones would come unbound when the daemon goes.
+    drop(polled);
     let gaps = failover::run(options, &scene, &mut daemon, story)?;
-    drop((daemon, polled));
+    drop(daemon);
     let clean_up = move || {
         drop(scene);
         Ok::<_, DemoError>(())

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::scene::POLLING_PRIORITY;
 use crate::interrupt;
 use crate::testbed::{Testbed, TestbedError, cores};
 
@@ -18,6 +19,10 @@ use crate::testbed::{Testbed, TestbedError, cores};
 const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end in order.
 const END: Duration = Duration::from_secs(10);
+/// How the names of its workers begin.
+const WORKER: &str = "bm-worker";
+/// Real-time priority of its workers.
+const WORKER_PRIORITY: i32 = POLLING_PRIORITY + 1;
 /// Lines of its errors that are kept.
 const LINES_KEPT: usize = 20;
 
@@ -125,7 +130,26 @@ impl Daemon {
         let (lines, said) = (listen(child.stdout.take()), keep(child.stderr.take()));
         let mut daemon = Self { child, said, _folder: folder };
         daemon.await_ready(&lines)?;
+        daemon.prioritise_workers()?;
         Ok(daemon)
+    }
+
+    /// Workers go before the polling that they share a core with: they take what it has brought, then sleep
+    /// while it brings more. The other way round it would bring frames that nobody has room for.
+    fn prioritise_workers(&self) -> Result<(), DaemonError> {
+        for thread in self.threads() {
+            let file = format!("/proc/{}/task/{thread}/comm", self.child.id());
+            if fs::read_to_string(file).is_ok_and(|name| name.starts_with(WORKER)) {
+                cores::prioritise(thread, WORKER_PRIORITY)
+                    .map_err(TestbedError::system("give a worker real-time priority"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn threads(&self) -> Vec<libc::pid_t> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
     fn await_ready(&mut self, lines: &Receiver<String>) -> Result<(), DaemonError> {
@@ -174,8 +198,7 @@ impl Daemon {
 
     /// Time that all its threads have held a core, in nanoseconds.
     pub fn core_ns(&self) -> u64 {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
-        threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(cores::core_ns).sum()
+        self.threads().into_iter().map(cores::core_ns).sum()
     }
 
     /// Memory that it holds, huge pages too.
@@ -208,11 +231,12 @@ fn folder(prefix: &str) -> PathBuf {
     Path::new("/run").join(prefix)
 }
 
-/// The worker goes onto the router's core, where Linux was measured, too.
+/// The worker goes onto the router's core, where Linux was measured, too. It must not spin there: it would
+/// keep the core from the polling that brings its frames.
 fn write_config(folder: &Path, core: Option<usize>) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let file = folder.join("config.toml");
-    let cores = core.map(|core| format!("workers = 1\ncores = [{core}]\n")).unwrap_or_default();
+    let cores = core.map(|core| format!("workers = 1\ncores = [{core}]\npoll_us = 0\n")).unwrap_or_default();
     fs::write(&file, format!("[daemon]\n{cores}"))?;
     Ok(file)
 }
@@ -306,7 +330,7 @@ mod tests {
     fn writes_the_core_down() {
         let folder = std::env::temp_dir().join(format!("bm-eval-config-{}", std::process::id()));
         let file = write_config(&folder, Some(3)).unwrap();
-        assert_eq!(fs::read_to_string(file).unwrap(), "[daemon]\nworkers = 1\ncores = [3]\n");
+        assert_eq!(fs::read_to_string(file).unwrap(), "[daemon]\nworkers = 1\ncores = [3]\npoll_us = 0\n");
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -18,6 +18,9 @@ use crate::traffic::{DESTINATIONS_MAX, Measure, Programs, Sink, SinkMode, Stream
 
 /// Slices of one measurement.
 const SLICES: u32 = 5;
+/// Real-time priority of polling, for Linux and brickmoon alike: without it a polling thread waits for the
+/// tick whenever anything else wants its core.
+pub const POLLING_PRIORITY: i32 = 50;
 /// Destinations of the thin flow: few enough that its order can be tracked.
 const THIN_DESTINATIONS: usize = 4096;
 /// Packets a second of the flow that goes on while the daemon dies.
@@ -144,7 +147,7 @@ pub struct Polled<'a> {
 impl Polled<'_> {
     /// Binds them again: an interface polls by new threads after XDP has come or gone.
     pub fn pin(&self) -> Result<(), TestbedError> {
-        self.threads.iter().try_for_each(|(napi, core)| napi.pin(*core, 0))
+        self.threads.iter().try_for_each(|(napi, core)| napi.pin(*core, POLLING_PRIORITY))
     }
 
     /// Time that the router's threads have held a core.

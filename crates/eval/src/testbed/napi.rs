@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use super::namespace::Namespace;
 use super::{TestbedError, cores};
 
-/// The polling threads of one interface.
+/// The polling threads of one interface. Dropping it has the interface polled wherever frames are sent again.
 pub struct Napi<'a> {
     namespace: &'a Namespace,
     interface: String,
@@ -53,6 +53,13 @@ impl<'a> Napi<'a> {
     fn write(&self, file: &str, value: &str) -> Result<(), TestbedError> {
         let line = format!("echo {value} > /sys/class/net/{}/{file}", self.interface);
         self.namespace.run(&["sh", "-c", &line]).map(|_| ())
+    }
+}
+
+impl Drop for Napi<'_> {
+    fn drop(&mut self) {
+        // If the namespace is gone, so are the threads.
+        let _ = self.write("threaded", "0");
     }
 }
 

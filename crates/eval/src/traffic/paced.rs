@@ -11,7 +11,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Stream, layout};
-use crate::testbed::{Testbed, TestbedError};
+use crate::testbed::{Testbed, TestbedError, cores};
+
+/// Real-time priority of the sender.
+const PRIORITY: i32 = 20;
 
 /// A running sender. Dropping it ends it.
 pub struct Paced {
@@ -42,7 +45,7 @@ impl Paced {
             namespace.join_this_thread()?;
             // Binding waits for all cores, which may take long on a busy machine.
             let socket = packet_socket(index)?;
-            wake_exactly();
+            wake_exactly()?;
             let _ = ready.send(());
             send_all(&socket, &stream, Duration::from_secs_f64(1.0 / rate), &stopped)
         });
@@ -112,10 +115,12 @@ fn sleep_until(due: Duration) {
     }
 }
 
-/// Timers of ordinary threads may be 50 us late; this thread's may not.
-fn wake_exactly() {
+/// Timers of ordinary threads may be 50 us late, and a busy machine may keep them for milliseconds; not this
+/// one, which hardly takes time from anybody.
+fn wake_exactly() -> io::Result<()> {
     // SAFETY: sets a number of this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
+    cores::prioritise(0, PRIORITY)
 }
 
 /// A socket that sends whole frames out of one interface.
