@@ -56,17 +56,32 @@ impl Mask {
 
     /// The places that are in, in order.
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = usize> + use<> {
-        let words = self.0;
-        words.into_iter().enumerate().flat_map(|(word, mut bits)| {
-            std::iter::from_fn(move || {
-                let place = bits.trailing_zeros() as usize;
-                (bits != 0).then(|| {
-                    bits &= bits - 1;
-                    word * 64 + place
-                })
-            })
-        })
+    pub fn iter(&self) -> Places {
+        Places { words: self.0, word: 0 }
+    }
+}
+
+/// The places of a [`Mask`], in order.
+#[derive(Clone, Debug)]
+pub struct Places {
+    words: [u64; BURST / 64],
+    word: usize,
+}
+
+impl Iterator for Places {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        loop {
+            let bits = self.words.get_mut(self.word)?;
+            if *bits != 0 {
+                let place = self.word * 64 + bits.trailing_zeros() as usize;
+                *bits &= *bits - 1;
+                return Some(place);
+            }
+            self.word += 1;
+        }
     }
 }
 

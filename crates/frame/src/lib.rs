@@ -20,7 +20,7 @@ mod frame;
 mod freelist;
 mod memory;
 
-pub use burst::{BURST, Burst, Mask};
+pub use burst::{BURST, Burst, Mask, Places};
 pub use frame::{Frame, Meta, NoRoom};
 pub use freelist::{Depot, Freelist};
 pub use memory::{Memory, MemoryError, Pages};
