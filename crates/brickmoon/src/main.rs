@@ -1,2 +1,50 @@
-//! The one binary.
-fn main() {}
+//! The one binary: `brickmoon up` is the daemon, everything else asks it, measures or shows.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod client;
+mod commands;
+mod daemon;
+mod log;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Why a command did not do its work, and so its exit status.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed: exit status 1.
+    Failed(String),
+    /// It was asked in the wrong way: exit status 2.
+    Usage(String),
+}
+
+impl Failure {
+    /// A failure with the text of `error`.
+    pub fn failed(error: impl ToString) -> Self {
+        Self::Failed(error.to_string())
+    }
+
+    /// A mistake in usage or configuration with the text of `error`.
+    pub fn usage(error: impl ToString) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    log::start(cli.verbose);
+    match commands::run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(why)) => {
+            eprintln!("brickmoon: {why}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(why)) => {
+            eprintln!("brickmoon: {why}");
+            ExitCode::from(2)
+        }
+    }
+}

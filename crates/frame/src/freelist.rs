@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 
 use crate::frame::Frame;
-use crate::memory::Memory;
+use crate::memory::{Memory, Pages};
 
 /// Frames traded with the depot at a time.
 const TRADE: usize = 64;
@@ -38,7 +38,15 @@ impl Depot {
     /// # Errors
     /// As [`Memory::new`].
     pub fn new(slots: usize, slot_size: usize) -> Result<Arc<Self>, crate::MemoryError> {
-        let memory = Memory::new(slots, slot_size)?;
+        Self::on(slots, slot_size, Pages::Huge)
+    }
+
+    /// The same on huge pages if there are enough, or on plain pages without asking for others.
+    ///
+    /// # Errors
+    /// As [`Memory::on`].
+    pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<Arc<Self>, crate::MemoryError> {
+        let memory = Memory::on(slots, slot_size, best)?;
         // SAFETY: the region was made just now, and nobody else has seen it.
         Ok(unsafe { Self::over(memory) })
     }

@@ -75,6 +75,14 @@ impl Memory {
     /// # Errors
     /// See [`MemoryError`].
     pub fn new(slots: usize, slot_size: usize) -> Result<&'static Self, MemoryError> {
+        Self::on(slots, slot_size, Pages::Huge)
+    }
+
+    /// The same on huge pages if there are enough, or on plain pages without asking for others.
+    ///
+    /// # Errors
+    /// See [`MemoryError`].
+    pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<&'static Self, MemoryError> {
         if slot_size != 2048 && slot_size != 4096 {
             return Err(MemoryError::SlotSize(slot_size));
         }
@@ -82,7 +90,7 @@ impl Memory {
             return Err(MemoryError::Slots(slots));
         }
         let bytes = (slots * slot_size).next_multiple_of(HUGE);
-        let (base, pages) = map(bytes).map_err(|error| MemoryError::Map { bytes, error })?;
+        let (base, pages) = map(bytes, best).map_err(|error| MemoryError::Map { bytes, error })?;
         Ok(Box::leak(Box::new(Self { base, slots, slot_size, pages })))
     }
 
@@ -144,8 +152,10 @@ impl Memory {
     }
 }
 
-fn map(bytes: usize) -> io::Result<(NonNull<u8>, Pages)> {
-    if let Ok(base) = map_with(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
+fn map(bytes: usize, best: Pages) -> io::Result<(NonNull<u8>, Pages)> {
+    if best == Pages::Huge
+        && let Ok(base) = map_with(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE)
+    {
         return Ok((base, Pages::Huge));
     }
     // One page more than needed, to align by hand: huge pages want it.

@@ -1,0 +1,206 @@
+//! The command line: every command, its options, and help that teaches.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  brickmoon up --port eth0 --port eth1     forward between eth0 and eth1 with the routes that Linux has
+  brickmoon show drops                     what was dropped, why, and where
+  brickmoon show routes 192.0.2.1          what the fast path does with packets to this address
+  brickmoon verify                         compare every table with the kernel's
+
+Linux stays in charge: `ip`, FRR, BIRD and strongSwan work as before. Whatever brickmoon does not
+understand goes to Linux, and if it ends, for whatever reason, Linux goes on forwarding.
+Exit status: 0 done, 1 failed, 2 bad usage or configuration.";
+
+/// A software router for Linux that you can program.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = EXAMPLES, propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Say more: once for what is done, twice for why, three times for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Forward between ports, in the foreground; says when it is ready.
+    Up(Up),
+    /// End the daemon: Linux forwards from then on.
+    Stop(Socket),
+    /// Have the daemon read its configuration again.
+    Reload(Query),
+    /// Check a configuration file; prints nothing if it is right.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Compare the daemon's tables with the kernel's, and print each difference.
+    Verify(Query),
+    /// How the daemon is: routes, memory, the mirror.
+    Status(Query),
+    /// Show what the daemon has and does.
+    Show(Show),
+    /// Measure: rivals alternate in one run; min, median, max.
+    Bench(Bench),
+    /// See it work: namespaces, a full table, Linux and brickmoon side by side (`make demo`).
+    Demo(Demo),
+}
+
+/// Where the daemon answers.
+#[derive(Clone, Debug, Args)]
+pub struct Socket {
+    /// The daemon's socket.
+    #[arg(long, value_name = "PATH", default_value = bm_api::request::SOCKET)]
+    pub socket: PathBuf,
+}
+
+/// A question to the daemon.
+#[derive(Clone, Debug, Args)]
+pub struct Query {
+    #[command(flatten)]
+    pub socket: Socket,
+    /// Print the reply as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `brickmoon up`.
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Configuration file. What the command line says goes before what it says.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A port: an interface's name, xdp:IF, tap:NAME or pcap:IN[,OUT]. May be given many times.
+    #[arg(long = "port", value_name = "DEVICE")]
+    pub ports: Vec<String>,
+    /// Which path packets take.
+    #[arg(long, value_enum)]
+    pub path: Option<Path>,
+    /// Workers: one a core; by default as many as the ports have queues, at most the cores.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+    /// Where to answer [default: /run/brickmoon/api.sock].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDR/metrics.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Which path packets take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Path {
+    /// In the kernel, by XDP alone.
+    Kernel,
+    /// In user space, by AF_XDP.
+    User,
+    /// The best that there is for each port.
+    Auto,
+}
+
+/// `brickmoon show`.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// What to show.
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What to show.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Where frames enter and leave.
+    Ports(Query),
+    /// What the fast path does with each prefix.
+    Routes(Routes),
+    /// The kernel's neighbors on our ports.
+    Neighbors(Query),
+    /// What is done once a route is found.
+    Nexthops(Query),
+    /// The apps and their accounts.
+    Apps(Query),
+    /// The links between apps.
+    Links(Query),
+    /// The workers.
+    Workers(Query),
+    /// What was dropped, why, and where.
+    Drops(Query),
+}
+
+/// `brickmoon show routes`.
+#[derive(Debug, Args)]
+pub struct Routes {
+    /// An address: the route that packets to it take. A prefix: it and those within it.
+    #[arg(value_name = "ADDRESS|PREFIX")]
+    pub of: Option<String>,
+    /// Routes of this VRF.
+    #[arg(long, value_name = "NAME")]
+    pub vrf: Option<String>,
+    /// Only IPv4 (4) or IPv6 (6).
+    #[arg(long, value_parser = clap::value_parser!(u8).range(4..=6))]
+    pub family: Option<u8>,
+    /// Go on behind this prefix.
+    #[arg(long, value_name = "PREFIX")]
+    pub after: Option<String>,
+    /// At most so many.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: Query,
+}
+
+/// `brickmoon bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// What to measure.
+    #[arg(value_enum)]
+    pub what: BenchWhat,
+    /// Routing table: an MRT dump, or PREFIX/LENGTH [NEXT_HOP] lines, plain or compressed. May be given
+    /// many times; without it a table from the seeded generator.
+    #[arg(long, value_name = "FILE")]
+    pub rib: Vec<PathBuf>,
+    /// Bound on the whole, in seconds; 0 leaves the bench its own time.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seconds: u64,
+    /// Only cases whose name contains this, such as ipv4-full.
+    #[arg(long, value_name = "CASE")]
+    pub case: Option<String>,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the figures.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchWhat {
+    /// The whole router in memory, one core, full tables.
+    Forward,
+}
+
+/// `brickmoon demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Routing table, as for bench.
+    #[arg(long, value_name = "FILE")]
+    pub rib: Vec<PathBuf>,
+    /// IPv4 routes from the generator; IPv6 gets a fifth of that.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub routes: usize,
+    /// How long each measurement takes, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 4.0)]
+    pub seconds: f64,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,138 @@
+//! The commands that ask, check, measure and show. `up` is in `daemon`.
+
+use hyper::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::args::{Bench, BenchWhat, Command, Demo, Query, Routes, Show, What};
+use crate::{Failure, client, daemon};
+use bm_api::request;
+use bm_eval::demo::DemoOptions;
+
+/// Carries out a command.
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Up(up) => daemon::up(up),
+        Command::Stop(socket) => stop(&socket.socket),
+        Command::Reload(query) => print(&query, Method::POST, request::RELOAD, bm_cli::reloaded),
+        Command::Check { file } => daemon::check(&file),
+        Command::Verify(query) => verify(&query),
+        Command::Status(query) => print(&query, Method::GET, request::STATUS, bm_cli::status),
+        Command::Show(Show { what }) => show(what),
+        Command::Bench(bench) => self::bench(&bench),
+        Command::Demo(demo) => self::demo(demo),
+    }
+}
+
+fn show(what: What) -> Result<(), Failure> {
+    let get = Method::GET;
+    match what {
+        What::Ports(query) => print(&query, get, request::PORTS, bm_cli::ports),
+        What::Routes(routes) => self::routes(routes),
+        What::Neighbors(query) => print(&query, get, request::NEIGHBORS, bm_cli::neighbors),
+        What::Nexthops(query) => print(&query, get, request::NEXT_HOPS, bm_cli::nexthops),
+        What::Apps(query) => print(&query, get, request::APPS, bm_cli::apps),
+        What::Links(query) => print(&query, get, request::LINKS, bm_cli::links),
+        What::Workers(query) => print(&query, get, request::WORKERS, bm_cli::workers),
+        What::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
+    }
+}
+
+/// Asks, and prints the reply as a person or a program wants it.
+fn print<T: DeserializeOwned + Serialize>(
+    query: &Query,
+    method: Method,
+    path: &str,
+    text: fn(&T) -> String,
+) -> Result<(), Failure> {
+    let reply: T = client::ask(&query.socket.socket, method, path)?;
+    say(query.json, &reply, text)
+}
+
+/// Prints the reply, as text or as JSON.
+fn say<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> Result<(), Failure> {
+    let text = if json { serde_json::to_string(reply).map_err(Failure::failed)? + "\n" } else { text(reply) };
+    write(&text)
+}
+
+/// Writes to standard output. A reader that has gone away (`| head`) is no failure.
+fn write(text: &str) -> Result<(), Failure> {
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
+        _ => Ok(()),
+    }
+}
+
+fn routes(routes: Routes) -> Result<(), Failure> {
+    let Routes { of, vrf, family, after, limit, query } = routes;
+    let (prefix, address) = match of {
+        Some(of) if of.contains('/') => (Some(of), None),
+        of => (None, of),
+    };
+    let limit = limit.to_string();
+    let family = family.map(|family| family.to_string());
+    let parameters = [
+        ("address", address.as_deref()),
+        ("prefix", prefix.as_deref()),
+        ("vrf", vrf.as_deref()),
+        ("family", family.as_deref()),
+        ("after", after.as_deref()),
+        ("limit", Some(limit.as_str())),
+    ];
+    let parameters =
+        parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
+    let path = format!("{}?{}", request::ROUTES, parameters.collect::<Vec<_>>().join("&"));
+    print(&query, Method::GET, &path, bm_cli::routes)
+}
+
+/// A value as it may stand in a query (RFC 3986 2.3).
+fn escape(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
+    value
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+fn verify(query: &Query) -> Result<(), Failure> {
+    let reply: bm_api::Verify = client::ask(&query.socket.socket, Method::POST, request::VERIFY)?;
+    say(query.json, &reply, bm_cli::verify)?;
+    if reply.equal { Ok(()) } else { Err(Failure::failed("the tables differ from the kernel's")) }
+}
+
+/// Asks the daemon to end, and waits until it has.
+fn stop(socket: &std::path::Path) -> Result<(), Failure> {
+    let stopping: bm_api::Stopping = client::ask(socket, Method::POST, request::STOP)?;
+    let process = std::path::PathBuf::from(format!("/proc/{}", stopping.pid));
+    for _ in 0..500 {
+        // A zombie has ended: whoever started it has not looked yet.
+        let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        if state.is_empty() || state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+        {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Err(Failure::Failed(format!("process {} was asked to end and still runs after 10 s", stopping.pid)))
+}
+
+/// Measures and prints; the figures come at the end, all cases together.
+fn bench(bench: &Bench) -> Result<(), Failure> {
+    use bm_eval::bench;
+    let options = bench::Options { rib: bench.rib.clone(), seconds: bench.seconds, case: bench.case.clone() };
+    let (title, rows) = match bench.what {
+        BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&options)),
+    };
+    let rows = rows.map_err(Failure::failed)?;
+    if let Some(file) = &bench.plot {
+        bench::plot(title, &rows, file).map_err(Failure::failed)?;
+    }
+    write(&bench::text(&rows, bench.json))
+}
+
+fn demo(demo: Demo) -> Result<(), Failure> {
+    let Demo { rib, routes, seconds, json } = demo;
+    let options = DemoOptions { rib, routes, seconds, json, ..DemoOptions::default() };
+    bm_eval::demo::run(&options, &mut std::io::stdout()).map_err(Failure::failed)
+}

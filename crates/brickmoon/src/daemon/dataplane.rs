@@ -1,0 +1,215 @@
+//! Workers and the slow path, built from open ports, and ended so that no frame is lost without a name.
+//!
+//! ```text
+//! worker: eth0.output -> router.eth0   router.eth1 -> eth1.router   slow.eth1 -> eth1.slow
+//! ```
+
+use std::sync::Arc;
+
+use bm_control::config::Config;
+use bm_fib::published::{Published, Readers};
+use bm_forward::tables::Tables;
+use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
+use bm_frame::{Depot, Freelist};
+use bm_graph::{Engine, Network, PortApp, Waker, Worker, WorkerReport};
+use bm_port::{HostPort, Port};
+use bm_stats::{Account, Block, Registry};
+
+use crate::Failure;
+
+/// Free frames that a worker keeps for itself.
+const FREELIST: usize = 1024;
+
+/// What the data path gets of a port.
+pub struct Part {
+    /// Name of its interface in Linux.
+    pub name: String,
+    /// One for each queue.
+    pub queues: Vec<Box<dyn Port>>,
+    /// How Linux gets its frames.
+    pub host: Box<dyn HostPort>,
+}
+
+/// What the data path shares with control.
+pub struct Shared {
+    /// What workers read.
+    pub published: Arc<Published<Tables>>,
+    /// Whom a change waits for.
+    pub readers: Readers,
+    /// All counters.
+    pub registry: Arc<Registry>,
+}
+
+/// A worker that runs, with its counters.
+struct Running {
+    worker: Worker,
+    core: Option<usize>,
+    counters: Block,
+}
+
+/// What `show workers` says of one.
+pub struct WorkerState {
+    /// The core that it is pinned to.
+    pub core: Option<usize>,
+    /// Whether its thread runs.
+    pub alive: bool,
+    /// Breaths, moves and sleeps.
+    pub counters: [u64; 3],
+}
+
+/// The data path at work.
+pub struct DataPlane {
+    workers: Vec<Running>,
+    slow: Option<SlowThread>,
+    depot: Arc<Depot>,
+}
+
+impl DataPlane {
+    /// Starts `workers` workers, each with its queue of every port, and the slow path.
+    pub fn start(
+        config: &Config,
+        workers: usize,
+        parts: Vec<Part>,
+        shared: &Shared,
+        resolver: Box<dyn Resolver>,
+        depot: Arc<Depot>,
+    ) -> Result<Self, Failure> {
+        let mut slow = slow_path(config, shared, resolver, &depot)?;
+        let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
+        let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
+        for (index, part) in parts.into_iter().enumerate() {
+            let account = account(shared, &format!("slow/{}", part.name))?;
+            // A port with fewer queues than there are workers is sent on by the first alone.
+            slow.add_port(SlowPort { account, host: Some(part.host), worker: 0 });
+            for (worker, port) in part.queues.into_iter().take(workers).enumerate() {
+                let app = port_app(shared, &part.name, worker, index as u16, port)?;
+                networks[worker].app(&part.name, Box::new(app)).map_err(Failure::failed)?;
+            }
+        }
+        let mut running = Vec::new();
+        for (index, network) in networks.into_iter().enumerate() {
+            running.push(start_worker(config, shared, &mut slow, &depot, index, &names, network)?);
+        }
+        let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
+        Ok(Self { workers: running, slow, depot })
+    }
+
+    /// How each worker is.
+    pub fn workers(&self) -> Vec<WorkerState> {
+        let state = |running: &Running| WorkerState {
+            core: running.core,
+            alive: running.worker.is_alive(),
+            counters: [0, 1, 2].map(|index| running.counters.get(index)),
+        };
+        self.workers.iter().map(state).collect()
+    }
+
+    /// Whether every thread runs.
+    pub fn is_alive(&self) -> bool {
+        self.workers.iter().all(|running| running.worker.is_alive())
+            && self.slow.as_ref().is_some_and(SlowThread::is_alive)
+    }
+
+    /// Frames in all, and those that no worker holds.
+    pub fn frames(&self) -> (usize, usize) {
+        (self.depot.memory().slots(), self.depot.available())
+    }
+
+    /// Ends the slow path, then the workers: what it sent last still leaves.
+    pub fn stop(self) {
+        let Self { workers, slow, depot: _ } = self;
+        drop(slow);
+        workers.into_iter().for_each(|running| drop(running.worker.stop()));
+    }
+}
+
+fn account(shared: &Shared, group: &str) -> Result<Account, Failure> {
+    Account::open(&shared.registry, group).map_err(Failure::failed)
+}
+
+fn block(shared: &Shared, group: &str, names: &[&str]) -> Result<Block, Failure> {
+    shared.registry.block(group, names).map_err(Failure::failed)
+}
+
+fn slow_path(
+    config: &Config,
+    shared: &Shared,
+    resolver: Box<dyn Resolver>,
+    depot: &Arc<Depot>,
+) -> Result<SlowPath, Failure> {
+    let settings = &config.slow_path;
+    let waits = WaitLimits {
+        frames_each: settings.queue_per_next_hop as usize,
+        frames: settings.queue as usize,
+        new_per_second: config.neighbors.resolve_per_second,
+        ..WaitLimits::default()
+    };
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Ok(SlowPath::new(SlowConfig {
+        published: shared.published.clone(),
+        reader: shared.readers.register(),
+        frames: Freelist::new(depot.clone(), FREELIST),
+        resolver,
+        waker: Waker::new().map_err(Failure::failed)?,
+        counters: block(shared, "slow", &SlowPath::COUNTERS)?,
+        waits,
+        seed: since_epoch.as_nanos() as u64 ^ u64::from(std::process::id()),
+    }))
+}
+
+fn port_app(
+    shared: &Shared,
+    name: &str,
+    worker: usize,
+    index: u16,
+    port: Box<dyn Port>,
+) -> Result<PortApp, Failure> {
+    let group = format!("port/{name}/{worker}");
+    let received = account(shared, &format!("{group}/receive"))?;
+    let sent = account(shared, &format!("{group}/transmit"))?;
+    let device = block(shared, &format!("{group}/device"), &PortApp::DEVICE_COUNTERS)?;
+    Ok(PortApp::new(port, index, received, sent).with_device(device))
+}
+
+fn start_worker(
+    config: &Config,
+    shared: &Shared,
+    slow: &mut SlowPath,
+    depot: &Arc<Depot>,
+    index: usize,
+    names: &[String],
+    mut network: Network,
+) -> Result<Running, Failure> {
+    let waker = Waker::new().map_err(Failure::failed)?;
+    let back = account(shared, &format!("return/{index}"))?;
+    let ring = config.slow_path.ring as usize;
+    let (entrance, returning) = slow.add_worker(ring, names.to_vec(), back, Some(waker.clone()));
+    let ports = names.iter().map(|name| {
+        Ok(RouterPort { name: name.clone(), account: account(shared, &format!("router/{index}/{name}"))? })
+    });
+    let ports = ports.collect::<Result<Vec<_>, Failure>>()?;
+    let router = Router::new(ports, shared.published.clone(), shared.readers.register(), entrance);
+    network.app("router", Box::new(router)).map_err(Failure::failed)?;
+    network.app("slow", Box::new(returning)).map_err(Failure::failed)?;
+    for name in names.iter().filter(|name| network.has(name)).cloned().collect::<Vec<_>>() {
+        for link in [
+            format!("{name}.output -> router.{name}"),
+            format!("router.{name} -> {name}.router"),
+            format!("slow.{name} -> {name}.slow"),
+        ] {
+            network.link(&link).map_err(Failure::failed)?;
+        }
+    }
+    let engine = Engine::new(network, Freelist::new(depot.clone(), FREELIST)).map_err(Failure::failed)?;
+    let fields = ["txpackets", "txbytes", "rxpackets", "rxbytes", "txdrop"];
+    let links: Vec<_> =
+        engine.links().flat_map(|link| fields.map(|field| format!("{}/{field}", link.name))).collect();
+    let links: Vec<_> = links.iter().map(String::as_str).collect();
+    let links = block(shared, &format!("link/{index}"), &links)?;
+    let counters = block(shared, &format!("worker/{index}"), &WorkerReport::NAMES)?;
+    let core = config.daemon.cores.get(index).map(|&core| core as usize);
+    let idle = config.daemon.worker_idle();
+    let worker =
+        Worker::start(&format!("bm-worker-{index}"), core, idle, engine, counters, Some(links), waker);
+    Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters })
+}

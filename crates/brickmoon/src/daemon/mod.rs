@@ -1,0 +1,129 @@
+//! `brickmoon up`: from the configuration to a router that forwards, and back to Linux alone.
+//!
+//! ```text
+//! Config ─► ports open (they take nothing) ─► control: tables whole ─► workers, slow path ─► ports take packets
+//! ```
+//!
+//! The end goes the other way round: first Linux has all packets again, then threads end.
+
+mod dataplane;
+mod notify;
+mod ports;
+mod report;
+mod running;
+mod server;
+mod state;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_control::config::{Config, Device, PathChoice, Port};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::Failure;
+use crate::args::{self, Up};
+use state::Daemon;
+
+/// How often the data path is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Says nothing if the file is right.
+pub fn check(file: &Path) -> Result<(), Failure> {
+    Config::load(file).map(drop).map_err(Failure::usage)
+}
+
+/// Runs until it is told to end.
+pub fn up(up: Up) -> Result<(), Failure> {
+    let started = Instant::now();
+    let config = configuration(&up)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        let socket = server::Socket::listen(&config.daemon.socket)?;
+        let metrics = match config.daemon.metrics {
+            Some(address) => Some(server::listen_for_metrics(address).await?),
+            None => None,
+        };
+        let daemon = Arc::new(Daemon::start(config, up.config, started)?);
+        let answering = tokio::spawn(socket.serve(daemon.clone()));
+        if let Some(listener) = metrics {
+            tokio::spawn(server::serve_metrics(listener, daemon.clone()));
+        }
+        println!("{}", daemon.ready());
+        notify::notify("READY=1");
+        let ended = watch(&daemon).await;
+        notify::notify("STOPPING=1");
+        daemon.end();
+        // The answer to `stop` goes out before its socket closes.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        answering.abort();
+        let _aborted = answering.await;
+        ended
+    })
+}
+
+/// What the file says, and what the command line says before it.
+fn configuration(up: &Up) -> Result<Config, Failure> {
+    let mut config = match &up.config {
+        Some(file) => Config::load(file).map_err(Failure::usage)?,
+        None => Config::default(),
+    };
+    for port in &up.ports {
+        let device: Device = port.parse().map_err(Failure::usage)?;
+        if config.ports.iter().all(|other| other.device != device) {
+            config.ports.push(Port::new(device));
+        }
+    }
+    if let Some(socket) = &up.socket {
+        config.daemon.socket.clone_from(socket);
+    }
+    config.daemon.metrics = up.metrics.or(config.daemon.metrics);
+    config.daemon.workers = up.workers.map(|workers| workers as u32).or(config.daemon.workers);
+    match up.path {
+        Some(args::Path::Kernel) => config.daemon.path = PathChoice::Kernel,
+        Some(args::Path::User) => config.daemon.path = PathChoice::User,
+        Some(args::Path::Auto) => config.daemon.path = PathChoice::Auto,
+        None => {}
+    }
+    if config.daemon.path == PathChoice::Kernel {
+        return Err(Failure::Usage(
+            "the kernel path is not part of this version: use --path user or auto".into(),
+        ));
+    }
+    if config.ports.is_empty() {
+        let mend = "name one with --port IF, or with a [[port]] table in the configuration file";
+        return Err(Failure::Usage(format!("there is no port to forward on: {mend}")));
+    }
+    if config.daemon.workers == Some(0) {
+        return Err(Failure::Usage("--workers 0: there must be one at least".into()));
+    }
+    Ok(config)
+}
+
+/// Until somebody wants the end, or the data path cannot be kept alive.
+async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
+    let on = |kind| signal(kind).map_err(Failure::failed);
+    let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+    let mut hangup = on(SignalKind::hangup())?;
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            () = daemon.end.notified() => return Ok(()),
+            _ = hangup.recv() => {
+                let daemon = daemon.clone();
+                let reloaded = tokio::task::spawn_blocking(move || daemon.reload()).await;
+                match reloaded.map_err(Failure::failed)? {
+                    Ok(reloaded) => tracing::info!(?reloaded, "the configuration was read again"),
+                    Err(error) => tracing::error!(%error, "the configuration was not read again"),
+                }
+            }
+            _ = look.tick() => {
+                let daemon = daemon.clone();
+                tokio::task::spawn_blocking(move || daemon.look_after()).await.map_err(Failure::failed)??;
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Opens devices: the one place that knows every kind of port.
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+
+use bm_api::PortMode;
+use bm_control::config::{self, Device, Switch};
+use bm_frame::Memory;
+use bm_port::{HostPort, NoSteering, Port, Steering};
+use bm_port_pcap::PcapPort;
+use bm_port_tap::{TapDevice, Twin};
+use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
+
+use crate::Failure;
+
+/// A device that is open, with what workers, the slow path and control each get of it.
+pub struct OpenPort {
+    /// Name: that of the interface in Linux.
+    pub name: String,
+    /// As the configuration names it.
+    pub device: String,
+    /// Index of the interface in Linux.
+    pub ifindex: u32,
+    /// How its frames get to a worker.
+    pub mode: PortMode,
+    /// Why the mode is not the best one.
+    pub reason: Option<String>,
+    /// One for each queue taken.
+    pub queues: Vec<Box<dyn Port>>,
+    /// How Linux gets its frames.
+    pub host: Box<dyn HostPort>,
+    /// What control tells it.
+    pub steering: Box<dyn Steering>,
+    /// What must live as long as the port: the steering program is detached with it.
+    pub keep: Box<dyn Any + Send>,
+}
+
+/// The settings of MAC and MTU for twins of devices that have none of their own.
+const TWIN_MTU: usize = 1500;
+
+/// Opens every port of the configuration, each with `queues` queues at most.
+pub fn open(ports: &[config::Port], memory: &'static Memory, most: usize) -> Result<Vec<OpenPort>, Failure> {
+    let shared = Shared::new(memory).map_err(Failure::failed)?;
+    let open = |(index, port): (usize, &config::Port)| match &port.device {
+        Device::Xdp(interface) => xdp(interface, port, &shared, most),
+        Device::Tap(name) => tap(name, port, memory, most),
+        Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
+    };
+    ports.iter().enumerate().map(open).collect()
+}
+
+/// How many queues a device has; 1 where that is not known before it is open.
+pub fn queues(port: &config::Port) -> usize {
+    let has = port.device.interface().map_or(1, |interface| {
+        let folder = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
+        let names = folder.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("rx-")).count().max(1)
+    });
+    port.queues.map_or(has, |wanted| has.min(wanted as usize))
+}
+
+fn xdp(interface: &str, port: &config::Port, shared: &Arc<Shared>, most: usize) -> Result<OpenPort, Failure> {
+    let options = Options {
+        bind: match port.zero_copy {
+            Switch::Auto => Bind::Auto,
+            Switch::On => Bind::ZeroCopy,
+            Switch::Off => Bind::Copy,
+        },
+        complete_checksums: match port.checksum_completion {
+            Switch::Auto => Checksums::Auto,
+            Switch::On => Checksums::On,
+            Switch::Off => Checksums::Off,
+        },
+        tagged: true,
+        ..Options::default()
+    };
+    let device = XdpDevice::attach(interface, shared, options).map_err(Failure::failed)?;
+    let count =
+        (device.queues() as usize).min(most).min(port.queues.map_or(usize::MAX, |queues| queues as usize));
+    let mut zero_copy = true;
+    let mut queues: Vec<Box<dyn Port>> = Vec::new();
+    for queue in 0..count as u32 {
+        let queue = device.queue(queue).map_err(Failure::failed)?;
+        zero_copy &= queue.is_zero_copy();
+        queues.push(Box::new(queue));
+    }
+    tracing::info!("{device}");
+    let generic = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
+    Ok(OpenPort {
+        name: interface.into(),
+        device: port.device.to_string(),
+        ifindex: device.index(),
+        mode: if zero_copy { PortMode::ZeroCopy } else { PortMode::Copy },
+        reason: device.is_generic().then(|| generic.into()),
+        queues,
+        host: Box::new(device.host().map_err(Failure::failed)?),
+        steering: Box::new(device.steering().map_err(Failure::failed)?),
+        keep: Box::new(device),
+    })
+}
+
+/// A TAP whose far end is outside (a virtual machine, another namespace). In Linux the router's end is a
+/// twin, so that addresses, ARP and routing daemons have an interface to work on.
+fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<OpenPort, Failure> {
+    let mut device = TapDevice::open(name).map_err(Failure::failed)?;
+    let mtu = device.mtu().map_err(Failure::failed)?;
+    let mut queues: Vec<Box<dyn Port>> = Vec::new();
+    for _ in 0..port.queues.unwrap_or(1).min(most as u32) {
+        queues.push(Box::new(device.queue(memory.room()).map_err(Failure::failed)?));
+    }
+    let mut mac = device.mac().map_err(Failure::failed)?;
+    // The two ends of one wire need two addresses: the last byte tells them apart.
+    mac[5] ^= 1;
+    let twin = twin(name, mac, mtu)?;
+    behind_twin(port, twin, queues, PortMode::Tap, Box::new(device))
+}
+
+fn pcap(
+    index: usize,
+    input: Option<&Path>,
+    output: Option<&Path>,
+    port: &config::Port,
+) -> Result<OpenPort, Failure> {
+    let queue: Box<dyn Port> = Box::new(PcapPort::new(input, output, false).map_err(Failure::failed)?);
+    let twin = twin(&format!("pcap{index}"), [2, 0, 0, 0, 0xbc, index as u8], TWIN_MTU)?;
+    behind_twin(port, twin, vec![queue], PortMode::Memory, Box::new(()))
+}
+
+/// Twins are called `bm-NAME`, cut to what an interface's name may hold.
+fn twin(name: &str, mac: [u8; 6], mtu: usize) -> Result<Twin, Failure> {
+    let name: String = format!("bm-{name}").chars().take(15).collect();
+    Twin::new(&name, mac, mtu).map_err(Failure::failed)
+}
+
+fn behind_twin(
+    port: &config::Port,
+    twin: Twin,
+    queues: Vec<Box<dyn Port>>,
+    mode: PortMode,
+    keep: Box<dyn Any + Send>,
+) -> Result<OpenPort, Failure> {
+    Ok(OpenPort {
+        name: twin.name(),
+        device: port.device.to_string(),
+        ifindex: twin.index().map_err(Failure::failed)?,
+        mode,
+        reason: None,
+        queues,
+        host: Box::new(twin),
+        steering: Box::new(NoSteering),
+        keep,
+    })
+}

@@ -1,0 +1,204 @@
+//! The counters in shared memory as replies: apps, links, workers, drops, and the accounts of ports.
+//!
+//! Names of counters are paths: `port/NAME/QUEUE/receive/..`, `port/NAME/QUEUE/transmit/..`,
+//! `port/NAME/QUEUE/device/..`, `router/WORKER/PORT/..`, `slow/PORT/..`, `link/WORKER/LINK/..`,
+//! `worker/N/..`.
+
+use std::collections::BTreeMap;
+
+use bm_api::{Account, App, Apps, Drop, DropAt, Drops, Link, Links};
+use bm_stats::Reason;
+
+/// All counters with their values, by name.
+pub type Counters = BTreeMap<String, u64>;
+
+/// The account whose counters stand under `group`.
+pub fn account(counters: &Counters, group: &str) -> Account {
+    let prefix = format!("{group}/");
+    let mut account = Account::default();
+    for (name, &value) in counters.range(prefix.clone()..).take_while(|(name, _)| name.starts_with(&prefix)) {
+        match &name[prefix.len()..] {
+            "received" => account.received = value,
+            "originated" => account.originated = value,
+            "sent" => account.sent = value,
+            "host" => account.host = value,
+            "passed" => account.passed = value,
+            "held" => account.held = value,
+            "consumed" => account.consumed = value,
+            other => {
+                if let Some(reason) = other.strip_prefix("drop/")
+                    && value > 0
+                {
+                    account.dropped += value;
+                    account.drops.insert(reason.into(), value);
+                }
+            }
+        }
+    }
+    account
+}
+
+/// What became of the frames that came in on a port: what its queues received, and what the port, the
+/// router and the slow path did with them, as one account.
+pub fn port_account(counters: &Counters, port: &str) -> Account {
+    let mut sum = Account::default();
+    for group in groups(counters) {
+        let parts: Vec<_> = group.split('/').collect();
+        let part = || account(counters, &group);
+        match parts.as_slice() {
+            ["port", name, _, "receive"] if *name == port => {
+                let part = part();
+                sum.received += part.received;
+                add_drops(&mut sum, &part);
+            }
+            ["router", _, name] | ["slow", name] if *name == port => {
+                let part = part();
+                sum.sent += part.sent;
+                sum.originated += part.originated;
+                sum.host += part.host;
+                sum.held += part.held;
+                sum.consumed += part.consumed;
+                add_drops(&mut sum, &part);
+            }
+            _ => {}
+        }
+    }
+    sum
+}
+
+fn add_drops(sum: &mut Account, part: &Account) {
+    sum.dropped += part.dropped;
+    for (reason, frames) in &part.drops {
+        *sum.drops.entry(reason.clone()).or_default() += frames;
+    }
+}
+
+/// Groups that are accounts: they have a counter called `received`.
+fn groups(counters: &Counters) -> impl Iterator<Item = String> {
+    counters.keys().filter_map(|name| name.strip_suffix("/received").map(str::to_string))
+}
+
+/// Every app with its account.
+pub fn apps(counters: &Counters) -> Apps {
+    let app = |group: String| {
+        let parts: Vec<_> = group.split('/').collect();
+        let (name, worker) = match parts.as_slice() {
+            ["port", port, queue, side] => (format!("{port} {side}"), queue.parse().ok()),
+            ["router", worker, port] => (format!("router from {port}"), worker.parse().ok()),
+            ["slow", port] => (format!("slow path from {port}"), None),
+            _ => (group.clone(), None),
+        };
+        App { name, worker, account: account(counters, &group) }
+    };
+    Apps { apps: groups(counters).map(app).collect() }
+}
+
+/// Every link with what went through.
+pub fn links(counters: &Counters) -> Links {
+    let mut links: BTreeMap<(u32, String), Link> = BTreeMap::new();
+    for (name, &value) in counters {
+        let parts: Vec<_> = name.split('/').collect();
+        let ["link", worker, link, field] = parts.as_slice() else { continue };
+        let worker = worker.parse().unwrap_or_default();
+        let entry = links.entry((worker, (*link).into())).or_default();
+        (entry.name, entry.worker) = ((*link).into(), worker);
+        match *field {
+            "txpackets" => entry.put = value,
+            "txbytes" => entry.put_bytes = value,
+            "rxpackets" => entry.taken = value,
+            "rxbytes" => entry.taken_bytes = value,
+            _ => entry.dropped = value,
+        }
+    }
+    for link in links.values_mut() {
+        link.waiting = link.put.saturating_sub(link.taken);
+    }
+    Links { links: links.into_values().collect() }
+}
+
+/// Every reason with frames, most frames first.
+pub fn drops(counters: &Counters) -> Drops {
+    let mut reasons: Vec<Drop> = Vec::new();
+    for reason in Reason::ALL {
+        let suffix = format!("/drop/{}", reason.name());
+        let at = counters.iter().filter_map(|(name, &frames)| {
+            let group = name.strip_suffix(&suffix)?;
+            (frames > 0).then(|| DropAt { app: group.into(), frames })
+        });
+        let mut at: Vec<_> = at.collect();
+        at.sort_by_key(|at| std::cmp::Reverse(at.frames));
+        let frames = at.iter().map(|at| at.frames).sum();
+        if frames > 0 {
+            reasons.push(Drop { reason: reason.name().into(), meaning: reason.meaning().into(), frames, at });
+        }
+    }
+    reasons.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
+    Drops { total: reasons.iter().map(|drop| drop.frames).sum(), drops: reasons }
+}
+
+/// The device's own counters of all queues of a port.
+pub fn device_counters(counters: &Counters, port: &str) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, value) in counters {
+        let parts: Vec<_> = name.split('/').collect();
+        if let ["port", of, _, "device", kind] = parts.as_slice()
+            && *of == port
+        {
+            *sums.entry((*kind).to_string()).or_default() += value;
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters() -> Counters {
+        [
+            ("port/eth0/0/receive/received", 10),
+            ("port/eth0/0/receive/passed", 9),
+            ("port/eth0/0/receive/drop/link_full", 1),
+            ("port/eth0/0/device/receive_no_frame", 3),
+            ("router/0/eth0/received", 9),
+            ("router/0/eth0/sent", 5),
+            ("router/0/eth0/passed", 3),
+            ("router/0/eth0/drop/ipv4_checksum", 1),
+            ("slow/eth0/received", 3),
+            ("slow/eth0/host", 1),
+            ("slow/eth0/consumed", 2),
+            ("slow/eth0/originated", 2),
+            ("slow/eth0/sent", 2),
+            ("link/0/eth0.output -> router.eth0/txpackets", 9),
+            ("link/0/eth0.output -> router.eth0/rxpackets", 8),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .into()
+    }
+
+    #[test]
+    fn a_ports_account_closes_over_all_apps() {
+        let account = port_account(&counters(), "eth0");
+        assert_eq!((account.received, account.originated, account.dropped), (10, 2, 2));
+        let went = account.sent + account.host + account.held + account.consumed + account.dropped;
+        assert_eq!(account.received + account.originated, went);
+        assert_eq!(port_account(&counters(), "eth1"), Account::default());
+    }
+
+    #[test]
+    fn drops_come_with_meaning_and_place() {
+        let drops = drops(&counters());
+        assert_eq!((drops.total, drops.drops.len()), (2, 2));
+        let checksum = drops.drops.iter().find(|drop| drop.reason == "ipv4_checksum").unwrap();
+        assert_eq!(checksum.at, [DropAt { app: "router/0/eth0".into(), frames: 1 }]);
+        assert_eq!(checksum.meaning, "wrong IPv4 header checksum");
+    }
+
+    #[test]
+    fn links_and_devices_are_summed() {
+        let links = links(&counters());
+        assert_eq!((links.links[0].put, links.links[0].waiting), (9, 1));
+        assert_eq!(device_counters(&counters(), "eth0")["receive_no_frame"], 3);
+        assert_eq!(apps(&counters()).apps.len(), 3);
+    }
+}

@@ -1,0 +1,139 @@
+//! Ports, workers and slow path as one thing that is started, looked after, and started again.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_api::PortMode;
+use bm_control::config::{Config, Switch};
+use bm_control::driver::{ControlPort, Handle};
+use bm_frame::{Depot, Memory, Pages};
+
+use super::dataplane::{DataPlane, Part, Shared};
+use super::ports::{self, OpenPort};
+use crate::Failure;
+
+/// Frames that a queue's rings may hold in the kernel, both ways.
+const FRAMES_A_QUEUE: usize = 4 * 2048;
+/// Frames beside those: in workers' hands, waiting for neighbours.
+const FRAMES_BESIDE: usize = 8192;
+/// A worker that has not drawn breath for so long hangs: it wakes ten times as often by itself.
+const HANGS_AFTER: Duration = Duration::from_secs(2);
+
+/// A port as it was opened.
+pub struct PortInfo {
+    /// Name: that of the interface in Linux.
+    pub name: String,
+    /// As the configuration names it.
+    pub device: String,
+    /// How its frames get to a worker.
+    pub mode: PortMode,
+    /// Why the mode is not the best one.
+    pub reason: Option<String>,
+    /// How many queues were taken.
+    pub queues: usize,
+}
+
+/// Ports that are open and take nothing yet.
+pub struct Opened {
+    parts: Vec<Part>,
+    infos: Vec<PortInfo>,
+    keep: Vec<Box<dyn Any + Send>>,
+    workers: usize,
+}
+
+/// The data path at work.
+pub struct Running {
+    /// Workers and slow path.
+    pub plane: DataPlane,
+    /// Ports, by index.
+    pub ports: Vec<PortInfo>,
+    /// Dropped last: with them, steering programs leave their interfaces.
+    _keep: Vec<Box<dyn Any + Send>>,
+    seen: Vec<(u64, Instant)>,
+}
+
+/// How many workers there shall be: as many as every port has queues for, one a core at most.
+fn workers(config: &Config) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let queues = config.ports.iter().map(ports::queues).min().unwrap_or(1);
+    config.daemon.workers.map_or(queues.min(cores), |workers| workers as usize).max(1)
+}
+
+/// The frame memory, large enough for all rings of all ports.
+pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
+    let workers = workers(config);
+    let least = config.ports.len() * workers * FRAMES_A_QUEUE + FRAMES_BESIDE;
+    let slots = (config.daemon.slots as usize * workers).max(least);
+    let best = if config.daemon.huge_pages == Switch::Off { Pages::Plain } else { Pages::Huge };
+    let depot = Depot::on(slots, config.daemon.slot_size as usize, best).map_err(Failure::failed)?;
+    if depot.memory().pages() == Pages::Plain && config.daemon.huge_pages == Switch::On {
+        let pages = (slots * config.daemon.slot_size as usize).div_ceil(2 << 20);
+        return Err(Failure::Failed(format!(
+            "huge_pages = \"on\", and {pages} pages of 2 MiB are not to be had: `sysctl -w vm.nr_hugepages={pages}` reserves them"
+        )));
+    }
+    Ok(depot)
+}
+
+impl Opened {
+    /// Opens the ports of the configuration.
+    pub fn open(config: &Config, memory: &'static Memory) -> Result<(Self, Vec<ControlPort>), Failure> {
+        let workers = workers(config);
+        let mut opened = Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers };
+        let mut control = Vec::new();
+        for port in ports::open(&config.ports, memory, workers)? {
+            let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep } = port;
+            if queues.len() < workers && config.daemon.workers.is_some() {
+                return Err(Failure::Usage(format!(
+                    "{workers} workers, and {name} has {} queue(s): each worker needs a queue of every port; use fewer workers, or `ethtool -L {name} combined {workers}`",
+                    queues.len()
+                )));
+            }
+            opened.infos.push(PortInfo { name: name.clone(), device, mode, reason, queues: queues.len() });
+            opened.parts.push(Part { name, queues, host });
+            opened.keep.push(keep);
+            control.push(ControlPort { ifindex, steering });
+        }
+        Ok((opened, control))
+    }
+
+    /// Starts workers and slow path.
+    pub fn start(
+        self,
+        config: &Config,
+        shared: &Shared,
+        control: &Handle,
+        depot: Arc<Depot>,
+    ) -> Result<Running, Failure> {
+        let Self { parts, infos, keep, workers } = self;
+        let asker = Box::new(control.asker().map_err(Failure::failed)?);
+        let plane = DataPlane::start(config, workers, parts, shared, asker, depot)?;
+        let seen = vec![(0, Instant::now()); workers];
+        Ok(Running { plane, ports: infos, _keep: keep, seen })
+    }
+}
+
+impl Running {
+    /// What is wrong with it, if anything is.
+    pub fn trouble(&mut self) -> Option<&'static str> {
+        if !self.plane.is_alive() {
+            return Some("a thread of the data path has panicked");
+        }
+        let hangs = self.plane.workers().into_iter().zip(&mut self.seen).any(|(worker, seen)| {
+            let [breaths, ..] = worker.counters;
+            if breaths != seen.0 {
+                *seen = (breaths, Instant::now());
+            }
+            seen.1.elapsed() > HANGS_AFTER
+        });
+        hangs.then_some("a worker hangs")
+    }
+
+    /// Ends threads, then takes the steering programs off.
+    pub fn stop(self) {
+        let Self { plane, ports: _, _keep: keep, seen: _ } = self;
+        plane.stop();
+        drop(keep);
+    }
+}

@@ -1,0 +1,148 @@
+//! The control socket and the metrics address: HTTP over the daemon's state.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bm_api::request::{self, RouteQuery};
+use bm_api::{Error, encode};
+use serde::Serialize;
+use tokio::net::{TcpListener, UnixListener};
+
+use super::state::Daemon;
+use crate::Failure;
+
+/// A socket that is removed when the daemon ends.
+pub struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Socket {
+    /// Listens at `path`; a socket that nobody answers at is replaced.
+    pub fn listen(path: &Path) -> Result<Self, Failure> {
+        let failed = |error| Failure::Failed(format!("{}: {error}", path.display()));
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            let mend = "stop it with `brickmoon stop`, or choose another socket with --socket";
+            return Err(Failure::Failed(format!("a daemon answers at {} already: {mend}", path.display())));
+        }
+        // Left by a daemon that was killed. Anything else than a socket is not ours to remove.
+        if std::fs::symlink_metadata(path).is_ok_and(|meta| {
+            use std::os::unix::fs::FileTypeExt;
+            meta.file_type().is_socket()
+        }) {
+            std::fs::remove_file(path).map_err(failed)?;
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
+        Ok(Self { path: path.into(), listener })
+    }
+
+    /// Answers until the task is dropped.
+    pub async fn serve(self, daemon: Arc<Daemon>) -> std::io::Result<()> {
+        let _removed_at_the_end = Removed(self.path);
+        axum::serve(self.listener, routes(daemon)).await
+    }
+}
+
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _gone = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Listens for scrapes.
+pub async fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Failure::Failed(format!("metrics at {address}: {error}")))
+}
+
+/// Answers scrapes until the task is dropped.
+pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) -> std::io::Result<()> {
+    axum::serve(listener, Router::new().route("/metrics", get(metrics)).with_state(daemon)).await
+}
+
+fn routes(daemon: Arc<Daemon>) -> Router {
+    Router::new()
+        .route(
+            request::STATUS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.status()))),
+        )
+        .route(
+            request::PORTS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.ports()))),
+        )
+        .route(request::ROUTES, get(routes_of))
+        .route(request::NEIGHBORS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::neighbors)))
+        .route(request::NEXT_HOPS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::next_hops)))
+        .route(
+            request::APPS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.apps()))),
+        )
+        .route(
+            request::LINKS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.links()))),
+        )
+        .route(
+            request::WORKERS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.workers()))),
+        )
+        .route(
+            request::DROPS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.drops()))),
+        )
+        .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::verify)))
+        .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::reload)))
+        .route(
+            request::STOP,
+            post(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.stop()))),
+        )
+        .route(request::METRICS, get(metrics))
+        .fallback(|| async {
+            let mend = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
+            reply::<()>(StatusCode::NOT_FOUND, Err(Error::new("no such path").mend(mend)))
+        })
+        .with_state(daemon)
+}
+
+async fn routes_of(State(daemon): State<Arc<Daemon>>, Query(query): Query<RouteQuery>) -> Response {
+    answer(daemon, move |daemon| daemon.routes(&query)).await
+}
+
+/// Answers on a thread of its own: some questions wait for control, and none may hold up another.
+async fn answer<T: Serialize + Send + 'static>(
+    daemon: Arc<Daemon>,
+    question: impl FnOnce(&Daemon) -> Result<T, Error> + Send + 'static,
+) -> Response {
+    match tokio::task::spawn_blocking(move || question(&daemon)).await {
+        Ok(result) => reply(StatusCode::BAD_REQUEST, result),
+        Err(panicked) => reply::<()>(StatusCode::INTERNAL_SERVER_ERROR, Err(Error::new(panicked))),
+    }
+}
+
+fn reply<T: Serialize>(unless: StatusCode, result: Result<T, Error>) -> Response {
+    let (status, body) = match result.and_then(|reply| encode(&reply)) {
+        Ok(body) => (StatusCode::OK, body),
+        Err(error) => (unless, encode(&error).unwrap_or_default()),
+    };
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+async fn metrics(State(daemon): State<Arc<Daemon>>) -> Response {
+    let text = tokio::task::spawn_blocking(move || daemon.metrics()).await.unwrap_or_default();
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}

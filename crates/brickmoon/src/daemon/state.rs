@@ -1,0 +1,304 @@
+//! What the daemon knows of itself, and its answers to every question of the socket.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bm_api::request::RouteQuery;
+use bm_api::{Apps, Drops, Error, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes};
+use bm_api::{Status, Stopping, Verify, Worker, Workers};
+use bm_control::config::{Config, Effect};
+use bm_control::driver::Driver;
+use bm_fib::published::Readers;
+use bm_frame::{Depot, Pages};
+use bm_stats::Registry;
+use tokio::sync::Notify;
+
+use super::dataplane::Shared;
+use super::report::{self, Counters};
+use super::running::{Opened, PortInfo, Running, frame_memory};
+use crate::Failure;
+
+/// Counters that there is room for: some fifty for each account, three accounts a port and worker.
+const COUNTERS: usize = 1 << 16;
+/// A data path that fails more often than this is not started again: Linux does better.
+const RESTARTS_MAX: u64 = 5;
+
+/// The daemon, as those who answer for it see it.
+pub struct Daemon {
+    driver: Driver,
+    shared: Shared,
+    depot: Arc<Depot>,
+    /// `None` while the data path is being started again, and at the end.
+    running: Mutex<Option<Running>>,
+    config: Mutex<Config>,
+    file: Option<PathBuf>,
+    started: Instant,
+    restarts: AtomicU64,
+    /// Told when the daemon shall end.
+    pub end: Notify,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panicking thread left is still what there is.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that nobody can foresee.
+fn random() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
+}
+
+impl Daemon {
+    /// Opens ports, loads tables, starts workers, and has the ports take packets.
+    pub fn start(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
+        let depot = frame_memory(&config)?;
+        let pages = depot.memory().pages();
+        tracing::info!("{} MiB of frames on {pages}", depot.memory().bytes() >> 20);
+        let stats = config.daemon.socket.with_extension("stats");
+        let registry = Arc::new(Registry::create(&stats, COUNTERS).map_err(Failure::failed)?);
+        let readers = Readers::new();
+        let (opened, ports) = Opened::open(&config, depot.memory())?;
+        let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
+        let driver = Driver::start(&config, hash_seed, &readers, ports).map_err(Failure::failed)?;
+        let shared = Shared { published: driver.handle().published().clone(), readers, registry };
+        let running = opened.start(&config, &shared, driver.handle(), depot.clone())?;
+        driver.handle().set_active(true).map_err(Failure::failed)?;
+        Ok(Self {
+            driver,
+            shared,
+            depot,
+            running: Mutex::new(Some(running)),
+            config: Mutex::new(config),
+            file,
+            started,
+            restarts: AtomicU64::new(0),
+            end: Notify::new(),
+        })
+    }
+
+    /// The line that says that packets are forwarded.
+    pub fn ready(&self) -> String {
+        let status = self.status();
+        format!(
+            "ready: {} ports, {} workers, {} IPv4 and {} IPv6 routes in {} ms",
+            status.ports,
+            status.workers,
+            bm_cli::count(status.routes_ipv4 as u64),
+            bm_cli::count(status.routes_ipv6 as u64),
+            self.started.elapsed().as_millis(),
+        )
+    }
+
+    /// Starts the data path again if a thread of it has panicked or hangs; Linux forwards meanwhile.
+    pub fn look_after(&self) -> Result<(), Failure> {
+        let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
+        let Some(trouble) = trouble else { return Ok(()) };
+        if self.restarts.fetch_add(1, Ordering::Relaxed) >= RESTARTS_MAX {
+            return Err(Failure::Failed(format!("{trouble}, again and again: Linux forwards from here on")));
+        }
+        tracing::error!("{trouble}: it is started again, and Linux forwards meanwhile");
+        let config = lock(&self.config).clone();
+        self.restart(&config)
+    }
+
+    /// Ends the data path and starts it as `config` says.
+    fn restart(&self, config: &Config) -> Result<(), Failure> {
+        let control = self.driver.handle();
+        control.set_active(false).map_err(Failure::failed)?;
+        // Steering programs leave their interfaces before they can be put there again.
+        control.set_ports(Vec::new()).map_err(Failure::failed)?;
+        let before = lock(&self.running).take();
+        before.into_iter().for_each(Running::stop);
+        let (opened, ports) = Opened::open(config, self.depot.memory())?;
+        control.set_ports(ports).map_err(Failure::failed)?;
+        let running = opened.start(config, &self.shared, control, self.depot.clone())?;
+        *lock(&self.running) = Some(running);
+        control.set_active(true).map_err(Failure::failed)
+    }
+
+    /// Gives everything back to Linux and ends all threads.
+    pub fn end(&self) {
+        // Whatever fails here, the end of the process does as well.
+        let _ended = self.driver.handle().set_active(false);
+        let running = lock(&self.running).take();
+        running.into_iter().for_each(Running::stop);
+        let socket = lock(&self.config).daemon.socket.clone();
+        let _gone = std::fs::remove_file(socket.with_extension("stats"));
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = Counters::new();
+        // A data path that was started again has counters of the same names: they go on, so they are summed.
+        let all = self.shared.registry.counters().into_iter();
+        all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
+        counters
+    }
+
+    /// How the daemon is.
+    pub fn status(&self) -> Status {
+        let mut status = self.driver.handle().status().unwrap_or_default();
+        let running = lock(&self.running);
+        status.version = env!("CARGO_PKG_VERSION").into();
+        status.pid = std::process::id();
+        status.uptime_s = self.started.elapsed().as_secs();
+        status.path = "user".into();
+        status.config = self.file.as_ref().map(|file| file.display().to_string());
+        status.workers = running.as_ref().map_or(0, |running| running.plane.workers().len()) as u32;
+        status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
+        status.memory_bytes = resident_bytes();
+        if self.depot.memory().pages() == Pages::Plain {
+            status.notes.push(
+                "frames lie on plain pages; `sysctl -w vm.nr_hugepages=64` before the start is faster".into(),
+            );
+        }
+        status
+    }
+
+    /// Ports with their interfaces and accounts.
+    pub fn ports(&self) -> Ports {
+        let interfaces = self.driver.handle().interfaces().unwrap_or_default();
+        let counters = self.counters();
+        let running = lock(&self.running);
+        let Some(running) = running.as_ref() else { return Ports::default() };
+        let ports = running.ports.iter().enumerate();
+        let port = |(index, info): (usize, &PortInfo)| {
+            let (up, of_port) = interfaces.get(index).cloned().unwrap_or_default();
+            let queue = |queue: usize| {
+                let group = format!("port/{}/{queue}/receive", info.name);
+                Queue {
+                    queue: queue as u32,
+                    worker: queue as u32,
+                    account: report::account(&counters, &group),
+                }
+            };
+            Port {
+                index: index as u16,
+                name: info.name.clone(),
+                device: info.device.clone(),
+                up,
+                active: !of_port.is_empty(),
+                mode: info.mode,
+                mode_reason: info.reason.clone(),
+                queues: (0..info.queues).map(queue).collect(),
+                interfaces: of_port,
+                account: report::port_account(&counters, &info.name),
+                device_counters: report::device_counters(&counters, &info.name),
+            }
+        };
+        Ports { ports: ports.map(port).collect() }
+    }
+
+    /// What the fast path does with prefixes.
+    pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
+        self.driver.handle().routes(query)
+    }
+
+    /// The kernel's neighbours on our ports.
+    pub fn neighbors(&self) -> Result<Neighbors, Error> {
+        self.driver.handle().neighbors()
+    }
+
+    /// Next hops and groups.
+    pub fn next_hops(&self) -> Result<NextHops, Error> {
+        self.driver.handle().next_hops()
+    }
+
+    /// Compares everything with the kernel.
+    pub fn verify(&self) -> Result<Verify, Error> {
+        self.driver.handle().verify()
+    }
+
+    /// Apps and their accounts.
+    pub fn apps(&self) -> Apps {
+        report::apps(&self.counters())
+    }
+
+    /// Links between apps.
+    pub fn links(&self) -> Links {
+        report::links(&self.counters())
+    }
+
+    /// Drops by reason.
+    pub fn drops(&self) -> Drops {
+        report::drops(&self.counters())
+    }
+
+    /// Workers and their frames.
+    pub fn workers(&self) -> Workers {
+        let running = lock(&self.running);
+        let Some(running) = running.as_ref() else { return Workers::default() };
+        let (frames, free) = running.plane.frames();
+        let restarts = self.restarts.load(Ordering::Relaxed);
+        let worker = |(index, state): (usize, super::dataplane::WorkerState)| {
+            let [breaths, moves, sleeps] = state.counters;
+            let queues = running.ports.iter().filter(|port| index < port.queues);
+            Worker {
+                worker: index as u32,
+                core: state.core.map(|core| core as u32),
+                alive: state.alive,
+                queues: queues.map(|port| format!("{}/{index}", port.name)).collect(),
+                breaths,
+                moves,
+                sleeps,
+                restarts,
+                frames: frames as u32,
+                frames_free: free as u32,
+            }
+        };
+        Workers { workers: running.plane.workers().into_iter().enumerate().map(worker).collect() }
+    }
+
+    /// Metrics for Prometheus.
+    pub fn metrics(&self) -> String {
+        let counters: Vec<_> = self.counters().into_iter().collect();
+        bm_telemetry::render(&self.status(), &counters)
+    }
+
+    /// Reads the configuration file again and carries out what can be carried out while running.
+    pub fn reload(&self) -> Result<Reloaded, Error> {
+        let Some(file) = &self.file else {
+            let mend = "start it with `brickmoon up --config FILE`";
+            return Err(Error::new("the daemon was started without a configuration file").mend(mend));
+        };
+        // All that is wrong with it is in the text; what holds now goes on.
+        let new = Config::load(file).map_err(Error::new)?;
+        let mut config = lock(&self.config);
+        let mut reloaded = Reloaded::default();
+        for changed in config.diff(&new) {
+            match changed.effect {
+                Effect::Live => reloaded.changed.push(changed.key),
+                Effect::Workers => reloaded.restarted.push(changed.key),
+                Effect::Daemon => reloaded.needs_restart.push(changed.key),
+            }
+        }
+        self.driver.handle().reconfigure(&new)?;
+        if !reloaded.restarted.is_empty() {
+            if let Err(Failure::Failed(why) | Failure::Usage(why)) = self.restart(&new) {
+                // What was there before is better than nothing.
+                let back = self.restart(&config);
+                let mend = if back.is_ok() { "the ports run as before" } else { "Linux forwards alone now" };
+                return Err(Error::new(why).mend(mend));
+            }
+        }
+        *config = new;
+        Ok(reloaded)
+    }
+
+    /// Ends the daemon, once this answer is out.
+    pub fn stop(&self) -> Stopping {
+        self.end.notify_one();
+        Stopping { pid: std::process::id() }
+    }
+}
+
+/// Resident memory, as the kernel counts it.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default();
+    kib * 1024
+}
