@@ -20,8 +20,8 @@ use super::view::{Adjacency, View};
 use bm_api::Area;
 use bm_fib::published::Readers;
 use bm_fib::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
+use bm_netlink::{BodyId, Mirror};
 use bm_wire::prefix::{Address, Prefix};
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many refused routes are tried again each time that anything changes.
@@ -61,8 +61,13 @@ pub(super) struct Context<'a, A> {
 impl<A: Side> Context<'_, A> {
     fn outcome(&mut self, table: u32, prefix: Prefix<A>) -> Outcome {
         let routes = A::routes(self.view.mirror);
+        self.outcome_of(routes.get(table, prefix))
+    }
+
+    /// Where the first of a prefix's bodies leads that leads anywhere.
+    fn outcome_of(&mut self, bodies: &[BodyId]) -> Outcome {
         let mut first = Outcome::Inactive;
-        for id in routes.get(table, prefix) {
+        for id in bodies {
             let outcome = self.shared.bodies.outcome::<A>(*id, self.view, self.targets);
             if outcome == Outcome::Inactive {
                 continue;
@@ -110,24 +115,74 @@ impl<A: Side> Context<'_, A> {
         if found.is_none() && !root {
             return None;
         }
-        let (own_stage, own) = found.unwrap_or((stages.tables.len(), Outcome::Inactive));
-        for (stage, table) in stages.tables.iter().enumerate() {
-            let exact = match stage.cmp(&own_stage) {
-                Ordering::Less => Outcome::Inactive,
-                Ordering::Equal => own,
-                Ordering::Greater => self.outcome(*table, prefix),
-            };
-            let outcome = if exact == Outcome::Inactive { self.covering(*table, prefix) } else { exact };
-            if let Outcome::To(target) = outcome {
-                return Some(target);
-            }
+        let stage = found.map_or(stages.tables.len(), |(stage, _)| stage);
+        if let Some(target) = self.before(&stages.tables[..stage], prefix) {
+            return Some(target);
+        }
+        if let Some((_, Outcome::To(target))) = found {
+            return Some(target);
+        }
+        // It throws: the tables behind its own decide.
+        if let Some(target) = self.before(stages.tables.get(stage + 1..).unwrap_or_default(), prefix) {
+            return Some(target);
         }
         Some(if stages.else_linux { Fixed::Host.target() } else { Fixed::NoRoute.target() })
     }
 
+    /// The values of all prefixes of the stages, in order.
+    ///
+    /// A million routes are asked here, so each table is read once, in its own order: a route that leads
+    /// somewhere needs no more than a look into the tables before its own.
+    fn values(&mut self, stages: &Stages) -> Vec<(Prefix<A>, Target)> {
+        let routes = A::routes(self.view.mirror);
+        let (mut values, mut others) = (Vec::new(), vec![Prefix::default()]);
+        for (stage, number) in stages.tables.iter().enumerate() {
+            let Some(table) = routes.table(*number) else { continue };
+            values.reserve(table.len());
+            for (prefix, bodies) in table.iter() {
+                let own = self.outcome_of(bodies);
+                self.note_outcome(*number, prefix, own);
+                match own {
+                    Outcome::To(target) => {
+                        let before = self.before(&stages.tables[..stage], prefix);
+                        values.push((prefix, before.unwrap_or(target)));
+                    }
+                    Outcome::Throw | Outcome::Inactive => others.push(prefix),
+                }
+            }
+        }
+        // These may need any table, so all have to be known.
+        for prefix in others {
+            values.extend(self.value(stages, prefix).map(|value| (prefix, value)));
+        }
+        // In order, the builder walks its memory from one end to the other.
+        values.sort_unstable();
+        values.dedup_by_key(|(prefix, _)| *prefix);
+        values
+    }
+
+    /// Where the tables before a route's own send its addresses, if they do.
+    fn before(&mut self, tables: &[u32], prefix: Prefix<A>) -> Option<Target> {
+        for table in tables {
+            let outcome = match self.outcome(*table, prefix) {
+                Outcome::Inactive => self.covering(*table, prefix),
+                exact => exact,
+            };
+            if let Outcome::To(target) = outcome {
+                return Some(target);
+            }
+        }
+        None
+    }
+
     /// Notes what a change, or the first look at a table, brings.
     pub fn note(&mut self, table: u32, prefix: Prefix<A>) {
-        let throws = self.outcome(table, prefix) == Outcome::Throw;
+        let outcome = self.outcome(table, prefix);
+        self.note_outcome(table, prefix, outcome);
+    }
+
+    fn note_outcome(&mut self, table: u32, prefix: Prefix<A>, outcome: Outcome) {
+        let throws = outcome == Outcome::Throw;
         let seen = self.shared.tables.entry(table).or_default();
         seen.throws |= throws;
         if let Err(at) = seen.lengths.binary_search_by(|length| prefix.length().cmp(length)) {
@@ -170,9 +225,7 @@ where
         context: &mut Context<'_, B::Address>,
         readers: &Readers,
     ) -> Result<Self, TableFull<B::Address>> {
-        let prefixes = all_prefixes(&stages, context);
-        let value = |prefix| Some((prefix, context.value(&stages, prefix)?));
-        let routes: Vec<_> = prefixes.into_iter().filter_map(value).collect();
+        let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
         let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let new = |fib| Self { fib, stages, hosts, refused, blankets };
@@ -274,7 +327,7 @@ where
 
     /// Holds every entry against what it should be, and the lookup against the list of entries.
     pub fn check(&self, context: &mut Context<'_, B::Address>, checked: &mut Checked) {
-        let wanted = all_prefixes(&self.stages, context);
+        let wanted = all_prefixes(&self.stages, context.view.mirror);
         for prefix in &wanted {
             checked.compared += 1;
             if prefix.length() == B::Address::WIDTH && self.hosts.contains_key(&prefix.first()) {
@@ -424,17 +477,12 @@ where
 }
 
 /// Every prefix that any of the stages has, in order, each once.
-fn all_prefixes<A: Side>(stages: &Stages, context: &mut Context<'_, A>) -> Vec<Prefix<A>> {
-    let routes = A::routes(context.view.mirror);
+fn all_prefixes<A: Side>(stages: &Stages, mirror: &Mirror) -> Vec<Prefix<A>> {
+    let routes = A::routes(mirror);
     let mut prefixes: Vec<Prefix<A>> = vec![Prefix::default()];
-    for (number, table) in stages.tables.iter().filter_map(|stage| Some((*stage, routes.table(*stage)?))) {
-        prefixes.reserve(table.len());
-        for (prefix, _) in table.iter() {
-            context.note(number, prefix);
-            prefixes.push(prefix);
-        }
+    for table in stages.tables.iter().filter_map(|stage| routes.table(*stage)) {
+        prefixes.extend(table.iter().map(|(prefix, _)| prefix));
     }
-    // In order, the builder walks its memory from one end to the other.
     prefixes.sort_unstable();
     prefixes.dedup();
     prefixes

@@ -367,7 +367,7 @@ fn interfaces_say_what_linux_says() {
     );
     let reader = world.readers.register();
     let tables = world.compiler.published().load(&reader);
-    assert_eq!((tables.local_ipv4.len(), tables.local_ipv6.len()), (2, 2));
+    assert_eq!((tables.local_ipv4.len(), tables.local_ipv6.len()), (2, 1));
     assert_eq!(world.mirror.netconf(Family::V4, 3), Netconf::default());
     assert!(!interface.forward_ipv4);
 }
