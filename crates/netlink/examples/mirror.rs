@@ -37,7 +37,7 @@ fn follow() -> Result<(), Error> {
 }
 
 fn open() -> Result<Watch, Error> {
-    let (before, start) = (resident(), Instant::now());
+    let (before, busy, start) = (resident(), busy(), Instant::now());
     let watch = Watch::open(Options::default())?;
     let (took, mirror) = (start.elapsed(), watch.mirror());
     let count = mirror.ipv4().len() + mirror.ipv6().len();
@@ -58,7 +58,17 @@ fn open() -> Result<Watch, Error> {
         memory as f64 / count.max(1) as f64,
         mib(resident().saturating_sub(before)),
     );
+    let (own, system) = (self::busy().0 - busy.0, self::busy().1 - busy.1);
+    println!("of that time on a core: {own:.2?} here, {system:.2?} in the kernel");
     Ok(watch)
+}
+
+/// Core time of this process so far, its own and the kernel's for it.
+fn busy() -> (Duration, Duration) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    (Duration::from_millis(ticks(11) * 10), Duration::from_millis(ticks(12) * 10))
 }
 
 /// Prefixes all over the space, told apart by a multiplication that repeats nothing.

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Bytes of a slot: the greatest piece of a dump that the kernel makes.
 const SLOT: usize = 32 * 1024;
 /// Slots, which is messages or pieces a system call.
-const SLOTS: usize = 64;
+const SLOTS: usize = 32;
 /// Send buffer: a batch is one send, and the kernel refuses one that does not fit.
 const SEND_BUFFER: i32 = 8 << 20;
 /// What a resilient group says of its buckets; no type that we want is greater.

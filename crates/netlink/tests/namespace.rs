@@ -10,6 +10,8 @@ mod support;
 
 #[path = "namespace/churn.rs"]
 mod churn;
+#[path = "namespace/frr.rs"]
+mod frr;
 #[path = "namespace/links.rs"]
 mod links;
 #[path = "namespace/neighbours.rs"]

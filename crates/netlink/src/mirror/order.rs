@@ -99,7 +99,7 @@ fn first(list: &[BodyId], wanted: impl Fn(BodyId) -> bool) -> Option<usize> {
 }
 
 /// Whether one may take the other's place: equal metric and sources.
-fn peers(one: &RouteBody, two: &RouteBody) -> bool {
+pub(super) fn peers(one: &RouteBody, two: &RouteBody) -> bool {
     one.rank() == two.rank() && one.source == two.source
 }
 

@@ -161,6 +161,55 @@ impl<A: Ip> Routes<A> {
 
     /// Takes over a message; `false` if it deletes what is not there although the prefix has routes.
     pub(super) fn apply(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> bool {
+        match self.apply_single(message, changes) {
+            None => true,
+            Some(message) => self.apply_any(message, changes),
+        }
+    }
+
+    /// Nearly all prefixes have one route, and nearly all messages give them that, another, or none: one
+    /// look into the table for those. The message comes back if it is about more.
+    #[inline]
+    fn apply_single(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> Option<RouteMessage<A>> {
+        let (number, prefix, deleted) = (message.table, message.prefix, message.event == RouteEvent::Deleted);
+        if deleted && !self.tables.contains_key(&number) {
+            return None;
+        }
+        let table = self.tables.entry(number).or_default();
+        match table.routes.entry(A::pack(prefix)) {
+            Entry::Vacant(_) if deleted => return None,
+            Entry::Vacant(vacant) => {
+                vacant.insert(self.bodies.intern(message.body));
+            }
+            Entry::Occupied(entry) if entry.get().0 & LIST != 0 => return Some(message),
+            Entry::Occupied(mut entry) => {
+                let old = *entry.get();
+                let ours = self.bodies.of(old);
+                let same = ours.same_route(&message.body);
+                if deleted && same {
+                    entry.remove();
+                    if table.is_empty() {
+                        self.tables.remove(&number);
+                    }
+                } else if same || message.event == RouteEvent::Replaced && order::peers(ours, &message.body) {
+                    let new = self.bodies.intern(message.body);
+                    if new == old {
+                        self.bodies.release(old);
+                        return None;
+                    }
+                    entry.insert(new);
+                } else {
+                    return Some(message);
+                }
+                self.released.push(old);
+            }
+        }
+        changes.push(route_change(number, prefix));
+        self.settle_released(changes);
+        None
+    }
+
+    fn apply_any(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> bool {
         let RouteMessage { event, table: number, prefix, body } = message;
         let mut list = std::mem::take(&mut self.list);
         list.clear();
