@@ -17,7 +17,9 @@
 mod always;
 mod body;
 mod check;
+mod context;
 mod family;
+mod fresh;
 mod interfaces;
 mod settings;
 mod show;
@@ -248,14 +250,18 @@ where
         vrfs.chain([None]).collect()
     }
 
+    fn interfaces_now(&self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>) -> Interfaces {
+        let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
+        self.small.interfaces.now(mirror, &self.ports, vrf_of)
+    }
+
     /// Brings interfaces, addresses and settings up to date. Links that became or ceased to be ours are
     /// added to `work`.
     fn reshape(&mut self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>, work: &mut Work) -> Reshaped {
         if !(work.everything || work.shape || std::mem::take(&mut self.reshape)) {
             return Reshaped::default();
         }
-        let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
-        let interfaces = self.small.interfaces.now(mirror, &self.ports, vrf_of);
+        let interfaces = self.interfaces_now(mirror, vrfs);
         let now = Small {
             local: settings::local(mirror),
             settings: settings::settings(mirror, &self.choices),
@@ -270,6 +276,15 @@ where
             }
             let vrf = |interfaces: &Interfaces| interfaces.of(ifindex).map(|interface| interface.vrf);
             moved |= vrf(before) != vrf(after) || before.index_of(ifindex) != after.index_of(ifindex);
+        }
+        for (family, (was, is)) in Family::BOTH.iter().zip(self.small.linux_only.iter().zip(now.linux_only)) {
+            match (was, is) {
+                (false, true) => tracing::warn!(
+                    "{family} is left to Linux: it has rules that look at more than the destination"
+                ),
+                (true, false) => tracing::info!("{family} is forwarded here again: its rules allow it"),
+                _ => {}
+            }
         }
         let small = now != self.small;
         self.small = now;

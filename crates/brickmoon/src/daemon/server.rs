@@ -20,8 +20,8 @@ use crate::Failure;
 
 /// A socket that is removed when the daemon ends.
 pub struct Socket {
-    path: PathBuf,
     listener: UnixListener,
+    removed_at_the_end: Removed,
 }
 
 impl Socket {
@@ -43,18 +43,22 @@ impl Socket {
             std::fs::remove_file(path).map_err(failed)?;
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
+        let removed = Removed(path.into());
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
-        Ok(Self { path: path.into(), listener })
+        Ok(Self { listener, removed_at_the_end: removed })
     }
 
     /// Answers until the task is dropped.
     pub async fn serve(self, daemon: Arc<Daemon>) -> std::io::Result<()> {
-        let _removed_at_the_end = Removed(self.path);
-        axum::serve(self.listener, routes(daemon)).await
+        let Self { listener, removed_at_the_end } = self;
+        let served = axum::serve(listener, routes(daemon)).await;
+        drop(removed_at_the_end);
+        served
     }
 }
 
-struct Removed(PathBuf);
+/// A file that is removed when this is dropped: at the end, or when the start fails.
+pub struct Removed(pub PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use super::dataplane::Shared;
 use super::report::{self, Counters};
 use super::running::{Opened, PortInfo, Running, frame_memory};
+use super::server::Removed;
 use crate::Failure;
 
 /// Counters that there is room for: some fifty for each account, three accounts a port and worker.
@@ -40,6 +41,7 @@ pub struct Daemon {
     restarts: AtomicU64,
     /// Told when the daemon shall end.
     pub end: Notify,
+    _stats: Removed,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -60,6 +62,7 @@ impl Daemon {
         tracing::info!("{} MiB of frames on {pages}", depot.memory().bytes() >> 20);
         let stats = config.daemon.socket.with_extension("stats");
         let registry = Arc::new(Registry::create(&stats, COUNTERS).map_err(Failure::failed)?);
+        let stats = Removed(stats);
         let readers = Readers::new();
         let (opened, ports) = Opened::open(&config, depot.memory())?;
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
@@ -77,6 +80,7 @@ impl Daemon {
             started,
             restarts: AtomicU64::new(0),
             end: Notify::new(),
+            _stats: stats,
         })
     }
 
@@ -126,8 +130,6 @@ impl Daemon {
         let _ended = self.driver.handle().set_active(false);
         let running = lock(&self.running).take();
         running.into_iter().for_each(Running::stop);
-        let socket = lock(&self.config).daemon.socket.clone();
-        let _gone = std::fs::remove_file(socket.with_extension("stats"));
     }
 
     fn counters(&self) -> Counters {

@@ -1,4 +1,8 @@
-//! The compiled tables held against the mirror: every route worked out anew, every entry looked up.
+//! The compiled tables held against the mirror: every route worked out anew, every entry looked up, every
+//! next hop and interface compared.
+//!
+//! The mirror itself is compared with the kernel elsewhere (`bm_netlink::Watch`); both together are what
+//! `brickmoon verify` says.
 
 use super::Compiler;
 use super::body::Side;
@@ -8,6 +12,7 @@ use super::view::View;
 use bm_api::Area;
 use bm_fib::BuildFib;
 use bm_netlink::Mirror;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a comparison found.
@@ -40,15 +45,35 @@ where
     B4::Fib: 'static,
     B6::Fib: 'static,
 {
-    /// Compares every table with what `mirror` says, and lists the routes that Linux has to forward since
-    /// they could not be compiled.
+    /// Compares everything that is compiled with what `mirror` says, and lists the routes that Linux has
+    /// to forward since they could not be compiled. All changes of the mirror have to be carried out.
     pub fn verify(&mut self, mirror: &Mirror) -> Checked {
         let interfaces = Arc::clone(self.interfaces());
         let view = View { mirror, interfaces: &interfaces };
         let mut checked = Checked::default();
+        self.check_interfaces(mirror, &mut checked);
+        self.targets.check(view, &mut checked);
         check(&mut self.ipv4, view, &mut self.targets, &mut checked);
         check(&mut self.ipv6, view, &mut self.targets, &mut checked);
+        // Working entries out takes users of targets and gives them back.
+        self.targets.sweep();
         checked
+    }
+
+    fn check_interfaces(&self, mirror: &Mirror, checked: &mut Checked) {
+        let now = self.interfaces_now(mirror, &self.vrfs(mirror));
+        let before = self.interfaces();
+        checked.compared += now.list.len();
+        for (was, is) in before.list.iter().zip(&now.list).filter(|(was, is)| was != is) {
+            checked.differs(Area::Compiled, || {
+                format!("interface {} is kept as {was:?} and should be {is:?}", was.name)
+            });
+        }
+        if before.list.len() != now.list.len() || before.ports != now.ports {
+            checked.differs(Area::Compiled, || {
+                format!("ports have interfaces {:?} and should have {:?}", before.ports, now.ports)
+            });
+        }
     }
 }
 
@@ -61,19 +86,33 @@ fn check<B: BuildFib>(
     B::Address: Side,
 {
     let family::Tables { shared, vrfs } = family;
-    for table in vrfs.values() {
-        let mut context = super::table::Context { view, targets, shared };
+    for table in vrfs.values_mut() {
+        let mut context = super::context::Context { view, targets, shared };
         table.check(&mut context, checked);
         for (prefix, lack) in table.refused() {
-            checked.differs(Area::Refused, || format!("{prefix} goes to Linux: there is no room ({lack:?})"));
+            checked.differs(Area::Refused, || format!("{prefix} goes to Linux: {}", lack_of_room(lack)));
         }
     }
     let routes = B::Address::routes(view.mirror);
-    for (id, _) in routes.bodies() {
-        let Some(why) = shared.bodies.why(id).filter(super::body::Why::is_fault) else { continue };
-        let users = routes.tables().flat_map(|(_, table)| table.iter());
-        for (prefix, _) in users.filter(|(_, bodies)| bodies.contains(&id)) {
-            checked.differs(Area::Refused, || format!("{prefix} goes to Linux: {why}"));
+    let fault = |id| shared.bodies.why(id).filter(super::body::Why::is_fault);
+    let faults: BTreeMap<_, _> = routes.bodies().filter_map(|(id, _)| Some((id, fault(id)?))).collect();
+    if faults.is_empty() {
+        return;
+    }
+    for (number, table) in routes.tables() {
+        for (prefix, bodies) in table.iter() {
+            if let Some(why) = bodies.iter().find_map(|id| faults.get(id)) {
+                checked.differs(Area::Refused, || format!("{prefix} of table {number} goes to Linux: {why}"));
+            }
         }
+    }
+}
+
+/// A lack, as the operator is told of it.
+pub(super) fn lack_of_room(lack: bm_fib::Lack) -> &'static str {
+    match lack {
+        bm_fib::Lack::NextHop(_) => "there are more next hops than a table entry can name",
+        bm_fib::Lack::Blocks => "there is no room for more long prefixes",
+        bm_fib::Lack::Memory => "there is no memory for it",
     }
 }

@@ -3,7 +3,8 @@
 use super::RETRIES;
 use super::body::Side;
 use super::stages::Stages;
-use super::table::{Context, Shared, Table};
+use super::context::{Context, Shared};
+use super::table::Table;
 use super::targets::Targets;
 use super::view::View;
 use super::work::{FamilyWork, Work};

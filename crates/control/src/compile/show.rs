@@ -63,20 +63,6 @@ where
         notes
     }
 
-    /// The neighbours that packets went to since this was last asked.
-    pub fn take_used(&mut self) -> Vec<(u32, IpAddr)> {
-        let plain = |(_, entry): (Target, &Entry)| match &entry.state {
-            State::Plain(adjacency) => Some((entry.hop, adjacency.ifindex, adjacency.gateway?)),
-            _ => None,
-        };
-        let all: Vec<_> = self.targets.iter().filter_map(plain).collect();
-        let writer = self.targets.writer();
-        all.into_iter()
-            .filter(|(hop, ..)| writer.take_used(*hop))
-            .map(|(_, ifindex, gateway)| (ifindex, gateway))
-            .collect()
-    }
-
     /// A port's interfaces.
     pub fn shown_interfaces(&self, mirror: &Mirror, port: u16) -> Vec<bm_api::Interface> {
         let show = |(index, interface): (u16, &bm_forward::tables::Interface)| {
@@ -184,29 +170,15 @@ where
         let vrf = query.vrf.as_deref().map(|name| table_of_vrf(mirror, name)).transpose()?;
         let mut routes = Routes::default();
         let mut left = query.limit.unwrap_or(ROUTES_MAX).min(ROUTES_MAX);
-        let (mut found, mut wrong) = (false, None);
         if query.family != Some(6) {
-            match Wanted::<u32>::of(query) {
-                Ok(wanted) => {
-                    found = true;
-                    routes.total_ipv4 = self.list(mirror, &self.ipv4, vrf, &wanted, &mut left, &mut routes);
-                }
-                Err(error) => wrong = Some(error),
-            }
+            let wanted = Wanted::<u32>::of(query)?;
+            routes.total_ipv4 = self.list(mirror, &self.ipv4, vrf, &wanted, &mut left, &mut routes);
         }
         if query.family != Some(4) && routes.next.is_none() {
-            match Wanted::<u128>::of(query) {
-                Ok(wanted) => {
-                    found = true;
-                    routes.total_ipv6 = self.list(mirror, &self.ipv6, vrf, &wanted, &mut left, &mut routes);
-                }
-                Err(error) => wrong = Some(error),
-            }
+            let wanted = Wanted::<u128>::of(query)?;
+            routes.total_ipv6 = self.list(mirror, &self.ipv6, vrf, &wanted, &mut left, &mut routes);
         }
-        match wrong {
-            Some(error) if !found => Err(error),
-            _ => Ok(routes),
-        }
+        Ok(routes)
     }
 
     fn list<B: BuildFib>(
@@ -271,7 +243,7 @@ where
             stages.filter_map(|number| Some((*number, mirror.active(of_ours, *number, prefix)?.1))).next();
         let target = self.targets.of_hop(hop);
         let is_host = prefix.length() == <B::Address as bm_wire::prefix::Address>::WIDTH
-            && table.host_entry(prefix.first()).is_some();
+            && table.is_host_entry(prefix.first());
         let lack = table
             .refused()
             .find(|(refused, _)| *refused == prefix)

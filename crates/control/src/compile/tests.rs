@@ -159,10 +159,10 @@ impl World {
             .chain(compiler.ipv6.shared.bodies.targets())
             .for_each(&mut count);
         for table in compiler.ipv4.vrfs.values() {
-            table.host_entries().filter_map(|address| table.host_entry(address)).for_each(&mut count);
+            table.host_targets().for_each(&mut count);
         }
         for table in compiler.ipv6.vrfs.values() {
-            table.host_entries().filter_map(|address| table.host_entry(address)).for_each(&mut count);
+            table.host_targets().for_each(&mut count);
         }
         for (_, entry) in compiler.targets.iter() {
             if let targets::State::Members(members) = &entry.state {

@@ -1,6 +1,8 @@
 //! What happens to targets while they are in use: neighbours, links and objects change under them.
 
 use super::*;
+use crate::compile::check::Checked;
+use bm_api::Area;
 
 impl Targets {
     /// A neighbour is new, gone or elsewhere.
@@ -175,6 +177,27 @@ impl Targets {
         if self.writer.table().action(hop) != action {
             let stored = self.writer.set(hop, action);
             debug_assert!(stored.is_ok(), "{stored:?}: hops of targets are in use");
+        }
+    }
+
+    /// Holds every next hop against what it should do.
+    pub(in super::super) fn check(&self, view: View<'_>, checked: &mut Checked) {
+        for (_, entry) in self.iter() {
+            checked.compared += 1;
+            let should = match &entry.state {
+                State::Plain(place) => view.action(place),
+                State::Still(action) => *action,
+                State::Members(_) => self.writer.table().action(entry.hop),
+            };
+            let is = self.writer.table().action(entry.hop);
+            if is != should {
+                checked.differs(Area::Compiled, || {
+                    format!("next hop {} does {is:?} and should do {should:?}", entry.hop)
+                });
+            }
+            if let Some(why) = entry.trouble {
+                checked.differs(Area::Refused, || format!("next hop {} goes to Linux: {why}", entry.hop));
+            }
         }
     }
 

@@ -1,0 +1,184 @@
+//! What is asked of the mirror for one prefix: which of the kernel's tables knows it, and where that leads.
+//!
+//! ```text
+//! prefix ─► local? ─► main? ─► default?    in each: this prefix, else the longest that covers it
+//! ```
+//!
+//! The kernel asks its tables for an address. Here each prefix of any table is given the answer for those
+//! of its addresses that no longer prefix has; then one lookup over all prefixes says the same.
+
+use super::body::{Bodies, Outcome, Side, Why};
+use super::stages::Stages;
+use super::targets::{Fixed, Target, Targets};
+use super::view::View;
+use bm_netlink::BodyId;
+use bm_wire::prefix::Prefix;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What all tables of a family share.
+pub(super) struct Shared<A> {
+    /// The route bodies.
+    pub bodies: Bodies,
+    /// Neighbours that packets can be sent to, by address and link. A route of any table may lead to
+    /// any link, so all tables ask the same set.
+    pub neighbours: BTreeSet<(A, u32)>,
+    /// Prefix lengths that the kernel's tables have had, longest first, and whether routes of theirs may
+    /// throw. Both only grow: they say where to look, not what is there.
+    tables: BTreeMap<u32, Seen>,
+}
+
+impl<A> Default for Shared<A> {
+    fn default() -> Self {
+        Self { bodies: Bodies::default(), neighbours: BTreeSet::new(), tables: BTreeMap::new() }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    lengths: Vec<u8>,
+    throws: bool,
+}
+
+/// What is needed to compile a route.
+pub(super) struct Context<'a, A> {
+    pub view: View<'a>,
+    pub targets: &'a mut Targets,
+    pub shared: &'a mut Shared<A>,
+}
+
+impl<A: Side> Context<'_, A> {
+    fn outcome(&mut self, table: u32, prefix: Prefix<A>) -> Outcome {
+        let routes = A::routes(self.view.mirror);
+        self.outcome_of(routes.get(table, prefix))
+    }
+
+    /// Where the first of a prefix's bodies leads that leads anywhere.
+    fn outcome_of(&mut self, bodies: &[BodyId]) -> Outcome {
+        let mut first = Outcome::Inactive;
+        for id in bodies {
+            let outcome = self.shared.bodies.outcome::<A>(*id, self.view, self.targets);
+            if outcome == Outcome::Inactive {
+                continue;
+            }
+            // One that is for some packets only, wherever it stands, makes the whole prefix Linux's.
+            if self.shared.bodies.why(*id) == Some(Why::Selects) {
+                return outcome;
+            }
+            if first == Outcome::Inactive {
+                first = outcome;
+            }
+        }
+        first
+    }
+
+    /// The same for the longest prefix of the table that covers `prefix` and leads anywhere.
+    fn covering(&mut self, table: u32, prefix: Prefix<A>) -> Outcome {
+        let mut at = 0;
+        while let Some(length) = self.shared.tables.get(&table).and_then(|seen| seen.lengths.get(at)) {
+            at += 1;
+            if *length >= prefix.length() {
+                continue;
+            }
+            let Some(cover) = Prefix::containing(prefix.first(), *length) else { continue };
+            let outcome = self.outcome(table, cover);
+            if outcome != Outcome::Inactive {
+                return outcome;
+            }
+        }
+        Outcome::Inactive
+    }
+
+    /// Where packets to the addresses of `prefix` go that no longer prefix of any stage has. None if
+    /// `prefix` needs no entry.
+    pub fn value(&mut self, stages: &Stages, prefix: Prefix<A>) -> Option<Target> {
+        let mut found = None;
+        for (stage, table) in stages.tables.iter().enumerate() {
+            let outcome = self.outcome(*table, prefix);
+            if outcome != Outcome::Inactive {
+                found = Some((stage, outcome));
+                break;
+            }
+        }
+        let root = prefix.length() == 0 && stages.else_linux;
+        if found.is_none() && !root {
+            return None;
+        }
+        let stage = found.map_or(stages.tables.len(), |(stage, _)| stage);
+        if let Some(target) = self.before(&stages.tables[..stage], prefix) {
+            return Some(target);
+        }
+        if let Some((_, Outcome::To(target))) = found {
+            return Some(target);
+        }
+        // It throws: the tables behind its own decide.
+        if let Some(target) = self.before(stages.tables.get(stage + 1..).unwrap_or_default(), prefix) {
+            return Some(target);
+        }
+        Some(if stages.else_linux { Fixed::Host.target() } else { Fixed::NoRoute.target() })
+    }
+
+    /// The values of all prefixes of the stages, in order.
+    ///
+    /// A million routes are asked here, so each table is read once, in its own order: a route that leads
+    /// somewhere needs no more than a look into the tables before its own.
+    fn values(&mut self, stages: &Stages) -> Vec<(Prefix<A>, Target)> {
+        let routes = A::routes(self.view.mirror);
+        let (mut values, mut others) = (Vec::new(), vec![Prefix::default()]);
+        for (stage, number) in stages.tables.iter().enumerate() {
+            let Some(table) = routes.table(*number) else { continue };
+            values.reserve(table.len());
+            for (prefix, bodies) in table.iter() {
+                let own = self.outcome_of(bodies);
+                self.note_outcome(*number, prefix, own);
+                match own {
+                    Outcome::To(target) => {
+                        let before = self.before(&stages.tables[..stage], prefix);
+                        values.push((prefix, before.unwrap_or(target)));
+                    }
+                    Outcome::Throw | Outcome::Inactive => others.push(prefix),
+                }
+            }
+        }
+        // These may need any table, so all have to be known.
+        for prefix in others {
+            values.extend(self.value(stages, prefix).map(|value| (prefix, value)));
+        }
+        // In order, the builder walks its memory from one end to the other.
+        values.sort_unstable();
+        values.dedup_by_key(|(prefix, _)| *prefix);
+        values
+    }
+
+    /// Where the tables before a route's own send its addresses, if they do.
+    fn before(&mut self, tables: &[u32], prefix: Prefix<A>) -> Option<Target> {
+        for table in tables {
+            let outcome = match self.outcome(*table, prefix) {
+                Outcome::Inactive => self.covering(*table, prefix),
+                exact => exact,
+            };
+            if let Outcome::To(target) = outcome {
+                return Some(target);
+            }
+        }
+        None
+    }
+
+    /// Notes what a change, or the first look at a table, brings.
+    pub fn note(&mut self, table: u32, prefix: Prefix<A>) {
+        let outcome = self.outcome(table, prefix);
+        self.note_outcome(table, prefix, outcome);
+    }
+
+    fn note_outcome(&mut self, table: u32, prefix: Prefix<A>, outcome: Outcome) {
+        let throws = outcome == Outcome::Throw;
+        let seen = self.shared.tables.entry(table).or_default();
+        seen.throws |= throws;
+        if let Err(at) = seen.lengths.binary_search_by(|length| prefix.length().cmp(length)) {
+            seen.lengths.insert(at, prefix.length());
+        }
+    }
+
+    fn throws(&self, table: u32) -> bool {
+        self.shared.tables.get(&table).is_some_and(|seen| seen.throws)
+    }
+}

@@ -1,0 +1,47 @@
+//! Which neighbours Linux has to keep: it sees none of the packets that we send to them, and would forget.
+
+use super::Compiler;
+use super::targets::{State, Target};
+use bm_fib::BuildFib;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+impl<B4, B6> Compiler<B4, B6>
+where
+    B4: BuildFib<Address = u32>,
+    B6: BuildFib<Address = u128>,
+    B4::Fib: 'static,
+    B6::Fib: 'static,
+{
+    /// The neighbours, by link, that packets went to since this was last asked, and all gateways of
+    /// routes: those are asked for before the first packet comes.
+    pub fn take_in_use(&mut self) -> BTreeSet<(u32, IpAddr)> {
+        let hosts = self.uses_by_host_entries();
+        let mut in_use = BTreeSet::new();
+        let mut marked = Vec::new();
+        for (target, entry) in self.targets.iter() {
+            let State::Plain(place) = &entry.state else { continue };
+            let Some(gateway) = place.gateway else { continue };
+            if entry.users > hosts.get(&target).copied().unwrap_or(0) {
+                in_use.insert((place.ifindex, gateway));
+            }
+            marked.push((entry.hop, (place.ifindex, gateway)));
+        }
+        let writer = self.targets.writer();
+        in_use.extend(marked.into_iter().filter(|(hop, _)| writer.take_used(*hop)).map(|(_, place)| place));
+        in_use
+    }
+
+    /// Whether a route leads through this neighbour, or packets may be sent to it now.
+    pub fn is_known(&self, ifindex: u32, address: IpAddr) -> bool {
+        self.targets.of_place(ifindex, address).is_some()
+    }
+
+    fn uses_by_host_entries(&self) -> BTreeMap<Target, u32> {
+        let mut uses = BTreeMap::new();
+        let of_family = self.ipv4.vrfs.values().flat_map(|table| table.host_targets());
+        let of_family = of_family.chain(self.ipv6.vrfs.values().flat_map(|table| table.host_targets()));
+        of_family.for_each(|target| *uses.entry(target).or_default() += 1);
+        uses
+    }
+}

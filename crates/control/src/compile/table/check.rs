@@ -1,0 +1,105 @@
+//! A table held against the mirror.
+
+use super::*;
+use crate::compile::check::Checked;
+use bm_api::Area;
+use bm_fib::Fib;
+use bm_netlink::Mirror;
+
+impl<B: BuildFib> Table<B>
+where
+    B::Address: Side,
+{
+    /// Holds every entry against what it should be, and the lookup against the list of entries.
+    pub fn check(&mut self, context: &mut Context<'_, B::Address>, checked: &mut Checked) {
+        let wanted = all_prefixes(&self.stages, context.view.mirror);
+        self.check_routes(&wanted, context, checked);
+        self.check_hosts(context, checked);
+        self.check_lookup(&wanted, checked);
+    }
+
+    fn check_routes(
+        &self,
+        wanted: &[Prefix<B::Address>],
+        context: &mut Context<'_, B::Address>,
+        checked: &mut Checked,
+    ) {
+        for prefix in wanted {
+            checked.compared += 1;
+            // That of a single address depends on its neighbour, too.
+            if prefix.length() < B::Address::WIDTH {
+                let value = context.value(&self.stages, *prefix);
+                self.check_entry(*prefix, value, context, checked);
+            }
+        }
+    }
+
+    fn check_hosts(&self, context: &mut Context<'_, B::Address>, checked: &mut Checked) {
+        let hosts = self.fib.rib().iter().filter(|(prefix, _)| prefix.length() == B::Address::WIDTH);
+        let neighbours: Vec<_> = context.shared.neighbours.iter().map(|(address, _)| *address).collect();
+        let mut addresses: Vec<_> = hosts.map(|(prefix, _)| prefix.first()).chain(neighbours).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        for address in addresses {
+            let own = context.value(&self.stages, Prefix::host(address));
+            let neighbour = self.neighbour_entry(address, own, context);
+            self.check_entry(Prefix::host(address), neighbour.or(own), context, checked);
+            if let Some(target) = neighbour {
+                context.targets.release(target);
+            }
+        }
+    }
+
+    fn check_entry(
+        &self,
+        prefix: Prefix<B::Address>,
+        value: Option<Target>,
+        context: &Context<'_, B::Address>,
+        checked: &mut Checked,
+    ) {
+        let Some(change) = self.change(prefix, value, context) else { return };
+        let action = |hop: Option<NextHop>| match hop {
+            Some(hop) => format!("next hop {hop}, {:?}", context.targets.table().action(hop)),
+            None => "no entry".into(),
+        };
+        checked.differs(Area::Compiled, || {
+            let should = match change {
+                Change::Set(_, hop) => Some(hop),
+                Change::Remove(_) => None,
+            };
+            format!("{prefix} has {} and should have {}", action(self.fib.rib().get(prefix)), action(should))
+        });
+    }
+
+    /// Whether each entry is there for a reason, and the structure that workers read agrees with the list.
+    fn check_lookup(&self, wanted: &[Prefix<B::Address>], checked: &mut Checked) {
+        let reader = self.fib.reader();
+        for (prefix, _) in self.fib.rib().iter() {
+            let host = prefix.length() == B::Address::WIDTH;
+            if !host && wanted.binary_search(&prefix).is_err() && !self.blankets.contains_key(&prefix) {
+                checked.differs(Area::Compiled, || format!("{prefix} has an entry and no route"));
+            }
+            for address in [prefix.first(), prefix.last()] {
+                let listed = self.fib.rib().longest_match(address).map_or(NextHop::NONE, |(_, hop)| hop);
+                let found = reader.lookup(address);
+                if found != listed {
+                    checked.differs(Area::Compiled, || {
+                        format!("{} is looked up as next hop {found} and listed with {listed}", address.show())
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Every prefix that any of the stages has, in order, each once.
+fn all_prefixes<A: Side>(stages: &Stages, mirror: &Mirror) -> Vec<Prefix<A>> {
+    let routes = A::routes(mirror);
+    let mut prefixes: Vec<Prefix<A>> = vec![Prefix::default()];
+    for table in stages.tables.iter().filter_map(|stage| routes.table(*stage)) {
+        prefixes.extend(table.iter().map(|(prefix, _)| prefix));
+    }
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    prefixes
+}
