@@ -18,6 +18,7 @@
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
+#define UNATTENDED_NS (20 * 1000 * 1000)
 
 /* What became of a frame; the order is that of `SteerCounters` in steer.rs. */
 enum kind {
@@ -30,6 +31,7 @@ enum kind {
 	PASSED_LOCAL,
 	PASSED_NEIGHBOR,
 	PASSED_DELIVERED,
+	PASSED_UNATTENDED,
 	KINDS
 };
 
@@ -106,6 +108,24 @@ struct {
 	__type(key, __u32);
 	__type(value, struct counts);
 } counts SEC(".maps");
+
+/*
+ * Since when frames wait that the worker of a queue has not come for; 0 while it comes. A killed process
+ * keeps its sockets until its memory is taken apart, and a worker that hangs for ever: Linux takes over
+ * meanwhile. A line for each queue, as in pulse.rs.
+ */
+struct pulse {
+	__u64 since;
+	__u64 unused[7];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set to the number of queues at load */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct pulse);
+} pulses SEC(".maps");
 
 /* Frames that `deliver` sends up on this CPU right now, and that a generic-mode `steer` meets again. */
 struct {
@@ -232,6 +252,21 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 	return type == bpf_htons(ETH_P_IPV6) ? ipv6(network, end) : PASSED_OTHER_TYPE;
 }
 
+/* Whether frames of the queue have waited for so long that nobody seems to come for them. */
+static __always_inline bool is_unattended(__u32 queue)
+{
+	struct pulse *pulse = bpf_map_lookup_elem(&pulses, &queue);
+	__u64 now, since;
+
+	if (!pulse)
+		return false;
+	now = bpf_ktime_get_coarse_ns();
+	since = *(volatile __u64 *)&pulse->since;
+	if (!since)
+		*(volatile __u64 *)&pulse->since = now;
+	return since && (__s64)(now - since) > UNATTENDED_NS;
+}
+
 SEC("xdp")
 int steer(struct xdp_md *ctx)
 {
@@ -245,6 +280,8 @@ int steer(struct xdp_md *ctx)
 	kind = kind_of(ctx);
 	if (kind != STEERED)
 		return pass(kind);
+	if (is_unattended(ctx->rx_queue_index))
+		return pass(PASSED_UNATTENDED);
 	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
 	count(verdict == XDP_REDIRECT ? STEERED : PASSED_NO_WORKER);
 	return verdict;

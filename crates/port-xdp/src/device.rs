@@ -11,6 +11,7 @@ use crate::host::XdpHost;
 use crate::interface::Interface;
 use crate::options::{Bind, Checksums, Options};
 use crate::port::XdpPort;
+use crate::pulse::Pulse;
 use crate::shared::Shared;
 use crate::socket::{Binding, Failed};
 use crate::steer::{Program, SteerCounters, XdpSteering};
@@ -104,8 +105,11 @@ impl XdpDevice {
             .xsks
             .update(&key, &value, MapFlags::ANY)
             .map_err(|error| XdpError::Program { interface: interface(), error })?;
+        let pulse = Pulse::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
+            XdpError::System { interface: interface(), step: "map the pulse of a queue", error }
+        })?;
         let memory = self.shared.memory();
-        Ok(XdpPort::new(socket, rings, memory, binding, &self.options, self.completes_checksums()))
+        Ok(XdpPort::new(socket, rings, pulse, memory, binding, &self.options, self.completes_checksums()))
     }
 
     /// Binds a socket the way the options say: without a copy where that works.

@@ -19,6 +19,7 @@ mod interface;
 mod lent;
 mod options;
 mod port;
+mod pulse;
 mod ring;
 mod shared;
 mod socket;

@@ -15,6 +15,7 @@ use bm_wire::ethernet::Ethernet;
 
 use crate::lent::Lent;
 use crate::options::{Options, READY_COPY};
+use crate::pulse::Pulse;
 use crate::socket::{self, Binding, Rings};
 
 /// Send calls for one burst, at most: the old kernels send 32 frames a call.
@@ -50,12 +51,14 @@ pub struct XdpPort {
 struct Bound {
     socket: Arc<OwnedFd>,
     rings: Rings,
+    pulse: Pulse,
 }
 
 impl XdpPort {
     pub(crate) fn new(
         socket: Arc<OwnedFd>,
         rings: Rings,
+        pulse: Pulse,
         memory: &'static Memory,
         binding: Binding,
         options: &Options,
@@ -67,7 +70,7 @@ impl XdpPort {
             None => binding.ring,
         };
         Self {
-            bound: Some(Bound { socket, rings }),
+            bound: Some(Bound { socket, rings, pulse }),
             ready: ready.min(binding.ring),
             binding,
             lent: Lent::new(memory),
@@ -193,6 +196,7 @@ impl Port for XdpPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         let room = (BURST - burst.len()) as u32;
         let Some(bound) = &mut self.bound else { return };
+        bound.pulse.beat();
         if self.binding.busy_poll.is_some() {
             socket::poll_driver(&bound.socket);
         }

@@ -39,6 +39,8 @@ pub struct SteerCounters {
     pub neighbor: u64,
     /// Seen again on their way to Linux, in generic mode.
     pub delivered: u64,
+    /// Left to Linux since nobody came for those before: the worker hangs, or the process is being killed.
+    pub unattended: u64,
 }
 
 /// How many counters there are.
@@ -70,6 +72,7 @@ fn mac_key(mac: [u8; 6]) -> u64 {
 /// The loaded program: its maps, and what is attached as long as this lives.
 pub(crate) struct Program {
     pub xsks: MapHandle,
+    pub pulses: MapHandle,
     pub deliver: OwnedFd,
     pub generic: bool,
     /// What native mode said, if generic mode had to do.
@@ -132,6 +135,7 @@ impl Program {
         }
         let local = shared.local_maps().map_err(failed)?;
         open.maps.xsks.set_max_entries(port.queues).map_err(failed)?;
+        open.maps.pulses.set_max_entries(port.queues).map_err(failed)?;
         open.maps.local4.reuse_fd(local.v4.as_fd()).map_err(failed)?;
         open.maps.local6.reuse_fd(local.v6.as_fd()).map_err(failed)?;
         open.maps.local_hints.reuse_fd(local.hints.as_fd()).map_err(failed)?;
@@ -143,6 +147,7 @@ impl Program {
         let handle = |map: &libbpf_rs::Map<'_>| MapHandle::try_from(map).map_err(failed);
         let program = Self {
             xsks: handle(&loaded.maps.xsks)?,
+            pulses: handle(&loaded.maps.pulses)?,
             control: handle(&loaded.maps.data_control)?,
             macs: handle(&loaded.maps.macs)?,
             counts: handle(&loaded.maps.counts)?,
@@ -182,7 +187,18 @@ impl Program {
                 *total += u64::from_ne_bytes(*count);
             }
         }
-        let [steered, no_worker, inactive, other_mac, group, other_type, local, neighbor, delivered] = sum;
+        let [
+            steered,
+            no_worker,
+            inactive,
+            other_mac,
+            group,
+            other_type,
+            local,
+            neighbor,
+            delivered,
+            unattended,
+        ] = sum;
         Ok(SteerCounters {
             steered,
             no_worker,
@@ -193,6 +209,7 @@ impl Program {
             local,
             neighbor,
             delivered,
+            unattended,
         })
     }
 }
