@@ -63,6 +63,11 @@ fn open() -> Result<Watch, Error> {
     Ok(watch)
 }
 
+/// Now: by the clock, and by the core time of the kernel for us.
+fn begin() -> (Instant, Duration) {
+    (Instant::now(), busy().1)
+}
+
 /// Core time of this process so far, its own and the kernel's for it.
 fn busy() -> (Duration, Duration) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -104,12 +109,12 @@ fn load(v4: u32, v6: u32, link: &str, objects: bool) -> Result<(), Error> {
         }
     }
     let pick = |bodies: &[RouteBody], index: u32| bodies[index as usize % bodies.len()].clone();
-    let start = Instant::now();
+    let start = begin();
     for index in 0..v4 {
         batch.add_route(TABLE, four(index), &pick(&four_bodies, index))?;
     }
     report("loaded IPv4", batch.finish()?, start);
-    let start = Instant::now();
+    let start = begin();
     for index in 0..v6 {
         batch.add_route(TABLE, six(index), &pick(&six_bodies, index))?;
     }
@@ -123,7 +128,7 @@ fn load(v4: u32, v6: u32, link: &str, objects: bool) -> Result<(), Error> {
 
     churn(&mut watch, &mut batch, v4.min(100_000), &four_bodies)?;
 
-    let start = Instant::now();
+    let start = begin();
     for index in 0..v4 {
         batch.delete_route(
             TABLE,
@@ -150,16 +155,18 @@ fn load(v4: u32, v6: u32, link: &str, objects: bool) -> Result<(), Error> {
 
 /// Gives routes another gateway, all at once, and applies the events.
 fn churn(watch: &mut Watch, batch: &mut Batch, count: u32, bodies: &[RouteBody]) -> Result<(), Error> {
-    let start = Instant::now();
+    let start = begin();
     for index in 0..count {
         batch.replace_route(TABLE, four(index), &bodies[(index as usize + 1) % bodies.len()])?;
     }
     report("replaced", batch.finish()?, start);
-    let (start, before) = (Instant::now(), watch.statistics().events);
+    let (start, core, before) = (Instant::now(), busy(), watch.statistics().events);
     let changes = settle(watch)?;
     let (took, events) = (start.elapsed(), watch.statistics().events - before);
+    let (own, system) = (busy().0 - core.0, busy().1 - core.1);
     let rate = events as f64 / took.as_secs_f64();
-    println!("applied {events} events in {took:.2?}, {:.0} a second; {changes} changes", rate);
+    println!("applied {events} events in {took:.2?}, {rate:.0} a second; {changes} changes");
+    println!("of that time on a core: {own:.2?} here, {system:.2?} in the kernel");
     Ok(())
 }
 
@@ -177,11 +184,11 @@ fn settle(watch: &mut Watch) -> Result<usize, Error> {
     }
 }
 
-fn report(what: &str, outcome: bm_netlink::Outcome, start: Instant) {
-    let took = start.elapsed();
+fn report(what: &str, outcome: bm_netlink::Outcome, start: (Instant, Duration)) {
+    let (took, core) = (start.0.elapsed(), busy().1 - start.1);
     let rate = outcome.sent as f64 / took.as_secs_f64();
     println!(
-        "{what}: {} routes in {took:.2?}, {rate:.0} a second, {} refused",
+        "{what}: {} routes in {took:.2?}, {rate:.0} a second, {core:.2?} of core in the kernel, {} refused",
         outcome.sent, outcome.refused
     );
     for refusal in outcome.first.iter().take(3) {

@@ -38,7 +38,8 @@ const AUDIT_SHARE: u32 = 10;
 /// How a watch behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Receive buffer for events, in bytes. One event takes about 1 KiB of it whatever its length.
+    /// Receive buffer for events, in bytes. The kernel grants twice as much, and counts about 750 bytes
+    /// for an event of a route.
     pub receive_buffer: usize,
     /// How often the mirror is compared with the kernel; never if none.
     pub audit_every: Option<Duration>,
@@ -53,7 +54,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            receive_buffer: 128 << 20,
+            receive_buffer: 64 << 20,
             audit_every: Some(Duration::from_secs(600)),
             audit_delay: Duration::from_secs(1),
             sysctl_every: Duration::from_secs(1),
