@@ -13,7 +13,9 @@
 //! since the slow path asks again.
 
 mod asker;
+mod budget;
 mod control;
+mod neighbours;
 
 use std::sync::Arc;
 use std::sync::mpsc;

@@ -121,7 +121,7 @@ impl<A: Side> Context<'_, A> {
     ///
     /// A million routes are asked here, so each table is read once, in its own order: a route that leads
     /// somewhere needs no more than a look into the tables before its own.
-    fn values(&mut self, stages: &Stages) -> Vec<(Prefix<A>, Target)> {
+    pub fn values(&mut self, stages: &Stages) -> Vec<(Prefix<A>, Target)> {
         let routes = A::routes(self.view.mirror);
         let (mut values, mut others) = (Vec::new(), vec![Prefix::default()]);
         for (stage, number) in stages.tables.iter().enumerate() {
@@ -178,7 +178,8 @@ impl<A: Side> Context<'_, A> {
         }
     }
 
-    fn throws(&self, table: u32) -> bool {
+    /// Whether routes of a table may throw.
+    pub fn throws(&self, table: u32) -> bool {
         self.shared.tables.get(&table).is_some_and(|seen| seen.throws)
     }
 }

@@ -2,8 +2,8 @@
 
 use super::RETRIES;
 use super::body::Side;
-use super::stages::Stages;
 use super::context::{Context, Shared};
+use super::stages::Stages;
 use super::table::Table;
 use super::targets::Targets;
 use super::view::View;

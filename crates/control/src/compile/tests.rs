@@ -145,6 +145,16 @@ impl World {
         }
     }
 
+    /// Whether the compiler finds nothing wrong with itself, and counts right.
+    pub fn is_sound(&mut self) -> Result<(), String> {
+        let checked = self.compiler.verify(&self.mirror);
+        let wrong = checked.differences.iter().find(|(area, _)| *area == bm_api::Area::Compiled);
+        match wrong {
+            Some((_, sentence)) => Err(sentence.clone()),
+            None => self.users_are_counted(),
+        }
+    }
+
     /// Whether every target has as many users as it counts.
     pub fn users_are_counted(&self) -> Result<(), String> {
         let compiler = &self.compiler;

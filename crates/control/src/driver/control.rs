@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use bm_api::request::RouteQuery;
 use bm_api::{Area, Error, Interface, Mirror, Neighbors, NextHops, Routes, Status, Verify};
 use bm_graph::Waker;
-use bm_netlink::neighbour::state;
 use bm_netlink::{Audit, Batch, Change, Watch};
 
 use super::asker::{Asker, Neighbor, asker};
+use super::budget::Budget;
 use super::{ControlPort, Request};
 use crate::compile::{Choices, Compiler};
 use crate::config::Config;
@@ -41,20 +41,33 @@ struct Done {
     last_batch_changes: u64,
 }
 
+/// What ports are told: the machine's addresses, and for each port its MACs and whether it takes packets.
+#[derive(PartialEq, Eq)]
+struct Told {
+    local: Vec<IpAddr>,
+    ports: Vec<(Vec<[u8; 6]>, bool)>,
+}
+
 /// Everything that the control thread owns.
 pub(super) struct Control {
-    watch: Watch,
-    compiler: Compiler,
-    batch: Batch,
+    pub(super) watch: Watch,
+    pub(super) compiler: Compiler,
+    pub(super) batch: Batch,
     ports: Vec<ControlPort>,
     active: bool,
-    slow_path: Option<(Receiver<Neighbor>, SyncSender<Neighbor>)>,
+    pub(super) slow_path: Option<(Receiver<Neighbor>, SyncSender<Neighbor>)>,
     resolve_queue: usize,
+    /// New neighbours that the kernel may be asked for.
+    pub(super) budget: Budget,
+    /// What ports were told last; none if they have to be told again.
+    told: Option<Told>,
     verifying: Vec<Pending>,
     refresh: Duration,
     refresh_at: Instant,
     hash_seed: u32,
     done: Done,
+    /// A batch of changes could not be carried out, so all has to be.
+    behind: bool,
     ended: bool,
 }
 
@@ -80,10 +93,13 @@ impl Control {
             active: false,
             slow_path: None,
             resolve_queue: config.neighbors.resolve_queue as usize,
+            budget: Budget::new(config.neighbors.resolve_per_second, started),
+            told: None,
             verifying: Vec::new(),
             refresh: config.neighbors.refresh,
             refresh_at: started + config.neighbors.refresh,
             done: Done::default(),
+            behind: false,
             ended: false,
         };
         control.step()?;
@@ -136,7 +152,12 @@ impl Control {
 
     fn apply(&mut self, changes: &[Change]) -> Result<(), Error> {
         let started = Instant::now();
+        // Changes are told once. If they could not be carried out, only a look at everything helps.
+        let whole = [Change::Everything];
+        let changes = if self.behind { &whole } else { changes };
+        self.behind = true;
         let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
+        self.behind = false;
         self.done.last_batch = started.elapsed();
         self.done.last_batch_changes = changes.len() as u64;
         self.done.changes += changes.len() as u64;
@@ -153,21 +174,30 @@ impl Control {
     /// Tells ports what is Linux's. A port that is none of ours any more, as a part of a bridge say, leaves
     /// everything to Linux.
     fn steer(&mut self) {
-        let mirror = self.watch.mirror();
-        let local: Vec<IpAddr> = mirror.all_addresses().map(|address| address.local).collect();
-        for (index, port) in self.ports.iter_mut().enumerate() {
-            let interfaces = self.compiler.interfaces().of_port(index as u16);
-            let mut macs: Vec<_> = interfaces.map(|(_, interface)| interface.mac).collect();
+        let interfaces = self.compiler.interfaces();
+        let of_port = |port: u16| {
+            let mut macs: Vec<_> = interfaces.of_port(port).map(|(_, interface)| interface.mac).collect();
             macs.sort_unstable();
             macs.dedup();
             let active = self.active && !macs.is_empty();
-            let told = port.steering.set_local(&local);
-            let told =
-                told.and_then(|()| if macs.is_empty() { Ok(()) } else { port.steering.set_macs(&macs) });
-            if let Err(error) = told.and_then(|()| port.steering.set_active(active)) {
+            (macs, active)
+        };
+        let mut local: Vec<IpAddr> =
+            self.watch.mirror().all_addresses().map(|address| address.local).collect();
+        local.sort_unstable();
+        local.dedup();
+        let tell = Told { local, ports: (0..self.ports.len() as u16).map(of_port).collect() };
+        if self.told.as_ref() == Some(&tell) {
+            return;
+        }
+        let mut all = true;
+        for (port, (macs, active)) in self.ports.iter_mut().zip(&tell.ports) {
+            if let Err(error) = told(port, &tell.local, macs, *active) {
+                all = false;
                 tracing::error!(%error, ifindex = port.ifindex, "a port could not be told what to leave to Linux");
             }
         }
+        self.told = all.then_some(tell);
     }
 
     pub fn set_active(&mut self, active: bool) {
@@ -178,6 +208,7 @@ impl Control {
     pub fn set_ports(&mut self, ports: Vec<ControlPort>) -> Result<(), Error> {
         self.active = false;
         self.ports = ports;
+        self.told = None;
         self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
         self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
         self.steer();
@@ -188,6 +219,7 @@ impl Control {
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
         self.compiler.set_choices(Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second });
         self.refresh = config.neighbors.refresh;
+        self.budget.set(config.neighbors.resolve_per_second);
         self.compiler.apply(self.watch.mirror(), &[]).map(drop).map_err(Error::new)
     }
 
@@ -195,65 +227,6 @@ impl Control {
         let (asker, asked, failed) = asker(self.resolve_queue, waker);
         self.slow_path = Some((asked, failed));
         asker
-    }
-
-    fn ask_for_neighbours(&mut self) {
-        let Some((asked, _)) = &self.slow_path else { return };
-        let asked: Vec<_> = asked.try_iter().collect();
-        for &(ifindex, address) in &asked {
-            self.use_neighbour(ifindex, address);
-        }
-        if !asked.is_empty() {
-            self.send_batch();
-        }
-    }
-
-    fn use_neighbour(&mut self, ifindex: u32, address: IpAddr) {
-        if let Err(error) = self.batch.use_neighbour(ifindex, &address) {
-            tracing::warn!(%error, ifindex, %address, "a neighbour could not be asked for");
-        }
-    }
-
-    fn send_batch(&mut self) {
-        match self.batch.finish() {
-            Ok(outcome) => {
-                for refusal in outcome.first {
-                    tracing::debug!(error = %refusal.error, "the kernel refused to use a neighbour");
-                }
-            }
-            Err(error) => tracing::warn!(%error, "neighbours could not be asked for"),
-        }
-    }
-
-    /// Has the kernel confirm those neighbours that packets went to since the last time: it sees none of
-    /// those packets, and would forget them.
-    fn keep_fresh(&mut self) {
-        let used = self.compiler.take_used();
-        let stale: Vec<_> = used
-            .into_iter()
-            .filter(|&(ifindex, address)| {
-                self.watch.mirror().neighbour(ifindex, address).is_some_and(|neighbour| neighbour.needs_use())
-            })
-            .collect();
-        for &(ifindex, address) in &stale {
-            self.use_neighbour(ifindex, address);
-        }
-        if !stale.is_empty() {
-            self.send_batch();
-        }
-    }
-
-    /// Tells the slow path of neighbours that the kernel has given up on.
-    fn tell_failed(&self, changes: &[Change]) {
-        let Some((_, fail)) = &self.slow_path else { return };
-        for change in changes {
-            let Change::Neighbour(ifindex, address) = *change else { continue };
-            let failed = |neighbour: &bm_netlink::Neighbour| neighbour.state & state::FAILED != 0;
-            if self.watch.mirror().neighbour(ifindex, address).is_some_and(failed) {
-                // A full queue forgets: the slow path gives up by itself after a while.
-                let _full = fail.try_send((ifindex, address));
-            }
-        }
     }
 
     pub fn request_verify(&mut self, pending: Pending) {
@@ -338,4 +311,13 @@ impl Control {
     pub fn next_hops(&self) -> NextHops {
         self.compiler.shown_next_hops(self.watch.mirror())
     }
+}
+
+/// Tells one port. What is Linux's comes first, so that no packet of Linux's is taken in between.
+fn told(port: &mut ControlPort, local: &[IpAddr], macs: &[[u8; 6]], active: bool) -> std::io::Result<()> {
+    port.steering.set_local(local)?;
+    if !macs.is_empty() {
+        port.steering.set_macs(macs)?;
+    }
+    port.steering.set_active(active)
 }

@@ -84,7 +84,10 @@ where
                 let found = reader.lookup(address);
                 if found != listed {
                     checked.differs(Area::Compiled, || {
-                        format!("{} is looked up as next hop {found} and listed with {listed}", address.show())
+                        format!(
+                            "{} is looked up as next hop {found} and listed with {listed}",
+                            address.show()
+                        )
                     });
                 }
             }

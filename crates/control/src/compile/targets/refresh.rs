@@ -4,6 +4,15 @@ use super::*;
 use crate::compile::check::Checked;
 use bm_api::Area;
 
+impl Entry {
+    /// Whether a member of this group takes packets. One that is alone says by itself why it does not.
+    fn lives(&self, view: View<'_>, member: &Member) -> bool {
+        let (Shape::Group { family, .. } | Shape::Object { family, .. }) = self.shape else { return true };
+        let alone = matches!(&self.state, State::Members(members) if members.len() == 1);
+        alone || view.alive(family, &member.hop)
+    }
+}
+
 impl Targets {
     /// A neighbour is new, gone or elsewhere.
     pub(in super::super) fn refresh_neighbour(&mut self, view: View<'_>, ifindex: u32, address: IpAddr) {
@@ -58,15 +67,16 @@ impl Targets {
 
     /// Looks again which members of a group are alive, and moves flows only if that has changed.
     pub(super) fn revive(&mut self, view: View<'_>, target: Target) {
+        let entry = self.get(target);
+        let State::Members(members) = &entry.state else { return };
+        let alive: Vec<bool> = members.iter().map(|member| entry.lives(view, member)).collect();
         let entry = self.get_mut(target);
-        let (Shape::Group { family, .. } | Shape::Object { family, .. }) = entry.shape else { return };
-        let State::Members(members) = &mut entry.state else { return };
         let mut changed = entry.trouble.is_some();
-        let alone = members.len() == 1;
-        for member in members {
-            let alive = alone || view.alive(family, &member.hop);
-            changed |= alive != member.alive;
-            member.alive = alive;
+        if let State::Members(members) = &mut entry.state {
+            for (member, alive) in members.iter_mut().zip(alive) {
+                changed |= alive != member.alive;
+                member.alive = alive;
+            }
         }
         if changed {
             self.write(target);
@@ -180,7 +190,7 @@ impl Targets {
         }
     }
 
-    /// Holds every next hop against what it should do.
+    /// Holds every next hop against what it should do, and every group against who is alive.
     pub(in super::super) fn check(&self, view: View<'_>, checked: &mut Checked) {
         for (_, entry) in self.iter() {
             checked.compared += 1;
@@ -189,6 +199,13 @@ impl Targets {
                 State::Still(action) => *action,
                 State::Members(_) => self.writer.table().action(entry.hop),
             };
+            if let State::Members(members) = &entry.state
+                && let Some(member) = members.iter().find(|member| member.alive != entry.lives(view, member))
+            {
+                checked.differs(Area::Compiled, || {
+                    format!("group {} is wrong about whether {} is alive", entry.hop, member.hop)
+                });
+            }
             let is = self.writer.table().action(entry.hop);
             if is != should {
                 checked.differs(Area::Compiled, || {

@@ -462,3 +462,58 @@ fn nothing_is_left_of_what_is_gone() {
     assert_eq!(used(&world), 5, "the fixed ones stay");
     assert_eq!(world.compiler.targets.writer().len(), 5);
 }
+
+fn sentences(world: &mut World) -> Vec<String> {
+    let checked = world.compiler.verify(&world.mirror);
+    assert_eq!(checked.count, checked.differences.len());
+    checked.differences.into_iter().map(|(area, sentence)| format!("{area}: {sentence}")).collect()
+}
+
+#[test]
+fn verify_finds_what_was_not_carried_out() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("10.0.0.0/24", on_link(1)).compile();
+    assert_eq!(sentences(&mut world), [""; 0]);
+    world.delete("192.0.2.0/24", via("10.0.0.1", 1)).add("203.0.113.0/24", via("10.0.0.1", 1));
+    let missing = "compiled: 203.0.113.0/24 has no entry and should have next hop 7, Resolve";
+    assert_eq!(sentences(&mut world), [missing, "compiled: 192.0.2.0/24 has an entry and no route"]);
+    world.compile();
+    assert_eq!(sentences(&mut world), [""; 0]);
+    world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(1)));
+    let wrong =
+        "compiled: next hop 7 does Resolve and should do Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
+    assert_eq!(sentences(&mut world), [wrong]);
+    world.compile();
+    assert_eq!(sentences(&mut world), [""; 0]);
+    world.tell(Message::Link(Link { mtu: 1400, ..link(1, UP) }));
+    assert!(sentences(&mut world)[0].starts_with("compiled: interface eth1 is kept as "));
+}
+
+#[test]
+fn verify_lists_what_cannot_be_compiled() {
+    let mut world = World::with_room(Options { next_hops: 7, group_buckets: 4096, ..Options::default() });
+    world.add("192.0.2.0/24", unicast(Via::Object(77))).add("198.51.100.0/24", via("10.0.0.1", 1)).compile();
+    let unknown = "refused: 192.0.2.0/24 of table 254 goes to Linux: the next-hop object 77 is unknown";
+    let full = "refused: 198.51.100.0/24 of table 254 goes to Linux: all 7 next hops are in use; let routes share them";
+    let mut found = sentences(&mut world);
+    found.sort();
+    assert_eq!(found, [unknown, full]);
+}
+
+/// 71: gateways of routes, and neighbours that packets were sent to.
+#[test]
+fn says_which_neighbours_are_in_use() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)])).add("192.0.2.0/24", on_link(1));
+    for last in 1..4 {
+        world.neighbour(1, &format!("192.0.2.{last}"), STALE, Some(mac(last)));
+    }
+    world.compile();
+    let gateways = [(1, ip("10.0.0.1")), (2, ip("10.0.1.1"))];
+    assert_eq!(world.compiler.take_in_use(), gateways.into());
+    let sent_to = world.hop("192.0.2.2");
+    world.compiler.targets.table().mark_used(sent_to);
+    assert_eq!(world.compiler.take_in_use(), [gateways[0], (1, ip("192.0.2.2")), gateways[1]].into());
+    assert_eq!(world.compiler.take_in_use(), gateways.into());
+    assert!(world.compiler.is_known(1, ip("10.0.0.1")) && !world.compiler.is_known(1, ip("10.0.1.1")));
+}

@@ -348,12 +348,12 @@ proptest! {
         for batch in &history {
             batch.iter().for_each(|step| world.carry_out(step));
             world.compile();
-            if let Err(why) = world.agree(&probes).and_then(|()| world.users_are_counted()) {
+            if let Err(why) = world.agree(&probes).and_then(|()| world.is_sound()) {
                 return Err(TestCaseError::fail(format!("after {batch:?}: {why}")));
             }
         }
         // All at once makes what step by step made.
         world.compile_all(&[Change::Everything]);
-        prop_assert_eq!(world.agree(&probes).and_then(|()| world.users_are_counted()), Ok(()));
+        prop_assert_eq!(world.agree(&probes).and_then(|()| world.is_sound()), Ok(()));
     }
 }
