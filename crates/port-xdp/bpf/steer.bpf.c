@@ -280,10 +280,12 @@ int steer(struct xdp_md *ctx)
 	kind = kind_of(ctx);
 	if (kind != STEERED)
 		return pass(kind);
+	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
+	if (verdict != XDP_REDIRECT)
+		return pass(PASSED_NO_WORKER);
 	if (is_unattended(ctx->rx_queue_index))
 		return pass(PASSED_UNATTENDED);
-	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
-	count(verdict == XDP_REDIRECT ? STEERED : PASSED_NO_WORKER);
+	count(STEERED);
 	return verdict;
 }
 

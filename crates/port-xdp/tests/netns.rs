@@ -159,12 +159,18 @@ fn without_a_worker_linux_forwards() {
         let mut port = device.queue(0).unwrap();
         port.tend(&mut frames);
         assert!(!ping(), "the worker has it now");
+        assert!(ping(), "the worker does not come for it");
+        let mut burst = Burst::new();
+        port.receive(&mut burst, &mut frames);
+        burst.free_all(&mut frames);
+        assert!(!ping(), "the worker came");
         steering.set_active(false).unwrap();
         assert!(ping(), "steering off again");
         steering.set_active(true).unwrap();
         port.close(&mut frames);
         assert!(ping(), "socket closed");
         let counters = device.counters().unwrap();
+        assert!(counters.unattended > 0, "{counters:?}");
         assert!(counters.inactive > 0 && counters.no_worker > 0 && counters.steered > 0, "{counters:?}");
         drop((device, frames));
         assert!(ping(), "program gone");
@@ -359,7 +365,9 @@ fn lost_frames_are_counted_by_the_device() {
         }
         std::thread::sleep(SECOND / 10);
         let counters = router.ports[0][0].device_counters();
-        assert_eq!((counters.receive_no_frame, counters.receive_other), (36, 0));
+        // On a busy machine the sender may take so long that Linux gets the last ones.
+        let lost = 36 - router.devices[0].counters().unwrap().unattended;
+        assert_eq!((counters.receive_no_frame, counters.receive_other), (lost, 0));
         router.forward(SECOND, 64, || false);
         // Larger than a slot holds, though the sender's MTU allows it.
         net.ip("a", "link set a0 mtu 2000");
@@ -367,7 +375,7 @@ fn lost_frames_are_counted_by_the_device() {
         a.send(&udp4(MAC_R0, A, B, (1000, 2000), 1537));
         std::thread::sleep(SECOND / 10);
         let counters = router.ports[0][0].device_counters();
-        assert_eq!((counters.receive_no_frame, counters.receive_other), (36, 1));
+        assert_eq!((counters.receive_no_frame, counters.receive_other), (lost, 1));
         assert_eq!(router.close(), 0);
     });
 }
