@@ -188,7 +188,10 @@ impl Daemon {
     fn start(path: &Path, namespace: &Namespace, ports: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let socket = std::env::temp_dir().join(format!("bm-{}-{number}.sock", std::process::id()));
+        // A folder, since the daemon keeps more than the socket there, and leaves it when it is killed.
+        let folder = std::env::temp_dir().join(format!("bm-p{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let socket = folder.join("api.sock");
         let mut command = namespace.command(path);
         command.arg("up").arg("--socket").arg(&socket);
         for port in ports {
@@ -256,7 +259,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.socket);
+        let _ = self.socket.parent().map(std::fs::remove_dir_all);
         if std::thread::panicking() {
             eprintln!("brickmoon's log:\n{}", self.log());
         }
