@@ -220,6 +220,6 @@ fn comparisons_amid_events_find_no_false_differences() {
         }
     });
     println!("{:?}", watch.statistics());
-    assert!(watch.statistics().audits > 10, "{:?}", watch.statistics());
+    assert!(watch.statistics().audits >= 3, "{:?}", watch.statistics());
     agrees(&mut watch, "the walk");
 }
