@@ -8,7 +8,7 @@
 //! 60-byte frames go round through the router app with one route and with a full table; the same ring without
 //! a router is the floor that is subtracted. Subjects take turns; seeds are in the source.
 //!
-//! `cargo run --release -p bm-forward --example router -- [frames in the ring] [turns]`
+//! `cargo run --release -p bm-forward --example router -- [frames in the ring] [turns] [subjects with this name]`
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -302,14 +302,17 @@ fn main() {
         let engine = engine(Box::new(Nothing(Burst::new())), headers, header, frames);
         Subject { name, engine, _slow: None, ns: Vec::new() }
     };
-    let mut subjects = vec![
-        floor("floor ipv4", ipv4(&one), 34),
-        router("ipv4 one route", &one, ipv4(&one), 34, frames),
-        router("ipv4 full table", &full, ipv4(&full), 34, frames),
-        floor("floor ipv6", ipv6(&one), 54),
-        router("ipv6 one route", &one, ipv6(&one), 54, frames),
-        router("ipv6 full table", &full, ipv6(&full), 54, frames),
+    let wanted = std::env::args().nth(3).unwrap_or_default();
+    let make: [(&'static str, &dyn Fn(&'static str) -> Subject); 6] = [
+        ("floor ipv4", &|name| floor(name, ipv4(&one), 34)),
+        ("ipv4 one route", &|name| router(name, &one, ipv4(&one), 34, frames)),
+        ("ipv4 full table", &|name| router(name, &full, ipv4(&full), 34, frames)),
+        ("floor ipv6", &|name| floor(name, ipv6(&one), 54)),
+        ("ipv6 one route", &|name| router(name, &one, ipv6(&one), 54, frames)),
+        ("ipv6 full table", &|name| router(name, &full, ipv6(&full), 54, frames)),
     ];
+    let wanted = make.iter().filter(|(name, _)| name.contains(&wanted));
+    let mut subjects: Vec<Subject> = wanted.map(|(name, make)| make(name)).collect();
     println!("{frames} frames in the ring, {} IPv4 and {} IPv6 routes", full.ipv4.len(), full.ipv6.len());
     for _ in 0..turns {
         for subject in &mut subjects {

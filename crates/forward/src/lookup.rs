@@ -9,13 +9,13 @@ use bm_fib::{Fib, NextHop};
 use bm_frame::{BURST, Mask};
 use bm_wire::prefix::Address;
 
-use crate::validate::Between;
+use crate::validate::{Facts, Packet};
 
-/// One family's share of a burst: for each place whose bit is set, between whom and through what.
+/// One family's share of a burst: for each place whose bit is set, to whom, through what, and the rest of it.
 pub(crate) struct Lane<A> {
     pub mask: Mask,
-    pub sources: [A; BURST],
     pub destinations: [A; BURST],
+    pub facts: [Facts; BURST],
     pub hops: [NextHop; BURST],
     scratch: Scratch<A>,
 }
@@ -31,14 +31,15 @@ impl<A: Address> Lane<A> {
         let addresses = [A::default(); BURST];
         let hops = [NextHop::NONE; BURST];
         let scratch = Scratch { places: [0; BURST], addresses, hops };
-        Self { mask: Mask::NONE, sources: addresses, destinations: addresses, hops, scratch }
+        let facts = [Facts::default(); BURST];
+        Self { mask: Mask::NONE, destinations: addresses, facts, hops, scratch }
     }
 
+    /// Notes what is needed of a packet; its bit is the caller's to set.
     #[inline(always)]
-    pub fn accept(&mut self, place: usize, between: Between<A>) {
-        self.mask.set(place);
-        self.sources[place] = between.source;
-        self.destinations[place] = between.destination;
+    pub fn note(&mut self, place: usize, packet: Packet<A>) {
+        self.destinations[place] = packet.destination;
+        self.facts[place] = packet.facts;
     }
 
     /// Looks up all destinations. `vrf_of` says which table a place belongs to, `fib_of` which that is.
@@ -66,14 +67,15 @@ impl<A: Address> Lane<A> {
         }
     }
 
-    /// Looks up the sources of the places in `wanted`, of one table, and hands each its hop.
+    /// Looks up the `sources` of the places in `wanted`, of one table, and hands each its hop.
     pub fn look_up_sources(
         &mut self,
+        sources: &[A; BURST],
         mut wanted: Mask,
         fib: Option<&dyn Fib<Address = A>>,
         mut found: impl FnMut(usize, NextHop),
     ) {
-        let count = self.scratch.gather(&mut wanted, &self.sources, |_| true);
+        let count = self.scratch.gather(&mut wanted, sources, |_| true);
         self.scratch.look_up(count, fib);
         for (&place, &hop) in self.scratch.places[..count].iter().zip(&self.scratch.hops) {
             found(usize::from(place), hop);
@@ -122,7 +124,9 @@ mod tests {
     fn lane(places: &[usize]) -> Lane<u32> {
         let mut lane = Lane::new();
         for &place in places {
-            lane.accept(place, Between { source: 100 + place as u32, destination: place as u32 });
+            let facts = Facts::default();
+            lane.mask.set(place);
+            lane.note(place, Packet { source: 0, destination: place as u32, facts });
         }
         lane
     }
@@ -156,7 +160,8 @@ mod tests {
         wanted.set(1);
         wanted.set(9);
         let mut found = Vec::new();
-        lane.look_up_sources(wanted, Some(&Plain(0)), |place, hop| found.push((place, hop.0)));
+        let sources = std::array::from_fn(|place| 100 + place as u32);
+        lane.look_up_sources(&sources, wanted, Some(&Plain(0)), |place, hop| found.push((place, hop.0)));
         assert_eq!(found, [(1, 101), (9, 109)]);
     }
 }

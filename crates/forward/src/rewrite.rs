@@ -1,7 +1,8 @@
 //! Stage four: choose among several next hops, check what is left to check, and make the frame the one
 //! that leaves: a hop spent, MAC addresses, VLAN tag, padding cut off.
 //!
-//! A frame is refused before its first byte is changed, so the slow path and Linux get it as it came.
+//! A frame is refused before its first byte is changed, so the slow path and Linux get it as it came. What
+//! decides was read with the header: a packet's own bytes are only written here.
 
 use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, Entry, NextHops};
@@ -14,82 +15,110 @@ use bm_wire::ipv6::{self, Ipv6};
 
 use crate::compiled::{Egress, FlowHash};
 use crate::tables::{Tables, Vlan};
+use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
 
 /// Bytes of the headers of an untagged frame.
-const IPV4_HEAD: usize = HEADER_LEN + ipv4::HEADER_LEN;
-const IPV6_HEAD: usize = HEADER_LEN + ipv6::HEADER_LEN;
+pub(crate) const IPV4_HEAD: usize = HEADER_LEN + ipv4::HEADER_LEN;
+pub(crate) const IPV6_HEAD: usize = HEADER_LEN + ipv6::HEADER_LEN;
 
-/// Makes `frame` leave through `hop`; says through which port. `network` is where its IPv4 header begins.
+/// Makes `frame` leave through `hop`; says through which port, or tells `refuse` why not. `network` is where
+/// its IPv4 header begins.
+///
+/// Refusals go to a function instead of into the result, so that the common way has one word to return.
 #[inline(always)]
-pub(crate) fn ipv4(tables: &Tables, hop: NextHop, network: u16, frame: &mut Frame) -> Result<u16, Refusal> {
-    let (hop, entry) = match tables.next_hops.entry(hop) {
+pub(crate) fn ipv4(
+    tables: &Tables,
+    hop: NextHop,
+    facts: Facts,
+    network: u16,
+    frame: &mut Frame,
+    refuse: &mut impl FnMut(Refusal),
+) -> Option<u16> {
+    let through = match tables.next_hops.entry(hop) {
         entry if entry.is_forward() => (hop, entry),
-        entry => choose_ipv4(tables, entry, frame, network)?,
+        entry => choose_ipv4(tables, entry, frame, network).map_err(&mut *refuse).ok()?,
     };
-    ipv4_through(tables, hop, entry, network, frame)
+    ipv4_through(tables, through, facts, network, frame, refuse)
 }
 
 /// The same for IPv6.
 #[inline(always)]
-pub(crate) fn ipv6(tables: &Tables, hop: NextHop, network: u16, frame: &mut Frame) -> Result<u16, Refusal> {
-    let (hop, entry) = match tables.next_hops.entry(hop) {
+pub(crate) fn ipv6(
+    tables: &Tables,
+    hop: NextHop,
+    facts: Facts,
+    network: u16,
+    frame: &mut Frame,
+    refuse: &mut impl FnMut(Refusal),
+) -> Option<u16> {
+    let through = match tables.next_hops.entry(hop) {
         entry if entry.is_forward() => (hop, entry),
-        entry => choose_ipv6(tables, entry, frame, network)?,
+        entry => choose_ipv6(tables, entry, frame, network).map_err(&mut *refuse).ok()?,
     };
-    ipv6_through(tables, hop, entry, network, frame)
+    ipv6_through(tables, through, facts, network, frame, refuse)
 }
 
-/// Makes `frame` leave as `entry`, which forwards, says. Options do not matter here.
+/// Makes `frame` leave as an entry that forwards says. Options do not matter here.
 #[inline(always)]
 pub(crate) fn ipv4_through(
     tables: &Tables,
-    hop: NextHop,
-    entry: Entry,
+    (hop, entry): (NextHop, Entry),
+    facts: Facts,
     network: u16,
     frame: &mut Frame,
-) -> Result<u16, Refusal> {
-    let egress = egress(tables, entry.interface())?;
-    let mtu = mtu(egress, tables.next_hops.mtu(hop));
+    refuse: &mut impl FnMut(Refusal),
+) -> Option<u16> {
+    let Ok(egress) = egress(tables, entry.interface()).map_err(&mut *refuse) else { return None };
+    if !fits(facts, egress.mtu, tables.next_hops.mtu(hop)) {
+        refuse(unfit(facts.hops, egress));
+        return None;
+    }
     tables.next_hops.mark_used(hop);
     if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
-        return tagged_ipv4(network, egress, mtu, entry, frame);
+        return tagged_ipv4(network, egress, facts, entry, frame).map_err(refuse).ok();
     }
     let Some(head) = frame.data_mut().first_chunk_mut::<IPV4_HEAD>() else {
-        return Err(Refusal::Drop(Reason::Ipv4Short));
+        refuse(Refusal::Drop(Reason::Ipv4Short));
+        return None;
     };
     let (ethernet, packet) = split::<IPV4_HEAD, { ipv4::HEADER_LEN }>(head);
-    let total_len = fits_ipv4(packet, egress, mtu)?;
     write_macs(ethernet, egress, entry);
-    spend_hop(packet);
-    cut(frame, HEADER_LEN + usize::from(total_len))?;
-    Ok(egress.port)
+    spend_hop(packet, facts);
+    // What is behind the datagram is padding of a short frame, and no data.
+    frame.truncate(HEADER_LEN + usize::from(facts.length));
+    Some(egress.port)
 }
 
 /// The same for IPv6.
 #[inline(always)]
 pub(crate) fn ipv6_through(
     tables: &Tables,
-    hop: NextHop,
-    entry: Entry,
+    (hop, entry): (NextHop, Entry),
+    facts: Facts,
     network: u16,
     frame: &mut Frame,
-) -> Result<u16, Refusal> {
-    let egress = egress(tables, entry.interface())?;
+    refuse: &mut impl FnMut(Refusal),
+) -> Option<u16> {
+    let Ok(egress) = egress(tables, entry.interface()).map_err(&mut *refuse) else { return None };
     let mtu = mtu(egress, tables.next_hops.mtu(hop));
+    if facts.hops <= 1 || usize::from(facts.length) > mtu_ipv6(mtu) {
+        refuse(unfit(facts.hops, egress));
+        return None;
+    }
     tables.next_hops.mark_used(hop);
     if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
-        return tagged_ipv6(network, egress, mtu, entry, frame);
+        return tagged_ipv6(network, egress, facts, entry, frame).map_err(refuse).ok();
     }
     let Some(head) = frame.data_mut().first_chunk_mut::<IPV6_HEAD>() else {
-        return Err(Refusal::Drop(Reason::Ipv6Short));
+        refuse(Refusal::Drop(Reason::Ipv6Short));
+        return None;
     };
     let (ethernet, packet) = split::<IPV6_HEAD, { ipv6::HEADER_LEN }>(head);
-    let total_len = fits_ipv6(packet, egress, mtu)?;
     write_macs(ethernet, egress, entry);
-    packet[7] -= 1;
-    cut(frame, HEADER_LEN + total_len)?;
-    Ok(egress.port)
+    packet[7] = facts.hops.wrapping_sub(1);
+    frame.truncate(HEADER_LEN + usize::from(facts.length));
+    Some(egress.port)
 }
 
 /// Both headers of an untagged frame, at their known places.
@@ -116,23 +145,11 @@ pub(crate) fn mtu(egress: &Egress, route: u16) -> u16 {
     egress.mtu.min(route.wrapping_sub(1).saturating_add(1))
 }
 
-/// Whether a hop is left and the packet fits; if so, its length.
+/// Whether a hop is left and the packet fits both the interface and the route; 0 for a route without an MTU.
 #[inline(always)]
-fn fits_ipv4(packet: &[u8; ipv4::HEADER_LEN], egress: &Egress, mtu: u16) -> Result<u16, Refusal> {
-    let total_len = u16::from_be_bytes([packet[2], packet[3]]);
-    if packet[8] <= 1 || total_len > mtu {
-        return Err(unfit(packet[8], egress));
-    }
-    Ok(total_len)
-}
-
-#[inline(always)]
-fn fits_ipv6(packet: &[u8; ipv6::HEADER_LEN], egress: &Egress, mtu: u16) -> Result<usize, Refusal> {
-    let total_len = ipv6::HEADER_LEN + usize::from(u16::from_be_bytes([packet[4], packet[5]]));
-    if packet[7] <= 1 || total_len > mtu_ipv6(mtu) {
-        return Err(unfit(packet[7], egress));
-    }
-    Ok(total_len)
+fn fits(facts: Facts, interface: u16, route: u16) -> bool {
+    // One less on both sides makes the greatest of a route's 0. No packet has length 0.
+    facts.hops > 1 && facts.length <= interface && facts.length.wrapping_sub(1) <= route.wrapping_sub(1)
 }
 
 /// IPv6 counts on 1280 bytes of every link (RFC 8200 5); 0 stays what it is, a link that is down.
@@ -158,19 +175,13 @@ fn write_macs(ethernet: &mut [u8; HEADER_LEN], egress: &Egress, entry: Entry) {
 
 /// Spends one hop of a header whose TTL is above 1, and mends the checksum (RFC 1624).
 #[inline(always)]
-pub(crate) fn spend_hop(packet: &mut [u8; ipv4::HEADER_LEN]) {
+pub(crate) fn spend_hop(packet: &mut [u8; ipv4::HEADER_LEN], facts: Facts) {
     // The TTL is the high byte of its word, so the word falls by 0x0100 and the checksum rises by it;
     // at 0xffff it wraps, since that is minus zero, which a full sum never yields.
-    let sum = u32::from(u16::from_be_bytes([packet[10], packet[11]])) + 0x0100;
+    let sum = u32::from(facts.checksum) + 0x0100;
     let sum = (sum + u32::from(sum >= 0xffff)) as u16;
-    packet[8] = packet[8].wrapping_sub(1);
+    packet[8] = facts.hops.wrapping_sub(1);
     [packet[10], packet[11]] = sum.to_be_bytes();
-}
-
-/// Cuts off what is behind the datagram: padding of short frames is no data.
-#[inline(always)]
-fn cut(frame: &mut Frame, length: usize) -> Result<(), Refusal> {
-    frame.set_len(length).map_err(|_| Refusal::Drop(Reason::Oversize))
 }
 
 /// Frames that have a tag, or get one.
@@ -178,15 +189,14 @@ fn cut(frame: &mut Frame, length: usize) -> Result<(), Refusal> {
 fn tagged_ipv4(
     network: u16,
     egress: &Egress,
-    mtu: u16,
+    facts: Facts,
     entry: Entry,
     frame: &mut Frame,
 ) -> Result<u16, Refusal> {
     let packet = frame.data_mut().get_mut(usize::from(network)..).and_then(<[u8]>::first_chunk_mut);
-    let packet = packet.ok_or(Refusal::Drop(Reason::Ipv4Short))?;
-    let total_len = fits_ipv4(packet, egress, mtu)?;
-    spend_hop(packet);
-    encapsulate(frame, usize::from(network), usize::from(total_len), egress, entry, ethertype::IPV4)?;
+    spend_hop(packet.ok_or(Refusal::Drop(Reason::Ipv4Short))?, facts);
+    let length = usize::from(facts.length);
+    encapsulate(frame, usize::from(network), length, egress, entry, ethertype::IPV4)?;
     Ok(egress.port)
 }
 
@@ -194,16 +204,15 @@ fn tagged_ipv4(
 fn tagged_ipv6(
     network: u16,
     egress: &Egress,
-    mtu: u16,
+    facts: Facts,
     entry: Entry,
     frame: &mut Frame,
 ) -> Result<u16, Refusal> {
     let packet = frame.data_mut().get_mut(usize::from(network)..);
     let packet = packet.and_then(<[u8]>::first_chunk_mut::<{ ipv6::HEADER_LEN }>);
-    let packet = packet.ok_or(Refusal::Drop(Reason::Ipv6Short))?;
-    let total_len = fits_ipv6(packet, egress, mtu)?;
-    packet[7] -= 1;
-    encapsulate(frame, usize::from(network), total_len, egress, entry, ethertype::IPV6)?;
+    packet.ok_or(Refusal::Drop(Reason::Ipv6Short))?[7] = facts.hops.wrapping_sub(1);
+    let length = usize::from(facts.length);
+    encapsulate(frame, usize::from(network), length, egress, entry, ethertype::IPV6)?;
     Ok(egress.port)
 }
 
@@ -224,7 +233,7 @@ pub(crate) fn encapsulate(
     } else {
         frame.trim_front(network - header);
     }
-    cut(frame, header + length)?;
+    frame.truncate(header + length);
     let data = frame.data_mut();
     entry.write_mac(data);
     data[6..12].copy_from_slice(&egress.mac);

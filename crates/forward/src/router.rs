@@ -11,21 +11,22 @@
 
 use std::sync::Arc;
 
+use bm_fib::Fib;
 use bm_fib::published::{Published, ReaderHandle};
-use bm_fib::{Fib, NextHop};
-use bm_frame::{BURST, Burst, Mask};
+use bm_frame::{BURST, Burst, Frame, Mask};
 use bm_graph::{App, Io};
 use bm_stats::{Account, Entry, Reason};
+use bm_wire::{ethernet, ipv4, ipv6};
 
 use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
-use crate::input::{self, Kind};
+use crate::input::{self, Arrival, Kind};
 use crate::lookup::Lane;
 use crate::output::Tally;
 use crate::rewrite;
 use crate::source;
 use crate::tables::{ReversePath, Tables, Vrf};
-use crate::validate;
+use crate::validate::{self, Packet};
 use crate::verdict::{Refusal, Refused, Verdict};
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
@@ -55,8 +56,12 @@ struct Work {
     refused: Refused,
     ipv4: Lane<u32>,
     ipv6: Lane<u128>,
-    interface: [u16; BURST],
-    network: [u16; BURST],
+    /// Places whose source may be an address of ours.
+    suspects: Mask,
+    /// Sources, for those two checks that ask about them.
+    sources: [u32; BURST],
+    /// Interface and place of the network header of each frame that may be routed.
+    arrivals: [(u16, u16); BURST],
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
 }
@@ -129,6 +134,7 @@ impl App for Router {
     }
 }
 
+// Stages are calls of their own, once a burst, so that a profile shows what each costs.
 impl Work {
     fn new() -> Box<Self> {
         Box::new(Self {
@@ -136,8 +142,9 @@ impl Work {
             refused: Refused::new(),
             ipv4: Lane::new(),
             ipv6: Lane::new(),
-            interface: [0; BURST],
-            network: [0; BURST],
+            suspects: Mask::NONE,
+            sources: [0; BURST],
+            arrivals: [(0, 0); BURST],
             port: [0; BURST],
         })
     }
@@ -147,6 +154,7 @@ impl Work {
         self.refused.mask = Mask::NONE;
         self.ipv4.mask = Mask::NONE;
         self.ipv6.mask = Mask::NONE;
+        self.suspects = Mask::NONE;
         let Some(view) = tables.compiled.ports.get(port) else {
             return self.refuse_all(Refusal::Slow(Verdict::Host));
         };
@@ -167,22 +175,61 @@ impl Work {
         (0..self.burst.len()).for_each(|place| self.refused.add(place, why));
     }
 
+    #[inline(never)]
     fn input_and_validate(&mut self, tables: &Tables, view: &PortView) {
-        let Self { burst, refused, ipv4, ipv6, interface, network, .. } = self;
+        let Self { burst, ipv4, ipv6, suspects, sources, arrivals, .. } = self;
         let frames = burst.places();
+        let untagged = (view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16);
+        let mut closer = Mask::NONE;
+        // Most bursts are of one family, so bits are cleared where that does not hold.
+        ipv4.mask = Mask::first(frames.len());
         for (place, frame) in frames.iter().enumerate() {
             if let Some(Some(ahead)) = frames.get(place + AHEAD) {
                 ahead.prefetch();
             }
-            let Some(frame) = frame else { continue };
-            let data = frame.data();
-            let accepted = input::classify(&tables.compiled, view, data).and_then(|arrival| {
-                interface[place] = arrival.interface;
-                network[place] = arrival.network;
-                let packet = data.get(usize::from(arrival.network)..).unwrap_or(&[]);
-                match arrival.kind {
-                    Kind::Ipv4 => validate::ipv4(packet).map(|between| ipv4.accept(place, between)),
-                    Kind::Ipv6 => validate::ipv6(packet).map(|between| ipv6.accept(place, between)),
+            arrivals[place] = untagged;
+            let data = frame.as_ref().map_or(&[][..], Frame::data);
+            if let Some(packet) = common_ipv4(view, data) {
+                if view.filters || tables.compiled.local.may_hold(packet.source) {
+                    sources[place] = packet.source;
+                    suspects.set(place);
+                }
+                ipv4.note(place, packet);
+            } else if let Some(packet) = common_ipv6(view, data) {
+                ipv4.mask.clear(place);
+                ipv6.mask.set(place);
+                ipv6.note(place, packet);
+            } else {
+                ipv4.mask.clear(place);
+                closer.set(place);
+            }
+        }
+        if !closer.is_empty() {
+            self.look_closer(tables, view, &closer);
+        }
+    }
+
+    /// The same for frames that are not of the common sort.
+    #[inline(never)]
+    fn look_closer(&mut self, tables: &Tables, view: &PortView, places: &Mask) {
+        let Self { burst, refused, ipv4, ipv6, suspects, sources, arrivals, .. } = self;
+        for place in places.iter() {
+            let Some(frame) = burst.get(place) else { continue };
+            let arrival = input::classify(&tables.compiled, view, frame.data());
+            arrivals[place] = arrival.map_or((0, 0), |arrival| (arrival.interface, arrival.network));
+            let accepted = arrival.and_then(|Arrival { network, kind, .. }| {
+                let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
+                match kind {
+                    Kind::Ipv4 => validate::ipv4(packet).map(|packet| {
+                        sources[place] = packet.source;
+                        suspects.set(place);
+                        ipv4.mask.set(place);
+                        ipv4.note(place, packet);
+                    }),
+                    Kind::Ipv6 => validate::ipv6(packet).map(|packet| {
+                        ipv6.mask.set(place);
+                        ipv6.note(place, packet);
+                    }),
                 }
             });
             if let Err(why) = accepted {
@@ -197,6 +244,7 @@ impl Work {
         view.vrf.filter(|_| *mask == Mask::first(count)).map(|vrf| (count, vrf))
     }
 
+    #[inline(never)]
     fn look_up_ipv4<'a>(
         &mut self,
         tables: &'a Tables,
@@ -204,14 +252,18 @@ impl Work {
         vrf: impl Fn(u16) -> Option<&'a Vrf>,
     ) {
         let whole = self.whole_burst(&self.ipv4.mask, view);
-        let vrf_at = |place: usize| ingress(tables, self.interface[place]).map_or(0, |on| on.vrf);
+        let vrf_at = |place: usize| ingress(tables, self.arrivals[place].0).map_or(0, |on| on.vrf);
         let fib = |index| vrf(index).map(|vrf| &*vrf.ipv4 as &dyn Fib<Address = u32>);
         self.ipv4.look_up(whole, vrf_at, fib);
         if view.filters {
             self.filter_sources(tables);
         }
+        if !self.suspects.is_empty() {
+            self.refuse_own_sources(tables);
+        }
     }
 
+    #[inline(never)]
     fn look_up_ipv6<'a>(
         &mut self,
         tables: &'a Tables,
@@ -219,7 +271,7 @@ impl Work {
         vrf: impl Fn(u16) -> Option<&'a Vrf>,
     ) {
         let whole = self.whole_burst(&self.ipv6.mask, view);
-        let vrf_at = |place: usize| ingress(tables, self.interface[place]).map_or(0, |on| on.vrf);
+        let vrf_at = |place: usize| ingress(tables, self.arrivals[place].0).map_or(0, |on| on.vrf);
         let fib = |index| vrf(index).map(|vrf| &*vrf.ipv6 as &dyn Fib<Address = u128>);
         self.ipv6.look_up(whole, vrf_at, fib);
     }
@@ -229,10 +281,10 @@ impl Work {
     #[inline(never)]
     fn filter_sources(&mut self, tables: &Tables) {
         let next_hops = &tables.next_hops;
-        let Self { ipv4, refused, interface, .. } = self;
+        let Self { ipv4, refused, sources, arrivals, .. } = self;
         let mut left = Mask::NONE;
         for place in ipv4.mask.iter() {
-            let filter = ingress(tables, interface[place]).map(|on| on.reverse_path);
+            let filter = ingress(tables, arrivals[place].0).map(|on| on.reverse_path);
             let entry = next_hops.entry(ipv4.hops[place]);
             if filter.is_some_and(|filter| filter != ReversePath::Off)
                 && (entry.is_forward() || entry.is_group())
@@ -242,19 +294,20 @@ impl Work {
         }
         // One table at a time, which is all there is but for a trunk with VLANs in several VRFs.
         while let Some(first) = left.iter().next() {
-            let Some(vrf) = ingress(tables, interface[first]).map(|on| on.vrf) else { break };
+            let Some(vrf) = ingress(tables, arrivals[first].0).map(|on| on.vrf) else { break };
             let mut same = Mask::NONE;
             for place in left.iter() {
-                if ingress(tables, interface[place]).is_some_and(|on| on.vrf == vrf) {
+                if ingress(tables, arrivals[place].0).is_some_and(|on| on.vrf == vrf) {
                     same.set(place);
                     left.clear(place);
                 }
             }
             let fib = tables.vrfs.get(usize::from(vrf)).map(|vrf| &*vrf.ipv4 as _);
             let mut failed = Mask::NONE;
-            ipv4.look_up_sources(same, fib, |place, hop| {
-                let filter = ingress(tables, interface[place]).map_or(ReversePath::Off, |on| on.reverse_path);
-                if !source::passes(next_hops, hop, filter, interface[place]) {
+            ipv4.look_up_sources(sources, same, fib, |place, hop| {
+                let filter =
+                    ingress(tables, arrivals[place].0).map_or(ReversePath::Off, |on| on.reverse_path);
+                if !source::passes(next_hops, hop, filter, arrivals[place].0) {
                     failed.set(place);
                 }
             });
@@ -265,37 +318,60 @@ impl Work {
         }
     }
 
-    fn rewrite_ipv4(&mut self, tables: &Tables) {
-        let Self { burst, refused, ipv4, interface, network, port, .. } = self;
-        let frames = burst.places_mut();
-        for place in ipv4.mask.iter() {
-            let Some(Some(frame)) = frames.get_mut(place) else { continue };
-            if tables.compiled.local.may_hold(ipv4.sources[place])
-                && claims_to_be_us(tables, interface[place], ipv4.sources[place], ipv4.hops[place])
-            {
+    /// Refuses packets that would be sent on and claim to come from this machine.
+    #[cold]
+    fn refuse_own_sources(&mut self, tables: &Tables) {
+        let Self { ipv4, refused, suspects, sources, arrivals, .. } = self;
+        for place in suspects.iter() {
+            let entry = tables.next_hops.entry(ipv4.hops[place]);
+            let allowed =
+                |on: &Ingress| on.accept_local || !source::is_own_ipv4(tables, on.vrf, sources[place]);
+            let allowed = ingress(tables, arrivals[place].0).is_none_or(allowed);
+            if (entry.is_forward() || entry.is_group()) && !allowed {
+                ipv4.mask.clear(place);
                 refused.add(place, Refusal::Drop(Reason::Ipv4Source));
-                continue;
-            }
-            match rewrite::ipv4(tables, ipv4.hops[place], network[place], frame) {
-                Ok(to) => port[place] = to,
-                Err(why) => refused.add(place, why),
             }
         }
     }
 
-    fn rewrite_ipv6(&mut self, tables: &Tables) {
-        let Self { burst, refused, ipv6, network, port, .. } = self;
+    #[inline(never)]
+    fn rewrite_ipv4(&mut self, tables: &Tables) {
+        let Self { burst, refused, ipv4, arrivals, port, .. } = self;
         let frames = burst.places_mut();
-        for place in ipv6.mask.iter() {
-            let Some(Some(frame)) = frames.get_mut(place) else { continue };
-            match rewrite::ipv6(tables, ipv6.hops[place], network[place], frame) {
-                Ok(to) => port[place] = to,
-                Err(why) => refused.add(place, why),
+        let whole = ipv4.mask == Mask::first(frames.len());
+        for (place, frame) in frames.iter_mut().enumerate() {
+            if !whole && !ipv4.mask.has(place) {
+                continue;
+            }
+            let Some(frame) = frame else { continue };
+            let (hop, facts, network) = (ipv4.hops[place], ipv4.facts[place], arrivals[place].1);
+            let refuse = &mut |why| refused.add(place, why);
+            if let Some(to) = rewrite::ipv4(tables, hop, facts, network, frame, refuse) {
+                port[place] = to;
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn rewrite_ipv6(&mut self, tables: &Tables) {
+        let Self { burst, refused, ipv6, arrivals, port, .. } = self;
+        let frames = burst.places_mut();
+        let whole = ipv6.mask == Mask::first(frames.len());
+        for (place, frame) in frames.iter_mut().enumerate() {
+            if !whole && !ipv6.mask.has(place) {
+                continue;
+            }
+            let Some(frame) = frame else { continue };
+            let (hop, facts, network) = (ipv6.hops[place], ipv6.facts[place], arrivals[place].1);
+            let refuse = &mut |why| refused.add(place, why);
+            if let Some(to) = rewrite::ipv6(tables, hop, facts, network, frame, refuse) {
+                port[place] = to;
             }
         }
     }
 
     /// The last stage: every frame of the burst goes somewhere, in the order they came.
+    #[inline(never)]
     fn leave(
         &mut self,
         io: &mut Io<'_>,
@@ -308,7 +384,7 @@ impl Work {
             let Some(mut frame) = self.burst.take(place) else { continue };
             if self.refused.mask.has(place) {
                 let meta = frame.meta_mut();
-                (meta.interface, meta.network) = (self.interface[place], self.network[place]);
+                (meta.interface, meta.network) = self.arrivals[place];
                 tally.refuse(io, entrance, frame, self.refused.why(place));
             } else {
                 let output = outputs.get(usize::from(self.port[place])).copied().flatten();
@@ -320,16 +396,30 @@ impl Work {
     }
 }
 
-fn ingress(tables: &Tables, interface: u16) -> Option<&Ingress> {
-    tables.compiled.ingress.get(usize::from(interface))
+/// A packet of the common sort, in a frame of the common sort. One length decides whether both are there.
+#[inline(always)]
+fn common_ipv4(view: &PortView, frame: &[u8]) -> Option<Packet<u32>> {
+    let (ethernet, packet) = heads::<{ rewrite::IPV4_HEAD }, { ipv4::HEADER_LEN }>(frame)?;
+    let room = frame.len() - ethernet::HEADER_LEN;
+    if input::is_common_ipv4(view, ethernet) { validate::common_ipv4(packet, room) } else { None }
 }
 
-/// Whether a packet that would be sent on has a source of ours, where that is not allowed.
-#[cold]
-fn claims_to_be_us(tables: &Tables, interface: u16, source: u32, hop: NextHop) -> bool {
-    let entry = tables.next_hops.entry(hop);
-    let Some(on) = ingress(tables, interface) else { return false };
-    (entry.is_forward() || entry.is_group())
-        && !on.accept_local
-        && source::is_own_ipv4(tables, on.vrf, source)
+#[inline(always)]
+fn common_ipv6(view: &PortView, frame: &[u8]) -> Option<Packet<u128>> {
+    let (ethernet, packet) = heads::<{ rewrite::IPV6_HEAD }, { ipv6::HEADER_LEN }>(frame)?;
+    let room = frame.len() - ethernet::HEADER_LEN;
+    if input::is_common_ipv6(view, ethernet) { validate::common_ipv6(packet, room) } else { None }
+}
+
+/// Both headers of an untagged frame, if they are whole.
+#[inline(always)]
+fn heads<const HEAD: usize, const IP: usize>(
+    frame: &[u8],
+) -> Option<(&[u8; ethernet::HEADER_LEN], &[u8; IP])> {
+    let head = frame.first_chunk::<HEAD>()?;
+    Some((head.first_chunk()?, head.last_chunk()?))
+}
+
+fn ingress(tables: &Tables, interface: u16) -> Option<&Ingress> {
+    tables.compiled.ingress.get(usize::from(interface))
 }

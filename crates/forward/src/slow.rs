@@ -29,6 +29,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bm_fib::NextHop;
+use bm_fib::next_hop::Entry as Hop;
 use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::{Frame, Freelist};
 use bm_graph::Waker;
@@ -45,6 +47,7 @@ use crate::input::{self, Arrival, Kind};
 use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
+use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
 use hold::Waiter;
 use limit::{Bucket, IcmpLimits};
@@ -170,8 +173,8 @@ enum Fate {
     Host,
     Drop(Reason),
     Tell(tell::Error, Reason),
-    Send(bm_fib::NextHop, bm_fib::next_hop::Entry),
-    Cut(bm_fib::NextHop, bm_fib::next_hop::Entry, usize),
+    Send(NextHop, Hop),
+    Cut(NextHop, Hop, usize),
     Hold(route::Neighbour),
 }
 
@@ -350,17 +353,12 @@ impl Core {
                 self.tell(tables, &frame, error, now);
                 self.lose(frame, reason);
             }
-            Fate::Send(hop, entry) => {
-                let network = frame.meta().network;
-                let is_ipv6 = frame.data().get(usize::from(network)).is_some_and(|first| first >> 4 == 6);
-                let through = if is_ipv6 { rewrite::ipv6_through } else { rewrite::ipv4_through };
-                match through(tables, hop, entry, network, &mut frame) {
-                    Ok(port) => self.send(frame, port),
-                    Err(Refusal::Drop(reason)) => self.lose(frame, reason),
-                    // Decided a moment ago from the same tables, so nothing is left to refuse.
-                    Err(Refusal::Slow(_)) => self.lose(frame, Reason::TooBig),
-                }
-            }
+            Fate::Send(hop, entry) => match forward(tables, hop, entry, &mut frame) {
+                Ok(port) => self.send(frame, port),
+                Err(Refusal::Drop(reason)) => self.lose(frame, reason),
+                // Decided a moment ago from the same tables, so nothing is left to refuse.
+                Err(Refusal::Slow(_)) => self.lose(frame, Reason::TooBig),
+            },
             Fate::Cut(hop, entry, mtu) => self.cut(tables, frame, (hop, entry), mtu),
             Fate::Hold(neighbour) => self.hold(tables, Waiter { frame, own: false }, neighbour, now),
         }
@@ -441,6 +439,25 @@ impl Core {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
+}
+
+/// Makes a frame leave through a next hop that was found for it; says through which port.
+fn forward(tables: &Tables, hop: NextHop, entry: Hop, frame: &mut Frame) -> Result<u16, Refusal> {
+    let network = frame.meta().network;
+    let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
+    let mut why = Refusal::Drop(Reason::EthernetShort);
+    let refuse = &mut |refusal| why = refusal;
+    let port =
+        match (packet.first().map_or(0, |first| first >> 4), packet.first_chunk(), packet.first_chunk()) {
+            (4, Some(header), _) => {
+                rewrite::ipv4_through(tables, (hop, entry), Facts::ipv4(header), network, frame, refuse)
+            }
+            (6, _, Some(header)) => {
+                rewrite::ipv6_through(tables, (hop, entry), Facts::ipv6(header), network, frame, refuse)
+            }
+            _ => None,
+        };
+    port.ok_or(why)
 }
 
 /// Whether an IP packet in a frame for a group is for this machine.

@@ -12,32 +12,61 @@ use bm_wire::{Malformed, checksum, protocol};
 use crate::hop_by_hop::{self, HopByHop};
 use crate::verdict::{Refusal, Verdict};
 
-/// What later stages want of a packet: between whom it goes.
+/// What later stages want of a packet. It is read here once: they need not look at its bytes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Between<A> {
+pub(crate) struct Packet<A> {
     pub source: A,
     pub destination: A,
+    pub facts: Facts,
+}
+
+/// What the rewriting of a packet depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Bytes of the packet.
+    pub length: u16,
+    /// IPv4's header checksum.
+    pub checksum: u16,
+    /// Hops left.
+    pub hops: u8,
+}
+
+impl Facts {
+    /// Those of a whole IPv4 header.
+    #[inline(always)]
+    pub fn ipv4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
+        let [_, _, long, gth, _, _, _, _, hops, _, check, sum, ..] = *header;
+        let length = u16::from_be_bytes([long, gth]);
+        Self { length, checksum: u16::from_be_bytes([check, sum]), hops }
+    }
+
+    /// Those of a whole IPv6 header, whose packet is no longer than a frame.
+    #[inline(always)]
+    pub fn ipv6(header: &[u8; ipv6::HEADER_LEN]) -> Self {
+        let [_, _, _, _, long, gth, _, hops, ..] = *header;
+        let length = u16::from_be_bytes([long, gth]).saturating_add(ipv6::HEADER_LEN as u16);
+        Self { length, checksum: 0, hops }
+    }
 }
 
 const HOST: Refusal = Refusal::Slow(Verdict::Host);
 
-/// Checks an IPv4 packet; `packet` may have padding behind it.
+/// What later stages want of an IPv4 packet of the common sort; `None` if it must be looked at closer.
+///
+/// `room` is how many bytes there are from the header on, with whatever padding is behind the packet.
 #[inline(always)]
-pub(crate) fn ipv4(packet: &[u8]) -> Result<Between<u32>, Refusal> {
-    let Some(header) = packet.first_chunk::<{ ipv4::HEADER_LEN }>() else {
-        return Err(Refusal::Drop(Reason::Ipv4Short));
-    };
-    let [first, _, long, gth, _, _, flags, offset, ..] = *header;
-    let total_len = usize::from(u16::from_be_bytes([long, gth]));
+pub(crate) fn common_ipv4(header: &[u8; ipv4::HEADER_LEN], room: usize) -> Option<Packet<u32>> {
+    let [first, _, _, _, _, _, flags, offset, ..] = *header;
+    let facts = Facts::ipv4(header);
     let source = word(header, 12);
     let destination = word(header, 16);
     let common = first == 0x45
-        && (ipv4::HEADER_LEN..=packet.len()).contains(&total_len)
+        && (ipv4::HEADER_LEN..=room).contains(&usize::from(facts.length))
         && checksum::sum(header) == 0xffff
         && (flags & 0x1f | offset) == 0
         && ipv4::is_single_host(source)
         && ipv4::is_single_host(destination);
-    if common { Ok(Between { source, destination }) } else { closer_ipv4(packet) }
+    common.then_some(Packet { source, destination, facts })
 }
 
 #[inline(always)]
@@ -45,8 +74,8 @@ fn word(header: &[u8; ipv4::HEADER_LEN], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-#[cold]
-fn closer_ipv4(packet: &[u8]) -> Result<Between<u32>, Refusal> {
+/// Checks any IPv4 packet; `packet` may have padding behind it.
+pub(crate) fn ipv4(packet: &[u8]) -> Result<Packet<u32>, Refusal> {
     let ip = Ipv4::parse(packet).map_err(|malformed| {
         Refusal::Drop(match malformed {
             Malformed::Short => Reason::Ipv4Short,
@@ -66,7 +95,8 @@ fn closer_ipv4(packet: &[u8]) -> Result<Between<u32>, Refusal> {
     if ip.header_len() > ipv4::HEADER_LEN {
         return Err(Refusal::Slow(Verdict::Options));
     }
-    Ok(Between { source, destination })
+    let facts = Facts { length: ip.total_len(), checksum: ip.checksum(), hops: ip.ttl() };
+    Ok(Packet { source, destination, facts })
 }
 
 /// Which addresses may be routed, as Linux has it: 240/4 and 169.254/16 as any other, 0/8 too but for 0.0.0.0.
@@ -85,21 +115,18 @@ fn addresses_ipv4(source: u32, destination: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks an IPv6 packet; `packet` may have padding behind it.
+/// What later stages want of an IPv6 packet of the common sort; `None` if it must be looked at closer.
 #[inline(always)]
-pub(crate) fn ipv6(packet: &[u8]) -> Result<Between<u128>, Refusal> {
-    let Some(header) = packet.first_chunk::<{ ipv6::HEADER_LEN }>() else {
-        return Err(Refusal::Drop(Reason::Ipv6Short));
-    };
-    let [first, _, _, _, high, low, next, _, addresses @ ..] = *header;
-    let payload_len = usize::from(u16::from_be_bytes([high, low]));
+pub(crate) fn common_ipv6(header: &[u8; ipv6::HEADER_LEN], room: usize) -> Option<Packet<u128>> {
+    let [first, _, _, _, _, _, next, _, addresses @ ..] = *header;
+    let facts = Facts::ipv6(header);
     let [source, destination] = halves(&addresses);
     let common = first >> 4 == 6
-        && payload_len <= packet.len() - ipv6::HEADER_LEN
+        && usize::from(facts.length) <= room
         && next != protocol::HOP_BY_HOP
         && is_plain(source)
         && is_plain(destination);
-    if common { Ok(Between { source, destination }) } else { closer_ipv6(packet) }
+    common.then_some(Packet { source, destination, facts })
 }
 
 #[inline(always)]
@@ -115,8 +142,8 @@ fn is_plain(address: u128) -> bool {
     first >> 5 == 0b001 || first >> 1 == 0b111_1110
 }
 
-#[cold]
-fn closer_ipv6(packet: &[u8]) -> Result<Between<u128>, Refusal> {
+/// Checks any IPv6 packet; `packet` may have padding behind it.
+pub(crate) fn ipv6(packet: &[u8]) -> Result<Packet<u128>, Refusal> {
     let ip = Ipv6::parse(packet).map_err(|malformed| {
         Refusal::Drop(match malformed {
             Malformed::Short => Reason::Ipv6Short,
@@ -130,7 +157,8 @@ fn closer_ipv6(packet: &[u8]) -> Result<Between<u128>, Refusal> {
     if ip.next_header() == protocol::HOP_BY_HOP && hop_by_hop::examine(&ip) != HopByHop::Skip {
         return Err(Refusal::Slow(Verdict::HopByHop));
     }
-    Ok(Between { source, destination })
+    let facts = Facts { length: ip.total_len() as u16, checksum: 0, hops: ip.hop_limit() };
+    Ok(Packet { source, destination, facts })
 }
 
 /// Multicast scopes that never are on a wire: 0 is reserved, 1 is this interface (RFC 4291 2.7, errata 3480).

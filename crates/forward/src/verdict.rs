@@ -78,7 +78,8 @@ impl Refused {
         Self { mask: Mask::NONE, why: [Refusal::Slow(Verdict::Host); BURST] }
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub fn add(&mut self, place: usize, why: Refusal) {
         self.mask.set(place);
         self.why[place] = why;

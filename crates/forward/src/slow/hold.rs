@@ -14,6 +14,7 @@ use super::{Core, Count, Now};
 use crate::rewrite;
 use crate::route::{self, Neighbour, Way};
 use crate::tables::Tables;
+use crate::validate::Facts;
 
 /// A frame that waits.
 pub(super) struct Waiter {
@@ -158,7 +159,8 @@ fn spend_hop(frame: &mut Frame) -> Option<Error> {
     let packet = frame.data_mut().get_mut(network..)?;
     match packet.first()? >> 4 {
         4 => {
-            rewrite::spend_hop(packet.first_chunk_mut()?);
+            let header = packet.first_chunk_mut()?;
+            rewrite::spend_hop(header, Facts::ipv4(header));
             Some(Error::Ipv4 {
                 problem: icmp::destination_unreachable(unreachable::HOST, 0),
                 by_route: false,
