@@ -47,7 +47,7 @@ use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Change, Family, Mirror};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use view::View;
 use work::Work;
@@ -133,6 +133,8 @@ pub struct Compiler<B4: BuildFib<Address = u32> = Dir24_8, B6: BuildFib<Address 
     targets: Targets,
     ipv4: family::Tables<B4>,
     ipv6: family::Tables<B6>,
+    /// Neighbours that packets went to, as last asked.
+    used: BTreeSet<(u32, IpAddr)>,
     published: Arc<Published<Tables>>,
 }
 
@@ -161,6 +163,7 @@ where
             targets,
             ipv4: family::Tables::default(),
             ipv6: family::Tables::default(),
+            used: BTreeSet::new(),
             published: Arc::new(Published::new(empty, readers)),
         })
     }
@@ -241,6 +244,12 @@ where
         self.targets.sweep();
         self.published.reclaim();
         Ok(Report { published, entries })
+    }
+
+    /// Whether a family has rules that only Linux can follow.
+    fn is_left_to_linux<A: Side>(&self) -> bool {
+        let [ipv4, ipv6] = self.small.linux_only;
+        if A::FAMILY == Family::V4 { ipv4 } else { ipv6 }
     }
 
     /// The VRFs that our interfaces are in; `None` is main, which comes first.

@@ -28,7 +28,8 @@ where
             marked.push((entry.hop, (place.ifindex, gateway)));
         }
         let writer = self.targets.writer();
-        in_use.extend(marked.into_iter().filter(|(hop, _)| writer.take_used(*hop)).map(|(_, place)| place));
+        self.used = marked.into_iter().filter(|(hop, _)| writer.take_used(*hop)).map(|(_, at)| at).collect();
+        in_use.extend(self.used.iter().copied());
         in_use
     }
 

@@ -1,19 +1,15 @@
 //! What was compiled, as replies of the control socket.
 
+mod routes;
+
 use super::Compiler;
-use super::body::Side;
-use super::family;
 use super::stages;
 use super::targets::{Entry, State, Target};
-use bm_api::request::{ROUTES_MAX, RouteQuery};
-use bm_api::{Error, Hop, Mac, Neighbor, Neighbors, NextHop, NextHops, Route, RouteState, Routes, Share};
+use bm_api::{Hop, Mac, Neighbor, Neighbors, NextHop, NextHops, Share};
+use bm_fib::BuildFib;
 use bm_fib::next_hop::Action;
-use bm_fib::{BuildFib, Fib};
 use bm_netlink::neighbour::state;
 use bm_netlink::{Family, Kind, Mirror};
-use bm_wire::prefix::Prefix;
-use std::net::IpAddr;
-use std::str::FromStr;
 
 /// How much was compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +100,7 @@ where
                 state: state_name(neighbour.state).into(),
                 usable: neighbour.reachable_at().is_some(),
                 router: neighbour.router,
-                used: false,
+                used: self.used.contains(&(neighbour.ifindex, neighbour.address)),
                 next_hop: self
                     .targets
                     .of_place(neighbour.ifindex, neighbour.address)
@@ -162,112 +158,6 @@ where
         })
     }
 
-    /// Routes, as asked for.
-    ///
-    /// # Errors
-    /// If there is no such VRF, or what should be an address or a prefix is none.
-    pub fn shown_routes(&self, mirror: &Mirror, query: &RouteQuery) -> Result<Routes, Error> {
-        let vrf = query.vrf.as_deref().map(|name| table_of_vrf(mirror, name)).transpose()?;
-        let mut routes = Routes::default();
-        let mut left = query.limit.unwrap_or(ROUTES_MAX).min(ROUTES_MAX);
-        if query.family != Some(6) {
-            let wanted = Wanted::<u32>::of(query)?;
-            routes.total_ipv4 = self.list(mirror, &self.ipv4, vrf, &wanted, &mut left, &mut routes);
-        }
-        if query.family != Some(4) && routes.next.is_none() {
-            let wanted = Wanted::<u128>::of(query)?;
-            routes.total_ipv6 = self.list(mirror, &self.ipv6, vrf, &wanted, &mut left, &mut routes);
-        }
-        Ok(routes)
-    }
-
-    fn list<B: BuildFib>(
-        &self,
-        mirror: &Mirror,
-        family: &family::Tables<B>,
-        vrf: Option<u32>,
-        wanted: &Wanted<B::Address>,
-        left: &mut usize,
-        routes: &mut Routes,
-    ) -> usize
-    where
-        B::Address: Side,
-    {
-        let Some(table) = family.vrfs.get(&vrf) else { return 0 };
-        let rib = table.fib().rib();
-        let mut add = |prefix, hop| {
-            if *left == 0 {
-                return false;
-            }
-            *left -= 1;
-            routes.routes.push(self.route(mirror, table, prefix, hop));
-            true
-        };
-        match wanted {
-            Wanted::Address(address) => {
-                // What the lookup itself says, by the prefix that it comes from.
-                let hop = table.fib().reader().lookup(*address);
-                let prefix = rib.longest_match(*address).map_or(Prefix::default(), |(prefix, _)| prefix);
-                add(prefix, hop);
-            }
-            Wanted::Within { prefix, after } => {
-                let behind =
-                    rib.within(*prefix).skip_while(|(prefix, _)| after.is_some_and(|after| *prefix <= after));
-                let mut last = None;
-                for (prefix, hop) in behind {
-                    if !add(prefix, hop) {
-                        routes.next = last;
-                        break;
-                    }
-                    last = Some(prefix.to_string());
-                }
-            }
-            Wanted::None => {}
-        }
-        rib.len()
-    }
-
-    fn route<B: BuildFib>(
-        &self,
-        mirror: &Mirror,
-        table: &super::table::Table<B>,
-        prefix: Prefix<B::Address>,
-        hop: bm_fib::NextHop,
-    ) -> Route
-    where
-        B::Address: Side,
-    {
-        let of_ours = B::Address::routes(mirror);
-        let stages = table.stages().tables.iter();
-        let body =
-            stages.filter_map(|number| Some((*number, mirror.active(of_ours, *number, prefix)?.1))).next();
-        let target = self.targets.of_hop(hop);
-        let is_host = prefix.length() == <B::Address as bm_wire::prefix::Address>::WIDTH
-            && table.is_host_entry(prefix.first());
-        let lack = table
-            .refused()
-            .find(|(refused, _)| *refused == prefix)
-            .map(|(_, lack)| format!("no room: {lack:?}"));
-        let hops = target.map(|target| self.hops(mirror, target)).unwrap_or_default();
-        Route {
-            prefix: prefix.to_string(),
-            state: match (&lack, is_host) {
-                (Some(_), _) => RouteState::Refused,
-                (None, true) => RouteState::Neighbor,
-                (None, false) => RouteState::Route,
-            },
-            table: body.map_or(0, |(table, _)| table),
-            kind: body.map_or_else(|| "unicast".into(), |(_, body)| body.kind.to_string()),
-            protocol: body.map_or_else(String::new, |(_, body)| protocol_name(body.protocol)),
-            metric: body.map_or(0, |(_, body)| body.priority),
-            next_hop: hop.0,
-            action: shown(self.targets.table().action(hop)),
-            hops,
-            mtu_bytes: u32::from(self.targets.table().mtu(hop)),
-            reason: lack,
-        }
-    }
-
     /// All places that a target leads to.
     fn hops(&self, mirror: &Mirror, target: Target) -> Vec<Hop> {
         match &self.targets.get(target).state {
@@ -277,67 +167,6 @@ where
             }
             _ => self.hop(mirror, target).into_iter().collect(),
         }
-    }
-}
-
-/// Which routes of a family are asked for.
-enum Wanted<A> {
-    Address(A),
-    Within {
-        prefix: Prefix<A>,
-        after: Option<Prefix<A>>,
-    },
-    /// The question is about the other family.
-    None,
-}
-
-impl<A: Side> Wanted<A>
-where
-    Prefix<A>: FromStr<Err = bm_wire::prefix::NotAPrefix>,
-{
-    fn of(query: &RouteQuery) -> Result<Self, Error> {
-        if let Some(text) = &query.address {
-            let address: IpAddr =
-                text.parse().map_err(|_| Error::new(format_args!("{text:?} is no address")))?;
-            return Ok(A::number(address).map_or(Self::None, Self::Address));
-        }
-        let parse = |text: &String| -> Result<Option<Prefix<A>>, Error> {
-            let other = |why| {
-                Error::new(format_args!("{text:?}: {why}")).mend("write it as 192.0.2.0/24 or 2001:db8::/32")
-            };
-            match text.parse::<Prefix<A>>() {
-                Ok(prefix) => Ok(Some(prefix)),
-                // Of the other family, it says nothing about this one.
-                Err(bm_wire::prefix::NotAPrefix::Address) if is_of_other_family::<A>(text) => Ok(None),
-                Err(why) => Err(other(why)),
-            }
-        };
-        let after = match &query.after {
-            Some(text) => parse(text)?,
-            None => None,
-        };
-        let prefix = match &query.prefix {
-            Some(text) => match parse(text)? {
-                Some(prefix) => prefix,
-                None => return Ok(Self::None),
-            },
-            // IPv6 comes behind all of IPv4: a cursor there leaves nothing of IPv4.
-            None if after.is_none() && query.after.is_some() && A::WIDTH == 32 => return Ok(Self::None),
-            None => Prefix::default(),
-        };
-        Ok(Self::Within { prefix, after })
-    }
-}
-
-fn is_of_other_family<A: Side>(text: &str) -> bool {
-    let address = text.split_once('/').map_or(text, |(address, _)| address);
-    address.parse::<IpAddr>().is_ok_and(|address| A::number(address).is_none())
-}
-
-fn table_of_vrf(mirror: &Mirror, name: &str) -> Result<u32, Error> {
-    match mirror.link_named(name).map(|link| &link.kind) {
-        Some(Kind::Vrf { table }) => Ok(*table),
-        _ => Err(Error::new(format_args!("no VRF is called {name:?}")).mend("`ip vrf` lists them")),
     }
 }
 
@@ -372,28 +201,4 @@ fn state_name(number: u16) -> &'static str {
         state::PERMANENT => "permanent",
         _ => "none",
     }
-}
-
-/// As `ip route` names those who make routes (`/etc/iproute2/rt_protos`); others by their number.
-fn protocol_name(number: u8) -> String {
-    let names = [
-        (1, "redirect"),
-        (2, "kernel"),
-        (3, "boot"),
-        (4, "static"),
-        (8, "gated"),
-        (9, "ra"),
-        (11, "zebra"),
-        (12, "bird"),
-        (16, "dhcp"),
-        (42, "babel"),
-        (186, "bgp"),
-        (187, "isis"),
-        (188, "ospf"),
-        (189, "rip"),
-        (192, "eigrp"),
-        (196, "zstatic"),
-    ];
-    let known = names.iter().find(|(known, _)| *known == number);
-    known.map_or_else(|| number.to_string(), |(_, name)| (*name).into())
 }

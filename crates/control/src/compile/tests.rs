@@ -4,6 +4,7 @@ mod cases;
 mod history;
 mod oracle;
 mod plain;
+mod shown;
 
 use super::*;
 use bm_fib::NextHop;

@@ -1,0 +1,256 @@
+//! `show routes`: the entries of a table beside the routes of the kernel that they came from.
+//!
+//! A full table has a million, so replies are pages. Where one begins is found in the list of entries
+//! itself, not by counting: the control thread has other work to do.
+
+use super::shown;
+use crate::compile::body::Side;
+use crate::compile::check::lack_of_room;
+use crate::compile::family;
+use crate::compile::table::Table;
+use crate::compile::{Compiler, Why};
+use bm_api::request::{ROUTES_MAX, RouteQuery};
+use bm_api::{Action, Error, Route, RouteState, Routes};
+use bm_fib::{BuildFib, Fib, NextHop};
+use bm_netlink::route::TABLE_MAIN;
+use bm_netlink::{Kind, Mirror, RouteBody, RouteKind};
+use bm_wire::prefix::{Address, NotAPrefix, Prefix};
+use std::net::IpAddr;
+use std::str::FromStr;
+
+impl<B4, B6> Compiler<B4, B6>
+where
+    B4: BuildFib<Address = u32>,
+    B6: BuildFib<Address = u128>,
+    B4::Fib: 'static,
+    B6::Fib: 'static,
+{
+    /// Routes, as asked for.
+    ///
+    /// # Errors
+    /// If there is no such VRF, or what should be an address or a prefix is none.
+    pub fn shown_routes(&self, mirror: &Mirror, query: &RouteQuery) -> Result<Routes, Error> {
+        let vrf = match query.vrf.as_deref() {
+            Some(name) => Some(table_of_vrf(mirror, name)?).filter(|table| *table != TABLE_MAIN),
+            None => None,
+        };
+        if !self.ipv4.vrfs.contains_key(&vrf) {
+            let name = query.vrf.as_deref().unwrap_or("main");
+            return Err(Error::new(format_args!("no port is in the VRF {name:?}, so it is all Linux's"))
+                .mend("`ip link set dev PORT master VRF` puts a port into it"));
+        }
+        let limit = query.limit.unwrap_or(ROUTES_MAX).min(ROUTES_MAX);
+        let mut page = Page { routes: Routes::default(), limit };
+        if query.family != Some(6) {
+            let wanted = Wanted::<u32>::of(query)?;
+            page.routes.total_ipv4 = self.list(mirror, &self.ipv4, vrf, &wanted, &mut page);
+        }
+        if query.family != Some(4) {
+            let wanted = Wanted::<u128>::of(query)?;
+            page.routes.total_ipv6 = self.list(mirror, &self.ipv6, vrf, &wanted, &mut page);
+        }
+        Ok(page.routes)
+    }
+
+    /// Adds the entries that are wanted, as far as there is room. Returns how many there are in all.
+    fn list<B: BuildFib>(
+        &self,
+        mirror: &Mirror,
+        family: &family::Tables<B>,
+        vrf: Option<u32>,
+        wanted: &Wanted<B::Address>,
+        page: &mut Page,
+    ) -> usize
+    where
+        B::Address: Side,
+    {
+        let Some(table) = family.vrfs.get(&vrf) else { return 0 };
+        let rib = table.fib().rib();
+        let route = |prefix, hop| self.route(mirror, family, table, prefix, hop);
+        match *wanted {
+            Wanted::Address(address) => {
+                // What the lookup itself says, by the prefix that it comes from.
+                let hop = table.fib().reader().lookup(address);
+                let prefix = rib.longest_match(address).map_or(Prefix::default(), |(prefix, _)| prefix);
+                page.add(|| route(prefix, hop));
+            }
+            Wanted::Within { prefix, after: None } => {
+                let _more = rib.within(prefix).all(|(prefix, hop)| page.add(|| route(prefix, hop)));
+            }
+            Wanted::Within { prefix, after: Some(after) } => {
+                let (holding, behind) = rib.around(after.first());
+                let on = holding.into_iter().filter(|(entry, _)| *entry > after);
+                let on = on.chain(behind).take_while(|(entry, _)| entry.first() <= prefix.last());
+                let mut within = on.filter(|(entry, _)| prefix.covers(entry));
+                let _more = within.all(|(prefix, hop)| page.add(|| route(prefix, hop)));
+            }
+            Wanted::None => {}
+        }
+        rib.len()
+    }
+
+    fn route<B: BuildFib>(
+        &self,
+        mirror: &Mirror,
+        family: &family::Tables<B>,
+        table: &Table<B>,
+        prefix: Prefix<B::Address>,
+        hop: NextHop,
+    ) -> Route
+    where
+        B::Address: Side,
+    {
+        let routes = B::Address::routes(mirror);
+        let found = table.stages().tables.iter().find_map(|number| {
+            let ids = routes.get(*number, prefix);
+            let why = ids.iter().find_map(|id| family.shared.bodies.why(*id));
+            let body = mirror.active(routes, *number, prefix).map(|(_, body)| body);
+            let body = body.or_else(|| routes.body(*ids.first().filter(|_| why.is_some())?));
+            Some((*number, body?, why))
+        });
+        let body = found.map(|(_, body, _)| body);
+        let target = self.targets.of_hop(hop);
+        let neighbour =
+            prefix.length() == B::Address::WIDTH && table.is_host_entry(prefix.first()) && body.is_none();
+        let lack = table.refused().find(|(refused, _)| *refused == prefix).map(|(_, lack)| lack);
+        let why = found.and_then(|(.., why)| why);
+        let linux = self.is_left_to_linux::<B::Address>();
+        let action = if linux { Action::Host } else { shown(self.targets.table().action(hop)) };
+        let refused = lack.is_some() || why.is_some_and(|why| why.is_fault());
+        let state = match (refused, neighbour) {
+            (true, _) => RouteState::Refused,
+            (false, true) => RouteState::Neighbor,
+            (false, false) => RouteState::Route,
+        };
+        let reason = match lack {
+            _ if linux => Some("the family has rules that look at more than the destination".to_string()),
+            Some(lack) => Some(lack_of_room(lack).to_string()),
+            None => why_linux(action, body, why),
+        };
+        Route {
+            prefix: prefix.to_string(),
+            state,
+            table: found.map_or(0, |(table, ..)| table),
+            kind: body.map_or_else(|| "unicast".into(), |body| body.kind.to_string()),
+            protocol: body.map_or_else(String::new, |body| protocol_name(body.protocol)),
+            metric: body.map_or(0, |body| body.priority),
+            next_hop: hop.0,
+            action,
+            hops: target.map(|target| self.hops(mirror, target)).unwrap_or_default(),
+            mtu_bytes: u32::from(self.targets.table().mtu(hop)),
+            reason,
+        }
+    }
+}
+
+/// Why Linux has packets that a route sends on.
+fn why_linux(action: Action, body: Option<&RouteBody>, why: Option<Why>) -> Option<String> {
+    match (why, body) {
+        (Some(why), _) => Some(why.to_string()),
+        (None, Some(body)) if action == Action::Host && body.kind == RouteKind::Unicast => {
+            Some("it leads over an interface that is no port here, or needs an encapsulation".into())
+        }
+        _ => None,
+    }
+}
+
+/// A reply that is being filled.
+struct Page {
+    routes: Routes,
+    limit: usize,
+}
+
+impl Page {
+    /// Adds a route. `false` if there is no room for it: then the reply says where to go on.
+    fn add(&mut self, route: impl FnOnce() -> Route) -> bool {
+        let routes = &mut self.routes;
+        if routes.routes.len() < self.limit {
+            routes.routes.push(route());
+            return true;
+        }
+        routes.next = routes.routes.last().map(|last| last.prefix.clone());
+        false
+    }
+}
+
+/// Which routes of a family are asked for.
+enum Wanted<A> {
+    Address(A),
+    Within {
+        prefix: Prefix<A>,
+        after: Option<Prefix<A>>,
+    },
+    /// The question is about the other family.
+    None,
+}
+
+impl<A: Side> Wanted<A>
+where
+    Prefix<A>: FromStr<Err = NotAPrefix>,
+{
+    fn of(query: &RouteQuery) -> Result<Self, Error> {
+        if let Some(text) = &query.address {
+            let address: IpAddr =
+                text.parse().map_err(|_| Error::new(format_args!("{text:?} is no address")))?;
+            return Ok(A::number(address).map_or(Self::None, Self::Address));
+        }
+        let after = query.after.as_deref().map(parse::<A>).transpose()?;
+        let prefix = match query.prefix.as_deref().map(parse::<A>).transpose()? {
+            Some(Some(prefix)) => prefix,
+            Some(None) => return Ok(Self::None),
+            None => Prefix::default(),
+        };
+        Ok(match after {
+            // IPv6 comes behind all of IPv4: a cursor there leaves nothing of IPv4.
+            Some(None) if A::WIDTH == u32::WIDTH => Self::None,
+            after => Self::Within { prefix, after: after.flatten() },
+        })
+    }
+}
+
+/// The prefix in a text; none if it is of the other family.
+fn parse<A: Side>(text: &str) -> Result<Option<Prefix<A>>, Error>
+where
+    Prefix<A>: FromStr<Err = NotAPrefix>,
+{
+    let address = text.split_once('/').map_or(text, |(address, _)| address);
+    let other = address.parse::<IpAddr>().is_ok_and(|address| A::number(address).is_none());
+    match text.parse::<Prefix<A>>() {
+        Ok(prefix) => Ok(Some(prefix)),
+        Err(_) if other => Ok(None),
+        Err(why) => {
+            Err(Error::new(format_args!("{text:?}: {why}")).mend("write it as 192.0.2.0/24 or 2001:db8::/32"))
+        }
+    }
+}
+
+fn table_of_vrf(mirror: &Mirror, name: &str) -> Result<u32, Error> {
+    match mirror.link_named(name).map(|link| &link.kind) {
+        Some(Kind::Vrf { table }) => Ok(*table),
+        _ => Err(Error::new(format_args!("no VRF is called {name:?}")).mend("`ip vrf` lists them")),
+    }
+}
+
+/// As `ip route` names those who make routes (`/etc/iproute2/rt_protos`); others by their number.
+fn protocol_name(number: u8) -> String {
+    let names = [
+        (1, "redirect"),
+        (2, "kernel"),
+        (3, "boot"),
+        (4, "static"),
+        (8, "gated"),
+        (9, "ra"),
+        (11, "zebra"),
+        (12, "bird"),
+        (16, "dhcp"),
+        (42, "babel"),
+        (186, "bgp"),
+        (187, "isis"),
+        (188, "ospf"),
+        (189, "rip"),
+        (192, "eigrp"),
+        (196, "zstatic"),
+    ];
+    let known = names.iter().find(|(known, _)| *known == number);
+    known.map_or_else(|| number.to_string(), |(_, name)| (*name).into())
+}

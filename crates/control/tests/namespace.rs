@@ -1,0 +1,238 @@
+//! The control thread against a real kernel, in network namespaces of its own. Needs root and iproute2.
+//!
+//! Each test runs this program again inside a namespace, so that no thread has to be moved into one.
+
+use bm_api::request::RouteQuery;
+use bm_api::{Action, RouteState};
+use bm_control::config::Config;
+use bm_control::driver::{ControlPort, Driver};
+use bm_fib::published::Readers;
+use bm_forward::Resolver;
+use bm_port::Steering;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Set to the test's name in the program that runs inside.
+const INSIDE: &str = "BM_CONTROL_INSIDE";
+
+struct Namespace(String);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _gone = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// Runs `body` in a namespace with two veth pairs: `a` (192.0.2.1/24, 2001:db8:a::1/64) and `b`.
+fn inside(test: &str, body: impl FnOnce()) {
+    if std::env::var(INSIDE).is_ok_and(|inside| inside == test) {
+        ip("link set lo up");
+        for (name, peer) in [("a", "a2"), ("b", "b2")] {
+            ip(&format!("link add name {name} type veth peer name {peer}"));
+            ip(&format!("link set dev {peer} up"));
+            ip(&format!("link set dev {name} up"));
+        }
+        ip("addr add 192.0.2.1/24 dev a");
+        ip("addr add 2001:db8:a::1/64 dev a nodad");
+        ip("addr add 198.51.100.1/24 dev b");
+        return body();
+    }
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!("skipped: {test} needs root to make a network namespace");
+        return;
+    }
+    let namespace = Namespace(format!("bm-control-{test}-{}", std::process::id()));
+    ip(&format!("netns add {}", namespace.0));
+    let program = std::env::current_exe().unwrap();
+    let ended = Command::new("ip")
+        .args(["netns", "exec", &namespace.0])
+        .arg(program)
+        .args(["--exact", test, "--nocapture"])
+        .env(INSIDE, test)
+        .status()
+        .unwrap();
+    assert!(ended.success(), "{test} failed inside its namespace");
+}
+
+fn ip(arguments: &str) {
+    assert!(try_ip(arguments), "ip {arguments} failed");
+}
+
+fn try_ip(arguments: &str) -> bool {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
+    if !output.status.success() {
+        eprintln!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    output.status.success()
+}
+
+fn ip_batch(lines: &str) {
+    let mut ip = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    ip.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(ip.wait().unwrap().success());
+}
+
+fn ifindex(name: &str) -> u32 {
+    std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).unwrap().trim().parse().unwrap()
+}
+
+/// What a port was told last.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<(Vec<[u8; 6]>, Vec<IpAddr>, bool)>>);
+
+impl Steering for Told {
+    fn set_macs(&mut self, macs: &[[u8; 6]]) -> std::io::Result<()> {
+        self.0.lock().unwrap().0 = macs.to_vec();
+        Ok(())
+    }
+    fn set_local(&mut self, addresses: &[IpAddr]) -> std::io::Result<()> {
+        self.0.lock().unwrap().1 = addresses.to_vec();
+        Ok(())
+    }
+    fn set_active(&mut self, active: bool) -> std::io::Result<()> {
+        self.0.lock().unwrap().2 = active;
+        Ok(())
+    }
+}
+
+fn start(told: &Told) -> Driver {
+    let ports =
+        ["a", "b"].map(|name| ControlPort { ifindex: ifindex(name), steering: Box::new(told.clone()) });
+    Driver::start(&Config::default(), 7, &Readers::new(), ports.into()).unwrap()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    started.elapsed()
+}
+
+/// Prefix, action and state of the route to an address.
+fn to(driver: &Driver, address: &str) -> (String, Action, RouteState) {
+    let query = RouteQuery { address: Some(address.into()), ..RouteQuery::default() };
+    let routes = driver.handle().routes(&query).unwrap();
+    let route = &routes.routes[0];
+    (route.prefix.clone(), route.action, route.state)
+}
+
+fn verified(driver: &Driver) {
+    let verify = driver.handle().verify().unwrap();
+    assert!(verify.equal, "{:#?}", verify.differences);
+    assert!(verify.compared > 0);
+}
+
+#[test]
+fn follows_the_kernel() {
+    inside("follows_the_kernel", || {
+        let driver = start(&Told::default());
+        assert_eq!(to(&driver, "192.0.2.1"), ("192.0.2.1/32".into(), Action::Host, RouteState::Route));
+        assert_eq!(to(&driver, "192.0.2.9"), ("192.0.2.0/24".into(), Action::Resolve, RouteState::Route));
+        ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev a");
+        let host = ("192.0.2.9/32".to_string(), Action::Forward, RouteState::Neighbor);
+        until("the neighbour's entry", || to(&driver, "192.0.2.9") == host);
+        ip("route add 203.0.113.0/24 via 192.0.2.9");
+        until("the route", || to(&driver, "203.0.113.1").1 == Action::Forward);
+        ip("nexthop add id 7 via 192.0.2.9 dev a");
+        ip("nexthop add id 8 group 7");
+        ip("route add 203.0.113.64/26 nhid 8");
+        until("the route by an object", || to(&driver, "203.0.113.65").0 == "203.0.113.64/26");
+        ip("route add prohibit 203.0.113.128/25");
+        until("the prohibit route", || to(&driver, "203.0.113.129").1 == Action::Prohibit);
+        verified(&driver);
+        ip("link set dev a2 down");
+        until("the lost carrier", || to(&driver, "203.0.113.1").1 == Action::Unreachable);
+        ip("link set dev a2 up");
+        until("the carrier again", || to(&driver, "203.0.113.1").1 != Action::Unreachable);
+        verified(&driver);
+        ip("rule add from 198.51.100.0/24 lookup 77");
+        until("the rule", || !driver.handle().status().unwrap().notes.is_empty());
+        ip("rule del from 198.51.100.0/24 lookup 77");
+        until("the rule's end", || driver.handle().status().unwrap().notes.is_empty());
+        verified(&driver);
+    });
+}
+
+#[test]
+fn carries_out_a_hundred_thousand_changes() {
+    inside("carries_out_a_hundred_thousand_changes", || {
+        let driver = start(&Told::default());
+        ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev a");
+        let routes = |verb: &str| -> String {
+            let prefix = |number: u32| std::net::Ipv4Addr::from(0x0b00_0000 + (number << 8));
+            (0..100_000).map(|number| format!("route {verb} {}/24 via 192.0.2.9\n", prefix(number))).collect()
+        };
+        let total = |driver: &Driver| driver.handle().status().unwrap().routes_ipv4;
+        let before = total(&driver);
+        for (verb, wanted) in [("add", before + 100_000), ("del", before)] {
+            ip_batch(&routes(verb));
+            let behind = until("the routes", || total(&driver) == wanted);
+            println!("{verb}: 100,000 routes compiled {behind:?} after the kernel had the last");
+            assert!(behind < Duration::from_secs(1), "{behind:?}");
+        }
+        verified(&driver);
+    });
+}
+
+#[test]
+fn asks_for_neighbours_and_says_who_does_not_answer() {
+    inside("asks_for_neighbours_and_says_who_does_not_answer", || {
+        let driver = start(&Told::default());
+        let mut asker = driver.handle().asker().unwrap();
+        let nobody = (ifindex("a"), "192.0.2.77".parse().unwrap());
+        asker.resolve(nobody.0, nobody.1);
+        let known = |address: &str| {
+            let neighbors = driver.handle().neighbors().unwrap().neighbors;
+            neighbors.into_iter().find(|neighbor| neighbor.address == address.parse::<IpAddr>().unwrap())
+        };
+        until("the question", || known("192.0.2.77").is_some());
+        until("the failure", || asker.next_failed() == Some(nobody));
+        // A gateway is asked for before any packet needs it, and confirmed when it is stale.
+        ip("route add 203.0.113.0/24 via 192.0.2.9");
+        until("the gateway", || known("192.0.2.9").is_some());
+        ip("neigh replace 192.0.2.9 lladdr 02:00:00:00:00:09 dev a nud stale");
+        until("the confirmation", || known("192.0.2.9").is_some_and(|neighbor| neighbor.state != "stale"));
+    });
+}
+
+#[test]
+fn tells_ports_what_is_linuxs() {
+    inside("tells_ports_what_is_linuxs", || {
+        let told = Told::default();
+        let driver = start(&told);
+        let is_told = |what: &str, done: &dyn Fn(&(Vec<[u8; 6]>, Vec<IpAddr>, bool)) -> bool| {
+            until(what, || done(&told.0.lock().unwrap()));
+        };
+        is_told("inactive at first", &|(macs, local, active)| {
+            !active && macs.len() == 1 && local.contains(&"192.0.2.1".parse().unwrap())
+        });
+        driver.handle().set_active(true).unwrap();
+        is_told("active", &|(_, _, active)| *active);
+        ip("addr add 203.0.113.1/32 dev b");
+        is_told("the address", &|(_, local, _)| local.contains(&"203.0.113.1".parse().unwrap()));
+        // `b` is told last, and is what is seen here.
+        ip("link set dev b address 02:00:00:00:00:66");
+        is_told("the MAC", &|(macs, ..)| *macs == [[2, 0, 0, 0, 0, 0x66]]);
+        if try_ip("link add link b name b.7 type vlan id 7") {
+            ip("link set dev b.7 address 02:00:00:00:00:77 up");
+            is_told("the VLAN's MAC", &|(macs, ..)| macs.contains(&[2, 0, 0, 0, 0, 0x77]));
+            let interfaces = driver.handle().interfaces().unwrap();
+            let names: Vec<_> = interfaces[1].1.iter().map(|interface| &*interface.name).collect();
+            assert_eq!(names, ["b", "b.7"]);
+            ip("link del dev b.7");
+        } else {
+            eprintln!("skipped: this kernel has no VLANs");
+        }
+        ip("link add name br type bridge");
+        ip("link set dev b master br");
+        is_told("part of a bridge", &|(_, _, active)| !active);
+        drop(driver);
+        assert!(!told.0.lock().unwrap().2, "a driver that ends leaves all to Linux");
+    });
+}
