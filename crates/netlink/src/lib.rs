@@ -45,5 +45,5 @@ pub use netconf::Netconf;
 pub use next_hop::{NextHop, Object};
 pub use route::{RouteBody, RouteEvent, RouteKind, RouteMessage};
 pub use rule::Rule;
-pub use sysctl::Sysctls;
+pub use sysctl::{LinkSysctls, Sysctls};
 pub use watch::{Audit, Options, Statistics, Watch};

@@ -29,7 +29,7 @@ use crate::hash::Map;
 use crate::hop::HopFlags;
 use crate::message::Message;
 use crate::route::RouteBody;
-use crate::{Address, Link, Neighbour, Netconf, NextHop, Rule, Sysctls, netconf};
+use crate::{Address, Link, LinkSysctls, Neighbour, Netconf, NextHop, Rule, Sysctls, netconf};
 use change::Changes;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,6 +44,7 @@ pub struct Mirror {
     rules: Vec<Rule>,
     netconf: BTreeMap<(Family, i32), Netconf>,
     sysctls: Sysctls,
+    link_sysctls: BTreeMap<u32, LinkSysctls>,
     ipv4: Routes<u32>,
     ipv6: Routes<u128>,
     changes: Changes,
@@ -92,6 +93,14 @@ impl Mirror {
     pub fn set_sysctls(&mut self, sysctls: Sysctls) {
         if self.sysctls != sysctls {
             self.sysctls = sysctls;
+            self.changes.push(Change::Sysctls);
+        }
+    }
+
+    /// Takes over the settings of links that are read, not told. Links without any have the usual ones.
+    pub fn set_link_sysctls(&mut self, sysctls: BTreeMap<u32, LinkSysctls>) {
+        if self.link_sysctls != sysctls {
+            self.link_sysctls = sysctls;
             self.changes.push(Change::Sysctls);
         }
     }

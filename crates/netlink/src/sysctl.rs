@@ -65,10 +65,35 @@ sysctls! {
     ipv6_multipath_hash_policy: "ipv6/fib_multipath_hash_policy" = 0,
     /// As for IPv4.
     ipv6_multipath_hash_fields: "ipv6/fib_multipath_hash_fields" = 7,
-    /// Hop limit of the machine's own packets.
-    ipv6_hop_limit: "ipv6/conf/default/hop_limit" = 64,
     /// Least time between two ICMPv6 errors to one destination, in milliseconds.
     icmpv6_ratelimit: "ipv6/icmp/ratelimit" = 1000,
+}
+
+/// Settings of one link that neither [`crate::Netconf`] nor anything else tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSysctls {
+    /// Whether packets may come in from sources that are the machine's own.
+    pub accept_local: bool,
+    /// Hop limit of the IPv6 packets that the machine originates there.
+    pub hop_limit: u32,
+}
+
+impl LinkSysctls {
+    /// Reads those of the link called `name`, for the network namespace of the calling thread.
+    pub fn read(name: &str) -> Self {
+        let root = Path::new("/proc/sys/net");
+        let accepts = |name: &str| read_one(&root.join("ipv4/conf").join(name).join("accept_local"));
+        Self {
+            accept_local: [name, "all"].into_iter().any(|name| accepts(name).is_some_and(|value| value != 0)),
+            hop_limit: read_one(&root.join("ipv6/conf").join(name).join("hop_limit")).unwrap_or(64),
+        }
+    }
+}
+
+impl Default for LinkSysctls {
+    fn default() -> Self {
+        Self { accept_local: false, hop_limit: 64 }
+    }
 }
 
 fn read_one(path: &Path) -> Option<u32> {

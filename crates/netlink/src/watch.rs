@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::message::{Message, Messages};
 use crate::mirror::{Change, Findings, Mirror};
 use crate::socket::{self, Socket};
-use crate::sysctl::Sysctls;
+use crate::sysctl::{LinkSysctls, Sysctls};
 use load::{Load, Reason, Step};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ const RECEIVES: usize = 256;
 const BACKLOG_MAX: usize = 256 << 20;
 /// Longest wait before a dump is tried again that overruns keep spoiling.
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
+/// Links whose own settings are read, at most.
+const LINKS_READ: usize = 256;
 /// Share of the time that dumps out of doubt may take: one part in this many.
 const AUDIT_SHARE: u32 = 10;
 
@@ -211,7 +213,7 @@ impl Watch {
         self.read_events(now)?;
         if now >= self.sysctl_next {
             self.sysctl_next = now + self.options.sysctl_every;
-            self.mirror.set_sysctls(Sysctls::read());
+            self.read_sysctls();
         }
         if self.mirror.take_doubt() {
             self.want_audit((now + self.options.audit_delay).max(self.doubt_not_before));
@@ -224,6 +226,18 @@ impl Watch {
             self.begin_load(now);
         }
         self.step_load(now)
+    }
+
+    fn read_sysctls(&mut self) {
+        self.mirror.set_sysctls(Sysctls::read());
+        // Two files a link: on a machine with very many links the usual values have to do.
+        let links: Vec<_> =
+            self.mirror.links().filter(|link| !link.loopback()).take(LINKS_READ + 1).collect();
+        if links.len() <= LINKS_READ {
+            let read = links.into_iter().map(|link| (link.ifindex, LinkSysctls::read(&link.name)));
+            let read = read.collect();
+            self.mirror.set_link_sysctls(read);
+        }
     }
 
     /// What is missing goes before what is in doubt.
@@ -351,7 +365,7 @@ impl Watch {
         }
         if reason == Reason::Start {
             self.mirror = fresh;
-            self.mirror.set_sysctls(Sysctls::read());
+            self.read_sysctls();
             self.mirror.everything_changed();
             return;
         }

@@ -120,6 +120,7 @@ fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
         1 => ReversePath::Strict,
         _ => ReversePath::Loose,
     };
+    let own = mirror.link_sysctls(link.ifindex);
     Interface {
         name: link.name.as_ref().into(),
         ifindex: link.ifindex,
@@ -132,9 +133,8 @@ fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
         forward_ipv4: mirror.forwards(Family::V4, link.ifindex),
         forward_ipv6: mirror.forwards(Family::V6, link.ifindex),
         reverse_path,
-        // Netlink does not tell `accept_local`; hardly anybody sets it, and Linux leaves it off.
-        accept_local: false,
-        hop_limit: u8::try_from(mirror.sysctls().ipv6_hop_limit).unwrap_or(u8::MAX),
+        accept_local: own.accept_local,
+        hop_limit: u8::try_from(own.hop_limit).unwrap_or(u8::MAX),
         ipv4: ipv4_of(mirror, link.ifindex),
         ipv6: ipv6_of(mirror, link.ifindex),
     }

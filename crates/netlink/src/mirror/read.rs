@@ -5,7 +5,7 @@ use crate::family::{Family, Ip};
 use crate::hop::{Hop, HopFlags, Via};
 use crate::next_hop::{Object, Resilient};
 use crate::route::RouteBody;
-use crate::{Address, Link, Neighbour, NextHop, Rule, Sysctls};
+use crate::{Address, Link, LinkSysctls, Neighbour, NextHop, Rule, Sysctls};
 use bm_wire::prefix::Prefix;
 use std::net::IpAddr;
 
@@ -82,6 +82,11 @@ impl Mirror {
     /// Settings that are the same for all links.
     pub fn sysctls(&self) -> &Sysctls {
         &self.sysctls
+    }
+
+    /// Settings of a link that are read, not told.
+    pub fn link_sysctls(&self, ifindex: u32) -> LinkSysctls {
+        self.link_sysctls.get(&ifindex).copied().unwrap_or_default()
     }
 
     /// IPv4 routes.
