@@ -115,3 +115,93 @@ fn to_group(ethertype: u16, packet: &[u8]) -> Refusal {
     };
     if for_one { Refusal::Slow(Verdict::LinkGroup) } else { HOST }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::{Interface, PortInterfaces, ReversePath, Settings};
+
+    const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    /// One port with an interface of its own and VLAN 7, whose MAC differs and where IPv6 is not forwarded.
+    fn tables() -> Compiled {
+        let interface = |vlan: Option<Vlan>, mac| Interface {
+            name: String::new(),
+            ifindex: 1,
+            port: 0,
+            vlan,
+            mac,
+            mtu: 1500,
+            up: true,
+            vrf: 0,
+            forward_ipv4: true,
+            forward_ipv6: vlan.is_none(),
+            reverse_path: ReversePath::Off,
+            accept_local: false,
+            hop_limit: 64,
+            ipv4: Vec::new(),
+            ipv6: Vec::new(),
+        };
+        let tag = Vlan { protocol: 0x8100, id: 7 };
+        let interfaces = [interface(None, OURS), interface(Some(tag), [2, 0, 0, 0, 0, 0x77])];
+        let port = PortInterfaces { untagged: Some(0), tagged: vec![(tag, 1)] };
+        Compiled::of(&interfaces, &[port], &[], &Settings::default())
+    }
+
+    fn decide(to: [u8; 6], rest: &[u8]) -> Result<Arrival, Refusal> {
+        let tables = tables();
+        let frame = [&to[..], &OTHER, rest].concat();
+        let view = &tables.ports[0];
+        let decided = classify(&tables, view, &frame);
+        // What is common is what the closer look lets through untagged, and nothing else.
+        let common = frame
+            .first_chunk()
+            .is_some_and(|header| is_common_ipv4(view, header) || is_common_ipv6(view, header));
+        let untagged = decided.is_ok_and(|arrival| arrival.network == 14);
+        assert_eq!(common, untagged, "{frame:02x?}");
+        decided
+    }
+
+    #[test]
+    fn lets_ip_for_us_through() {
+        let arrival = |interface, network, kind| Ok(Arrival { interface, network, kind });
+        assert_eq!(decide(OURS, &[8, 0, 0x45]), arrival(0, 14, Kind::Ipv4));
+        assert_eq!(decide(OURS, &[0x86, 0xdd, 0x60]), arrival(0, 14, Kind::Ipv6));
+        assert_eq!(decide(OURS, &[0x81, 0, 0xe0, 7, 8, 0]), arrival(1, 18, Kind::Ipv4));
+        assert_eq!(decide([2, 0, 0, 0, 0, 0x77], &[0x81, 0, 0, 7, 8, 0]), arrival(1, 18, Kind::Ipv4));
+        assert_eq!(decide(OURS, &[0x81, 0, 0xe0, 0, 8, 0]), arrival(0, 18, Kind::Ipv4));
+    }
+
+    #[test]
+    fn leaves_the_rest_to_linux_or_drops_it() {
+        let drop = |reason| Err(Refusal::Drop(reason));
+        assert_eq!(decide(OTHER, &[8, 0, 0x45]), drop(Reason::OtherHost));
+        assert_eq!(decide(OTHER, &[8, 6]), drop(Reason::OtherHost));
+        assert_eq!(decide(OURS, &[8]), drop(Reason::EthernetShort));
+        assert_eq!(decide(OURS, &[0x81, 0, 0]), drop(Reason::EthernetShort));
+        for rest in [
+            &[8, 6][..],
+            &[0x88, 0x47],
+            &[0x81, 0, 0, 8, 8, 0],
+            &[0x88, 0xa8, 0, 7, 8, 0],
+            &[0x81, 0, 0, 7, 0x86, 0xdd],
+            &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 7, 8, 0],
+        ] {
+            assert_eq!(decide(OURS, rest), Err(HOST), "{rest:02x?}");
+        }
+    }
+
+    #[test]
+    fn knows_groups_from_hosts() {
+        let ipv4 = |destination: [u8; 4]| [&[8, 0, 0x45][..], &[0; 15], &destination].concat();
+        let one = Err(Refusal::Slow(Verdict::LinkGroup));
+        assert_eq!(decide([0xff; 6], &ipv4([10, 0, 0, 1])), one);
+        assert_eq!(decide([1, 0, 0x5e, 0, 0, 5], &ipv4([224, 0, 0, 5])), Err(HOST));
+        assert_eq!(decide([0xff; 6], &ipv4([255; 4])), Err(HOST));
+        assert_eq!(decide([0xff; 6], &[8, 0, 0x45]), Err(HOST));
+        let ipv6 = |first: u8| [&[0x86, 0xdd, 0x60][..], &[0; 23], &[first], &[0; 15]].concat();
+        assert_eq!(decide([0x33, 0x33, 0, 0, 0, 1], &ipv6(0x20)), one);
+        assert_eq!(decide([0x33, 0x33, 0, 0, 0, 1], &ipv6(0xff)), Err(HOST));
+    }
+}

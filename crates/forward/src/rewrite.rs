@@ -300,3 +300,54 @@ pub(crate) fn hash_ipv4(by: FlowHash, packet: &[u8]) -> Option<u32> {
 pub(crate) fn hash_ipv6(by: FlowHash, packet: &[u8]) -> Option<u32> {
     Ipv6::parse(packet).ok().map(|ip| flow::ipv6(&ip, by.policy).hash(by.seed))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 192.0.2.1 > 198.51.100.7, UDP without payload, two hops left; and the same packet one hop on.
+    const TTL_2: [u8; 20] = [0x45, 0, 0, 20, 0, 1, 0, 0, 2, 17, 0xcc, 0x9c, 192, 0, 2, 1, 198, 51, 100, 7];
+    const TTL_1: [u8; 20] = [0x45, 0, 0, 20, 0, 1, 0, 0, 1, 17, 0xcd, 0x9c, 192, 0, 2, 1, 198, 51, 100, 7];
+
+    #[test]
+    fn spends_one_hop_and_mends_the_sum() {
+        let mut packet = TTL_2;
+        spend_hop(&mut packet, Facts::ipv4(&TTL_2));
+        assert_eq!(packet, TTL_1);
+    }
+
+    #[test]
+    fn agrees_with_the_full_sum_over_all_values() {
+        for id in 0..=u16::MAX {
+            let mut packet = TTL_2;
+            packet[4..6].copy_from_slice(&id.to_be_bytes());
+            Ipv4::parse(&mut packet[..]).unwrap().fill_checksum();
+            let facts = Facts::ipv4(&packet);
+            spend_hop(&mut packet, facts);
+            assert!(Ipv4::parse(&packet[..]).unwrap().checksum_ok(), "id {id}");
+            let spent = packet;
+            Ipv4::parse(&mut packet[..]).unwrap().fill_checksum();
+            assert_eq!(spent, packet, "id {id}");
+        }
+    }
+
+    #[test]
+    fn the_smaller_mtu_counts() {
+        let egress = |mtu| Egress { mac: [0; 6], mtu, port: 0, tag: None };
+        assert_eq!(
+            [0, 1, 1000, 1500, 9000, 65_535].map(|route| mtu(&egress(1500), route)),
+            [1500, 1, 1000, 1500, 1500, 1500]
+        );
+        assert_eq!([0, 1, 1280, 1281].map(mtu_ipv6), [0, 1280, 1280, 1281]);
+        for length in [1, 20, 999, 1000, 1001, 1500, 1501, 65_535] {
+            for interface in [0, 1000, 1500, 65_535] {
+                for route in [0, 1, 1000, 9000, 65_535] {
+                    let facts = Facts { length, checksum: 0, hops: 2 };
+                    let expected = length <= mtu(&egress(interface), route);
+                    assert_eq!(fits(facts, interface, route), expected, "{length} {interface} {route}");
+                    assert!(!fits(Facts { hops: 1, ..facts }, interface, route));
+                }
+            }
+        }
+    }
+}

@@ -218,9 +218,21 @@ impl Lab {
 
     /// Runs until nothing moves. No time passes.
     pub fn run(&mut self) {
-        let (engine, slow) = (self.engine.as_mut(), self.slow.as_mut());
-        let (Some(engine), Some(slow)) = (engine, slow) else { return };
-        while engine.breathe() > 0 || slow.run(self.now) > 0 {}
+        let Some(engine) = self.engine.as_mut() else { return };
+        while engine.breathe() > 0 || self.slow.as_mut().is_some_and(|slow| slow.run(self.now) > 0) {}
+    }
+
+    /// Takes the slow path out, to be run elsewhere.
+    ///
+    /// # Panics
+    /// If it is out already.
+    pub fn take_slow_path(&mut self) -> SlowPath {
+        self.slow.take().expect("the slow path is here")
+    }
+
+    /// Puts the slow path back, for the lab to look after its frames.
+    pub fn put_slow_path_back(&mut self, slow: SlowPath) {
+        self.slow = Some(slow);
     }
 
     /// Lets `ms` milliseconds pass and runs.
@@ -268,6 +280,11 @@ impl Lab {
     pub fn change(&mut self, text: &str) {
         parse::lines(text, &mut self.world);
         self.published.publish(self.world.tables());
+    }
+
+    /// The tables as they are now.
+    pub fn tables(&self) -> Tables {
+        self.world.tables()
     }
 
     /// Says that the kernel has given up on a neighbour.

@@ -181,3 +181,85 @@ fn addresses_ipv6(source: u128, destination: u128) -> Result<(), Refusal> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// 192.0.2.1 > 198.51.100.7, UDP without payload, two hops left.
+    const IPV4: [u8; 20] = [0x45, 0, 0, 20, 0, 1, 0, 0, 2, 17, 0xcc, 0x9c, 192, 0, 2, 1, 198, 51, 100, 7];
+    /// 2001:db8::1 > 2001:db8::2, nothing behind.
+    const IPV6: [u8; 40] = [
+        0x60, 0, 0, 0, 0, 0, 59, 64, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x20, 1, 0xd,
+        0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
+    ];
+
+    #[test]
+    fn reads_what_later_stages_want() {
+        let facts = Facts { length: 20, checksum: 0xcc9c, hops: 2 };
+        let expected = Packet { source: 0xc000_0201, destination: 0xc633_6407, facts };
+        assert_eq!(common_ipv4(&IPV4, 20), Some(expected));
+        assert_eq!(ipv4(&IPV4), Ok(expected));
+        let facts = Facts { length: 40, checksum: 0, hops: 64 };
+        let address = |last| 0x2001_0db8u128 << 96 | last;
+        let expected = Packet { source: address(1), destination: address(2), facts };
+        assert_eq!((common_ipv6(&IPV6, 40), ipv6(&IPV6)), (Some(expected), Ok(expected)));
+    }
+
+    #[test]
+    fn a_hop_limit_is_no_matter_here() {
+        for hops in [0, 1] {
+            let mut packet = IPV6;
+            packet[7] = hops;
+            assert!(common_ipv6(&packet, 40).is_some());
+        }
+    }
+
+    #[test]
+    fn the_longest_payload_does_not_wrap() {
+        let mut packet = IPV6;
+        packet[4..6].fill(0xff);
+        assert_eq!(common_ipv6(&packet, 1500), None);
+        assert_eq!(ipv6(&packet), Err(Refusal::Drop(Reason::Ipv6PayloadLength)));
+    }
+
+    proptest! {
+        /// What the straight line takes, the closer look takes alike; it may take more.
+        #[test]
+        fn both_looks_agree(
+            bytes in prop::array::uniform20(any::<u8>()),
+            changed in prop::collection::vec((0..20usize, any::<u8>()), 0..3),
+            mend in any::<bool>(),
+            room in 0..40usize,
+        ) {
+            for start in [IPV4, bytes] {
+                let mut header = start;
+                changed.iter().for_each(|&(at, byte)| header[at] = byte);
+                if mend {
+                    let sum = checksum::ipv4_header(&header);
+                    header[10..12].copy_from_slice(&sum.to_be_bytes());
+                }
+                let mut packet = header.to_vec();
+                packet.resize(20 + room, 0);
+                if let Some(common) = common_ipv4(&header, packet.len()) {
+                    prop_assert_eq!(ipv4(&packet), Ok(common));
+                }
+            }
+        }
+
+        #[test]
+        fn both_looks_agree_ipv6(
+            changed in prop::collection::vec((0..40usize, any::<u8>()), 0..4),
+            room in 0..300usize,
+        ) {
+            let mut header = IPV6;
+            changed.iter().for_each(|&(at, byte)| header[at] = byte);
+            let mut packet = header.to_vec();
+            packet.resize(40 + room, 0);
+            if let Some(common) = common_ipv6(&header, packet.len()) {
+                prop_assert_eq!(ipv6(&packet), Ok(common));
+            }
+        }
+    }
+}

@@ -71,3 +71,45 @@ fn label(address: u128) -> u8 {
         _ => 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Lab;
+
+    const LINES: &str = "
+        interface left 0 02:00:00:00:00:01 10.1.0.1/16 10.2.0.1/16 2001:db8:1::1/64 fd00:1::1/64 fe80::1/64
+        interface right 1 02:00:00:00:00:02 2001:db8:2::1/64 fe80::2/64
+        interface other 2 02:00:00:00:00:03 vrf 1 192.0.2.1/24 2001:db8:3::1/64";
+
+    fn four(interface: u16, peer: &str) -> String {
+        let lab = Lab::new(LINES);
+        let peer: Ipv4Addr = peer.parse().unwrap();
+        Ipv4Addr::from(ipv4(&lab.tables(), interface, peer.into())).to_string()
+    }
+
+    fn six(interface: u16, destination: &str) -> String {
+        let lab = Lab::new(LINES);
+        let destination: Ipv6Addr = destination.parse().unwrap();
+        Ipv6Addr::from(ipv6(&lab.tables(), interface, destination.into()).unwrap()).to_string()
+    }
+
+    #[test]
+    fn ipv4_prefers_the_next_hops_network() {
+        assert_eq!(four(0, "10.2.0.9"), "10.2.0.1");
+        assert_eq!(four(0, "10.1.0.9"), "10.1.0.1");
+        assert_eq!(four(0, "8.8.8.8"), "10.1.0.1");
+        // None here: another interface of the VRF, not of another.
+        assert_eq!(four(1, "8.8.8.8"), "10.1.0.1");
+        assert_eq!(four(2, "8.8.8.8"), "192.0.2.1");
+    }
+
+    #[test]
+    fn ipv6_prefers_scope_then_interface_then_likeness() {
+        assert_eq!(six(0, "2001:db8:2::9"), "2001:db8:1::1");
+        assert_eq!(six(0, "fd00:1::9"), "fd00:1::1");
+        assert_eq!(six(0, "fe80::9"), "fe80::1");
+        assert_eq!(six(1, "2001:db8:1::9"), "2001:db8:2::1");
+        assert_eq!(six(2, "2001:db8:1::9"), "2001:db8:3::1");
+    }
+}

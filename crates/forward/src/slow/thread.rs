@@ -71,3 +71,62 @@ fn now(started: Instant) -> Now {
         midnight_ms: (since_epoch.as_millis() % DAY_MS) as u32,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Lab;
+    use std::time::Duration;
+
+    const LINES: &str = "
+        interface left 0 02:00:00:00:00:01 192.0.2.1/24
+        interface right 1 02:00:00:00:00:02 198.51.100.1/24
+        neighbour 192.0.2.9 left 02:00:00:00:01:09";
+
+    /// ARP, which is Linux's; and a packet for a neighbour that nobody knows.
+    const ARP: [u8; 16] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 1, 9, 8, 6, 0, 1];
+    const UNRESOLVED: [u8; 34] = [
+        2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 9, 8, 0, 0x45, 0, 0, 20, 0, 1, 0, 0, 64, 17, 0x8e, 0x9a, 192, 0, 2,
+        9, 198, 51, 100, 0x09,
+    ];
+
+    fn until(mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(20), "nothing came of it");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn works_and_sleeps_and_is_woken() {
+        let mut lab = Lab::new(LINES);
+        let thread = SlowThread::start(lab.take_slow_path()).unwrap();
+        for round in 1..=50 {
+            lab.send(0, &ARP);
+            lab.run();
+            let mut seen = 0;
+            until(|| {
+                seen += lab.take_host(0).len();
+                seen == 1
+            });
+            // Now and then long enough for it to fall asleep.
+            if round % 10 == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let mut unresolved = UNRESOLVED.to_vec();
+        let sum = bm_wire::checksum::ipv4_header(&unresolved[14..34]);
+        unresolved[24..26].copy_from_slice(&sum.to_be_bytes());
+        lab.send(0, &unresolved);
+        lab.run();
+        until(|| lab.held() == 1);
+        assert!(thread.is_alive());
+        lab.change("neighbour 198.51.100.9 right 02:00:00:00:02:09");
+        until(|| {
+            lab.run();
+            lab.take(1).len() == 1
+        });
+        lab.put_slow_path_back(thread.stop().unwrap());
+    }
+}
