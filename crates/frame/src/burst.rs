@@ -142,6 +142,18 @@ impl Burst {
         }
     }
 
+    /// The places not in use yet, to be filled from the front and then told to [`occupy`](Self::occupy).
+    #[inline]
+    pub fn vacant_mut(&mut self) -> &mut [Option<Frame>] {
+        &mut self.frames[self.count..]
+    }
+
+    /// Puts the next `count` places in use, as many as there are.
+    #[inline]
+    pub fn occupy(&mut self, count: usize) {
+        self.count = (self.count + count).min(BURST);
+    }
+
     /// The frame at a place, unless it was taken.
     #[inline]
     pub fn get(&self, place: usize) -> Option<&Frame> {

@@ -81,6 +81,13 @@ impl Io<'_> {
         self.inputs.get(index).map_or(0, |&link| self.links[link].receive_burst(burst))
     }
 
+    /// Moves the frames of `burst` to output `index` until the link is full; says how many. Those that are
+    /// left stay where they are in the burst.
+    #[inline]
+    pub fn transmit_burst(&mut self, index: usize, burst: &mut Burst) -> usize {
+        self.outputs.get(index).map_or(0, |&link| self.links[link].transmit_burst(burst))
+    }
+
     /// Puts a frame on output `index`.
     ///
     /// # Errors

@@ -109,17 +109,19 @@ impl App for PortApp {
             return;
         }
         self.port.receive(&mut self.arrived, io.frames);
-        self.received.add(Entry::Received, self.arrived.len());
-        for mut frame in self.arrived.drain() {
+        if self.arrived.is_empty() {
+            return;
+        }
+        let count = self.arrived.len();
+        self.received.add(Entry::Received, count);
+        for frame in self.arrived.places_mut().iter_mut().flatten() {
             frame.meta_mut().port = self.index;
-            match io.transmit(0, frame) {
-                Ok(()) => self.received.add(Entry::Passed, 1),
-                Err(frame) => {
-                    let reason = if io.outputs() == 0 { Reason::NoOutput } else { Reason::LinkFull };
-                    self.received.drop(reason, 1);
-                    io.frames.free(frame);
-                }
-            }
+        }
+        let passed = io.transmit_burst(0, &mut self.arrived);
+        self.received.add(Entry::Passed, passed);
+        if !self.arrived.is_empty() {
+            let reason = if io.outputs() == 0 { Reason::NoOutput } else { Reason::LinkFull };
+            self.received.drop(reason, self.arrived.free_all(io.frames));
         }
     }
 

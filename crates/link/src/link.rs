@@ -96,23 +96,63 @@ impl Link {
     /// Moves frames into `burst` until it is full or the link empty; says how many.
     #[inline]
     pub fn receive_burst(&mut self, burst: &mut Burst) -> usize {
-        let mut moved = 0;
-        while !burst.is_full() {
-            let Some(frame) = self.receive() else { break };
-            moved += 1;
-            // Cannot fail: the burst has a free place.
-            if let Err(frame) = burst.push(frame) {
-                let _full = self.transmit(frame);
-                break;
+        let to = burst.vacant_mut();
+        let (count, start) = (self.readable().min(to.len()), self.read as usize % PLACES);
+        let to = &mut to[..count];
+        let (front, back) = to.split_at_mut(count.min(PLACES - start));
+        // Places swap what they hold: the ring is left with the burst's empty ones.
+        front.swap_with_slice(&mut self.packets[start..start + front.len()]);
+        back.swap_with_slice(&mut self.packets[..back.len()]);
+        self.read = (self.read + count as u32) % PLACES as u32;
+        self.stats.rxpackets += count as u64;
+        self.stats.rxbytes += bytes(to);
+        burst.occupy(count);
+        count
+    }
+
+    /// Moves frames from the front of `burst` until the link is full or the burst is used up; says how many.
+    /// Whatever is left counts as `txdrop`, as if each had been transmitted on its own.
+    #[inline]
+    pub fn transmit_burst(&mut self, burst: &mut Burst) -> usize {
+        let from = burst.places_mut();
+        if from.iter().any(Option::is_none) || from.len() > self.writable() {
+            return self.transmit_each(burst);
+        }
+        let (count, start) = (from.len(), self.write as usize % PLACES);
+        self.stats.txpackets += count as u64;
+        self.stats.txbytes += bytes(from);
+        let (front, back) = from.split_at_mut(count.min(PLACES - start));
+        front.swap_with_slice(&mut self.packets[start..start + front.len()]);
+        back.swap_with_slice(&mut self.packets[..back.len()]);
+        self.write = (self.write + count as u32) % PLACES as u32;
+        burst.reset();
+        count
+    }
+
+    #[cold]
+    fn transmit_each(&mut self, burst: &mut Burst) -> usize {
+        let before = self.stats.txpackets;
+        for place in burst.places_mut() {
+            if let Some(frame) = place.take() {
+                *place = self.transmit(frame).err();
             }
         }
-        moved
+        if burst.frames() == 0 {
+            burst.reset();
+        }
+        (self.stats.txpackets - before) as usize
     }
 
     /// What went through.
     pub fn stats(&self) -> LinkStats {
         self.stats
     }
+}
+
+/// Bytes of all frames together.
+#[inline]
+fn bytes(frames: &[Option<Frame>]) -> u64 {
+    frames.iter().flatten().map(|frame| frame.len() as u64).sum()
 }
 
 #[cfg(test)]
@@ -156,5 +196,53 @@ mod tests {
         let mut burst = Burst::new();
         assert_eq!((link.receive_burst(&mut burst), link.readable()), (256, CAPACITY - 256));
         assert_eq!(burst.get(255).unwrap().data(), 255u32.to_be_bytes());
+    }
+
+    fn burst_of(frames: &mut impl Iterator<Item = Frame>, count: usize) -> Burst {
+        let mut burst = Burst::new();
+        frames.take(count).for_each(|frame| burst.push(frame).unwrap());
+        burst
+    }
+
+    #[test]
+    fn carries_bursts_in_order_round_the_end_of_the_ring() {
+        let (mut list, frames) = frames(2000);
+        let mut frames = frames.into_iter();
+        let (mut link, mut expected) = (Link::new(), 0u32);
+        for count in [200, 256, 1, 256, 256, 255, 256, 256, 256] {
+            let mut burst = burst_of(&mut frames, count);
+            // Taken places are passed over.
+            burst.take(0).into_iter().for_each(|frame| list.free(frame));
+            expected += 1;
+            let moved = link.transmit_burst(&mut burst);
+            assert_eq!((moved, burst.len()), (count - 1, 0));
+            assert_eq!(link.receive_burst(&mut burst), moved);
+            for frame in burst.drain() {
+                assert_eq!(frame.data(), expected.to_be_bytes());
+                expected += 1;
+                list.free(frame);
+            }
+        }
+        let stats = link.stats();
+        assert_eq!((stats.txpackets, stats.rxpackets, stats.txdrop), (1983, 1983, 0));
+        assert_eq!((stats.txbytes, stats.rxbytes), (4 * 1983, 4 * 1983));
+    }
+
+    #[test]
+    fn leaves_in_the_burst_what_does_not_fit() {
+        let (mut list, frames) = frames(1100);
+        let mut frames = frames.into_iter();
+        let mut link = Link::new();
+        for _ in 0..3 {
+            assert_eq!(link.transmit_burst(&mut burst_of(&mut frames, 256)), 256);
+        }
+        let mut burst = burst_of(&mut frames, 256);
+        assert_eq!((link.transmit_burst(&mut burst), burst.frames(), link.writable()), (255, 1, 0));
+        assert_eq!(burst.get(255).unwrap().data(), 1023u32.to_be_bytes());
+        assert_eq!(link.stats().txdrop, 1);
+        let mut more = Burst::new();
+        assert_eq!((link.receive_burst(&mut more), link.receive_burst(&mut burst)), (256, 0));
+        more.free_all(&mut list);
+        burst.free_all(&mut list);
     }
 }

@@ -259,6 +259,7 @@ impl Making {
 
     /// Both ports, with half of the frames and a part of the destinations each.
     fn ports<A: Packet>(&mut self, destinations: &Arc<[A]>) -> Result<(), BenchError> {
+        const { assert!(FRAMES <= Circle::<u32>::ROOM) };
         let share = FRAMES / PORTS.len();
         for (index, name) in PORTS.into_iter().enumerate() {
             let frames: Vec<_> = (0..share).map_while(|_| self.frames.allocate()).collect();
@@ -267,7 +268,7 @@ impl Making {
             }
             let mac = (index, port_mac(index));
             let part = (destinations.clone(), destinations.len() / PORTS.len() * index);
-            let circle = Circle::new(frames, FRAMES, mac, part, self.sample.clone());
+            let circle = Circle::new(frames, mac, part, self.sample.clone());
             let received = self.account(&format!("port/{name}/receive"))?;
             let sent = self.watched(&format!("port/{name}/transmit"))?;
             let app = PortApp::new(Box::new(circle), index as u16, received, sent);

@@ -7,11 +7,10 @@
 //! Frames circle through their slots as through the rings of a NIC, so the caches see what they would see
 //! there. Writing the new header is the only work done on a frame: it stands for the device's.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bm_frame::{BURST, Burst, Frame, Freelist};
+use bm_frame::{Burst, Frame, Freelist};
 use bm_port::Port;
 
 use super::packet::{FRAME, Packet, Template};
@@ -42,9 +41,15 @@ impl Sample {
     }
 }
 
+/// Places of the ring that frames wait in: a power of two.
+const PLACES: usize = 1024;
+
 /// The port.
 pub(super) struct Circle<A> {
-    waiting: VecDeque<Frame>,
+    ring: Box<[Option<Frame>; PLACES]>,
+    /// Frames that ever came out of the ring, and those that ever went in.
+    read: usize,
+    write: usize,
     template: Template,
     destinations: Arc<[A]>,
     next: usize,
@@ -53,46 +58,52 @@ pub(super) struct Circle<A> {
 }
 
 impl<A: Packet> Circle<A> {
-    /// A port of MAC `mac` that sends to `destinations` from `next` on, over and over. `room` is how many
-    /// frames it may have to hold.
+    /// Most frames that may circle.
+    pub const ROOM: usize = PLACES;
+
+    /// A port of MAC `mac` that sends to `destinations` from `next` on, over and over.
     pub fn new(
         frames: Vec<Frame>,
-        room: usize,
         (index, mac): (usize, [u8; 6]),
         (destinations, next): (Arc<[A]>, usize),
         sample: Arc<Sample>,
     ) -> Self {
-        let mut waiting = VecDeque::with_capacity(room);
-        waiting.extend(frames);
-        Self { waiting, template: A::template(mac), destinations, next, index, sample }
+        let mut ring = Box::new([const { None }; PLACES]);
+        let write = frames.len();
+        ring.iter_mut().zip(frames).for_each(|(place, frame)| *place = Some(frame));
+        Self { ring, read: 0, write, template: A::template(mac), destinations, next, index, sample }
     }
 }
 
 impl<A: Packet> Port for Circle<A> {
     fn receive(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
-        let count = self.waiting.len().min(BURST - burst.len());
-        for mut frame in self.waiting.drain(..count) {
+        let to = burst.vacant_mut();
+        let count = to.len().min(self.write - self.read);
+        for (offset, to) in to[..count].iter_mut().enumerate() {
+            let Some(mut frame) = self.ring[(self.read + offset) % PLACES].take() else { continue };
             let destination = self.destinations[self.next];
-            self.next += 1;
-            if self.next == self.destinations.len() {
-                self.next = 0;
-            }
+            self.next = if self.next + 1 == self.destinations.len() { 0 } else { self.next + 1 };
             frame.set_len(FRAME).expect("every slot has room for it");
             let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
             A::write(&self.template, bytes, destination);
-            let pushed = burst.push(frame);
-            debug_assert!(pushed.is_ok(), "no more were taken than fit");
+            *to = Some(frame);
         }
+        self.read += count;
+        burst.occupy(count);
     }
 
     fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
         if self.sample.wanted.load(Ordering::Relaxed) {
             self.sample.take(self.index, burst);
         }
-        self.waiting.extend(burst.drain());
+        for frame in burst.places_mut() {
+            self.ring[self.write % PLACES] = frame.take();
+            self.write += 1;
+        }
+        burst.reset();
     }
 
     fn close(&mut self, frames: &mut Freelist) {
-        self.waiting.drain(..).for_each(|frame| frames.free(frame));
+        self.ring.iter_mut().filter_map(Option::take).for_each(|frame| frames.free(frame));
     }
 }
