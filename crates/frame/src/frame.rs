@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::{DATA_OFFSET, HEADER_OFFSET, HEADROOM_OFFSET};
+use crate::{DATA_OFFSET, HEADROOM_OFFSET};
 
 /// What workers note of a frame. Plain numbers: none of them decides which memory is touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Meta {
     pub flow_hash: u32,
 }
 
-/// In front of the data. Lua sees `length` and `data` under these names.
+/// Of one frame. Lua sees `length` and `data` under these names.
 #[repr(C, align(64))]
 struct Header {
     /// Bytes of data.
@@ -33,9 +33,13 @@ struct Header {
     /// First byte of data.
     data: *mut u8,
     meta: Meta,
+    /// First byte of the slot.
+    slot: *mut u8,
 }
 
-const _: () = assert!(size_of::<Header>() == HEADROOM_OFFSET - HEADER_OFFSET);
+/// Bytes of a header: a line of the cache to itself, since its neighbours may be another worker's.
+pub(crate) const HEADER_BYTES: usize = 64;
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
 /// There is no room for that many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +68,18 @@ unsafe impl Send for Frame {}
 
 impl Frame {
     /// # Safety
-    /// `slot` is the first byte of a slot of `slot_size` bytes that nobody else owns, in a region that
-    /// lives as long as the process.
-    pub(crate) unsafe fn at(slot: NonNull<u8>, slot_size: usize) -> Self {
-        // SAFETY: all offsets are below the slot's size, and the header's is a multiple of 64.
+    /// `slot` is the first byte of a slot of `slot_size` bytes that nobody else owns, and `header` that of its
+    /// header, a multiple of 64; both in a region that lives as long as the process.
+    pub(crate) unsafe fn at(slot: NonNull<u8>, slot_size: usize, header: NonNull<u8>) -> Self {
+        // SAFETY: the data's offset is below the slot's size; the header is aligned and goes with the slot.
         unsafe {
-            let header = slot.add(HEADER_OFFSET).cast::<Header>();
+            let header = header.cast::<Header>();
             header.write(Header {
                 length: 0,
                 slot_size: slot_size as u16,
                 data: slot.add(DATA_OFFSET).as_ptr(),
                 meta: Meta::default(),
+                slot: slot.as_ptr(),
             });
             Self(header)
         }
@@ -109,8 +114,7 @@ impl Frame {
     }
 
     fn slot(&self) -> *mut u8 {
-        // SAFETY: the header lies this far inside its slot.
-        unsafe { self.0.as_ptr().cast::<u8>().sub(HEADER_OFFSET) }
+        self.header().slot
     }
 
     /// Bytes of data.
@@ -237,16 +241,14 @@ impl Frame {
         Ok(())
     }
 
-    /// Asks the cache for the frame's header and first bytes of data.
+    /// Asks the cache for the first bytes of data. The header is read for it: that is one of many side by side.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: prefetching has no effect but on the cache, whatever the address.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let header = self.0.as_ptr().cast::<i8>();
-            _mm_prefetch::<_MM_HINT_T0>(header);
-            _mm_prefetch::<_MM_HINT_T0>(header.add(DATA_OFFSET - HEADER_OFFSET));
+            _mm_prefetch::<_MM_HINT_T0>(self.header().data.cast());
         }
     }
 }

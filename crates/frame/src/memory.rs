@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
-use crate::frame::Frame;
-use crate::{DATA_OFFSET, HEADER_OFFSET};
+use crate::DATA_OFFSET;
+use crate::frame::{Frame, HEADER_BYTES};
 
 /// A huge page of x86-64, and the alignment of the region.
 const HUGE: usize = 2 << 20;
@@ -89,7 +89,7 @@ impl Memory {
         if slots == 0 || slots >= u32::MAX as usize {
             return Err(MemoryError::Slots(slots));
         }
-        let bytes = (slots * slot_size).next_multiple_of(HUGE);
+        let bytes = (slots * (slot_size + HEADER_BYTES)).next_multiple_of(HUGE);
         let (base, pages) = map(bytes, best).map_err(|error| MemoryError::Map { bytes, error })?;
         Ok(Box::leak(Box::new(Self { base, slots, slot_size, pages })))
     }
@@ -109,7 +109,7 @@ impl Memory {
         self.slot_size
     }
 
-    /// Bytes in all slots.
+    /// Bytes in all slots. Their headers follow, and are not counted.
     pub fn bytes(&self) -> usize {
         self.slots * self.slot_size
     }
@@ -126,7 +126,7 @@ impl Memory {
 
     /// The index of the slot that `frame` owns.
     pub fn index(&self, frame: &Frame) -> u32 {
-        ((frame.header_address() - HEADER_OFFSET - self.base.as_ptr() as usize) / self.slot_size) as u32
+        ((frame.header_address() - self.base.as_ptr() as usize - self.bytes()) / HEADER_BYTES) as u32
     }
 
     /// Where `frame`'s data begins, in bytes from the base: an AF_XDP address.
@@ -144,10 +144,12 @@ impl Memory {
     /// If there is no such slot.
     pub unsafe fn claim(&self, index: u32) -> Frame {
         assert!((index as usize) < self.slots, "slot {index} of {}", self.slots);
-        // SAFETY: in bounds by the assertion; the caller hands over ownership.
+        // SAFETY: in bounds by the assertion, and headers follow the slots, whose bytes are a multiple of 64;
+        // the caller hands over ownership.
         unsafe {
             let slot = self.base.add(index as usize * self.slot_size);
-            Frame::at(slot, self.slot_size)
+            let header = self.base.add(self.bytes() + index as usize * HEADER_BYTES);
+            Frame::at(slot, self.slot_size, header)
         }
     }
 }
