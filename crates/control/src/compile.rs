@@ -220,10 +220,16 @@ where
         self.ipv4.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv4);
         self.ipv6.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv6);
 
-        let remade4 = self.ipv4.remake(view, &mut self.targets, &vrfs, &self.readers);
-        let mut remade4 = remade4.map_err(CompileError::Ipv4)?;
-        let remade6 = self.ipv6.remake(view, &mut self.targets, &vrfs, &self.readers);
-        let mut remade6 = remade6.map_err(CompileError::Ipv6)?;
+        let remade = self.remake(view, &vrfs);
+        let (mut remade4, mut remade6) = match remade {
+            Ok(remade) => remade,
+            Err(why) => {
+                // What is published still names these: they are swept when it no longer is.
+                old4.release(&mut self.targets);
+                old6.release(&mut self.targets);
+                return Err(why);
+            }
+        };
         let remade = remade4.changed || remade6.changed;
         let published = reshaped.small || remade;
         if published {
@@ -244,6 +250,13 @@ where
         self.targets.sweep();
         self.published.reclaim();
         Ok(Report { published, entries })
+    }
+
+    fn remake(&mut self, view: View<'_>, vrfs: &BTreeSet<Option<u32>>) -> Result<Both<B4, B6>, CompileError> {
+        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, &self.readers);
+        let ipv4 = ipv4.map_err(CompileError::Ipv4)?;
+        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, &self.readers);
+        Ok((ipv4, ipv6.map_err(CompileError::Ipv6)?))
     }
 
     /// Whether a family has rules that only Linux can follow.
@@ -330,6 +343,9 @@ where
         tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets)
     }
 }
+
+/// What became of the tables of both families.
+type Both<B4, B6> = (family::Remade<B4>, family::Remade<B6>);
 
 /// What [`Compiler::reshape`] found.
 #[derive(Clone, Copy, Default)]

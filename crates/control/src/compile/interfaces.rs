@@ -37,13 +37,16 @@ impl Interfaces {
         next.list.iter_mut().for_each(retire);
         for (port, ifindex) in ports.iter().enumerate() {
             let mut of_port = PortInterfaces::default();
-            for link in links_of(mirror, *ifindex) {
+            for link in links_of(mirror, ports, *ifindex) {
                 let at = match self.by_ifindex.get(&link.ifindex).copied().or_else(|| free.pop()) {
                     Some(at) => at,
                     None if next.list.len() > usize::from(INTERFACE_MAX) => continue,
                     None => next.list.len() as u16,
                 };
-                let interface = interface(mirror, link, port as u16, vrf_of(mirror.table_of(link.ifindex)));
+                let vrf = vrf_of(mirror.table_of(link.ifindex));
+                // The port's own frames have no tag, whatever the link is to others.
+                let vlan = if Some(link.ifindex) == *ifindex { None } else { vlan_of(link) };
+                let interface = Interface { vlan, ..interface(mirror, link, port as u16, vrf) };
                 match interface.vlan {
                     Some(vlan) => of_port.tagged.push((vlan, at)),
                     None => of_port.untagged = Some(at),
@@ -94,15 +97,20 @@ fn routes(mirror: &Mirror, link: &Link) -> bool {
 
 /// The tables of the VRFs that a port's links are in; [`bm_netlink::route::TABLE_MAIN`] among them.
 pub(super) fn tables_of(mirror: &Mirror, ports: &[Option<u32>]) -> Vec<u32> {
-    let links = ports.iter().flat_map(|port| links_of(mirror, *port));
+    let links = ports.iter().flat_map(|port| links_of(mirror, ports, *port));
     links.map(|link| mirror.table_of(link.ifindex)).collect()
 }
 
-/// The links whose frames a port carries.
-fn links_of(mirror: &Mirror, port: Option<u32>) -> impl Iterator<Item = &Link> {
+/// The links whose frames a port carries: its own, and VLANs on it that are no ports themselves.
+fn links_of<'a>(
+    mirror: &'a Mirror,
+    ports: &'a [Option<u32>],
+    port: Option<u32>,
+) -> impl Iterator<Item = &'a Link> {
     let own = port.and_then(|port| mirror.link(port));
     let on_port = move |link: &&Link| {
-        matches!(link.kind, Kind::Vlan { .. })
+        vlan_of(link).is_some()
+            && !ports.contains(&Some(link.ifindex))
             && link.lower.is_some()
             && link.lower == port
             && link.lower_namespace.is_none()
@@ -110,11 +118,14 @@ fn links_of(mirror: &Mirror, port: Option<u32>) -> impl Iterator<Item = &Link> {
     own.into_iter().chain(mirror.links().filter(on_port)).filter(|link| routes(mirror, link))
 }
 
-fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
-    let vlan = match link.kind {
+fn vlan_of(link: &Link) -> Option<Vlan> {
+    match link.kind {
         Kind::Vlan { id, protocol } => Some(Vlan { protocol, id }),
         _ => None,
-    };
+    }
+}
+
+fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
     let reverse_path = match mirror.rp_filter(link.ifindex) {
         0 => ReversePath::Off,
         1 => ReversePath::Strict,
@@ -125,7 +136,7 @@ fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
         name: link.name.as_ref().into(),
         ifindex: link.ifindex,
         port,
-        vlan,
+        vlan: None,
         mac: link.mac.unwrap_or_default(),
         mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
         up: link.running(),

@@ -449,6 +449,42 @@ fn without_room_for_next_hops_linux_forwards_until_there_is() {
     assert_eq!(world.to("203.0.113.1"), resolve(1, "10.0.0.3"));
 }
 
+/// 111: out of memory, the table is refused; what was published goes on.
+#[test]
+fn a_table_without_memory_is_refused_and_made_good() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    world.tell(Message::Link(Link { kind: Kind::Vrf { table: 10 }, ..link(9, UP) }));
+    world.tell(Message::Link(Link { master: Some(9), ..link(2, UP) }));
+    plain::NO_MEMORY.set(true);
+    for changes in [world.mirror.take_changes(), vec![Change::Everything]] {
+        let refused = world.compiler.apply(&world.mirror, &changes).unwrap_err();
+        assert!(refused.to_string().starts_with("no IPv4 table can be made: no room"), "{refused}");
+        assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.1"));
+    }
+    plain::NO_MEMORY.set(false);
+    world.compile_all(&[Change::Everything]);
+    assert_eq!((world.to("192.0.2.1"), world.is_sound()), (resolve(1, "10.0.0.1"), Ok(())));
+    assert_eq!(world.compiler.ipv4.vrfs.len(), 2);
+}
+
+/// A VLAN's interface may be a port itself: then its frames have no tag.
+#[test]
+fn a_vlan_that_is_a_port_is_no_vlan_of_another() {
+    let mut world = World::new();
+    world.tell(Message::Link(Link {
+        kind: Kind::Vlan { id: 100, protocol: 0x8100 },
+        lower: Some(1),
+        ..link(3, UP)
+    }));
+    world.compiler.set_ports(vec![Some(1), Some(3)]);
+    world.compile();
+    let interfaces = world.compiler.interfaces();
+    assert_eq!(interfaces.of(3).map(|interface| (interface.port, interface.vlan)), Some((1, None)));
+    assert_eq!(interfaces.ports[1].untagged, interfaces.index_of(3));
+    assert!(interfaces.ports[0].tagged.is_empty());
+}
+
 #[test]
 fn nothing_is_left_of_what_is_gone() {
     let mut world = World::new();

@@ -10,6 +10,8 @@ use std::sync::{Arc, RwLock};
 thread_local! {
     /// How many prefixes longer than /24 a table of this thread holds.
     pub static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Whether tables of this thread find no memory at all.
+    pub static NO_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
 pub struct PlainFib<A>(RwLock<Rib<A>>);
@@ -39,6 +41,10 @@ impl<A: Address> BuildFib for Plain<A> {
         routes: impl IntoIterator<Item = (Prefix<A>, NextHop)>,
         _readers: &Readers,
     ) -> Result<Self, TableFull<A>> {
+        if NO_MEMORY.get() {
+            let prefix = Prefix::host(A::default());
+            return Err(TableFull { prefix, applied: 0, lack: Lack::Memory });
+        }
         let mut plain = Self { rib: Rib::new(), fib: Arc::new(PlainFib(RwLock::new(Rib::new()))) };
         let sets: Vec<_> = routes.into_iter().map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
         plain.apply(&sets)?;
