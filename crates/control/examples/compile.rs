@@ -89,11 +89,23 @@ fn core_time() -> Duration {
     Duration::from_nanos(text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0))
 }
 
+/// Resident memory of this process, in MiB.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) >> 10
+}
+
 /// Runs `job` and prints how long it took.
 fn timed<T>(what: &str, job: impl FnOnce() -> T) -> T {
     let (started, core) = (Instant::now(), core_time());
     let done = job();
-    println!("{what:<12} {:>8.1?}, of a core {:>8.1?}", started.elapsed(), core_time() - core);
+    println!(
+        "{what:<12} {:>8.1?}, of a core {:>8.1?}, resident {} MiB",
+        started.elapsed(),
+        core_time() - core,
+        resident()
+    );
     done
 }
 

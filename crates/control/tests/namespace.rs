@@ -2,6 +2,8 @@
 //!
 //! Each test runs this program again inside a namespace, so that no thread has to be moved into one.
 
+#![allow(clippy::unwrap_used)]
+
 use bm_api::request::RouteQuery;
 use bm_api::{Action, RouteState};
 use bm_control::config::Config;
@@ -81,20 +83,27 @@ fn ifindex(name: &str) -> u32 {
 }
 
 /// What a port was told last.
+#[derive(Default)]
+struct Said {
+    macs: Vec<[u8; 6]>,
+    local: Vec<IpAddr>,
+    active: bool,
+}
+
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<(Vec<[u8; 6]>, Vec<IpAddr>, bool)>>);
+struct Told(Arc<Mutex<Said>>);
 
 impl Steering for Told {
     fn set_macs(&mut self, macs: &[[u8; 6]]) -> std::io::Result<()> {
-        self.0.lock().unwrap().0 = macs.to_vec();
+        self.0.lock().unwrap().macs = macs.to_vec();
         Ok(())
     }
     fn set_local(&mut self, addresses: &[IpAddr]) -> std::io::Result<()> {
-        self.0.lock().unwrap().1 = addresses.to_vec();
+        self.0.lock().unwrap().local = addresses.to_vec();
         Ok(())
     }
     fn set_active(&mut self, active: bool) -> std::io::Result<()> {
-        self.0.lock().unwrap().2 = active;
+        self.0.lock().unwrap().active = active;
         Ok(())
     }
 }
@@ -206,22 +215,22 @@ fn tells_ports_what_is_linuxs() {
     inside("tells_ports_what_is_linuxs", || {
         let told = Told::default();
         let driver = start(&told);
-        let is_told = |what: &str, done: &dyn Fn(&(Vec<[u8; 6]>, Vec<IpAddr>, bool)) -> bool| {
+        let is_told = |what: &str, done: &dyn Fn(&Said) -> bool| {
             until(what, || done(&told.0.lock().unwrap()));
         };
-        is_told("inactive at first", &|(macs, local, active)| {
-            !active && macs.len() == 1 && local.contains(&"192.0.2.1".parse().unwrap())
+        is_told("inactive at first", &|said| {
+            !said.active && said.macs.len() == 1 && said.local.contains(&"192.0.2.1".parse().unwrap())
         });
         driver.handle().set_active(true).unwrap();
-        is_told("active", &|(_, _, active)| *active);
+        is_told("active", &|said| said.active);
         ip("addr add 203.0.113.1/32 dev b");
-        is_told("the address", &|(_, local, _)| local.contains(&"203.0.113.1".parse().unwrap()));
+        is_told("the address", &|said| said.local.contains(&"203.0.113.1".parse().unwrap()));
         // `b` is told last, and is what is seen here.
         ip("link set dev b address 02:00:00:00:00:66");
-        is_told("the MAC", &|(macs, ..)| *macs == [[2, 0, 0, 0, 0, 0x66]]);
+        is_told("the MAC", &|said| said.macs == [[2, 0, 0, 0, 0, 0x66]]);
         if try_ip("link add link b name b.7 type vlan id 7") {
             ip("link set dev b.7 address 02:00:00:00:00:77 up");
-            is_told("the VLAN's MAC", &|(macs, ..)| macs.contains(&[2, 0, 0, 0, 0, 0x77]));
+            is_told("the VLAN's MAC", &|said| said.macs.contains(&[2, 0, 0, 0, 0, 0x77]));
             let interfaces = driver.handle().interfaces().unwrap();
             let names: Vec<_> = interfaces[1].1.iter().map(|interface| &*interface.name).collect();
             assert_eq!(names, ["b", "b.7"]);
@@ -231,8 +240,8 @@ fn tells_ports_what_is_linuxs() {
         }
         ip("link add name br type bridge");
         ip("link set dev b master br");
-        is_told("part of a bridge", &|(_, _, active)| !active);
+        is_told("part of a bridge", &|said| !said.active);
         drop(driver);
-        assert!(!told.0.lock().unwrap().2, "a driver that ends leaves all to Linux");
+        assert!(!told.0.lock().unwrap().active, "a driver that ends leaves all to Linux");
     });
 }
