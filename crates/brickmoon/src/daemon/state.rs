@@ -278,13 +278,13 @@ impl Daemon {
             }
         }
         self.driver.handle().reconfigure(&new)?;
-        if !reloaded.restarted.is_empty() {
-            if let Err(Failure::Failed(why) | Failure::Usage(why)) = self.restart(&new) {
-                // What was there before is better than nothing.
-                let back = self.restart(&config);
-                let mend = if back.is_ok() { "the ports run as before" } else { "Linux forwards alone now" };
-                return Err(Error::new(why).mend(mend));
-            }
+        if !reloaded.restarted.is_empty()
+            && let Err(Failure::Failed(why) | Failure::Usage(why)) = self.restart(&new)
+        {
+            // What was there before is better than nothing.
+            let back = self.restart(&config);
+            let mend = if back.is_ok() { "the ports run as before" } else { "Linux forwards alone now" };
+            return Err(Error::new(why).mend(mend));
         }
         *config = new;
         Ok(reloaded)
