@@ -59,6 +59,10 @@ pub trait Resolver: Send {
     /// or as a route to the neighbour; no answer is waited for here.
     fn resolve(&mut self, ifindex: u32, address: IpAddr);
 
+    /// Hands over what wakes the slow path: to be woken when a neighbour has answered, so that what waits for
+    /// it goes out before packets that come later. Without that it is seen within a millisecond.
+    fn set_waker(&mut self, _waker: Waker) {}
+
     /// A neighbour that the kernel has given up on since this was last asked, so that nobody waits longer.
     fn next_failed(&mut self) -> Option<(u32, IpAddr)> {
         None
@@ -164,9 +168,8 @@ const TWIN_MAX: usize = 4096;
 const ALERTS_PER_SECOND: u32 = 1000;
 const ALERTS_BURST: u32 = 100;
 
-/// Longest sleep, and the longest while frames wait for a neighbour: its answer shows in the tables only.
+/// Longest sleep while no frame waits for a neighbour.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-const SLEEP_WAITING: Duration = Duration::from_millis(1);
 
 /// What is done with a frame, once decided.
 enum Fate {
@@ -202,7 +205,8 @@ impl SlowPath {
 
     /// A slow path without workers and ports yet.
     pub fn new(config: SlowConfig) -> Self {
-        let SlowConfig { published, reader, frames, resolver, waker, counters, waits, seed } = config;
+        let SlowConfig { published, reader, frames, mut resolver, waker, counters, waits, seed } = config;
+        resolver.set_waker(waker.clone());
         let core = Core {
             frames,
             ports: Vec::new(),
@@ -278,15 +282,19 @@ impl SlowPath {
     }
 
     /// Sleeps until a worker rings, Linux sends through a twin, or something that waits must be looked after.
-    fn sleep(&mut self) {
+    fn sleep(&mut self, now: Now) {
         self.bell.sleeps();
         let queued = |arrivals: &mut Arrivals| arrivals.host.readable() + arrivals.work.readable() > 0;
         if !self.arrivals.iter_mut().any(queued) {
             self.reader.offline();
-            let timeout = if self.core.waiting.is_empty() { SLEEP_MAX } else { SLEEP_WAITING };
+            // A neighbour's answer shows in the tables, and they wake nobody.
+            let look = Duration::from_nanos(self.core.waiting.look_every_ns(now.monotonic_ns));
+            let timeout = if self.core.waiting.is_empty() { SLEEP_MAX } else { look };
             let twins = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
             self.bell.waker().wait(twins, timeout);
             self.reader.online();
+            // Whoever woke us may have resolved a neighbour.
+            self.core.looked_ns = None;
         }
         self.bell.wakes();
     }

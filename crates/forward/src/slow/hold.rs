@@ -23,9 +23,6 @@ pub(super) struct Waiter {
     pub own: bool,
 }
 
-/// Waiting frames are looked after this often.
-const LOOK_EVERY_NS: u64 = 1_000_000;
-
 impl Core {
     /// Lets a frame wait for its neighbour, and sees to it that the kernel is asked.
     pub(super) fn hold(&mut self, tables: &Tables, waiter: Waiter, neighbour: Neighbour, now: Now) {
@@ -74,7 +71,8 @@ impl Core {
                 released += self.give_up(tables, &neighbour, now);
             }
         }
-        let due = self.looked_ns.is_none_or(|last| now.monotonic_ns.saturating_sub(last) >= LOOK_EVERY_NS);
+        let every = self.waiting.look_every_ns(now.monotonic_ns);
+        let due = self.looked_ns.is_none_or(|last| now.monotonic_ns.saturating_sub(last) >= every);
         if self.waiting.is_empty() || !due {
             return released;
         }

@@ -30,8 +30,9 @@ impl SlowThread {
         let run = move || {
             let started = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
-                if slow.run(now(started)) == 0 {
-                    slow.sleep();
+                let now = now(started);
+                if slow.run(now) == 0 {
+                    slow.sleep(now);
                 }
             }
             slow.stop();

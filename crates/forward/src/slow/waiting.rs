@@ -38,6 +38,13 @@ impl Default for WaitLimits {
 pub(crate) const TIMEOUT_NS: u64 = 3_000_000_000;
 /// The kernel is asked again this often, in case it had forgotten.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// Most neighbours that answer do so within this time; until then they are looked for often, since packets
+/// that come after the answer would overtake those that wait.
+const YOUNG_NS: u64 = 100_000_000;
+/// Time between two looks while a neighbour is young, with more for each that is looked for; and else.
+const LOOK_YOUNG_NS: u64 = 100_000;
+const LOOK_EACH_NS: u64 = 2_000;
+const LOOK_NS: u64 = 1_000_000;
 
 /// What came of holding a frame.
 pub(crate) enum Held<T> {
@@ -63,17 +70,28 @@ pub(crate) struct Waiting<T> {
     limits: WaitLimits,
     frames: usize,
     new: Bucket,
+    /// When the newest queue was made.
+    newest_ns: u64,
 }
 
 impl<T> Waiting<T> {
     pub fn new(limits: WaitLimits) -> Self {
         let queues = HashMap::with_capacity(limits.neighbours);
-        Self { queues, limits, frames: 0, new: Bucket::full(0) }
+        Self { queues, limits, frames: 0, new: Bucket::full(0), newest_ns: 0 }
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
+    }
+
+    /// How long from one look at what waits to the next.
+    pub fn look_every_ns(&self, now_ns: u64) -> u64 {
+        if now_ns.saturating_sub(self.newest_ns) < YOUNG_NS {
+            LOOK_YOUNG_NS + LOOK_EACH_NS * self.queues.len() as u64
+        } else {
+            LOOK_NS
+        }
     }
 
     /// Lets `frame` wait for `neighbour`.
@@ -96,6 +114,7 @@ impl<T> Waiting<T> {
             return Held::Full(frame);
         }
         self.frames += 1;
+        self.newest_ns = now_ns;
         let frames = VecDeque::from([frame]);
         self.queues.insert(neighbour, Queue { frames, since_ns: now_ns, asked_ns: now_ns });
         Held::Asks
@@ -186,6 +205,14 @@ mod tests {
         };
         assert_eq!(held(&mut waiting, 0, 0), 4);
         assert_eq!(held(&mut waiting, 1000, 250_000_000), 2);
+    }
+
+    #[test]
+    fn looks_often_while_an_answer_is_likely() {
+        let mut waiting = small();
+        waiting.hold(neighbour(1), 10, 5 * YOUNG_NS);
+        assert_eq!(waiting.look_every_ns(5 * YOUNG_NS), LOOK_YOUNG_NS + LOOK_EACH_NS);
+        assert_eq!(waiting.look_every_ns(6 * YOUNG_NS), LOOK_NS);
     }
 
     #[test]
