@@ -99,7 +99,7 @@ impl Engine {
     }
 
     fn moved(&self) -> u64 {
-        self.links.iter().map(|link| link.stats().txpackets + link.stats().rxpackets).sum()
+        self.links.iter().map(Link::moves).sum()
     }
 
     /// Breaths taken so far.

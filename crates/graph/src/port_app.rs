@@ -17,8 +17,9 @@ pub struct PortApp {
     index: u16,
     received: Account,
     sent: Account,
-    /// Frames that the device had no room for yet.
+    /// Frames that the device had no room for yet, and how many they are.
     pending: Burst,
+    held: usize,
     arrived: Burst,
     device: Option<Block>,
     breaths: u32,
@@ -34,6 +35,7 @@ impl PortApp {
             received,
             sent,
             pending: Burst::new(),
+            held: 0,
             arrived: Burst::new(),
             device: None,
             breaths: 0,
@@ -65,18 +67,18 @@ impl PortApp {
     /// Sends what is pending, then what waits on the inputs, until the device has no more room.
     fn send(&mut self, io: &mut Io<'_>) {
         loop {
-            if self.pending.is_empty() {
-                let taken = (0..io.inputs()).map(|input| io.receive_burst(input, &mut self.pending)).sum();
-                self.sent.add(Entry::Received, taken);
-                if taken == 0 {
+            let mut waiting = self.held;
+            if waiting == 0 {
+                waiting = (0..io.inputs()).map(|input| io.receive_burst(input, &mut self.pending)).sum();
+                self.sent.add(Entry::Received, waiting);
+                if waiting == 0 {
                     return;
                 }
             }
-            let before = self.pending.frames();
             self.port.transmit(&mut self.pending, io.frames);
-            let left = self.pending.frames();
-            self.sent.add(Entry::Sent, before - left);
-            if left > 0 {
+            self.held = self.pending.frames();
+            self.sent.add(Entry::Sent, waiting - self.held);
+            if self.held > 0 {
                 return;
             }
             self.pending.reset();
@@ -128,7 +130,7 @@ impl App for PortApp {
     fn push(&mut self, io: &mut Io<'_>) {
         self.send(io);
         self.shed(io);
-        self.sent.set_held(self.pending.frames());
+        self.sent.set_held(self.held);
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
@@ -137,11 +139,12 @@ impl App for PortApp {
 
     fn before_sleep(&mut self) -> bool {
         self.look_at_device();
-        self.port.wait_on().is_some() && self.pending.is_empty()
+        self.port.wait_on().is_some() && self.held == 0
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {
         let left = self.pending.free_all(io.frames);
+        self.held = 0;
         self.sent.set_held(0);
         self.sent.drop(Reason::Stopped, left);
         self.look_at_device();

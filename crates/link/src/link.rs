@@ -1,4 +1,5 @@
-//! The ring between two apps of one worker. Its layout is Snabb's `struct link`, so Lua reads it as is.
+//! The ring between two apps of one worker. Places and indices are as in Snabb's `struct link`, so Lua works on them
+//! as they are. What comes out is not counted: it is what went in, less what waits.
 
 use bm_frame::{Burst, Frame};
 
@@ -23,13 +24,24 @@ pub struct LinkStats {
     pub txdrop: u64,
 }
 
+/// What is counted while frames move: what went in. What came out is that, less what waits.
+#[derive(Default)]
+#[repr(C)]
+struct Counts {
+    txbytes: u64,
+    txdrop: u64,
+    // Not next to `txbytes`: side by side the two are added as one vector, and each frame then waits ten
+    // cycles for the sums of the one before.
+    txpackets: u64,
+}
+
 /// A ring of frames between two apps of one worker.
 #[repr(C)]
 pub struct Link {
     packets: [Option<Frame>; PLACES],
     read: u32,
     write: u32,
-    stats: LinkStats,
+    counts: Counts,
 }
 
 impl Default for Link {
@@ -41,8 +53,8 @@ impl Default for Link {
 impl Link {
     /// An empty link.
     pub const fn new() -> Self {
-        let stats = LinkStats { txbytes: 0, rxbytes: 0, txpackets: 0, rxpackets: 0, txdrop: 0 };
-        Self { packets: [const { None }; PLACES], read: 0, write: 0, stats }
+        let counts = Counts { txbytes: 0, txpackets: 0, txdrop: 0 };
+        Self { packets: [const { None }; PLACES], read: 0, write: 0, counts }
     }
 
     /// Frames waiting.
@@ -69,11 +81,9 @@ impl Link {
         if self.is_empty() {
             return None;
         }
-        let frame = self.packets[self.read as usize % PLACES].take()?;
+        let frame = self.packets[self.read as usize % PLACES].take();
         self.read = (self.read + 1) % PLACES as u32;
-        self.stats.rxpackets += 1;
-        self.stats.rxbytes += frame.len() as u64;
-        Some(frame)
+        frame
     }
 
     /// Puts a frame in.
@@ -82,14 +92,15 @@ impl Link {
     /// Gives the frame back if the link is full, and counts `txdrop`.
     #[inline]
     pub fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
-        if self.writable() == 0 {
-            self.stats.txdrop += 1;
+        let next = (self.write + 1) % PLACES as u32;
+        if next == self.read {
+            self.counts.txdrop += 1;
             return Err(frame);
         }
-        self.stats.txpackets += 1;
-        self.stats.txbytes += frame.len() as u64;
+        self.counts.txpackets += 1;
+        self.counts.txbytes += frame.len() as u64;
         self.packets[self.write as usize % PLACES] = Some(frame);
-        self.write = (self.write + 1) % PLACES as u32;
+        self.write = next;
         Ok(())
     }
 
@@ -104,8 +115,6 @@ impl Link {
         front.swap_with_slice(&mut self.packets[start..start + front.len()]);
         back.swap_with_slice(&mut self.packets[..back.len()]);
         self.read = (self.read + count as u32) % PLACES as u32;
-        self.stats.rxpackets += count as u64;
-        self.stats.rxbytes += bytes(to);
         burst.occupy(count);
         count
     }
@@ -115,12 +124,13 @@ impl Link {
     #[inline]
     pub fn transmit_burst(&mut self, burst: &mut Burst) -> usize {
         let from = burst.places_mut();
-        if from.iter().any(Option::is_none) || from.len() > self.writable() {
+        let (count, start) = (from.len(), self.write as usize % PLACES);
+        let gaps = from.iter().filter(|place| place.is_none()).count();
+        if gaps > 0 || count > self.writable() {
             return self.transmit_each(burst);
         }
-        let (count, start) = (from.len(), self.write as usize % PLACES);
-        self.stats.txpackets += count as u64;
-        self.stats.txbytes += bytes(from);
+        self.counts.txpackets += count as u64;
+        self.counts.txbytes += bytes(from);
         let (front, back) = from.split_at_mut(count.min(PLACES - start));
         front.swap_with_slice(&mut self.packets[start..start + front.len()]);
         back.swap_with_slice(&mut self.packets[..back.len()]);
@@ -131,7 +141,7 @@ impl Link {
 
     #[cold]
     fn transmit_each(&mut self, burst: &mut Burst) -> usize {
-        let before = self.stats.txpackets;
+        let before = self.counts.txpackets;
         for place in burst.places_mut() {
             if let Some(frame) = place.take() {
                 *place = self.transmit(frame).err();
@@ -140,12 +150,23 @@ impl Link {
         if burst.frames() == 0 {
             burst.reset();
         }
-        (self.stats.txpackets - before) as usize
+        (self.counts.txpackets - before) as usize
     }
 
     /// What went through.
     pub fn stats(&self) -> LinkStats {
-        self.stats
+        let Counts { txbytes, txpackets, txdrop } = self.counts;
+        let (waiting, start) = (self.readable(), self.read as usize % PLACES);
+        let front = &self.packets[start..(start + waiting).min(PLACES)];
+        let bytes = bytes(front) + bytes(&self.packets[..waiting - front.len()]);
+        let (rxbytes, rxpackets) = (txbytes - bytes, txpackets - waiting as u64);
+        LinkStats { txbytes, rxbytes, txpackets, rxpackets, txdrop }
+    }
+
+    /// How often a frame was put in or taken out.
+    #[inline]
+    pub fn moves(&self) -> u64 {
+        2 * self.counts.txpackets - self.readable() as u64
     }
 }
 
