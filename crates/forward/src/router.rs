@@ -42,8 +42,8 @@ pub struct Router {
     ports: Vec<RouterPort>,
     /// For each input link, the index of its port.
     inputs: Vec<usize>,
-    /// For each port, the output link.
-    outputs: Vec<Option<usize>>,
+    /// For each port, the output link; none has the index of [`NO_OUTPUT`].
+    outputs: Vec<u16>,
     published: Arc<Published<Tables>>,
     reader: ReaderHandle,
     entrance: Entrance,
@@ -66,6 +66,9 @@ struct Work {
     port: [u16; BURST],
 }
 
+/// Stands for no output: past all that there are.
+const NO_OUTPUT: u16 = u16::MAX;
+
 /// Frames whose first bytes are asked for ahead of their turn.
 const AHEAD: usize = 8;
 
@@ -79,7 +82,7 @@ impl Router {
         reader: ReaderHandle,
         entrance: Entrance,
     ) -> Self {
-        let outputs = vec![None; ports.len()];
+        let outputs = vec![NO_OUTPUT; ports.len()];
         Self { ports, inputs: Vec::new(), outputs, published, reader, entrance, work: Work::new() }
     }
 
@@ -94,8 +97,9 @@ impl App for Router {
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
         let unknown = "a link to the router is called as the port that it comes from";
         self.inputs = inputs.iter().map(|name| self.port_called(name).expect(unknown)).collect();
-        self.outputs =
-            self.ports.iter().map(|port| outputs.iter().position(|name| *name == port.name)).collect();
+        let output = |port: &RouterPort| outputs.iter().position(|name| *name == port.name);
+        let output = |port| output(port).and_then(|at| u16::try_from(at).ok()).unwrap_or(NO_OUTPUT);
+        self.outputs = self.ports.iter().map(output).collect();
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
@@ -372,27 +376,44 @@ impl Work {
 
     /// The last stage: every frame of the burst goes somewhere, in the order they came.
     #[inline(never)]
-    fn leave(
-        &mut self,
-        io: &mut Io<'_>,
-        account: &Account,
-        outputs: &[Option<usize>],
-        entrance: &mut Entrance,
-    ) {
+    fn leave(&mut self, io: &mut Io<'_>, account: &Account, outputs: &[u16], entrance: &mut Entrance) {
         let mut tally = Tally::new(account);
-        for place in 0..self.burst.len() {
+        for place in self.refused.mask.iter() {
             let Some(mut frame) = self.burst.take(place) else { continue };
-            if self.refused.mask.has(place) {
-                let meta = frame.meta_mut();
-                (meta.interface, meta.network) = self.arrivals[place];
-                tally.refuse(io, entrance, frame, self.refused.why(place));
-            } else {
-                let output = outputs.get(usize::from(self.port[place])).copied().flatten();
-                tally.send(io, output, frame);
-            }
+            let meta = frame.meta_mut();
+            (meta.interface, meta.network) = self.arrivals[place];
+            tally.refuse(io, entrance, frame, self.refused.why(place));
+        }
+        let sent = self.send(io, outputs);
+        tally.sent(sent);
+        if sent + self.refused.mask.count() < self.burst.len() {
+            self.lose_rest(io, &tally, outputs);
         }
         tally.close();
         self.burst.reset();
+    }
+
+    /// Puts what was not refused on the links of its ports; says how many.
+    fn send(&mut self, io: &mut Io<'_>, outputs: &[u16]) -> usize {
+        let ports = &self.port[..self.burst.len()];
+        let output = |&port: &u16| outputs.get(usize::from(port)).copied().unwrap_or(NO_OUTPUT);
+        let Some(first) = ports.first() else { return 0 };
+        // What comes in on a port often leaves through one other.
+        let others: u16 = ports.iter().fold(0, |others, port| others | (port ^ first));
+        if others == 0 && self.refused.mask.is_empty() {
+            return io.transmit_burst(usize::from(output(first)), &mut self.burst);
+        }
+        io.scatter(&mut self.burst, self.port.iter().map(output))
+    }
+
+    /// Drops what found no room.
+    #[cold]
+    fn lose_rest(&mut self, io: &mut Io<'_>, tally: &Tally<'_>, outputs: &[u16]) {
+        for (place, frame) in self.burst.places_mut().iter_mut().enumerate() {
+            let Some(frame) = frame.take() else { continue };
+            let output = outputs.get(usize::from(self.port[place])).copied().unwrap_or(NO_OUTPUT);
+            tally.lose(io, frame, if output == NO_OUTPUT { Reason::NoOutput } else { Reason::LinkFull });
+        }
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn common_ipv4(header: &[u8; ipv4::HEADER_LEN], room: usize) -> Optio
     let destination = word(header, 16);
     let common = first == 0x45
         && (ipv4::HEADER_LEN..=room).contains(&usize::from(facts.length))
-        && checksum::sum(header) == 0xffff
+        && checksum::is_whole20(header)
         && (flags & 0x1f | offset) == 0
         && ipv4::is_single_host(source)
         && ipv4::is_single_host(destination);

@@ -88,6 +88,22 @@ impl Io<'_> {
         self.outputs.get(index).map_or(0, |&link| self.links[link].transmit_burst(burst))
     }
 
+    /// Moves each frame of `burst` to the output that stands at its place in `outputs`; says how many. Those
+    /// whose link is full, or that have no such output, stay where they are in the burst.
+    #[inline]
+    pub fn scatter(&mut self, burst: &mut Burst, outputs: impl Iterator<Item = u16>) -> usize {
+        let mut moved = 0;
+        for (place, output) in burst.places_mut().iter_mut().zip(outputs) {
+            let Some(&link) = self.outputs.get(usize::from(output)) else { continue };
+            let Some(frame) = place.take() else { continue };
+            match self.links[link].transmit(frame) {
+                Ok(()) => moved += 1,
+                Err(frame) => *place = Some(frame),
+            }
+        }
+        moved
+    }
+
     /// Puts a frame on output `index`.
     ///
     /// # Errors
@@ -98,5 +114,37 @@ impl Io<'_> {
             Some(&link) => self.links[link].transmit(frame),
             None => Err(frame),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::Depot;
+
+    #[test]
+    fn scatters_a_burst_and_leaves_what_has_no_way() {
+        let mut frames = Freelist::new(Depot::new(2048, 2048).unwrap(), 128);
+        let mut links = [Link::new(), Link::new()];
+        let mut io = Io { links: &mut links, inputs: &[], outputs: &[1, 0], frames: &mut frames, now_ns: 0 };
+        let mut burst = Burst::new();
+        let mut fill = |io: &mut Io<'_>, count: u8| {
+            (0..count).for_each(|n| burst.push(io.frames.allocate_with(&[n]).unwrap()).unwrap());
+            std::mem::take(&mut burst)
+        };
+        let mut sent = fill(&mut io, 5);
+        // Places 0 and 3 name an output that is not there.
+        assert_eq!(io.scatter(&mut sent, [7, 0, 1, 7, 0].into_iter()), 3);
+        let left: Vec<_> = sent.drain().map(|frame| frame.data()[0]).collect();
+        assert_eq!((left, io.links[1].readable(), io.links[0].readable()), (vec![0, 3], 2, 1));
+        assert_eq!(io.links[1].receive().unwrap().data(), [1]);
+        assert_eq!(io.links[1].receive().unwrap().data(), [4]);
+        for _ in 0..bm_link::CAPACITY {
+            let frame = io.frames.allocate().unwrap();
+            io.transmit(0, frame).unwrap();
+        }
+        let mut sent = fill(&mut io, 2);
+        assert_eq!((io.scatter(&mut sent, [0, 1].into_iter()), sent.frames()), (1, 1));
+        assert_eq!((io.links[1].stats().txdrop, io.links[0].readable()), (1, 2));
     }
 }

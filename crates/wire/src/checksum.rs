@@ -56,7 +56,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 
 /// Whether 20 bytes that are not all zero sum up to minus zero, as an IPv4 header with a right checksum does.
 #[inline]
-pub(crate) fn is_whole20(header: &[u8; 20]) -> bool {
+pub fn is_whole20(header: &[u8; 20]) -> bool {
     let word = |at: usize| u64::from_ne_bytes(*header[at..].first_chunk().expect("in 20 bytes"));
     let last = u32::from_ne_bytes(*header.last_chunk().expect("in 20 bytes"));
     // Carries are kept by hand: added as halves, LLVM makes vector code of it, which took ten times as long.
