@@ -44,6 +44,9 @@ impl Sample {
 /// Places of the ring that frames wait in: a power of two.
 const PLACES: usize = 1024;
 
+/// Frames whose lines are asked for ahead of their turn: a device writes without waiting for them.
+const AHEAD: usize = 8;
+
 /// The port.
 pub(super) struct Circle<A> {
     ring: Box<[Option<Frame>; PLACES]>,
@@ -80,10 +83,15 @@ impl<A: Packet> Port for Circle<A> {
         let to = burst.vacant_mut();
         let count = to.len().min(self.write - self.read);
         for (offset, to) in to[..count].iter_mut().enumerate() {
+            if let Some(ahead) = &self.ring[(self.read + offset + AHEAD) % PLACES] {
+                ahead.prefetch();
+            }
             let Some(mut frame) = self.ring[(self.read + offset) % PLACES].take() else { continue };
             let destination = self.destinations[self.next];
             self.next = if self.next + 1 == self.destinations.len() { 0 } else { self.next + 1 };
-            frame.set_len(FRAME).expect("every slot has room for it");
+            if frame.len() != FRAME {
+                frame.set_len(FRAME).expect("every slot has room for it");
+            }
             let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
             A::write(&self.template, bytes, destination);
             *to = Some(frame);
