@@ -354,6 +354,9 @@ impl Core {
     }
 
     fn carry_out(&mut self, tables: &Tables, mut frame: Frame, fate: Fate, now: Now) {
+        if let Fate::Send(hop, entry) | Fate::Cut(hop, entry, _) = fate {
+            self.let_waiting_go_first(tables, &frame, hop, entry, now);
+        }
         match fate {
             Fate::Host => self.deliver(frame),
             Fate::Drop(reason) => self.lose(frame, reason),

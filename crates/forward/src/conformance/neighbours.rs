@@ -124,6 +124,23 @@ fn e67_options_are_written_once_though_the_packet_waited() {
 }
 
 #[test]
+fn e67_who_waits_goes_first() {
+    // The neighbour answers, and a packet comes by the slow path before what waits was looked after.
+    let mut lab = lab();
+    lab.change("route 10.0.0.0/8 via 198.51.100.8 right");
+    lab.pass(5);
+    let packet = |id, options: &[u8]| V4 { id, options: options.to_vec(), ..V4::to("10.1.1.1") };
+    for id in 0..3 {
+        assert!(lab.exchange(LEFT, &packet(id, &[]).sent()).is_silence());
+    }
+    lab.change("neighbour 198.51.100.8 right 02:00:00:00:02:08");
+    lab.send(LEFT, &packet(3, &[1; 4]).sent());
+    lab.run();
+    let ids: Vec<_> = lab.take(RIGHT).iter().map(|frame| frame[19]).collect();
+    assert_eq!(ids, [0, 1, 2, 3]);
+}
+
+#[test]
 fn e67_what_is_too_big_is_told_before_it_waits() {
     let mut lab = lab();
     let packet = V4 { fragment: 0x4000, payload: vec![0; 1400], ..V4::to("203.0.113.50") };

@@ -1,5 +1,9 @@
 //! Frames and their unresolved neighbours: hold, ask, release, give up.
 
+use std::net::IpAddr;
+
+use bm_fib::NextHop;
+use bm_fib::next_hop::Entry as Hop;
 use bm_frame::Frame;
 use bm_stats::Reason;
 use bm_wire::icmp::{self, unreachable};
@@ -97,6 +101,25 @@ impl Core {
         released
     }
 
+    /// Sends what waits for the neighbour that `frame` is about to leave to: it came earlier.
+    pub(super) fn let_waiting_go_first(
+        &mut self,
+        tables: &Tables,
+        frame: &Frame,
+        hop: NextHop,
+        entry: Hop,
+        now: Now,
+    ) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let address = tables.next_hops.gateway(hop).address.or_else(|| destination(frame));
+        if let Some(address) = address {
+            let neighbour = Neighbour { interface: entry.interface(), address };
+            self.go_on(tables, &neighbour, now);
+        }
+    }
+
     /// Sends what waited for a neighbour on its way, in order.
     fn go_on(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
         let frames = self.waiting.release(neighbour);
@@ -132,6 +155,16 @@ impl Core {
             self.held(&frame, -1);
             self.lose(frame, Reason::Stopped);
         }
+    }
+}
+
+/// Whom a frame's packet is for.
+fn destination(frame: &Frame) -> Option<IpAddr> {
+    let packet = tell::packet(frame);
+    match (Ipv4::parse(packet), Ipv6::parse(packet)) {
+        (Ok(ip), _) => Some(IpAddr::V4(ip.destination().into())),
+        (_, Ok(ip)) => Some(IpAddr::V6(ip.destination().into())),
+        _ => None,
     }
 }
 
