@@ -1,7 +1,7 @@
 //! What the control thread owns and does.
 
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use bm_api::request::RouteQuery;
@@ -9,7 +9,7 @@ use bm_api::{Area, Error, Interface, Mirror, Neighbors, NextHops, Routes, Status
 use bm_graph::Waker;
 use bm_netlink::{Audit, Batch, Change, Watch};
 
-use super::asker::{Asker, Neighbor, asker};
+use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
 use super::{ControlPort, Request};
 use crate::compile::{Choices, Compiler};
@@ -55,7 +55,7 @@ pub(super) struct Control {
     pub(super) batch: Batch,
     ports: Vec<ControlPort>,
     active: bool,
-    pub(super) slow_path: Option<(Receiver<Neighbor>, SyncSender<Neighbor>)>,
+    pub(super) slow_path: Option<Asked>,
     resolve_queue: usize,
     /// New neighbours that the kernel may be asked for.
     pub(super) budget: Budget,
@@ -167,7 +167,7 @@ impl Control {
         if report.published || changes.iter().any(shapes) {
             self.steer();
         }
-        self.tell_failed(changes);
+        self.tell_slow_path(changes);
         Ok(())
     }
 
@@ -224,8 +224,8 @@ impl Control {
     }
 
     pub fn asker(&mut self, waker: Waker) -> Asker {
-        let (asker, asked, failed) = asker(self.resolve_queue, waker);
-        self.slow_path = Some((asked, failed));
+        let (asker, asked) = asker(self.resolve_queue, waker);
+        self.slow_path = Some(asked);
         asker
     }
 

@@ -11,8 +11,8 @@ impl Control {
     /// Passes on what the slow path asks for. A scan of a subnet asks for very many: of neighbours that
     /// nobody knew, the kernel is asked for a few, and the slow path asks again for those it waits for.
     pub(super) fn ask_for_neighbours(&mut self) {
-        let Some((asked, _)) = &self.slow_path else { return };
-        let asked: BTreeSet<_> = asked.try_iter().collect();
+        let Some(asked) = &self.slow_path else { return };
+        let asked: BTreeSet<_> = asked.wanted.try_iter().collect();
         let now = Instant::now();
         let mut any = false;
         for (ifindex, address) in asked {
@@ -44,17 +44,23 @@ impl Control {
         }
     }
 
-    /// Tells the slow path of neighbours that the kernel has given up on.
-    pub(super) fn tell_failed(&self, changes: &[Change]) {
-        let Some((_, fail)) = &self.slow_path else { return };
+    /// Tells the slow path of neighbours that the kernel has given up on, and wakes it for those that have
+    /// answered, whose MACs are in the tables by now: packets wait for them.
+    pub(super) fn tell_slow_path(&self, changes: &[Change]) {
+        let Some(asked) = &self.slow_path else { return };
+        let neighbours = |change: &Change| matches!(change, Change::Everything | Change::Neighbour(..));
+        if !changes.iter().any(neighbours) {
+            return;
+        }
         for change in changes {
             let Change::Neighbour(ifindex, address) = *change else { continue };
             let failed = |neighbour: &bm_netlink::Neighbour| neighbour.state & state::FAILED != 0;
             if self.watch.mirror().neighbour(ifindex, address).is_some_and(failed) {
                 // A full queue forgets: the slow path gives up by itself after a while.
-                let _full = fail.try_send((ifindex, address));
+                let _full = asked.failed.try_send((ifindex, address));
             }
         }
+        asked.wake();
     }
 
     fn use_neighbour(&mut self, ifindex: u32, address: IpAddr) {
