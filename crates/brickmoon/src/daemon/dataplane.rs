@@ -5,6 +5,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bm_control::config::Config;
 use bm_fib::published::{Published, Readers};
@@ -19,6 +20,8 @@ use crate::Failure;
 
 /// Free frames that a worker keeps for itself.
 const FREELIST: usize = 1024;
+/// Longest wait for a worker's first breath. On a machine so busy that it takes longer, packets are lost anyway.
+const FIRST_BREATH: Duration = Duration::from_secs(2);
 
 /// What the data path gets of a port.
 pub struct Part {
@@ -45,6 +48,17 @@ struct Running {
     worker: Worker,
     core: Option<usize>,
     counters: Block,
+}
+
+impl Running {
+    /// Waits until the worker has breathed once, and so has given every port frames to receive into: what a
+    /// port is sent before is lost.
+    fn await_first_breath(&self) {
+        let started = Instant::now();
+        while self.counters.get(0) == 0 && self.worker.is_alive() && started.elapsed() < FIRST_BREATH {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// What `show workers` says of one.
@@ -91,6 +105,7 @@ impl DataPlane {
             running.push(start_worker(config, shared, &mut slow, &depot, index, &names, network)?);
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
+        running.iter().for_each(Running::await_first_breath);
         Ok(Self { workers: running, slow, depot })
     }
 
