@@ -138,6 +138,11 @@ impl Fib for Dir24_8Fib {
         NextHop(u32::from(Self::flat(&self.blocks)[place(entry, address)].load(Acquire)))
     }
 
+    fn prefetch(&self, addresses: &[u32]) {
+        let root = Self::flat(&self.root);
+        addresses.iter().for_each(|address| prefetch(&root[(address >> 8) as usize]));
+    }
+
     fn lookup_burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
         let hops = &mut hops[..addresses.len()];
         for (addresses, hops) in addresses.chunks(LANES).zip(hops.chunks_mut(LANES)) {

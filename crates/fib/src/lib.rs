@@ -46,6 +46,9 @@ pub trait Fib: Send + Sync {
     /// The next hop of one address: [`NextHop::NONE`] where no route matches.
     fn lookup(&self, address: Self::Address) -> NextHop;
 
+    /// Asks the cache for what lookups of `addresses` will read first. Worth it where other work lies between.
+    fn prefetch(&self, _addresses: &[Self::Address]) {}
+
     /// Sets `hops[i]` for each `addresses[i]`; much faster than one by one, best at 32 and more.
     ///
     /// # Panics

@@ -25,7 +25,7 @@ mod node;
 mod sweep;
 mod tree;
 
-use crate::memory::{Array, Filled};
+use crate::memory::{Array, Filled, prefetch};
 use crate::published::Readers;
 use crate::rib::Rib;
 use crate::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
@@ -130,6 +130,11 @@ impl Fib for Range6Fib {
             depth += u32::from(word.enters());
         }
         NextHop(word.0)
+    }
+
+    fn prefetch(&self, addresses: &[u128]) {
+        let (root, _) = self.flat();
+        addresses.iter().for_each(|address| prefetch(&root[slot(*address)]));
     }
 
     fn lookup_burst(&self, addresses: &[u128], hops: &mut [NextHop]) {

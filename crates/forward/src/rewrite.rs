@@ -86,7 +86,7 @@ pub(crate) fn ipv4_through(
     write_macs(ethernet, egress, entry);
     spend_hop(packet, facts);
     // What is behind the datagram is padding of a short frame, and no data.
-    frame.truncate(HEADER_LEN + usize::from(facts.length));
+    frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
     Some(egress.port)
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn ipv6_through(
     let (ethernet, packet) = split::<IPV6_HEAD, { ipv6::HEADER_LEN }>(head);
     write_macs(ethernet, egress, entry);
     packet[7] = facts.hops.wrapping_sub(1);
-    frame.truncate(HEADER_LEN + usize::from(facts.length));
+    frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
     Some(egress.port)
 }
 
@@ -169,8 +169,11 @@ fn unfit(hops: u8, egress: &Egress) -> Refusal {
 
 #[inline(always)]
 fn write_macs(ethernet: &mut [u8; HEADER_LEN], egress: &Egress, entry: Entry) {
-    entry.write_mac(&mut ethernet[..6]);
-    ethernet[6..12].copy_from_slice(&egress.mac);
+    // Two stores: of the first source bytes with the destination, and of the rest.
+    let [a, b, rest @ ..] = egress.mac;
+    let start = entry.raw() << 16 >> 16 | u64::from(u16::from_le_bytes([a, b])) << 48;
+    ethernet[..8].copy_from_slice(&start.to_le_bytes());
+    ethernet[8..12].copy_from_slice(&rest);
 }
 
 /// Spends one hop of a header whose TTL is above 1, and mends the checksum (RFC 1624).
@@ -233,7 +236,7 @@ pub(crate) fn encapsulate(
     } else {
         frame.trim_front(network - header);
     }
-    frame.truncate(header + length);
+    frame.truncate(u16::try_from(header + length).unwrap_or(u16::MAX));
     let data = frame.data_mut();
     entry.write_mac(data);
     data[6..12].copy_from_slice(&egress.mac);

@@ -64,10 +64,20 @@ pub(crate) fn common_ipv4(header: &[u8; ipv4::HEADER_LEN], room: usize) -> Optio
         && (ipv4::HEADER_LEN..=room).contains(&usize::from(facts.length))
         && checksum::is_whole20(header)
         && (flags & 0x1f | offset) == 0
-        && ipv4::is_single_host(source)
-        && ipv4::is_single_host(destination);
+        && MAY_BE_ONE[usize::from(header[12])] & MAY_BE_ONE[usize::from(header[16])];
     common.then_some(Packet { source, destination, facts })
 }
+
+/// By an address's first byte: whether it may be that of one host ([`ipv4::is_single_host`]).
+static MAY_BE_ONE: [bool; 256] = {
+    let mut may_be = [false; 256];
+    let mut first = 0;
+    while first < may_be.len() {
+        may_be[first] = ipv4::is_single_host((first as u32) << 24);
+        first += 1;
+    }
+    may_be
+};
 
 #[inline(always)]
 fn word(header: &[u8; ipv4::HEADER_LEN], at: usize) -> u32 {

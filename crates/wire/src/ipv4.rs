@@ -368,7 +368,7 @@ pub fn is_multicast(address: u32) -> bool {
 /// Whether an address can be that of one host somewhere: not "this network" (0/8), loopback (127/8), a
 /// group, class E or the limited broadcast. Directed broadcasts are known to tables only.
 #[inline]
-pub fn is_single_host(address: u32) -> bool {
+pub const fn is_single_host(address: u32) -> bool {
     let first = address >> 24;
     first != 0 && first != 127 && first < 224
 }
