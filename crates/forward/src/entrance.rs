@@ -75,9 +75,12 @@ pub(crate) fn entrance(capacity: usize, bell: &Arc<Bell>) -> (Entrance, Arrivals
 }
 
 impl Entrance {
-    /// Queues a frame; gives it back if the queue is full.
+    /// Queues a frame; gives it back if the queue is full, or nobody will ever take it out.
     pub(crate) fn push(&mut self, frame: Frame, for_host: bool) -> Result<(), Frame> {
         let queue = if for_host { &mut self.host } else { &mut self.work };
+        if queue.is_closed() {
+            return Err(frame);
+        }
         queue.push(frame)?;
         self.unrung += 1;
         Ok(())

@@ -323,3 +323,15 @@ fn next_hops_on_no_port_of_ours() {
     assert_eq!(lab.exchange(LEFT, &sent).host, [(LEFT, sent)]);
     let _ = (LEFT_HOST, NARROW_HOST);
 }
+
+#[test]
+fn without_a_slow_path_what_it_should_get_is_counted() {
+    let mut lab = lab();
+    let mut slow = lab.take_slow_path();
+    slow.stop();
+    drop(slow);
+    lab.send(LEFT, &V4::to("192.0.2.1").sent());
+    lab.send(LEFT, &V4::default().sent());
+    lab.run();
+    assert_eq!((lab.take(RIGHT).len(), lab.drops()), (1, vec![(Reason::SlowPathFull, 1)]));
+}
