@@ -18,7 +18,7 @@
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
-#define UNATTENDED_NS (20 * 1000 * 1000)
+#define UNATTENDED_NS (40 * 1000 * 1000) /* a busy machine lets a living worker wait for 20 ms */
 
 /* What became of a frame; the order is that of `SteerCounters` in steer.rs. */
 enum kind {

@@ -133,6 +133,10 @@ fn bgp_feeds_and_withdraws_a_table() {
             measure(lab, router, "100,000 withdrawn", || kernel_prefixes(lab) == before);
         });
         report::say(&format!("frr: {}: another route meanwhile: {outcome}", router.name()));
-        assert_eq!((outcome.lost(), outcome.out_of_order), (0, 0), "{}: {outcome}", router.name());
+        assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
+        // A worker that gets no core for 40 ms counts as hung: Linux takes over, and packets overtake those
+        // that wait for it. A pause of that length shows in the stream itself; without one, order is kept.
+        let paused = outcome.longest_gap >= Duration::from_millis(30);
+        assert!(outcome.out_of_order == 0 || paused, "{}: {outcome}", router.name());
     });
 }
