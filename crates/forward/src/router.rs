@@ -75,6 +75,8 @@ const TOGETHER: usize = 16;
 
 /// Frames whose first bytes are asked for ahead of their turn.
 const AHEAD: usize = 8;
+/// The same when they are written: what validation read has left the first cache since, and is near.
+const AHEAD_AGAIN: usize = 4;
 
 impl Router {
     /// A router over `ports`, whose links are called as they are.
@@ -359,11 +361,14 @@ impl Work {
         let Self { burst, refused, ipv4, arrivals, port, .. } = self;
         let frames = burst.places_mut();
         let whole = ipv4.mask == Mask::first(frames.len());
-        for (place, frame) in frames.iter_mut().enumerate() {
+        for place in 0..frames.len() {
+            if let Some(Some(ahead)) = frames.get(place + AHEAD_AGAIN) {
+                ahead.prefetch();
+            }
             if !whole && !ipv4.mask.has(place) {
                 continue;
             }
-            let Some(frame) = frame else { continue };
+            let Some(frame) = &mut frames[place] else { continue };
             let (hop, facts, network) = (ipv4.hops[place], ipv4.facts[place], arrivals[place].1);
             let refuse = &mut |why| refused.add(place, why);
             if let Some(to) = rewrite::ipv4(tables, hop, facts, network, frame, refuse) {
@@ -377,11 +382,14 @@ impl Work {
         let Self { burst, refused, ipv6, arrivals, port, .. } = self;
         let frames = burst.places_mut();
         let whole = ipv6.mask == Mask::first(frames.len());
-        for (place, frame) in frames.iter_mut().enumerate() {
+        for place in 0..frames.len() {
+            if let Some(Some(ahead)) = frames.get(place + AHEAD_AGAIN) {
+                ahead.prefetch();
+            }
             if !whole && !ipv6.mask.has(place) {
                 continue;
             }
-            let Some(frame) = frame else { continue };
+            let Some(frame) = &mut frames[place] else { continue };
             let (hop, facts, network) = (ipv6.hops[place], ipv6.facts[place], arrivals[place].1);
             let refuse = &mut |why| refused.add(place, why);
             if let Some(to) = rewrite::ipv6(tables, hop, facts, network, frame, refuse) {
