@@ -17,10 +17,10 @@
 //! or removing it rewrites exactly these, each with one store. A new block is filled before it is
 //! linked; a block that is unlinked is used again only after all readers have moved past it.
 
-use crate::memory::{Array, Filled, prefetch};
+use crate::memory::{Array, Filled, OutOfMemory, prefetch};
 use crate::published::{Readers, Retired};
 use crate::rib::Rib;
-use crate::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
+use crate::{BuildFib, Change, Fib, Lack, NextHop, NotAttached, SharedFib, Source, TableFull};
 use bm_wire::prefix::Prefix;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -40,19 +40,26 @@ pub struct Dir24_8Fib {
     root: Array<AtomicU16>,
     /// Room for a block behind every 16-bit value; what is never used is never touched.
     blocks: Array<AtomicU16>,
-    boundary: AtomicU32,
+    /// One number; in an array so that readers elsewhere see it too.
+    boundary: Array<AtomicU32>,
 }
 
 /// Both arrays with their lengths in the type, so that no index below needs a check.
 type Flat<'a> = &'a [AtomicU16; ROOT];
 
 impl Dir24_8Fib {
-    fn new() -> Option<Self> {
-        Some(Self {
-            root: Array::zeroed(ROOT, Filled::Whole).ok()?,
-            blocks: Array::zeroed(ROOT, Filled::ByNeed).ok()?,
-            boundary: AtomicU32::new(1),
+    fn new(source: &Source) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            boundary: source.array(1, Filled::Whole)?,
+            root: source.array(ROOT, Filled::Whole)?,
+            blocks: source.array(ROOT, Filled::ByNeed)?,
         })
+    }
+
+    /// One past the highest next hop: entries from here up name blocks.
+    #[inline(always)]
+    fn boundary(&self) -> u32 {
+        self.boundary[0].load(Relaxed)
     }
 
     /// Which pages the first level got.
@@ -73,7 +80,7 @@ impl Dir24_8Fib {
         for (hop, address) in hops.iter_mut().zip(addresses) {
             *hop = NextHop(u32::from(root[(address >> 8) as usize].load(Acquire)));
         }
-        let boundary = self.boundary.load(Relaxed);
+        let boundary = self.boundary();
         let (mut long, mut count) = ([0u8; LANES], 0);
         for (lane, hop) in hops.iter().enumerate().take(LANES) {
             long[count & (LANES - 1)] = lane as u8;
@@ -116,7 +123,7 @@ impl Dir24_8Fib {
     }
 
     fn is_block(&self, entry: u16) -> bool {
-        u32::from(entry) >= self.boundary.load(Relaxed)
+        u32::from(entry) >= self.boundary()
     }
 }
 
@@ -148,6 +155,12 @@ impl Fib for Dir24_8Fib {
         for (addresses, hops) in addresses.chunks(LANES).zip(hops.chunks_mut(LANES)) {
             self.lookup_lanes(addresses, hops);
         }
+    }
+}
+
+impl SharedFib for Dir24_8Fib {
+    fn attach(source: &Source) -> Result<Self, NotAttached> {
+        Ok(Self::new(source)?)
     }
 }
 
@@ -194,8 +207,8 @@ impl Dir24_8 {
         if hop.0 >= self.lowest_block {
             return Err(Lack::NextHop(hop));
         }
-        if hop.0 >= self.fib.boundary.load(Relaxed) {
-            self.fib.boundary.store(hop.0 + 1, Release);
+        if hop.0 >= self.fib.boundary() {
+            self.fib.boundary[0].store(hop.0 + 1, Release);
         }
         Ok(hop.0 as u16)
     }
@@ -228,7 +241,7 @@ impl Dir24_8 {
         if let Some(block) = self.free.pop() {
             return Ok(block);
         }
-        if self.lowest_block <= self.fib.boundary.load(Relaxed) {
+        if self.lowest_block <= self.fib.boundary() {
             return Err(Lack::Blocks);
         }
         self.lowest_block -= 1;
@@ -275,14 +288,17 @@ impl BuildFib for Dir24_8 {
     type Address = u32;
     type Fib = Dir24_8Fib;
 
-    fn build(
+    fn build_in(
         routes: impl IntoIterator<Item = (Prefix<u32>, NextHop)>,
         readers: &Readers,
+        source: &Source,
     ) -> Result<Self, TableFull<u32>> {
         let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
+        let fib = Dir24_8Fib::new(source).map_err(|_| no_memory)?;
+        fib.boundary[0].store(1, Release);
         let mut table = Self {
             rib: routes.into_iter().collect(),
-            fib: Arc::new(Dir24_8Fib::new().ok_or(no_memory)?),
+            fib: Arc::new(fib),
             lowest_block: 1 << 16,
             free: Vec::new(),
             retired: Retired::new(readers),

@@ -17,6 +17,7 @@
 // `loom` is a cfg set by hand for models of `published`; cargo does not know it.
 #![allow(unexpected_cfgs)]
 
+pub mod cpu;
 pub mod dir24_8;
 pub mod memory;
 pub mod next_hop;
@@ -25,7 +26,9 @@ pub mod range6;
 pub mod rib;
 mod sync;
 
+pub use cpu::Form;
 pub use dir24_8::{Dir24_8, Dir24_8Fib};
+pub use memory::{NotAttached, Source};
 pub use next_hop::NextHop;
 pub use range6::{Range6, Range6Fib};
 
@@ -54,6 +57,25 @@ pub trait Fib: Send + Sync {
     /// # Panics
     /// If `hops` is shorter than `addresses`.
     fn lookup_burst(&self, addresses: &[Self::Address], hops: &mut [NextHop]);
+
+    /// The same in a given form, or the nearest that there is: for tests and benches. `lookup_burst`
+    /// picks the best by itself.
+    ///
+    /// # Panics
+    /// If `hops` is shorter than `addresses`.
+    fn lookup_burst_by(&self, _form: Form, addresses: &[Self::Address], hops: &mut [NextHop]) {
+        self.lookup_burst(addresses, hops);
+    }
+}
+
+/// A structure whose reader can live in another process than its builder.
+pub trait SharedFib: Fib + Sized {
+    /// The reader of what [`BuildFib::build_in`] put, or is putting, into the file behind `source`. It
+    /// follows every later change.
+    ///
+    /// # Errors
+    /// If the file holds another structure.
+    fn attach(source: &Source) -> Result<Self, NotAttached>;
 }
 
 /// Longest-prefix match, as the control plane makes and changes it. There is one builder a table.
@@ -63,11 +85,20 @@ pub trait BuildFib: Sized {
     /// What workers read.
     type Fib: Fib<Address = Self::Address>;
 
-    /// A table of all `routes`; what later changes free waits for `readers`.
+    /// A table of all `routes` in memory from `source`; what later changes free waits for `readers`.
+    fn build_in(
+        routes: impl IntoIterator<Item = (Prefix<Self::Address>, NextHop)>,
+        readers: &Readers,
+        source: &Source,
+    ) -> Result<Self, TableFull<Self::Address>>;
+
+    /// The same in memory of this process alone.
     fn build(
         routes: impl IntoIterator<Item = (Prefix<Self::Address>, NextHop)>,
         readers: &Readers,
-    ) -> Result<Self, TableFull<Self::Address>>;
+    ) -> Result<Self, TableFull<Self::Address>> {
+        Self::build_in(routes, readers, &Source::anonymous())
+    }
 
     /// The readers' side: clone it once a worker. It follows every later change.
     fn reader(&self) -> Arc<Self::Fib>;

@@ -8,6 +8,14 @@
 //! Tables live here because a lookup in 4 KiB pages costs half as much again in TLB misses. An array
 //! says which pages it got, so that the program can say it aloud. It never grows: a table's limit is
 //! declared when it is made, and pages that nobody has touched cost nothing.
+//!
+//! A [`Source`] decides whose memory it is: this process's own, or a file that others map too, as a
+//! memfd or a BPF array map is. Since structures hold indices and no pointers, a reader there needs
+//! nothing but the same arrays.
+
+mod source;
+
+pub use source::{NotAttached, Source, memfd};
 
 use std::fmt;
 use std::ops::Deref;

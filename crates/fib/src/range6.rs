@@ -25,10 +25,10 @@ mod node;
 mod sweep;
 mod tree;
 
-use crate::memory::{Array, Filled, prefetch};
+use crate::memory::{Array, Filled, OutOfMemory, prefetch};
 use crate::published::Readers;
 use crate::rib::Rib;
-use crate::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
+use crate::{BuildFib, Change, Fib, Lack, NextHop, NotAttached, SharedFib, Source, TableFull};
 use bm_wire::prefix::Prefix;
 use node::{Node, Word};
 use std::collections::HashMap;
@@ -64,11 +64,8 @@ fn slot(address: u128) -> usize {
 }
 
 impl Range6Fib {
-    fn new() -> Option<Self> {
-        Some(Self {
-            root: Array::zeroed(ROOT, Filled::Whole).ok()?,
-            nodes: Array::zeroed(NODES, Filled::ByNeed).ok()?,
-        })
+    fn new(source: &Source) -> Result<Self, OutOfMemory> {
+        Ok(Self { root: source.array(ROOT, Filled::Whole)?, nodes: source.array(NODES, Filled::ByNeed)? })
     }
 
     /// Which pages the nodes got.
@@ -145,6 +142,12 @@ impl Fib for Range6Fib {
     }
 }
 
+impl SharedFib for Range6Fib {
+    fn attach(source: &Source) -> Result<Self, NotAttached> {
+        Ok(Self::new(source)?)
+    }
+}
+
 /// The IPv6 table as control builds and changes it.
 #[derive(Debug)]
 pub struct Range6 {
@@ -211,12 +214,13 @@ impl BuildFib for Range6 {
     type Address = u128;
     type Fib = Range6Fib;
 
-    fn build(
+    fn build_in(
         routes: impl IntoIterator<Item = (Prefix<u128>, NextHop)>,
         readers: &Readers,
+        source: &Source,
     ) -> Result<Self, TableFull<u128>> {
         let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
-        let fib = Arc::new(Range6Fib::new().ok_or(no_memory)?);
+        let fib = Arc::new(Range6Fib::new(source).map_err(|_| no_memory)?);
         let mut table = Self {
             rib: routes.into_iter().collect(),
             nodes: Nodes::new(fib.clone(), readers),

@@ -2,7 +2,7 @@
 
 use bm_fib::published::Readers;
 use bm_fib::rib::Rib;
-use bm_fib::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
+use bm_fib::{BuildFib, Change, Fib, Lack, NextHop, Source, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::cell::Cell;
 use std::sync::{Arc, RwLock};
@@ -37,9 +37,10 @@ impl<A: Address> BuildFib for Plain<A> {
     type Address = A;
     type Fib = PlainFib<A>;
 
-    fn build(
+    fn build_in(
         routes: impl IntoIterator<Item = (Prefix<A>, NextHop)>,
         _readers: &Readers,
+        _source: &Source,
     ) -> Result<Self, TableFull<A>> {
         if NO_MEMORY.get() {
             let prefix = Prefix::host(A::default());

@@ -1,0 +1,73 @@
+//! A builder in a memfd, a reader at a second mapping of it: do they agree, also after updates?
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+mod common;
+
+use bm_fib::memory::memfd;
+use bm_fib::published::Readers;
+use bm_fib::{BuildFib, Change, Dir24_8, Dir24_8Fib, Fib, NextHop, Range6, SharedFib, Source};
+use bm_wire::prefix::Prefix;
+use common::{Number, Seeded};
+
+fn random_change<A: Number>(seeded: &mut Seeded) -> Change<A> {
+    let length = seeded.below(usize::from(A::WIDTH) + 1) as u8;
+    // Few first bits, so that prefixes nest.
+    let address =
+        seeded.address::<A>().and(A::mask(6).not()).and(A::mask(24).or(A::mask(A::WIDTH - 4).not()));
+    let prefix = Prefix::containing(address, length).unwrap();
+    match seeded.below(3) {
+        0 => Change::Remove(prefix),
+        _ => Change::Set(prefix, NextHop(seeded.below(1000) as u32)),
+    }
+}
+
+fn compare<A: Number>(fib: &impl Fib<Address = A>, other: &impl Fib<Address = A>, probes: &[A]) {
+    let (mut hops, mut others) = (vec![NextHop::NONE; probes.len()], vec![NextHop::NONE; probes.len()]);
+    fib.lookup_burst(probes, &mut hops);
+    other.lookup_burst(probes, &mut others);
+    assert_eq!(hops, others);
+}
+
+fn shared<B: BuildFib>()
+where
+    B::Address: Number,
+    B::Fib: SharedFib,
+{
+    let (readers, mut seeded) = (Readers::new(), Seeded(5));
+    // The writer's proxy of the readers elsewhere.
+    let mut elsewhere = readers.register();
+    let file = memfd(c"table").unwrap();
+    let routes: Vec<_> = (0..500)
+        .filter_map(|_| match random_change(&mut seeded) {
+            Change::Set(prefix, hop) => Some((prefix, hop)),
+            Change::Remove(_) => None,
+        })
+        .collect();
+    let mut table = B::build_in(routes, &readers, &Source::shared(&file).unwrap()).unwrap();
+    let reader = B::Fib::attach(&Source::attached(&file).unwrap()).unwrap();
+    for _ in 0..50 {
+        let changes: Vec<Change<B::Address>> = (0..20).map(|_| random_change(&mut seeded)).collect();
+        table.apply(&changes).unwrap();
+        let probes: Vec<_> = changes.iter().flat_map(|change| seeded.around(change.prefix())).collect();
+        compare(&*table.reader(), &reader, &probes);
+        elsewhere.quiescent();
+    }
+}
+
+#[test]
+fn dir24_8_in_a_memfd() {
+    shared::<Dir24_8>();
+}
+
+#[test]
+fn range6_in_a_memfd() {
+    shared::<Range6>();
+}
+
+#[test]
+fn a_reader_refuses_another_structure() {
+    let file = memfd(c"table").unwrap();
+    Range6::build_in([], &Readers::new(), &Source::shared(&file).unwrap()).unwrap();
+    assert!(Dir24_8Fib::attach(&Source::attached(&file).unwrap()).is_err());
+}
