@@ -41,7 +41,8 @@ use always::Always;
 use bm_fib::memory::OutOfMemory;
 use bm_fib::next_hop::{NextHopError, NextHopWriter};
 use bm_fib::published::{Published, Readers};
-use bm_fib::{BuildFib, Dir24_8, Fib, Range6, TableFull};
+use bm_fib::structure::{IPV4, IPV6};
+use bm_fib::{Fib, Structure, TableFull};
 use bm_forward::tables::{Settings, Tables, Vrf};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Change, Family, Mirror};
@@ -62,6 +63,10 @@ pub struct Options {
     pub next_hops: u32,
     /// Buckets of all groups; a power of two.
     pub group_buckets: u32,
+    /// What IPv4 tables are made as.
+    pub ipv4: Structure<u32>,
+    /// What IPv6 tables are made as.
+    pub ipv6: Structure<u128>,
     /// What the configuration says beside the kernel.
     pub choices: Choices,
 }
@@ -71,6 +76,8 @@ impl Default for Options {
         Self {
             next_hops: NextHopWriter::HOPS,
             group_buckets: 1 << NextHopWriter::BUCKETS_LOG2,
+            ipv4: IPV4[0],
+            ipv6: IPV6[0],
             choices: Choices { hash_seed: 0, icmp_per_second: None },
         }
     }
@@ -122,7 +129,7 @@ struct Small {
 }
 
 /// Makes and publishes what workers read. There is one.
-pub struct Compiler<B4: BuildFib<Address = u32> = Dir24_8, B6: BuildFib<Address = u128> = Range6> {
+pub struct Compiler {
     readers: Readers,
     choices: Choices,
     /// The links of our ports.
@@ -131,20 +138,14 @@ pub struct Compiler<B4: BuildFib<Address = u32> = Dir24_8, B6: BuildFib<Address 
     reshape: bool,
     small: Small,
     targets: Targets,
-    ipv4: family::Tables<B4>,
-    ipv6: family::Tables<B6>,
+    ipv4: family::Tables<u32>,
+    ipv6: family::Tables<u128>,
     /// Neighbours that packets went to, as last asked.
     used: BTreeSet<(u32, IpAddr)>,
     published: Arc<Published<Tables>>,
 }
 
-impl<B4, B6> Compiler<B4, B6>
-where
-    B4: BuildFib<Address = u32>,
-    B6: BuildFib<Address = u128>,
-    B4::Fib: 'static,
-    B6::Fib: 'static,
-{
+impl Compiler {
     /// A compiler that has published tables without any interface or route.
     ///
     /// # Errors
@@ -161,8 +162,8 @@ where
             reshape: false,
             small,
             targets,
-            ipv4: family::Tables::default(),
-            ipv6: family::Tables::default(),
+            ipv4: family::Tables::new(options.ipv4),
+            ipv6: family::Tables::new(options.ipv6),
             used: BTreeSet::new(),
             published: Arc::new(Published::new(empty, readers)),
         })
@@ -209,8 +210,8 @@ where
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
         let mut work = Work::of(changes);
         let (mut old4, mut old6) = match work.everything {
-            true => (std::mem::take(&mut self.ipv4), std::mem::take(&mut self.ipv6)),
-            false => Default::default(),
+            true => (self.ipv4.take(), self.ipv6.take()),
+            false => (self.ipv4.fresh(), self.ipv6.fresh()),
         };
         let vrfs = self.vrfs(mirror);
         let reshaped = self.reshape(mirror, &vrfs, &mut work);
@@ -252,7 +253,7 @@ where
         Ok(Report { published, entries })
     }
 
-    fn remake(&mut self, view: View<'_>, vrfs: &BTreeSet<Option<u32>>) -> Result<Both<B4, B6>, CompileError> {
+    fn remake(&mut self, view: View<'_>, vrfs: &BTreeSet<Option<u32>>) -> Result<Both, CompileError> {
         let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, &self.readers);
         let ipv4 = ipv4.map_err(CompileError::Ipv4)?;
         let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, &self.readers);
@@ -345,7 +346,7 @@ where
 }
 
 /// What became of the tables of both families.
-type Both<B4, B6> = (family::Remade<B4>, family::Remade<B6>);
+type Both = (family::Remade<u32>, family::Remade<u128>);
 
 /// What [`Compiler::reshape`] found.
 #[derive(Clone, Copy, Default)]

@@ -17,6 +17,7 @@ pub use device::{Device, DeviceError};
 pub use diff::{Changed, Effect};
 pub use error::{ConfigError, Problem, What};
 
+use bm_fib::structure::{self, Structure};
 use bm_graph::Idle;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -115,9 +116,13 @@ impl Port {
     }
 }
 
-/// `[fib]`: room of the lookup tables.
+/// `[fib]`: what the lookup tables are, and their room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fib {
+    /// What IPv4 tables are made as.
+    pub ipv4: Structure<u32>,
+    /// What IPv6 tables are made as.
+    pub ipv6: Structure<u128>,
     /// How many next hops there can be, groups counted.
     pub next_hops: u32,
     /// How many buckets all groups share; a power of two.
@@ -128,7 +133,13 @@ pub struct Fib {
 
 impl Default for Fib {
     fn default() -> Self {
-        Self { next_hops: 65_536, group_buckets: 1 << 22, hash_seed: None }
+        Self {
+            ipv4: structure::IPV4[0],
+            ipv6: structure::IPV6[0],
+            next_hops: 65_536,
+            group_buckets: 1 << 22,
+            hash_seed: None,
+        }
     }
 }
 

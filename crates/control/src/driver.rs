@@ -77,6 +77,8 @@ impl Driver {
         let options = compile::Options {
             next_hops: config.fib.next_hops,
             group_buckets: config.fib.group_buckets,
+            ipv4: config.fib.ipv4,
+            ipv6: config.fib.ipv6,
             choices,
         };
         let compiler = compile::Compiler::new(readers, options).map_err(Error::new)?;

@@ -110,7 +110,7 @@ fn lookups<B: BuildFib>(table: &B, routes: &Routes<B::Address>, number: fn(u128)
     }
 }
 
-fn burst<F: Fib>(fib: &F, addresses: &[F::Address]) {
+fn burst<A: Address>(fib: &dyn Fib<Address = A>, addresses: &[A]) {
     let mut hops = [NextHop::NONE; BURST];
     for addresses in addresses.chunks_exact(BURST) {
         fib.lookup_burst(addresses, &mut hops);

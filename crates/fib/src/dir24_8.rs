@@ -62,11 +62,6 @@ impl Dir24_8Fib {
         self.boundary[0].load(Relaxed)
     }
 
-    /// Which pages the first level got.
-    pub fn pages(&self) -> crate::memory::Pages {
-        self.root.pages()
-    }
-
     #[inline(always)]
     fn flat(array: &Array<AtomicU16>) -> Flat<'_> {
         (&**array).try_into().expect("both arrays are made with this length")
@@ -155,6 +150,10 @@ impl Fib for Dir24_8Fib {
         for (addresses, hops) in addresses.chunks(LANES).zip(hops.chunks_mut(LANES)) {
             self.lookup_lanes(addresses, hops);
         }
+    }
+
+    fn pages(&self) -> crate::memory::Pages {
+        self.root.pages()
     }
 }
 
@@ -286,7 +285,6 @@ fn slot(prefix: Prefix<u32>) -> usize {
 
 impl BuildFib for Dir24_8 {
     type Address = u32;
-    type Fib = Dir24_8Fib;
 
     fn build_in(
         routes: impl IntoIterator<Item = (Prefix<u32>, NextHop)>,
@@ -307,7 +305,7 @@ impl BuildFib for Dir24_8 {
         Ok(table)
     }
 
-    fn reader(&self) -> Arc<Dir24_8Fib> {
+    fn reader(&self) -> Arc<dyn Fib<Address = u32>> {
         self.fib.clone()
     }
 

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Control owns a builder ([`BuildFib`]) with all its routes and changes it; workers hold an `Arc` of
-//! its reader ([`Fib`]) and never wait. [`Dir24_8`] (IPv4) and [`Range6`] (IPv6) differ behind these two
-//! traits and in nothing else. A lookup yields an index only: what is done there is one 64-bit word
-//! in [`next_hop::NextHops`], so a changed MAC is one store and touches no route.
+//! its reader ([`Fib`]) and never wait. Structures differ behind these two traits and in nothing else;
+//! [`structure::IPV4`] and [`structure::IPV6`] list them by name. A lookup yields an index only: what is
+//! done there is one 64-bit word in [`next_hop::NextHops`], so a changed MAC is one store and touches no
+//! route.
 //!
 //! Absent on purpose: policy (VRFs, rules), packets, threads. Memory that a change frees is used again
 //! only after every registered reader has said that it is past it ([`published::Readers`]).
@@ -24,6 +25,7 @@ pub mod next_hop;
 pub mod published;
 pub mod range6;
 pub mod rib;
+pub mod structure;
 mod sync;
 
 pub use cpu::Form;
@@ -31,6 +33,7 @@ pub use dir24_8::{Dir24_8, Dir24_8Fib};
 pub use memory::{NotAttached, Source};
 pub use next_hop::NextHop;
 pub use range6::{Range6, Range6Fib};
+pub use structure::Structure;
 
 use bm_wire::prefix::{Address, Prefix};
 use published::Readers;
@@ -66,6 +69,16 @@ pub trait Fib: Send + Sync {
     fn lookup_burst_by(&self, _form: Form, addresses: &[Self::Address], hops: &mut [NextHop]) {
         self.lookup_burst(addresses, hops);
     }
+
+    /// The widest form that [`Self::lookup_burst`] takes on this CPU.
+    fn form(&self) -> Form {
+        Form::SCALAR
+    }
+
+    /// The pages that the largest array lies in.
+    fn pages(&self) -> memory::Pages {
+        memory::Pages::Plain
+    }
 }
 
 /// A structure whose reader can live in another process than its builder.
@@ -79,29 +92,34 @@ pub trait SharedFib: Fib + Sized {
 }
 
 /// Longest-prefix match, as the control plane makes and changes it. There is one builder a table.
-pub trait BuildFib: Sized {
+///
+/// All but building works on a `dyn BuildFib`, since which structure it is, is configured.
+pub trait BuildFib {
     /// `u32` for IPv4, `u128` for IPv6, in host order.
     type Address: Address;
-    /// What workers read.
-    type Fib: Fib<Address = Self::Address>;
 
     /// A table of all `routes` in memory from `source`; what later changes free waits for `readers`.
     fn build_in(
         routes: impl IntoIterator<Item = (Prefix<Self::Address>, NextHop)>,
         readers: &Readers,
         source: &Source,
-    ) -> Result<Self, TableFull<Self::Address>>;
+    ) -> Result<Self, TableFull<Self::Address>>
+    where
+        Self: Sized;
 
     /// The same in memory of this process alone.
     fn build(
         routes: impl IntoIterator<Item = (Prefix<Self::Address>, NextHop)>,
         readers: &Readers,
-    ) -> Result<Self, TableFull<Self::Address>> {
+    ) -> Result<Self, TableFull<Self::Address>>
+    where
+        Self: Sized,
+    {
         Self::build_in(routes, readers, &Source::anonymous())
     }
 
     /// The readers' side: clone it once a worker. It follows every later change.
-    fn reader(&self) -> Arc<Self::Fib>;
+    fn reader(&self) -> Arc<dyn Fib<Address = Self::Address>>;
 
     /// Carries out `changes` in order. Each address sees the old next hop or the new one.
     ///

@@ -68,11 +68,6 @@ impl Range6Fib {
         Ok(Self { root: source.array(ROOT, Filled::Whole)?, nodes: source.array(NODES, Filled::ByNeed)? })
     }
 
-    /// Which pages the nodes got.
-    pub fn pages(&self) -> crate::memory::Pages {
-        self.nodes.pages()
-    }
-
     /// The arrays with their lengths in the type, so that no index in a lookup needs a check.
     #[inline(always)]
     fn flat(&self) -> (&[AtomicU32; ROOT], &[Node; NODES]) {
@@ -139,6 +134,10 @@ impl Fib for Range6Fib {
         for (addresses, hops) in addresses.chunks(LANES).zip(hops.chunks_mut(LANES)) {
             self.lookup_lanes(addresses, hops);
         }
+    }
+
+    fn pages(&self) -> crate::memory::Pages {
+        self.nodes.pages()
     }
 }
 
@@ -212,7 +211,6 @@ impl Range6 {
 
 impl BuildFib for Range6 {
     type Address = u128;
-    type Fib = Range6Fib;
 
     fn build_in(
         routes: impl IntoIterator<Item = (Prefix<u128>, NextHop)>,
@@ -231,7 +229,7 @@ impl BuildFib for Range6 {
         Ok(table)
     }
 
-    fn reader(&self) -> Arc<Range6Fib> {
+    fn reader(&self) -> Arc<dyn Fib<Address = u128>> {
         self.fib.clone()
     }
 

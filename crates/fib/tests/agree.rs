@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// Compares single lookups, bursts and the oracle.
-fn compare<A: Number>(fib: &impl Fib<Address = A>, plain: &Plain, addresses: &[A]) {
+fn compare<A: Number>(fib: &dyn Fib<Address = A>, plain: &Plain, addresses: &[A]) {
     let mut hops = vec![NextHop(u32::MAX); addresses.len()];
     fib.lookup_burst(addresses, &mut hops);
     for (address, hop) in addresses.iter().zip(hops) {

@@ -6,7 +6,7 @@ mod common;
 
 use bm_fib::memory::memfd;
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Dir24_8, Dir24_8Fib, Fib, NextHop, Range6, SharedFib, Source};
+use bm_fib::{BuildFib, Change, Dir24_8, Dir24_8Fib, Fib, NextHop, Range6, Range6Fib, SharedFib, Source};
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
 
@@ -22,17 +22,16 @@ fn random_change<A: Number>(seeded: &mut Seeded) -> Change<A> {
     }
 }
 
-fn compare<A: Number>(fib: &impl Fib<Address = A>, other: &impl Fib<Address = A>, probes: &[A]) {
+fn compare<A: Number>(fib: &dyn Fib<Address = A>, other: &dyn Fib<Address = A>, probes: &[A]) {
     let (mut hops, mut others) = (vec![NextHop::NONE; probes.len()], vec![NextHop::NONE; probes.len()]);
     fib.lookup_burst(probes, &mut hops);
     other.lookup_burst(probes, &mut others);
     assert_eq!(hops, others);
 }
 
-fn shared<B: BuildFib>()
+fn shared<B: BuildFib, F: SharedFib<Address = B::Address>>()
 where
     B::Address: Number,
-    B::Fib: SharedFib,
 {
     let (readers, mut seeded) = (Readers::new(), Seeded(5));
     // The writer's proxy of the readers elsewhere.
@@ -45,7 +44,7 @@ where
         })
         .collect();
     let mut table = B::build_in(routes, &readers, &Source::shared(&file).unwrap()).unwrap();
-    let reader = B::Fib::attach(&Source::attached(&file).unwrap()).unwrap();
+    let reader = F::attach(&Source::attached(&file).unwrap()).unwrap();
     for _ in 0..50 {
         let changes: Vec<Change<B::Address>> = (0..20).map(|_| random_change(&mut seeded)).collect();
         table.apply(&changes).unwrap();
@@ -57,12 +56,12 @@ where
 
 #[test]
 fn dir24_8_in_a_memfd() {
-    shared::<Dir24_8>();
+    shared::<Dir24_8, Dir24_8Fib>();
 }
 
 #[test]
 fn range6_in_a_memfd() {
-    shared::<Range6>();
+    shared::<Range6, Range6Fib>();
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn turns<A: Number>(address: A, length: u8, which: usize, round: u64) -> Vec<Cha
 }
 
 fn reader<A: Number>(
-    fib: &impl Fib<Address = A>,
+    fib: &dyn Fib<Address = A>,
     watched: &[Watched<A>],
     readers: &Readers,
     stop: &AtomicBool,

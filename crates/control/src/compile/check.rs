@@ -10,7 +10,6 @@ use super::family;
 use super::targets::Targets;
 use super::view::View;
 use bm_api::Area;
-use bm_fib::BuildFib;
 use bm_netlink::Mirror;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,13 +37,7 @@ impl Checked {
     }
 }
 
-impl<B4, B6> Compiler<B4, B6>
-where
-    B4: BuildFib<Address = u32>,
-    B6: BuildFib<Address = u128>,
-    B4::Fib: 'static,
-    B6::Fib: 'static,
-{
+impl Compiler {
     /// Compares everything that is compiled with what `mirror` says, and lists the routes that Linux has
     /// to forward since they could not be compiled. All changes of the mirror have to be carried out.
     pub fn verify(&mut self, mirror: &Mirror) -> Checked {
@@ -77,15 +70,13 @@ where
     }
 }
 
-fn check<B: BuildFib>(
-    family: &mut family::Tables<B>,
+fn check<A: Side>(
+    family: &mut family::Tables<A>,
     view: View<'_>,
     targets: &mut Targets,
     checked: &mut Checked,
-) where
-    B::Address: Side,
-{
-    let family::Tables { shared, vrfs } = family;
+) {
+    let family::Tables { shared, vrfs, .. } = family;
     for table in vrfs.values_mut() {
         let mut context = super::context::Context { view, targets, shared };
         table.check(&mut context, checked);
@@ -93,7 +84,7 @@ fn check<B: BuildFib>(
             checked.differs(Area::Refused, || format!("{prefix} goes to Linux: {}", lack_of_room(lack)));
         }
     }
-    let routes = B::Address::routes(view.mirror);
+    let routes = A::routes(view.mirror);
     let fault = |id| shared.bodies.why(id).filter(super::body::Why::is_fault);
     let faults: BTreeMap<_, _> = routes.bodies().filter_map(|(id, _)| Some((id, fault(id)?))).collect();
     if faults.is_empty() {

@@ -9,28 +9,37 @@ use super::targets::Targets;
 use super::view::View;
 use super::work::{FamilyWork, Work};
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, TableFull};
+use bm_fib::{Structure, TableFull};
 use bm_netlink::Family;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The routing tables of a family.
-pub(super) struct Tables<B: BuildFib> {
-    pub shared: Shared<B::Address>,
+pub(super) struct Tables<A: Side> {
+    /// What a table is made as.
+    pub structure: Structure<A>,
+    pub shared: Shared<A>,
     /// By the kernel's table; `None` is main, and first.
-    pub vrfs: BTreeMap<Option<u32>, Table<B>>,
+    pub vrfs: BTreeMap<Option<u32>, Table<A>>,
 }
 
-impl<B: BuildFib> Default for Tables<B> {
-    fn default() -> Self {
-        Self { shared: Shared::default(), vrfs: BTreeMap::new() }
+impl<A: Side> Tables<A> {
+    const FAMILY: Family = <A as bm_netlink::Ip>::FAMILY;
+
+    /// No table yet; those to come are made as `structure`.
+    pub fn new(structure: Structure<A>) -> Self {
+        Self { structure, shared: Shared::default(), vrfs: BTreeMap::new() }
     }
-}
 
-impl<B: BuildFib> Tables<B>
-where
-    B::Address: Side,
-{
-    const FAMILY: Family = <B::Address as bm_netlink::Ip>::FAMILY;
+    /// The same structure, without tables.
+    pub fn fresh(&self) -> Self {
+        Self::new(self.structure)
+    }
+
+    /// All of them; none is left here.
+    pub fn take(&mut self) -> Self {
+        let fresh = self.fresh();
+        std::mem::replace(self, fresh)
+    }
 
     /// How much there is, all VRFs together.
     pub fn size(&self) -> Size {
@@ -43,23 +52,17 @@ where
     }
 
     /// Works out anew where bodies lead, and adds to `work` the routes that have to follow.
-    pub fn reassess(
-        &mut self,
-        view: View<'_>,
-        targets: &mut Targets,
-        moved: bool,
-        work: &mut FamilyWork<B::Address>,
-    ) {
-        let routes = B::Address::routes(view.mirror);
+    pub fn reassess(&mut self, view: View<'_>, targets: &mut Targets, moved: bool, work: &mut FamilyWork<A>) {
+        let routes = A::routes(view.mirror);
         let mut flipped = BTreeSet::new();
         let bodies = &mut self.shared.bodies;
         let told = std::mem::take(&mut work.bodies);
-        bodies.reassess::<B::Address>(told, view, targets, &mut flipped);
+        bodies.reassess::<A>(told, view, targets, &mut flipped);
         if moved {
             let all = routes.bodies().map(|(id, _)| id);
-            bodies.reassess::<B::Address>(all, view, targets, &mut flipped);
+            bodies.reassess::<A>(all, view, targets, &mut flipped);
         } else {
-            bodies.reassess::<B::Address>(bodies.troubled(RETRIES), view, targets, &mut flipped);
+            bodies.reassess::<A>(bodies.troubled(RETRIES), view, targets, &mut flipped);
         }
         work.add_routes_of(&flipped, routes);
     }
@@ -71,7 +74,7 @@ where
         targets: &mut Targets,
         wanted: &BTreeSet<Option<u32>>,
         readers: &Readers,
-    ) -> Result<Remade<B>, TableFull<B::Address>> {
+    ) -> Result<Remade<A>, TableFull<A>> {
         let mut old = Vec::new();
         let mut made = false;
         let gone: Vec<_> = self.vrfs.keys().filter(|vrf| !wanted.contains(vrf)).copied().collect();
@@ -82,7 +85,7 @@ where
                 continue;
             }
             let mut context = Context { view, targets, shared: &mut self.shared };
-            let table = Table::load(stages, &mut context, readers)?;
+            let table = Table::load(self.structure, stages, &mut context, readers)?;
             old.extend(self.vrfs.insert(*vrf, table));
             made = true;
         }
@@ -97,18 +100,18 @@ where
 
     /// Takes in what `work` says of neighbours, or, where interfaces have come or gone, all of them.
     /// Returns the addresses whose entries have to be looked at.
-    pub fn note_neighbours(&mut self, view: View<'_>, work: &Work, all: bool) -> Vec<B::Address> {
+    pub fn note_neighbours(&mut self, view: View<'_>, work: &Work, all: bool) -> Vec<A> {
         let known = &mut self.shared.neighbours;
         let usable = |ifindex: u32, address| {
             view.interfaces.index_of(ifindex).is_some() && view.mac(ifindex, address).is_some()
         };
-        let mut addresses: Vec<B::Address> = Vec::new();
+        let mut addresses: Vec<A> = Vec::new();
         if all {
             addresses.extend(known.iter().map(|(address, _)| *address));
             addresses.extend(self.vrfs.values().flat_map(Table::host_entries));
             known.clear();
             for neighbour in view.mirror.neighbours() {
-                if let Some(number) = B::Address::number(neighbour.address)
+                if let Some(number) = A::number(neighbour.address)
                     && usable(neighbour.ifindex, neighbour.address)
                 {
                     known.insert((number, neighbour.ifindex));
@@ -118,7 +121,7 @@ where
             return addresses;
         }
         for (ifindex, address) in &work.neighbours {
-            let Some(number) = B::Address::number(*address) else { continue };
+            let Some(number) = A::number(*address) else { continue };
             let changed = match usable(*ifindex, *address) {
                 true => known.insert((number, *ifindex)),
                 false => known.remove(&(number, *ifindex)),
@@ -136,8 +139,8 @@ where
         &mut self,
         view: View<'_>,
         targets: &mut Targets,
-        work: &FamilyWork<B::Address>,
-        addresses: &[B::Address],
+        work: &FamilyWork<A>,
+        addresses: &[A],
     ) -> usize {
         let mut context = Context { view, targets, shared: &mut self.shared };
         for (number, prefixes) in &work.routes {
@@ -171,9 +174,9 @@ pub(super) struct Size {
 }
 
 /// What [`Tables::remake`] did.
-pub(super) struct Remade<B: BuildFib> {
+pub(super) struct Remade<A: Side> {
     /// Whether there are other tables now.
     pub changed: bool,
     /// Those that were taken out: workers read them until new ones are published.
-    pub old: Vec<Table<B>>,
+    pub old: Vec<Table<A>>,
 }

@@ -2,17 +2,10 @@
 
 use super::Compiler;
 use super::targets::{State, Target};
-use bm_fib::BuildFib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-impl<B4, B6> Compiler<B4, B6>
-where
-    B4: BuildFib<Address = u32>,
-    B6: BuildFib<Address = u128>,
-    B4::Fib: 'static,
-    B6::Fib: 'static,
-{
+impl Compiler {
     /// The neighbours, by link, that packets went to since this was last asked, and all gateways of
     /// routes: those are asked for before the first packet comes.
     pub fn take_in_use(&mut self) -> BTreeSet<(u32, IpAddr)> {

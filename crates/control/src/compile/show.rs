@@ -6,7 +6,6 @@ use super::Compiler;
 use super::stages;
 use super::targets::{Entry, State, Target};
 use bm_api::{Hop, Mac, Neighbor, Neighbors, NextHop, NextHops, Share};
-use bm_fib::BuildFib;
 use bm_fib::next_hop::Action;
 use bm_netlink::neighbour::state;
 use bm_netlink::{Family, Kind, Mirror};
@@ -26,13 +25,7 @@ pub struct Counts {
     pub bytes: usize,
 }
 
-impl<B4, B6> Compiler<B4, B6>
-where
-    B4: BuildFib<Address = u32>,
-    B6: BuildFib<Address = u128>,
-    B4::Fib: 'static,
-    B6::Fib: 'static,
-{
+impl Compiler {
     /// How much was compiled.
     pub fn counts(&self) -> Counts {
         let [four, six] = [self.ipv4.size(), self.ipv6.size()];

@@ -20,8 +20,9 @@ use super::stages::Stages;
 use super::targets::{Fixed, Target, Targets};
 use super::view::Adjacency;
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Lack, NextHop, TableFull};
-use bm_wire::prefix::{Address, Prefix};
+use bm_fib::structure::Builder;
+use bm_fib::{BuildFib, Change, Lack, NextHop, Structure, TableFull};
+use bm_wire::prefix::Prefix;
 use std::collections::BTreeMap;
 
 /// How many refused routes are tried again each time that anything changes.
@@ -37,43 +38,41 @@ struct Refused<A> {
 }
 
 /// A routing table of one family.
-pub(super) struct Table<B: BuildFib> {
-    fib: B,
+pub(super) struct Table<A: Side> {
+    fib: Builder<A>,
     stages: Stages,
     /// Addresses with an entry of their own since they are neighbours on the link.
-    hosts: BTreeMap<B::Address, Target>,
-    refused: BTreeMap<Prefix<B::Address>, Refused<B::Address>>,
+    hosts: BTreeMap<A, Target>,
+    refused: BTreeMap<Prefix<A>, Refused<A>>,
     /// Prefixes that go to Linux in the place of refused ones, and of how many.
-    blankets: BTreeMap<Prefix<B::Address>, usize>,
+    blankets: BTreeMap<Prefix<A>, usize>,
 }
 
-impl<B: BuildFib> Table<B>
-where
-    B::Address: Side,
-{
+impl<A: Side> Table<A> {
     /// A table of everything that the mirror has for these stages, neighbours excepted.
     pub fn load(
+        structure: Structure<A>,
         stages: Stages,
-        context: &mut Context<'_, B::Address>,
+        context: &mut Context<'_, A>,
         readers: &Readers,
-    ) -> Result<Self, TableFull<B::Address>> {
+    ) -> Result<Self, TableFull<A>> {
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
         let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let new = |fib| Self { fib, stages, hosts, refused, blankets };
-        if let Ok(fib) = B::build(routes.clone(), readers) {
+        if let Ok(fib) = structure.build(routes.clone(), readers) {
             return Ok(new(fib));
         }
         // Some do not fit: the others go in one by one.
         let sets: Vec<_> = routes.map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
-        let mut table = new(B::build([], readers)?);
+        let mut table = new(structure.build([], readers)?);
         table.carry_out(&sets, context);
         Ok(table)
     }
 
     /// The builder.
-    pub fn fib(&self) -> &B {
-        &self.fib
+    pub fn fib(&self) -> &dyn BuildFib<Address = A> {
+        &*self.fib
     }
 
     /// The tables that are asked.
@@ -82,12 +81,12 @@ where
     }
 
     /// Routes without room, and what each lacks.
-    pub fn refused(&self) -> impl Iterator<Item = (Prefix<B::Address>, Lack)> + '_ {
+    pub fn refused(&self) -> impl Iterator<Item = (Prefix<A>, Lack)> + '_ {
         self.refused.iter().map(|(prefix, refused)| (*prefix, refused.lack))
     }
 
     /// Whether an address has an entry since it is a neighbour.
-    pub fn is_host_entry(&self, address: B::Address) -> bool {
+    pub fn is_host_entry(&self, address: A) -> bool {
         self.hosts.contains_key(&address)
     }
 
@@ -110,28 +109,22 @@ where
 
     /// Adds to `prefixes`, which changed in `table`, those within them whose way may have changed too:
     /// where a table that is asked later is overruled, or one that was asked before throws.
-    pub fn widen(
-        &self,
-        table: u32,
-        prefixes: &mut Vec<Prefix<B::Address>>,
-        context: &Context<'_, B::Address>,
-    ) {
+    pub fn widen(&self, table: u32, prefixes: &mut Vec<Prefix<A>>, context: &Context<'_, A>) {
         let Some(stage) = self.stages.position(table) else { return };
         let (before, behind) = self.stages.tables.split_at(stage);
-        let routes = B::Address::routes(context.view.mirror);
+        let routes = A::routes(context.view.mirror);
         let overrules = behind.iter().skip(1).any(|later| routes.table(*later).is_some());
         if !overrules && !before.iter().any(|earlier| context.throws(*earlier)) {
             return;
         }
-        let short: Vec<_> =
-            prefixes.iter().filter(|prefix| prefix.length() < B::Address::WIDTH).copied().collect();
+        let short: Vec<_> = prefixes.iter().filter(|prefix| prefix.length() < A::WIDTH).copied().collect();
         for prefix in short {
             prefixes.extend(self.fib.rib().within(prefix).map(|(within, _)| within));
         }
     }
 
     /// All addresses that have an entry as a neighbour.
-    pub fn host_entries(&self) -> impl Iterator<Item = B::Address> + '_ {
+    pub fn host_entries(&self) -> impl Iterator<Item = A> + '_ {
         self.hosts.keys().copied()
     }
 
@@ -139,16 +132,16 @@ where
     /// Returns how many entries changed.
     pub fn refresh(
         &mut self,
-        mut prefixes: Vec<Prefix<B::Address>>,
-        mut addresses: Vec<B::Address>,
-        context: &mut Context<'_, B::Address>,
+        mut prefixes: Vec<Prefix<A>>,
+        mut addresses: Vec<A>,
+        context: &mut Context<'_, A>,
     ) -> usize {
         prefixes.extend(self.take_refused());
         prefixes.sort_unstable();
         prefixes.dedup();
         let mut changes = Vec::new();
         for prefix in prefixes {
-            if prefix.length() == B::Address::WIDTH {
+            if prefix.length() == A::WIDTH {
                 addresses.push(prefix.first());
                 continue;
             }
@@ -162,19 +155,14 @@ where
         changes.len() + self.refresh_hosts(&addresses, context)
     }
 
-    fn neighbours_within(
-        &self,
-        prefix: Prefix<B::Address>,
-        addresses: &mut Vec<B::Address>,
-        context: &Context<'_, B::Address>,
-    ) {
+    fn neighbours_within(&self, prefix: Prefix<A>, addresses: &mut Vec<A>, context: &Context<'_, A>) {
         let near = context.shared.neighbours.range((prefix.first(), 0)..=(prefix.last(), u32::MAX));
         addresses.extend(near.map(|(address, _)| *address));
         addresses.extend(self.hosts.range(prefix.first()..=prefix.last()).map(|(address, _)| *address));
     }
 
     /// Brings the entries of single addresses up to date. The routes around them are right already.
-    fn refresh_hosts(&mut self, addresses: &[B::Address], context: &mut Context<'_, B::Address>) -> usize {
+    fn refresh_hosts(&mut self, addresses: &[A], context: &mut Context<'_, A>) -> usize {
         let mut changes = Vec::new();
         for address in addresses {
             let prefix = Prefix::host(*address);
@@ -198,9 +186,9 @@ where
     /// `own` where it is that of the address alone, is the link that it is on.
     fn neighbour_entry(
         &self,
-        address: B::Address,
+        address: A,
         own: Option<Target>,
-        context: &mut Context<'_, B::Address>,
+        context: &mut Context<'_, A>,
     ) -> Option<Target> {
         let mut near = context.shared.neighbours.range((address, 0)..=(address, u32::MAX));
         if near.next().is_none() || address.link_local() {
@@ -225,10 +213,10 @@ where
     /// The change that gives `prefix` this value; none if it has it.
     fn change(
         &self,
-        prefix: Prefix<B::Address>,
+        prefix: Prefix<A>,
         value: Option<Target>,
-        context: &Context<'_, B::Address>,
-    ) -> Option<Change<B::Address>> {
+        context: &Context<'_, A>,
+    ) -> Option<Change<A>> {
         let value = if self.blankets.contains_key(&prefix) { Some(Fixed::Host.target()) } else { value };
         let hop = value.map(|target| context.targets.hop(target));
         if self.fib.rib().get(prefix) == hop {
@@ -237,7 +225,7 @@ where
         Some(hop.map_or(Change::Remove(prefix), |hop| Change::Set(prefix, hop)))
     }
 
-    fn carry_out(&mut self, changes: &[Change<B::Address>], context: &mut Context<'_, B::Address>) {
+    fn carry_out(&mut self, changes: &[Change<A>], context: &mut Context<'_, A>) {
         let host = context.targets.hop(Fixed::Host.target());
         let mut left = changes;
         while let Err(full) = self.fib.apply(left) {
@@ -247,7 +235,7 @@ where
     }
 
     /// Sends to Linux what found no room, and remembers it.
-    fn refuse(&mut self, prefix: Prefix<B::Address>, lack: Lack, host: NextHop) {
+    fn refuse(&mut self, prefix: Prefix<A>, lack: Lack, host: NextHop) {
         let around = (0..=prefix.length()).rev();
         let blanket =
             around.filter_map(|length| Prefix::containing(prefix.first(), length)).find(|blanket| {
@@ -262,7 +250,7 @@ where
     }
 
     /// Refused routes to try again, and the prefixes that went to Linux in their place.
-    fn take_refused(&mut self) -> Vec<Prefix<B::Address>> {
+    fn take_refused(&mut self) -> Vec<Prefix<A>> {
         let again: Vec<_> = self.refused.keys().take(RETRIES).copied().collect();
         let mut prefixes = Vec::with_capacity(2 * again.len());
         for prefix in again {

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 pub struct World {
     pub mirror: Mirror,
     pub ports: Vec<Option<u32>>,
-    pub compiler: Compiler<Plain<u32>, Plain<u128>>,
+    pub compiler: Compiler,
     pub readers: Readers,
     pub last: Report,
 }
@@ -67,7 +67,9 @@ impl World {
 
     pub fn with_room(options: Options) -> Self {
         let readers = Readers::new();
-        let compiler = Compiler::new(&readers, options).unwrap();
+        let ipv4 = Structure::of::<Plain<u32>>("plain", "a list");
+        let ipv6 = Structure::of::<Plain<u128>>("plain", "a list");
+        let compiler = Compiler::new(&readers, Options { ipv4, ipv6, ..options }).unwrap();
         let ports = vec![Some(1), Some(2)];
         let mut world = Self { mirror: Mirror::default(), ports, compiler, readers, last: Report::default() };
         world.compiler.set_ports(world.ports.clone());

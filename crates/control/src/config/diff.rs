@@ -57,6 +57,8 @@ impl Config {
         set("daemon.slots", &daemon.slots, Daemon);
         set("daemon.slot_size", &daemon.slot_size, Daemon);
         set("daemon.huge_pages", &daemon.huge_pages, Daemon);
+        set("fib.ipv4", &fib.ipv4, Daemon);
+        set("fib.ipv6", &fib.ipv6, Daemon);
         set("fib.next_hops", &fib.next_hops, Daemon);
         set("fib.group_buckets", &fib.group_buckets, Daemon);
         set("fib.hash_seed", &fib.hash_seed, Live);

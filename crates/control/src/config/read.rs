@@ -5,6 +5,7 @@
 
 use super::error::Key;
 use super::*;
+use bm_wire::prefix::Address;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -79,9 +80,16 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
 }
 
 fn fib(section: &mut Section<'_, '_>, fib: &mut Fib) {
+    section.choice("ipv4", &by_name(structure::IPV4), &mut fib.ipv4);
+    section.choice("ipv6", &by_name(structure::IPV6), &mut fib.ipv6);
     section.number("next_hops", 1024..=1 << 24, &mut fib.next_hops);
     section.power("group_buckets", 1 << 12..=1 << 30, &mut fib.group_buckets);
     section.number_or("hash_seed", "random", 0..=u64::from(u32::MAX), &mut fib.hash_seed);
+}
+
+/// Structures as choices.
+fn by_name<A: Address>(structures: &[Structure<A>]) -> Vec<(&'static str, Structure<A>)> {
+    structures.iter().map(|structure| (structure.name, *structure)).collect()
 }
 
 fn slow_path(section: &mut Section<'_, '_>, slow_path: &mut SlowPath) {

@@ -69,6 +69,8 @@ fn reads_every_key() {
         [[port]]
         device = 'pcap:in.pcap,out.pcap'
         [fib]
+        ipv4 = 'dir24_8'
+        ipv6 = 'range6'
         next_hops = 2048
         group_buckets = 65_536
         hash_seed = 5
@@ -108,7 +110,10 @@ fn reads_every_key() {
     };
     let files = Device::Pcap { input: Some("in.pcap".into()), output: Some("out.pcap".into()) };
     assert_eq!(config.ports, [eth0, Port::new(files)]);
-    assert_eq!(config.fib, Fib { next_hops: 2048, group_buckets: 65_536, hash_seed: Some(5) });
+    let dir24_8 = *structure::IPV4.iter().find(|structure| structure.name == "dir24_8").unwrap();
+    let range6 = *structure::IPV6.iter().find(|structure| structure.name == "range6").unwrap();
+    let (next_hops, group_buckets, hash_seed) = (2048, 65_536, Some(5));
+    assert_eq!(config.fib, Fib { ipv4: dir24_8, ipv6: range6, next_hops, group_buckets, hash_seed });
     let slow_path = SlowPath {
         ring: 128,
         queue_per_next_hop: 8,
@@ -212,6 +217,11 @@ fn says_which_values_fit() {
     assert_eq!(
         complaint("daemon", "huge_pages = 'never'"),
         "`huge_pages` in [daemon] is \"never\": It may be \"auto\", \"on\" or \"off\""
+    );
+    let unknown = complaint("fib", "ipv4 = 'dir24-8'");
+    assert!(
+        unknown.starts_with("`ipv4` in [fib] is \"dir24-8\": did you mean \"dir24_8\"? It may be "),
+        "{unknown}"
     );
     assert_eq!(
         complaint("daemon", "metrics = 'localhost'"),

@@ -136,6 +136,7 @@ fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, 
 fn row<A: Packet>(case: &str, side: &bed::Side<A>, measured: &Measured) -> Row {
     Row::mpps("forward", case, measured)
         .with("routes", side.routes.len())
+        .with("structure", side.structure)
         .with("table_bytes", side.bytes)
         .with("build_s", (side.built.as_secs_f64() * 1e3).round() / 1e3)
         .with("pages", side.pages.as_str())

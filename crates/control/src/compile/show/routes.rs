@@ -11,20 +11,14 @@ use crate::compile::table::Table;
 use crate::compile::{Compiler, Why};
 use bm_api::request::{ROUTES_MAX, RouteQuery};
 use bm_api::{Action, Error, Route, RouteState, Routes};
-use bm_fib::{BuildFib, Fib, NextHop};
+use bm_fib::NextHop;
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Kind, Mirror, RouteBody, RouteKind};
 use bm_wire::prefix::{Address, NotAPrefix, Prefix};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-impl<B4, B6> Compiler<B4, B6>
-where
-    B4: BuildFib<Address = u32>,
-    B6: BuildFib<Address = u128>,
-    B4::Fib: 'static,
-    B6::Fib: 'static,
-{
+impl Compiler {
     /// Routes, as asked for.
     ///
     /// # Errors
@@ -53,17 +47,14 @@ where
     }
 
     /// Adds the entries that are wanted, as far as there is room. Returns how many there are in all.
-    fn list<B: BuildFib>(
+    fn list<A: Side>(
         &self,
         mirror: &Mirror,
-        family: &family::Tables<B>,
+        family: &family::Tables<A>,
         vrf: Option<u32>,
-        wanted: &Wanted<B::Address>,
+        wanted: &Wanted<A>,
         page: &mut Page,
-    ) -> usize
-    where
-        B::Address: Side,
-    {
+    ) -> usize {
         let Some(table) = family.vrfs.get(&vrf) else { return 0 };
         let rib = table.fib().rib();
         let route = |prefix, hop| self.route(mirror, family, table, prefix, hop);
@@ -89,18 +80,15 @@ where
         rib.len()
     }
 
-    fn route<B: BuildFib>(
+    fn route<A: Side>(
         &self,
         mirror: &Mirror,
-        family: &family::Tables<B>,
-        table: &Table<B>,
-        prefix: Prefix<B::Address>,
+        family: &family::Tables<A>,
+        table: &Table<A>,
+        prefix: Prefix<A>,
         hop: NextHop,
-    ) -> Route
-    where
-        B::Address: Side,
-    {
-        let routes = B::Address::routes(mirror);
+    ) -> Route {
+        let routes = A::routes(mirror);
         let found = table.stages().tables.iter().find_map(|number| {
             let ids = routes.get(*number, prefix);
             let why = ids.iter().find_map(|id| family.shared.bodies.why(*id));
@@ -110,11 +98,10 @@ where
         });
         let body = found.map(|(_, body, _)| body);
         let target = self.targets.of_hop(hop);
-        let neighbour =
-            prefix.length() == B::Address::WIDTH && table.is_host_entry(prefix.first()) && body.is_none();
+        let neighbour = prefix.length() == A::WIDTH && table.is_host_entry(prefix.first()) && body.is_none();
         let lack = table.refused().find(|(refused, _)| *refused == prefix).map(|(_, lack)| lack);
         let why = found.and_then(|(.., why)| why);
-        let linux = self.is_left_to_linux::<B::Address>();
+        let linux = self.is_left_to_linux::<A>();
         let action = if linux { Action::Host } else { shown(self.targets.table().action(hop)) };
         let refused = lack.is_some() || why.is_some_and(|why| why.is_fault());
         let state = match (refused, neighbour) {

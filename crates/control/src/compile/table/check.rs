@@ -3,39 +3,30 @@
 use super::*;
 use crate::compile::check::Checked;
 use bm_api::Area;
-use bm_fib::Fib;
 use bm_netlink::Mirror;
 
-impl<B: BuildFib> Table<B>
-where
-    B::Address: Side,
-{
+impl<A: Side> Table<A> {
     /// Holds every entry against what it should be, and the lookup against the list of entries.
-    pub fn check(&mut self, context: &mut Context<'_, B::Address>, checked: &mut Checked) {
+    pub fn check(&mut self, context: &mut Context<'_, A>, checked: &mut Checked) {
         let wanted = all_prefixes(&self.stages, context.view.mirror);
         self.check_routes(&wanted, context, checked);
         self.check_hosts(context, checked);
         self.check_lookup(&wanted, checked);
     }
 
-    fn check_routes(
-        &self,
-        wanted: &[Prefix<B::Address>],
-        context: &mut Context<'_, B::Address>,
-        checked: &mut Checked,
-    ) {
+    fn check_routes(&self, wanted: &[Prefix<A>], context: &mut Context<'_, A>, checked: &mut Checked) {
         for prefix in wanted {
             checked.compared += 1;
             // That of a single address depends on its neighbour, too.
-            if prefix.length() < B::Address::WIDTH {
+            if prefix.length() < A::WIDTH {
                 let value = context.value(&self.stages, *prefix);
                 self.check_entry(*prefix, value, context, checked);
             }
         }
     }
 
-    fn check_hosts(&self, context: &mut Context<'_, B::Address>, checked: &mut Checked) {
-        let hosts = self.fib.rib().iter().filter(|(prefix, _)| prefix.length() == B::Address::WIDTH);
+    fn check_hosts(&self, context: &mut Context<'_, A>, checked: &mut Checked) {
+        let hosts = self.fib.rib().iter().filter(|(prefix, _)| prefix.length() == A::WIDTH);
         let neighbours: Vec<_> = context.shared.neighbours.iter().map(|(address, _)| *address).collect();
         let mut addresses: Vec<_> = hosts.map(|(prefix, _)| prefix.first()).chain(neighbours).collect();
         addresses.sort_unstable();
@@ -52,9 +43,9 @@ where
 
     fn check_entry(
         &self,
-        prefix: Prefix<B::Address>,
+        prefix: Prefix<A>,
         value: Option<Target>,
-        context: &Context<'_, B::Address>,
+        context: &Context<'_, A>,
         checked: &mut Checked,
     ) {
         let Some(change) = self.change(prefix, value, context) else { return };
@@ -72,10 +63,10 @@ where
     }
 
     /// Whether each entry is there for a reason, and the structure that workers read agrees with the list.
-    fn check_lookup(&self, wanted: &[Prefix<B::Address>], checked: &mut Checked) {
+    fn check_lookup(&self, wanted: &[Prefix<A>], checked: &mut Checked) {
         let reader = self.fib.reader();
         for (prefix, _) in self.fib.rib().iter() {
-            let host = prefix.length() == B::Address::WIDTH;
+            let host = prefix.length() == A::WIDTH;
             if !host && wanted.binary_search(&prefix).is_err() && !self.blankets.contains_key(&prefix) {
                 checked.differs(Area::Compiled, || format!("{prefix} has an entry and no route"));
             }

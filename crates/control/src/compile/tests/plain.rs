@@ -35,7 +35,6 @@ pub struct Plain<A> {
 
 impl<A: Address> BuildFib for Plain<A> {
     type Address = A;
-    type Fib = PlainFib<A>;
 
     fn build_in(
         routes: impl IntoIterator<Item = (Prefix<A>, NextHop)>,
@@ -52,7 +51,7 @@ impl<A: Address> BuildFib for Plain<A> {
         Ok(plain)
     }
 
-    fn reader(&self) -> Arc<PlainFib<A>> {
+    fn reader(&self) -> Arc<dyn Fib<Address = A>> {
         self.fib.clone()
     }
 

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use bm_fib::next_hop::{Action, Gateway};
 use bm_fib::published::{Published, Readers};
-use bm_fib::{BuildFib, Dir24_8, Fib, NextHop, Range6, next_hop::NextHopWriter};
+use bm_fib::structure::{IPV4, IPV6};
+use bm_fib::{Fib, NextHop, Structure, next_hop::NextHopWriter};
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
 use bm_frame::{Depot, Freelist};
@@ -42,6 +43,7 @@ const SLOW_QUEUE: usize = 1024;
 
 /// One family's table of a router.
 pub(super) struct Side<A: Packet> {
+    pub structure: &'static str,
     pub fib: Arc<dyn Fib<Address = A>>,
     pub routes: Vec<Route<A>>,
     pub oracle: Oracle<A>,
@@ -100,8 +102,8 @@ impl Bed {
             let gateway = Gateway { address: Some(address), interface: port as u32 };
             hops.push(next_hops.add(action, gateway, 0).map_err(BenchError::build("next hops"))?);
         }
-        let ipv4 = Side::new::<Dir24_8>(table.ipv4, &hops, &readers, |fib| fib.pages().to_string())?;
-        let ipv6 = Side::new::<Range6>(table.ipv6, &hops, &readers, |fib| fib.pages().to_string())?;
+        let ipv4 = Side::new(IPV4[0], table.ipv4, &hops, &readers)?;
+        let ipv6 = Side::new(IPV6[0], table.ipv6, &hops, &readers)?;
         let vrf = Vrf { ipv4: ipv4.fib.clone(), ipv6: ipv6.fib.clone() };
         let ports =
             (0..PORTS.len()).map(|port| PortInterfaces { untagged: Some(port as u16), tagged: Vec::new() });
@@ -179,11 +181,11 @@ impl Resolver for Nobody {
 }
 
 impl<A: Packet> Side<A> {
-    fn new<B: BuildFib<Address = A, Fib: 'static>>(
+    fn new(
+        structure: Structure<A>,
         mut routes: Vec<Route<A>>,
         hops: &[NextHop],
         readers: &Readers,
-        pages: impl Fn(&B::Fib) -> String,
     ) -> Result<Self, BenchError> {
         let everything = A::everything();
         if routes.first().is_none_or(|first| first.prefix != everything) {
@@ -192,10 +194,11 @@ impl<A: Packet> Side<A> {
         let pairs = routes.iter().map(|route| (route.prefix, hops[usize::from(route.next_hop)]));
         let begin = Instant::now();
         let builder =
-            B::build(pairs, readers).map_err(|full| BenchError::build("routes")(full.to_string()))?;
+            structure.build(pairs, readers).map_err(|full| BenchError::build("routes")(full.to_string()))?;
         let built = begin.elapsed();
         let (fib, oracle) = (builder.reader(), Oracle::new(&routes));
-        Ok(Self { pages: pages(&fib), fib, oracle, bytes: builder.memory_bytes(), built, routes })
+        let (name, pages) = (structure.name, fib.pages().to_string());
+        Ok(Self { structure: name, pages, fib, oracle, bytes: builder.memory_bytes(), built, routes })
     }
 }
 

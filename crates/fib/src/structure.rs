@@ -1,0 +1,114 @@
+//! Structures by name: the one list that configuration, benches and tests choose from.
+//!
+//! A new structure implements [`Fib`](crate::Fib) and [`BuildFib`], and gets a line in [`IPV4`] or
+//! [`IPV6`]; nothing else has to know it.
+
+use crate::memory::Source;
+use crate::published::Readers;
+use crate::{BuildFib, Dir24_8, NextHop, Range6, TableFull};
+use bm_wire::prefix::{Address, Prefix};
+use std::fmt;
+
+/// For IPv4, the default first.
+pub const IPV4: &[Structure<u32>] = &[Structure::of::<Dir24_8>(
+    "dir24_8",
+    "a root of 24 bits, then blocks of 8: 33 MiB, the plain reference",
+)];
+
+/// For IPv6, the default first.
+pub const IPV6: &[Structure<u128>] =
+    &[Structure::of::<Range6>("range6", "a root of 20 bits, then trees over range starts, 16 a node")];
+
+/// A table of whichever structure.
+pub type Builder<A> = Box<dyn BuildFib<Address = A> + Send>;
+
+/// A structure: its name, and how a table of it is built.
+#[derive(Clone, Copy)]
+pub struct Structure<A: Address> {
+    /// As configuration and benches name it.
+    pub name: &'static str,
+    /// What it is, in half a sentence.
+    pub about: &'static str,
+    build: Build<A>,
+}
+
+type Routes<'r, A> = &'r mut dyn Iterator<Item = (Prefix<A>, NextHop)>;
+type Build<A> = fn(Routes<'_, A>, &Readers, &Source) -> Result<Builder<A>, TableFull<A>>;
+
+impl<A: Address> Structure<A> {
+    /// The structure that `B` builds.
+    pub const fn of<B: BuildFib<Address = A> + Send + 'static>(
+        name: &'static str,
+        about: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            about,
+            build: |routes, readers, source| Ok(Box::new(B::build_in(routes, readers, source)?)),
+        }
+    }
+
+    /// A table of all `routes`, as [`BuildFib::build`] makes one.
+    ///
+    /// # Errors
+    /// The first route without room.
+    pub fn build(
+        &self,
+        routes: impl IntoIterator<Item = (Prefix<A>, NextHop)>,
+        readers: &Readers,
+    ) -> Result<Builder<A>, TableFull<A>> {
+        self.build_in(routes, readers, &Source::anonymous())
+    }
+
+    /// The same in memory from `source`.
+    ///
+    /// # Errors
+    /// The first route without room.
+    pub fn build_in(
+        &self,
+        routes: impl IntoIterator<Item = (Prefix<A>, NextHop)>,
+        readers: &Readers,
+        source: &Source,
+    ) -> Result<Builder<A>, TableFull<A>> {
+        (self.build)(&mut routes.into_iter(), readers, source)
+    }
+}
+
+impl<A: Address> PartialEq for Structure<A> {
+    /// By name: there is one structure of a name.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl<A: Address> Eq for Structure<A> {}
+
+impl<A: Address> fmt::Debug for Structure<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Form;
+
+    fn builds_all<A: Address>(structures: &[Structure<A>]) {
+        let readers = Readers::new();
+        for (index, structure) in structures.iter().enumerate() {
+            assert!(!structures[..index].contains(structure), "{structure:?} is there twice");
+            let everything = Prefix::default();
+            let table = structure.build([(everything, NextHop(7))], &readers).unwrap();
+            assert_eq!(table.rib().get(everything), Some(NextHop(7)), "{structure:?}");
+            assert_eq!(table.reader().lookup(A::mask(A::WIDTH)), NextHop(7), "{structure:?}");
+            assert!(Form::all().contains(&table.reader().form()), "{structure:?}");
+        }
+    }
+
+    #[test]
+    fn every_name_builds_a_table() {
+        builds_all(IPV4);
+        builds_all(IPV6);
+    }
+}
