@@ -150,13 +150,23 @@ fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results
 
 fn table(options: &DemoOptions, story: &mut Story<'_>) -> Result<Table, DemoError> {
     let next_hops = options.testbed.next_hops;
-    let table = if options.rib.is_empty() {
-        let (ipv4, ipv6) = (options.routes, options.routes / 5);
-        let wanted = TableOptions { ipv4, ipv6, next_hops, ..TableOptions::default() };
-        story.step("make a table from a seed", || generate(&wanted))?
-    } else {
-        story.step("read the table", || rib::read(&options.rib))?.table.folded(next_hops)
-    };
+    let (ipv4, ipv6) = (options.routes, options.routes / 5);
+    let wanted = TableOptions { ipv4, ipv6, next_hops, ..TableOptions::default() };
+    if options.rib.is_empty() {
+        return story.step("make a table from a seed", || generate(&wanted));
+    }
+    let mut table = story.step("read the table", || rib::read(&options.rib))?.table.folded(next_hops);
+    // A file often has one family only; the other one is shown all the same.
+    if table.ipv4.is_empty() || table.ipv6.is_empty() {
+        let missing = if table.ipv4.is_empty() { "IPv4" } else { "IPv6" };
+        let made = story
+            .step(&format!("make {missing} routes from a seed, as none are given"), || generate(&wanted))?;
+        if table.ipv4.is_empty() {
+            table.ipv4 = made.ipv4;
+        } else {
+            table.ipv6 = made.ipv6;
+        }
+    }
     Ok(table)
 }
 

@@ -199,10 +199,8 @@ impl Mirror {
         match list.iter_mut().find(|other| other.identity() == address.identity()) {
             Some(other) if *other == address => return,
             Some(other) => *other = address,
-            None => {
-                list.push(address);
-                list.sort_unstable();
-            }
+            // As they come: IPv4's oldest is the source where several would do, as in Linux.
+            None => list.push(address),
         }
         self.changes.push(Change::Addresses(address.ifindex));
         if first {

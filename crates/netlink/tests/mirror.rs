@@ -280,6 +280,23 @@ fn the_last_address_takes_the_routes_of_its_link_and_its_own_those_that_send_fro
     assert!(gateways4(&mirror, "198.51.101.0/24").is_empty());
 }
 
+#[test]
+fn addresses_stay_in_the_order_in_which_they_came() {
+    let in_order = |locals: [&str; 3]| {
+        let mut mirror = two_links();
+        locals.iter().for_each(|local| mirror.apply(Message::Address(address(2, local))));
+        mirror
+    };
+    let mut mirror = in_order(["192.0.2.9", "192.0.2.1", "192.0.2.5"]);
+    let locals = |mirror: &Mirror| mirror.addresses(2).iter().map(|a| a.local).collect::<Vec<_>>();
+    assert_eq!(locals(&mirror), [ip("192.0.2.9"), ip("192.0.2.1"), ip("192.0.2.5")]);
+    // A dump tells the kernel's order, which may have changed unannounced: taken over, and no difference.
+    let mut findings = Findings::up_to(1);
+    mirror.adopt(in_order(["192.0.2.1", "192.0.2.5", "192.0.2.9"]), &mut findings);
+    assert_eq!(findings.count, 0, "{findings:?}");
+    assert_eq!(locals(&mirror), [ip("192.0.2.1"), ip("192.0.2.5"), ip("192.0.2.9")]);
+}
+
 fn group(id: u32, members: &[(u32, u16)], resilient: Option<Resilient>) -> Message {
     let members = members.iter().map(|&(id, weight)| Member { id, weight }).collect();
     Message::NextHop(NextHop { id, protocol: 0, object: Object::Group { members, resilient } })

@@ -130,6 +130,15 @@ impl Mirror {
         });
         adopt_map(&mut self.addresses, fresh.addresses, |&ifindex, ours, theirs| {
             changes.push(Change::Addresses(ifindex));
+            // The same ones in another order (one was promoted): no difference.
+            let sorted = |list: Option<&Vec<Address>>| {
+                let mut list = list.cloned().unwrap_or_default();
+                list.sort_unstable();
+                list
+            };
+            if sorted(ours) == sorted(theirs) {
+                return;
+            }
             findings.note(ours.cloned().map(Item::Addresses), theirs.cloned().map(Item::Addresses));
         });
         adopt_map(&mut self.next_hops, fresh.next_hops, |&id, ours, theirs| {

@@ -38,7 +38,7 @@ impl Mirror {
         self.links.values()
     }
 
-    /// The addresses of a link, sorted.
+    /// The addresses of a link, in the order in which they came: of IPv4's, the kernel prefers the first.
     pub fn addresses(&self, ifindex: u32) -> &[Address] {
         self.addresses.get(&ifindex).map_or(&[], Vec::as_slice)
     }
