@@ -2,6 +2,33 @@
 
 use super::*;
 use crate::tables::{Route, TableOptions, generate};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The system's allocator, which counts what each thread asks of it.
+struct Counting;
+
+thread_local! {
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator as it came; counting neither allocates nor panics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that ends has no counter any more.
+        let _ended = ASKED.try_with(|asked| asked.set(asked.get() + 1));
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above; `memory` came from the system's allocator.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 fn bed() -> Bed {
     let options = TableOptions { ipv4: 5_000, ipv6: 2_000, ..TableOptions::default() };
@@ -25,6 +52,26 @@ fn forwards_every_frame_of_every_pattern() {
         assert!(rows.iter().all(|row| row.case == case.name() && row.median > 0.0 && row.runs == 3));
         assert!(rows[0].ns > rows[1].ns, "the router cannot be quicker than its ports alone");
     }
+}
+
+#[test]
+fn a_worker_allocates_nothing_once_it_runs() {
+    fn asked<A: Packet>(bed: &Bed, pattern: Pattern) -> (u64, u64) {
+        let destinations = routable(pattern, A::side(bed));
+        let mut router = bed.router(&destinations).unwrap();
+        breathe(&mut router);
+        let before = ASKED.get();
+        let forwarded = (0..10).map(|_| breathe(&mut router)).sum();
+        (ASKED.get() - before, forwarded)
+    }
+    let bed = bed();
+    for (asked, forwarded) in [asked::<u32>(&bed, Pattern::Prefix), asked::<u128>(&bed, Pattern::Prefix)] {
+        assert!(forwarded > 10_000, "{forwarded} packets");
+        assert_eq!(asked, 0, "allocations for {forwarded} packets");
+    }
+    let before = ASKED.get();
+    std::hint::black_box(Box::new(1));
+    assert_eq!(ASKED.get() - before, 1, "this test must be able to fail");
 }
 
 #[test]
