@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test lint install clean
+.PHONY: build demo test lint models install clean
 
 BRICKMOON := target/release/brickmoon
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -23,6 +23,11 @@ test:
 	@$(MAKE) --no-print-directory lint
 	cargo build --release --locked
 	cargo test --workspace --locked
+	@$(MAKE) --no-print-directory models
+
+# Every order in which threads can meet, where tables and links are shared without locks. A build of its own.
+models:
+	RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom -p bm-fib -p bm-link --lib model
 
 install: build
 	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon
