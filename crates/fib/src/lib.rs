@@ -18,6 +18,7 @@
 // `loom` is a cfg set by hand for models of `published`; cargo does not know it.
 #![allow(unexpected_cfgs)]
 
+pub mod chunk;
 pub mod cpu;
 pub mod dir24_8;
 pub mod memory;
@@ -28,6 +29,7 @@ pub mod rib;
 pub mod structure;
 mod sync;
 
+pub use chunk::{Chunk16, Chunk16Fib};
 pub use cpu::Form;
 pub use dir24_8::{Dir24_8, Dir24_8Fib};
 pub use memory::{NotAttached, Source};

@@ -5,15 +5,18 @@
 
 use crate::memory::Source;
 use crate::published::Readers;
-use crate::{BuildFib, Dir24_8, NextHop, Range6, TableFull};
+use crate::{BuildFib, Chunk16, Dir24_8, NextHop, Range6, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 
 /// For IPv4, the default first.
-pub const IPV4: &[Structure<u32>] = &[Structure::of::<Dir24_8>(
-    "dir24_8",
-    "a root of 24 bits, then blocks of 8: 33 MiB, the plain reference",
-)];
+pub const IPV4: &[Structure<u32>] = &[
+    Structure::of::<Dir24_8>("dir24_8", "a root of 24 bits, then blocks of 8: 33 MiB, the plain reference"),
+    Structure::of::<Chunk16>(
+        "chunk16",
+        "a root of 16 bits, then a bit a range, equal blocks shared: under 2 MiB, for caches cold or shared",
+    ),
+];
 
 /// For IPv6, the default first.
 pub const IPV6: &[Structure<u128>] =

@@ -6,7 +6,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Dir24_8, Fib, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk16, Dir24_8, Fib, Form, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Plain, Seeded};
 use proptest::prelude::*;
@@ -14,11 +14,15 @@ use std::collections::BTreeMap;
 
 /// Compares single lookups, bursts and the oracle.
 fn compare<A: Number>(fib: &dyn Fib<Address = A>, plain: &Plain, addresses: &[A]) {
-    let mut hops = vec![NextHop(u32::MAX); addresses.len()];
-    fib.lookup_burst(addresses, &mut hops);
-    for (address, hop) in addresses.iter().zip(hops) {
-        let expected = plain.lookup(*address);
-        assert_eq!(hop, expected, "burst, {}", address.show());
+    let expected: Vec<NextHop> = addresses.iter().map(|address| plain.lookup(*address)).collect();
+    for form in Form::all() {
+        let mut hops = vec![NextHop(u32::MAX); addresses.len()];
+        fib.lookup_burst_by(form, addresses, &mut hops);
+        for ((address, hop), expected) in addresses.iter().zip(hops).zip(&expected) {
+            assert_eq!(hop, *expected, "burst by {form}, {}", address.show());
+        }
+    }
+    for (address, expected) in addresses.iter().zip(expected) {
         assert_eq!(fib.lookup(*address), expected, "single, {}", address.show());
     }
 }
@@ -84,6 +88,11 @@ proptest! {
     }
 
     #[test]
+    fn chunk16_on_nested_tables(changes in changes::<u32>(&[8, 16, 20, 24, 28, 32], 60), seed: u64) {
+        check::<Chunk16>(&changes, seed);
+    }
+
+    #[test]
     fn range6_on_nested_tables(changes in changes::<u128>(&[8, 20, 36, 52, 84, 100, 116, 128], 120), seed: u64) {
         check::<Range6>(&changes, seed);
     }
@@ -145,4 +154,9 @@ fn dir24_8_on_the_real_table() {
 #[test]
 fn range6_on_the_real_table() {
     churn::<Range6>("rib6-full.txt.gz", 100_000);
+}
+
+#[test]
+fn chunk16_on_the_real_table() {
+    churn::<Chunk16>("rib4-full.txt.gz", 100_000);
 }

@@ -6,7 +6,10 @@ mod common;
 
 use bm_fib::memory::memfd;
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Dir24_8, Dir24_8Fib, Fib, NextHop, Range6, Range6Fib, SharedFib, Source};
+use bm_fib::{
+    BuildFib, Change, Chunk16, Chunk16Fib, Dir24_8, Dir24_8Fib, Fib, NextHop, Range6, Range6Fib, SharedFib,
+    Source,
+};
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
 
@@ -57,6 +60,11 @@ where
 #[test]
 fn dir24_8_in_a_memfd() {
     shared::<Dir24_8, Dir24_8Fib>();
+}
+
+#[test]
+fn chunk16_in_a_memfd() {
+    shared::<Chunk16, Chunk16Fib>();
 }
 
 #[test]

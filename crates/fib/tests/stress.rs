@@ -9,7 +9,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Dir24_8, Fib, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk16, Dir24_8, Fib, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -126,4 +126,10 @@ fn range6_under_churn() {
 #[test]
 fn range6_under_churn_of_short_routes() {
     stress::<Range6>(0x2001_0000 << 96 | 1, 100, 28);
+}
+
+#[test]
+fn chunk16_under_churn() {
+    // A host route each, many to a slot, so that blocks are deep and large.
+    stress::<Chunk16>(0x0a00_0001, 12, 20);
 }

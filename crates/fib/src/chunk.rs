@@ -1,0 +1,409 @@
+//! IPv4 in under 2 MiB: a 16-bit root and a block a slot, for caches that are cold or shared.
+//!
+//! ```text
+//! address  [ 16 bits | 8 bits | 8 bits ]
+//!               |         |        `----- only where routes longer than /24 are
+//!          root[2^16]     v
+//!          next hop, or a block: which third bytes start a range (a bit each), and their next hops
+//! ```
+//!
+//! # Layout, which readers outside this program may rely on
+//!
+//! Two arrays, little-endian, no pointers. `root` is 65,536 words of 32 bits; `words` is 64-bit words.
+//!
+//! ```text
+//! entry of the root   bit 31  30   29..22  21..0
+//!                         0   0    0       next hop, 0 to 65,535
+//!                         1   0    0       offset of a block in words
+//!                         1   1    0       offset of a deep block in words
+//!
+//! block   byte  0 ..  32   starts: bit k (of word k / 64, bit k % 64) is set where a range starts
+//!              32          0
+//!              33          how many bits are set in word 0 of starts
+//!              34          in words 0 and 1
+//!              35          in words 0 to 2
+//!              36 ..       next hops, 2 bytes each, in the order of the ranges
+//!
+//! deep    byte  0 ..  32   deep: bit k is set where third byte k has routes longer than /24
+//!              32 ..       a block; at a set bit of deep its "next hop" is the offset, in words from
+//!                          the start of the deep block, of a block for the fourth byte
+//!              ....        those blocks
+//! ```
+//!
+//! Finding key k (0 to 255) in a block takes two loads from one or two cache lines, then one more:
+//!
+//! ```text
+//! w = k / 64      n = byte(32 + w) + popcount(starts[w] & (2 << k % 64) - 1)      hop = half(17 + n)
+//! ```
+//!
+//! with `half(i)` the two bytes at `2 * i`; bit 0 of starts is always set, so n is at least 1. No step
+//! branches or loops. `words` has [`WORDS`](table::WORDS) words, a power of two, so a mask keeps any
+//! index within, also in the hands of a verifier. A block never changes in its place; a changed slot gets
+//! another block by one 32-bit store, and the old one's words are used again only after a grace.
+//!
+//! Readers that do not register (programs in the kernel) have a stand-in: a
+//! [`ReaderHandle`](crate::published::ReaderHandle) in control's hands, which ends a grace when it knows
+//! that they have moved on.
+//!
+//! Why bits and not a byte a start: the bits need no search. They cost 0.26 MiB on a full table.
+
+mod ranges;
+mod space;
+mod store;
+mod table;
+
+pub(crate) use ranges::{Ranges, hop, start};
+pub use table::Table;
+pub(crate) use table::{OFFSET, Shape, WORDS, load};
+
+use crate::cpu::Kind;
+use crate::memory::{Array, Filled, NotAttached, OutOfMemory, Pages, Source, prefetch};
+use crate::{Fib, Form, NextHop, SharedFib};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+const ROOT: usize = 1 << 16;
+/// The entry has a block.
+const BLOCK: u32 = 1 << 31;
+/// The block is deep.
+const DEEP: u32 = 1 << 30;
+/// Words of `deep`.
+const DEEP_WORDS: u32 = 4;
+/// Halves of a block before its first next hop, less the one that every count includes.
+const HALVES: u64 = 17;
+/// Addresses that are looked up together.
+const LANES: usize = 64;
+/// Fewer than so many are looked up one by one.
+const FEW: usize = 16;
+
+/// The table as control builds and changes it.
+pub type Chunk16 = Table<Blocks>;
+
+/// The table as workers read it.
+#[derive(Debug)]
+pub struct Chunk16Fib {
+    root: Array<AtomicU32>,
+    words: Array<AtomicU64>,
+    form: Form,
+    /// Whether vectors can count bits.
+    #[cfg(target_arch = "x86_64")]
+    counts: bool,
+}
+
+type Flat<'a> = (&'a [AtomicU32; ROOT], &'a [AtomicU64; WORDS]);
+
+#[inline(always)]
+fn word(words: &[AtomicU64; WORDS], at: u64) -> u64 {
+    words[at as usize & (WORDS - 1)].load(Relaxed)
+}
+
+/// Which half of the array of words holds the next hop of `key`, in the block at `block`.
+#[inline(always)]
+fn half(words: &[AtomicU64; WORDS], block: u64, key: u32) -> u64 {
+    let at = u64::from(key >> 6);
+    let starts = word(words, block + at) & (2u64 << (key & 63)).wrapping_sub(1);
+    let before = word(words, block + 4) >> (8 * at) & 0xff;
+    block * 4 + HALVES + before + u64::from(starts.count_ones())
+}
+
+/// The two bytes there.
+#[inline(always)]
+fn value(words: &[AtomicU64; WORDS], half: u64) -> u32 {
+    u32::from((word(words, half >> 2) >> (half % 4 * 16)) as u16)
+}
+
+/// Where the block for the third byte starts.
+#[inline(always)]
+fn block(entry: u32) -> u64 {
+    u64::from((entry & OFFSET) + (entry >> 28 & DEEP_WORDS))
+}
+
+/// What `found` leads to in a deep block: itself, or what the fourth byte says.
+#[inline(always)]
+fn deeper(words: &[AtomicU64; WORDS], entry: u32, address: u32, found: u32) -> u32 {
+    let (deep, key) = (u64::from(entry & OFFSET), address >> 8 & 0xff);
+    if word(words, deep + u64::from(key >> 6)) >> (key & 63) & 1 == 0 {
+        return found;
+    }
+    value(words, half(words, deep + u64::from(found), address & 0xff))
+}
+
+impl Chunk16Fib {
+    fn new(source: &Source) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            root: source.array(ROOT, Filled::ByNeed)?,
+            words: source.array(WORDS, Filled::ByNeed)?,
+            form: Form::best(),
+            #[cfg(target_arch = "x86_64")]
+            counts: is_x86_feature_detected!("avx512vpopcntdq"),
+        })
+    }
+
+    #[inline(always)]
+    fn flat(&self) -> Flat<'_> {
+        let root = (&*self.root).try_into().expect("made with this length");
+        let words = (&*self.words).try_into().expect("made with this length");
+        (root, words)
+    }
+
+    /// `LANES` at once, a step for all of them before the next, so that their misses overlap; loads and
+    /// sums apart, so that the compiler makes the sums vectors.
+    #[inline(always)]
+    fn lookup_lanes(&self, addresses: &[u32; LANES], hops: &mut [NextHop; LANES]) {
+        let (root, words) = self.flat();
+        let (mut entries, mut blocks, mut at) = ([0u32; LANES], [0u32; LANES], [0u32; LANES]);
+        for i in 0..LANES {
+            entries[i] = load(&root[(addresses[i] >> 16) as usize]);
+        }
+        for i in 0..LANES {
+            let is_block = ((entries[i] as i32) >> 31) as u32;
+            blocks[i] = ((entries[i] & OFFSET) + (entries[i] >> 28 & DEEP_WORDS)) & is_block;
+            at[i] = (blocks[i] + (addresses[i] >> 14 & 3)) & OFFSET;
+        }
+        for i in 0..LANES {
+            prefetch(&words[at[i] as usize & (WORDS - 1)]);
+        }
+        let (mut starts, mut before) = ([0u64; LANES], [0u64; LANES]);
+        for i in 0..LANES {
+            starts[i] = words[at[i] as usize & (WORDS - 1)].load(Relaxed);
+            before[i] = words[(blocks[i] + 4) as usize & (WORDS - 1)].load(Relaxed);
+        }
+        let mut halves = [0u32; LANES];
+        for i in 0..LANES {
+            let key = addresses[i] >> 8;
+            let starts = starts[i] & (2u64 << (key & 63)).wrapping_sub(1);
+            let before = before[i] >> (8 * (key >> 6 & 3)) & 0xff;
+            halves[i] = (blocks[i] * 4 + 17).wrapping_add(before as u32 + starts.count_ones());
+            at[i] = halves[i] >> 2 & OFFSET;
+        }
+        for i in 0..LANES {
+            prefetch(&words[at[i] as usize & (WORDS - 1)]);
+        }
+        for i in 0..LANES {
+            starts[i] = words[at[i] as usize & (WORDS - 1)].load(Relaxed);
+        }
+        let mut deep = 0u32;
+        for i in 0..LANES {
+            let found = (starts[i] >> (halves[i] % 4 * 16)) as u32 & 0xffff;
+            let is_block = ((entries[i] as i32) >> 31) as u32;
+            hops[i] = NextHop((found & is_block) | (entries[i] & !is_block));
+            deep |= entries[i] & DEEP;
+        }
+        if deep != 0 {
+            for i in 0..LANES {
+                if entries[i] & DEEP != 0 {
+                    hops[i] = NextHop(deeper(words, entries[i], addresses[i], hops[i].0));
+                }
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "popcnt,bmi1,bmi2,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+    #[target_feature(enable = "avx512vpopcntdq")]
+    fn burst_avx512(&self, addresses: &[u32], hops: &mut [NextHop]) {
+        self.burst(addresses, hops);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "popcnt,bmi1,bmi2,lzcnt,avx2")]
+    fn burst_avx2(&self, addresses: &[u32], hops: &mut [NextHop]) {
+        self.burst(addresses, hops);
+    }
+
+    /// Whole groups of lanes together, the rest one by one or, if it is long, filled up to a group.
+    #[inline(always)]
+    fn burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
+        let (groups, rest) = addresses.as_chunks::<LANES>();
+        let (found, rest_found) = hops.as_chunks_mut::<LANES>();
+        // Loops, not closures: those would be compiled without the caller's instructions.
+        for (addresses, hops) in groups.iter().zip(found) {
+            self.lookup_lanes(addresses, hops);
+        }
+        if rest.len() < FEW {
+            for (hop, address) in rest_found.iter_mut().zip(rest) {
+                *hop = self.lookup(*address);
+            }
+            return;
+        }
+        let (mut padded, mut found) = ([0; LANES], [NextHop::NONE; LANES]);
+        padded[..rest.len()].copy_from_slice(rest);
+        self.lookup_lanes(&padded, &mut found);
+        rest_found.copy_from_slice(&found[..rest.len()]);
+    }
+}
+
+impl Fib for Chunk16Fib {
+    type Address = u32;
+
+    #[inline(always)]
+    fn lookup(&self, address: u32) -> NextHop {
+        let (root, words) = self.flat();
+        let entry = load(&root[(address >> 16) as usize]);
+        if entry & BLOCK == 0 {
+            return NextHop(entry);
+        }
+        let found = value(words, half(words, block(entry), address >> 8 & 0xff));
+        if entry & DEEP == 0 {
+            return NextHop(found);
+        }
+        NextHop(deeper(words, entry, address, found))
+    }
+
+    fn prefetch(&self, addresses: &[u32]) {
+        let (root, _) = self.flat();
+        addresses.iter().for_each(|address| prefetch(&root[(address >> 16) as usize]));
+    }
+
+    fn lookup_burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
+        self.lookup_burst_by(self.form, addresses, hops);
+    }
+
+    fn lookup_burst_by(&self, form: Form, addresses: &[u32], hops: &mut [NextHop]) {
+        let hops = &mut hops[..addresses.len()];
+        match form.kind() {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 if self.counts => {
+                // SAFETY: whoever has the form has its instructions, and `counts` tells of VPOPCNTDQ.
+                unsafe { self.burst_avx512(addresses, hops) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: whoever has either form has AVX2's instructions.
+            Kind::Avx512 | Kind::Avx2 => unsafe { self.burst_avx2(addresses, hops) },
+            _ => self.burst(addresses, hops),
+        }
+    }
+
+    fn form(&self) -> Form {
+        self.form
+    }
+
+    fn pages(&self) -> Pages {
+        self.words.pages()
+    }
+}
+
+impl SharedFib for Chunk16Fib {
+    fn attach(source: &Source) -> Result<Self, NotAttached> {
+        Ok(Self::new(source)?)
+    }
+}
+
+/// The form of [`Chunk16`]'s blocks.
+#[derive(Debug)]
+pub struct Blocks;
+
+impl Shape for Blocks {
+    const SLOT_LENGTH: u8 = 16;
+    const EXTENSION: u8 = 0;
+    type Fib = Chunk16Fib;
+
+    fn reader(source: &Source) -> Result<Chunk16Fib, OutOfMemory> {
+        Chunk16Fib::new(source)
+    }
+
+    fn root(fib: &Chunk16Fib) -> &[AtomicU32] {
+        &fib.root
+    }
+
+    fn words(fib: &Chunk16Fib) -> &[AtomicU64] {
+        &fib.words
+    }
+
+    fn encode(ranges: &[u32], block: &mut Vec<u64>) -> u32 {
+        if ranges.iter().all(|range| start(*range) & 0xff == 0) {
+            append(block, ranges.len(), ranges.iter().map(|r| ((start(*r) >> 8) as u8, hop(*r))));
+            return BLOCK;
+        }
+        encode_deep(ranges, block);
+        BLOCK | DEEP
+    }
+
+    fn offset(entry: u32) -> Option<u32> {
+        (entry & BLOCK != 0).then_some(entry & OFFSET)
+    }
+
+    fn decode(words: &[AtomicU64], entry: u32, ranges: &mut Ranges) {
+        let deep = (entry & OFFSET) as usize;
+        let is_deep = |key: u8| {
+            let word = words[deep + usize::from(key >> 6)].load(Relaxed);
+            entry & DEEP != 0 && word >> (key & 63) & 1 == 1
+        };
+        each(words, block(entry) as usize, |key, value| {
+            let third = u16::from(key) << 8;
+            if is_deep(key) {
+                let fourth = |key, value| ranges.push(third | u16::from(key), value);
+                each(words, deep + usize::from(value), fourth);
+            } else {
+                ranges.push(third, value);
+            }
+        });
+    }
+}
+
+/// Appends a block of `n` ranges; returns where its next hops start, as a half of `block`.
+fn append(block: &mut Vec<u64>, n: usize, ranges: impl Iterator<Item = (u8, u16)>) {
+    let at = block.len();
+    block.resize(at + (36 + 2 * n).div_ceil(8), 0);
+    let block = &mut block[at..];
+    for (i, (key, value)) in ranges.enumerate() {
+        block[usize::from(key >> 6)] |= 1 << (key & 63);
+        let half = i + 18;
+        block[half / 4] |= u64::from(value) << (half % 4 * 16);
+    }
+    let mut before = 0;
+    for word in 0..3 {
+        before += u64::from(block[word].count_ones());
+        block[4] |= before << (8 * (word + 1));
+    }
+}
+
+/// A deep block: the third bytes that need one get a block for the fourth.
+fn encode_deep(ranges: &[u32], block: &mut Vec<u64>) {
+    let (mut deep, mut top) = ([0u64; 4], Vec::<(u8, u16)>::new());
+    // By index into `top`: the ranges within that third byte.
+    let mut below: Vec<(usize, Vec<(u8, u16)>)> = Vec::new();
+    let (mut rest, mut value, mut was_deep) = (ranges, 0, false);
+    for key in 0..=255u8 {
+        let here = rest.partition_point(|range| start(*range) >> 8 <= u16::from(key));
+        let (inner, behind) = rest.split_at(here);
+        rest = behind;
+        let at_its_start = inner.first().is_some_and(|range| start(*range) & 0xff == 0);
+        if inner.len() > usize::from(at_its_start) {
+            let carried = (!at_its_start).then_some((0, value));
+            let own = inner.iter().map(|range| (start(*range) as u8, hop(*range)));
+            below.push((top.len(), carried.into_iter().chain(own).collect()));
+            deep[usize::from(key >> 6)] |= 1 << (key & 63);
+            top.push((key, 0));
+        } else if !inner.is_empty() || was_deep {
+            top.push((key, inner.first().map_or(value, |range| hop(*range))));
+        }
+        was_deep = inner.len() > usize::from(at_its_start);
+        value = inner.last().map_or(value, |range| hop(*range));
+    }
+    let mut place = DEEP_WORDS as usize + (36 + 2 * top.len()).div_ceil(8);
+    for (index, inner) in &below {
+        top[*index].1 = place as u16;
+        place += (36 + 2 * inner.len()).div_ceil(8);
+    }
+    block.extend(deep);
+    append(block, top.len(), top.into_iter());
+    below.into_iter().for_each(|(_, inner)| append(block, inner.len(), inner.into_iter()));
+}
+
+/// Each range of the block at `at`: key and value.
+fn each(words: &[AtomicU64], at: usize, mut range: impl FnMut(u8, u16)) {
+    let mut half = at * 4 + 18;
+    for word in 0..4u8 {
+        let mut starts = words[at + usize::from(word)].load(Relaxed);
+        while starts != 0 {
+            let value = words[half / 4].load(Relaxed) >> (half % 4 * 16);
+            range(word << 6 | starts.trailing_zeros() as u8, value as u16);
+            starts &= starts - 1;
+            half += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

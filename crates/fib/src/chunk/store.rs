@@ -1,0 +1,267 @@
+//! Blocks of variable size in one flat array, each kept once, with a count of who refers to it.
+//!
+//! ```text
+//! put(content) --> same content there? --yes--> count + 1 ----------> offset
+//!                        `--no--> take words, fill, remember -----------^
+//! release(offset) --> count - 1 --at 0--> out of reach --grace--> words are free again
+//! ```
+//!
+//! A block never changes once it is filled. The order of a change is: put the new, link it by one store,
+//! release the old; so readers find whole blocks only. Whose words come free waits in [`Retired`].
+
+use super::space::Space;
+use crate::Lack;
+use crate::published::{Readers, Retired};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+const NIL: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    hash: u64,
+    offset: u32,
+    len: u32,
+    count: u32,
+    /// The next of the same bucket, or the next free record.
+    next: u32,
+}
+
+/// The writer's side of an array of blocks.
+#[derive(Debug)]
+pub struct Store {
+    space: Space,
+    records: Vec<Record>,
+    free: u32,
+    buckets: Vec<u32>,
+    /// The record of the block that starts at a word.
+    at: Vec<u32>,
+    retired: Retired<(u32, u32)>,
+    live: usize,
+    blocks: usize,
+}
+
+impl Store {
+    /// For blocks in words `start..limit`.
+    pub fn new(start: u32, limit: u32, readers: &Readers) -> Self {
+        Self {
+            space: Space::new(start, limit),
+            records: Vec::new(),
+            free: NIL,
+            buckets: vec![NIL; 1 << 10],
+            at: Vec::new(),
+            retired: Retired::new(readers),
+            live: 0,
+            blocks: 0,
+        }
+    }
+
+    /// Where `content` is, from now on with one more reference.
+    pub fn put(&mut self, words: &[AtomicU64], content: &[u64]) -> Result<u32, Lack> {
+        let hash = hash(content);
+        if let Some(same) = self.find(words, content, hash) {
+            self.records[same as usize].count += 1;
+            return Ok(self.records[same as usize].offset);
+        }
+        let len = content.len() as u32;
+        let offset = self.take(len).ok_or(Lack::Blocks)?;
+        for (word, value) in words[offset as usize..].iter().zip(content) {
+            word.store(*value, Relaxed);
+        }
+        self.remember(Record { hash, offset, len, count: 1, next: NIL });
+        Ok(offset)
+    }
+
+    /// One reference less; the caller has unlinked it.
+    pub fn release(&mut self, offset: u32) {
+        let index = self.at[offset as usize];
+        let record = &mut self.records[index as usize];
+        record.count -= 1;
+        if record.count > 0 {
+            return;
+        }
+        let Record { hash, len, .. } = *record;
+        self.unlink(index, hash);
+        self.records[index as usize].next = self.free;
+        self.free = index;
+        self.live -= len as usize;
+        self.blocks -= 1;
+        self.retired.push((offset, len));
+    }
+
+    /// Takes back what all readers have moved past.
+    pub fn reclaim(&mut self) {
+        for (offset, len) in self.retired.take_passed() {
+            self.space.give(offset, len);
+        }
+    }
+
+    /// Words in blocks that are linked.
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Blocks that are linked.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Words up to the end of the highest block, holes and what readers may still hold included.
+    pub fn extent(&self) -> usize {
+        self.space.top() as usize
+    }
+
+    /// Whether holes take more than a quarter of the extent, and nobody's grace would mend it.
+    pub fn is_loose(&self) -> bool {
+        self.retired.is_empty() && self.extent() > self.live + self.live / 4 + 4096
+    }
+
+    /// Moves the highest blocks down into holes. For each the caller relinks all that refer to `.0` to
+    /// `.1`, and then retires the list.
+    pub fn compact(&mut self, words: &[AtomicU64]) -> Moved {
+        let goal = (self.live + self.live / 16) as u32;
+        let mut high: Vec<u32> = (0..self.records.len() as u32)
+            .filter(|i| self.records[*i as usize].count > 0 && self.records[*i as usize].offset >= goal)
+            .collect();
+        high.sort_unstable_by_key(|i| std::cmp::Reverse(self.records[*i as usize].offset));
+        let mut moved = Moved::default();
+        for index in high {
+            let Record { offset, len, .. } = self.records[index as usize];
+            let Some(place) = self.space.take_below(offset, len) else { continue };
+            for i in 0..len as usize {
+                words[place as usize + i].store(words[offset as usize + i].load(Relaxed), Relaxed);
+            }
+            self.records[index as usize].offset = place;
+            self.note_place(place, index);
+            moved.0.push((offset, place, len));
+        }
+        moved.0.sort_unstable();
+        std::sync::atomic::fence(Release);
+        moved
+    }
+
+    /// Gives the block at `offset` a content that means the same: each word old or new will do. No
+    /// other block may have that content.
+    pub fn rewrite(&mut self, words: &[AtomicU64], offset: u32, content: impl Iterator<Item = u64>) {
+        let content: Vec<u64> = content.collect();
+        let (index, hash) = (self.at[offset as usize], hash(&content));
+        let old = self.records[index as usize].hash;
+        if old == hash {
+            return;
+        }
+        for (word, value) in words[offset as usize..].iter().zip(&content) {
+            word.store(*value, Release);
+        }
+        self.unlink(index, old);
+        let bucket = self.bucket(hash);
+        self.records[index as usize].hash = hash;
+        self.records[index as usize].next = self.buckets[bucket];
+        self.buckets[bucket] = index;
+    }
+
+    /// Nothing refers to the old places any more.
+    pub fn retire_moved(&mut self, moved: Moved) {
+        self.retired.extend(moved.0.into_iter().map(|(old, _, len)| (old, len)));
+    }
+
+    fn take(&mut self, len: u32) -> Option<u32> {
+        self.space.take(len).or_else(|| {
+            self.reclaim();
+            self.space.take(len)
+        })
+    }
+
+    fn find(&self, words: &[AtomicU64], content: &[u64], hash: u64) -> Option<u32> {
+        let mut index = self.buckets[self.bucket(hash)];
+        while index != NIL {
+            let record = &self.records[index as usize];
+            let same =
+                || words[record.offset as usize..].iter().zip(content).all(|(w, c)| w.load(Relaxed) == *c);
+            if record.hash == hash && record.len as usize == content.len() && same() {
+                return Some(index);
+            }
+            index = record.next;
+        }
+        None
+    }
+
+    fn remember(&mut self, record: Record) {
+        if self.blocks >= self.buckets.len() {
+            self.grow();
+        }
+        let index = if self.free == NIL {
+            self.records.push(record);
+            self.records.len() as u32 - 1
+        } else {
+            let index = self.free;
+            self.free = self.records[index as usize].next;
+            self.records[index as usize] = record;
+            index
+        };
+        let bucket = self.bucket(record.hash);
+        self.records[index as usize].next = self.buckets[bucket];
+        self.buckets[bucket] = index;
+        self.note_place(record.offset, index);
+        self.live += record.len as usize;
+        self.blocks += 1;
+    }
+
+    fn note_place(&mut self, offset: u32, index: u32) {
+        if self.at.len() <= offset as usize {
+            self.at.resize(offset as usize + 1, NIL);
+        }
+        self.at[offset as usize] = index;
+    }
+
+    fn unlink(&mut self, index: u32, hash: u64) {
+        let next = self.records[index as usize].next;
+        let bucket = self.bucket(hash);
+        if self.buckets[bucket] == index {
+            self.buckets[bucket] = next;
+            return;
+        }
+        let mut before = self.buckets[bucket];
+        while self.records[before as usize].next != index {
+            before = self.records[before as usize].next;
+        }
+        self.records[before as usize].next = next;
+    }
+
+    fn grow(&mut self) {
+        self.buckets = vec![NIL; self.buckets.len() * 4];
+        for index in 0..self.records.len() {
+            if self.records[index].count > 0 {
+                let bucket = self.bucket(self.records[index].hash);
+                self.records[index].next = self.buckets[bucket];
+                self.buckets[bucket] = index as u32;
+            }
+        }
+    }
+
+    fn bucket(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & (self.buckets.len() - 1)
+    }
+}
+
+/// Blocks that have a new place: old offset, new offset, length.
+#[derive(Debug, Default)]
+pub struct Moved(Vec<(u32, u32, u32)>);
+
+impl Moved {
+    /// Whether no block has moved.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The new place of what was at `offset`, if it moved.
+    pub fn place(&self, offset: u32) -> Option<u32> {
+        let index = self.0.binary_search_by_key(&offset, |(old, ..)| *old).ok()?;
+        Some(self.0[index].1)
+    }
+}
+
+fn hash(content: &[u64]) -> u64 {
+    let mix = |hash: u64, word: &u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let hash = content.iter().fold(content.len() as u64, mix);
+    (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
