@@ -1,55 +1,85 @@
-//! IPv6: a direct root, then nodes of sixteen range starts.
+//! IPv6: a direct root of 16 bits, then search trees of range ends, a cache line a step.
 //!
 //! ```text
-//! address [ 20 bits | 32 bits | 32 bits | 32 bits | 12 bits ]
-//!              |        |          `- the next window: only below a start with longer routes
-//!          root[2^20]   |
+//! address [ 16 bits | 32 bits | 32 bits | 32 bits | 16 bits ]
+//!              |        |          `- the next window: only below a range with longer routes
+//!          root[2^16]   |
 //!          next hop, or v
-//!          node: [ start 0 .. start 15 ]      the last start that is not past the key wins:
-//!                [ value 0 .. value 15 ]      a next hop, a node of this window, or of the next
+//!          fork: [ ends of children 0 .. 14           | first child ]   children lie side by side,
+//!            |                                                          so one number names sixteen
+//!          fork, leaf: [ ends of ranges 0 .. 6 | - | words 0 .. 7 ]
+//!                                                    `- a next hop, or a tree of the next window
 //! ```
 //!
-//! Routes are cut into ranges of equal next hop; within a window of 32 bits the starts of the ranges
-//! form a search tree of nodes of sixteen (two cache lines each: starts, values). A step of a lookup is
-//! one comparison of sixteen keys, without a branch, and the number of steps follows the number of
-//! routes around the address: three or four on a full table, however many prefix lengths there are.
-//! 32-bit keys, not 64: they halve the memory, and four fit a vector of the oldest x86-64.
+//! Routes are cut into ranges of equal next hop; a window of 32 bits is a B+-tree of the ranges' last
+//! keys. A step of a lookup reads one line and counts how many ends the key is past: one vector
+//! comparison, no branch. The number of steps follows the number of routes around the address, however
+//! many prefix lengths there are: two or three forks and a leaf on a full table. Sixteen bits of root
+//! and 32 of window end at /48, where nearly all routes end; 32-bit keys are half the memory of 64.
 //!
-//! Changes copy: the node around the changed range is made anew from the rib and linked by one store
-//! into the value that named the old one, so each address sees the old next hop or the new one. A node
-//! that overflows is split and its parent copied, as in a B+-tree. What was unlinked is used again only
-//! after all readers have moved past it.
+//! # Contract for other readers
+//!
+//! Two arrays of 32-bit cells in the machine's byte order: `root` of 2^16, and `lines` of 16 cells each,
+//! aligned to 64 bytes. A search from BPF or from another process does this, for window 0, 1, 2, 3:
+//!
+//! ```text
+//! word = root[address >> 112]
+//! while word >> 31:                             at most 4 times: the windows
+//!     key = 32 bits of the address, from bit 16 + 32 * window on; zeros follow the last bit
+//!     line = word & 0x0fffffff
+//!     repeat (word >> 28 & 7) times:            2 or 3 on a full table, never over 7
+//!         line = lines[line][15] + |{ i < 15: lines[line][i] < key }|
+//!     word = lines[line][8 + |{ i < 7: lines[line][i] < key }|]
+//! next hop = word
+//! ```
+//!
+//! Ends ascend, so the count is four halvings (three in a leaf), each a load, a comparison and an
+//! addition. Indices are to be masked to the array all the same: a reader that is not registered may
+//! meet a line in the making. Cells that readers follow change by single aligned stores.
+//!
+//! # Changes
+//!
+//! Changes copy: the least subtree around the changed keys is packed anew, its siblings are copied
+//! beside it, and one store into the fork above links them; so each address sees the old next hop or
+//! the new one. What overflows is split one level higher, as in a B+-tree. What was unlinked is used
+//! again only after all readers have moved past it.
 
+mod arena;
 mod change;
-mod node;
+mod line;
+mod search;
 mod sweep;
 mod tree;
+#[cfg(target_arch = "x86_64")]
+mod wide;
+mod writer;
 
+use crate::cpu::{Form, Kind};
 use crate::memory::{Array, Filled, OutOfMemory, prefetch};
 use crate::published::Readers;
 use crate::rib::Rib;
 use crate::{BuildFib, Change, Fib, Lack, NextHop, NotAttached, SharedFib, Source, TableFull};
 use bm_wire::prefix::Prefix;
-use node::{Node, Word};
-use std::collections::HashMap;
+use line::{Line, Word};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use tree::Nodes;
+use writer::{Link, Writer};
 
-/// Bits that the root takes: enough to part the registries' blocks, few enough to stay at 4 MiB.
-const ROOT_LENGTH: u8 = 20;
+/// Bits that the root takes.
+const ROOT_LENGTH: u8 = 16;
 const ROOT: usize = 1 << ROOT_LENGTH;
-/// Nodes that there may be: 128 MiB of addresses, of which a full table touches 4.
-const NODES: usize = 1 << 20;
-/// Addresses that are looked up together.
-const LANES: usize = 64;
+/// Lines that there may be: 128 MiB of addresses, of which a full table touches 1.3.
+const LINES: usize = 1 << 21;
+/// Levels of forks that a root slot's tree has at least, so that lanes keep step.
+const LOW: u32 = 3;
 
 /// The IPv6 table as workers read it.
 #[derive(Debug)]
 pub struct Range6Fib {
     root: Array<AtomicU32>,
-    nodes: Array<Node>,
+    lines: Array<Line>,
+    form: Form,
 }
 
 /// What the window at `depth` (0 follows the root) holds of `address`.
@@ -65,48 +95,16 @@ fn slot(address: u128) -> usize {
 
 impl Range6Fib {
     fn new(source: &Source) -> Result<Self, OutOfMemory> {
-        Ok(Self { root: source.array(ROOT, Filled::Whole)?, nodes: source.array(NODES, Filled::ByNeed)? })
+        let (root, lines) = (source.array(ROOT, Filled::Whole)?, source.array(LINES, Filled::ByNeed)?);
+        Ok(Self { root, lines, form: Form::best() })
     }
 
     /// The arrays with their lengths in the type, so that no index in a lookup needs a check.
     #[inline(always)]
-    fn flat(&self) -> (&[AtomicU32; ROOT], &[Node; NODES]) {
+    fn flat(&self) -> (&[AtomicU32; ROOT], &[Line; LINES]) {
         let root = (&*self.root).try_into().expect("made with this length");
-        let nodes = (&*self.nodes).try_into().expect("made with this length");
-        (root, nodes)
-    }
-
-    /// All lanes go down together, a level at a time, so that their cache misses overlap.
-    #[inline(always)]
-    fn lookup_lanes(&self, addresses: &[u128], hops: &mut [NextHop]) {
-        let (root, nodes) = self.flat();
-        let (mut keys, mut depths) = ([0u32; LANES], [0u8; LANES]);
-        let (mut active, mut count) = ([0u8; LANES], 0);
-        for (lane, (hop, address)) in hops.iter_mut().zip(addresses).enumerate() {
-            let word = Word(root[slot(*address)].load(Acquire));
-            *hop = NextHop(word.0);
-            keys[lane & (LANES - 1)] = key(*address, 0);
-            active[count & (LANES - 1)] = lane as u8;
-            count += usize::from(word.is_node());
-        }
-        while count > 0 {
-            let before = std::mem::take(&mut count).min(LANES);
-            for lane in &active[..before] {
-                nodes[Word(hops[usize::from(*lane)].0).index()].prefetch();
-            }
-            for i in 0..before {
-                let lane = usize::from(active[i]);
-                let (hop, key_now) = (&mut hops[lane], &mut keys[lane & (LANES - 1)]);
-                let word = nodes[Word(hop.0).index()].find(*key_now);
-                *hop = NextHop(word.0);
-                if word.enters() {
-                    depths[lane & (LANES - 1)] += 1;
-                    *key_now = key(addresses[lane], u32::from(depths[lane & (LANES - 1)] & 3));
-                }
-                active[count & (LANES - 1)] = lane as u8;
-                count += usize::from(word.is_node());
-            }
-        }
+        let lines = (&*self.lines).try_into().expect("made with this length");
+        (root, lines)
     }
 }
 
@@ -114,14 +112,14 @@ impl Fib for Range6Fib {
     type Address = u128;
 
     fn lookup(&self, address: u128) -> NextHop {
-        let (root, nodes) = self.flat();
-        let mut word = Word(root[slot(address)].load(Acquire));
-        let mut depth = 0;
-        while word.is_node() {
-            word = nodes[word.index()].find(key(address, depth & 3));
-            depth += u32::from(word.enters());
+        #[cfg(target_arch = "x86_64")]
+        if self.form.kind() == Kind::Avx512 {
+            // SAFETY: the form is the proof that the CPU has AVX-512.
+            return unsafe { wide::single(self, address) };
         }
-        NextHop(word.0)
+        let (root, lines) = self.flat();
+        let word = Word(root[slot(address)].load(Acquire));
+        search::from(search::Halving, lines, word, address, 0)
     }
 
     fn prefetch(&self, addresses: &[u128]) {
@@ -130,14 +128,26 @@ impl Fib for Range6Fib {
     }
 
     fn lookup_burst(&self, addresses: &[u128], hops: &mut [NextHop]) {
+        self.lookup_burst_by(self.form, addresses, hops);
+    }
+
+    fn lookup_burst_by(&self, form: Form, addresses: &[u128], hops: &mut [NextHop]) {
         let hops = &mut hops[..addresses.len()];
-        for (addresses, hops) in addresses.chunks(LANES).zip(hops.chunks_mut(LANES)) {
-            self.lookup_lanes(addresses, hops);
+        match form.kind() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the form is the proof that the CPU has AVX-512.
+            Kind::Avx512 => unsafe { wide::burst(self, addresses, hops) },
+            _ => search::burst(search::Halving, self, addresses, hops),
         }
     }
 
+    fn form(&self) -> Form {
+        // There is no narrower vector form.
+        if self.form.kind() == Kind::Avx512 { self.form } else { Form::SCALAR }
+    }
+
     fn pages(&self) -> crate::memory::Pages {
-        self.nodes.pages()
+        self.lines.pages()
     }
 }
 
@@ -151,10 +161,9 @@ impl SharedFib for Range6Fib {
 #[derive(Debug)]
 pub struct Range6 {
     rib: Rib<u128>,
-    fib: Arc<Range6Fib>,
-    nodes: Nodes,
-    /// By root slot: changes that its tree has still to take before it is made anew, evenly filled.
-    patience: HashMap<usize, u32>,
+    writer: Writer,
+    /// By root slot: changes that its tree took since it was packed.
+    patience: Vec<u32>,
 }
 
 impl Range6 {
@@ -194,7 +203,7 @@ impl Range6 {
                 return Err(TableFull { prefix, applied, lack: Lack::NextHop(hop) });
             }
             if prefix.length() <= ROOT_LENGTH {
-                let values = &self.fib.root[at..=slot(prefix.last())];
+                let values = &self.writer.fib.root[at..=slot(prefix.last())];
                 values.iter().for_each(|value| value.store(hop.0, Release));
             } else if slots.last().is_none_or(|(last, ..)| *last != at) {
                 slots.push((at, prefix, applied));
@@ -202,8 +211,8 @@ impl Range6 {
         }
         for (at, prefix, applied) in slots {
             let word = self.slot_tree(at).map_err(|lack| TableFull { prefix, applied, lack })?;
-            self.nodes.commit();
-            self.fib.root[at].store(word.0, Release);
+            self.writer.stores.push((Link::Root(at), word.0));
+            self.writer.carry_out();
         }
         Ok(())
     }
@@ -221,16 +230,15 @@ impl BuildFib for Range6 {
         let fib = Arc::new(Range6Fib::new(source).map_err(|_| no_memory)?);
         let mut table = Self {
             rib: routes.into_iter().collect(),
-            nodes: Nodes::new(fib.clone(), readers),
-            fib,
-            patience: HashMap::new(),
+            writer: Writer::new(fib, readers),
+            patience: vec![0; ROOT],
         };
         table.fill()?;
         Ok(table)
     }
 
     fn reader(&self) -> Arc<dyn Fib<Address = u128>> {
-        self.fib.clone()
+        self.writer.fib.clone()
     }
 
     fn apply(&mut self, changes: &[Change<u128>]) -> Result<(), TableFull<u128>> {
@@ -249,11 +257,11 @@ impl BuildFib for Range6 {
     }
 
     fn memory_bytes(&self) -> usize {
-        ROOT * size_of::<u32>() + self.nodes.ever_used() * size_of::<Node>()
+        ROOT * size_of::<u32>() + self.writer.arena.ever_used() * size_of::<Line>()
     }
 
     fn reclaim(&mut self) {
-        self.nodes.reclaim();
+        self.writer.arena.reclaim();
     }
 }
 

@@ -20,7 +20,7 @@ pub const IPV4: &[Structure<u32>] = &[
 
 /// For IPv6, the default first.
 pub const IPV6: &[Structure<u128>] =
-    &[Structure::of::<Range6>("range6", "a root of 20 bits, then trees over range starts, 16 a node")];
+    &[Structure::of::<Range6>("range6", "a root of 16 bits, then trees of range ends, a cache line a step")];
 
 /// A table of whichever structure.
 pub type Builder<A> = Box<dyn BuildFib<Address = A> + Send>;

@@ -9,8 +9,8 @@
 //! Within one window of 32 bits, over any run of keys. A key with routes longer than the window is a
 //! range of its own, which leads to the next window.
 
-use super::node::{Range, Word};
-use super::{ROOT_LENGTH, key};
+use super::line::{Range, Word};
+use super::{LOW, ROOT_LENGTH, key};
 use crate::rib::Rib;
 use crate::{Lack, NextHop};
 use bm_wire::prefix::Prefix;
@@ -31,6 +31,11 @@ impl Window {
     /// The window behind one key of this one.
     pub fn behind(self, key: u32) -> Self {
         Self { base: self.address(key), depth: self.depth + 1 }
+    }
+
+    /// Levels of forks that its tree has at least; see [`LOW`].
+    pub fn height_min(self) -> u32 {
+        if self.depth == 0 { LOW } else { 0 }
     }
 
     /// Bits before it.
@@ -138,47 +143,47 @@ mod tests {
 
     fn swept(routes: &[(&str, u32)], keys: (u32, u32)) -> Vec<(u32, u32)> {
         let rib: Rib<u128> = routes.iter().map(|(p, hop)| (p.parse().unwrap(), NextHop(*hop))).collect();
-        let window = Window::of_slot(0x20010);
+        let window = Window::of_slot(0x2001);
         let deeper = |window: Window| Ok(Word(1000 + window.depth));
         ranges(&rib, window, keys, deeper).unwrap().into_iter().map(|(start, word)| (start, word.0)).collect()
     }
 
     #[test]
     fn cuts_nested_routes() {
-        // The window holds bits 20 to 51: 2001:0[ddd:dddd:d]ddd.
+        // The window holds bits 16 to 47: 2001:[dddd:dddd]:.
         let routes = [("::/0", 1), ("2001:db8::/32", 2), ("2001:db8:1::/48", 3), ("2001:db9::/32", 2)];
         let all = (0, u32::MAX);
         assert_eq!(
             swept(&routes, all),
-            [(0, 1), (0xdb80_0000, 2), (0xdb80_0010, 3), (0xdb80_0020, 2), (0xdba0_0000, 1)]
+            [(0, 1), (0x0db8_0000, 2), (0x0db8_0001, 3), (0x0db8_0002, 2), (0x0dba_0000, 1)]
         );
-        assert_eq!(swept(&routes[1..2], all), [(0, 0), (0xdb80_0000, 2), (0xdb90_0000, 0)]);
+        assert_eq!(swept(&routes[1..2], all), [(0, 0), (0x0db8_0000, 2), (0x0db9_0000, 0)]);
         assert_eq!(swept(&routes[..1], all), [(0, 1)]);
         assert_eq!(swept(&[], all), [(0, 0)]);
     }
 
     #[test]
     fn starts_and_stops_where_told() {
-        let routes = [("2001:db8::/32", 2), ("2001:db8:1::/48", 3)];
-        assert_eq!(swept(&routes, (0xdb80_0012, 0xdb80_0015)), [(0xdb80_0012, 3)]);
-        assert_eq!(swept(&routes, (0xdb80_001f, 0xdb80_0020)), [(0xdb80_001f, 3), (0xdb80_0020, 2)]);
-        assert_eq!(swept(&routes, (0xdb8f_ffff, 0xdb90_0000)), [(0xdb8f_ffff, 2), (0xdb90_0000, 0)]);
+        let routes = [("2001:db8::/32", 2), ("2001:db8:10::/44", 3)];
+        assert_eq!(swept(&routes, (0x0db8_0012, 0x0db8_0015)), [(0x0db8_0012, 3)]);
+        assert_eq!(swept(&routes, (0x0db8_001f, 0x0db8_0020)), [(0x0db8_001f, 3), (0x0db8_0020, 2)]);
+        assert_eq!(swept(&routes, (0x0db8_ffff, 0x0db9_0000)), [(0x0db8_ffff, 2), (0x0db9_0000, 0)]);
     }
 
     #[test]
     fn leads_deeper_once_a_key() {
-        let routes = [("2001:db8::/52", 5), ("2001:db8::/64", 1), ("2001:db8:0:1::/64", 1)];
-        assert_eq!(swept(&routes, (0, u32::MAX)), [(0, 0), (0xdb80_0000, 1001), (0xdb80_0001, 0)]);
-        assert_eq!(swept(&routes[1..], (0xdb80_0000, 0xdb80_0000)), [(0xdb80_0000, 1001)]);
-        assert_eq!(swept(&[("2001:fff:ffff:ffff::1/128", 1)], (5, u32::MAX)), [(5, 0), (u32::MAX, 1001)]);
+        let routes = [("2001:db8::/48", 5), ("2001:db8::/64", 1), ("2001:db8:0:1::/64", 1)];
+        assert_eq!(swept(&routes, (0, u32::MAX)), [(0, 0), (0x0db8_0000, 1001), (0x0db8_0001, 0)]);
+        assert_eq!(swept(&routes[1..], (0x0db8_0000, 0x0db8_0000)), [(0x0db8_0000, 1001)]);
+        assert_eq!(swept(&[("2001:ffff:ffff:ffff::1/128", 1)], (5, u32::MAX)), [(5, 0), (u32::MAX, 1001)]);
     }
 
     #[test]
     fn the_last_window_reaches_the_last_bit() {
-        let window = Window::of_slot(0x20010).behind(0).behind(0).behind(0);
+        let window = Window::of_slot(0x2001).behind(0).behind(0).behind(0);
         let host: Prefix<u128> = "2001::fff/128".parse().unwrap();
-        assert_eq!(window.keys(host), (0xfff0_0000, 0xffff_ffff));
+        assert_eq!(window.keys(host), (0x0fff_0000, 0x0fff_ffff));
         assert!(!window.is_past(host));
-        assert_eq!(window.keys("2001::/120".parse().unwrap()), (0, 0x0fff_ffff));
+        assert_eq!(window.keys("2001::/120".parse().unwrap()), (0, 0x00ff_ffff));
     }
 }

@@ -1,0 +1,101 @@
+//! A step by AVX-512: all sixteen cells of a line at once.
+
+use super::line::{FIRST_CHILD, FORK_ENDS, Line, WORDS, Word};
+use super::search::{self, At, Step};
+use super::{LINES, Range6Fib};
+use crate::NextHop;
+use std::arch::asm;
+use std::sync::atomic::Ordering::Acquire;
+
+/// By one comparison of sixteen. Whoever makes one knows that the CPU has AVX-512.
+#[derive(Clone, Copy)]
+struct Wide;
+
+impl Step for Wide {
+    #[inline(always)]
+    fn child(self, lines: &[Line; LINES], fork: At, address: &u128) -> At {
+        // SAFETY: a `Wide` exists only below the functions of this file that ask for AVX-512.
+        unsafe { child(lines, fork, address) }
+    }
+
+    #[inline(always)]
+    fn word(self, lines: &[Line; LINES], leaf: At, address: &u128) -> Word {
+        // SAFETY: as above.
+        unsafe { word(lines, leaf, address) }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn child(lines: &[Line; LINES], fork: At, address: &u128) -> At {
+    let child: u32;
+    // SAFETY: an `At` lies within the lines, on a boundary of 64 bytes, and bits 16 to 47 of a u128 are
+    // its bytes 10 to 13 on this architecture. Others may store to single cells meanwhile, so the load
+    // must be atomic for each of them: x86 is for what does not cross 8 aligned bytes, and assembly
+    // keeps the compiler from loading otherwise. Loads here are not reordered with later ones, so what
+    // a cell links is seen whole. The last instruction masks the offset that is returned.
+    unsafe {
+        asm!(
+            "vmovdqa32 {cells}, [{lines} + {fork}]",
+            "vpcmpud {past}, {cells}, dword ptr [{address} + 10]{{1to16}}, 1",
+            "kmovd {child:e}, {past}",
+            "and {child:e}, {ends}",
+            "popcnt {child:e}, {child:e}",
+            "add {child:e}, [{lines} + {fork} + {first_child}]",
+            "shl {child:e}, 6",
+            "and {child:e}, {mask}",
+            cells = out(zmm_reg) _,
+            past = out(kreg) _,
+            child = out(reg) child,
+            lines = in(reg) lines,
+            fork = in(reg) fork.offset(),
+            address = in(reg) address,
+            ends = const FORK_ENDS,
+            first_child = const FIRST_CHILD * 4,
+            mask = const At::MASK,
+            options(pure, readonly, nostack),
+        );
+        At::masked(child)
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn word(lines: &[Line; LINES], leaf: At, address: &u128) -> Word {
+    let word: u32;
+    // SAFETY: as above. The low eight cells of a leaf count no more than the seven that may be ends, as
+    // the eighth is the greatest key, so the word lies in the line; even if not, it lies in the next.
+    unsafe {
+        asm!(
+            "vmovdqa {cells:y}, [{lines} + {leaf}]",
+            "vpcmpud {past}, {cells:y}, dword ptr [{address} + 10]{{1to8}}, 1",
+            "kmovb {word:e}, {past}",
+            "popcnt {word:e}, {word:e}",
+            "lea {word:r}, [{leaf} + 4 * {word:r}]",
+            "mov {word:e}, [{lines} + {word:r} + {words}]",
+            cells = out(zmm_reg) _,
+            past = out(kreg) _,
+            word = out(reg) word,
+            lines = in(reg) lines,
+            leaf = in(reg) leaf.offset(),
+            address = in(reg) address,
+            words = const WORDS * 4,
+            options(pure, readonly, nostack),
+        );
+    }
+    Word(word)
+}
+
+/// See [`search::burst`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+pub fn burst(fib: &Range6Fib, addresses: &[u128], hops: &mut [NextHop]) {
+    search::burst(Wide, fib, addresses, hops);
+}
+
+/// One address.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+pub fn single(fib: &Range6Fib, address: u128) -> NextHop {
+    let (root, lines) = fib.flat();
+    let word = Word(root[super::slot(address)].load(Acquire));
+    search::from(Wide, lines, word, address, 0)
+}
