@@ -21,6 +21,7 @@
 pub mod chunk;
 pub mod cpu;
 pub mod dir24_8;
+pub mod dxr;
 pub mod memory;
 pub mod next_hop;
 pub mod published;
@@ -32,6 +33,7 @@ mod sync;
 pub use chunk::{Chunk16, Chunk16Fib};
 pub use cpu::Form;
 pub use dir24_8::{Dir24_8, Dir24_8Fib};
+pub use dxr::{D16R, D16X4R, D18R, D20R, Dxr, DxrFib};
 pub use memory::{NotAttached, Source};
 pub use next_hop::NextHop;
 pub use range6::{Range6, Range6Fib};

@@ -5,7 +5,7 @@
 
 use crate::memory::Source;
 use crate::published::Readers;
-use crate::{BuildFib, Chunk16, Dir24_8, NextHop, Range6, TableFull};
+use crate::{BuildFib, Chunk16, D16R, D16X4R, D18R, D20R, Dir24_8, NextHop, Range6, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 
@@ -16,6 +16,10 @@ pub const IPV4: &[Structure<u32>] = &[
         "chunk16",
         "a root of 16 bits, then a bit a range, equal blocks shared: under 2 MiB, for caches cold or shared",
     ),
+    Structure::of::<D16R>("dxr16", "DXR, a root of 16 bits and ranges: 2 MiB"),
+    Structure::of::<D18R>("dxr18", "DXR, a root of 18 bits and ranges: 3 MiB"),
+    Structure::of::<D20R>("dxr20", "DXR, a root of 20 bits and ranges: 6 MiB"),
+    Structure::of::<D16X4R>("dxr16x4", "DXR, a root of 16 bits, an extension of 4, and ranges: 3 MiB"),
 ];
 
 /// For IPv6, the default first.

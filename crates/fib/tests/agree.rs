@@ -6,7 +6,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Chunk16, Dir24_8, Fib, Form, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk16, D16R, D16X4R, D18R, D20R, Dir24_8, Dxr, Fib, Form, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Plain, Seeded};
 use proptest::prelude::*;
@@ -93,6 +93,36 @@ proptest! {
     }
 
     #[test]
+    fn d16r_on_nested_tables(changes in changes::<u32>(&[16, 20, 24, 28, 32], 60), seed: u64) {
+        check::<D16R>(&changes, seed);
+    }
+
+    #[test]
+    fn d18r_on_nested_tables(changes in changes::<u32>(&[16, 18, 24, 28, 32], 60), seed: u64) {
+        check::<D18R>(&changes, seed);
+    }
+
+    #[test]
+    fn d20r_on_nested_tables(changes in changes::<u32>(&[16, 20, 24, 28, 32], 60), seed: u64) {
+        check::<D20R>(&changes, seed);
+    }
+
+    #[test]
+    fn d16x4r_on_nested_tables(changes in changes::<u32>(&[16, 20, 24, 28, 32], 60), seed: u64) {
+        check::<D16X4R>(&changes, seed);
+    }
+
+    #[test]
+    fn d14x6r_on_nested_tables(changes in changes::<u32>(&[14, 20, 24, 28, 32], 60), seed: u64) {
+        check::<Dxr<14, 6>>(&changes, seed);
+    }
+
+    #[test]
+    fn d15x1r_on_nested_tables(changes in changes::<u32>(&[15, 16, 24, 28, 32], 60), seed: u64) {
+        check::<Dxr<15, 1>>(&changes, seed);
+    }
+
+    #[test]
     fn range6_on_nested_tables(changes in changes::<u128>(&[8, 16, 32, 48, 64, 80, 96, 112, 128], 120), seed: u64) {
         check::<Range6>(&changes, seed);
     }
@@ -159,4 +189,14 @@ fn range6_on_the_real_table() {
 #[test]
 fn chunk16_on_the_real_table() {
     churn::<Chunk16>("rib4-full.txt.gz", 100_000);
+}
+
+#[test]
+fn d18r_on_the_real_table() {
+    churn::<D18R>("rib4-full.txt.gz", 100_000);
+}
+
+#[test]
+fn d16x4r_on_the_real_table() {
+    churn::<D16X4R>("rib4-full.txt.gz", 100_000);
 }

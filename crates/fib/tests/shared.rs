@@ -7,8 +7,8 @@ mod common;
 use bm_fib::memory::memfd;
 use bm_fib::published::Readers;
 use bm_fib::{
-    BuildFib, Change, Chunk16, Chunk16Fib, Dir24_8, Dir24_8Fib, Fib, NextHop, Range6, Range6Fib, SharedFib,
-    Source,
+    BuildFib, Change, Chunk16, Chunk16Fib, D16X4R, Dir24_8, Dir24_8Fib, DxrFib, Fib, NextHop, Range6,
+    Range6Fib, SharedFib, Source,
 };
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
@@ -65,6 +65,11 @@ fn dir24_8_in_a_memfd() {
 #[test]
 fn chunk16_in_a_memfd() {
     shared::<Chunk16, Chunk16Fib>();
+}
+
+#[test]
+fn dxr_in_a_memfd() {
+    shared::<D16X4R, DxrFib<16, 4>>();
 }
 
 #[test]

@@ -9,7 +9,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Chunk16, Dir24_8, Fib, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk16, D16X4R, D18R, Dir24_8, Fib, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -132,4 +132,16 @@ fn range6_under_churn_of_short_routes() {
 fn chunk16_under_churn() {
     // A host route each, many to a slot, so that blocks are deep and large.
     stress::<Chunk16>(0x0a00_0001, 12, 20);
+}
+
+#[test]
+fn d18r_under_churn() {
+    // A host route each, four to a slot.
+    stress::<D18R>(0x0a00_0001, 12, 20);
+}
+
+#[test]
+fn d16x4r_under_churn() {
+    // The slots of one extension come and go one by one.
+    stress::<D16X4R>(0x0a00_0001, 12, 20);
 }
