@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)] // a tool for whoever works on this crate
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Dir24_8, Fib, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Dir18, Dir24_8, Fib, NextHop, Range6};
 use bm_wire::prefix::{Address, Prefix};
 use std::hint::black_box;
 use std::io::Read;
@@ -58,6 +58,7 @@ fn main() {
             measure::<Range6>(&file, parsed(&text), |bits| bits);
         } else {
             measure::<Dir24_8>(&file, parsed(&text), |bits| bits as u32);
+            measure::<Dir18>(&file, parsed(&text), |bits| bits as u32);
         }
     }
 }

@@ -21,7 +21,7 @@ pub enum Kind {
     Scalar,
     /// AVX2, BMI1, BMI2, LZCNT and POPCNT.
     Avx2,
-    /// What `Avx2` has, and AVX-512 F, BW, CD, DQ and VL.
+    /// What `Avx2` has, and AVX-512 F, BW, CD, DQ, VL and VPOPCNTDQ: Ice Lake, Zen 4 and later.
     Avx512,
 }
 
@@ -82,6 +82,7 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512cd")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vpopcntdq")
 }
 
 #[cfg(not(target_arch = "x86_64"))]

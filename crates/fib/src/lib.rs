@@ -20,6 +20,7 @@
 
 pub mod chunk;
 pub mod cpu;
+pub mod dir18;
 pub mod dir24_8;
 pub mod dxr;
 pub mod memory;
@@ -32,6 +33,7 @@ mod sync;
 
 pub use chunk::{Chunk16, Chunk16Fib};
 pub use cpu::Form;
+pub use dir18::{Dir18, Dir18Fib};
 pub use dir24_8::{Dir24_8, Dir24_8Fib};
 pub use dxr::{D16R, D16X4R, D18R, D20R, Dxr, DxrFib};
 pub use memory::{NotAttached, Source};

@@ -149,7 +149,8 @@ pub(crate) fn prefetch<T>(item: &T) {
 }
 
 fn map(bytes: usize, filled: Filled) -> Option<(NonNull<u8>, usize, Pages)> {
-    if bytes < HUGE {
+    // From half a huge page up, the saved TLB misses are worth the rest of it.
+    if bytes < HUGE / 2 {
         return anonymous(bytes, 0).map(|start| (start, bytes, Pages::Plain));
     }
     let mapped = bytes.next_multiple_of(HUGE);

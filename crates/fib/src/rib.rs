@@ -78,6 +78,11 @@ impl<A: Address> Rib<A> {
         self.len == 0
     }
 
+    /// The greatest next hop that any route has.
+    pub fn hop_max(&self) -> Option<NextHop> {
+        self.iter().map(|(_, hop)| hop).max()
+    }
+
     /// What the nodes take, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.nodes.len() * size_of::<Node<A>>()

@@ -5,12 +5,13 @@
 
 use crate::memory::Source;
 use crate::published::Readers;
-use crate::{BuildFib, Chunk16, D16R, D16X4R, D18R, D20R, Dir24_8, NextHop, Range6, TableFull};
+use crate::{BuildFib, Chunk16, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, NextHop, Range6, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 
 /// For IPv4, the default first.
 pub const IPV4: &[Structure<u32>] = &[
+    Structure::of::<Dir18>("dir18", "a root of 18 bits, then packed blocks of 6 and 8: 3 MiB"),
     Structure::of::<Dir24_8>("dir24_8", "a root of 24 bits, then blocks of 8: 33 MiB, the plain reference"),
     Structure::of::<Chunk16>(
         "chunk16",

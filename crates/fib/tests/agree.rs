@@ -6,7 +6,9 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Chunk16, D16R, D16X4R, D18R, D20R, Dir24_8, Dxr, Fib, Form, NextHop, Range6};
+use bm_fib::{
+    BuildFib, Change, Chunk16, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, Dxr, Fib, Form, NextHop, Range6,
+};
 use bm_wire::prefix::Prefix;
 use common::{Number, Plain, Seeded};
 use proptest::prelude::*;
@@ -123,6 +125,11 @@ proptest! {
     }
 
     #[test]
+    fn dir18_on_nested_tables(changes in changes::<u32>(&[8, 18, 24, 26, 32], 60), seed: u64) {
+        check::<Dir18>(&changes, seed);
+    }
+
+    #[test]
     fn range6_on_nested_tables(changes in changes::<u128>(&[8, 16, 32, 48, 64, 80, 96, 112, 128], 120), seed: u64) {
         check::<Range6>(&changes, seed);
     }
@@ -179,6 +186,11 @@ fn random_change<A: Number>(routes: &[(Prefix<A>, NextHop)], seeded: &mut Seeded
 #[test]
 fn dir24_8_on_the_real_table() {
     churn::<Dir24_8>("rib4-full.txt.gz", 100_000);
+}
+
+#[test]
+fn dir18_on_the_real_table() {
+    churn::<Dir18>("rib4-full.txt.gz", 100_000);
 }
 
 #[test]

@@ -7,8 +7,8 @@ mod common;
 use bm_fib::memory::memfd;
 use bm_fib::published::Readers;
 use bm_fib::{
-    BuildFib, Change, Chunk16, Chunk16Fib, D16X4R, Dir24_8, Dir24_8Fib, DxrFib, Fib, NextHop, Range6,
-    Range6Fib, SharedFib, Source,
+    BuildFib, Change, Chunk16, Chunk16Fib, D16X4R, Dir18, Dir18Fib, Dir24_8, Dir24_8Fib, DxrFib, Fib,
+    NextHop, Range6, Range6Fib, SharedFib, Source,
 };
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
@@ -70,6 +70,11 @@ fn chunk16_in_a_memfd() {
 #[test]
 fn dxr_in_a_memfd() {
     shared::<D16X4R, DxrFib<16, 4>>();
+}
+
+#[test]
+fn dir18_in_a_memfd() {
+    shared::<Dir18, Dir18Fib>();
 }
 
 #[test]

@@ -9,7 +9,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Chunk16, D16X4R, D18R, Dir24_8, Fib, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk16, D16X4R, D18R, Dir18, Dir24_8, Fib, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -115,6 +115,13 @@ where
 fn dir24_8_under_churn() {
     // A host route each in slots of their own; what covers it is a /20.
     stress::<Dir24_8>(0x0a00_0001, 12, 20);
+}
+
+#[test]
+fn dir18_under_churn() {
+    // Four host routes in each slot of the root, under a /20 or a /24 each.
+    stress::<Dir18>(0x0a00_0001, 12, 20);
+    stress::<Dir18>(0x0a00_0001, 12, 24);
 }
 
 #[test]

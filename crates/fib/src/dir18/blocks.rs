@@ -1,0 +1,232 @@
+//! The writer's account of blocks: takes words, fills them, gives them back.
+//!
+//! A change takes blocks, fills them, and either commits (they are linked) or gives them back, so that
+//! a table that is full stays as it was. Sizes are few and each has its own list of free ones; up to 8
+//! words a block lies within one cache line.
+
+use super::{BLOCK, Dir18Fib, INDEX, WIDE, WORDS, Words};
+use crate::Lack;
+use crate::published::{Readers, Retired};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Sizes in words: parts of a cache line, then whole lines, up to 64 values of 32 bits.
+const SIZES: [u32; 7] = [2, 4, 8, 16, 24, 32, 40];
+/// A cache line, in words: what new blocks are cut from.
+const LINE: u32 = 8;
+
+/// A block: where it starts and which of `SIZES` it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    at: u32,
+    size: u8,
+}
+
+/// Values in order of their first bit, with a bitmap of where each but the first begins.
+#[derive(Clone, Debug)]
+pub struct Values {
+    bitmap: u64,
+    values: [u32; 64],
+    len: usize,
+}
+
+impl Values {
+    /// Without any.
+    pub fn new() -> Self {
+        Self { bitmap: 0, values: [0; 64], len: 0 }
+    }
+
+    /// From `bit` on it is `value`. Bits come in rising order, the first is 0.
+    pub fn push(&mut self, bit: u32, value: u32) {
+        if self.len > 0 && self.values[self.len - 1] == value {
+            return;
+        }
+        self.bitmap |= if self.len > 0 { 1 << bit } else { 0 };
+        self.values[self.len] = value;
+        self.len += 1;
+    }
+
+    fn values(&self) -> &[u32] {
+        &self.values[..self.len]
+    }
+
+    /// The words of the block, and whether it is wide.
+    fn packed(&self, words: &mut [u64; 33]) -> (usize, bool) {
+        let wide = self.values().iter().any(|value| *value > 0xffff);
+        let (each, bits) = if wide { (2, 32) } else { (4, 16) };
+        words[0] = self.bitmap;
+        for (word, values) in words[1..].iter_mut().zip(self.values().chunks(each)) {
+            *word = values.iter().rev().fold(0, |word, value| word << bits | u64::from(*value));
+        }
+        (1 + self.len.div_ceil(each), wide)
+    }
+}
+
+/// Who owns which words.
+#[derive(Debug)]
+pub struct Blocks {
+    fib: Arc<Dir18Fib>,
+    /// The first word that was never used.
+    top: u32,
+    free: [Vec<u32>; SIZES.len()],
+    retired: Retired<Piece>,
+    /// Taken by the change under way.
+    taken: Vec<Piece>,
+}
+
+impl Blocks {
+    pub fn new(fib: Arc<Dir18Fib>, readers: &Readers) -> Self {
+        // The first line stays empty: it is what lanes without a block read.
+        Self { fib, top: LINE, free: Default::default(), retired: Retired::new(readers), taken: Vec::new() }
+    }
+
+    /// How many words were ever in use.
+    pub fn ever_used(&self) -> usize {
+        self.top as usize
+    }
+
+    fn words(&self) -> &Words {
+        self.fib.flat().1
+    }
+
+    /// The entry for these values: a next hop if there is but one, else a new block, or `old` if that
+    /// holds just the same.
+    pub fn entry(&mut self, values: &Values, old: u32) -> Result<u32, Lack> {
+        if let [value] = values.values()
+            && *value < BLOCK
+        {
+            return Ok(*value);
+        }
+        let mut packed = [0; 33];
+        let (len, wide) = values.packed(&mut packed);
+        let kind = if wide { WIDE } else { BLOCK };
+        if old >= BLOCK && old & WIDE == kind && self.holds(old & INDEX, &packed[..len]) {
+            return Ok(old);
+        }
+        Ok(kind | self.filled(&packed[..len])?)
+    }
+
+    /// A fork: what each quarter of a /24 leads to.
+    pub fn fork(&mut self, quarters: [u32; 4]) -> Result<u32, Lack> {
+        let [a, b, c, d] = quarters.map(u64::from);
+        Ok(WIDE | self.filled(&[a | b << 32, c | d << 32])?)
+    }
+
+    fn holds(&self, at: u32, packed: &[u64]) -> bool {
+        packed.iter().zip(&self.words()[at as usize..]).all(|(word, held)| held.load(Relaxed) == *word)
+    }
+
+    fn filled(&mut self, packed: &[u64]) -> Result<u32, Lack> {
+        let piece = self.take(packed.len() as u32)?;
+        self.taken.push(piece);
+        for (word, held) in packed.iter().zip(&self.words()[piece.at as usize..]) {
+            held.store(*word, Relaxed);
+        }
+        Ok(piece.at)
+    }
+
+    fn take(&mut self, words: u32) -> Result<Piece, Lack> {
+        let size = size_of_words(words);
+        if self.free[usize::from(size)].is_empty() {
+            self.reclaim();
+        }
+        if let Some(at) = self.free[usize::from(size)].pop() {
+            return Ok(Piece { at, size });
+        }
+        let at = self.cut(size).or_else(|| self.split(size)).ok_or(Lack::Blocks)?;
+        Ok(Piece { at, size })
+    }
+
+    /// A block from words never used: the rest of its line goes to the list of its size.
+    fn cut(&mut self, size: u8) -> Option<u32> {
+        let words = SIZES[usize::from(size)];
+        let lines = words.max(LINE);
+        if self.top + lines > WORDS as u32 {
+            return None;
+        }
+        let at = self.top;
+        self.top += lines;
+        self.free[usize::from(size)].extend((1..lines / words).rev().map(|i| at + i * words));
+        Some(at)
+    }
+
+    /// The start of a larger free block, whose rest goes to the lists of smaller ones.
+    fn split(&mut self, size: u8) -> Option<u32> {
+        let larger = (usize::from(size) + 1..SIZES.len()).find(|larger| !self.free[*larger].is_empty())?;
+        let at = self.free[larger].pop()?;
+        let (mut from, end) = (at + SIZES[usize::from(size)], at + SIZES[larger]);
+        while from < end {
+            // The largest that fits and does not cross a line, unless it begins one.
+            let room = if from % LINE == 0 { end - from } else { LINE - from % LINE };
+            let part = (0..SIZES.len()).rev().find(|part| SIZES[*part] <= room)?;
+            self.free[part].push(from);
+            from += SIZES[part];
+        }
+        Some(at)
+    }
+
+    /// All pieces behind an entry of the root.
+    pub fn behind(&self, entry: u32, found: &mut Vec<Piece>) {
+        if entry < BLOCK {
+            return;
+        }
+        self.each_value(entry, found, |blocks, value, found| {
+            if value >= BLOCK {
+                let at = value & INDEX;
+                found.push(Piece { at, size: 0 });
+                let words = [at, at + 1].map(|at| blocks.words()[at as usize].load(Relaxed));
+                let quarters = words.map(|word| [word as u32, (word >> 32) as u32]);
+                for entry in quarters.into_iter().flatten().filter(|entry| *entry >= BLOCK) {
+                    blocks.each_value(entry, found, |_, _, _| ());
+                }
+            }
+        });
+    }
+
+    /// Adds the block at `entry` itself; calls `value` for each value of a wide one.
+    fn each_value(&self, entry: u32, found: &mut Vec<Piece>, value: fn(&Self, u32, &mut Vec<Piece>)) {
+        let at = entry & INDEX;
+        let len = self.words()[at as usize].load(Relaxed).count_ones() + 1;
+        let is_wide = entry >= WIDE;
+        found.push(Piece { at, size: size_of_words(1 + len.div_ceil(if is_wide { 2 } else { 4 })) });
+        for i in 0..if is_wide { len } else { 0 } {
+            let word = self.words()[(at + 1 + i / 2) as usize].load(Relaxed);
+            value(self, (word >> (i % 2 * 32)) as u32, found);
+        }
+    }
+
+    /// What was taken since the last commit is linked now.
+    pub fn commit(&mut self) {
+        self.taken.clear();
+    }
+
+    /// What was taken since the last commit was for nothing.
+    pub fn give_back(&mut self) {
+        while let Some(piece) = self.taken.pop() {
+            self.free[usize::from(piece.size)].push(piece.at);
+        }
+    }
+
+    /// These are out of reach.
+    pub fn retire(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+        self.retired.extend(pieces);
+    }
+
+    pub fn reclaim(&mut self) {
+        for piece in self.retired.take_passed() {
+            self.free[usize::from(piece.size)].push(piece.at);
+        }
+    }
+
+    /// As if all words but `left` were in use.
+    #[cfg(test)]
+    pub fn exhaust(&mut self, left: u32) {
+        self.free = Default::default();
+        self.top = WORDS as u32 - left;
+    }
+}
+
+/// Which of `SIZES` holds so many words.
+fn size_of_words(words: u32) -> u8 {
+    SIZES.iter().position(|size| *size >= words).unwrap_or(SIZES.len() - 1) as u8
+}

@@ -1,0 +1,168 @@
+//! DIR-18-6-8 as control builds and changes it.
+//!
+//! A batch of changes is brought into the rib first; then each touched stretch of slots is swept once,
+//! in order, and what differs is linked. If there is no room, the batch is taken back out of the rib
+//! and tried one by one, so that the change without room is known and those before it stand.
+
+use super::blocks::Blocks;
+use super::sweep::{self, Entries, Slots};
+use super::{BLOCK, Dir18Fib, ROOT, ROOT_LENGTH, slot};
+use crate::published::Readers;
+use crate::rib::Rib;
+use crate::{BuildFib, Change, Fib, Lack, NextHop, Source, TableFull};
+use bm_wire::prefix::Prefix;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// DIR-18-6-8 as control builds and changes it.
+#[derive(Debug)]
+pub struct Dir18 {
+    rib: Rib<u32>,
+    fib: Arc<Dir18Fib>,
+    pub(super) blocks: Blocks,
+}
+
+/// A prefix and what its route was before a change.
+type Undo = (Prefix<u32>, Option<NextHop>);
+
+impl Dir18 {
+    /// Brings the changes into the rib; returns what was there before each that changed something.
+    fn note(&mut self, changes: &[Change<u32>]) -> Vec<Undo> {
+        let mut undo = Vec::with_capacity(changes.len());
+        for change in changes {
+            let (prefix, old, new) = match *change {
+                Change::Set(prefix, hop) => (prefix, self.rib.insert(prefix, hop), Some(hop)),
+                Change::Remove(prefix) => (prefix, self.rib.remove(prefix), None),
+            };
+            if old != new {
+                undo.push((prefix, old));
+            }
+        }
+        undo
+    }
+
+    fn take_back(&mut self, undo: Vec<Undo>) {
+        for (prefix, old) in undo.into_iter().rev() {
+            match old {
+                Some(hop) => self.rib.insert(prefix, hop),
+                None => self.rib.remove(prefix),
+            };
+        }
+    }
+
+    /// All of `changes` or none.
+    fn apply_together(&mut self, changes: &[Change<u32>]) -> Result<(), Lack> {
+        let undo = self.note(changes);
+        let stretches = stretches(&undo);
+        self.refresh(&stretches).map_err(|(_, lack)| lack).inspect_err(|_| self.take_back(undo))
+    }
+
+    /// Sweeps these stretches of slots, first and last, and links what differs; or says in which slot
+    /// there was no room, and links nothing.
+    fn refresh(&mut self, stretches: &[(u32, u32)]) -> Result<(), (Prefix<u32>, Lack)> {
+        let mut changed = Entries::new();
+        let fib = self.fib.clone();
+        let old = |slot: u32| fib.root[slot as usize].load(Relaxed);
+        for &(first, last) in stretches {
+            let mut slots = Slots::new(first, &mut self.blocks, &old, &mut changed);
+            let within = (first << (32 - ROOT_LENGTH), last << (32 - ROOT_LENGTH) | u32::MAX >> ROOT_LENGTH);
+            let swept = sweep::runs(&self.rib, within, |start, hop| slots.run(start, hop));
+            if let Err(lack) = swept.and_then(|()| slots.fill_to(last + 1)) {
+                let at = slots.at();
+                self.blocks.give_back();
+                return Err((at, lack));
+            }
+        }
+        self.link(&changed);
+        Ok(())
+    }
+
+    fn link(&mut self, changed: &Entries) {
+        self.blocks.commit();
+        let mut replaced = Vec::new();
+        for (slot, entry) in changed {
+            let root = &self.fib.root[*slot as usize];
+            self.blocks.behind(root.load(Relaxed), &mut replaced);
+            root.store(*entry, Release);
+        }
+        self.blocks.retire(replaced);
+    }
+}
+
+/// The stretches of slots that these prefixes touch, in order and apart.
+fn stretches(changed: &[Undo]) -> Vec<(u32, u32)> {
+    let mut all: Vec<(u32, u32)> =
+        changed.iter().map(|(prefix, _)| (slot(prefix.first()) as u32, slot(prefix.last()) as u32)).collect();
+    all.sort_unstable();
+    all.dedup_by(|next, before| {
+        let touches = next.0 <= before.1 + 1;
+        before.1 = if touches { before.1.max(next.1) } else { before.1 };
+        touches
+    });
+    all
+}
+
+/// The first of `changes` that no table could hold.
+fn refused(changes: &[Change<u32>]) -> Option<(usize, TableFull<u32>)> {
+    changes.iter().enumerate().find_map(|(applied, change)| match *change {
+        Change::Set(prefix, hop) if hop.0 >= BLOCK => {
+            Some((applied, TableFull { prefix, applied, lack: Lack::NextHop(hop) }))
+        }
+        _ => None,
+    })
+}
+
+impl BuildFib for Dir18 {
+    type Address = u32;
+
+    fn build_in(
+        routes: impl IntoIterator<Item = (Prefix<u32>, NextHop)>,
+        readers: &Readers,
+        source: &Source,
+    ) -> Result<Self, TableFull<u32>> {
+        let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
+        let fib = Arc::new(Dir18Fib::new(source).map_err(|_| no_memory)?);
+        let rib: Rib<u32> = routes.into_iter().collect();
+        let mut table = Self { rib, blocks: Blocks::new(fib.clone(), readers), fib };
+        if table.rib.hop_max().is_some_and(|hop| hop.0 >= BLOCK) {
+            let mut routes = table.rib.iter().enumerate();
+            let (applied, (prefix, hop)) = routes.find(|(_, (_, hop))| hop.0 >= BLOCK).expect("there is one");
+            return Err(TableFull { prefix, applied, lack: Lack::NextHop(hop) });
+        }
+        if let Err((full, lack)) = table.refresh(&[(0, ROOT as u32 - 1)]) {
+            let inside = |prefix: &Prefix<u32>| prefix.first() >= full.first();
+            let mut routes = table.rib.iter().map(|(prefix, _)| prefix).enumerate();
+            let (applied, prefix) = routes.find(|(_, prefix)| inside(prefix)).unwrap_or((0, full));
+            return Err(TableFull { prefix, applied, lack });
+        }
+        Ok(table)
+    }
+
+    fn reader(&self) -> Arc<dyn Fib<Address = u32>> {
+        self.fib.clone()
+    }
+
+    fn apply(&mut self, changes: &[Change<u32>]) -> Result<(), TableFull<u32>> {
+        let refused = refused(changes);
+        let admitted = &changes[..refused.map_or(changes.len(), |(applied, _)| applied)];
+        match self.apply_together(admitted) {
+            Ok(()) => refused.map_or(Ok(()), |(_, refused)| Err(refused)),
+            Err(_) => (0..).zip(admitted).try_for_each(|(applied, change)| {
+                let full = |lack| TableFull { prefix: change.prefix(), applied, lack };
+                self.apply_together(std::slice::from_ref(change)).map_err(full)
+            }),
+        }
+    }
+
+    fn rib(&self) -> &Rib<u32> {
+        &self.rib
+    }
+
+    fn memory_bytes(&self) -> usize {
+        ROOT * size_of::<u32>() + self.blocks.ever_used() * size_of::<u64>()
+    }
+
+    fn reclaim(&mut self) {
+        self.blocks.reclaim();
+    }
+}

@@ -1,0 +1,130 @@
+use super::*;
+use crate::Change::{Remove, Set};
+use crate::published::Readers;
+use crate::{BuildFib, Lack, TableFull};
+use bm_wire::prefix::Prefix;
+
+fn p(text: &str) -> Prefix<u32> {
+    text.parse().unwrap()
+}
+
+fn build(routes: &[(&str, u32)], readers: &Readers) -> Result<Dir18, TableFull<u32>> {
+    Dir18::build(routes.iter().map(|(prefix, hop)| (p(prefix), NextHop(*hop))), readers)
+}
+
+fn at(table: &Dir18, text: &str) -> u32 {
+    let (address, fib) = (p(text).first(), table.reader());
+    for form in Form::all() {
+        let mut hops = [NextHop(u32::MAX); 16];
+        fib.lookup_burst_by(form, &[address; 16], &mut hops);
+        assert_eq!(hops, [fib.lookup(address); 16], "{form}");
+    }
+    fib.lookup(address).0
+}
+
+#[test]
+fn nested_routes_and_what_they_fall_back_to() {
+    let routes = [
+        ("0.0.0.0/0", 1),
+        ("192.0.0.0/8", 2),
+        ("192.0.0.0/16", 3),
+        ("192.0.2.0/24", 4),
+        ("192.0.2.128/25", 5),
+        ("192.0.2.200/32", 6),
+    ];
+    let mut table = build(&routes, &Readers::new()).unwrap();
+    let seen = |table: &Dir18| {
+        ["203.0.113.1", "192.1.0.0", "192.0.3.0", "192.0.2.127", "192.0.2.201", "192.0.2.200"]
+            .map(|address| at(table, address))
+    };
+    assert_eq!(seen(&table), [1, 2, 3, 4, 5, 6]);
+    let expected = [[1, 2, 3, 4, 5, 5], [1, 2, 3, 4, 4, 4], [1, 2, 3, 3, 3, 3], [1, 2, 2, 2, 2, 2]];
+    for ((prefix, _), expected) in routes.iter().rev().zip(expected) {
+        table.apply(&[Remove(p(prefix))]).unwrap();
+        assert_eq!(seen(&table), expected);
+    }
+    table.apply(&[Remove(p("0.0.0.0/0")), Remove(p("0.0.0.0/0"))]).unwrap();
+    assert_eq!(seen(&table), [0, 2, 2, 2, 2, 2]);
+}
+
+#[test]
+fn holds_next_hops_of_any_size_below_the_mark() {
+    let routes = [
+        ("10.0.0.0/24", 65_535),
+        ("10.0.1.0/24", 65_536),
+        ("10.0.2.64/26", 1 << 30),
+        ("10.0.2.65/32", BLOCK - 1),
+        ("11.0.0.0/8", BLOCK - 1),
+    ];
+    let table = build(&routes, &Readers::new()).unwrap();
+    let seen = ["10.0.0.1", "10.0.1.1", "10.0.2.63", "10.0.2.64", "10.0.2.65", "10.0.2.128", "11.2.3.4"];
+    let expected = [65_535, 65_536, 0, 1 << 30, BLOCK - 1, 0, BLOCK - 1];
+    assert_eq!(seen.map(|address| at(&table, address)), expected);
+}
+
+#[test]
+fn refuses_what_does_not_fit_and_stays_as_it_was() {
+    let refused = build(&[("10.0.0.0/8", BLOCK)], &Readers::new()).unwrap_err();
+    assert_eq!((refused.prefix, refused.lack), (p("10.0.0.0/8"), Lack::NextHop(NextHop(BLOCK))));
+
+    let mut table = build(&[("10.0.0.0/8", 1)], &Readers::new()).unwrap();
+    let changes = [Set(p("10.1.0.0/16"), NextHop(2)), Set(p("10.2.0.0/24"), NextHop(BLOCK))];
+    let refused = table.apply(&changes).unwrap_err();
+    assert_eq!((refused.prefix, refused.applied), (p("10.2.0.0/24"), 1));
+    assert_eq!(["10.1.0.0", "10.2.0.0"].map(|a| at(&table, a)), [2, 1]);
+
+    table.blocks.exhaust(8);
+    let changes = [
+        Set(p("10.3.0.0/16"), NextHop(3)),
+        // One line holds four small blocks, of which the host route would take three.
+        Set(p("10.4.0.0/24"), NextHop(4)),
+        Set(p("10.7.0.0/24"), NextHop(7)),
+        Set(p("10.5.0.1/32"), NextHop(5)),
+        Set(p("10.6.0.0/16"), NextHop(6)),
+    ];
+    let refused = table.apply(&changes).unwrap_err();
+    assert_eq!(refused, TableFull { prefix: p("10.5.0.1/32"), applied: 3, lack: Lack::Blocks });
+    let seen = ["10.3.0.0", "10.4.0.1", "10.4.1.0", "10.5.0.1", "10.6.0.0"];
+    assert_eq!(seen.map(|a| at(&table, a)), [3, 4, 1, 1, 1]);
+    assert_eq!(table.rib().len(), 5);
+    table.apply(&changes[4..]).unwrap();
+    assert_eq!(at(&table, "10.6.0.0"), 6);
+}
+
+#[test]
+fn a_block_comes_back_only_after_all_readers_moved_on() {
+    let readers = Readers::new();
+    let mut reader = readers.register();
+    let mut table = build(&[("10.0.0.0/8", 1), ("10.0.0.1/32", 1)], &readers).unwrap();
+    let host = p("10.0.0.1/32");
+    table.blocks.exhaust(16);
+    table.apply(&[Set(host, NextHop(2))]).unwrap();
+    table.apply(&[Set(host, NextHop(1))]).unwrap();
+    let full = (0..9).find_map(|i| table.apply(&[Set(host, NextHop(3 + i))]).err()).unwrap();
+    assert_eq!(full.lack, Lack::Blocks, "what was unlinked may still be read");
+    reader.quiescent();
+    table.apply(&[Set(host, NextHop(9))]).unwrap();
+    assert_eq!(["10.0.0.0", "10.0.0.1", "10.0.0.2"].map(|a| at(&table, a)), [1, 9, 1]);
+}
+
+#[test]
+fn bursts_of_any_length_agree_with_single_lookups_in_every_form() {
+    let routes = [
+        ("0.0.0.0/1", 1),
+        ("10.0.0.0/25", 2),
+        ("10.0.1.7/32", 70_000),
+        ("10.0.65.0/24", 3),
+        ("10.0.67.0/24", 4),
+    ];
+    let table = build(&routes, &Readers::new()).unwrap();
+    let fib = table.reader();
+    for (form, len) in
+        Form::all().into_iter().flat_map(|form| [0u32, 1, 15, 16, 63, 64, 65, 95, 200].map(|len| (form, len)))
+    {
+        let addresses: Vec<u32> = (0..len).map(|i| 0x0a00_0000 + i * 151 % 512 + i % 3 * 0x4100).collect();
+        let mut hops = vec![NextHop(99); len as usize + 1];
+        fib.lookup_burst_by(form, &addresses, &mut hops);
+        let singly: Vec<NextHop> = addresses.iter().map(|a| fib.lookup(*a)).collect();
+        assert_eq!((&hops[..len as usize], hops[len as usize]), (&singly[..], NextHop(99)), "{form}");
+    }
+}
