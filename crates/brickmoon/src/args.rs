@@ -173,6 +173,12 @@ pub struct Bench {
     /// Only cases whose name contains this, such as ipv4-full.
     #[arg(long, value_name = "CASE")]
     pub case: Option<String>,
+    /// lookup: only this structure, also in its scalar form. A wrong name lists the right ones.
+    #[arg(long, value_name = "all|NAME")]
+    pub structure: Option<String>,
+    /// lookup: beside ours the structures of DPDK, if it is installed (apt-get install libdpdk-dev).
+    #[arg(long)]
+    pub peers: bool,
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
@@ -184,6 +190,8 @@ pub struct Bench {
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchWhat {
+    /// Longest-prefix match: every structure, its lookups, updates, build and memory, one core, full tables.
+    Lookup,
     /// The whole router in memory, one core, full tables.
     Forward,
 }

@@ -117,14 +117,32 @@ fn stop(socket: &std::path::Path) -> Result<(), Failure> {
     Err(Failure::Failed(format!("process {} was asked to end and still runs after 10 s", stopping.pid)))
 }
 
+/// A bench that cannot be, or one that failed.
+fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
+    use bm_eval::bench::BenchError::{NoCase, NoStructure};
+    match error {
+        NoCase { .. } | NoStructure { .. } => Failure::usage(error),
+        other => Failure::failed(other),
+    }
+}
+
 /// Measures and prints; the figures come at the end, all cases together.
 fn bench(bench: &Bench) -> Result<(), Failure> {
     use bm_eval::bench;
-    let options = bench::Options { rib: bench.rib.clone(), seconds: bench.seconds, case: bench.case.clone() };
+    let common = bench::Options { rib: bench.rib.clone(), seconds: bench.seconds, case: bench.case.clone() };
+    let structure = bench.structure.clone().filter(|name| name != "all");
     let (title, rows) = match bench.what {
-        BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&options)),
+        BenchWhat::Lookup => {
+            let options = bench::LookupOptions { common, structure, peers: bench.peers };
+            let found = bench::lookup(&options).map_err(asked_wrongly)?;
+            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            ("brickmoon bench lookup", found.rows)
+        }
+        BenchWhat::Forward if bench.peers || structure.is_some() => {
+            return Err(Failure::usage("--peers and --structure are for `brickmoon bench lookup` alone"));
+        }
+        BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
     };
-    let rows = rows.map_err(Failure::failed)?;
     if let Some(file) = &bench.plot {
         bench::plot(title, &rows, file).map_err(Failure::failed)?;
     }

@@ -4,6 +4,7 @@
 //! that every bench prints alike. Rivals of one case are measured turn about ([`crate::alternate`]).
 
 pub mod forward;
+pub mod lookup;
 
 use std::fmt;
 use std::fs;
@@ -15,6 +16,7 @@ use crate::rib::{self, RibError};
 use crate::tables::{self, Table, TableError, TableOptions};
 
 pub use forward::forward;
+pub use lookup::{LookupOptions, lookup};
 
 /// What every bench over a routing table is asked with.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,28 @@ pub enum BenchError {
         /// The bytes that it had.
         found: Vec<u8>,
     },
+    /// No structure has that name.
+    NoStructure {
+        /// As asked for.
+        wanted: String,
+        /// Those that there are.
+        known: Vec<&'static str>,
+    },
+    /// A structure gives another next hop than the oracle.
+    Differs {
+        /// In which case.
+        case: String,
+        /// The structure.
+        subject: String,
+        /// The first address of those.
+        address: std::net::IpAddr,
+        /// The next hop's number, 0 for none.
+        expected: u32,
+        /// That of the structure.
+        found: u32,
+        /// How many addresses are wrong.
+        count: usize,
+    },
     /// A drawing cannot be written.
     Plot {
         /// Where to.
@@ -91,6 +115,14 @@ impl fmt::Display for BenchError {
             Self::Wrong { case, expected, found } => {
                 write!(f, "{case}: a frame left as {found:02x?} and should be {expected:02x?}")
             }
+            Self::NoStructure { wanted, known } => {
+                write!(f, "no structure is called {wanted:?}: give all or one of {}", known.join(", "))
+            }
+            Self::Differs { case, subject, address, expected, found, count } => write!(
+                f,
+                "{case}: {subject} leads {address} to next hop {found} and should to {expected}; {count} \
+                 addresses are wrong"
+            ),
             Self::Plot { file, error } => write!(f, "{}: {error}", file.display()),
         }
     }

@@ -1,0 +1,371 @@
+//! `bench lookup`: what does a longest-prefix match cost, on one core, with a full table?
+//!
+//! Every structure, ours and on request DPDK's, holds the same routes and is asked for the same addresses,
+//! turn about within each case:
+//!
+//! ```text
+//! {family}-full-{uniform|prefix|zipf|flow}   64 addresses a call             unit mpps, M lookups a second
+//! {family}-full-prefix-batch-{1 .. 256}      so many addresses a call        unit mpps
+//! {family}-full-updates-{bulk|single}        many changes a call, one a call unit mups, M changes a second
+//! {family}-full-build                        the whole table                 unit mrps, M routes a second
+//! ```
+//!
+//! Before it is measured, and after its updates, each structure is held against the plain oracle: one
+//! wrong answer, and the bench fails and says where.
+
+mod check;
+mod contender;
+mod family;
+mod peers;
+mod updates;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_fib::Form;
+
+use super::{BenchError, Options};
+use crate::addresses::{Pattern, destinations};
+use crate::alternate::{Measured, Sample, Subject, Turns, alternate, thread_time};
+use crate::random::Seed;
+use crate::report::Row;
+use crate::tables::Table;
+use crate::testbed::cores;
+use check::Probes;
+use contender::{Contender, Queries};
+use family::Family;
+use peers::Peers;
+use updates::Churn;
+
+/// Seconds that the bench takes if it is not told, with peers and without.
+const SECONDS: [u64; 2] = [150, 90];
+/// Next hops of the table, as in the figures that are to be beaten.
+const NEXT_HOPS: u16 = 255;
+/// Addresses that are asked for in turn, and those between two looks at the clock.
+const ADDRESSES: usize = 1 << 20;
+const WINDOW: usize = 1 << 14;
+/// Addresses a call where a case does not say; 256 is a burst of the router.
+const BATCH: usize = 64;
+const BATCH_MAX: usize = 256;
+/// Builds of ours, turn about. DPDK's take seconds, so they are built once.
+const BUILDS: usize = 3;
+/// Changes in one call of the bulk updates.
+const CHANGES: usize = 1 << 16;
+/// What one subject of one case is given whatever the bound: three turns of 20 ms.
+const LEAST: Duration = Duration::from_millis(60);
+const SEED: Seed = Seed(7);
+
+/// What `bench lookup` is asked with.
+#[derive(Clone, Debug, Default)]
+pub struct LookupOptions {
+    /// As every bench over a routing table.
+    pub common: Options,
+    /// Only this structure, also in its scalar form; by default all, each in its best.
+    pub structure: Option<String>,
+    /// Whether DPDK's structures are measured, too.
+    pub peers: bool,
+}
+
+/// What `bench lookup` found.
+#[derive(Clone, Debug, Default)]
+pub struct Lookup {
+    /// The figures, case by case.
+    pub rows: Vec<Row>,
+    /// What was left out and why, a line each.
+    pub notes: Vec<String>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Work {
+    Lookups { pattern: Pattern, batch: usize },
+    Updates { singly: bool },
+    Build,
+}
+
+impl Work {
+    fn all() -> Vec<Self> {
+        let patterns = Pattern::ALL.map(|pattern| Self::Lookups { pattern, batch: BATCH });
+        let sweep =
+            (0..=BATCH_MAX.ilog2()).map(|log| Self::Lookups { pattern: Pattern::Prefix, batch: 1 << log });
+        let rest = [Self::Updates { singly: false }, Self::Updates { singly: true }, Self::Build];
+        // The sweep has a case of 64 of its own, beside its neighbours in time.
+        patterns.into_iter().chain(sweep).chain(rest).collect()
+    }
+
+    /// All cases of a family, with their names.
+    fn cases(family: &str) -> Vec<(String, Self)> {
+        let name = |(index, work): (usize, &Self)| match work {
+            Self::Lookups { pattern, .. } if index < Pattern::ALL.len() => format!("{family}-full-{pattern}"),
+            Self::Lookups { pattern, batch } => format!("{family}-full-{pattern}-batch-{batch}"),
+            Self::Updates { singly: false } => format!("{family}-full-updates-bulk"),
+            Self::Updates { singly: true } => format!("{family}-full-updates-single"),
+            Self::Build => format!("{family}-full-build"),
+        };
+        let all = Self::all();
+        all.iter().enumerate().map(|case| (name(case), *case.1)).collect()
+    }
+}
+
+/// Measures all cases that are asked for and, where files of routes are given, have routes of their family.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn lookup(options: &LookupOptions) -> Result<Lookup, BenchError> {
+    options.check_structure()?;
+    let begin = Instant::now();
+    let table = options.common.table(NEXT_HOPS)?;
+    let mut bench = Bench { options, peers: None, found: Lookup::default() };
+    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
+    let core = cores::allowed().last().copied().unwrap_or(0);
+    let _refused = cores::pin(0, core);
+    if options.wants_peers() {
+        match Peers::start(core) {
+            Ok(peers) => bench.peers = Some(peers),
+            Err(missing) => bench.found.notes.push(missing.to_string()),
+        }
+    }
+    let seconds = match options.common.seconds {
+        0 => SECONDS[usize::from(bench.peers.is_none())],
+        seconds => seconds,
+    };
+    let whole = Duration::from_secs(seconds);
+    // IPv6 has fewer structures.
+    let both = bench.has_work::<u32>(&table) && bench.has_work::<u128>(&table);
+    let first = if both { whole * 3 / 5 } else { whole };
+    bench.family::<u32>(&table, begin + first)?;
+    bench.family::<u128>(&table, begin + whole)?;
+    if bench.found.rows.is_empty() {
+        return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
+    }
+    Ok(bench.found)
+}
+
+impl LookupOptions {
+    fn wants_peers(&self) -> bool {
+        self.peers || self.structure.as_ref().is_some_and(|name| name.starts_with("rte_"))
+    }
+
+    fn wants(&self, structure: &str) -> bool {
+        self.structure.as_deref().is_none_or(|name| name == structure)
+    }
+
+    /// Whether a structure is called so.
+    fn check_structure(&self) -> Result<(), BenchError> {
+        let names = names();
+        match &self.structure {
+            Some(wanted) if !names.contains(&wanted.as_str()) => {
+                Err(BenchError::NoStructure { wanted: wanted.clone(), known: names })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All structures by name, DPDK's last.
+pub fn names() -> Vec<&'static str> {
+    let ours = u32::STRUCTURES.iter().map(|of| of.name).chain(u128::STRUCTURES.iter().map(|of| of.name));
+    let peers = u32::PEERS.iter().chain(u128::PEERS).map(|of| of.name);
+    let mut names: Vec<_> = ours.chain(peers).collect();
+    let mut seen = Vec::new();
+    names.retain(|name| {
+        !seen.contains(name) && {
+            seen.push(*name);
+            true
+        }
+    });
+    names
+}
+
+struct Bench<'o> {
+    options: &'o LookupOptions,
+    peers: Option<Arc<Peers>>,
+    found: Lookup,
+}
+
+impl Bench<'_> {
+    fn cases<A: Family>(&self) -> Vec<(String, Work)> {
+        let cases = Work::cases(A::NAME).into_iter();
+        cases.filter(|(name, _)| self.options.common.wants(name)).collect()
+    }
+
+    fn has_work<A: Family>(&self, table: &Table) -> bool {
+        let ours = A::STRUCTURES.iter().any(|of| self.options.wants(of.name));
+        let peers = A::PEERS.iter().any(|of| self.options.wants(of.name));
+        !A::routes(table).is_empty() && (ours || peers) && !self.cases::<A>().is_empty()
+    }
+
+    /// All cases of a family, until `end`.
+    fn family<A: Family>(&mut self, table: &Table, end: Instant) -> Result<(), BenchError> {
+        if !self.has_work::<A>(table) {
+            return Ok(());
+        }
+        let routes = A::routes(table);
+        let mut contenders = self.contenders::<A>(table)?;
+        let probes = Probes::new(routes, SEED, self.peers.is_some());
+        probes.check(A::NAME, &contenders)?;
+        let cases = self.cases::<A>();
+        let measurements = cases.len() * contenders.len();
+        let left = end.saturating_duration_since(Instant::now()).max(LEAST * measurements as u32);
+        let turns = Turns::within(left, measurements);
+        let mut queries: Option<(Pattern, Queries<A>)> = None;
+        for (name, work) in cases {
+            let measured = match work {
+                Work::Lookups { pattern, batch } => {
+                    let kept = queries.take().filter(|(of, _)| *of == pattern);
+                    let (_, asked) = queries.insert(kept.unwrap_or_else(|| {
+                        let drawn = destinations(pattern, SEED, ADDRESSES, routes);
+                        (pattern, Queries::new(drawn, self.peers.is_some()))
+                    }));
+                    lookups(&contenders, asked, batch, turns)
+                }
+                Work::Updates { singly } => updates(&mut contenders, routes, singly, turns)?,
+                Work::Build => builds(&contenders, routes.len()),
+            };
+            self.report(&name, work, &contenders, &measured, routes.len());
+        }
+        // Updates came and went.
+        probes.check(A::NAME, &contenders)
+    }
+
+    /// DPDK's best first, then ours, all with the same routes.
+    fn contenders<A: Family>(&mut self, table: &Table) -> Result<Vec<Contender<A>>, BenchError> {
+        let routes = A::routes(table);
+        let mut contenders = Vec::new();
+        if let Some(peers) = &self.peers {
+            // Asked for ours by name, --peers means all of DPDK's.
+            let wanted = |name| self.options.peers || self.options.wants(name);
+            for variant in A::PEERS.iter().filter(|of| wanted(of.name)) {
+                let begin = thread_time();
+                match peers.build(*variant, routes) {
+                    Ok(peer) => {
+                        contenders.push(Contender::peer(peer, (thread_time() - begin).as_secs_f64()));
+                    }
+                    Err(missing) => self.found.notes.push(missing.to_string()),
+                }
+            }
+        }
+        let mut ours: Vec<Contender<A>> = Vec::new();
+        for round in 0..BUILDS {
+            let wanted = A::STRUCTURES.iter().filter(|of| self.options.wants(of.name));
+            for (index, structure) in wanted.enumerate() {
+                let built = Contender::ours(structure, None, routes)?;
+                match ours.get_mut(index) {
+                    Some(before) if round > 0 => before.built_again(built),
+                    _ => ours.push(built),
+                }
+            }
+        }
+        contenders.extend(ours);
+        if self.options.structure.is_some() {
+            let of_name = |name: &str| A::STRUCTURES.iter().find(|of| of.name == name);
+            let wide = contenders.iter().filter(|built| built.is_wide());
+            let scalar: Vec<_> = wide.filter_map(|built| of_name(&built.name)).collect();
+            for structure in scalar {
+                contenders.push(Contender::ours(structure, Some(Form::SCALAR), routes)?);
+            }
+        }
+        Ok(contenders)
+    }
+
+    fn report<A: Family>(
+        &mut self,
+        case: &str,
+        work: Work,
+        contenders: &[Contender<A>],
+        measured: &[Measured],
+        routes: usize,
+    ) {
+        for measured in measured {
+            let Some(contender) = contenders.iter().find(|of| of.name == measured.subject) else { continue };
+            let mut row = Row::mpps("lookup", case, measured);
+            row.detail = contender.detail();
+            row = row.with("routes", routes).with("next_hops", NEXT_HOPS);
+            match work {
+                Work::Lookups { batch, .. } => row = row.with("batch", batch),
+                Work::Updates { singly } => {
+                    row.unit = "mups".into();
+                    row = row.with("changes_a_call", if singly { 1 } else { CHANGES });
+                }
+                Work::Build => row.unit = "mrps".into(),
+            }
+            self.found.rows.push(row);
+        }
+    }
+}
+
+fn lookups<A: Family>(
+    contenders: &[Contender<A>],
+    queries: &Queries<A>,
+    batch: usize,
+    turns: Turns,
+) -> Vec<Measured> {
+    let mut works: Vec<_> = contenders
+        .iter()
+        .map(|contender| {
+            let mut from = 0;
+            move || {
+                let count = contender.look_up(queries, from, WINDOW, batch);
+                from = (from + WINDOW) % ADDRESSES;
+                count
+            }
+        })
+        .collect();
+    let subjects = contenders.iter().zip(&mut works);
+    let mut subjects: Vec<Subject<'_>> = subjects
+        .map(|(contender, work)| (contender.name.as_str(), work as &mut dyn FnMut() -> u64))
+        .collect();
+    alternate(turns, &mut subjects)
+}
+
+fn updates<A: Family>(
+    contenders: &mut [Contender<A>],
+    routes: &[crate::tables::Route<A>],
+    singly: bool,
+    turns: Turns,
+) -> Result<Vec<Measured>, BenchError> {
+    let churn = Churn::new(routes, NEXT_HOPS, CHANGES, SEED);
+    let failed = RefCell::new(None);
+    let mut able: Vec<_> = contenders.iter_mut().filter(|contender| contender.has_updates()).collect();
+    let names: Vec<String> = able.iter().map(|contender| contender.name.clone()).collect();
+    let mut works: Vec<_> = able
+        .iter_mut()
+        .map(|contender| {
+            || {
+                let there = contender.update(&churn.there, singly);
+                let both = there.and_then(|there| Ok(there + contender.update(&churn.back, singly)?));
+                both.unwrap_or_else(|why| {
+                    failed.borrow_mut().get_or_insert(why);
+                    0
+                })
+            }
+        })
+        .collect();
+    let mut subjects: Vec<Subject<'_>> = names
+        .iter()
+        .zip(&mut works)
+        .map(|(name, work)| (name.as_str(), work as &mut dyn FnMut() -> u64))
+        .collect();
+    let measured = alternate(turns, &mut subjects);
+    drop(subjects);
+    drop(works);
+    failed.into_inner().map_or(Ok(measured), Err)
+}
+
+/// Builds were measured as the contenders were made.
+fn builds<A: Family>(contenders: &[Contender<A>], routes: usize) -> Vec<Measured> {
+    let sample = |seconds: &f64| {
+        let rate = routes as f64 / seconds.max(1e-9);
+        Sample { items: routes as u64, rate, ns: 1e9 / rate }
+    };
+    let of = |contender: &Contender<A>| Measured {
+        subject: contender.name.clone(),
+        samples: contender.builds.iter().map(sample).collect(),
+    };
+    // What we fill in its place says nothing of DPDK.
+    contenders.iter().filter(|contender| contender.builds_itself()).map(of).collect()
+}
+
+#[cfg(test)]
+mod tests;

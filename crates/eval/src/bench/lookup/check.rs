@@ -1,0 +1,64 @@
+//! Every structure against the plain oracle, before it counts.
+
+use super::contender::{Contender, Queries};
+use super::family::Family;
+use crate::addresses::{Pattern, destinations};
+use crate::bench::BenchError;
+use crate::oracle::Oracle;
+use crate::random::{Random, Seed};
+use crate::tables::Route;
+
+/// Addresses of each pattern.
+const DRAWN: usize = 1 << 16;
+/// Routes whose first and last addresses, and those beside them, are asked for.
+const EDGES: usize = 1 << 15;
+/// Addresses a call: the usual, one that fills no vector, one, and a burst of the router.
+const BATCHES: [usize; 4] = [64, 7, 1, 256];
+
+/// Addresses with their right answers.
+pub struct Probes<A: Family> {
+    queries: Queries<A>,
+    right: Vec<u32>,
+}
+
+impl<A: Family> Probes<A> {
+    /// Addresses of all patterns, and the edges of routes.
+    pub fn new(routes: &[Route<A>], seed: Seed, peers: bool) -> Self {
+        let oracle = Oracle::new(routes);
+        let mut asked = vec![A::default(), A::mask(A::WIDTH)];
+        for pattern in Pattern::ALL {
+            asked.extend(destinations::<A>(pattern, seed, DRAWN, routes));
+        }
+        let mut random = Random::new(seed);
+        for _ in 0..EDGES.min(routes.len()) {
+            let prefix = routes[random.below(routes.len())].prefix;
+            let (first, last) = (prefix.first(), prefix.last());
+            asked.extend([Some(first), Some(last), first.before(), last.after()].into_iter().flatten());
+        }
+        let right = asked.iter().map(|address| oracle.next_hop(*address).into()).collect();
+        Self { queries: Queries::new(asked, peers), right }
+    }
+
+    /// Holds every answer of every structure against the right one.
+    ///
+    /// # Errors
+    /// Where the first structure that errs is wrong, and how often.
+    pub fn check(&self, family: &str, contenders: &[Contender<A>]) -> Result<(), BenchError> {
+        for (contender, batch) in contenders.iter().flat_map(|of| BATCHES.map(|batch| (of, batch))) {
+            let answers = contender.answers(&self.queries, batch);
+            let wrong = |index: &usize| answers[*index] != self.right[*index];
+            let all: Vec<usize> = (0..self.right.len()).filter(wrong).collect();
+            if let Some(&first) = all.first() {
+                return Err(BenchError::Differs {
+                    case: format!("{family}-full, {batch} a call"),
+                    subject: contender.name.clone(),
+                    address: self.queries.addresses[first].show(),
+                    expected: self.right[first],
+                    found: answers[first],
+                    count: all.len(),
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! What differs between the address families in `bench lookup`.
+
+use std::collections::HashSet;
+
+use bm_fib::Structure;
+use bm_fib::structure;
+use bm_wire::prefix::Prefix;
+
+use super::peers::{self, Variant};
+use crate::tables::{Route, Space, Table};
+
+/// An address family with its structures.
+pub trait Family: Space {
+    /// As cases are named.
+    const NAME: &'static str;
+    /// Our structures, the default first.
+    const STRUCTURES: &'static [Structure<Self>];
+    /// DPDK's.
+    const PEERS: &'static [Variant];
+    /// Updates make no prefix longer than this: what networks announce.
+    const LONGEST: u8;
+    /// An address as DPDK takes it.
+    type Wire: Copy;
+
+    /// The address after this one, unless it is the last.
+    fn after(self) -> Option<Self>;
+    /// The address before this one, unless it is the first.
+    fn before(self) -> Option<Self>;
+
+    /// The address as DPDK takes it.
+    fn wire(self) -> Self::Wire;
+    /// The routes of this family.
+    fn routes(table: &Table) -> &[Route<Self>];
+
+    /// Blocks of 8 bits below the first 24 that DPDK has to be given before it takes these routes.
+    fn blocks(routes: &[Route<Self>]) -> usize;
+}
+
+impl Family for u32 {
+    const NAME: &'static str = "ipv4";
+    const STRUCTURES: &'static [Structure<Self>] = structure::IPV4;
+    const PEERS: &'static [Variant] = peers::IPV4;
+    const LONGEST: u8 = 24;
+    type Wire = Self;
+
+    fn after(self) -> Option<Self> {
+        self.checked_add(1)
+    }
+
+    fn before(self) -> Option<Self> {
+        self.checked_sub(1)
+    }
+
+    fn wire(self) -> Self {
+        self
+    }
+
+    fn routes(table: &Table) -> &[Route<Self>] {
+        &table.ipv4
+    }
+
+    /// One for each /24 with longer routes.
+    fn blocks(routes: &[Route<Self>]) -> usize {
+        let longer = routes.iter().filter(|route| route.prefix.length() > 24);
+        longer.map(|route| route.prefix.first() >> 8).collect::<HashSet<_>>().len()
+    }
+}
+
+impl Family for u128 {
+    const NAME: &'static str = "ipv6";
+    const STRUCTURES: &'static [Structure<Self>] = structure::IPV6;
+    const PEERS: &'static [Variant] = peers::IPV6;
+    const LONGEST: u8 = 48;
+    type Wire = [u8; 16];
+
+    fn after(self) -> Option<Self> {
+        self.checked_add(1)
+    }
+
+    fn before(self) -> Option<Self> {
+        self.checked_sub(1)
+    }
+
+    fn wire(self) -> [u8; 16] {
+        self.to_be_bytes()
+    }
+
+    fn routes(table: &Table) -> &[Route<Self>] {
+        &table.ipv6
+    }
+
+    /// `rte_fib6` shares blocks but sets them aside for each route by itself, from the route around it down.
+    fn blocks(routes: &[Route<Self>]) -> usize {
+        let level = |prefix: &Prefix<Self>| usize::from(prefix.length().div_ceil(8).max(3));
+        let (mut around, mut blocks) = (Vec::<Prefix<Self>>::new(), 0);
+        for Route { prefix, .. } in routes {
+            while around.pop_if(|outer| !outer.covers(prefix)).is_some() {}
+            blocks += level(prefix) - around.last().map_or(3, level);
+            around.push(*prefix);
+        }
+        blocks
+    }
+}
