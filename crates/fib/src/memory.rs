@@ -135,6 +135,17 @@ impl<T> fmt::Debug for Array<T> {
     }
 }
 
+/// Asks for huge pages for the room of a large vector, whose pages are not touched yet.
+pub(crate) fn advise_huge<T>(vec: &Vec<T>) {
+    let start = vec.as_ptr().cast::<u8>();
+    let ahead = start.align_offset(HUGE);
+    let bytes = (vec.capacity() * size_of::<T>()).saturating_sub(ahead) / HUGE * HUGE;
+    if bytes > 0 {
+        // SAFETY: advice on memory that the vector owns, which no advice of this kind changes.
+        unsafe { libc::madvise(start.wrapping_add(ahead).cast_mut().cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+}
+
 /// Asks for the cache line of `item`, which will be read soon.
 #[inline(always)]
 pub(crate) fn prefetch<T>(item: &T) {

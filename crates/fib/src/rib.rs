@@ -10,6 +10,10 @@
 //! Workers never see it. Nodes lie in one array and link by index: 20 bytes a node for IPv4, 32 for
 //! IPv6, at most two nodes a route.
 
+mod bulk;
+
+pub(crate) use bulk::Before;
+
 use crate::NextHop;
 use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
@@ -76,11 +80,6 @@ impl<A: Address> Rib<A> {
     /// Whether there is no route.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// The greatest next hop that any route has.
-    pub fn hop_max(&self) -> Option<NextHop> {
-        self.iter().map(|(_, hop)| hop).max()
     }
 
     /// What the nodes take, in bytes.
@@ -295,14 +294,6 @@ impl<A: Address> Rib<A> {
     }
 }
 
-impl<A: Address> Extend<(Prefix<A>, NextHop)> for Rib<A> {
-    fn extend<I: IntoIterator<Item = (Prefix<A>, NextHop)>>(&mut self, routes: I) {
-        for (prefix, hop) in routes {
-            self.insert(prefix, hop);
-        }
-    }
-}
-
 impl<A: Address> FromIterator<(Prefix<A>, NextHop)> for Rib<A> {
     fn from_iter<I: IntoIterator<Item = (Prefix<A>, NextHop)>>(routes: I) -> Self {
         let mut rib = Self::new();
@@ -346,6 +337,7 @@ impl<A: Address> Iterator for Iter<'_, A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Change;
     use bm_wire::prefix::Ipv4Prefix;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -413,6 +405,20 @@ mod tests {
 
     fn agrees<A: Address>(changes: Vec<(Prefix<A>, Option<u32>)>, probes: Vec<Prefix<A>>) {
         let (mut rib, mut plain) = (Rib::new(), BTreeMap::new());
+        let (first, rest) = changes.split_at(changes.len() / 3);
+        let change = |(prefix, hop): &(Prefix<A>, Option<u32>)| match hop {
+            Some(hop) => Change::Set(*prefix, NextHop(*hop)),
+            None => Change::Remove(*prefix),
+        };
+        let mut bulk: Rib<A> =
+            first.iter().filter_map(|(prefix, hop)| Some((*prefix, NextHop((*hop)?)))).collect();
+        bulk.apply(&first.iter().map(change).collect::<Vec<_>>());
+        let at_first: Vec<_> = bulk.iter().collect();
+        let before = bulk.apply(&rest.iter().map(change).collect::<Vec<_>>());
+        let at_last: Vec<_> = bulk.iter().collect();
+        bulk.take_back(before);
+        assert!(bulk.iter().eq(at_first));
+        bulk.apply(&rest.iter().map(change).collect::<Vec<_>>());
         for (prefix, hop) in changes {
             match hop.map(NextHop) {
                 Some(hop) => assert_eq!(rib.insert(prefix, hop), plain.insert(prefix, hop)),
@@ -420,7 +426,8 @@ mod tests {
             }
         }
         assert!(rib.iter().eq(plain.iter().map(|(p, h)| (*p, *h))));
-        assert_eq!(rib.len(), plain.len());
+        assert!(rib.iter().eq(at_last) && rib.iter().eq(bulk.iter()));
+        assert_eq!((rib.len(), bulk.len()), (plain.len(), plain.len()));
         for probe in probes.into_iter().chain(plain.keys().copied()) {
             let all = || plain.iter().map(|(p, h)| (*p, *h));
             let longest =

@@ -22,6 +22,8 @@ pub trait Address: Copy + Ord + Eq + std::hash::Hash + fmt::Debug + Default + Se
     fn bit(self, index: u8) -> bool;
     /// How many leading bits the two have in common.
     fn common(self, other: Self) -> u8;
+    /// The first 16 bits.
+    fn head(self) -> u16;
     /// As the standard library shows it.
     fn show(self) -> std::net::IpAddr;
 }
@@ -48,6 +50,9 @@ macro_rules! address {
             }
             fn common(self, other: Self) -> u8 {
                 (self ^ other).leading_zeros() as u8
+            }
+            fn head(self) -> u16 {
+                (self >> (Self::WIDTH - 16)) as u16
             }
             fn show(self) -> std::net::IpAddr {
                 std::net::IpAddr::$variant(<$shown>::from(self))

@@ -8,7 +8,7 @@ use super::blocks::Blocks;
 use super::sweep::{self, Entries, Slots};
 use super::{BLOCK, Dir18Fib, ROOT, ROOT_LENGTH, slot};
 use crate::published::Readers;
-use crate::rib::Rib;
+use crate::rib::{Before, Rib};
 use crate::{BuildFib, Change, Fib, Lack, NextHop, Source, TableFull};
 use bm_wire::prefix::Prefix;
 use std::sync::Arc;
@@ -22,39 +22,12 @@ pub struct Dir18 {
     pub(super) blocks: Blocks,
 }
 
-/// A prefix and what its route was before a change.
-type Undo = (Prefix<u32>, Option<NextHop>);
-
 impl Dir18 {
-    /// Brings the changes into the rib; returns what was there before each that changed something.
-    fn note(&mut self, changes: &[Change<u32>]) -> Vec<Undo> {
-        let mut undo = Vec::with_capacity(changes.len());
-        for change in changes {
-            let (prefix, old, new) = match *change {
-                Change::Set(prefix, hop) => (prefix, self.rib.insert(prefix, hop), Some(hop)),
-                Change::Remove(prefix) => (prefix, self.rib.remove(prefix), None),
-            };
-            if old != new {
-                undo.push((prefix, old));
-            }
-        }
-        undo
-    }
-
-    fn take_back(&mut self, undo: Vec<Undo>) {
-        for (prefix, old) in undo.into_iter().rev() {
-            match old {
-                Some(hop) => self.rib.insert(prefix, hop),
-                None => self.rib.remove(prefix),
-            };
-        }
-    }
-
     /// All of `changes` or none.
     fn apply_together(&mut self, changes: &[Change<u32>]) -> Result<(), Lack> {
-        let undo = self.note(changes);
-        let stretches = stretches(&undo);
-        self.refresh(&stretches).map_err(|(_, lack)| lack).inspect_err(|_| self.take_back(undo))
+        let before = self.rib.apply(changes);
+        let stretches = stretches(&before);
+        self.refresh(&stretches).map_err(|(_, lack)| lack).inspect_err(|_| self.rib.take_back(before))
     }
 
     /// Sweeps these stretches of slots, first and last, and links what differs; or says in which slot
@@ -90,7 +63,7 @@ impl Dir18 {
 }
 
 /// The stretches of slots that these prefixes touch, in order and apart.
-fn stretches(changed: &[Undo]) -> Vec<(u32, u32)> {
+fn stretches(changed: &[Before<u32>]) -> Vec<(u32, u32)> {
     let mut all: Vec<(u32, u32)> =
         changed.iter().map(|(prefix, _)| (slot(prefix.first()) as u32, slot(prefix.last()) as u32)).collect();
     all.sort_unstable();
@@ -122,11 +95,13 @@ impl BuildFib for Dir18 {
     ) -> Result<Self, TableFull<u32>> {
         let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
         let fib = Arc::new(Dir18Fib::new(source).map_err(|_| no_memory)?);
-        let rib: Rib<u32> = routes.into_iter().collect();
+        let mut hop_max = NextHop::NONE;
+        let rib: Rib<u32> = routes.into_iter().inspect(|(_, hop)| hop_max = hop_max.max(*hop)).collect();
         let mut table = Self { rib, blocks: Blocks::new(fib.clone(), readers), fib };
-        if table.rib.hop_max().is_some_and(|hop| hop.0 >= BLOCK) {
-            let mut routes = table.rib.iter().enumerate();
-            let (applied, (prefix, hop)) = routes.find(|(_, (_, hop))| hop.0 >= BLOCK).expect("there is one");
+        let mut routes = table.rib.iter().enumerate();
+        if hop_max.0 >= BLOCK
+            && let Some((applied, (prefix, hop))) = routes.find(|(_, (_, hop))| hop.0 >= BLOCK)
+        {
             return Err(TableFull { prefix, applied, lack: Lack::NextHop(hop) });
         }
         if let Err((full, lack)) = table.refresh(&[(0, ROOT as u32 - 1)]) {
