@@ -45,6 +45,7 @@
 //! again only after all readers have moved past it.
 
 mod arena;
+mod bulk;
 mod change;
 mod line;
 mod search;
@@ -242,6 +243,9 @@ impl BuildFib for Range6 {
     }
 
     fn apply(&mut self, changes: &[Change<u128>]) -> Result<(), TableFull<u128>> {
+        if self.bulk(changes) {
+            return Ok(());
+        }
         for (applied, change) in changes.iter().enumerate() {
             let done = match *change {
                 Change::Set(prefix, hop) => self.set(prefix, hop),

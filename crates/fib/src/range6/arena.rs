@@ -90,6 +90,13 @@ impl Arena {
         }
     }
 
+    /// Changes that readers may have seen are taken back: nothing was replaced, and what was taken waits
+    /// for the readers.
+    pub fn withdraw(&mut self) {
+        self.dropped.clear();
+        self.retired.extend(self.taken.drain(..));
+    }
+
     pub fn reclaim(&mut self) {
         for block in self.retired.take_passed() {
             self.free[block.lines].push(block.start);
@@ -124,11 +131,11 @@ impl Arena {
         })
     }
 
-    /// As if every line were in use.
+    /// As if every line were in use, but for so many.
     #[cfg(test)]
-    pub fn exhaust(&mut self) {
+    pub fn leave(&mut self, lines: usize) {
         self.free = Default::default();
-        self.used = LINES;
+        self.used = LINES - lines;
     }
 }
 
@@ -167,7 +174,7 @@ mod tests {
         let start = arena.place((0..3).map(|i| [i; 16])).unwrap();
         let copy = arena.copy(Block { start, lines: 3 }, 1, &[9; 16]).unwrap();
         assert_eq!([0, 1, 2].map(|i| arena.cells(copy + i)[5]), [0, 9, 2]);
-        arena.exhaust();
+        arena.leave(0);
         assert_eq!(arena.place([[0; 16]].into_iter()), Err(Lack::Blocks));
     }
 }

@@ -3,12 +3,12 @@
 //! ```text
 //! one by one   root slot -> tree -> .. -> the window that ends behind the prefix: its keys are swept
 //!              from the rib anew, spliced into the least subtree around them, and linked by one store
-//! in bulk      all changes go into the rib; slots with many are made anew as a whole, others as above
+//! in bulk      see `bulk`
 //! ```
 
 use super::line::Word;
 use super::sweep::Window;
-use super::{Link, ROOT_LENGTH, Range6, slot};
+use super::{LOW, Link, ROOT_LENGTH, Range6, slot};
 use crate::{Lack, NextHop};
 use bm_wire::prefix::Prefix;
 
@@ -18,8 +18,21 @@ const PATIENCE_MIN: u32 = 1024;
 impl Range6 {
     /// Brings the structure up to date after the route to `prefix` came, went or changed.
     pub(super) fn refresh(&mut self, prefix: Prefix<u128>) -> Result<(), Lack> {
+        if prefix.length() > ROOT_LENGTH && !self.writer.has_begun() {
+            self.tend(slot(prefix.first()));
+        }
         let planned =
             if prefix.length() > ROOT_LENGTH { self.plan_long(prefix) } else { self.plan_short(prefix) };
+        self.finish(planned)
+    }
+
+    /// The same for all routes of one slot.
+    pub(super) fn refresh_slot(&mut self, slot: usize) -> Result<(), Lack> {
+        let planned = self.plan_slot(slot);
+        self.finish(planned)
+    }
+
+    fn finish(&mut self, planned: Result<(), Lack>) -> Result<(), Lack> {
         match planned {
             Ok(()) => self.writer.carry_out(),
             Err(_) => self.writer.forget(),
@@ -43,9 +56,6 @@ impl Range6 {
             self.writer.stores.push((link, word.0));
             return Ok(());
         }
-        if self.repack(slot, tree)? {
-            return Ok(());
-        }
         while window.is_past(prefix) {
             let (key, _) = window.keys(prefix);
             let below = self.writer.find(self.writer.load(link), key);
@@ -62,18 +72,26 @@ impl Range6 {
     }
 
     /// Counts a change of the slot. Once there were as many as it has ranges, its tree is packed anew,
-    /// from the rib, evenly and low.
-    fn repack(&mut self, slot: usize, tree: Word) -> Result<bool, Lack> {
+    /// evenly and low. Without memory for that, it stays as it is.
+    fn tend(&mut self, slot: usize) {
         self.patience[slot] += 1;
-        if self.patience[slot] < PATIENCE_MIN {
-            return Ok(false);
+        let tree = self.writer.load(Link::Root(slot));
+        if !self.patience[slot].is_multiple_of(PATIENCE_MIN) || !tree.is_tree() {
+            return;
         }
-        let ranges = self.writer.collected(tree).len() as u32;
-        if !self.patience[slot].is_multiple_of(PATIENCE_MIN) || self.patience[slot] < ranges {
-            return Ok(false);
+        let ranges = self.writer.collected(tree);
+        if (self.patience[slot] as usize) < ranges.len() {
+            return;
         }
-        self.plan_slot(slot)?;
-        Ok(true)
+        self.patience[slot] = 0;
+        match self.writer.tree(&ranges, LOW) {
+            Ok(word) => {
+                self.writer.drop_tree(tree, false);
+                self.writer.stores.push((Link::Root(slot), word.0));
+                self.writer.carry_out();
+            }
+            Err(_) => self.writer.forget(),
+        }
     }
 
     /// A slot made anew as a whole.

@@ -161,7 +161,7 @@ fn refuses_what_does_not_fit_and_stays_as_it_was() {
 #[test]
 fn a_full_arena_refuses_and_keeps_what_it_had() {
     let mut table = build(&NESTED, &Readers::new());
-    table.writer.arena.exhaust();
+    table.writer.arena.leave(0);
     let refused = table.apply(&[Set(p("2001:db8:0:5180:8000:100:0:8ffe/128"), NextHop(13))]).unwrap_err();
     assert_eq!(refused.lack, Lack::Blocks);
     let refused = table.apply(&[Set(p("2001:db8::/33"), NextHop(13))]).unwrap_err();
@@ -181,5 +181,49 @@ fn bursts_of_any_length_agree_with_single_lookups() {
         table.reader().lookup_burst(&addresses, &mut hops);
         let singly: Vec<NextHop> = addresses.iter().map(|a| table.reader().lookup(*a)).collect();
         assert_eq!((&hops[..len], hops[len]), (&singly[..], NextHop(99)));
+    }
+}
+
+/// Many changes at once take another way than few; both must come to the same.
+#[test]
+fn in_bulk_as_one_by_one() {
+    let base = p("2001:db8::/32").first();
+    let host = |i: u128| {
+        Prefix::containing(base | (i % 700) << 80 | (i % 3) << 40, [40, 47, 48, 64, 128][i as usize % 5])
+            .unwrap()
+    };
+    let change =
+        |i: u128| if i % 4 == 3 { Remove(host(i / 2)) } else { Set(host(i), NextHop(i as u32 % 9 + 1)) };
+    let changes: Vec<_> = (0..4000)
+        .map(change)
+        .chain([Set(p("2001::/16"), NextHop(77)), Set(p("::/0"), NextHop(78))])
+        .collect();
+    let (mut bulk, mut singly) = (build(&NESTED, &Readers::new()), build(&NESTED, &Readers::new()));
+    assert!(bulk.bulk(&changes));
+    changes.iter().for_each(|change| singly.apply(&[*change]).unwrap());
+    assert!(bulk.rib().iter().eq(singly.rib().iter()));
+    for i in 0..4000 {
+        for address in [host(i).first(), host(i).last(), host(i).last() + 1] {
+            assert_eq!(bulk.reader().lookup(address), singly.reader().lookup(address));
+        }
+    }
+}
+
+#[test]
+fn in_bulk_all_or_nothing() {
+    let mut table = build(&NESTED, &Readers::new());
+    table.writer.arena.leave(40);
+    let before: Vec<_> = table.rib().iter().collect();
+    let changes: Vec<_> =
+        (0..2000u128).map(|i| Set(Prefix::host(p("2001:db8::/64").first() | i << 4), NextHop(7))).collect();
+    assert!(!table.bulk(&changes));
+    assert!(table.rib().iter().eq(before));
+    assert_eq!(SEEN.map(|address| at(&table, address)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    let refused = table.apply(&changes).unwrap_err();
+    assert_eq!((refused.lack, refused.prefix), (Lack::Blocks, changes[refused.applied].prefix()));
+    assert_eq!(table.rib().len(), NESTED.len() + refused.applied);
+    for (i, change) in changes.iter().enumerate() {
+        let expected = if i < refused.applied { 7 } else { 4 };
+        assert_eq!(table.reader().lookup(change.prefix().first()), NextHop(expected), "{i}");
     }
 }

@@ -1,9 +1,9 @@
 //! Trees of one window: packed from ranges, read back, and edited by copying.
 //!
 //! ```text
-//!            top                       an edit packs the least subtree around its keys anew ( * ),
-//!        /    |    \                   copies its siblings beside it ( + ), and stores one cell:
-//!      fork  fork<-  fork              the first child of the fork above ( <- ).
+//!            top                       an edit packs the leaves around its keys anew ( * ), copies
+//!        /    |    \                   their siblings beside them ( + ), and stores one cell: the
+//!      fork  fork<-  fork              first child of the fork above ( <- ).
 //!     / | \
 //!    +  *  +                           What overflows is split, and the level above copied as well.
 //! ```
@@ -46,7 +46,7 @@ impl Writer {
         match ranges {
             [(_, word)] if !word.is_tree() => Ok(*word),
             _ => {
-                let pieces = self.pack(ranges, 0)?;
+                let pieces = self.pack(ranges);
                 self.top(pieces, 0, height_min)
             }
         }
@@ -96,77 +96,71 @@ impl Writer {
         (first, last): (u32, u32),
         fresh: &[Range],
     ) -> Result<(), Lack> {
-        let mut path = self.path(self.load(link), first, last);
-        let ranges = loop {
-            let bottom = path[path.len() - 1];
-            let ranges = self.spliced(bottom, (first, last), fresh);
-            // What is one next hop for an only child is so for its parent: a tree may end here.
-            let only = ranges.len() == 1 && path.len() > 1 && bottom.low == 0 && bottom.high == u32::MAX;
-            if !only {
-                break ranges;
-            }
-            path.pop();
-        };
-        let bottom = path[path.len() - 1];
-        self.drop_replaced(bottom, (first, last));
-        let pieces = match ranges[..] {
-            [(_, word)] if path.len() == 1 && !word.is_tree() => {
-                self.arena.drop_block(bottom.line, 1);
+        let tree = self.load(link);
+        let (mut left, mut right) = (self.path(tree, first), self.path(tree, last));
+        let (Some(from), Some(to)) = (left.pop(), right.pop()) else { return Ok(()) };
+        let ranges = self.spliced(from, to, (first, last), fresh);
+        match ranges[..] {
+            [(_, word)] if from.low == 0 && to.high == u32::MAX && !word.is_tree() => {
+                self.drop_tree(tree, true);
                 self.stores.push((link, word.0));
                 return Ok(());
             }
-            _ => self.pack(&ranges, bottom.height)?,
-        };
-        self.put(link, height_min, path, pieces)
+            _ => {}
+        }
+        self.drop_deeper(from, to, (first, last));
+        let pieces = self.pack(&ranges);
+        self.put(link, height_min, (left, from), (right, to), pieces)
     }
 
-    /// Puts `pieces` in the place of the last line of `path`, and copies as far up as it takes.
+    /// Puts `pieces` in the place of the lines between two ways down, and copies as far up as it takes.
     fn put(
         &mut self,
         link: Link,
         height_min: u32,
-        mut path: Vec<Step>,
+        (mut left, mut from): (Vec<Step>, Step),
+        (mut right, mut to): (Vec<Step>, Step),
         mut pieces: Vec<Piece>,
     ) -> Result<(), Lack> {
-        while let Some(step) = path.pop() {
-            let Some(parent) = path.last() else {
-                self.arena.drop_block(step.line, 1);
-                let word = self.top(pieces, step.height, height_min)?;
-                self.stores.push((link, word.0));
-                break;
-            };
-            let cells = self.arena.cells(parent.line);
-            let siblings = Block { start: cells[FIRST_CHILD], lines: line::count(&cells, CHILDREN) };
-            self.arena.drop_block(siblings.start, siblings.lines);
-            if let [(_, piece)] = &pieces[..] {
-                let copy = self.arena.copy(siblings, step.place, piece)?;
-                self.stores.push((Link::Cell { line: parent.line, cell: FIRST_CHILD }, copy));
-                break;
+        while let (Some(above_from), Some(above_to)) = (left.pop(), right.pop()) {
+            let before = self.children(above_from);
+            if above_from.line == above_to.line {
+                self.drop_between(before, from.place + 1, to.place, from.height);
+                self.arena.drop_block(before.start, before.lines);
+                if let ([(_, piece)], true) = (&pieces[..], from.place == to.place) {
+                    let copy = self.arena.copy(before, from.place, piece)?;
+                    self.stores.push((Link::Cell { line: above_from.line, cell: FIRST_CHILD }, copy));
+                    return Ok(());
+                }
+            } else {
+                let behind = self.children(above_to);
+                self.drop_between(before, from.place + 1, before.lines, from.height);
+                self.drop_between(behind, 0, to.place, from.height);
+                self.arena.drop_block(before.start, before.lines);
+                self.arena.drop_block(behind.start, behind.lines);
             }
-            let sibling =
-                |i: usize| (line::start(&cells, i, parent.low), self.arena.cells(siblings.start + i as u32));
-            let all: Vec<Piece> = (0..step.place)
-                .map(sibling)
-                .chain(pieces)
-                .chain((step.place + 1..siblings.lines).map(sibling))
-                .collect();
+            let mut all = self.pieces(above_from, 0..from.place);
+            all.append(&mut pieces);
+            all.append(&mut self.pieces(above_to, to.place + 1..self.children(above_to).lines));
             pieces = self.raise(&all)?;
+            (from, to) = (above_from, above_to);
         }
+        self.arena.drop_block(from.line, 1);
+        let word = self.top(pieces, from.height, height_min)?;
+        self.stores.push((link, word.0));
         Ok(())
     }
 
-    /// The lines from the top of `tree` down to the least that has all keys from `first` to `last`.
-    fn path(&self, tree: Word, first: u32, last: u32) -> Vec<Step> {
+    /// The lines from the top of `tree` down to the leaf that has `key`.
+    fn path(&self, tree: Word, key: u32) -> Vec<Step> {
         let mut step = Step { line: tree.line(), height: tree.height(), low: 0, high: u32::MAX, place: 0 };
-        let mut path = vec![step];
+        let mut path = Vec::with_capacity(8);
+        path.push(step);
         while step.height > 0 {
             let cells = self.arena.cells(step.line);
-            let place = self.arena.line(step.line).past::<8>(first);
+            let place = self.arena.line(step.line).past::<8>(key);
             // An unused end is the greatest key.
             let high = if place < FIRST_CHILD { step.high.min(cells[place]) } else { step.high };
-            if last > high {
-                break;
-            }
             let low = line::start(&cells, place, step.low);
             step =
                 Step { line: cells[FIRST_CHILD] + place as u32, height: step.height - 1, low, high, place };
@@ -175,31 +169,58 @@ impl Writer {
         path
     }
 
-    /// The ranges of a subtree, with `fresh` in the place of what `first` to `last` had.
-    fn spliced(&self, part: Step, (first, last): (u32, u32), fresh: &[Range]) -> Vec<Range> {
-        let mut old = Vec::with_capacity(RANGES);
-        self.collect(part.line, part.height, part.low, &mut old);
-        let mut ranges = Vec::with_capacity(old.len() + fresh.len() + 1);
-        let before = old.partition_point(|(start, _)| *start < first);
-        old[..before].iter().for_each(|range| push(&mut ranges, *range));
+    /// Where the children of a fork lie.
+    fn children(&self, fork: Step) -> Block {
+        let cells = self.arena.cells(fork.line);
+        Block { start: cells[FIRST_CHILD], lines: line::count(&cells, CHILDREN) }
+    }
+
+    /// Some children of a fork.
+    fn pieces(&self, fork: Step, places: std::ops::Range<usize>) -> Vec<Piece> {
+        let cells = self.arena.cells(fork.line);
+        let child = |i: usize| self.arena.cells(cells[FIRST_CHILD] + i as u32);
+        places.map(|i| (line::start(&cells, i, fork.low), child(i))).collect()
+    }
+
+    /// The ranges of the leaves from `from` to `to`, with `fresh` in the place of what `first` to `last`
+    /// had.
+    fn spliced(&self, from: Step, to: Step, (first, last): (u32, u32), fresh: &[Range]) -> Vec<Range> {
+        let mut ranges = Vec::with_capacity(2 * RANGES + fresh.len());
+        self.ranges(from).filter(|(start, _)| *start < first).for_each(|range| push(&mut ranges, range));
         fresh.iter().for_each(|range| push(&mut ranges, *range));
-        if last < part.high {
-            let behind = old.partition_point(|(start, _)| *start <= last + 1);
-            push(&mut ranges, (last + 1, old[behind - 1].1));
+        if last < to.high {
+            let next = last + 1;
+            let old: Vec<Range> = self.ranges(to).collect();
+            let behind = old.partition_point(|(start, _)| *start <= next);
+            push(&mut ranges, (next, old[behind - 1].1));
             old[behind..].iter().for_each(|range| push(&mut ranges, *range));
         }
         ranges
     }
 
-    /// Drops what lies below a subtree's top, and deeper trees that keys from `first` to `last` led to.
-    fn drop_replaced(&mut self, part: Step, (first, last): (u32, u32)) {
-        let mut old = Vec::with_capacity(RANGES);
-        self.collect(part.line, part.height, part.low, &mut old);
-        // A range that leads deeper has one key.
-        for (_, word) in old.into_iter().filter(|(key, _)| (first..=last).contains(key)) {
-            self.drop_tree(word, true);
+    /// The ranges of a leaf.
+    fn ranges(&self, leaf: Step) -> impl Iterator<Item = Range> + use<> {
+        let cells = self.arena.cells(leaf.line);
+        let count = line::count(&cells, RANGES);
+        (0..count).map(move |i| (line::start(&cells, i, leaf.low), Word(cells[WORDS + i])))
+    }
+
+    /// Drops deeper trees that keys from `first` to `last` led to in the outermost leaves.
+    fn drop_deeper(&mut self, from: Step, to: Step, (first, last): (u32, u32)) {
+        let behind = self.ranges(to).filter(|_| from.line != to.line);
+        for (key, word) in self.ranges(from).chain(behind) {
+            // A range that leads deeper has one key.
+            if (first..=last).contains(&key) {
+                self.drop_tree(word, true);
+            }
         }
-        self.drop_below(part.line, part.height, false);
+    }
+
+    /// Drops all that lies below some lines of a block.
+    fn drop_between(&mut self, block: Block, first: usize, end: usize, height: u32) {
+        for place in first..end {
+            self.drop_below(block.start + place as u32, height, true);
+        }
     }
 
     fn drop_below(&mut self, line: u32, height: u32, deeper: bool) {
@@ -224,20 +245,16 @@ impl Writer {
                 self.collect(child, height - 1, line::start(&cells, i, low), ranges);
             }
         } else {
-            let count = line::count(&cells, RANGES);
-            ranges.extend((0..count).map(|i| (line::start(&cells, i, low), Word(cells[WORDS + i]))));
+            let leaf =
+                (0..line::count(&cells, RANGES)).map(|i| (line::start(&cells, i, low), cells[WORDS + i]));
+            leaf.for_each(|(start, word)| push(ranges, (start, Word(word))));
         }
     }
 
-    /// The tops of subtrees of `height` over `ranges`.
-    fn pack(&mut self, ranges: &[Range], height: u32) -> Result<Vec<Piece>, Lack> {
+    /// Leaves over `ranges`, evenly filled.
+    fn pack(&self, ranges: &[Range]) -> Vec<Piece> {
         let parts = even(ranges.len(), ranges.len().div_ceil(RANGES));
-        let mut pieces: Vec<Piece> =
-            parts.map(|part| (ranges[part.start].0, line::leaf(&ranges[part]))).collect();
-        for _ in 0..height {
-            pieces = self.raise(&pieces)?;
-        }
-        Ok(pieces)
+        parts.map(|part| (ranges[part.start].0, line::leaf(&ranges[part]))).collect()
     }
 
     /// Forks over `pieces`, which get their places.

@@ -21,11 +21,13 @@ pub struct Writer {
     pub arena: Arena,
     /// What links the change under way, once all of its lines are filled.
     pub stores: Vec<(Link, u32)>,
+    /// What cells were before, in the order of the stores, while changes stand or fall together.
+    undo: Option<Vec<(Link, u32)>>,
 }
 
 impl Writer {
     pub fn new(fib: Arc<Range6Fib>, readers: &Readers) -> Self {
-        Self { arena: Arena::new(fib.clone(), readers), fib, stores: Vec::new() }
+        Self { arena: Arena::new(fib.clone(), readers), fib, stores: Vec::new(), undo: None }
     }
 
     pub fn load(&self, link: Link) -> Word {
@@ -37,18 +39,56 @@ impl Writer {
 
     /// Links the change under way: readers see it from here on.
     pub fn carry_out(&mut self) {
-        for (link, value) in self.stores.drain(..) {
-            match link {
-                Link::Root(slot) => self.fib.root[slot].store(value, Release),
-                Link::Cell { line, cell } => self.arena.line(line).set_cell(cell, value),
+        while let Some((link, value)) = self.stores.pop() {
+            let before = self.load(link).0;
+            if let Some(undo) = &mut self.undo {
+                undo.push((link, before));
             }
+            self.store(link, value);
         }
+        if self.undo.is_none() {
+            self.arena.commit();
+        }
+    }
+
+    /// All changes from here on stand or fall together.
+    pub fn begin(&mut self) {
+        self.undo = Some(Vec::new());
+    }
+
+    /// Whether changes stand or fall together.
+    pub fn has_begun(&self) -> bool {
+        self.undo.is_some()
+    }
+
+    /// All changes since `begin` stand.
+    pub fn end(&mut self) {
+        self.undo = None;
         self.arena.commit();
     }
 
-    /// Drops the change under way: nobody has seen any of it.
+    /// No change since `begin` stands: every cell that readers follow is as it was, and so is what it
+    /// leads to, since changes copy.
+    pub fn withdraw(&mut self) {
+        self.stores.clear();
+        for (link, value) in self.undo.take().into_iter().flatten().rev() {
+            self.store(link, value);
+        }
+        self.arena.withdraw();
+    }
+
+    fn store(&self, link: Link, value: u32) {
+        match link {
+            Link::Root(slot) => self.fib.root[slot].store(value, Release),
+            Link::Cell { line, cell } => self.arena.line(line).set_cell(cell, value),
+        }
+    }
+
+    /// Drops the change under way: nobody has seen any of it. Among several, the rest is to be withdrawn.
     pub fn forget(&mut self) {
         self.stores.clear();
-        self.arena.give_back();
+        if self.undo.is_none() {
+            self.arena.give_back();
+        }
     }
 }

@@ -1,0 +1,97 @@
+//! Many changes at once: all into the rib, then each slot with many is made anew as a whole.
+//!
+//! ```text
+//! changes -> the last one of each prefix, in order -> rib, remembering what was there
+//!         -> by root slot: few ? edit each : sweep the slot from the rib   } one transaction
+//! ```
+//!
+//! If anything does not fit, tables and rib go back to what they were, and the changes are carried out
+//! one by one instead, which finds the one that is to be refused.
+
+use super::line::Word;
+use super::{ROOT_LENGTH, Range6, slot};
+use crate::{Change, Lack, NextHop};
+use bm_wire::prefix::Prefix;
+
+/// Fewer changes than this are not worth the sorting.
+const BULK_MIN: usize = 512;
+/// So many routes of a slot are swept in the time of one edit.
+const SWEPT: usize = 60;
+/// With more edits than this, what they replace, which is kept until the end, would come to megabytes.
+const EDITS_MAX: usize = 2048;
+
+/// What a prefix had before.
+type Before = (Prefix<u128>, Option<NextHop>);
+
+impl Range6 {
+    /// Carries out all `changes`, or none and says so.
+    pub(super) fn bulk(&mut self, changes: &[Change<u128>]) -> bool {
+        let nameless = |change: &Change<u128>| matches!(change, Change::Set(_, hop) if !Word::can_name(*hop));
+        if changes.len() < BULK_MIN || changes.iter().any(nameless) {
+            return false;
+        }
+        let Some(plan) = self.planned(last_of_each(changes)) else { return false };
+        let before = self.take_to_rib(&plan);
+        self.writer.begin();
+        let done = self.take_to_trees(&before);
+        match done {
+            Ok(()) => self.writer.end(),
+            Err(_) => {
+                self.writer.withdraw();
+                before.into_iter().rev().for_each(|(prefix, old)| self.put_back(prefix, old));
+            }
+        }
+        done.is_ok()
+    }
+
+    /// The changes, unless they are too scattered.
+    fn planned(&self, changes: Vec<Change<u128>>) -> Option<Vec<Change<u128>>> {
+        let slots = changes.chunk_by(|a, b| slot(a.prefix().first()) == slot(b.prefix().first()));
+        let few = slots.filter(|changes| !self.is_whole(changes[0].prefix(), changes.len()));
+        (few.map(<[_]>::len).sum::<usize>() <= EDITS_MAX).then_some(changes)
+    }
+
+    /// Whether `count` changes are so many that their slot is better made anew.
+    fn is_whole(&self, prefix: Prefix<u128>, count: usize) -> bool {
+        let all = Prefix::containing(prefix.first(), ROOT_LENGTH).expect("16 is within 128");
+        self.rib.within(all).nth(count * SWEPT).is_none()
+    }
+
+    fn take_to_rib(&mut self, changes: &[Change<u128>]) -> Vec<Before> {
+        let mut before = Vec::with_capacity(changes.len());
+        for change in changes {
+            let (old, new) = match *change {
+                Change::Set(prefix, hop) => (self.rib.insert(prefix, hop), Some(hop)),
+                Change::Remove(prefix) => (self.rib.remove(prefix), None),
+            };
+            if old != new {
+                before.push((change.prefix(), old));
+            }
+        }
+        before
+    }
+
+    /// Brings the trees up to date with the rib, where prefixes changed.
+    fn take_to_trees(&mut self, changed: &[Before]) -> Result<(), Lack> {
+        for changed in changed.chunk_by(|(a, _), (b, _)| slot(a.first()) == slot(b.first())) {
+            let (short, long): (Vec<_>, Vec<_>) =
+                changed.iter().map(|(prefix, _)| *prefix).partition(|prefix| prefix.length() <= ROOT_LENGTH);
+            short.into_iter().try_for_each(|prefix| self.refresh(prefix))?;
+            match long.first() {
+                Some(prefix) if self.is_whole(*prefix, long.len()) => {
+                    self.refresh_slot(slot(prefix.first()))?
+                }
+                _ => long.into_iter().try_for_each(|prefix| self.refresh(prefix))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last change of each prefix, in the order of prefixes.
+fn last_of_each(changes: &[Change<u128>]) -> Vec<Change<u128>> {
+    let mut order: Vec<(Prefix<u128>, u32)> = changes.iter().map(Change::prefix).zip(0..).collect();
+    order.sort_unstable();
+    let last = order.chunk_by(|(a, _), (b, _)| a == b).filter_map(<[_]>::last);
+    last.map(|(_, i)| changes[*i as usize]).collect()
+}
