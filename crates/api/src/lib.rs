@@ -32,7 +32,7 @@ pub use mac::Mac;
 pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
 pub use port::{Account, Interface, Port, PortMode, Ports, Queue, ReversePath, Vlan};
 pub use request::RouteQuery;
-pub use route::{Route, RouteState, Routes};
+pub use route::{Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};
 pub use verify::{Area, Difference, Verify};
 pub use worker::{App, Apps, Drop, DropAt, Drops, Link, Links, Worker, Workers};

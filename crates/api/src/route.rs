@@ -15,6 +15,25 @@ pub struct Routes {
     pub total_ipv4: usize,
     /// IPv6 routes of the table, in all.
     pub total_ipv6: usize,
+    /// What the table is made as, IPv4 first; only of the families asked for.
+    #[serde(default)]
+    pub lookup: Vec<Lookup>,
+}
+
+/// The structure that addresses are looked up in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lookup {
+    /// `ipv4` or `ipv6`.
+    pub family: String,
+    /// Its name, as `[fib]` of the configuration has it.
+    pub structure: String,
+    /// The widest form of its lookup on this CPU: `scalar`, `avx2` or `avx512`.
+    pub version: String,
+    /// The pages that its largest array lies in.
+    pub pages: String,
+    /// What it holds, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// A route.

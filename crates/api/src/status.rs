@@ -1,5 +1,6 @@
 //! `status`, `reload` and `stop`: the daemon itself.
 
+use crate::Lookup;
 use serde::{Deserialize, Serialize};
 
 /// How the daemon is.
@@ -37,6 +38,8 @@ pub struct Status {
     pub memory_bytes: u64,
     /// Memory of the lookup structures, in bytes.
     pub tables_bytes: u64,
+    /// What the main tables are made as, IPv4 first.
+    pub lookup: Vec<Lookup>,
     /// The mirror of the kernel's tables.
     pub mirror: Mirror,
     /// What the operator should know, a sentence each: unsupported rules, missing huge pages.

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use bm_api::{Action, Hop, RouteState, Routes};
+use bm_api::{Action, Hop, Lookup, RouteState, Routes};
 
-use crate::number::count;
+use crate::number::{bytes, count};
 use crate::table::{
     Align::{Left, Right},
     Table,
@@ -48,10 +48,20 @@ pub fn routes(reply: &Routes) -> String {
         count(reply.total_ipv4 as u64),
         count(reply.total_ipv6 as u64)
     );
+    text.push_str(&lookup(&reply.lookup));
     if let Some(next) = &reply.next {
         let _written = writeln!(text, "more follow: brickmoon show routes --after {next}");
     }
     text
+}
+
+/// What tables are made as, a line a family.
+pub(crate) fn lookup(tables: &[Lookup]) -> String {
+    let line = |table: &Lookup| {
+        let Lookup { family, structure, version, pages, memory_bytes } = table;
+        format!("{family} lookup by {structure} ({version}), {} in {pages}\n", bytes(*memory_bytes))
+    };
+    tables.iter().map(line).collect()
 }
 
 /// What is done, in a word.

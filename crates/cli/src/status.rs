@@ -38,6 +38,7 @@ pub fn status(reply: &Status) -> String {
         count(mirror.last_batch_changes),
         count(mirror.last_batch_us),
     );
+    text.push_str(&crate::routes::lookup(&reply.lookup));
     for note in &reply.notes {
         let _written = writeln!(text, "note: {note}");
     }

@@ -51,6 +51,19 @@ impl<A: Side> Tables<A> {
         })
     }
 
+    /// What the table of a VRF is made as; none where there is no such table.
+    pub fn lookup(&self, vrf: Option<u32>) -> Option<bm_api::Lookup> {
+        let table = self.vrfs.get(&vrf)?;
+        let fib = table.fib().reader();
+        Some(bm_api::Lookup {
+            family: if Self::FAMILY == Family::V4 { "ipv4" } else { "ipv6" }.into(),
+            structure: self.structure.name.into(),
+            version: fib.form().to_string(),
+            pages: fib.pages().to_string(),
+            memory_bytes: table.fib().memory_bytes() as u64,
+        })
+    }
+
     /// Works out anew where bodies lead, and adds to `work` the routes that have to follow.
     pub fn reassess(&mut self, view: View<'_>, targets: &mut Targets, moved: bool, work: &mut FamilyWork<A>) {
         let routes = A::routes(view.mirror);

@@ -38,6 +38,11 @@ impl Compiler {
         }
     }
 
+    /// What the main tables are made as, IPv4 first.
+    pub fn lookup(&self) -> Vec<bm_api::Lookup> {
+        self.ipv4.lookup(None).into_iter().chain(self.ipv6.lookup(None)).collect()
+    }
+
     /// What the operator should know of what Linux does in our place.
     pub fn notes(&self, mirror: &Mirror) -> Vec<String> {
         let mut notes = Vec::new();

@@ -274,6 +274,7 @@ impl Control {
             routes_refused: counts.refused,
             next_hops: counts.next_hops,
             tables_bytes: counts.bytes as u64,
+            lookup: self.compiler.lookup(),
             neighbors: mirror.neighbours().filter(|neighbour| of_ours(neighbour.ifindex)).count(),
             mirror: Mirror {
                 synced: true,

@@ -4,34 +4,42 @@
 
 use std::fmt::Write;
 
-use super::{Row, text};
+use super::{Row, sweep, text};
 
 const BAR: usize = 18;
 const GAP: usize = 14;
 const LEFT: usize = 130;
 const PLOT: usize = 520;
-const WIDTH: usize = LEFT + PLOT + 110;
-/// Told apart by people who see colours otherwise, too (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
+pub(super) const WIDTH: usize = LEFT + PLOT + 110;
+/// Told apart by people who see colours otherwise, too (Okabe and Ito; then some of Tol's).
+pub(super) const COLOURS: [&str; 12] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000", "#882255",
+    "#44aa99", "#999933", "#332288",
+];
 
-/// The rows as one SVG document. Rows of a case must stand together.
+/// The rows as one SVG document. Rows of a case must stand together. Each unit has a scale of its own, and
+/// cases over the batch size are drawn as lines.
 pub fn svg(title: &str, rows: &[Row]) -> String {
-    let greatest = rows.iter().map(|row| row.max).fold(f64::MIN_POSITIVE, f64::max);
-    let scale = PLOT as f64 / greatest;
     let mut subjects: Vec<&str> = Vec::new();
+    rows.iter().for_each(|row| {
+        if !subjects.contains(&row.subject.as_str()) {
+            subjects.push(&row.subject);
+        }
+    });
+    let bars: Vec<&Row> = rows.iter().filter(|row| sweep::parted(&row.case).is_none()).collect();
     let (mut body, mut y) = (String::new(), 44);
-    for (index, row) in rows.iter().enumerate() {
-        if index == 0 || rows[index - 1].case != row.case {
+    for (index, row) in bars.iter().enumerate() {
+        if index == 0 || bars[index - 1].case != row.case {
             y += GAP;
             label(&mut body, 8, y + 10, "start", &format!("{} ({})", row.case, row.unit), "bold");
             y += GAP + 2;
         }
-        let colour = subjects.iter().position(|&subject| subject == row.subject).unwrap_or_else(|| {
-            subjects.push(&row.subject);
-            subjects.len() - 1
-        });
-        bar(&mut body, row, y, scale, COLOURS[colour % COLOURS.len()]);
+        let colour = subjects.iter().position(|&subject| subject == row.subject).unwrap_or_default();
+        bar(&mut body, row, y, scale(&bars, &row.unit), COLOURS[colour % COLOURS.len()]);
         y += BAR + 4;
+    }
+    for sweep in sweep::sweeps(rows) {
+        y = sweep.draw(&mut body, y + GAP, &subjects);
     }
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
@@ -40,6 +48,12 @@ pub fn svg(title: &str, rows: &[Row]) -> String {
         height = y + GAP,
         title = escaped(title),
     )
+}
+
+/// Pixels to one of this unit.
+fn scale(rows: &[&Row], unit: &str) -> f64 {
+    let of_unit = rows.iter().filter(|row| row.unit == unit).map(|row| row.max);
+    PLOT as f64 / of_unit.fold(f64::MIN_POSITIVE, f64::max)
 }
 
 fn bar(body: &mut String, row: &Row, y: usize, scale: f64, colour: &str) {
@@ -57,7 +71,7 @@ fn bar(body: &mut String, row: &Row, y: usize, scale: f64, colour: &str) {
     label(body, at(row.max) as usize + 6, y + 13, "start", &text::figure(row.median), "normal");
 }
 
-fn label(body: &mut String, x: usize, y: usize, anchor: &str, text: &str, weight: &str) {
+pub(super) fn label(body: &mut String, x: usize, y: usize, anchor: &str, text: &str, weight: &str) {
     let text = escaped(text);
     let _ = writeln!(
         body,
@@ -65,7 +79,7 @@ fn label(body: &mut String, x: usize, y: usize, anchor: &str, text: &str, weight
     );
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -83,5 +97,29 @@ mod tests {
         assert!(drawing.contains("H650.0\""), "{drawing}");
         assert_eq!(drawing.matches("font-weight=\"bold\"").count(), 2);
         assert_eq!(svg("", &[]).matches("<rect").count(), 1);
+    }
+
+    #[test]
+    fn draws_a_sweep_as_lines_and_each_unit_to_its_own_scale() {
+        let mut rows = super::super::tests::rows();
+        for (batch, median) in [(1, 1.0), (16, 3.0), (256, 4.0)] {
+            let case = format!("ipv4-full-prefix-batch-{batch}");
+            rows.push(Row { case, median, subject: "swept".into(), ..rows[0].clone() });
+        }
+        rows.push(Row { unit: "s".into(), case: "build".into(), max: 400.0, ..rows[0].clone() });
+        let drawing = svg("t", &rows);
+        assert_eq!(drawing.matches("<polyline").count(), 1);
+        // From a quarter of the height at the left to all of it at the right.
+        let points = drawing.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
+        let ends: Vec<&str> = points.split(' ').collect();
+        assert_eq!(
+            (ends.len(), ends[0].split(',').next(), ends[2].split(',').next()),
+            (3, Some("60"), Some("490"))
+        );
+        assert_eq!(
+            drawing.matches("H650.0\"").count(),
+            2,
+            "the greatest of both units end where the plot does"
+        );
     }
 }

@@ -38,10 +38,12 @@ impl Compiler {
         if query.family != Some(6) {
             let wanted = Wanted::<u32>::of(query)?;
             page.routes.total_ipv4 = self.list(mirror, &self.ipv4, vrf, &wanted, &mut page);
+            page.routes.lookup.extend(self.ipv4.lookup(vrf));
         }
         if query.family != Some(4) {
             let wanted = Wanted::<u128>::of(query)?;
             page.routes.total_ipv6 = self.list(mirror, &self.ipv6, vrf, &wanted, &mut page);
+            page.routes.lookup.extend(self.ipv6.lookup(vrf));
         }
         Ok(page.routes)
     }

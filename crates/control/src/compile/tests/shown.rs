@@ -172,3 +172,17 @@ fn next_hops_and_neighbours_are_shown_with_their_parts() {
     world.compiler.take_in_use();
     assert!(world.compiler.shown_neighbors(&world.mirror).neighbors[0].used);
 }
+
+#[test]
+fn says_what_the_tables_are_made_as() {
+    let world = some();
+    let both = world.compiler.shown_routes(&world.mirror, &RouteQuery::default()).unwrap().lookup;
+    assert_eq!(both, world.compiler.lookup());
+    let names: Vec<_> = both.iter().map(|table| (table.family.as_str(), table.structure.as_str())).collect();
+    assert_eq!(names, [("ipv4", "plain"), ("ipv6", "plain")]);
+    assert_eq!((both[0].version.as_str(), both[0].pages.as_str()), ("scalar", "plain pages"));
+    assert!(both[0].memory_bytes > 0);
+    let query = RouteQuery { family: Some(6), ..RouteQuery::default() };
+    let six = world.compiler.shown_routes(&world.mirror, &query).unwrap().lookup;
+    assert_eq!(six, both[1..]);
+}
