@@ -307,7 +307,7 @@ impl Shape for Blocks {
     }
 
     fn words(fib: &Chunk16Fib) -> &[AtomicU64] {
-        &fib.words
+        fib.words.writable()
     }
 
     fn encode(ranges: &[u32], block: &mut Vec<u64>) -> u32 {

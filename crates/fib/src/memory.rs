@@ -87,6 +87,8 @@ unsafe impl Zeroed for AtomicU64 {}
 pub struct Array<T> {
     start: NonNull<T>,
     len: usize,
+    /// Items that may be stored to: fewer than `len` where the source had no room for all.
+    room: usize,
     mapped: usize,
     pages: Pages,
 }
@@ -101,11 +103,16 @@ impl<T: Zeroed> Array<T> {
     pub fn zeroed(len: usize, filled: Filled) -> Result<Self, OutOfMemory> {
         let bytes = len * size_of::<T>();
         let (start, mapped, pages) = map(bytes.max(1), filled).ok_or(OutOfMemory { bytes })?;
-        Ok(Self { start: start.cast(), len, mapped, pages })
+        Ok(Self { start: start.cast(), len, room: len, mapped, pages })
     }
 }
 
 impl<T> Array<T> {
+    /// Those items that may be stored to; those behind are zero and stay so.
+    pub(crate) fn writable(&self) -> &[T] {
+        &self[..self.room]
+    }
+
     /// Which pages it got.
     pub fn pages(&self) -> Pages {
         self.pages

@@ -22,7 +22,7 @@ mod writer;
 
 pub use writer::{NextHopError, NextHopWriter};
 
-use crate::memory::{Array, Filled, OutOfMemory};
+use crate::memory::{Array, Filled, OutOfMemory, Source};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -210,12 +210,12 @@ pub struct NextHops {
 }
 
 impl NextHops {
-    fn with_room(hops: usize, buckets: usize) -> Result<Self, OutOfMemory> {
+    fn with_room(hops: usize, buckets: usize, source: &Source) -> Result<Self, OutOfMemory> {
         let table = Self {
-            entries: Array::zeroed(hops, Filled::Whole)?,
-            buckets: Array::zeroed(buckets, Filled::ByNeed)?,
-            mtus: Array::zeroed(hops, Filled::ByNeed)?,
-            used: Array::zeroed(hops, Filled::ByNeed)?,
+            entries: source.array(hops, Filled::Whole)?,
+            buckets: source.array(buckets, Filled::ByNeed)?,
+            mtus: source.array(hops, Filled::ByNeed)?,
+            used: source.array(hops, Filled::ByNeed)?,
             gateways: Array::zeroed(hops * GATEWAY_WORDS, Filled::ByNeed)?,
         };
         table.entries.iter().for_each(|entry| entry.store(Entry::NONE.0, Relaxed));
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn past_the_table_there_is_no_route() {
-        let table = NextHops::with_room(16, 16).unwrap();
+        let table = NextHops::with_room(16, 16, &Source::anonymous()).unwrap();
         for hop in [NextHop::NONE, NextHop(15), NextHop(16), NextHop(u32::MAX)] {
             assert_eq!(table.action(hop), Action::None);
             assert_eq!((table.mtu(hop), table.gateway(hop)), (0, Gateway::default()));
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn gateways_come_back_as_they_went_in() {
-        let table = NextHops::with_room(4, 1).unwrap();
+        let table = NextHops::with_room(4, 1, &Source::anonymous()).unwrap();
         for address in [None, Some("192.0.2.1".parse().unwrap()), Some("fe80::1:2".parse().unwrap())] {
             let gateway = Gateway { address, interface: u32::MAX };
             table.set_gateway(NextHop(3), gateway);

@@ -111,6 +111,18 @@ impl ReaderHandle {
         self.seen.0.store(point, Ordering::Release);
     }
 
+    /// The latest retirement now, for [`Self::quiescent_at`].
+    pub fn point(&self) -> Point {
+        Point(self.readers.0.point.0.load(Ordering::Acquire))
+    }
+
+    /// Says that this reader holds nothing that it found before `point`: for one that stands in for others,
+    /// and learns some time later that they have moved on.
+    pub fn quiescent_at(&mut self, point: Point) {
+        debug_assert!(self.is_online());
+        self.seen.0.store(point.0, Ordering::Release);
+    }
+
     /// Says that this reader will not read until [`Self::online`]: before it sleeps.
     pub fn offline(&mut self) {
         self.seen.0.store(OFFLINE, Ordering::Release);

@@ -91,10 +91,11 @@ impl<F: Shape> Painter<F> {
     fn new(readers: &Readers, source: &Source) -> Result<Self, OutOfMemory> {
         // Word 0 is never a block's: entry 0 is "no route", offset 0 the root's "not linked yet".
         let first = 1 << F::EXTENSION.saturating_sub(1);
+        let fib = Arc::new(F::reader(source)?);
         Ok(Self {
-            fib: Arc::new(F::reader(source)?),
+            store: Store::new(first, F::words(&fib).len() as u32, readers),
+            fib,
             planned: vec![0; Self::SLOTS],
-            store: Store::new(first, WORDS as u32, readers),
             shadow: if F::EXTENSION > 0 { vec![0; Self::SLOTS] } else { Vec::new() },
             open: None,
             ranges: Ranges::default(),

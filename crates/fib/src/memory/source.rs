@@ -55,6 +55,8 @@ struct Area {
     end: Option<RefCell<usize>>,
     /// Whether the file may be made longer.
     grows: bool,
+    /// How many bytes each array gets at most, where the file's layout is its reader's.
+    rooms: Option<Box<[usize]>>,
 }
 
 impl Source {
@@ -75,6 +77,26 @@ impl Source {
         }
         area.directory[0].store(MAGIC, Release);
         Ok(Self(Kind::File(area)))
+    }
+
+    /// The same in a file whose layout its reader has laid down, such as the value of a BPF map: behind the
+    /// page of the directory, `rooms` bytes for each array in turn, whole pages each.
+    ///
+    /// A builder that wants a longer array gets what there is; the rest reads as zero. Only structures that
+    /// look at how much they got can be built there ([`crate::Chunk16`], [`crate::Range6`], next hops).
+    ///
+    /// # Errors
+    /// What `dup`, `fstat` or `mmap` say; `InvalidInput` if there is a table in it already, or if a room is no
+    /// number of pages.
+    pub fn laid_out(file: &impl AsFd, rooms: &[usize]) -> io::Result<Self> {
+        if rooms.iter().any(|room| room % PAGE != 0) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a room is no number of pages"));
+        }
+        let Self(kind) = Self::shared(file)?;
+        match kind {
+            Kind::File(area) => Ok(Self(Kind::File(Area { rooms: Some(rooms.into()), ..area }))),
+            Kind::Anonymous => Ok(Self(kind)),
+        }
     }
 
     /// The table that a builder has put into `file`, to be read only. Nobody may shorten the file.
@@ -113,9 +135,10 @@ impl Area {
             _ => (),
         }
         let start = map_file(&file, 0, PAGE, writable)?;
-        let directory = Array { start: start.cast(), len: PAGE / 8, mapped: PAGE, pages: Pages::Plain };
+        let len = PAGE / 8;
+        let directory = Array { start: start.cast(), len, room: len, mapped: PAGE, pages: Pages::Plain };
         let end = writable.then_some(RefCell::new(PAGE));
-        Ok(Self { file, directory, given: Cell::new(0), end, grows })
+        Ok(Self { file, directory, given: Cell::new(0), end, grows, rooms: None })
     }
 
     fn array<T: Zeroed>(&self, len: usize) -> Result<Array<T>, OutOfMemory> {
@@ -124,7 +147,17 @@ impl Area {
         let place = self.given.get();
         let entry = self.directory.get(HEAD + place * EACH..).filter(|_| place < ARRAYS).ok_or(full)?;
         let mapped = bytes.max(1).next_multiple_of(PAGE);
+        let mut room = len;
         let start = match &self.end {
+            Some(end) if let Some(rooms) = &self.rooms => {
+                let (offset, given) = (*end.borrow(), *rooms.get(place).ok_or(full)?);
+                *end.borrow_mut() += given;
+                entry[0].store(offset as u64, Release);
+                entry[1].store(bytes.min(given) as u64, Release);
+                self.directory[1].store(place as u64 + 1, Release);
+                room = len.min(given / size_of::<T>());
+                map_front(&self.file, offset, given.min(mapped), mapped)
+            }
             Some(end) => {
                 let offset = self.extend(&mut end.borrow_mut(), mapped).ok_or(full)?;
                 entry[0].store(offset as u64, Release);
@@ -147,7 +180,7 @@ impl Area {
         };
         let start = start.map_err(|_| full)?.cast();
         self.given.set(place + 1);
-        Ok(Array { start, len, mapped, pages: Pages::Plain })
+        Ok(Array { start, len, room, mapped, pages: Pages::Plain })
     }
 
     /// Where `bytes` more go. Large arrays of a file that grows start on a huge page of it.
@@ -249,6 +282,28 @@ fn map_file(file: &OwnedFd, offset: usize, bytes: usize, writable: bool) -> io::
     NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
+/// Maps a part of a file shared and writable, and zeros that cannot be stored to behind it, `whole` bytes
+/// together.
+fn map_front(file: &OwnedFd, offset: usize, bytes: usize, whole: usize) -> io::Result<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: the kernel picks a free place.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_READ, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: replaces the front of our own fresh reservation, which is at least as long.
+    let front =
+        unsafe { libc::mmap(start, bytes, protection, flags, file.as_raw_fd(), offset as libc::off_t) };
+    if front == libc::MAP_FAILED {
+        let error = io::Error::last_os_error();
+        // SAFETY: our own reservation, which nobody else knows.
+        unsafe { libc::munmap(start, whole) };
+        return Err(error);
+    }
+    NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
 /// Gives back what a reservation of whole huge pages has past `bytes`.
 ///
 /// # Safety
@@ -281,6 +336,24 @@ mod tests {
         large[12_345].store(8, Relaxed);
         assert_eq!((seen_small[99].load(Relaxed), seen_large[12_345].load(Relaxed)), (7, 8));
         assert!(reader.array::<AtomicU16>(1, Filled::Whole).is_err());
+    }
+
+    #[test]
+    fn a_laid_out_file_has_each_array_where_its_reader_looks() {
+        let file = memfd(c"test").unwrap();
+        lengthen(&file, 4 * PAGE).unwrap();
+        let source = Source::laid_out(&file, &[2 * PAGE, PAGE]).unwrap();
+        let small = source.array::<AtomicU16>(100, Filled::Whole).unwrap();
+        let cut = source.array::<AtomicU64>(1 << 20, Filled::ByNeed).unwrap();
+        assert_eq!((small.writable().len(), cut.len(), cut.writable().len()), (100, 1 << 20, PAGE / 8));
+        assert!(cut.iter().all(|item| item.load(Relaxed) == 0));
+        small[99].store(7, Relaxed);
+        cut[PAGE / 8 - 1].store(8, Relaxed);
+        let whole = map_file(&file, 0, 4 * PAGE, false).unwrap().cast::<u16>();
+        let whole = Array { start: whole, len: 2 * PAGE, room: 0, mapped: 4 * PAGE, pages: Pages::Plain };
+        assert_eq!((whole[PAGE / 2 + 99], whole[2 * PAGE - 4]), (7, 8));
+        assert!(source.array::<AtomicU16>(1, Filled::Whole).is_err());
+        assert!(Source::laid_out(&memfd(c"test").unwrap(), &[1]).is_err());
     }
 
     #[test]

@@ -88,8 +88,19 @@ impl NextHopWriter {
 
     /// A table of `hops` next hops and `1 << buckets_log2` buckets.
     pub fn with_room(hops: u32, buckets_log2: u32, readers: &Readers) -> Result<Self, OutOfMemory> {
+        Self::with_room_in(hops, buckets_log2, readers, &Source::anonymous())
+    }
+
+    /// The same in memory from `source`: entries, buckets, MTUs and marks of use, in this order. Gateways,
+    /// which only the slow path wants, stay in this process.
+    pub fn with_room_in(
+        hops: u32,
+        buckets_log2: u32,
+        readers: &Readers,
+        source: &Source,
+    ) -> Result<Self, OutOfMemory> {
         Ok(Self {
-            table: Arc::new(NextHops::with_room(hops as usize, 1 << buckets_log2)?),
+            table: Arc::new(NextHops::with_room(hops as usize, 1 << buckets_log2, source)?),
             in_use: vec![false; hops as usize],
             free: BinaryHeap::new(),
             fresh: 1,

@@ -5,7 +5,7 @@
 //! readers) or gives them back, so that a table that is full stays as it was.
 
 use super::line::{CHILDREN, Cells, Line};
-use super::{LINES, Range6Fib};
+use super::Range6Fib;
 use crate::Lack;
 use crate::published::{Readers, Retired};
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Arena {
 
     fn fresh(&mut self, lines: usize) -> Option<u32> {
         let start = self.used;
-        (start + lines <= LINES).then(|| {
+        (start + lines <= self.fib.lines.writable().len()).then(|| {
             self.used += lines;
             start as u32
         })
@@ -135,7 +135,7 @@ impl Arena {
     #[cfg(test)]
     pub fn leave(&mut self, lines: usize) {
         self.free = Default::default();
-        self.used = LINES - lines;
+        self.used = self.fib.lines.len() - lines;
     }
 }
 

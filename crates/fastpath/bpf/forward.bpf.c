@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
+/*
+ * The kernel path: IPv4 and IPv6 packets of the common sort go from interface to interface here.
+ *
+ *     frame -> whose -> sound -> [fib4|fib6] -> [hops] -> [egress] -> one hop less, MACs -> redirect
+ *                '--------'-----------'-----------'----------'--> Linux, untouched, with the reason counted
+ *
+ * Nothing is dropped here. What is not plain forwarding (local, options, fragments, used-up TTL, unknown
+ * neighbours, no route, too big) goes to Linux, which answers, resolves and drops as it always does. In
+ * doubt: XDP_PASS.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "layout.h"
+#include "fib4.h"
+#include "fib6.h"
+#include "flow.h"
+
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hops);
+} hops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fib4);
+} fib4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fib6);
+} fib6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct views);
+} views SEC(".maps");
+
+/* By our index of the ingress interface. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, INTERFACES);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+/* Where frames are looked at, and what is known of one. */
+struct packet {
+	void *data;
+	void *end;
+	const struct view *view;
+	const struct ingress *ingress;
+	__u32 length; /* of the packet, padding not counted */
+};
+
+/* Ethernet, as three loads and stores. */
+struct mac_words {
+	__u32 first;
+	__u16 last;
+} __attribute__((packed));
+
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__be16 total_length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__sum16 checksum;
+	__be32 source;
+	__be32 destination;
+} __attribute__((packed));
+
+struct ipv6 {
+	__be32 version_class_label;
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__be64 source[2];
+	__be64 destination[2];
+} __attribute__((packed));
+
+static __always_inline void count(__u32 interface, enum verdict verdict, __u32 bytes)
+{
+	struct counts *of = bpf_map_lookup_elem(&counts, &interface);
+
+	if (!of)
+		return;
+	of->of[verdict]++;
+	if (verdict == FORWARDED)
+		of->of[FORWARDED_BYTES] += bytes;
+}
+
+/* A verdict other than FORWARDED goes to Linux. */
+struct way {
+	enum verdict verdict;
+	__u64 entry;
+	const struct egress *egress;
+};
+
+/* Whether a source may be an address of ours. */
+static __always_inline bool may_be_local(const struct view *view, __u32 address)
+{
+	__u32 hash = address * LOCAL_HASH >> 20;
+
+	return view->local[hash >> 6 & (LOCAL_BITS / 64 - 1)] >> (hash & 63) & 1;
+}
+
+/* Sources that need a second lookup: those that may be ours, and all where the reverse path is checked. */
+static __noinline int source_is_fine(const struct fib4 *fib, const struct hops *table, __u32 source, __u32 asks)
+{
+	__u32 hop, out, reverse_path = asks >> 16, interface = asks & 0xffff;
+
+	if (!fib || !table)
+		return 0;
+	hop = fib4_lookup(fib, source);
+	out = HOP_INTERFACE(table->entries[hop & (HOPS - 1)]);
+	if (out == HOP_HOST)
+		return 0;
+	if (reverse_path == REVERSE_PATH_STRICT)
+		return out == interface;
+	return reverse_path != REVERSE_PATH_LOOSE || out < HOP_SPECIAL || out == HOP_GROUP;
+}
+
+/* What a next hop that is no group says, and whether the packet fits through its interface. */
+static __always_inline enum verdict leave(struct hops *table, __u32 hop, struct packet *packet, struct way *way)
+{
+	__u32 out, mtu;
+
+	hop &= HOPS - 1;
+	way->entry = table->entries[hop];
+	out = HOP_INTERFACE(way->entry);
+	if (out >= INTERFACES)
+		return out == HOP_HOST ? PASSED_LOCAL : PASSED_UNRESOLVED;
+	way->egress = &packet->view->egress[out & (INTERFACES - 1)];
+	mtu = way->egress->mtu;
+	if (packet->length > mtu)
+		return mtu ? PASSED_MTU : PASSED_EGRESS;
+	if (table->mtus[hop] && packet->length > table->mtus[hop])
+		return PASSED_MTU;
+	if (!table->used[hop])
+		table->used[hop] = 1;
+	return FORWARDED;
+}
+
+static __always_inline bool is_group(const struct hops *table, __u32 hop)
+{
+	return HOP_INTERFACE(table->entries[hop & (HOPS - 1)]) == HOP_GROUP;
+}
+
+static __always_inline __u32 member(const struct hops *table, __u32 hop, __u32 hash)
+{
+	__u64 group = table->entries[hop & (HOPS - 1)];
+	__u32 count = 1u << (group >> 32 & 31);
+
+	return table->buckets[((__u32)group + (hash & (count - 1))) & (BUCKETS - 1)];
+}
+
+/* Protocols whose first four bytes are ports, or an SPI, which tells flows apart as well. */
+static __always_inline bool has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_ESP ||
+	       protocol == IPPROTO_DCCP || protocol == IPPROTO_SCTP || protocol == IPPROTO_UDPLITE;
+}
+
+/* Ports of a packet in host order, source first; 0 where there are none. */
+static __always_inline __u32 ports_at(void *at, void *end, __u32 room)
+{
+	__be32 *ports = at;
+
+	return (void *)(ports + 1) <= end && room >= sizeof(*ports) ? bpf_ntohl(*ports) : 0;
+}
+
+/* The flow of an IPv4 packet; false where Linux has to tell. */
+static __always_inline bool flow4(const struct packet *packet, const struct ipv4 *ip, __u32 *hash)
+{
+	__u32 policy = packet->view->policy_ipv4, ports = 0;
+	__u8 protocol = 0;
+
+	if (policy == POLICY_INNER)
+		return false;
+	if (policy == POLICY_PORTS) {
+		protocol = ip->protocol;
+		if (protocol == IPPROTO_AH)
+			return false;
+		if (has_ports(protocol) && !(ip->fragment & bpf_htons(0x3fff)))
+			ports = ports_at((void *)(ip + 1), packet->end, packet->length - sizeof(*ip));
+	} else if (ip->protocol == IPPROTO_ICMP) {
+		return false; /* an error counts as what it is about */
+	}
+	*hash = flow_hash4(bpf_ntohl(ip->source), bpf_ntohl(ip->destination), ports, protocol,
+			   packet->view->flow_seed);
+	return true;
+}
+
+/* The plain sum of a header's ten words, which is all ones if the header is whole (RFC 1071). */
+static __always_inline bool is_whole(const struct ipv4 *ip)
+{
+	const __u32 *words = (const void *)ip;
+	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
+}
+
+/* Neither 0/8, 127/8, multicast nor broadcast; the rest of 255/8 is not worth a closer look. */
+static __always_inline bool is_single_host(__u32 address)
+{
+	__u32 first = address >> 24;
+
+	return first && first != 127 && first >> 4 != 0xe && first != 255;
+}
+
+static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *ip, struct way *way)
+{
+	const struct ingress *ingress = packet->ingress;
+	__u32 source, destination, zero = 0, hop, hash;
+	struct hops *table = bpf_map_lookup_elem(&hops, &zero);
+	struct fib4 *fib = bpf_map_lookup_elem(&fib4, &zero);
+
+	if (!table || !fib || !(ingress->flags & FORWARD_IPV4))
+		return PASSED_INACTIVE;
+	packet->length = bpf_ntohs(ip->total_length);
+	source = bpf_ntohl(ip->source);
+	destination = bpf_ntohl(ip->destination);
+	if (ip->version_ihl != 0x45 || packet->length < sizeof(*ip) ||
+	    packet->length > packet->end - (void *)ip || ip->fragment & bpf_htons(0x1fff) || !is_whole(ip) ||
+	    !is_single_host(source) || !is_single_host(destination))
+		return PASSED_HEADER;
+	if (ip->ttl <= 1)
+		return PASSED_HOPS;
+	hop = fib4_lookup(fib, destination);
+	if (ingress->reverse_path || (!(ingress->flags & ACCEPT_LOCAL) && may_be_local(packet->view, source))) {
+		if (!source_is_fine(fib, table, source, (__u32)ingress->reverse_path << 16 | ingress->interface))
+			return PASSED_SOURCE;
+	}
+	if (is_group(table, hop)) {
+		if (!flow4(packet, ip, &hash))
+			return PASSED_FLOW;
+		hop = member(table, hop, hash);
+	}
+	return leave(table, hop, packet, way);
+}
+
+/* 2000::/3 or fc00::/7, where nothing is special. */
+static __always_inline bool is_plain(__u64 high)
+{
+	return high >> 61 == 1 || high >> 57 == 0x7e;
+}
+
+/* The flow of an IPv6 packet; false where Linux has to tell. */
+static __always_inline bool flow6(const struct packet *packet, const struct ipv6 *ip, struct address6 source,
+				  struct address6 destination, __u32 *hash)
+{
+	__u32 policy = packet->view->policy_ipv6, ports = 0, label = 0;
+	__u64 seed = packet->view->flow_seed;
+	__u8 next = ip->next_header;
+
+	if (policy == POLICY_INNER)
+		return false;
+	if (policy == POLICY_PORTS) {
+		if (has_ports(next))
+			ports = ports_at((void *)(ip + 1), packet->end, packet->length - sizeof(*ip));
+		else if (next != IPPROTO_ICMPV6)
+			return false; /* extension headers before the ports */
+	} else {
+		if (next == IPPROTO_ICMPV6)
+			return false; /* an error counts as what it is about */
+		label = bpf_ntohl(ip->version_class_label) & 0xfffff;
+	}
+	*hash = flow_hash(flow_end6(source, ports >> 16, seed), flow_end6(destination, ports, seed),
+			  (__u64)label << 44 | (__u64)next << 36, seed);
+	return true;
+}
+
+static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *ip, struct way *way)
+{
+	__u32 zero = 0, hop, hash;
+	struct hops *table = bpf_map_lookup_elem(&hops, &zero);
+	struct fib6 *fib = bpf_map_lookup_elem(&fib6, &zero);
+	struct address6 source, destination;
+
+	if (!table || !fib || !(packet->ingress->flags & FORWARD_IPV6))
+		return PASSED_INACTIVE;
+	packet->length = bpf_ntohs(ip->payload_length) + sizeof(*ip);
+	source.high = bpf_be64_to_cpu(ip->source[0]);
+	source.low = bpf_be64_to_cpu(ip->source[1]);
+	destination.high = bpf_be64_to_cpu(ip->destination[0]);
+	destination.low = bpf_be64_to_cpu(ip->destination[1]);
+	if ((ip->version_class_label & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
+	    packet->length > packet->end - (void *)ip || ip->next_header == IPPROTO_HOPOPTS ||
+	    !is_plain(source.high) || !is_plain(destination.high))
+		return PASSED_HEADER;
+	if (ip->hop_limit <= 1)
+		return PASSED_HOPS;
+	hop = fib6_lookup(fib, destination);
+	if (is_group(table, hop)) {
+		if (!flow6(packet, ip, source, destination, &hash))
+			return PASSED_FLOW;
+		hop = member(table, hop, hash);
+	}
+	return leave(table, hop, packet, way);
+}
+
+/* Frames of real wires are padded to 60 bytes, and what Linux forwards is not: padding goes. */
+static __always_inline int unpadded(struct xdp_md *ctx, __u32 frame)
+{
+	int excess = (int)(ctx->data_end - ctx->data) - (int)frame;
+
+	return excess > 0 ? bpf_xdp_adjust_tail(ctx, -excess) : 0;
+}
+
+static __always_inline void write_macs(struct ethhdr *eth, const struct way *way)
+{
+	struct mac_words *to = (void *)eth->h_dest, *from = (void *)eth->h_source;
+	const struct mac_words *own = (const void *)way->egress->mac;
+
+	to->first = way->entry;
+	to->last = way->entry >> 32;
+	*from = *own;
+}
+
+/* TTL is a word's high byte in wire order: the sum grows by what that word shrinks (RFC 1624). */
+static __always_inline void spend_ttl(struct ipv4 *ip)
+{
+	__u32 sum = ip->checksum + (__u32)bpf_htons(0x0100);
+
+	ip->checksum = sum + (sum >= 0xffff);
+	ip->ttl--;
+}
+
+static __always_inline enum verdict send4(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
+{
+	struct ethhdr *eth;
+	struct ipv4 *ip;
+
+	if (unpadded(ctx, sizeof(*eth) + packet->length))
+		return PASSED_HEADER;
+	eth = (void *)(long)ctx->data;
+	ip = (void *)(eth + 1);
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return PASSED_HEADER;
+	write_macs(eth, way);
+	spend_ttl(ip);
+	return FORWARDED;
+}
+
+static __always_inline enum verdict send6(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
+{
+	struct ethhdr *eth;
+	struct ipv6 *ip;
+
+	if (unpadded(ctx, sizeof(*eth) + packet->length))
+		return PASSED_HEADER;
+	eth = (void *)(long)ctx->data;
+	ip = (void *)(eth + 1);
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return PASSED_HEADER;
+	write_macs(eth, way);
+	ip->hop_limit--;
+	return FORWARDED;
+}
+
+static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct packet *packet, struct way *way)
+{
+	struct ethhdr *eth = packet->data;
+	enum verdict verdict;
+
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct ipv4 *ip = (void *)(eth + 1);
+
+		if ((void *)(ip + 1) > packet->end)
+			return PASSED_HEADER;
+		verdict = route4(packet, ip, way);
+		return verdict == FORWARDED ? send4(ctx, packet, way) : verdict;
+	}
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6 *ip = (void *)(eth + 1);
+
+		if ((void *)(ip + 1) > packet->end)
+			return PASSED_HEADER;
+		verdict = route6(packet, ip, way);
+		return verdict == FORWARDED ? send6(ctx, packet, way) : verdict;
+	}
+	return PASSED_OTHER_TYPE;
+}
+
+SEC("xdp")
+int forward(struct xdp_md *ctx)
+{
+	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
+	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
+	const struct views *all = bpf_map_lookup_elem(&views, &zero);
+	enum verdict verdict;
+	struct way way = {};
+
+	if (!all)
+		return XDP_PASS;
+	packet.view = &all->of[all->current & 1];
+	packet.ingress = &packet.view->ingress[ifindex & (INGRESSES - 1)];
+	if (packet.ingress->ifindex != ifindex)
+		return XDP_PASS; /* not an interface of ours now: nobody counts it */
+	if (packet.data + sizeof(struct ethhdr) > packet.end)
+		verdict = PASSED_OTHER_TYPE;
+	else if (*(__u64 *)packet.data << 16 != packet.ingress->mac)
+		verdict = PASSED_OTHER_MAC;
+	else if (all->grace_jiffies && (__s64)(bpf_jiffies64() - all->alive_until) > 0)
+		verdict = PASSED_UNATTENDED;
+	else
+		verdict = forward_packet(ctx, &packet, &way);
+	count(packet.ingress->interface, verdict, packet.length);
+	return verdict == FORWARDED ? bpf_redirect(way.egress->ifindex, 0) : XDP_PASS;
+}
+
+/* Run by the daemon: the tables are good for another grace time. Only here can jiffies be read. */
+SEC("syscall")
+int beat(void *ctx)
+{
+	__u32 zero = 0;
+	struct views *all = bpf_map_lookup_elem(&views, &zero);
+
+	if (all)
+		all->alive_until = bpf_jiffies64() + all->grace_jiffies;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";

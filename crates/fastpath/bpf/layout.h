@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/*
+ * What control writes and the program reads. The same layout is in ../src/layout.rs.
+ *
+ * Three maps, each an array of one value that control has mapped: tables and next hops are those of bm-fib,
+ * written by its builders, behind a page that says where they lie; `view` is everything small.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+#define PAGE 4096
+
+/* Next hops: one word each, as crates/fib/src/next_hop.rs draws it. */
+#define HOPS (1 << 16)
+#define BUCKETS (1 << 18)
+#define HOP_INTERFACE(entry) ((__u32)((entry) >> 48))
+#define HOP_SPECIAL 0xff00
+#define HOP_HOST 0xff01
+#define HOP_GROUP 0xff06
+
+struct hops {
+	__u8 directory[PAGE];
+	__u64 entries[HOPS];
+	__u32 buckets[BUCKETS];
+	__u16 mtus[HOPS]; /* of the route; 0 where the interface's holds */
+	__u8 used[HOPS];  /* set here, taken by control, which keeps the neighbour fresh in Linux */
+};
+
+#define FIB4_WORDS (1 << 19)
+struct fib4 {
+	__u8 directory[PAGE];
+	__u32 root[1 << 16];
+	__u64 words[FIB4_WORDS];
+};
+
+#define FIB6_LINES (1 << 16)
+#define FIB6_CELLS 16
+struct fib6 {
+	__u8 directory[PAGE];
+	__u32 root[1 << 16];
+	__u32 cells[FIB6_LINES * FIB6_CELLS];
+};
+
+/* What is asked of a frame that comes in, by the low bits of its interface's index in Linux. */
+#define INGRESSES 4096
+#define FORWARD_IPV4 1
+#define FORWARD_IPV6 2
+#define ACCEPT_LOCAL 4
+enum reverse_path { REVERSE_PATH_OFF, REVERSE_PATH_STRICT, REVERSE_PATH_LOOSE };
+
+struct ingress {
+	__u64 mac; /* in wire order in the high 48 bits */
+	__u32 ifindex;
+	__u16 interface; /* our index of it */
+	__u8 flags;
+	__u8 reverse_path;
+};
+
+/* What a frame that leaves is given, by our index of the interface, which next hops name. */
+#define INTERFACES 1024
+struct egress {
+	__u8 mac[6];
+	__u16 mtu; /* 0 where nothing may be sent: down, tagged, or a device that takes no frames from XDP */
+	__u32 ifindex;
+	__u32 unused;
+};
+
+/* A bit for each of our addresses, by a hash of it: most sources are ruled out with one load. */
+#define LOCAL_BITS 4096
+#define LOCAL_HASH 0x9e3779b9u
+
+enum policy { POLICY_ADDRESSES, POLICY_PORTS, POLICY_INNER };
+
+struct view {
+	__u64 flow_seed;
+	__u32 policy_ipv4;
+	__u32 policy_ipv6;
+	__u64 local[LOCAL_BITS / 64];
+	struct ingress ingress[INGRESSES];
+	struct egress egress[INTERFACES];
+};
+
+/* Two views: control fills the one that is not current, then flips. */
+struct views {
+	__u32 current;
+	__u32 grace_jiffies; /* how long tables hold without a daemon; 0 for ever */
+	__u64 alive_until;   /* jiffies; Linux forwards from then on */
+	__u64 unused[6];
+	struct view of[2];
+};
+
+/* What became of a frame; the order is that of `Counters` in ../src/counters.rs. */
+enum verdict {
+	FORWARDED,
+	FORWARDED_BYTES,
+	PASSED_UNATTENDED, /* no daemon for longer than the grace time */
+	PASSED_INACTIVE,   /* not an interface that is forwarded from */
+	PASSED_OTHER_MAC,
+	PASSED_OTHER_TYPE, /* ARP, VLAN tags */
+	PASSED_HEADER,	   /* options, fragments, special addresses, anything malformed */
+	PASSED_HOPS,	   /* TTL or hop limit used up */
+	PASSED_LOCAL,
+	PASSED_UNRESOLVED, /* a neighbour without a MAC, no route, blackhole, unreachable, prohibit */
+	PASSED_MTU,
+	PASSED_EGRESS, /* interface down, or one that XDP cannot send through */
+	PASSED_SOURCE, /* our own address, or the reverse path filter has to be asked */
+	PASSED_FLOW,   /* a group whose flow only Linux can tell */
+	VERDICTS
+};
+
+struct counts {
+	__u64 of[VERDICTS];
+};

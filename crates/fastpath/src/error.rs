@@ -1,0 +1,81 @@
+//! Why the kernel path could not do what it was asked for.
+
+use std::fmt;
+use std::io;
+
+/// Why the kernel path could not do what it was asked for.
+#[derive(Debug)]
+pub enum KernelError {
+    /// The kernel refused the program or its maps.
+    Program {
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        error: libbpf_rs::Error,
+    },
+    /// No such interface in this network namespace.
+    NoInterface {
+        /// Its name.
+        interface: String,
+    },
+    /// Another XDP program is on the interface.
+    Taken {
+        /// Its name.
+        interface: String,
+    },
+    /// The program could not be put on the interface.
+    Attach {
+        /// Its name.
+        interface: String,
+        /// What the kernel said.
+        error: libbpf_rs::Error,
+    },
+    /// A system call failed.
+    System {
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl KernelError {
+    /// For `map_err`: the kernel refused a step.
+    pub(crate) fn program(step: &'static str) -> impl Fn(libbpf_rs::Error) -> Self {
+        move |error| Self::Program { step, error }
+    }
+
+    /// For `map_err`: a system call failed.
+    pub(crate) fn system(step: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self::System { step, error }
+    }
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program { step, error } => {
+                write!(
+                    f,
+                    "kernel path: {step}: {error}; it needs root and Linux 6.1 or newer, `--path user` does without"
+                )
+            }
+            Self::NoInterface { interface } => {
+                write!(f, "{interface}: there is no such interface here (`ip link` lists them)")
+            }
+            Self::Taken { interface } => write!(
+                f,
+                "{interface}: another XDP program is attached; take it off with `ip link set dev {interface} xdp off`"
+            ),
+            Self::Attach { interface, error } => {
+                write!(
+                    f,
+                    "{interface}: the forwarding program cannot be attached: {error}; `--path user` does without"
+                )
+            }
+            Self::System { step, error } => write!(f, "kernel path: {step}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for KernelError {}

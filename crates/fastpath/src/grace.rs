@@ -1,0 +1,94 @@
+//! When programs in the kernel have moved on: an RCU grace period, waited for beside the control thread.
+//!
+//! A program runs within an RCU read-side section, so what was out of its reach before a grace period began
+//! is in no program's hands when it ends. `membarrier(2)` waits for one; that takes about 10 ms of sleep.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use bm_fib::published::{ReaderHandle, Readers};
+
+const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
+
+/// Waits until all programs that run now have ended.
+pub(crate) fn wait() -> io::Result<()> {
+    // SAFETY: takes three numbers and touches no memory of ours.
+    match unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A reader in the place of all programs.
+pub struct Grace {
+    asked: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Grace {
+    /// Registers with the readers of the tables that programs read.
+    ///
+    /// # Errors
+    /// If the kernel has no membarrier, or no thread can be started.
+    pub fn start(readers: &Readers) -> io::Result<Self> {
+        wait()?;
+        let (asked, asks) = channel();
+        let reader = readers.register();
+        let thread = std::thread::Builder::new().name("bm-grace".into()).spawn(move || run(reader, &asks))?;
+        Ok(Self { asked: Some(asked), thread: Some(thread) })
+    }
+
+    /// Says that something was taken out of the programs' reach: its memory is free one grace from now.
+    pub fn ask(&self) {
+        if let Some(asked) = &self.asked {
+            // The thread lives as long as this.
+            let _ended = asked.send(());
+        }
+    }
+}
+
+fn run(mut reader: ReaderHandle, asks: &Receiver<()>) {
+    while asks.recv().is_ok() {
+        // Those who asked meanwhile are served by the same grace.
+        while asks.try_recv().is_ok() {}
+        let point = reader.point();
+        if wait().is_ok() {
+            reader.quiescent_at(point);
+        }
+    }
+}
+
+impl Drop for Grace {
+    fn drop(&mut self) {
+        self.asked = None;
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_fib::published::Retired;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_was_retired_comes_free_after_a_grace_and_not_before() {
+        let readers = Readers::new();
+        let grace = Grace::start(&readers).unwrap();
+        let mut retired = Retired::new(&readers);
+        retired.push(7);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(retired.take_passed().count(), 0, "nobody has asked");
+        grace.ask();
+        let until = Instant::now() + Duration::from_secs(5);
+        let mut free = Vec::new();
+        while free.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            free = retired.take_passed().collect();
+        }
+        assert_eq!(free, [7]);
+    }
+}

@@ -1,0 +1,108 @@
+//! What the program reads, byte by byte: `bpf/layout.h` in Rust. A test compares the two.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+const PAGE: usize = 4096;
+/// Next hops that there is room for.
+pub const HOPS: usize = 1 << 16;
+/// Buckets of groups that there is room for.
+pub const BUCKETS: usize = 1 << 18;
+const ROOT_BYTES: usize = 4 << 16;
+const FIB4_BYTES: usize = 8 << 19;
+const FIB6_BYTES: usize = 64 << 16;
+
+/// Rooms of `struct hops`: entries, buckets, MTUs, marks of use.
+pub const HOPS_ROOMS: [usize; 4] = [8 * HOPS, 4 * BUCKETS, 2 * HOPS, HOPS];
+/// Rooms of `struct fib4`: root, words.
+pub const FIB4_ROOMS: [usize; 2] = [ROOT_BYTES, FIB4_BYTES];
+/// Rooms of `struct fib6`: root, lines.
+pub const FIB6_ROOMS: [usize; 2] = [ROOT_BYTES, FIB6_BYTES];
+
+/// Bytes of a map whose value is a directory and these rooms.
+pub fn bytes(rooms: &[usize]) -> usize {
+    PAGE + rooms.iter().sum::<usize>()
+}
+
+/// Ingress interfaces that can be told apart, by the low bits of their index in Linux.
+pub const INGRESSES: usize = 4096;
+/// Our indices of interfaces.
+pub const INTERFACES: usize = 1024;
+pub const FORWARD_IPV4: u8 = 1;
+pub const FORWARD_IPV6: u8 = 2;
+pub const ACCEPT_LOCAL: u8 = 4;
+pub const LOCAL_BITS: usize = 4096;
+pub const LOCAL_HASH: u32 = 0x9e37_79b9;
+
+/// `struct ingress`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Ingress {
+    pub mac: u64,
+    pub ifindex: u32,
+    pub interface: u16,
+    pub flags: u8,
+    pub reverse_path: u8,
+}
+
+/// `struct egress`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Egress {
+    pub mac: [u8; 6],
+    pub mtu: u16,
+    pub ifindex: u32,
+    pub unused: u32,
+}
+
+/// `struct view`.
+#[derive(Clone, PartialEq, Eq)]
+#[repr(C)]
+pub struct View {
+    pub flow_seed: u64,
+    pub policy_ipv4: u32,
+    pub policy_ipv6: u32,
+    pub local: [u64; LOCAL_BITS / 64],
+    pub ingress: [Ingress; INGRESSES],
+    pub egress: [Egress; INTERFACES],
+}
+
+impl View {
+    /// Nothing is forwarded.
+    pub fn empty() -> Box<Self> {
+        Box::new(Self {
+            flow_seed: 0,
+            policy_ipv4: 0,
+            policy_ipv6: 0,
+            local: [0; LOCAL_BITS / 64],
+            ingress: [Ingress::default(); INGRESSES],
+            egress: [Egress::default(); INTERFACES],
+        })
+    }
+}
+
+/// `struct views`.
+#[repr(C)]
+pub struct Views {
+    pub current: AtomicU32,
+    pub grace_jiffies: AtomicU32,
+    pub alive_until: AtomicU64,
+    unused: [u64; 6],
+    pub of: [UnsafeCell<View>; 2],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes that clang gave the structures in `layout.h`.
+    #[test]
+    fn is_as_the_program_has_it() {
+        assert_eq!((size_of::<Ingress>(), size_of::<Egress>()), (16, 16));
+        assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384);
+        assert_eq!(size_of::<Views>(), 64 + 2 * size_of::<View>());
+        assert_eq!(bytes(&HOPS_ROOMS), 4096 + (512 + 1024 + 128 + 64) * 1024);
+        assert_eq!(bytes(&FIB4_ROOMS), 4096 + (256 + 4096) * 1024);
+        assert_eq!(bytes(&FIB6_ROOMS), 4096 + (256 + 4096) * 1024);
+    }
+}

@@ -1,0 +1,35 @@
+//! The kernel path: packets of the common sort go from interface to interface in XDP.
+//!
+//! ```text
+//! bm-fib's builders ──► maps: hops, fib4, fib6 ──┐
+//! control ──► [`Situation`] ──► map: views ──────┼──► bpf/forward.bpf.c ──► redirect
+//!                                                │          └──► Linux: everything else
+//! `show ports` ◄── map: counts ◄─────────────────┘
+//! ```
+//!
+//! The program never drops: what it does not forward is Linux's, untouched, with a reason counted. Tables are
+//! written in place by the same builders that serve workers, in memory that the maps share with us
+//! ([`Kernel::source`]). The small tables ([`Situation`]) are replaced whole, and so is the program when a
+//! routing table is made anew ([`Kernel::publish`]): links are switched from one program to the next, which
+//! loses no packet.
+//!
+//! Programs in the kernel do not register as readers. [`Grace`] stands in for them: it lets the writer use
+//! memory again once an RCU grace period has passed.
+//!
+//! Absent on purpose: ICMP errors, fragments, neighbour resolution, filters. Linux does them.
+
+mod attach;
+mod counters;
+mod error;
+mod grace;
+mod kernel;
+mod layout;
+mod maps;
+mod situation;
+
+pub use counters::{COUNTERS, Counters};
+pub use error::KernelError;
+pub use grace::Grace;
+pub use kernel::{Kernel, Part};
+pub use layout::{BUCKETS, HOPS};
+pub use situation::{Interface, ReversePath, Situation};

@@ -1,0 +1,67 @@
+//! BPF maps of one value each, as memory that the program and we share.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+
+use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
+use libbpf_rs::{MapHandle, MapType};
+
+use crate::layout::{View, Views};
+
+/// A map whose one value can be mapped.
+pub fn create(name: &str, bytes: usize) -> libbpf_rs::Result<MapHandle> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags: libbpf_sys::BPF_F_MMAPABLE,
+        ..bpf_map_create_opts::default()
+    };
+    MapHandle::create(MapType::Array, Some(name), 4, bytes as u32, 1, &options)
+}
+
+/// The `views` map, mapped.
+pub struct MappedViews {
+    start: NonNull<Views>,
+    bytes: usize,
+}
+
+// SAFETY: it owns its mapping; what others may do with it at the same time goes through atomics, or is kept
+// apart by `&mut self`.
+unsafe impl Send for MappedViews {}
+
+impl MappedViews {
+    pub fn map(map: &MapHandle) -> io::Result<Self> {
+        let bytes = size_of::<Views>().next_multiple_of(4096);
+        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, map.as_fd().as_raw_fd());
+        // SAFETY: the kernel picks a free place for a mapping of the whole value.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
+    }
+
+    /// The atomics.
+    pub fn head(&self) -> &Views {
+        // SAFETY: a mapping as large as the value, which starts as zeros and lives as long as `self`; zeros
+        // are a value of `Views`. Behind the reference, `of` is in cells.
+        unsafe { self.start.as_ref() }
+    }
+
+    /// Fills one of the two views. The program must have left it: a grace must lie between its last use and
+    /// this.
+    pub fn write(&mut self, which: usize, view: &View) {
+        let cell = self.head().of[which].get();
+        // SAFETY: within the mapping; `&mut self` keeps other writers out, and the caller the program, whose
+        // reads of a view in the making could at worst be torn numbers.
+        unsafe { std::ptr::copy_nonoverlapping(view, cell, 1) };
+    }
+}
+
+impl Drop for MappedViews {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, borrowed by nobody any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

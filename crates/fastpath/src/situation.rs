@@ -1,0 +1,156 @@
+//! What is known of interfaces, addresses and settings, and its form for the program.
+
+use std::net::Ipv4Addr;
+
+use crate::layout::{
+    ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LOCAL_BITS, LOCAL_HASH,
+    View,
+};
+
+/// Everything small that the program goes by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Situation {
+    /// Interfaces, in no order.
+    pub interfaces: Vec<Interface>,
+    /// IPv4 addresses of this machine.
+    pub local_ipv4: Vec<Ipv4Addr>,
+    /// Seed of the flow hash.
+    pub flow_seed: u32,
+    /// `fib_multipath_hash_policy` of IPv4 and IPv6; what is past 2 counts as 1.
+    pub policies: [u8; 2],
+}
+
+/// Reverse path filter (RFC 3704), as `rp_filter` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReversePath {
+    /// 0: sources are not checked.
+    #[default]
+    Off,
+    /// 1: the route to the source must lead out of the interface it came in on.
+    Strict,
+    /// 2: there must be some route to the source.
+    Loose,
+}
+
+/// One interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// The index that next hops name it by.
+    pub index: u16,
+    /// Index in Linux.
+    pub ifindex: u32,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Largest IP packet, in bytes.
+    pub mtu: u16,
+    /// Whether packets that come in may be forwarded, IPv4 and IPv6.
+    pub forward: [bool; 2],
+    /// Whether packets may be sent through it: up, without a tag, and its device takes frames from XDP.
+    pub sends: bool,
+    /// Check of sources.
+    pub reverse_path: ReversePath,
+    /// Sources that are our own may come in.
+    pub accept_local: bool,
+}
+
+impl Interface {
+    fn ingress(&self) -> Ingress {
+        let [a, b, c, d, e, f] = self.mac;
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        Ingress {
+            mac: u64::from_le_bytes([0, 0, a, b, c, d, e, f]),
+            ifindex: self.ifindex,
+            interface: self.index,
+            flags: flag(self.forward[0], FORWARD_IPV4)
+                | flag(self.forward[1], FORWARD_IPV6)
+                | flag(self.accept_local, ACCEPT_LOCAL),
+            reverse_path: self.reverse_path as u8,
+        }
+    }
+
+    fn egress(&self) -> Egress {
+        Egress { mac: self.mac, mtu: if self.sends { self.mtu } else { 0 }, ifindex: self.ifindex, unused: 0 }
+    }
+}
+
+impl Situation {
+    /// As the program reads it. Interfaces that find no place are left out, so Linux forwards for them.
+    pub(crate) fn view(&self) -> Box<View> {
+        let mut view = View::empty();
+        view.flow_seed = u64::from(self.flow_seed);
+        [view.policy_ipv4, view.policy_ipv6] = self.policies.map(|policy| match policy {
+            0..=2 => u32::from(policy),
+            _ => 1,
+        });
+        for interface in &self.interfaces {
+            if let Some(egress) = view.egress.get_mut(usize::from(interface.index)) {
+                *egress = interface.egress();
+            }
+            let ingress = &mut view.ingress[interface.ifindex as usize % INGRESSES];
+            if interface.forward != [false; 2]
+                && ingress.ifindex == 0
+                && usize::from(interface.index) < INTERFACES
+            {
+                *ingress = interface.ingress();
+            }
+        }
+        for address in &self.local_ipv4 {
+            let hash = u32::from(*address).wrapping_mul(LOCAL_HASH) >> (32 - LOCAL_BITS.ilog2());
+            view.local[hash as usize / 64] |= 1 << (hash % 64);
+        }
+        view
+    }
+
+    /// Interfaces that are to forward and found no place, by their index in Linux.
+    pub fn without_place(&self) -> Vec<u32> {
+        let view = self.view();
+        let placed = |interface: &&Interface| {
+            interface.forward == [false; 2]
+                || view.ingress[interface.ifindex as usize % INGRESSES].ifindex == interface.ifindex
+        };
+        let left = self.interfaces.iter().filter(|interface| !placed(interface));
+        left.map(|interface| interface.ifindex).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(index: u16, ifindex: u32) -> Interface {
+        Interface {
+            index,
+            ifindex,
+            mac: [2, 0, 0, 0, 1, 0xfe],
+            mtu: 1500,
+            forward: [true, false],
+            sends: true,
+            ..Interface::default()
+        }
+    }
+
+    #[test]
+    fn macs_stand_as_the_first_bytes_of_a_frame() {
+        let frame = [2, 0, 0, 0, 1, 0xfe, 0xaa, 0xaa];
+        let situation = Situation { interfaces: vec![interface(3, 7)], ..Situation::default() };
+        let view = situation.view();
+        assert_eq!(view.ingress[7].mac, u64::from_le_bytes(frame) << 16);
+        assert_eq!((view.ingress[7].interface, view.ingress[7].flags), (3, FORWARD_IPV4));
+        assert_eq!((view.egress[3].mtu, view.egress[3].ifindex), (1500, 7));
+    }
+
+    #[test]
+    fn what_finds_no_place_is_told() {
+        let interfaces = vec![interface(0, 7), interface(1, 7 + INGRESSES as u32), interface(1024, 9)];
+        let situation = Situation { interfaces, ..Situation::default() };
+        assert_eq!(situation.without_place(), [7 + INGRESSES as u32, 9]);
+        assert_eq!(situation.view().ingress[7].ifindex, 7);
+    }
+
+    #[test]
+    fn nothing_is_sent_where_nothing_may() {
+        let down = Interface { sends: false, ..interface(5, 6) };
+        let view = Situation { interfaces: vec![down], ..Situation::default() }.view();
+        assert_eq!((view.egress[5].mtu, view.ingress[6].ifindex), (0, 6));
+    }
+}
