@@ -4,8 +4,8 @@
 //! blocks, fills them, and then either commits (they are linked, and what they replace waits for the
 //! readers) or gives them back, so that a table that is full stays as it was.
 
-use super::line::{CHILDREN, Cells, Line};
 use super::Range6Fib;
+use super::line::{CHILDREN, Cells, Line};
 use crate::Lack;
 use crate::published::{Readers, Retired};
 use std::sync::Arc;
