@@ -6,12 +6,14 @@
 //! in bulk      see `bulk`
 //! ```
 
-use super::line::Word;
+use super::line::{CHILDREN, RANGES, Word};
 use super::sweep::Window;
 use super::{LOW, Link, ROOT_LENGTH, Range6, slot};
 use crate::{Lack, NextHop};
 use bm_wire::prefix::Prefix;
 
+/// So many ranges surely fit a tree of height LOW: three quarters of what it holds when full.
+const PACKED_LOW: usize = RANGES * CHILDREN.pow(LOW) / 4 * 3;
 /// Changes that a slot's tree always takes before it is packed anew.
 const PATIENCE_MIN: u32 = 1024;
 
@@ -80,7 +82,9 @@ impl Range6 {
             return;
         }
         let ranges = self.writer.collected(tree);
-        if (self.patience[slot] as usize) < ranges.len() {
+        // Splits may have made it higher than its ranges need.
+        let is_high = tree.height() > LOW && ranges.len() < PACKED_LOW;
+        if !is_high && (self.patience[slot] as usize) < ranges.len() {
             return;
         }
         self.patience[slot] = 0;

@@ -1,15 +1,15 @@
 //! Going down: many addresses together, a level at a time, so that their cache misses overlap.
 //!
 //! ```text
-//! root     all lanes -> a next hop, or the top of a tree
-//! lift     trees higher than LOW go down to LOW; on a full table there is none
-//! forks    LOW passes over all lanes, each of which prefetches the line of the next
-//! leaf     one pass
-//! deeper   the few that a leaf sends into the next window, one by one
+//! eight by eight   root -> LOW forks, in registers: what lies so high is in the near caches
+//!                  -> a leaf, which is prefetched
+//! then all         leaf -> next hop
+//! then few         those that a leaf sends into the next window, one by one
 //! ```
 //!
 //! Trees behind root slots have at least LOW forks, so all lanes keep step and no branch depends on
-//! data; a lane whose root word is a next hop goes along on line 0 and is put right at the end. A
+//! data; a lane whose root word is a next hop goes along on some line and is put right at the end. Where a
+//! tree is higher, which takes more than 30,000 ranges in a slot, its lanes go down to LOW first. A
 //! [`Step`] is what differs from CPU to CPU.
 
 use super::line::{FIRST_CHILD, Line, WORDS, Word};
@@ -24,9 +24,13 @@ const LANES: usize = 64;
 
 /// One step down. The key is bits 16 to 47 of the address, which for deeper windows comes shifted.
 pub trait Step: Copy {
+    /// A key as forks are compared with it.
+    type Key: Copy;
+    /// The key of an address.
+    fn key(self, address: &u128) -> Self::Key;
     /// From a fork to the child that has the key.
-    fn child(self, lines: &[Line; LINES], fork: At, address: &u128) -> At;
-    /// From a leaf to the word of the key.
+    fn child(self, lines: &[Line; LINES], fork: At, key: Self::Key) -> At;
+    /// From a leaf to the word of the address's key.
     fn word(self, lines: &[Line; LINES], leaf: At, address: &u128) -> Word;
 }
 
@@ -35,10 +39,17 @@ pub trait Step: Copy {
 pub struct Halving;
 
 impl Step for Halving {
+    type Key = u32;
+
     #[inline(always)]
-    fn child(self, lines: &[Line; LINES], fork: At, address: &u128) -> At {
+    fn key(self, address: &u128) -> u32 {
+        key(*address, 0)
+    }
+
+    #[inline(always)]
+    fn child(self, lines: &[Line; LINES], fork: At, key: u32) -> At {
         let fork = fork.line(lines);
-        At::new(fork.cell(FIRST_CHILD).wrapping_add(fork.past::<8>(key(*address, 0)) as u32))
+        At::new(fork.cell(FIRST_CHILD).wrapping_add(fork.past::<8>(key) as u32))
     }
 
     #[inline(always)]
@@ -50,16 +61,16 @@ impl Step for Halving {
 
 /// Where a lane is: the offset of a line in bytes, always within the array.
 #[derive(Clone, Copy, Default)]
-pub struct At(u32);
+pub struct At(usize);
 
 impl At {
     /// Bits that an offset may have.
-    pub const MASK: u32 = (LINES as u32 - 1) << 6;
+    pub const MASK: usize = (LINES - 1) << 6;
 
     #[inline(always)]
     pub fn new(index: u32) -> Self {
         // Should a reader outside the registry find a line in the making, the mask keeps it within.
-        Self(index << 6 & Self::MASK)
+        Self((index << 6) as usize & Self::MASK)
     }
 
     /// Of an offset that was masked already.
@@ -67,13 +78,13 @@ impl At {
     /// # Safety
     /// It has bits of `MASK` alone.
     #[inline(always)]
-    pub unsafe fn masked(offset: u32) -> Self {
+    pub unsafe fn masked(offset: usize) -> Self {
         Self(offset)
     }
 
     #[inline(always)]
     pub fn offset(self) -> usize {
-        self.0 as usize
+        self.0
     }
 
     #[inline(always)]
@@ -83,8 +94,8 @@ impl At {
     }
 }
 
-/// Lanes that one turn of a loop takes.
-const TURN: usize = 4;
+/// Lanes that go down to their leaves in registers.
+const TURN: usize = 8;
 const TURNS: usize = LANES / TURN;
 
 /// Any number of addresses; `hops` is as long.
@@ -110,30 +121,31 @@ fn lanes<S: Step>(
     addresses: &[[u128; TURN]],
     hops: &mut [[NextHop; TURN]],
 ) {
-    let (mut words, mut at) = ([[Word(0); TURN]; TURNS], [[At::default(); TURN]; TURNS]);
-    for (words, addresses) in words.iter_mut().zip(addresses) {
-        *words = addresses.map(|address| Word(root[slot(address)].load(Acquire)));
-    }
-    let mut highest = 0;
-    for (at, word) in at.as_flattened_mut().iter_mut().zip(words.as_flattened()) {
-        *at = At::new(if word.is_tree() { word.line() } else { 0 });
-        highest = highest.max(word.0);
-    }
-    if Word(highest).is_tree_of(LOW + 1) {
-        lift(step, lines, words.as_flattened(), at.as_flattened_mut(), addresses.as_flattened());
-    }
-    for _ in 0..LOW {
-        for (at, addresses) in at.iter_mut().zip(addresses) {
+    let (mut words, mut leaves) = ([[Word(0); TURN]; TURNS], [[At::default(); TURN]; TURNS]);
+    for ((words, leaves), addresses) in words.iter_mut().zip(&mut leaves).zip(addresses) {
+        let keys: [S::Key; TURN] = std::array::from_fn(|i| step.key(&addresses[i]));
+        let mut at = [At::default(); TURN];
+        for i in 0..TURN {
+            let word = Word(root[slot(addresses[i])].load(Acquire));
+            words[i] = word;
+            at[i] = At::new(word.0);
+        }
+        for _ in 0..LOW {
             for i in 0..TURN {
-                at[i] = step.child(lines, at[i], &addresses[i]);
-                prefetch(at[i].line(lines));
+                at[i] = step.child(lines, at[i], keys[i]);
             }
         }
+        at.iter().for_each(|at| prefetch(at.line(lines)));
+        *leaves = at;
+    }
+    let highest = words.as_flattened().iter().fold(0, |highest, word| word.0.max(highest));
+    if Word(highest).is_tree_of(LOW + 1) {
+        lift(step, lines, words.as_flattened(), leaves.as_flattened_mut(), addresses.as_flattened());
     }
     let mut found = [[Word(0); TURN]; TURNS];
-    for ((found, at), addresses) in found.iter_mut().zip(&at).zip(addresses) {
+    for ((found, leaves), addresses) in found.iter_mut().zip(&leaves).zip(addresses) {
         for i in 0..TURN {
-            found[i] = step.word(lines, at[i], &addresses[i]);
+            found[i] = step.word(lines, leaves[i], &addresses[i]);
         }
     }
     let mut any = 0;
@@ -150,13 +162,14 @@ fn lanes<S: Step>(
     }
 }
 
-/// Brings higher trees down to LOW.
+/// The rest of the way in higher trees, whose lanes have stopped above their leaves.
 #[cold]
 fn lift<S: Step>(step: S, lines: &[Line; LINES], words: &[Word], at: &mut [At], addresses: &[u128]) {
     for ((at, word), address) in at.iter_mut().zip(words).zip(addresses).filter(|((_, w), _)| w.is_tree()) {
         for _ in LOW..word.height() {
-            *at = step.child(lines, *at, address);
+            *at = step.child(lines, *at, step.key(address));
         }
+        prefetch(at.line(lines));
     }
 }
 
@@ -171,9 +184,9 @@ pub fn from<S: Step>(
 ) -> NextHop {
     while word.is_tree() {
         let shifted = address << (32 * (depth & 3));
-        let mut at = At::new(word.line());
+        let (mut at, key) = (At::new(word.line()), step.key(&shifted));
         for _ in 0..word.height() {
-            at = step.child(lines, at, &shifted);
+            at = step.child(lines, at, key);
         }
         word = step.word(lines, at, &shifted);
         depth += 1;

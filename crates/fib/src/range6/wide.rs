@@ -5,6 +5,7 @@ use super::search::{self, At, Step};
 use super::{LINES, Range6Fib};
 use crate::NextHop;
 use std::arch::asm;
+use std::arch::x86_64::{__m512i, _mm512_set1_epi32};
 use std::sync::atomic::Ordering::Acquire;
 
 /// By one comparison of sixteen. Whoever makes one knows that the CPU has AVX-512.
@@ -12,10 +13,18 @@ use std::sync::atomic::Ordering::Acquire;
 struct Wide;
 
 impl Step for Wide {
+    type Key = __m512i;
+
     #[inline(always)]
-    fn child(self, lines: &[Line; LINES], fork: At, address: &u128) -> At {
+    fn key(self, address: &u128) -> __m512i {
         // SAFETY: a `Wide` exists only below the functions of this file that ask for AVX-512.
-        unsafe { child(lines, fork, address) }
+        unsafe { _mm512_set1_epi32((*address >> 80) as i32) }
+    }
+
+    #[inline(always)]
+    fn child(self, lines: &[Line; LINES], fork: At, key: __m512i) -> At {
+        // SAFETY: as above.
+        unsafe { child(lines, fork, key) }
     }
 
     #[inline(always)]
@@ -27,29 +36,26 @@ impl Step for Wide {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn child(lines: &[Line; LINES], fork: At, address: &u128) -> At {
-    let child: u32;
-    // SAFETY: an `At` lies within the lines, on a boundary of 64 bytes, and bits 16 to 47 of a u128 are
-    // its bytes 10 to 13 on this architecture. Others may store to single cells meanwhile, so the load
-    // must be atomic for each of them: x86 is for what does not cross 8 aligned bytes, and assembly
-    // keeps the compiler from loading otherwise. Loads here are not reordered with later ones, so what
-    // a cell links is seen whole. The last instruction masks the offset that is returned.
+fn child(lines: &[Line; LINES], fork: At, key: __m512i) -> At {
+    let child: usize;
+    // SAFETY: an `At` lies within the lines, on a boundary of 64 bytes. Others may store to single cells
+    // meanwhile, so the load must be atomic for each of them: x86 is for what does not cross 8 aligned
+    // bytes, and assembly keeps the compiler from loading otherwise. Loads here are not reordered with
+    // later ones, so what a cell links is seen whole. The last instruction masks what is returned.
     unsafe {
         asm!(
-            "vmovdqa32 {cells}, [{lines} + {fork}]",
-            "vpcmpud {past}, {cells}, dword ptr [{address} + 10]{{1to16}}, 1",
+            "vpcmpud {past}, {key}, [{lines} + {fork}], 6",
             "kmovd {child:e}, {past}",
             "and {child:e}, {ends}",
             "popcnt {child:e}, {child:e}",
             "add {child:e}, [{lines} + {fork} + {first_child}]",
             "shl {child:e}, 6",
             "and {child:e}, {mask}",
-            cells = out(zmm_reg) _,
             past = out(kreg) _,
             child = out(reg) child,
+            key = in(zmm_reg) key,
             lines = in(reg) lines,
             fork = in(reg) fork.offset(),
-            address = in(reg) address,
             ends = const FORK_ENDS,
             first_child = const FIRST_CHILD * 4,
             mask = const At::MASK,
@@ -63,7 +69,7 @@ fn child(lines: &[Line; LINES], fork: At, address: &u128) -> At {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
 fn word(lines: &[Line; LINES], leaf: At, address: &u128) -> Word {
     let word: u32;
-    // SAFETY: as above. The low eight cells of a leaf count no more than the seven that may be ends, as
+    // SAFETY: as above, and bits 16 to 47 of a u128 are its bytes 10 to 13 on this architecture. The low eight cells of a leaf count no more than the seven that may be ends, as
     // the eighth is the greatest key, so the word lies in the line; even if not, it lies in the next.
     unsafe {
         asm!(
