@@ -14,7 +14,7 @@
 //! Routes are cut into ranges of equal next hop; a window of 32 bits is a B+-tree of the ranges' last
 //! keys. A step of a lookup reads one line and counts how many ends the key is past: one vector
 //! comparison, no branch. The number of steps follows the number of routes around the address, however
-//! many prefix lengths there are: two or three forks and a leaf on a full table. Sixteen bits of root
+//! many prefix lengths there are: three forks and a leaf on a full table. Sixteen bits of root
 //! and 32 of window end at /48, where nearly all routes end; 32-bit keys are half the memory of 64.
 //!
 //! # Contract for other readers
@@ -27,7 +27,7 @@
 //! while word >> 31:                             at most 4 times: the windows
 //!     key = 32 bits of the address, from bit 16 + 32 * window on; zeros follow the last bit
 //!     line = word & 0x0fffffff
-//!     repeat (word >> 28 & 7) times:            2 or 3 on a full table, never over 7
+//!     repeat (word >> 28 & 7) times:            3 in window 0 of a full table, never over 7
 //!         line = lines[line][15] + |{ i < 15: lines[line][i] < key }|
 //!     word = lines[line][8 + |{ i < 7: lines[line][i] < key }|]
 //! next hop = word
