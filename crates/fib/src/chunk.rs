@@ -41,9 +41,8 @@
 //! index within, also in the hands of a verifier. A block never changes in its place; a changed slot gets
 //! another block by one 32-bit store, and the old one's words are used again only after a grace.
 //!
-//! Readers that do not register (programs in the kernel) have a stand-in: a
-//! [`ReaderHandle`](crate::published::ReaderHandle) in control's hands, which ends a grace when it knows
-//! that they have moved on.
+//! Readers that do not register (programs in the kernel) have a stand-in, which control keeps and which
+//! holds up the reuse of words: [`ReaderHandle::quiescent_at`](crate::published::ReaderHandle::quiescent_at).
 //!
 //! Why bits and not a byte a start: the bits need no search. They cost 0.26 MiB on a full table.
 

@@ -302,6 +302,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stand_in_passes_what_its_grace_began_after() {
+        let readers = Readers::new();
+        let mut kernel = readers.register();
+        let before = readers.retire_point();
+        let begun = kernel.point();
+        let within = readers.retire_point();
+        assert!(!readers.passed(before));
+        kernel.quiescent_at(begun);
+        assert!(readers.passed(before) && !readers.passed(within));
+    }
+
+    #[test]
     fn sleepers_and_leavers_hold_nothing_up() {
         let readers = Readers::new();
         let (mut sleeper, leaver) = (readers.register(), readers.register());

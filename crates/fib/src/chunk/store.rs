@@ -16,6 +16,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 const NIL: u32 = u32::MAX;
+/// Words of holes that are never worth moving blocks for.
+const SLACK: usize = 4096;
+/// Words that must be released before blocks are moved, even in a small table.
+const EARNED: usize = 8192;
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
@@ -36,7 +40,14 @@ pub struct Store {
     buckets: Vec<u32>,
     /// The record of the block that starts at a word.
     at: Vec<u32>,
+    /// Released, and not retired yet; then retired: offset and length.
+    dead: Vec<(u32, u32)>,
     retired: Retired<(u32, u32)>,
+    /// Words that are retired.
+    waiting: usize,
+    /// Words released since blocks were moved last: moving costs as much as the table is large, so it
+    /// must be earned.
+    released: usize,
     live: usize,
     blocks: usize,
 }
@@ -50,7 +61,10 @@ impl Store {
             free: NIL,
             buckets: vec![NIL; 1 << 10],
             at: Vec::new(),
+            dead: Vec::new(),
             retired: Retired::new(readers),
+            waiting: 0,
+            released: 0,
             live: 0,
             blocks: 0,
         }
@@ -72,7 +86,7 @@ impl Store {
         Ok(offset)
     }
 
-    /// One reference less; the caller has unlinked it.
+    /// One reference less. The caller unlinks it, if it has not, and then calls [`Self::retire`].
     pub fn release(&mut self, offset: u32) {
         let index = self.at[offset as usize];
         let record = &mut self.records[index as usize];
@@ -86,12 +100,20 @@ impl Store {
         self.free = index;
         self.live -= len as usize;
         self.blocks -= 1;
-        self.retired.push((offset, len));
+        self.released += len as usize;
+        self.dead.push((offset, len));
+    }
+
+    /// What was released is out of reach of new readers from here on.
+    pub fn retire(&mut self) {
+        self.waiting += self.dead.iter().map(|(_, len)| *len as usize).sum::<usize>();
+        self.retired.extend(self.dead.drain(..));
     }
 
     /// Takes back what all readers have moved past.
     pub fn reclaim(&mut self) {
         for (offset, len) in self.retired.take_passed() {
+            self.waiting -= len as usize;
             self.space.give(offset, len);
         }
     }
@@ -111,33 +133,56 @@ impl Store {
         self.space.top() as usize
     }
 
-    /// Whether holes take more than a quarter of the extent, and nobody's grace would mend it.
+    /// Whether holes take more than a quarter of what the blocks take. What waits for readers is none.
     pub fn is_loose(&self) -> bool {
-        self.retired.is_empty() && self.extent() > self.live + self.live / 4 + 4096
+        self.released > self.live / 8 + EARNED
+            && self.extent() > self.live + self.waiting + self.live / 4 + SLACK
     }
 
-    /// Moves the highest blocks down into holes. For each the caller relinks all that refer to `.0` to
-    /// `.1`, and then retires the list.
+    /// Makes holes that touch one.
+    pub fn join(&mut self) {
+        self.space.join();
+    }
+
+    /// Moves the highest blocks down into holes, which were joined just before. Where that gains little,
+    /// since blocks are too long for the holes, it moves all to the top, so that what they leave can be
+    /// one hole the next time. The caller relinks what refers to them, and then retires the list.
     pub fn compact(&mut self, words: &[AtomicU64]) -> Moved {
         let goal = (self.live + self.live / 16) as u32;
-        let mut high: Vec<u32> = (0..self.records.len() as u32)
-            .filter(|i| self.records[*i as usize].count > 0 && self.records[*i as usize].offset >= goal)
-            .collect();
-        high.sort_unstable_by_key(|i| std::cmp::Reverse(self.records[*i as usize].offset));
-        let mut moved = Moved::default();
-        for index in high {
+        let mut all: Vec<u32> =
+            (0..self.records.len() as u32).filter(|i| self.records[*i as usize].count > 0).collect();
+        all.sort_unstable_by_key(|i| std::cmp::Reverse(self.records[*i as usize].offset));
+        self.released = 0;
+        let (mut moved, mut gained) = (Moved::default(), 0);
+        let mut stay = Vec::new();
+        for index in all {
             let Record { offset, len, .. } = self.records[index as usize];
-            let Some(place) = self.space.take_below(offset, len) else { continue };
-            for i in 0..len as usize {
-                words[place as usize + i].store(words[offset as usize + i].load(Relaxed), Relaxed);
+            match if offset >= goal { self.space.take_below(offset, len) } else { None } {
+                Some(place) => {
+                    self.shift(words, index, place, &mut moved);
+                    gained += len as usize;
+                }
+                None => stay.push(index),
             }
-            self.records[index as usize].offset = place;
-            self.note_place(place, index);
-            moved.0.push((offset, place, len));
+        }
+        if gained < (self.extent() - self.live) / 8 {
+            for index in stay.into_iter().rev() {
+                let place = self.space.take_above(self.records[index as usize].len);
+                place.into_iter().for_each(|place| self.shift(words, index, place, &mut moved));
+            }
         }
         moved.0.sort_unstable();
-        std::sync::atomic::fence(Release);
         moved
+    }
+
+    fn shift(&mut self, words: &[AtomicU64], index: u32, place: u32, moved: &mut Moved) {
+        let Record { offset, len, .. } = self.records[index as usize];
+        for i in 0..len as usize {
+            words[place as usize + i].store(words[offset as usize + i].load(Relaxed), Relaxed);
+        }
+        self.records[index as usize].offset = place;
+        self.note_place(place, index);
+        moved.0.push((offset, place, len));
     }
 
     /// Gives the block at `offset` a content that means the same: each word old or new will do. No
@@ -161,12 +206,14 @@ impl Store {
 
     /// Nothing refers to the old places any more.
     pub fn retire_moved(&mut self, moved: Moved) {
-        self.retired.extend(moved.0.into_iter().map(|(old, _, len)| (old, len)));
+        self.dead.extend(moved.0.into_iter().map(|(old, _, len)| (old, len)));
+        self.retire();
     }
 
     fn take(&mut self, len: u32) -> Option<u32> {
         self.space.take(len).or_else(|| {
             self.reclaim();
+            self.space.join();
             self.space.take(len)
         })
     }
@@ -264,4 +311,42 @@ fn hash(content: &[u64]) -> u64 {
     let mix = |hash: u64, word: &u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let hash = content.iter().fold(content.len() as u64, mix);
     (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks with holes between them that are too short for any: they all go up, and then down.
+    #[test]
+    fn holes_that_fit_nothing_are_mended_too() {
+        let words: Vec<AtomicU64> = (0..1 << 16).map(|_| AtomicU64::new(0)).collect();
+        let mut store = Store::new(1, 1 << 16, &Readers::new());
+        let content = |i: u64, len: usize| (0..len as u64).map(|j| i << 32 | j).collect::<Vec<_>>();
+        let mut blocks = Vec::new();
+        for i in 0..1500 {
+            let thin = store.put(&words, &content(2 * i, 9)).unwrap();
+            blocks.push((2 * i + 1, store.put(&words, &content(2 * i + 1, 10)).unwrap()));
+            store.release(thin);
+        }
+        store.retire();
+        store.reclaim();
+        for _ in 0..3 {
+            store.join();
+            store.released += EARNED + store.live;
+            if store.is_loose() {
+                let moved = store.compact(&words);
+                blocks.iter_mut().for_each(|(_, place)| *place = moved.place(*place).unwrap_or(*place));
+                store.retire_moved(moved);
+                store.reclaim();
+            }
+        }
+        assert_eq!((store.live(), store.blocks()), (15_000, 1500));
+        assert!(store.extent() < 16_000, "{}", store.extent());
+        for (i, place) in blocks {
+            let found = words[place as usize..][..10].iter().map(|word| word.load(Relaxed));
+            assert!(found.eq(content(i, 10)));
+            assert_eq!(store.put(&words, &content(i, 10)), Ok(place));
+        }
+    }
 }

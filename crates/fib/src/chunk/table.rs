@@ -6,7 +6,7 @@
 //!     all fit: link each slot by one store, release the old blocks      one does not: undo it all
 //! ```
 //!
-//! Many changes are taken together, sorted by slot, so that a slot's block is made once for all of them:
+//! Many changes are taken together, sorted by address, so that a slot's block is made once for all of them:
 //! changes of different prefixes commute, and those of one stay in their order. If such a run does not
 //! fit, it is undone and taken one by one, so that a refusal names the change that caused it.
 
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Changes that are taken together at most. Their new blocks and the old ones exist side by side.
-const RUN: usize = 1 << 16;
+const RUN: usize = 1 << 18;
 
 /// Words that offsets can name.
 pub const WORDS: usize = 1 << 22;
@@ -201,6 +201,7 @@ impl<F: Shape> Painter<F> {
             let block = if F::EXTENSION > 0 || slot == u32::MAX { Some(old) } else { F::offset(old) };
             block.filter(|offset| *offset != 0).into_iter().for_each(|offset| self.store.release(offset));
         }
+        self.store.retire();
         Ok(())
     }
 
@@ -228,10 +229,15 @@ impl<F: Shape> Painter<F> {
         self.plan.iter().for_each(|(slot, _)| self.planned[*slot as usize] = 0);
         let blocks = self.plan.drain(..).filter_map(|(_, entry)| F::offset(entry));
         blocks.chain(self.plan_root.drain(..).map(|(_, offset)| offset)).for_each(|o| self.store.release(o));
+        self.store.retire();
     }
 
     /// Moves blocks down where holes have become many.
     fn compact(&mut self) {
+        if !self.store.is_loose() {
+            return;
+        }
+        self.store.join();
         if !self.store.is_loose() {
             return;
         }
@@ -259,6 +265,7 @@ impl<F: Shape> Painter<F> {
             }
         }
         self.store.retire_moved(moved);
+        self.store.reclaim();
     }
 }
 
@@ -340,11 +347,9 @@ impl<F: Shape> Table<F> {
         Ok(())
     }
 
-    /// Sorted by slot; each prefix's changes stay in their order.
+    /// Sorted by address; each prefix's changes stay in their order.
     fn run_sorted(&mut self, changes: &[Change<u32>]) -> Result<(), Lack> {
-        let key = |(i, change): (usize, &Change<u32>)| {
-            u64::from(change.prefix().first() >> Painter::<F>::SHIFT) << 32 | i as u64
-        };
+        let key = |(i, change): (usize, &Change<u32>)| u64::from(change.prefix().first()) << 32 | i as u64;
         let mut order: Vec<u64> = changes.iter().enumerate().map(key).collect();
         order.sort_unstable();
         self.run(order.into_iter().map(|key| &changes[key as u32 as usize]))
