@@ -12,8 +12,9 @@
 //!
 //! What decides is bytes: of 64 neighbouring /24s of a full table most have the next hop of the one
 //! before, so a block takes 30 bytes in place of 128, mostly one cache line, and the whole lies in the
-//! nearer caches. Values are 16 bits; a block with a larger next hop or with routes beyond /24 in it is
-//! *wide*, with values of 32, and lookups leave the quick way there.
+//! nearer caches. Values are 16 bits. A /24 with longer routes in it has the value `DEEP`, and its fork
+//! stands behind the values; a block with a larger next hop is *wide*, with values of 32 bits. In both
+//! cases lookups leave the quick way.
 //!
 //! Equal blocks are not shared: in a full table 2 % of them have an equal, which would not pay for
 //! finding it (measured; with 16 /24s a block it were 6 %).
@@ -50,8 +51,10 @@ const VECTOR_MIN: usize = 16;
 
 /// In an entry: it names a block; else it is a next hop.
 const BLOCK: u32 = 1 << 31;
-/// In an entry that names a block: its values have 32 bits. In a value of a wide block: a fork.
+/// In an entry that names a block: its values have 32 bits. As a value of a wide block: a fork.
 const WIDE: u32 = 1 << 30 | BLOCK;
+/// As a 16-bit value: there is a fork, behind the values. No next hop of a narrow block is this large.
+const DEEP: u32 = 0xffff;
 /// The part of an entry that says where the block is.
 const INDEX: u32 = WORDS as u32 - 1;
 
@@ -89,14 +92,29 @@ fn wide(words: &Words, at: u32, bit: u32) -> u32 {
     (words[at + 1 + rank / 2].load(Relaxed) >> (rank % 2 * 32)) as u32
 }
 
-/// The value of `bit` behind an entry of the root or of a fork.
+/// The value of `bit` behind an entry of the root or of a fork: a next hop or a fork.
 #[inline(always)]
 fn value(words: &Words, entry: u32, bit: u32) -> u32 {
     match entry {
         WIDE.. => wide(words, entry, bit),
-        BLOCK.. => narrow(words, entry, bit),
+        BLOCK.. => match narrow(words, entry, bit) {
+            DEEP => fork_behind(words, entry, bit),
+            hop => hop,
+        },
         _ => entry,
     }
+}
+
+/// The fork of `bit` in a narrow block: forks are in order of their values, behind all of them.
+fn fork_behind(words: &Words, entry: u32, bit: u32) -> u32 {
+    let at = (entry & INDEX) as usize;
+    let bitmap = words[at].load(Relaxed);
+    let is_deep =
+        |value: &usize| words[at + 1 + value / 4].load(Relaxed) >> (value % 4 * 16) & 0xffff == 0xffff;
+    let forks_before = (0..rank(bitmap, bit)).filter(is_deep).count();
+    let values = bitmap.count_ones() as usize + 1;
+    let word = words[at + 1 + values.div_ceil(4) + forks_before / 2].load(Relaxed);
+    (word >> (forks_before % 2 * 32)) as u32
 }
 
 /// The entry of quarter `quarter` of a /24 that has longer routes.
@@ -107,7 +125,7 @@ fn fork_entry(words: &Words, fork: u32, quarter: u32) -> u32 {
 }
 
 /// What is behind an entry of the root, all the way down.
-#[inline(always)]
+#[inline]
 fn resolve(words: &Words, entry: u32, address: u32) -> NextHop {
     let mut found = value(words, entry, address >> 8 & 63);
     if found >= BLOCK {
@@ -133,7 +151,8 @@ impl Dir18Fib {
         (root, words)
     }
 
-    /// Up to `LANES` at once, without vectors: no branch depends on what an entry is, bar wide blocks.
+    /// Up to `LANES` at once, without vectors: no branch depends on what an entry is, bar those
+    /// that the quick way cannot tell.
     #[inline(always)]
     fn lookup_lanes(&self, addresses: &[u32], hops: &mut [NextHop]) {
         let (root, words) = self.flat();
@@ -146,12 +165,13 @@ impl Dir18Fib {
             let entry = hop.0;
             let found = narrow(words, block(entry) as u32, address >> 8 & 63);
             hop.0 = if entry < BLOCK { entry } else { found };
-            if entry >= WIDE {
+            if entry >= WIDE || found == DEEP {
                 *hop = resolve(words, entry, *address);
             }
         }
     }
 
+    #[inline(always)]
     fn lookup_scalar(&self, addresses: &[u32], hops: &mut [NextHop]) {
         for (addresses, hops) in addresses.chunks(LANES).zip(hops.chunks_mut(LANES)) {
             self.lookup_lanes(addresses, hops);

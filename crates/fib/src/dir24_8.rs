@@ -96,6 +96,14 @@ impl Dir24_8Fib {
             *hop = NextHop(u32::from(root[(address >> 8) as usize].load(Acquire)));
         }
         let boundary = self.boundary();
+        // Few addresses have longer routes, so most bursts have none and end here.
+        if hops.iter().fold(0, |greatest, hop| hop.0.max(greatest)) >= boundary {
+            self.lookup_long(blocks, boundary, addresses, hops);
+        }
+    }
+
+    /// The second step of those that need one.
+    fn lookup_long(&self, blocks: Flat<'_>, boundary: u32, addresses: &[u32], hops: &mut [NextHop]) {
         let (mut long, mut count) = ([0u8; LANES], 0);
         for (lane, hop) in hops.iter().enumerate().take(LANES) {
             long[count & (LANES - 1)] = lane as u8;

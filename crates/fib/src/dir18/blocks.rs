@@ -4,14 +4,16 @@
 //! a table that is full stays as it was. Sizes are few and each has its own list of free ones; up to 8
 //! words a block lies within one cache line.
 
-use super::{BLOCK, Dir18Fib, INDEX, WIDE, WORDS, Words};
+use super::{BLOCK, DEEP, Dir18Fib, INDEX, WIDE, WORDS, Words};
 use crate::Lack;
 use crate::published::{Readers, Retired};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Sizes in words: parts of a cache line, then whole lines, up to 64 values of 32 bits.
-const SIZES: [u32; 7] = [2, 4, 8, 16, 24, 32, 40];
+/// Sizes in words: parts of a cache line, then whole lines, up to 64 forks behind their values.
+const SIZES: [u32; 8] = [2, 4, 8, 16, 24, 32, 40, 56];
+/// The longest block: a bitmap, 64 values of 16 bits, 64 forks.
+const WORDS_MAX: usize = 1 + 16 + 32;
 /// A cache line, in words: what new blocks are cut from.
 const LINE: u32 = 8;
 
@@ -51,15 +53,28 @@ impl Values {
     }
 
     /// The words of the block, and whether it is wide.
-    fn packed(&self, words: &mut [u64; 33]) -> (usize, bool) {
-        let wide = self.values().iter().any(|value| *value > 0xffff);
-        let (each, bits) = if wide { (2, 32) } else { (4, 16) };
+    fn packed(&self, words: &mut [u64; WORDS_MAX]) -> (usize, bool) {
+        let wide = self.values().iter().any(|value| (DEEP..BLOCK).contains(value));
         words[0] = self.bitmap;
-        for (word, values) in words[1..].iter_mut().zip(self.values().chunks(each)) {
-            *word = values.iter().rev().fold(0, |word, value| word << bits | u64::from(*value));
+        if wide {
+            return (1 + pack(&mut words[1..], 2, self.values().iter().copied()), true);
         }
-        (1 + self.len.div_ceil(each), wide)
+        let narrow = self.values().iter().map(|value| DEEP.min(*value));
+        let values = pack(&mut words[1..], 4, narrow);
+        let forks = self.values().iter().copied().filter(|value| *value >= BLOCK);
+        (1 + values + pack(&mut words[1 + values..], 2, forks), false)
     }
+}
+
+/// Puts values into words, `each` a word; returns how many words they took.
+fn pack(words: &mut [u64], each: usize, values: impl Iterator<Item = u32>) -> usize {
+    let mut len = 0;
+    for value in values {
+        let (word, place) = (&mut words[len / each], len % each);
+        *word = if place == 0 { 0 } else { *word } | u64::from(value) << (place * (64 / each));
+        len += 1;
+    }
+    len.div_ceil(each)
 }
 
 /// Who owns which words.
@@ -97,7 +112,7 @@ impl Blocks {
         {
             return Ok(*value);
         }
-        let mut packed = [0; 33];
+        let mut packed = [0; WORDS_MAX];
         let (len, wide) = values.packed(&mut packed);
         let kind = if wide { WIDE } else { BLOCK };
         if old >= BLOCK && old & WIDE == kind && self.holds(old & INDEX, &packed[..len]) {
@@ -170,29 +185,33 @@ impl Blocks {
         if entry < BLOCK {
             return;
         }
-        self.each_value(entry, found, |blocks, value, found| {
-            if value >= BLOCK {
-                let at = value & INDEX;
+        let forks = self.block(entry, found);
+        for word in forks {
+            for fork in halves(self.words()[word as usize].load(Relaxed)).filter(|half| *half >= BLOCK) {
+                let at = fork & INDEX;
                 found.push(Piece { at, size: 0 });
-                let words = [at, at + 1].map(|at| blocks.words()[at as usize].load(Relaxed));
-                let quarters = words.map(|word| [word as u32, (word >> 32) as u32]);
-                for entry in quarters.into_iter().flatten().filter(|entry| *entry >= BLOCK) {
-                    blocks.each_value(entry, found, |_, _, _| ());
+                let words = [at, at + 1].map(|at| self.words()[at as usize].load(Relaxed));
+                for quarter in words.into_iter().flat_map(halves).filter(|quarter| *quarter >= BLOCK) {
+                    self.block(quarter, found);
                 }
             }
-        });
+        }
     }
 
-    /// Adds the block at `entry` itself; calls `value` for each value of a wide one.
-    fn each_value(&self, entry: u32, found: &mut Vec<Piece>, value: fn(&Self, u32, &mut Vec<Piece>)) {
+    /// Adds the block at `entry` itself; returns the words that may hold forks.
+    fn block(&self, entry: u32, found: &mut Vec<Piece>) -> std::ops::Range<u32> {
         let at = entry & INDEX;
-        let len = self.words()[at as usize].load(Relaxed).count_ones() + 1;
-        let is_wide = entry >= WIDE;
-        found.push(Piece { at, size: size_of_words(1 + len.div_ceil(if is_wide { 2 } else { 4 })) });
-        for i in 0..if is_wide { len } else { 0 } {
-            let word = self.words()[(at + 1 + i / 2) as usize].load(Relaxed);
-            value(self, (word >> (i % 2 * 32)) as u32, found);
-        }
+        let word = |index: u32| self.words()[(at + index) as usize].load(Relaxed);
+        let values = word(0).count_ones() + 1;
+        let forks = if entry >= WIDE {
+            1..1 + values.div_ceil(2)
+        } else {
+            let is_deep = |value: &u32| (word(1 + value / 4) >> (value % 4 * 16)) as u16 == DEEP as u16;
+            let start = 1 + values.div_ceil(4);
+            start..start + ((0..values).filter(is_deep).count() as u32).div_ceil(2)
+        };
+        found.push(Piece { at, size: size_of_words(forks.end) });
+        at + forks.start..at + forks.end
     }
 
     /// What was taken since the last commit is linked now.
@@ -224,6 +243,11 @@ impl Blocks {
         self.free = Default::default();
         self.top = WORDS as u32 - left;
     }
+}
+
+/// Both 32-bit values of a word.
+fn halves(word: u64) -> impl Iterator<Item = u32> {
+    [word as u32, (word >> 32) as u32].into_iter()
 }
 
 /// Which of `SIZES` holds so many words.

@@ -227,3 +227,24 @@ fn in_bulk_all_or_nothing() {
         assert_eq!(table.reader().lookup(change.prefix().first()), NextHop(expected), "{i}");
     }
 }
+
+/// More ranges in a slot than trees of the usual height hold: lanes have further to go.
+#[test]
+fn high_trees_agree_with_single_lookups() {
+    let base = p("2001::/16").first();
+    let routes =
+        (0..20_000u128).map(|i| (Prefix::containing(base | i << 85, 48).unwrap(), NextHop(i as u32 + 1)));
+    let table = Range6::build(routes.clone(), &Readers::new()).unwrap();
+    let word = Word(table.writer.fib.root[0x2001].load(Acquire));
+    assert!(word.is_tree_of(LOW + 1), "{}", word.height());
+    let mut addresses: Vec<u128> =
+        routes.flat_map(|(to, _)| [to.first(), to.last(), to.last() + 1]).collect();
+    addresses.extend(SEEN.map(|address| p(address).first()));
+    let single: Vec<NextHop> =
+        addresses.iter().map(|a| table.rib.longest_match(*a).map_or(NextHop::NONE, |(_, hop)| hop)).collect();
+    for form in Form::all() {
+        let mut hops = vec![NextHop(u32::MAX); addresses.len()];
+        table.reader().lookup_burst_by(form, &addresses, &mut hops);
+        assert_eq!(hops, single, "{form}");
+    }
+}
