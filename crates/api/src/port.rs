@@ -38,6 +38,9 @@ pub struct Port {
     pub account: Account,
     /// The device's own counters by name, such as `receive_ring_full`, in frames.
     pub device_counters: BTreeMap<String, u64>,
+    /// What the kernel path did with the port's frames, by name: `forwarded`, and `linux_` with a reason. Empty on
+    /// the user path.
+    pub kernel_counters: BTreeMap<String, u64>,
 }
 
 /// How a port's frames get to a worker.
@@ -55,6 +58,8 @@ pub enum PortMode {
     Tap,
     /// DPDK drives the device.
     Dpdk,
+    /// None: they are forwarded in the kernel.
+    Kernel,
 }
 
 /// One queue of a port.

@@ -47,6 +47,14 @@ pub fn ports(reply: &Ports) -> String {
         for interface in &port.interfaces {
             let _written = writeln!(text, "\n{}", self::interface(interface));
         }
+        let to_linux =
+            |(name, frames): (&String, &u64)| Some((*frames, name.strip_prefix("linux_")?.replace('_', " ")));
+        let to_linux: Vec<_> = port.kernel_counters.iter().filter_map(to_linux).collect();
+        if !to_linux.is_empty() {
+            let words: Vec<_> =
+                to_linux.iter().map(|(frames, why)| format!("{} {why}", count(*frames))).collect();
+            let _written = writeln!(text, "  {}: left to Linux: {}", port.name, words.join(", "));
+        }
         if let Some(reason) = &port.mode_reason {
             let _written = writeln!(text, "  {}: {reason}", port.name);
         }
@@ -69,6 +77,7 @@ fn mode(mode: PortMode) -> &'static str {
         PortMode::Copy => "copy",
         PortMode::Tap => "tap",
         PortMode::Dpdk => "dpdk",
+        PortMode::Kernel => "kernel",
     }
 }
 

@@ -21,6 +21,7 @@ mod context;
 mod family;
 mod fresh;
 mod interfaces;
+mod memory;
 mod settings;
 mod show;
 mod stages;
@@ -32,13 +33,14 @@ mod work;
 pub use body::{Side, Why};
 pub use check::Checked;
 pub use interfaces::Interfaces;
+pub use memory::{Anonymous, Memory};
 pub use settings::Choices;
 pub use show::Counts;
 pub use targets::{Fixed, Target, Targets};
 pub use view::Adjacency;
 
 use always::Always;
-use bm_fib::memory::OutOfMemory;
+use bm_fib::memory::{OutOfMemory, Part};
 use bm_fib::next_hop::{NextHopError, NextHopWriter};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
@@ -132,6 +134,8 @@ struct Small {
 pub struct Compiler {
     readers: Readers,
     choices: Choices,
+    /// Where tables are put.
+    memory: Arc<dyn Memory>,
     /// The links of our ports.
     ports: Vec<Option<u32>>,
     /// Something that the mirror does not tell has changed.
@@ -151,13 +155,28 @@ impl Compiler {
     /// # Errors
     /// If there is no memory.
     pub fn new(readers: &Readers, options: Options) -> Result<Self, CompileError> {
-        let writer = NextHopWriter::with_room(options.next_hops, options.group_buckets.ilog2(), readers);
+        Self::new_in(readers, options, Arc::new(Anonymous))
+    }
+
+    /// The same with next hops and the main VRF's tables in memory that others may read too.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new_in(
+        readers: &Readers,
+        options: Options,
+        memory: Arc<dyn Memory>,
+    ) -> Result<Self, CompileError> {
+        let source = memory.source(Part::NextHops).map_err(CompileError::Memory)?;
+        let (hops, buckets) = (options.next_hops, options.group_buckets.ilog2());
+        let writer = NextHopWriter::with_room_in(hops, buckets, readers, &source);
         let targets = Targets::new(writer.map_err(CompileError::Memory)?).map_err(CompileError::NextHops)?;
         let small = Small::default();
         let empty = tables(&small, Vec::new(), &targets);
         Ok(Self {
             readers: readers.clone(),
             choices: options.choices,
+            memory,
             ports: Vec::new(),
             reshape: false,
             small,
@@ -195,6 +214,21 @@ impl Compiler {
     /// Our interfaces.
     pub fn interfaces(&self) -> &Arc<Interfaces> {
         &self.small.interfaces
+    }
+
+    /// Addresses of this machine.
+    pub fn local(&self) -> (&[Ipv4Addr], &[Ipv6Addr]) {
+        (&self.small.local.0, &self.small.local.1)
+    }
+
+    /// What the kernel's settings say.
+    pub fn settings(&self) -> &Settings {
+        &self.small.settings
+    }
+
+    /// Whether a family has rules that only Linux can follow, IPv4 first.
+    pub fn linux_only(&self) -> [bool; 2] {
+        self.small.linux_only
     }
 
     /// Next hops and groups.
@@ -254,9 +288,10 @@ impl Compiler {
     }
 
     fn remake(&mut self, view: View<'_>, vrfs: &BTreeSet<Option<u32>>) -> Result<Both, CompileError> {
-        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, &self.readers);
+        let room = (&self.readers, &*self.memory);
+        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, room);
         let ipv4 = ipv4.map_err(CompileError::Ipv4)?;
-        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, &self.readers);
+        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, room);
         Ok((ipv4, ipv6.map_err(CompileError::Ipv6)?))
     }
 

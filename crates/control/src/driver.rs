@@ -15,15 +15,18 @@
 mod asker;
 mod budget;
 mod control;
+mod kernel;
 mod neighbours;
 
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use bm_api::request::RouteQuery;
 use bm_api::{Error, Interface, Neighbors, NextHops, Routes, Status, Verify};
+use bm_fastpath::{Counters, Kernel};
 use bm_fib::published::{Published, Readers};
+use bm_fib::structure;
 use bm_forward::tables::Tables;
 use bm_graph::Waker;
 use bm_port::Steering;
@@ -61,7 +64,8 @@ impl Driver {
     /// Loads the kernel's tables, compiles them for `ports`, publishes them, and goes on doing so.
     ///
     /// Returns when the tables are whole, which takes seconds where there are a million routes. Ports take no
-    /// packets before [`Handle::set_active`].
+    /// packets before [`Handle::set_active`]. With `kernel`, which must be on the ports' interfaces, packets of
+    /// the common sort are forwarded there, and the tables of the main VRF lie in its maps.
     ///
     /// # Errors
     /// What the kernel or the memory refused, as a sentence.
@@ -70,22 +74,30 @@ impl Driver {
         hash_seed: u32,
         readers: &Readers,
         ports: Vec<ControlPort>,
+        kernel: Option<Kernel>,
     ) -> Result<Self, Error> {
         let (requests, requested) = mpsc::channel();
         let waker = Waker::new().map_err(Error::new)?;
         let choices = compile::Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second };
-        let options = compile::Options {
+        let mut options = compile::Options {
             next_hops: config.fib.next_hops,
             group_buckets: config.fib.group_buckets,
             ipv4: config.fib.ipv4,
             ipv6: config.fib.ipv6,
             choices,
         };
-        let compiler = compile::Compiler::new(readers, options).map_err(Error::new)?;
+        let kernel = kernel.map(|kernel| Arc::new(Mutex::new(kernel)));
+        let mut memory: Arc<dyn compile::Memory> = Arc::new(compile::Anonymous);
+        if let Some(kernel) = &kernel {
+            memory = Arc::new(kernel::InMaps(Arc::clone(kernel)));
+            fit(&mut options);
+        }
+        let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
+        let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
         let (tell, told) = mpsc::channel();
         let (config, wake) = (config.clone(), waker.clone());
-        let run = move || match Control::open(&config, compiler, ports) {
+        let run = move || match Control::open(&config, compiler, ports, kernel) {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
                 control.run(&requested, &wake);
@@ -118,6 +130,17 @@ impl Drop for Driver {
             let _panicked = thread.join();
         }
     }
+}
+
+/// Only two structures can be searched in the kernel, and its maps have room for so much.
+fn fit(options: &mut compile::Options) {
+    let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
+    if let Some(chunk16) = by_name("chunk16") {
+        options.ipv4 = *chunk16;
+    }
+    options.ipv6 = structure::IPV6[0];
+    options.next_hops = options.next_hops.min(bm_fastpath::HOPS as u32);
+    options.group_buckets = options.group_buckets.min(bm_fastpath::BUCKETS as u32);
 }
 
 fn gone() -> Error {
@@ -191,6 +214,14 @@ impl Handle {
     /// If the control thread has ended.
     pub fn interfaces(&self) -> Result<Vec<(bool, Vec<Interface>)>, Error> {
         self.ask(|control| control.interfaces())
+    }
+
+    /// For each port, what the kernel path did with its frames; nothing without a kernel path.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn kernel_counters(&self) -> Result<Vec<Counters>, Error> {
+        self.ask(|control| control.kernel_counters())
     }
 
     /// What the fast path does with prefixes.

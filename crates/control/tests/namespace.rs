@@ -111,7 +111,7 @@ impl Steering for Told {
 fn start(told: &Told) -> Driver {
     let ports =
         ["a", "b"].map(|name| ControlPort { ifindex: ifindex(name), steering: Box::new(told.clone()) });
-    Driver::start(&Config::default(), 7, &Readers::new(), ports.into()).unwrap()
+    Driver::start(&Config::default(), 7, &Readers::new(), ports.into(), None).unwrap()
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {

@@ -21,6 +21,7 @@
 #include "fib4.h"
 #include "fib6.h"
 #include "flow.h"
+#include "sum.h"
 
 
 struct {
@@ -152,6 +153,8 @@ static __always_inline enum verdict leave(struct hops *table, __u32 hop, struct 
 	out = HOP_INTERFACE(way->entry);
 	if (out >= INTERFACES)
 		return out == HOP_HOST ? PASSED_LOCAL : PASSED_UNRESOLVED;
+	if (out == packet->ingress->interface)
+		return PASSED_SAME_INTERFACE;
 	way->egress = &packet->view->egress[out & (INTERFACES - 1)];
 	mtu = way->egress->mtu;
 	if (packet->length > mtu)
@@ -197,13 +200,14 @@ static __always_inline bool flow4(const struct packet *packet, const struct ipv4
 	__u32 policy = packet->view->policy_ipv4, ports = 0;
 	__u8 protocol = 0;
 
-	if (policy == POLICY_INNER)
+	/* What follows a first fragment is Linux's, and must go the same way. */
+	if (policy == POLICY_INNER || ip->fragment & bpf_htons(0x2000))
 		return false;
 	if (policy == POLICY_PORTS) {
 		protocol = ip->protocol;
 		if (protocol == IPPROTO_AH)
 			return false;
-		if (has_ports(protocol) && !(ip->fragment & bpf_htons(0x3fff)))
+		if (has_ports(protocol))
 			ports = ports_at((void *)(ip + 1), packet->end, packet->length - sizeof(*ip));
 	} else if (ip->protocol == IPPROTO_ICMP) {
 		return false; /* an error counts as what it is about */
@@ -219,11 +223,7 @@ static __always_inline bool is_whole(const struct ipv4 *ip)
 	const __u32 *words = (const void *)ip;
 	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
 
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum == 0xffff;
+	return folded(sum) == 0xffff;
 }
 
 /* Neither 0/8, 127/8, multicast nor broadcast; the rest of 255/8 is not worth a closer look. */
@@ -252,6 +252,10 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 		return PASSED_HEADER;
 	if (ip->ttl <= 1)
 		return PASSED_HOPS;
+	if (ingress->flags & PARTIAL_SUMS && !(ip->fragment & bpf_htons(0x2000)) &&
+	    is_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
+		       packet->end))
+		return PASSED_PARTIAL_SUM;
 	hop = fib4_lookup(fib, destination);
 	if (ingress->reverse_path || (!(ingress->flags & ACCEPT_LOCAL) && may_be_local(packet->view, source))) {
 		if (!source_is_fine(fib, table, source, (__u32)ingress->reverse_path << 16 | ingress->interface))
@@ -296,6 +300,16 @@ static __always_inline bool flow6(const struct packet *packet, const struct ipv6
 	return true;
 }
 
+static __always_inline __u64 sum_of_addresses(const struct ipv6 *ip)
+{
+	const __u32 *words = (const void *)ip->source;
+	__u64 sum = 0;
+
+	for (int i = 0; i < 8; i++)
+		sum += words[i];
+	return sum;
+}
+
 static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *ip, struct way *way)
 {
 	__u32 zero = 0, hop, hash;
@@ -316,6 +330,9 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 		return PASSED_HEADER;
 	if (ip->hop_limit <= 1)
 		return PASSED_HOPS;
+	if (packet->ingress->flags & PARTIAL_SUMS &&
+	    is_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end))
+		return PASSED_PARTIAL_SUM;
 	hop = fib6_lookup(fib, destination);
 	if (is_group(table, hop)) {
 		if (!flow6(packet, ip, source, destination, &hash))

@@ -47,6 +47,7 @@ struct fib6 {
 #define FORWARD_IPV4 1
 #define FORWARD_IPV6 2
 #define ACCEPT_LOCAL 4
+#define PARTIAL_SUMS 8 /* no card completes TCP's and UDP's checksums: a veth */
 enum reverse_path { REVERSE_PATH_OFF, REVERSE_PATH_STRICT, REVERSE_PATH_LOOSE };
 
 struct ingress {
@@ -105,6 +106,8 @@ enum verdict {
 	PASSED_MTU,
 	PASSED_EGRESS, /* interface down, or one that XDP cannot send through */
 	PASSED_SOURCE, /* our own address, or the reverse path filter has to be asked */
+	PASSED_SAME_INTERFACE, /* back where it came from: Linux may want to tell the sender of a shorter way */
+	PASSED_PARTIAL_SUM, /* a checksum that only Linux knows to be half done */
 	PASSED_FLOW,   /* a group whose flow only Linux can tell */
 	VERDICTS
 };

@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `VERDICTS` of `layout.h`.
-const KINDS: usize = 14;
+const KINDS: usize = 16;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -20,6 +20,8 @@ pub const COUNTERS: [&str; KINDS] = [
     "linux_mtu",
     "linux_egress",
     "linux_source",
+    "linux_same_interface",
+    "linux_partial_sum",
     "linux_flow",
 ];
 

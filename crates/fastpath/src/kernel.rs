@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
-use bm_fib::memory::Source;
+use bm_fib::memory::{Part, Source};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput, ProgramMut};
 
 use crate::attach::{self, Attached};
@@ -18,17 +18,6 @@ use crate::situation::Situation;
 
 /// The program, as the build made it.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
-
-/// What a table is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Next hops and groups.
-    NextHops,
-    /// Routes of IPv4, as [`bm_fib::Chunk16`].
-    Ipv4,
-    /// Routes of IPv6, as [`bm_fib::Range6`].
-    Ipv6,
-}
 
 /// The maps of tables that one program reads.
 struct Tables {
@@ -85,7 +74,8 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Memory for a new table, which the program reads from the next [`Self::publish`] on.
+    /// Memory for a new table, which the program reads from the next [`Self::publish`] on: next hops, routes of
+    /// IPv4 as [`bm_fib::Chunk16`], routes of IPv6 as [`bm_fib::Range6`].
     ///
     /// # Errors
     /// What the kernel refused.

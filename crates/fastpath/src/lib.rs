@@ -30,6 +30,6 @@ mod situation;
 pub use counters::{COUNTERS, Counters};
 pub use error::KernelError;
 pub use grace::Grace;
-pub use kernel::{Kernel, Part};
+pub use kernel::Kernel;
 pub use layout::{BUCKETS, HOPS};
 pub use situation::{Interface, ReversePath, Situation};

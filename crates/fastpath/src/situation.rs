@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use crate::layout::{
     ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LOCAL_BITS, LOCAL_HASH,
-    View,
+    PARTIAL_SUMS, View,
 };
 
 /// Everything small that the program goes by.
@@ -51,6 +51,8 @@ pub struct Interface {
     pub reverse_path: ReversePath,
     /// Sources that are our own may come in.
     pub accept_local: bool,
+    /// Senders may leave the checksums of TCP and UDP to a card that is not there, as on a veth.
+    pub partial_sums: bool,
 }
 
 impl Interface {
@@ -63,7 +65,8 @@ impl Interface {
             interface: self.index,
             flags: flag(self.forward[0], FORWARD_IPV4)
                 | flag(self.forward[1], FORWARD_IPV6)
-                | flag(self.accept_local, ACCEPT_LOCAL),
+                | flag(self.accept_local, ACCEPT_LOCAL)
+                | flag(self.partial_sums, PARTIAL_SUMS),
             reverse_path: self.reverse_path as u8,
         }
     }

@@ -83,6 +83,17 @@ unsafe impl Zeroed for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Zeroed for AtomicU64 {}
 
+/// What a table is for, where each has memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Next hops and groups.
+    NextHops,
+    /// Routes of IPv4.
+    Ipv4,
+    /// Routes of IPv6.
+    Ipv6,
+}
+
 /// A flat array of a fixed length.
 pub struct Array<T> {
     start: NonNull<T>,

@@ -8,7 +8,7 @@ use crate::case::{Case, Change};
 use crate::exchange::Seen;
 use crate::lab::{Ends, Lab};
 use crate::netns::Namespace;
-use crate::subject::{Router, Subject};
+use crate::subject::{Forwarding, Router, Subject};
 use crate::{normalise, report};
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -47,13 +47,16 @@ pub fn run(group: &str, cases: &[Case]) {
     let mut of_linux = None;
     for subject in Subject::all(group) {
         let heard = observe(&subject, group, cases, &mut faults);
-        match subject {
+        match &subject {
             Subject::Linux => {
                 judge_linux(group, cases, &heard, &mut faults);
                 of_linux = Some(heard);
             }
-            Subject::Brickmoon { .. } => {
-                judge_brickmoon(group, cases, of_linux.as_deref(), &heard, &mut faults);
+            Subject::Brickmoon { forwarding, .. } => {
+                // What is not plain forwarding Linux does itself there, so nothing may differ.
+                let listed = if *forwarding == Forwarding::User { differences() } else { Vec::new() };
+                let name = subject.to_string();
+                judge_brickmoon((group, &name), cases, of_linux.as_deref(), &heard, &listed, &mut faults);
             }
         }
     }
@@ -181,16 +184,16 @@ fn judge_linux(group: &str, cases: &[Case], heard: &[Vec<Seen>], faults: &mut Ve
 }
 
 fn judge_brickmoon(
-    group: &str,
+    (group, name): (&str, &str),
     cases: &[Case],
     linux: Option<&[Vec<Seen>]>,
     heard: &[Vec<Seen>],
+    listed: &[Difference],
     faults: &mut Vec<String>,
 ) {
-    let listed = differences();
     let (mut equal, mut chosen, mut wrong) = (0, 0, 0);
     for (index, (case, heard)) in cases.iter().zip(heard).enumerate() {
-        let title = format!("brickmoon: {} (check {})", case.name, case.check);
+        let title = format!("{name}: {} (check {})", case.name, case.check);
         let oracle = linux.map_or_else(|| comparable(case.expected_of_linux()), |linux| linux[index].clone());
         let listed = listed.iter().find(|listed| listed.case == case.name);
         let by_the_book = comparable(&case.expected);
@@ -215,7 +218,7 @@ fn judge_brickmoon(
         }
     }
     report::say(&format!(
-        "{group}: brickmoon: {} cases, {equal} as linux, {chosen} listed differences, {wrong} wrong",
+        "{group}: {name}: {} cases, {equal} as linux, {chosen} listed differences, {wrong} wrong",
         cases.len()
     ));
 }

@@ -127,6 +127,11 @@ pub struct Lab {
 }
 
 impl Lab {
+    /// Switches generic receive offload on at the far end of a link.
+    pub fn receive_offload(&self, side: Side) {
+        self.host(side).run(&format!("ethtool -K {} gro on", side.host()));
+    }
+
     /// Builds the picture of the crate's page. `test` goes into the names of the namespaces.
     pub fn new(test: &str, ends: Ends) -> Self {
         let [src, rtr, snk] = ["src", "rtr", "snk"].map(|role| Namespace::new(test, role));

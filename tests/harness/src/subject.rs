@@ -24,38 +24,50 @@ pub enum Subject {
     Brickmoon {
         /// The binary.
         path: PathBuf,
+        /// Where it forwards.
+        forwarding: Forwarding,
     },
+}
+
+/// What `up --path` is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarding {
+    /// In workers.
+    User,
+    /// In the kernel, by XDP.
+    Kernel,
 }
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Linux => "linux",
-            Self::Brickmoon { .. } => "brickmoon",
+            Self::Brickmoon { forwarding: Forwarding::User, .. } => "brickmoon",
+            Self::Brickmoon { forwarding: Forwarding::Kernel, .. } => "brickmoon-kernel",
         })
     }
 }
 
 impl Subject {
-    /// The subjects of this run, Linux first: both, or the one that `BM_SUBJECT` names.
+    /// The subjects of this run, Linux first: all, or the one that `BM_SUBJECT` names.
     pub fn all(test: &str) -> Vec<Self> {
         if !sys::is_root() {
             report::skip(test, "namespaces need root");
             return Vec::new();
         }
         let wanted = std::env::var("BM_SUBJECT").unwrap_or_default();
-        assert!(matches!(&*wanted, "" | "linux" | "brickmoon"), "BM_SUBJECT={wanted}: linux or brickmoon");
-        let mut subjects = Vec::new();
-        if wanted != "brickmoon" {
-            subjects.push(Self::Linux);
+        let names = ["linux", "brickmoon", "brickmoon-kernel"];
+        assert!(wanted.is_empty() || names.contains(&&*wanted), "BM_SUBJECT={wanted}: one of {names:?}");
+        let mut subjects = vec![Self::Linux];
+        match binary() {
+            Some(path) => subjects.extend(
+                [Forwarding::User, Forwarding::Kernel]
+                    .map(|forwarding| Self::Brickmoon { path: path.clone(), forwarding }),
+            ),
+            None if wanted.starts_with("brickmoon") => panic!("no brickmoon binary: cargo build --release"),
+            None => report::skip(test, "brickmoon's part: no binary (cargo build --release)"),
         }
-        if wanted != "linux" {
-            match binary() {
-                Some(path) => subjects.push(Self::Brickmoon { path }),
-                None if wanted == "brickmoon" => panic!("no brickmoon binary: cargo build --release"),
-                None => report::skip(test, "brickmoon's half: no binary (cargo build --release)"),
-            }
-        }
+        subjects.retain(|subject| wanted.is_empty() || subject.to_string() == wanted);
         subjects
     }
 
@@ -68,7 +80,13 @@ impl Subject {
     pub fn start_on<'a>(&self, lab: &'a Lab, ports: &[&str]) -> Router<'a> {
         let daemon = match self {
             Self::Linux => None,
-            Self::Brickmoon { path } => Some(Daemon::start(path, &lab.rtr, ports)),
+            Self::Brickmoon { path, forwarding } => {
+                if *forwarding == Forwarding::Kernel {
+                    // A veth takes frames from XDP only if its far end has GRO.
+                    SIDES.iter().for_each(|side| lab.receive_offload(*side));
+                }
+                Some(Daemon::start((path, *forwarding), &lab.rtr, ports))
+            }
         };
         Router { namespace: &lab.rtr, daemon }
     }
@@ -107,12 +125,21 @@ pub struct Router<'a> {
 impl Router<'_> {
     /// What to call it in a report.
     pub fn name(&self) -> &'static str {
-        if self.is_brickmoon() { "brickmoon" } else { "linux" }
+        match &self.daemon {
+            None => "linux",
+            Some(Daemon { forwarding: Forwarding::User, .. }) => "brickmoon",
+            Some(Daemon { forwarding: Forwarding::Kernel, .. }) => "brickmoon-kernel",
+        }
     }
 
     /// Whether this is brickmoon.
     pub fn is_brickmoon(&self) -> bool {
         self.daemon.is_some()
+    }
+
+    /// Whether this is brickmoon forwarding in the kernel, where Linux does all that is not plain.
+    pub fn is_kernel(&self) -> bool {
+        self.daemon.as_ref().is_some_and(|daemon| daemon.forwarding == Forwarding::Kernel)
     }
 
     /// Waits until the subject has what the kernel's tables have now.
@@ -154,7 +181,7 @@ impl Router<'_> {
     pub fn restart(&mut self) {
         if let Some(daemon) = &mut self.daemon {
             let ports: Vec<&str> = daemon.ports.iter().map(String::as_str).collect();
-            let again = Daemon::start(&daemon.path, self.namespace, &ports);
+            let again = Daemon::start((&daemon.path, daemon.forwarding), self.namespace, &ports);
             *daemon = again;
         }
     }
@@ -178,6 +205,7 @@ impl Router<'_> {
 /// The daemon, its control socket and what it has said so far.
 struct Daemon {
     path: PathBuf,
+    forwarding: Forwarding,
     ports: Vec<String>,
     socket: PathBuf,
     process: Running,
@@ -185,7 +213,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(path: &Path, namespace: &Namespace, ports: &[&str]) -> Self {
+    fn start((path, forwarding): (&Path, Forwarding), namespace: &Namespace, ports: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // A folder, since the daemon keeps more than the socket there, and leaves it when it is killed.
@@ -193,7 +221,8 @@ impl Daemon {
         std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         let socket = folder.join("api.sock");
         let mut command = namespace.command(path);
-        command.arg("up").arg("--socket").arg(&socket);
+        let way = if forwarding == Forwarding::Kernel { "kernel" } else { "user" };
+        command.arg("up").arg("--path").arg(way).arg("--socket").arg(&socket);
         for port in ports {
             command.arg("--port").arg(port);
         }
@@ -205,7 +234,8 @@ impl Daemon {
         follow(child.stdout.take().expect("stdout is a pipe"), &log, Some(ready));
         follow(child.stderr.take().expect("stderr is a pipe"), &log, None);
         let ports = ports.iter().map(|port| port.to_string()).collect();
-        let daemon = Self { path: path.to_path_buf(), ports, socket, process, log };
+        let path = path.to_path_buf();
+        let daemon = Self { path, forwarding, ports, socket, process, log };
         let waited = is_ready.recv_timeout(PATIENCE);
         assert!(waited.is_ok(), "brickmoon up is not ready within {PATIENCE:?}:\n{}", daemon.log());
         daemon
@@ -230,7 +260,9 @@ impl Daemon {
             let open = [audit::open(&ports), audit::open(&apps)].concat();
             if open.is_empty() {
                 let [received, sent, host, dropped] = audit::totals(&ports);
-                assert!(sent > 0, "brickmoon has sent nothing: {ports}\n{}", self.log());
+                // In the kernel it may have met nothing that is plain.
+                let worked = if self.forwarding == Forwarding::Kernel { received } else { sent };
+                assert!(worked > 0, "brickmoon has done nothing: {ports}\n{}", self.log());
                 report::say(&format!(
                     "{}: brickmoon: {received} received, {sent} sent, {host} to Linux, {dropped} dropped",
                     namespace.name()

@@ -86,11 +86,6 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
         Some(args::Path::Auto) => config.daemon.path = PathChoice::Auto,
         None => {}
     }
-    if config.daemon.path == PathChoice::Kernel {
-        return Err(Failure::Usage(
-            "the kernel path is not part of this version: use --path user or auto".into(),
-        ));
-    }
     if config.ports.is_empty() {
         let mend = "name one with --port IF, or with a [[port]] table in the configuration file";
         return Err(Failure::Usage(format!("there is no port to forward on: {mend}")));

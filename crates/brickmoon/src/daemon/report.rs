@@ -136,6 +136,21 @@ pub fn drops(counters: &Counters) -> Drops {
     Drops { total: reasons.iter().map(|drop| drop.frames).sum(), drops: reasons }
 }
 
+/// What became of the frames of a port that the kernel path forwards from.
+pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
+    Account {
+        received: counters.received(),
+        sent: counters.forwarded(),
+        host: counters.linux(),
+        ..Account::default()
+    }
+}
+
+/// The same by name, those that have counted.
+pub fn kernel_counters(counters: &bm_fastpath::Counters) -> BTreeMap<String, u64> {
+    counters.named().filter(|(_, count)| *count > 0).map(|(name, count)| (name.into(), count)).collect()
+}
+
 /// The device's own counters of all queues of a port.
 pub fn device_counters(counters: &Counters, port: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();

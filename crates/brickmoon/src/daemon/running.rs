@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_api::PortMode;
-use bm_control::config::{Config, Switch};
+use bm_control::config::{Config, Device, Switch};
 use bm_control::driver::{ControlPort, Handle};
+use bm_fastpath::Kernel;
 use bm_frame::{Depot, Memory, Pages};
+use bm_port::NoSteering;
 
-use super::dataplane::{DataPlane, Part, Shared};
+use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::ports::{self, OpenPort};
 use crate::Failure;
 
@@ -44,14 +46,17 @@ pub struct Opened {
 
 /// The data path at work.
 pub struct Running {
-    /// Workers and slow path.
-    pub plane: DataPlane,
+    /// Workers and slow path; none where packets are forwarded in the kernel.
+    pub plane: Option<DataPlane>,
     /// Ports, by index.
     pub ports: Vec<PortInfo>,
     /// Dropped last: with them, steering programs leave their interfaces.
     _keep: Vec<Box<dyn Any + Send>>,
     seen: Vec<(u64, Instant)>,
 }
+
+/// How long the kernel path forwards by tables that no daemon keeps.
+const KERNEL_GRACE: Duration = Duration::from_secs(60);
 
 /// How many workers there shall be: as many as every port has queues for, one a core at most.
 fn workers(config: &Config) -> usize {
@@ -77,7 +82,7 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
 }
 
 impl Opened {
-    /// Opens the ports of the configuration.
+    /// Opens the ports of the configuration for workers.
     pub fn open(config: &Config, memory: &'static Memory) -> Result<(Self, Vec<ControlPort>), Failure> {
         let workers = workers(config);
         let mut opened = Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers };
@@ -98,6 +103,28 @@ impl Opened {
         Ok((opened, control))
     }
 
+    /// Has the kernel path on the ports of the configuration.
+    pub fn open_kernel(config: &Config) -> Result<(Self, Vec<ControlPort>, Kernel), Failure> {
+        let mut kernel = Kernel::load(KERNEL_GRACE).map_err(Failure::failed)?;
+        let mut opened = Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers: 0 };
+        let mut control = Vec::new();
+        for port in &config.ports {
+            let Device::Xdp(name) = &port.device else {
+                return Err(Failure::Usage(format!(
+                    "{}: the kernel path forwards between interfaces of Linux only: use --path user",
+                    port.device
+                )));
+            };
+            let (ifindex, generic) = kernel.attach(name).map_err(Failure::failed)?;
+            let behind = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
+            let (device, mode) = (port.device.to_string(), PortMode::Kernel);
+            let reason = generic.then(|| behind.into());
+            opened.infos.push(PortInfo { name: name.clone(), device, mode, reason, queues: 0 });
+            control.push(ControlPort { ifindex, steering: Box::new(NoSteering) });
+        }
+        Ok((opened, control, kernel))
+    }
+
     /// Starts workers and slow path.
     pub fn start(
         self,
@@ -110,17 +137,31 @@ impl Opened {
         let asker = Box::new(control.asker().map_err(Failure::failed)?);
         let plane = DataPlane::start(config, workers, parts, shared, asker, depot)?;
         let seen = vec![(0, Instant::now()); workers];
-        Ok(Running { plane, ports: infos, _keep: keep, seen })
+        Ok(Running { plane: Some(plane), ports: infos, _keep: keep, seen })
+    }
+}
+
+impl Opened {
+    /// As it is where the kernel forwards.
+    pub fn without_workers(self) -> Running {
+        let Self { infos, keep, .. } = self;
+        Running { plane: None, ports: infos, _keep: keep, seen: Vec::new() }
     }
 }
 
 impl Running {
+    /// How each worker is.
+    pub fn workers(&self) -> Vec<WorkerState> {
+        self.plane.as_ref().map(DataPlane::workers).unwrap_or_default()
+    }
+
     /// What is wrong with it, if anything is.
     pub fn trouble(&mut self) -> Option<&'static str> {
-        if !self.plane.is_alive() {
+        let Some(plane) = &self.plane else { return None };
+        if !plane.is_alive() {
             return Some("a thread of the data path has panicked");
         }
-        let hangs = self.plane.workers().into_iter().zip(&mut self.seen).any(|(worker, seen)| {
+        let hangs = plane.workers().into_iter().zip(&mut self.seen).any(|(worker, seen)| {
             let [breaths, ..] = worker.counters;
             if breaths != seen.0 {
                 *seen = (breaths, Instant::now());
@@ -133,7 +174,7 @@ impl Running {
     /// Ends threads, then takes the steering programs off.
     pub fn stop(self) {
         let Self { plane, ports: _, _keep: keep, seen: _ } = self;
-        plane.stop();
+        plane.into_iter().for_each(DataPlane::stop);
         drop(keep);
     }
 }

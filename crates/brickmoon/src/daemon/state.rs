@@ -10,14 +10,14 @@ use std::time::Instant;
 use bm_api::request::RouteQuery;
 use bm_api::{Apps, Drops, Error, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes};
 use bm_api::{Status, Stopping, Verify, Worker, Workers};
-use bm_control::config::{Config, Effect};
+use bm_control::config::{Config, Effect, PathChoice};
 use bm_control::driver::Driver;
 use bm_fib::published::Readers;
 use bm_frame::{Depot, Pages};
 use bm_stats::Registry;
 use tokio::sync::Notify;
 
-use super::dataplane::Shared;
+use super::dataplane::{DataPlane, Shared};
 use super::report::{self, Counters};
 use super::running::{Opened, PortInfo, Running, frame_memory};
 use super::server::Removed;
@@ -32,7 +32,8 @@ const RESTARTS_MAX: u64 = 5;
 pub struct Daemon {
     driver: Driver,
     shared: Shared,
-    depot: Arc<Depot>,
+    /// Frames; none where packets are forwarded in the kernel.
+    depot: Option<Arc<Depot>>,
     /// `None` while the data path is being started again, and at the end.
     running: Mutex<Option<Running>>,
     config: Mutex<Config>,
@@ -54,23 +55,56 @@ fn random() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
+/// Counters that other processes can read, and their file, which goes with the daemon.
+fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
+    let file = config.daemon.socket.with_extension("stats");
+    let registry = Arc::new(Registry::create(&file, COUNTERS).map_err(Failure::failed)?);
+    Ok((registry, Removed(file)))
+}
+
 impl Daemon {
     /// Opens ports, loads tables, starts workers, and has the ports take packets.
     pub fn start(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
+        if config.daemon.path == PathChoice::Kernel {
+            return Self::start_kernel(config, file, started);
+        }
         let depot = frame_memory(&config)?;
         let pages = depot.memory().pages();
         tracing::info!("{} MiB of frames on {pages}", depot.memory().bytes() >> 20);
-        let stats = config.daemon.socket.with_extension("stats");
-        let registry = Arc::new(Registry::create(&stats, COUNTERS).map_err(Failure::failed)?);
-        let stats = Removed(stats);
+        let (registry, stats) = counters(&config)?;
         let readers = Readers::new();
         let (opened, ports) = Opened::open(&config, depot.memory())?;
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
-        let driver = Driver::start(&config, hash_seed, &readers, ports).map_err(Failure::failed)?;
+        let driver = Driver::start(&config, hash_seed, &readers, ports, None).map_err(Failure::failed)?;
         let shared = Shared { published: driver.handle().published().clone(), readers, registry };
         let running = opened.start(&config, &shared, driver.handle(), depot.clone())?;
         driver.handle().set_active(true).map_err(Failure::failed)?;
-        Ok(Self {
+        Ok(Self::of(driver, shared, Some(depot), running, (config, file, started), stats))
+    }
+
+    /// The same where packets are forwarded in the kernel: no frames, no workers.
+    fn start_kernel(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
+        let (registry, stats) = counters(&config)?;
+        let readers = Readers::new();
+        let (opened, ports, kernel) = Opened::open_kernel(&config)?;
+        let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
+        let driver =
+            Driver::start(&config, hash_seed, &readers, ports, Some(kernel)).map_err(Failure::failed)?;
+        let shared = Shared { published: driver.handle().published().clone(), readers, registry };
+        let running = opened.without_workers();
+        driver.handle().set_active(true).map_err(Failure::failed)?;
+        Ok(Self::of(driver, shared, None, running, (config, file, started), stats))
+    }
+
+    fn of(
+        driver: Driver,
+        shared: Shared,
+        depot: Option<Arc<Depot>>,
+        running: Running,
+        (config, file, started): (Config, Option<PathBuf>, Instant),
+        stats: Removed,
+    ) -> Self {
+        Self {
             driver,
             shared,
             depot,
@@ -81,7 +115,7 @@ impl Daemon {
             restarts: AtomicU64::new(0),
             end: Notify::new(),
             _stats: stats,
-        })
+        }
     }
 
     /// The line that says that packets are forwarded.
@@ -112,14 +146,17 @@ impl Daemon {
     /// Ends the data path and starts it as `config` says.
     fn restart(&self, config: &Config) -> Result<(), Failure> {
         let control = self.driver.handle();
+        let Some(depot) = &self.depot else {
+            return Err(Failure::Failed("ports of the kernel path change with a new start only".into()));
+        };
         control.set_active(false).map_err(Failure::failed)?;
         // Steering programs leave their interfaces before they can be put there again.
         control.set_ports(Vec::new()).map_err(Failure::failed)?;
         let before = lock(&self.running).take();
         before.into_iter().for_each(Running::stop);
-        let (opened, ports) = Opened::open(config, self.depot.memory())?;
+        let (opened, ports) = Opened::open(config, depot.memory())?;
         control.set_ports(ports).map_err(Failure::failed)?;
-        let running = opened.start(config, &self.shared, control, self.depot.clone())?;
+        let running = opened.start(config, &self.shared, control, depot.clone())?;
         *lock(&self.running) = Some(running);
         control.set_active(true).map_err(Failure::failed)
     }
@@ -147,12 +184,12 @@ impl Daemon {
         status.version = env!("CARGO_PKG_VERSION").into();
         status.pid = std::process::id();
         status.uptime_s = self.started.elapsed().as_secs();
-        status.path = "user".into();
+        status.path = if self.depot.is_some() { "user" } else { "kernel" }.into();
         status.config = self.file.as_ref().map(|file| file.display().to_string());
-        status.workers = running.as_ref().map_or(0, |running| running.plane.workers().len()) as u32;
+        status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
         status.memory_bytes = resident_bytes();
-        if self.depot.memory().pages() == Pages::Plain {
+        if self.depot.as_ref().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
             status.notes.push(
                 "frames lie on plain pages; `sysctl -w vm.nr_hugepages=64` before the start is faster".into(),
             );
@@ -164,6 +201,7 @@ impl Daemon {
     pub fn ports(&self) -> Ports {
         let interfaces = self.driver.handle().interfaces().unwrap_or_default();
         let counters = self.counters();
+        let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Ports::default() };
         let ports = running.ports.iter().enumerate();
@@ -187,8 +225,12 @@ impl Daemon {
                 mode_reason: info.reason.clone(),
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,
-                account: report::port_account(&counters, &info.name),
+                account: match kernel.get(index) {
+                    Some(kernel) => report::kernel_account(kernel),
+                    None => report::port_account(&counters, &info.name),
+                },
                 device_counters: report::device_counters(&counters, &info.name),
+                kernel_counters: kernel.get(index).map(report::kernel_counters).unwrap_or_default(),
             }
         };
         Ports { ports: ports.map(port).collect() }
@@ -233,7 +275,7 @@ impl Daemon {
     pub fn workers(&self) -> Workers {
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Workers::default() };
-        let (frames, free) = running.plane.frames();
+        let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
         let restarts = self.restarts.load(Ordering::Relaxed);
         let worker = |(index, state): (usize, super::dataplane::WorkerState)| {
             let [breaths, moves, sleeps] = state.counters;
@@ -251,7 +293,7 @@ impl Daemon {
                 frames_free: free as u32,
             }
         };
-        Workers { workers: running.plane.workers().into_iter().enumerate().map(worker).collect() }
+        Workers { workers: running.workers().into_iter().enumerate().map(worker).collect() }
     }
 
     /// Metrics for Prometheus.

@@ -5,6 +5,7 @@
 
 use super::targets::{Fixed, Target, Targets};
 use super::view::{Adjacency, View};
+use bm_fib::memory::Part;
 use bm_fib::next_hop::NextHopError;
 use bm_netlink::{BodyId, Ip, Mirror, RouteBody, RouteKind, Routes};
 use std::collections::BTreeSet;
@@ -12,6 +13,8 @@ use std::fmt;
 
 /// A family of addresses, with its part of the mirror.
 pub trait Side: Ip {
+    /// What memory its tables ask for.
+    const PART: Part;
     /// Its routes.
     fn routes(mirror: &Mirror) -> &Routes<Self>;
     /// The number of an address, if it is of this family.
@@ -21,6 +24,7 @@ pub trait Side: Ip {
 }
 
 impl Side for u32 {
+    const PART: Part = Part::Ipv4;
     fn routes(mirror: &Mirror) -> &Routes<Self> {
         mirror.ipv4()
     }
@@ -36,6 +40,7 @@ impl Side for u32 {
 }
 
 impl Side for u128 {
+    const PART: Part = Part::Ipv6;
     fn routes(mirror: &Mirror) -> &Routes<Self> {
         mirror.ipv6()
     }

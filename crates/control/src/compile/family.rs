@@ -1,6 +1,5 @@
 //! What is done for IPv4 and IPv6 alike, for all VRFs of a family.
 
-use super::RETRIES;
 use super::body::Side;
 use super::context::{Context, Shared};
 use super::stages::Stages;
@@ -8,8 +7,9 @@ use super::table::Table;
 use super::targets::Targets;
 use super::view::View;
 use super::work::{FamilyWork, Work};
+use super::{Memory, RETRIES};
 use bm_fib::published::Readers;
-use bm_fib::{Structure, TableFull};
+use bm_fib::{Source, Structure, TableFull};
 use bm_netlink::Family;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,7 @@ impl<A: Side> Tables<A> {
         view: View<'_>,
         targets: &mut Targets,
         wanted: &BTreeSet<Option<u32>>,
-        readers: &Readers,
+        (readers, memory): (&Readers, &dyn Memory),
     ) -> Result<Remade<A>, TableFull<A>> {
         let mut old = Vec::new();
         let mut made = false;
@@ -98,7 +98,11 @@ impl<A: Side> Tables<A> {
                 continue;
             }
             let mut context = Context { view, targets, shared: &mut self.shared };
-            let table = Table::load(self.structure, stages, &mut context, readers)?;
+            let source = || match vrf {
+                None => memory.source(A::PART),
+                Some(_) => Ok(Source::anonymous()),
+            };
+            let table = Table::load(self.structure, stages, &mut context, (readers, &source))?;
             old.extend(self.vrfs.insert(*vrf, table));
             made = true;
         }

@@ -19,9 +19,10 @@ use super::context::Context;
 use super::stages::Stages;
 use super::targets::{Fixed, Target, Targets};
 use super::view::Adjacency;
+use bm_fib::memory::OutOfMemory;
 use bm_fib::published::Readers;
 use bm_fib::structure::Builder;
-use bm_fib::{BuildFib, Change, Lack, NextHop, Structure, TableFull};
+use bm_fib::{BuildFib, Change, Lack, NextHop, Source, Structure, TableFull};
 use bm_wire::prefix::Prefix;
 use std::collections::BTreeMap;
 
@@ -54,18 +55,19 @@ impl<A: Side> Table<A> {
         structure: Structure<A>,
         stages: Stages,
         context: &mut Context<'_, A>,
-        readers: &Readers,
+        (readers, source): (&Readers, &dyn Fn() -> Result<Source, OutOfMemory>),
     ) -> Result<Self, TableFull<A>> {
+        let none = |_| TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
         let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let new = |fib| Self { fib, stages, hosts, refused, blankets };
-        if let Ok(fib) = structure.build(routes.clone(), readers) {
+        if let Ok(fib) = structure.build_in(routes.clone(), readers, &source().map_err(none)?) {
             return Ok(new(fib));
         }
         // Some do not fit: the others go in one by one.
         let sets: Vec<_> = routes.map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
-        let mut table = new(structure.build([], readers)?);
+        let mut table = new(structure.build_in([], readers, &source().map_err(none)?)?);
         table.carry_out(&sets, context);
         Ok(table)
     }

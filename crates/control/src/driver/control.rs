@@ -1,16 +1,19 @@
 //! What the control thread owns and does.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use bm_api::request::RouteQuery;
 use bm_api::{Area, Error, Interface, Mirror, Neighbors, NextHops, Routes, Status, Verify};
+use bm_fastpath::Counters;
 use bm_graph::Waker;
 use bm_netlink::{Audit, Batch, Change, Watch};
 
 use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
+use super::kernel::{KernelPath, Now};
 use super::{ControlPort, Request};
 use crate::compile::{Choices, Compiler};
 use crate::config::Config;
@@ -52,6 +55,7 @@ struct Told {
 pub(super) struct Control {
     pub(super) watch: Watch,
     pub(super) compiler: Compiler,
+    kernel: Option<KernelPath>,
     pub(super) batch: Batch,
     ports: Vec<ControlPort>,
     active: bool,
@@ -72,7 +76,12 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub fn open(config: &Config, mut compiler: Compiler, ports: Vec<ControlPort>) -> Result<Self, Error> {
+    pub fn open(
+        config: &Config,
+        mut compiler: Compiler,
+        ports: Vec<ControlPort>,
+        kernel: Option<KernelPath>,
+    ) -> Result<Self, Error> {
         let started = Instant::now();
         let compare = config.mirror.compare;
         let options = bm_netlink::Options {
@@ -88,6 +97,7 @@ impl Control {
             watch,
             hash_seed: compiler.choices().hash_seed,
             compiler,
+            kernel,
             batch,
             ports,
             active: false,
@@ -143,6 +153,12 @@ impl Control {
             self.answer_verify(&audit);
         }
         self.ask_for_neighbours();
+        let active = self.active_ports();
+        // Tables in the making are not for the program.
+        if let Some(kernel) = self.kernel.as_mut().filter(|_| !self.behind) {
+            let (compiler, mirror) = (&self.compiler, self.watch.mirror());
+            kernel.beat(Now { compiler, mirror, active: &active })?;
+        }
         if Instant::now() >= self.refresh_at {
             self.keep_fresh();
             self.refresh_at = Instant::now() + self.refresh;
@@ -168,7 +184,31 @@ impl Control {
             self.steer();
         }
         self.tell_slow_path(changes);
+        if let Some(kernel) = &self.kernel {
+            kernel.ask_grace();
+        }
+        if report.published {
+            self.follow()?;
+        }
         Ok(())
+    }
+
+    /// Ports that take packets now.
+    fn active_ports(&self) -> BTreeSet<u16> {
+        let ports = if self.active { self.ports.len() as u16 } else { 0 };
+        (0..ports).filter(|port| self.compiler.interfaces().of_port(*port).next().is_some()).collect()
+    }
+
+    /// Tells the kernel path what is published now.
+    fn follow(&mut self) -> Result<(), Error> {
+        let active = self.active_ports();
+        match &mut self.kernel {
+            Some(kernel) => {
+                let (compiler, mirror) = (&self.compiler, self.watch.mirror());
+                kernel.follow(Now { compiler, mirror, active: &active })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Tells ports what is Linux's. A port that is none of ours any more, as a part of a bridge say, leaves
@@ -203,6 +243,23 @@ impl Control {
     pub fn set_active(&mut self, active: bool) {
         self.active = active;
         self.steer();
+        if let Err(error) = self.follow() {
+            tracing::error!(%error, "the kernel path could not be told");
+        }
+    }
+
+    /// What the kernel path did with the frames of each port.
+    pub fn kernel_counters(&self) -> Vec<Counters> {
+        let of_port = |kernel: &KernelPath, port| {
+            let interfaces = self.compiler.interfaces();
+            let own = interfaces.of_port(port).find(|(_, interface)| interface.vlan.is_none());
+            own.map_or_else(Counters::default, |(index, _)| kernel.counters(index))
+        };
+        let ports = 0..self.ports.len() as u16;
+        self.kernel
+            .as_ref()
+            .map(|kernel| ports.map(|port| of_port(kernel, port)).collect())
+            .unwrap_or_default()
     }
 
     pub fn set_ports(&mut self, ports: Vec<ControlPort>) -> Result<(), Error> {
@@ -212,7 +269,7 @@ impl Control {
         self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
         self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
         self.steer();
-        Ok(())
+        self.follow()
     }
 
     pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
@@ -220,7 +277,8 @@ impl Control {
         self.compiler.set_choices(Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second });
         self.refresh = config.neighbors.refresh;
         self.budget.set(config.neighbors.resolve_per_second);
-        self.compiler.apply(self.watch.mirror(), &[]).map(drop).map_err(Error::new)
+        self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
+        self.follow()
     }
 
     pub fn asker(&mut self, waker: Waker) -> Asker {

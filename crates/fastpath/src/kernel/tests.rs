@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::situation::{Interface, ReversePath};
+use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
 use bm_fib::{BuildFib, Change, Chunk16, NextHop, Range6};
@@ -220,6 +221,30 @@ fn leaves_to_linux_what_is_not_plain_ipv4() {
 }
 
 #[test]
+fn leaves_half_done_checksums_to_linux() {
+    let Some(mut lab) = lab() else { return };
+    let hop = lab.hop(1);
+    lab.set4("0.0.0.0/0", hop);
+    lab.set6("::/0", hop);
+    // 192.0.2.1 + 198.51.100.7 + protocol 17 + length 12.
+    let four = with(&IPV4, 40, &0xec59u16.to_be_bytes());
+    // Twice 2001:db8, 1 + 1, 2 + 7, protocol 17 + length 12.
+    let six = with(&IPV6, 60, &0x5b9au16.to_be_bytes());
+    assert_eq!(
+        (lab.pass(&four).0, lab.pass(&six).0),
+        (XDP_REDIRECT, XDP_REDIRECT),
+        "no veth, as far as known"
+    );
+    lab.situation.interfaces[0].partial_sums = true;
+    lab.publish();
+    lab.check_linux(&four, "linux_partial_sum");
+    lab.check_linux(&six, "linux_partial_sum");
+    for frame in [&with(&four, 41, &[0x58]), &with(&four, 23, &[132])] {
+        assert_eq!(lab.pass(frame).0, XDP_REDIRECT, "another value, or SCTP");
+    }
+}
+
+#[test]
 fn leaves_to_linux_what_is_not_plain_ipv6() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
@@ -274,6 +299,11 @@ fn leaves_to_linux_what_a_next_hop_says() {
     lab.situation.interfaces[1].sends = false;
     lab.publish();
     lab.check_linux(&IPV4, "linux_egress");
+    // Back where it came from: Linux may answer with a redirect.
+    let back = Action::Forward { mac: [2; 6], interface: 0 };
+    let back = lab.hops.add(back, Gateway::default(), 0).unwrap();
+    lab.set4("198.51.100.0/24", back);
+    lab.check_linux(&IPV4, "linux_same_interface");
     // Forwarding switched off, one family after the other.
     lab.situation.interfaces[0].forward = [false, true];
     lab.publish();
