@@ -175,7 +175,7 @@ fn a_full_arena_refuses_and_keeps_what_it_had() {
 #[test]
 fn bursts_of_any_length_agree_with_single_lookups() {
     let table = build(&NESTED, &Readers::new());
-    for len in [0, 1, 63, 64, 65, 200] {
+    for len in [0, 1, 5, 6, 15, 16, 17, 63, 64, 65, 70, 79, 200] {
         let addresses: Vec<u128> = (0..len).map(|i| p(SEEN[i * 7 % 12]).first() + i as u128).collect();
         let mut hops = vec![NextHop(99); len + 1];
         table.reader().lookup_burst(&addresses, &mut hops);

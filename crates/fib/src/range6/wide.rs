@@ -1,12 +1,15 @@
 //! A step by AVX-512: all sixteen cells of a line at once.
 
 use super::line::{FIRST_CHILD, FORK_ENDS, Line, WORDS, Word};
-use super::search::{self, At, Step};
+use super::search::{self, At, Step, TURN};
 use super::{LINES, Range6Fib};
 use crate::NextHop;
 use std::arch::asm;
 use std::arch::x86_64::{__m512i, _mm512_set1_epi32};
 use std::sync::atomic::Ordering::Acquire;
+
+/// From so many on, a turn that is not full is worth its empty lanes.
+const TOGETHER: usize = 6;
 
 /// By one comparison of sixteen. Whoever makes one knows that the CPU has AVX-512.
 #[derive(Clone, Copy)]
@@ -44,19 +47,20 @@ fn child(lines: &[Line; LINES], fork: At, key: __m512i) -> At {
     // later ones, so what a cell links is seen whole. The last instruction masks what is returned.
     unsafe {
         asm!(
-            "vpcmpud {past}, {key}, [{lines} + {fork}], 6",
+            "vpcmpud {past}{{{ends}}}, {key}, [{lines} + {fork}], 6",
+            "mov {first:e}, [{lines} + {fork} + {first_child}]",
             "kmovd {child:e}, {past}",
-            "and {child:e}, {ends}",
             "popcnt {child:e}, {child:e}",
-            "add {child:e}, [{lines} + {fork} + {first_child}]",
+            "add {child:e}, {first:e}",
             "shl {child:e}, 6",
             "and {child:e}, {mask}",
             past = out(kreg) _,
+            ends = in(kreg) FORK_ENDS as u16,
             child = out(reg) child,
+            first = out(reg) _,
             key = in(zmm_reg) key,
             lines = in(reg) lines,
             fork = in(reg) fork.offset(),
-            ends = const FORK_ENDS,
             first_child = const FIRST_CHILD * 4,
             mask = const At::MASK,
             options(pure, readonly, nostack),
@@ -92,10 +96,21 @@ fn word(lines: &[Line; LINES], leaf: At, address: &u128) -> Word {
     Word(word)
 }
 
-/// See [`search::burst`].
+/// See [`search::burst`]. What does not fill a turn goes in one of its own.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
 pub fn burst(fib: &Range6Fib, addresses: &[u128], hops: &mut [NextHop]) {
-    search::burst(Wide, fib, addresses, hops);
+    let (turns, rest) = addresses.split_at(addresses.len() / TURN * TURN);
+    if rest.len() < TOGETHER {
+        return search::burst(Wide, fib, addresses, hops);
+    }
+    let (hops, hops_rest) = hops.split_at_mut(turns.len());
+    let (mut turn, mut found) = ([0; TURN], [NextHop::NONE; TURN]);
+    turn[..rest.len()].copy_from_slice(rest);
+    if !turns.is_empty() {
+        burst(fib, turns, hops);
+    }
+    burst(fib, &turn, &mut found);
+    hops_rest.copy_from_slice(&found[..rest.len()]);
 }
 
 /// One address.
