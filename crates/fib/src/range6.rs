@@ -138,7 +138,7 @@ impl Fib for Range6Fib {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the form is the proof that the CPU has AVX-512.
             Kind::Avx512 => unsafe { wide::burst(self, addresses, hops) },
-            _ => search::burst(search::Halving, self, addresses, hops),
+            _ => search::burst::<_, 8, 8>(search::Halving, self, addresses, hops),
         }
     }
 

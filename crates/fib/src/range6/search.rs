@@ -1,7 +1,7 @@
 //! Going down: many addresses together, a level at a time, so that their cache misses overlap.
 //!
 //! ```text
-//! by sixteen       root -> LOW forks, in registers: what lies so high is in the near caches
+//! turn by turn     root -> LOW forks, in registers: what lies so high is in the near caches
 //!                  -> a leaf, which is prefetched
 //! then all         leaf -> next hop
 //! then few         those that a leaf sends into the next window, one by one
@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Acquire;
 
 /// Addresses that go down together.
-const LANES: usize = 64;
+pub const LANES: usize = 64;
 
 /// One step down. The key is bits 16 to 47 of the address, which for deeper windows comes shifted.
 pub trait Step: Copy {
@@ -94,28 +94,32 @@ impl At {
     }
 }
 
-/// Lanes that go down to their leaves together. Eight take a seventh longer on Zen 4: each step waits for
-/// the one before, and with sixteen there is more to do meanwhile.
-pub const TURN: usize = 16;
-const TURNS: usize = LANES / TURN;
-
 /// Any number of addresses; `hops` is as long.
+///
+/// `TURN` lanes go down to their leaves together. A step waits for the one before: the more lanes, the more
+/// there is to do meanwhile, and the fewer of them fit registers. `TURNS` of them are [`LANES`].
 #[inline(always)]
-pub fn burst<S: Step>(step: S, fib: &Range6Fib, addresses: &[u128], hops: &mut [NextHop]) {
+pub fn burst<S: Step, const TURN: usize, const TURNS: usize>(
+    step: S,
+    fib: &Range6Fib,
+    addresses: &[u128],
+    hops: &mut [NextHop],
+) {
+    const { assert!(TURN * TURNS == LANES) };
     let (root, lines) = fib.flat();
     let (turns, rest) = addresses.as_chunks::<TURN>();
     let (hops, hops_rest) = hops.as_chunks_mut::<TURN>();
     for (turns, hops) in turns.chunks(TURNS).zip(hops.chunks_mut(TURNS)) {
-        lanes(step, root, lines, turns, hops);
+        lanes::<S, TURN, TURNS>(step, root, lines, turns, hops);
     }
     for (address, hop) in rest.iter().zip(hops_rest) {
         *hop = from(step, lines, Word(root[slot(*address)].load(Acquire)), *address, 0);
     }
 }
 
-/// At most [`TURNS`] of addresses.
+/// At most `TURNS` of addresses.
 #[inline(always)]
-fn lanes<S: Step>(
+fn lanes<S: Step, const TURN: usize, const TURNS: usize>(
     step: S,
     root: &[AtomicU32; ROOT],
     lines: &[Line; LINES],

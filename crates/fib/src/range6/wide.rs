@@ -1,15 +1,17 @@
 //! A step by AVX-512: all sixteen cells of a line at once.
 
 use super::line::{FIRST_CHILD, FORK_ENDS, Line, WORDS, Word};
-use super::search::{self, At, Step, TURN};
+use super::search::{self, At, LANES, Step};
 use super::{LINES, Range6Fib};
 use crate::NextHop;
 use std::arch::asm;
 use std::arch::x86_64::{__m512i, _mm512_set1_epi32};
 use std::sync::atomic::Ordering::Acquire;
 
-/// From so many on, a turn that is not full is worth its empty lanes.
-const TOGETHER: usize = 6;
+/// Lanes that go down together: an eighth faster than eight of them on Zen 4.
+const TURN: usize = 16;
+/// What does not fill such a turn goes by so many.
+const REST: usize = 8;
 
 /// By one comparison of sixteen. Whoever makes one knows that the CPU has AVX-512.
 #[derive(Clone, Copy)]
@@ -96,21 +98,22 @@ fn word(lines: &[Line; LINES], leaf: At, address: &u128) -> Word {
     Word(word)
 }
 
-/// See [`search::burst`]. What does not fill a turn goes in one of its own.
+/// See [`search::burst`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
 pub fn burst(fib: &Range6Fib, addresses: &[u128], hops: &mut [NextHop]) {
     let (turns, rest) = addresses.split_at(addresses.len() / TURN * TURN);
-    if rest.len() < TOGETHER {
-        return search::burst(Wide, fib, addresses, hops);
-    }
     let (hops, hops_rest) = hops.split_at_mut(turns.len());
-    let (mut turn, mut found) = ([0; TURN], [NextHop::NONE; TURN]);
-    turn[..rest.len()].copy_from_slice(rest);
-    if !turns.is_empty() {
-        burst(fib, turns, hops);
+    search::burst::<_, TURN, { LANES / TURN }>(Wide, fib, turns, hops);
+    if !rest.is_empty() {
+        burst_rest(fib, rest, hops_rest);
     }
-    burst(fib, &turn, &mut found);
-    hops_rest.copy_from_slice(&found[..rest.len()]);
+}
+
+/// Apart, as steps are no longer inlined where there are too many.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn burst_rest(fib: &Range6Fib, addresses: &[u128], hops: &mut [NextHop]) {
+    search::burst::<_, REST, { LANES / REST }>(Wide, fib, addresses, hops);
 }
 
 /// One address.
