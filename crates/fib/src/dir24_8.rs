@@ -17,6 +17,9 @@
 //! or removing it rewrites exactly these, each with one store. A new block is filled before it is
 //! linked; a block that is unlinked is used again only after all readers have moved past it.
 
+#[cfg(target_arch = "x86_64")]
+mod vector;
+
 use crate::cpu::{Form, Kind};
 use crate::memory::{Array, Filled, OutOfMemory, prefetch};
 use crate::published::{Readers, Retired};
@@ -34,6 +37,8 @@ const BLOCK: usize = 256;
 const ROOT_LENGTH: u8 = 24;
 /// Addresses that are looked up together: batching gains little beyond.
 const LANES: usize = 64;
+/// Bursts shorter than this are looked up without gathers.
+const VECTOR_MIN: usize = 16;
 
 /// DIR-24-8 as workers read it.
 #[derive(Debug)]
@@ -55,8 +60,7 @@ impl Dir24_8Fib {
             boundary: source.array(1, Filled::Whole)?,
             root: source.array(ROOT, Filled::Whole)?,
             blocks: source.array(ROOT, Filled::ByNeed)?,
-            // There is no gather here: loads one by one behind prefetches are quicker (measured).
-            form: Form::all().into_iter().rfind(|form| form.kind() != Kind::Avx512).unwrap_or(Form::SCALAR),
+            form: Form::best(),
         })
     }
 
@@ -180,13 +184,13 @@ impl Fib for Dir24_8Fib {
     fn lookup_burst_by(&self, form: Form, addresses: &[u32], hops: &mut [NextHop]) {
         let hops = &mut hops[..addresses.len()];
         match form.kind() {
-            Kind::Scalar => self.lookup_chunks(addresses, hops),
+            // SAFETY: a form is proof that the CPU has what it is made of.
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a form is proof that the CPU has what it is made of, and both that are left have
-            // all of this.
-            Kind::Avx2 | Kind::Avx512 => unsafe { self.lookup_avx2(addresses, hops) },
-            #[cfg(not(target_arch = "x86_64"))]
-            Kind::Avx2 | Kind::Avx512 => self.lookup_chunks(addresses, hops),
+            Kind::Avx512 if addresses.len() >= VECTOR_MIN => unsafe { self.lookup_avx512(addresses, hops) },
+            // SAFETY: as above; what AVX-512 was detected with includes all of this.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 | Kind::Avx2 => unsafe { self.lookup_avx2(addresses, hops) },
+            _ => self.lookup_chunks(addresses, hops),
         }
     }
 
@@ -477,15 +481,18 @@ mod tests {
     }
 
     #[test]
-    fn bursts_of_any_length_agree_with_single_lookups() {
-        let table =
-            build(&[("0.0.0.0/1", 1), ("10.0.0.0/25", 2), ("10.0.1.7/32", 3)], &Readers::new()).unwrap();
-        for len in [0, 1, 63, 64, 65, 200] {
-            let addresses: Vec<u32> = (0..len).map(|i| 0x0a00_0000 + i * 37 % 512).collect();
+    fn bursts_of_any_length_agree_with_single_lookups_in_every_form() {
+        let routes = [("0.0.0.0/1", 1), ("10.0.0.0/25", 2), ("10.0.1.7/32", 3), ("255.255.255.0/24", 4)];
+        let table = build(&routes, &Readers::new()).unwrap();
+        let lengths = [0, 1, 15, 16, 17, 63, 64, 65, 95, 200];
+        for (form, len) in Form::all().into_iter().flat_map(|form| lengths.map(|len| (form, len))) {
+            let at = |i: u32| if i % 5 == 4 { u32::MAX - i * 151 % 512 } else { 0x0a00_0000 + i * 37 % 512 };
+            let addresses: Vec<u32> = (0..len).map(at).collect();
             let mut hops = vec![NextHop(99); len as usize + 1];
-            table.fib.lookup_burst(&addresses, &mut hops);
+            table.fib.lookup_burst_by(form, &addresses, &mut hops);
             let singly: Vec<NextHop> = addresses.iter().map(|a| table.fib.lookup(*a)).collect();
-            assert_eq!((&hops[..len as usize], hops[len as usize]), (&singly[..], NextHop(99)));
+            let expected = (&singly[..], NextHop(99));
+            assert_eq!((&hops[..len as usize], hops[len as usize]), expected, "{form}");
         }
     }
 }

@@ -1,17 +1,19 @@
 //! Bursts with AVX-512, and the scalar way with BMI2 and POPCNT.
 //!
 //! ```text
-//! 16 lanes: gather entries -> gather 8 + 8 bitmaps -> popcount -> gather values
+//! 16 lanes:  gather entries -> where each block is, and how far its bitmap is shifted
+//! each lane: load bitmap -> shift -> popcount -> load value
+//! 16 lanes:  next hop or value, and which need another way
 //! ```
 //!
-//! Gathers are slow on Zen 4 when all is in the first cache, but here the lines come from the second and
-//! third, and a prefetch ahead of a gather, or loads one by one in its place, cost more than they save
-//! (measured). Lanes whose entry is a next hop take no part in the later gathers. Lanes that the quick
-//! way cannot tell are done again, one by one.
+//! One gather of the root has all its lines on their way at once. Within blocks loads one by one are
+//! quicker than gathers, which are slow on Zen 4, and the sums stay in vectors; a prefetch ahead of
+//! them costs more than it saves where all lanes have blocks (measured). Lanes whose entry is a next hop
+//! read the empty block. Lanes that the quick way cannot tell are done again, one by one.
 
 use super::{DEEP, Dir18Fib, INDEX, LANES, NextHop, Root, WIDE, Words, resolve, slot};
 use std::arch::x86_64::*;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 impl Dir18Fib {
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
@@ -37,6 +39,11 @@ impl Dir18Fib {
     }
 }
 
+/// 16 lanes as vectors and loads one by one share them.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Lanes([u32; 16]);
+
 /// `N` addresses as `G` groups of 16.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
@@ -46,21 +53,17 @@ fn lookup_groups<const N: usize, const G: usize>(
     hops: &mut [NextHop; N],
 ) {
     let mut entries = [_mm512_setzero_si512(); G];
-    for (entries, addresses) in entries.iter_mut().zip(addresses.as_chunks::<16>().0) {
-        // SAFETY: 16 addresses are read; each lane indexes the root by 18 bits, and a gather's load of
-        // an aligned entry is whole.
-        *entries = unsafe {
-            let address = _mm512_loadu_si512(addresses.as_ptr().cast());
-            _mm512_i32gather_epi32::<4>(_mm512_srli_epi32::<14>(address), root.as_ptr().cast())
-        };
+    // Where each lane's block is, and how far to shift its bitmap; in whose place comes the value.
+    let (mut blocks, mut values) = ([Lanes([0; 16]); G], [Lanes([0; 16]); G]);
+    for (group, addresses) in addresses.as_chunks::<16>().0.iter().enumerate() {
+        entries[group] = load_entries(root, addresses, &mut blocks[group], &mut values[group]);
+    }
+    for (blocks, values) in blocks.iter().zip(&mut values) {
+        load_values(words, blocks, values);
     }
     let mut again = 0;
-    let groups = addresses.as_chunks::<16>().0.iter().zip(hops.as_chunks_mut::<16>().0);
-    for (group, (addresses, hops)) in groups.enumerate() {
-        let (found, unsure) = values(words, entries[group], addresses);
-        // SAFETY: 16 next hops, each a u32.
-        unsafe { _mm512_storeu_si512(hops.as_mut_ptr().cast(), found) };
-        again |= u64::from(unsure) << (group * 16);
+    for (group, hops) in hops.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        again |= u64::from(choose(entries[group], &values[group], hops)) << (group * 16);
     }
     while again != 0 {
         let lane = again.trailing_zeros() as usize % N;
@@ -70,45 +73,52 @@ fn lookup_groups<const N: usize, const G: usize>(
     }
 }
 
-/// What 16 entries lead to for these addresses, and which of it needs another way.
+/// The entries of 16 addresses, where their blocks are (0 where there is none), and by how much a
+/// bitmap is shifted so that it ends with the lane's bit: lower six bits, the others are of no matter.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
-fn values(words: &Words, entries: __m512i, addresses: &[u32; 16]) -> (__m512i, __mmask16) {
-    let is_block = _mm512_movepi32_mask(entries);
-    let block = _mm512_and_si512(entries, _mm512_set1_epi32(INDEX as i32));
-    // SAFETY: 16 addresses are read.
-    let address = unsafe { _mm512_loadu_si512(addresses.as_ptr().cast()) };
-    let bit = _mm512_and_si512(_mm512_srli_epi32::<8>(address), _mm512_set1_epi32(63));
-    let low = ranks(words, is_block as u8, _mm512_castsi512_si256(block), _mm512_castsi512_si256(bit));
-    let high = ranks(
-        words,
-        (is_block >> 8) as u8,
-        _mm512_extracti64x4_epi64::<1>(block),
-        _mm512_extracti64x4_epi64::<1>(bit),
-    );
-    let rank = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-    // In units of two bytes: four a word, and the bitmap first.
-    let place = _mm512_add_epi32(_mm512_slli_epi32::<2>(block), _mm512_add_epi32(rank, _mm512_set1_epi32(4)));
-    // SAFETY: a rank is 64 at most and a block's index below `WORDS`, so four bytes from here lie within
-    // the `PAST` words behind. No word of a block is stored to while a reader may be at it.
-    let pair = unsafe {
-        _mm512_mask_i32gather_epi32::<2>(_mm512_setzero_si512(), is_block, place, words.as_ptr().cast())
-    };
-    let value = _mm512_and_si512(pair, _mm512_set1_epi32(0xffff));
-    let deep = _mm512_cmpeq_epi32_mask(value, _mm512_set1_epi32(DEEP as i32));
-    let wide = _mm512_cmpge_epu32_mask(entries, _mm512_set1_epi32(WIDE as i32));
-    (_mm512_mask_mov_epi32(entries, is_block, value), deep | wide)
+fn load_entries(root: &Root, addresses: &[u32; 16], blocks: &mut Lanes, shifts: &mut Lanes) -> __m512i {
+    // SAFETY: 16 addresses are read; each lane indexes the root by 18 bits, and a gather's load of an
+    // aligned entry is whole. Both stores fill 16 aligned lanes.
+    unsafe {
+        let address = _mm512_loadu_si512(addresses.as_ptr().cast());
+        let entries = _mm512_i32gather_epi32::<4>(_mm512_srli_epi32::<14>(address), root.as_ptr().cast());
+        let is_block = _mm512_movepi32_mask(entries);
+        let block = _mm512_maskz_and_epi32(is_block, entries, _mm512_set1_epi32(INDEX as i32));
+        _mm512_store_si512(blocks.0.as_mut_ptr().cast(), block);
+        // 63 less the bit is its complement.
+        let shift = _mm512_xor_si512(_mm512_srli_epi32::<8>(address), _mm512_set1_epi32(-1));
+        _mm512_store_si512(shifts.0.as_mut_ptr().cast(), shift);
+        entries
+    }
 }
 
-/// Which values of the blocks belong to these bits, in eight lanes.
+/// Puts the lanes' values in the place of their shifts.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
-fn ranks(words: &Words, is_block: __mmask8, block: __m256i, bit: __m256i) -> __m256i {
-    // SAFETY: a block's index is below `WORDS`.
-    let bitmap = unsafe {
-        _mm512_mask_i32gather_epi64::<8>(_mm512_setzero_si512(), is_block, block, words.as_ptr().cast())
+fn load_values(words: &Words, blocks: &Lanes, values: &mut Lanes) {
+    for (block, value) in blocks.0.iter().zip(&mut values.0) {
+        // SAFETY: `load_entries` left only indices below `WORDS`. A rank is 64 at most, so the value lies
+        // within the `PAST` words behind. No word of a block is stored to while a reader may be at it.
+        unsafe {
+            let block = words.as_ptr().add(*block as usize);
+            let rank = ((*block).load(Relaxed) << (*value & 63)).count_ones() as usize;
+            *value = u32::from(block.add(1).cast::<u16>().add(rank).read());
+        }
+    }
+}
+
+/// The next hops of 16 lanes: the entries themselves or the values; and which lanes need another way.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
+#[inline]
+fn choose(entries: __m512i, values: &Lanes, hops: &mut [NextHop; 16]) -> __mmask16 {
+    let is_block = _mm512_movepi32_mask(entries);
+    // SAFETY: 16 aligned lanes are read, and 16 next hops written, each a u32.
+    let value = unsafe {
+        let value = _mm512_load_si512(values.0.as_ptr().cast());
+        _mm512_storeu_si512(hops.as_mut_ptr().cast(), _mm512_mask_mov_epi32(entries, is_block, value));
+        value
     };
-    let up_to = _mm512_sllv_epi64(_mm512_set1_epi64(2), _mm512_cvtepu32_epi64(bit));
-    let up_to = _mm512_sub_epi64(up_to, _mm512_set1_epi64(1));
-    _mm512_cvtepi64_epi32(_mm512_popcnt_epi64(_mm512_and_si512(bitmap, up_to)))
+    let deep = _mm512_cmpeq_epi32_mask(value, _mm512_set1_epi32(DEEP as i32));
+    deep | _mm512_cmpge_epu32_mask(entries, _mm512_set1_epi32(WIDE as i32))
 }
