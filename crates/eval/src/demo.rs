@@ -19,6 +19,7 @@ use crate::rib::{self, RibError};
 use crate::tables::{Table, TableError, TableOptions, generate};
 use crate::testbed::{self, TestbedError, TestbedOptions};
 pub use daemon::DaemonError;
+use daemon::Way;
 use scene::Scene;
 use story::Story;
 
@@ -132,10 +133,15 @@ fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results
     story.say("Linux alone")?;
     let linux = scene.measure(options, &polled, None, None, story)?;
     let light = linux.last().map(|outcome| outcome.flow.offered);
-    let mut daemon = scene.start_daemon(options, story)?;
+    let mut daemon = scene.start_daemon(options, Way::Kernel, story)?;
     polled.pin()?;
-    story.say("brickmoon, with the same routes and packets")?;
-    let brickmoon = scene.measure(options, &polled, Some(&daemon), light, story)?;
+    story.say("brickmoon in the kernel, with the same routes and packets")?;
+    let kernel = scene.measure(options, &polled, Some((&daemon, Way::Kernel)), light, story)?;
+    daemon.stop()?;
+    let mut daemon = scene.start_daemon(options, Way::User, story)?;
+    polled.pin()?;
+    story.say("brickmoon in user space")?;
+    let user = scene.measure(options, &polled, Some((&daemon, Way::User)), light, story)?;
     // A thin flow needs no polling threads; new ones would come unbound when the daemon goes.
     drop(polled);
     let gaps = failover::run(options, &scene, &mut daemon, story)?;
@@ -145,7 +151,7 @@ fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results
         Ok::<_, DemoError>(())
     };
     story.step("clean up", clean_up)?;
-    Ok(results::Results { linux, brickmoon, gaps })
+    Ok(results::Results { linux, user, kernel, gaps })
 }
 
 fn table(options: &DemoOptions, story: &mut Story<'_>) -> Result<Table, DemoError> {

@@ -27,14 +27,14 @@ struct hops {
 	__u8 used[HOPS];  /* set here, taken by control, which keeps the neighbour fresh in Linux */
 };
 
-#define FIB4_WORDS (1 << 19)
+#define FIB4_WORDS (1 << 20)
 struct fib4 {
 	__u8 directory[PAGE];
 	__u32 root[1 << 16];
 	__u64 words[FIB4_WORDS];
 };
 
-#define FIB6_LINES (1 << 16)
+#define FIB6_LINES (1 << 17)
 #define FIB6_CELLS 16
 struct fib6 {
 	__u8 directory[PAGE];

@@ -9,8 +9,8 @@ pub const HOPS: usize = 1 << 16;
 /// Buckets of groups that there is room for.
 pub const BUCKETS: usize = 1 << 18;
 const ROOT_BYTES: usize = 4 << 16;
-const FIB4_BYTES: usize = 8 << 19;
-const FIB6_BYTES: usize = 64 << 16;
+const FIB4_BYTES: usize = 8 << 20;
+const FIB6_BYTES: usize = 64 << 17;
 
 /// Rooms of `struct hops`: entries, buckets, MTUs, marks of use.
 pub const HOPS_ROOMS: [usize; 4] = [8 * HOPS, 4 * BUCKETS, 2 * HOPS, HOPS];
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384);
         assert_eq!(size_of::<Views>(), 64 + 2 * size_of::<View>());
         assert_eq!(bytes(&HOPS_ROOMS), 4096 + (512 + 1024 + 128 + 64) * 1024);
-        assert_eq!(bytes(&FIB4_ROOMS), 4096 + (256 + 4096) * 1024);
-        assert_eq!(bytes(&FIB6_ROOMS), 4096 + (256 + 4096) * 1024);
+        assert_eq!(bytes(&FIB4_ROOMS), 4096 + (256 + 8192) * 1024);
+        assert_eq!(bytes(&FIB6_ROOMS), 4096 + (256 + 8192) * 1024);
     }
 }

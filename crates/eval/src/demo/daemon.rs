@@ -86,6 +86,15 @@ impl From<TestbedError> for DaemonError {
     }
 }
 
+/// Where it forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In workers, over AF_XDP.
+    User,
+    /// In the kernel, by XDP.
+    Kernel,
+}
+
 /// A running daemon. Dropping it kills it.
 pub struct Daemon {
     child: Child,
@@ -109,6 +118,7 @@ impl Daemon {
         testbed: &Testbed,
         prefix: &str,
         program: Option<&Path>,
+        way: Way,
         core: Option<usize>,
     ) -> Result<Self, DaemonError> {
         let program = match program {
@@ -119,6 +129,7 @@ impl Daemon {
         let config = write_config(&folder.0, core).map_err(TestbedError::system("write a configuration"))?;
         let mut command = Command::new(&program);
         command.arg("up").arg("--config").arg(config).arg("--socket").arg(folder.0.join("api.sock"));
+        command.args(["--path", if way == Way::Kernel { "kernel" } else { "user" }]);
         for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {
             command.args(["--port", port]);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::daemon::Daemon;
+use super::daemon::{Daemon, Way};
 use super::results::Gap;
 use super::scene::Scene;
 use super::story::Story;
@@ -35,7 +35,7 @@ pub fn run(
     };
     event("kill-9", "kill -9 brickmoon", &mut || Ok(daemon.kill()?))?;
     event("restart", "start it again", &mut || {
-        *daemon = scene.daemon(options)?;
+        *daemon = scene.daemon(options, Way::User)?;
         Ok(())
     })?;
     event("stop", "end it in order", &mut || Ok(daemon.stop()?))?;

@@ -104,7 +104,8 @@ impl Gap {
 /// Everything.
 pub struct Results {
     pub linux: Vec<Outcome>,
-    pub brickmoon: Vec<Outcome>,
+    pub user: Vec<Outcome>,
+    pub kernel: Vec<Outcome>,
     pub gaps: Vec<Gap>,
 }
 
@@ -112,31 +113,35 @@ impl Results {
     /// One JSON object a line.
     pub fn json(&self) -> String {
         let mut rows = Vec::new();
-        for (linux, brickmoon) in self.linux.iter().zip(&self.brickmoon) {
-            rows.extend([linux.row("linux"), brickmoon.row("brickmoon")]);
+        for ((linux, user), kernel) in self.linux.iter().zip(&self.user).zip(&self.kernel) {
+            rows.extend([linux.row("linux"), user.row("brickmoon"), kernel.row("brickmoon-kernel")]);
         }
         rows.extend(self.gaps.iter().map(Gap::row));
         json_lines(&rows)
     }
 
-    /// Linux and brickmoon side by side.
+    /// Linux and brickmoon's two paths side by side.
     pub fn table(&self) -> String {
-        let head = ["", "Linux Mpps", "lost", "ns", "brickmoon Mpps", "lost", "ns", "ratio", "by ns"];
-        let mut lines = vec![head.map(String::from).to_vec()];
-        for (linux, brickmoon) in self.linux.iter().zip(&self.brickmoon) {
+        let head =
+            ["", "Linux Mpps", "lost", "ns", "user Mpps", "lost", "ns", "by ns", "kernel Mpps", "lost"];
+        let mut lines = vec![head.into_iter().chain(["ns", "by ns"]).map(String::from).collect()];
+        for ((linux, user), kernel) in self.linux.iter().zip(&self.user).zip(&self.kernel) {
             let mut line = vec![linux.title.clone()];
             line.extend(linux.cells());
-            line.extend(brickmoon.cells());
-            if !linux.is_light {
-                line.push(ratio(brickmoon.flow.forwarded(), linux.flow.forwarded()));
-                line.push(ratio(linux.flow.core_ns(), brickmoon.flow.core_ns()));
+            for outcome in [user, kernel] {
+                line.extend(outcome.cells());
+                line.push(match linux.is_light {
+                    true => "-".into(),
+                    false => ratio(linux.flow.core_ns(), outcome.flow.core_ns()),
+                });
             }
             lines.push(line);
         }
-        use Align::{Left, Right};
-        let columns = [Left, Right, Right, Right, Right, Right, Right, Right, Right];
-        let note = "\nThe generator offers more than either can take; what finds the queue full is lost. ns is the time of\n\
-                    the router's core for one packet; by ns is the ratio of these, which other load does not disturb.\n";
+        let mut columns = [Align::Right; 12];
+        columns[0] = Align::Left;
+        let note = "\nThe generator offers more than any can take; what finds the queue full is lost. ns is the time of the\n\
+                    router's core for one packet; by ns is how many times less than Linux's, which other load does not\n\
+                    disturb.\n";
         aligned(&lines, &columns) + note
     }
 
@@ -184,13 +189,18 @@ mod tests {
             sent: 20_000,
             lost: 120,
         };
-        Results { linux: vec![outcome(0.8e6, 9_000)], brickmoon: vec![outcome(1.2e6, 5)], gaps: vec![gap] }
+        Results {
+            linux: vec![outcome(0.8e6, 9_000)],
+            user: vec![outcome(1.2e6, 5)],
+            kernel: vec![outcome(4e6, 0)],
+            gaps: vec![gap],
+        }
     }
 
     #[test]
     fn stands_side_by_side() {
-        let want = "                Linux Mpps  lost    ns  brickmoon Mpps    lost   ns  ratio  by ns\n\
-                    IPv4, 64 bytes       0.800  90 %  1250           1.200  0.50 %  833   1.50   1.50\n";
+        let want = "                Linux Mpps  lost    ns  user Mpps    lost   ns  by ns  kernel Mpps  lost   ns  by ns\n\
+                    IPv4, 64 bytes       0.800  90 %  1250      1.200  0.50 %  833   1.50        4.000   0 %  250   5.00\n";
         let table = results().table();
         assert!(table.starts_with(want), "{table}");
         let want = "kill -9  longest gap 12.3 ms (the sender's own 0.2), 120 of 20,000 packets lost\n";
@@ -202,10 +212,10 @@ mod tests {
         let text = results().json();
         let rows: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(rows.len(), 3);
+        assert_eq!(rows.len(), 4);
         assert_eq!((&rows[0]["subject"], &rows[1]["subject"]), (&"linux".into(), &"brickmoon".into()));
         assert_eq!((&rows[1]["median"], &rows[1]["detail"]["lost"]), (&1.2.into(), &5.into()));
-        assert_eq!((&rows[2]["case"], &rows[2]["unit"]), (&"kill-9".into(), &"ms".into()));
-        assert_eq!((&rows[2]["median"], &rows[2]["detail"]["lost"]), (&12.34.into(), &120.into()));
+        assert_eq!((&rows[3]["case"], &rows[3]["unit"]), (&"kill-9".into(), &"ms".into()));
+        assert_eq!((&rows[3]["median"], &rows[3]["detail"]["lost"]), (&12.34.into(), &120.into()));
     }
 }

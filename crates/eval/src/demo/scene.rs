@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::daemon::Daemon;
+use super::daemon::{Daemon, Way};
 use super::results::Outcome;
 use super::story::{Story, thousands};
 use super::{DemoError, DemoOptions};
 use crate::addresses::{Pattern, Sizes, destinations};
+use crate::interrupt;
 use crate::oracle::Oracle;
 use crate::random::Seed;
 use crate::tables::{Route, Table};
@@ -18,6 +19,8 @@ use crate::traffic::{DESTINATIONS_MAX, Measure, Programs, Sink, SinkMode, Stream
 
 /// Slices of one measurement.
 const SLICES: u32 = 5;
+/// Until the kernel path has seen that a far end takes frames.
+const NOTICED: Duration = Duration::from_millis(1500);
 /// Real-time priority of polling, for Linux and brickmoon alike: without it a polling thread waits for the
 /// tick whenever anything else wants its core.
 pub const POLLING_PRIORITY: i32 = 50;
@@ -81,9 +84,17 @@ impl Scene {
         Ok(polled)
     }
 
-    pub fn start_daemon(&self, options: &DemoOptions, story: &mut Story<'_>) -> Result<Daemon, DemoError> {
-        let what = format!("start brickmoon, which mirrors {} routes", thousands(self.routes));
-        let daemon = story.step(&what, || self.daemon(options))?;
+    pub fn start_daemon(
+        &self,
+        options: &DemoOptions,
+        way: Way,
+        story: &mut Story<'_>,
+    ) -> Result<Daemon, DemoError> {
+        let what = match way {
+            Way::User => format!("start brickmoon, which mirrors {} routes", thousands(self.routes)),
+            Way::Kernel => "start it with --path kernel".into(),
+        };
+        let daemon = story.step(&what, || self.daemon(options, way))?;
         if let Some(bytes) = daemon.resident_bytes() {
             story.note(&format!("it holds {} MiB of memory", thousands(bytes as usize >> 20)))?;
         }
@@ -91,9 +102,9 @@ impl Scene {
     }
 
     /// The same without a word.
-    pub fn daemon(&self, options: &DemoOptions) -> Result<Daemon, DemoError> {
+    pub fn daemon(&self, options: &DemoOptions, way: Way) -> Result<Daemon, DemoError> {
         let core = self.cores.map(|cores| cores.router);
-        Ok(Daemon::start(&self.testbed, &options.testbed.prefix, options.program.as_deref(), core)?)
+        Ok(Daemon::start(&self.testbed, &options.testbed.prefix, options.program.as_deref(), way, core)?)
     }
 
     /// Measures all kinds of traffic, and at last how much is lost of a light load: `light` packets a
@@ -102,11 +113,18 @@ impl Scene {
         &self,
         options: &DemoOptions,
         polled: &Polled<'_>,
-        daemon: Option<&Daemon>,
+        daemon: Option<(&Daemon, Way)>,
         light: Option<f64>,
         story: &mut Story<'_>,
     ) -> Result<Vec<Outcome>, DemoError> {
-        let sink = Sink::attach(&self.programs, &self.testbed, SinkMode::Skbs)?;
+        let in_kernel = daemon.is_some_and(|(_, way)| way == Way::Kernel);
+        // Each way has the sink that is cheapest for what it sends.
+        let mode = if in_kernel { SinkMode::Frames } else { SinkMode::Skbs };
+        let sink = Sink::attach(&self.programs, &self.testbed, mode)?;
+        if in_kernel {
+            // The kernel path sends through a veth once its far end has a program, and looks once a second.
+            interrupt::sleep(NOTICED)?;
+        }
         polled.pin()?;
         let whole = Duration::from_secs_f64(options.seconds.max(0.1));
         let measure = Measure {
@@ -118,7 +136,7 @@ impl Scene {
             time: whole * 7 / 8,
             slices: SLICES,
         };
-        let core_ns = || polled.router_ns() + daemon.map_or(0, Daemon::core_ns);
+        let core_ns = || polled.router_ns() + daemon.map_or(0, |(daemon, _)| daemon.core_ns());
         let mut outcomes = Vec::new();
         let mut run = |name: &str, title: &str, stream: &Stream| -> Result<f64, DemoError> {
             let flow = measure.run(stream, core_ns)?;

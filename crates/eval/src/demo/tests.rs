@@ -67,7 +67,7 @@ fn tells_the_story_twice_and_leaves_nothing() {
     for words in [
         "make three namespaces",
         "2,000 IPv4 and 400 IPv6 routes",
-        "ratio",
+        "by ns",
         "kill -9",
         "Nothing is left behind",
     ] {
@@ -80,8 +80,8 @@ fn tells_the_story_twice_and_leaves_nothing() {
     run(&DemoOptions { json: true, ..options("story", "ga", &program) }, &mut lines).unwrap();
     let rows: Vec<serde_json::Value> =
         String::from_utf8(lines).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // Five kinds of traffic twice, three events.
-    assert_eq!(rows.len(), 13);
+    // Five kinds of traffic three times, three events.
+    assert_eq!(rows.len(), 18);
     for row in &rows {
         assert!(row["max"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["detail"]["bad"].as_u64().unwrap_or(0) == 0, "{row}");
