@@ -93,7 +93,8 @@ impl<F: Shape> Painter<F> {
         let first = 1 << F::EXTENSION.saturating_sub(1);
         let fib = Arc::new(F::reader(source)?);
         Ok(Self {
-            store: Store::new(first, F::words(&fib).len() as u32, readers),
+            // What an entry cannot name is no room: DXR's array has padding behind.
+            store: Store::new(first, F::words(&fib).len().min(WORDS) as u32, readers),
             fib,
             planned: vec![0; Self::SLOTS],
             shadow: if F::EXTENSION > 0 { vec![0; Self::SLOTS] } else { Vec::new() },
