@@ -31,7 +31,7 @@ pub const DROPS: &str = "/v1/drops";
 pub const VERIFY: &str = "/v1/verify";
 /// `POST`, [`crate::Reloaded`]: reads the configuration file again.
 pub const RELOAD: &str = "/v1/reload";
-/// `POST`, [`crate::Stopping`]: ends the daemon; Linux forwards from then on.
+/// `POST`, [`crate::Stopping`], parameters [`StopQuery`]: ends the daemon; Linux forwards from then on.
 pub const STOP: &str = "/v1/stop";
 /// `GET`, text for Prometheus.
 pub const METRICS: &str = "/v1/metrics";
@@ -61,6 +61,14 @@ pub struct RouteQuery {
     /// At most so many; [`ROUTES_MAX`] if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+}
+
+/// How the daemon ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StopQuery {
+    /// The kernel path goes on by its last tables, for its grace time: `true` or `false`, which it is if absent.
+    pub keep: bool,
 }
 
 #[cfg(test)]

@@ -87,4 +87,7 @@ pub struct Reloaded {
 pub struct Stopping {
     /// Its process number, for those who wait for its end.
     pub pid: u32,
+    /// The kernel path stays at work.
+    #[serde(default)]
+    pub kept: bool,
 }

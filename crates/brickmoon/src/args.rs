@@ -34,7 +34,7 @@ pub enum Command {
     /// Forward between ports, in the foreground; says when it is ready.
     Up(Up),
     /// End the daemon: Linux forwards from then on.
-    Stop(Socket),
+    Stop(Stop),
     /// Have the daemon read its configuration again.
     Reload(Query),
     /// Check a configuration file; prints nothing if it is right.
@@ -60,6 +60,17 @@ pub struct Socket {
     /// The daemon's socket.
     #[arg(long, value_name = "PATH", default_value = bm_api::request::SOCKET)]
     pub socket: PathBuf,
+}
+
+/// `brickmoon stop`.
+#[derive(Clone, Debug, Args)]
+pub struct Stop {
+    #[command(flatten)]
+    pub socket: Socket,
+    /// Leave the kernel path at work: it forwards by its last tables until a daemon takes over or its grace
+    /// (`kernel_grace_s`, a minute by default) is over. `brickmoon stop` again takes it off.
+    #[arg(long)]
+    pub keep: bool,
 }
 
 /// A question to the daemon.

@@ -13,7 +13,7 @@ use bm_eval::demo::DemoOptions;
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(up) => daemon::up(up),
-        Command::Stop(socket) => stop(&socket.socket),
+        Command::Stop(stop) => self::stop(&stop.socket.socket, stop.keep),
         Command::Reload(query) => print(&query, Method::POST, request::RELOAD, bm_cli::reloaded),
         Command::Check { file } => daemon::check(&file),
         Command::Verify(query) => verify(&query),
@@ -101,9 +101,27 @@ fn verify(query: &Query) -> Result<(), Failure> {
     if reply.equal { Ok(()) } else { Err(Failure::failed("the tables differ from the kernel's")) }
 }
 
+/// Takes off what a daemon that is no more left in the kernel; false if there is nothing.
+fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
+    let interfaces = bm_fastpath::remove_kept().unwrap_or_default();
+    if interfaces.is_empty() {
+        return Ok(false);
+    }
+    write(&format!(
+        "no daemon answers at {}; the kernel path that one left on {} is taken off: Linux forwards\n",
+        socket.display(),
+        interfaces.join(", ")
+    ))?;
+    Ok(true)
+}
+
 /// Asks the daemon to end, and waits until it has.
-fn stop(socket: &std::path::Path) -> Result<(), Failure> {
-    let stopping: bm_api::Stopping = client::ask(socket, Method::POST, request::STOP)?;
+fn stop(socket: &std::path::Path, keep: bool) -> Result<(), Failure> {
+    if !keep && std::os::unix::net::UnixStream::connect(socket).is_err() && take_off(socket)? {
+        return Ok(());
+    }
+    let path = if keep { format!("{}?keep=true", request::STOP) } else { request::STOP.into() };
+    let stopping: bm_api::Stopping = client::ask(socket, Method::POST, &path)?;
     let process = std::path::PathBuf::from(format!("/proc/{}", stopping.pid));
     for _ in 0..500 {
         // A zombie has ended: whoever started it has not looked yet.

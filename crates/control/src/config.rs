@@ -56,6 +56,8 @@ pub struct Daemon {
     pub cores: Vec<u32>,
     /// Which path packets take.
     pub path: PathChoice,
+    /// How long the kernel path forwards by tables that no daemon keeps; zero is for ever.
+    pub kernel_grace: Duration,
     /// Whether workers sleep when nothing comes.
     pub idle: IdleChoice,
     /// How long a worker asks on before it sleeps.
@@ -76,6 +78,7 @@ impl Default for Daemon {
             workers: None,
             cores: Vec::new(),
             path: PathChoice::Auto,
+            kernel_grace: Duration::from_secs(60),
             idle: IdleChoice::Sleep,
             poll: Duration::from_micros(50),
             slots: 16_384,

@@ -183,6 +183,14 @@ impl Handle {
         self.ask(move |control| control.set_active(active))
     }
 
+    /// Has the kernel path stay at work, by its last tables, when the driver ends.
+    ///
+    /// # Errors
+    /// If the control thread has ended, there is no kernel path, or its program is not pinned.
+    pub fn keep(&self) -> Result<(), Error> {
+        self.ask(Control::keep)?
+    }
+
     /// Gives control other ports. They take no packets before [`Self::set_active`].
     ///
     /// # Errors

@@ -425,8 +425,9 @@ static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct pa
 	return PASSED_OTHER_TYPE;
 }
 
+/* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
 SEC("xdp")
-int forward(struct xdp_md *ctx)
+int bm_forward_1(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
 	__u32 zero = 0, ifindex = ctx->ingress_ifindex;

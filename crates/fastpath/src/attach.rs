@@ -1,8 +1,10 @@
 //! Interfaces: the program on them, and whether their devices take frames from it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 
 use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 use libbpf_rs::{Link, ProgramMut};
@@ -14,22 +16,47 @@ const TAKES_FRAMES: u64 = 4;
 /// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
 const ATTACHED_GENERIC: u8 = 2;
 
+/// What came of [`crate::Kernel::attach`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The interface's number in Linux.
+    pub ifindex: u32,
+    /// The driver knows no XDP, so the kernel runs the program behind it.
+    pub generic: bool,
+    /// An earlier daemon's program is there, of this layout version, until [`crate::Kernel::take_over`].
+    pub adopted: Option<u32>,
+}
+
 /// An interface with the program on it.
 pub struct Attached {
     pub ifindex: u32,
     pub link: Link,
-    /// The driver knows no XDP, so the kernel runs the program behind it.
-    pub generic: bool,
+    /// Where it is pinned.
+    pub pin: Option<PathBuf>,
+    /// The program is still an earlier daemon's.
+    pub waits: bool,
+    /// It stays when this is dropped, if it is pinned.
+    pub kept: bool,
 }
 
 /// The number of an interface of this thread's network namespace.
-fn ifindex(interface: &str) -> Option<u32> {
-    let name = CString::new(interface).ok()?;
+pub fn ifindex(interface: &str) -> Result<u32, KernelError> {
+    let none = || KernelError::NoInterface { interface: interface.into() };
+    let name = CString::new(interface).map_err(|_| none())?;
     // SAFETY: the name is a string that ends in zero.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => None,
-        index => Some(index),
+        0 => Err(none()),
+        index => Ok(index),
     }
+}
+
+/// The name of an interface of this thread's network namespace; its number, where it has gone.
+pub fn name(ifindex: u32) -> String {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the array is as long as the longest name with its zero.
+    let found = unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) };
+    let name = CStr::from_bytes_until_nul(&name).ok().filter(|_| !found.is_null());
+    name.map_or_else(|| ifindex.to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
@@ -57,20 +84,35 @@ pub fn exists(ifindex: u32) -> bool {
 
 /// Puts the program on an interface, in the driver where that knows XDP.
 pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, KernelError> {
-    let none = || KernelError::NoInterface { interface: interface.into() };
-    let ifindex = ifindex(interface).ok_or_else(none)?;
+    let ifindex = ifindex(interface)?;
     let there = query(ifindex).map_err(KernelError::system("asking for XDP programs"))?;
     if there.attach_mode != 0 {
         return Err(KernelError::Taken { interface: interface.into() });
     }
     let failed = |error| KernelError::Attach { interface: interface.into(), error };
     let link = program.attach_xdp(ifindex as i32).map_err(failed)?;
-    let generic = query(ifindex).is_ok_and(|options| options.attach_mode == ATTACHED_GENERIC);
-    Ok(Attached { ifindex, link, generic })
+    Ok(Attached { ifindex, link, pin: None, waits: false, kept: false })
+}
+
+/// Whether the kernel runs the program of an interface behind the driver.
+pub fn is_generic(ifindex: u32) -> bool {
+    query(ifindex).is_ok_and(|options| options.attach_mode == ATTACHED_GENERIC)
+}
+
+/// The number of the program on an interface.
+pub fn program_on(ifindex: u32) -> Option<u32> {
+    query(ifindex).ok().map(|options| options.prog_id).filter(|id| *id != 0)
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
+        // A start that failed takes nothing away from what an earlier daemon left at work.
+        if self.waits || (self.kept && self.pin.is_some()) {
+            return;
+        }
+        if let Some(pin) = &self.pin {
+            let _gone = fs::remove_file(pin);
+        }
         // At once, also while a child that was just forked has our descriptors.
         // SAFETY: passes a number.
         unsafe { libbpf_sys::bpf_link_detach(std::os::fd::AsFd::as_fd(&self.link).as_raw_fd()) };

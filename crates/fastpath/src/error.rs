@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 /// Why the kernel path could not do what it was asked for.
 #[derive(Debug)]
@@ -30,6 +31,24 @@ pub enum KernelError {
         /// What the kernel said.
         error: libbpf_rs::Error,
     },
+    /// The link could not be pinned.
+    Pin {
+        /// Where.
+        path: PathBuf,
+        /// What the kernel said.
+        error: libbpf_rs::Error,
+    },
+    /// A pinned link of an interface has a program that is not ours.
+    Foreign {
+        /// The interface.
+        interface: String,
+        /// The file.
+        path: PathBuf,
+        /// The program's name.
+        program: String,
+    },
+    /// The program would end with the daemon.
+    NotPinned,
     /// A system call failed.
     System {
         /// What was being done.
@@ -71,6 +90,20 @@ impl fmt::Display for KernelError {
                 write!(
                     f,
                     "{interface}: the forwarding program cannot be attached: {error}; `--path user` does without"
+                )
+            }
+            Self::Pin { path, error } => {
+                write!(f, "{}: the program cannot be pinned there: {error}", path.display())
+            }
+            Self::Foreign { interface, path, program } => write!(
+                f,
+                "{interface}: the program {program:?} is attached by {0}, and is not brickmoon's; `rm {0}` takes it off",
+                path.display()
+            ),
+            Self::NotPinned => {
+                write!(
+                    f,
+                    "the program is not pinned in bpffs, so it cannot outlive the daemon (`brickmoon status` says why)"
                 )
             }
             Self::System { step, error } => write!(f, "kernel path: {step}: {error}"),

@@ -2,22 +2,27 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 use bm_fib::memory::{Part, Source};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput, ProgramMut};
 
-use crate::attach::{self, Attached};
+use crate::attach::{self, Attached, Attachment};
 use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::grace;
 use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, View, Views};
 use crate::maps::{self, MappedViews};
+use crate::pins::{Pinned, Pins};
 use crate::situation::Situation;
 
 /// The program, as the build made it.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
+
+/// The forwarding program in it.
+pub(crate) const PROGRAM: &str = "bm_forward_1";
 
 /// The maps of tables that one program reads.
 struct Tables {
@@ -36,8 +41,24 @@ pub struct Kernel {
     counts: MapHandle,
     object: Object,
     attached: Vec<Attached>,
+    /// Links that an earlier daemon left and no port has asked for.
+    left: Vec<Pinned>,
     /// What the program goes by now.
     view: Box<View>,
+    grace: Duration,
+    /// Dropped last: it lets go of the folder.
+    pins: Option<Pins>,
+}
+
+/// What [`Kernel::take_over`] did.
+#[derive(Debug, Default)]
+pub struct TakenOver {
+    /// How many interfaces were switched from an earlier daemon's program to ours.
+    pub switched: usize,
+    /// Interfaces that are no ports any more, which Linux forwards for now.
+    pub removed: Vec<String>,
+    /// Pinned links whose program is not ours, with the program's name: nothing was done about them.
+    pub foreign: Vec<(PathBuf, String)>,
 }
 
 impl Kernel {
@@ -55,8 +76,7 @@ impl Kernel {
         };
         let views = maps::create("views", size_of::<Views>()).map_err(&failed)?;
         let mapped = MappedViews::map(&views).map_err(KernelError::system("mapping its tables"))?;
-        // Linux counts a hundred to a thousand jiffies a second; the grace is at least what was asked for.
-        let jiffies = grace.as_millis().min(u128::from(u32::MAX)) as u32;
+        let jiffies = jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
         let object = object(&tables, &views, None)?;
         let counts = find(&object, "counts")?;
@@ -68,10 +88,26 @@ impl Kernel {
             counts,
             object,
             attached: Vec::new(),
+            left: Vec::new(),
+            pins: None,
+            grace,
             view: View::empty(),
         };
         kernel.beat()?;
         Ok(kernel)
+    }
+
+    /// Pins the program where [`Self::attach`] puts it from now on: there it outlives a crash, and stays when
+    /// [`Self::keep`] says so. What is pinned already is adopted.
+    pub fn pinned(mut self, pins: Pins) -> Self {
+        self.left = pins.links();
+        self.pins = Some(pins);
+        self
+    }
+
+    /// How long the program forwards without [`Self::beat`]; zero is for ever.
+    pub fn grace(&self) -> Duration {
+        self.grace
     }
 
     /// Memory for a new table, which the program reads from the next [`Self::publish`] on: next hops, routes of
@@ -86,21 +122,78 @@ impl Kernel {
         Ok(source)
     }
 
-    /// Puts the program on an interface; whether the kernel runs it behind the driver (generic mode). Nothing
-    /// is forwarded from there before [`Self::publish`] says so.
+    /// Puts the program on an interface. Nothing is forwarded from there before [`Self::publish`] says so.
+    ///
+    /// Where an earlier daemon has left its program, that goes on with its own tables until
+    /// [`Self::take_over`], whatever the version of its layout: it shares no map with ours.
     ///
     /// # Errors
-    /// If there is no such interface, or the kernel refused.
-    pub fn attach(&mut self, interface: &str) -> Result<(u32, bool), KernelError> {
-        let attached = attach::attach(interface, &program(&mut self.object, "forward"))?;
-        let found = (attached.ifindex, attached.generic);
-        self.attached.push(attached);
-        Ok(found)
+    /// If there is no such interface, a program of others is on it, or the kernel refused.
+    pub fn attach(&mut self, interface: &str) -> Result<Attachment, KernelError> {
+        let ifindex = attach::ifindex(interface)?;
+        let on = attach::program_on(ifindex);
+        let of_it = |pinned: &Pinned| pinned.ifindex == ifindex && Some(pinned.program.0) == on;
+        let adopted = match self.left.iter().position(of_it) {
+            Some(at) => Some(self.adopt(interface, at)?),
+            None => {
+                let mut attached = attach::attach(interface, &program(&mut self.object, PROGRAM))?;
+                if let Some(pins) = &self.pins {
+                    attached.pin = Some(pins.pin(ifindex, &mut attached.link)?);
+                }
+                self.attached.push(attached);
+                None
+            }
+        };
+        Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted })
     }
 
-    /// Takes the program off all interfaces.
-    pub fn detach(&mut self) {
-        self.attached.clear();
+    /// Makes a pinned link one of ours; the layout version of its program.
+    fn adopt(&mut self, interface: &str, at: usize) -> Result<u32, KernelError> {
+        let pinned = &self.left[at];
+        let Some(version) = pinned.version() else {
+            let (interface, path) = (interface.into(), pinned.path.clone());
+            return Err(KernelError::Foreign { interface, path, program: pinned.program.1.clone() });
+        };
+        let Pinned { path, link, ifindex, .. } = self.left.swap_remove(at);
+        self.attached.push(Attached { ifindex, link, pin: Some(path), waits: true, kept: false });
+        Ok(version)
+    }
+
+    /// Switches interfaces that an earlier daemon left from its program to ours, which must have its tables by
+    /// now, and takes its program off those that are no ports any more. Done again, it does what is left.
+    ///
+    /// # Errors
+    /// What the kernel refused. Interfaces that were not switched go on as they did.
+    pub fn take_over(&mut self) -> Result<TakenOver, KernelError> {
+        let mut done = TakenOver::default();
+        let forward = program(&mut self.object, PROGRAM);
+        for attached in self.attached.iter_mut().filter(|attached| attached.waits) {
+            switch(attached, &forward)?;
+            attached.waits = false;
+            done.switched += 1;
+        }
+        for pinned in self.left.drain(..) {
+            if pinned.version().is_some() {
+                done.removed.push(attach::name(pinned.ifindex));
+                pinned.remove();
+            } else {
+                done.foreign.push((pinned.path, pinned.program.1));
+            }
+        }
+        Ok(done)
+    }
+
+    /// Has the program stay on its interfaces when this is dropped, for one grace time from now.
+    ///
+    /// # Errors
+    /// If it is not pinned, or the kernel refused.
+    pub fn keep(&mut self) -> Result<(), KernelError> {
+        if self.attached.iter().any(|attached| attached.pin.is_none()) {
+            return Err(KernelError::NotPinned);
+        }
+        self.beat()?;
+        self.attached.iter_mut().for_each(|attached| attached.kept = true);
+        Ok(())
     }
 
     /// Whether frames can be sent through an interface of ours.
@@ -142,14 +235,9 @@ impl Kernel {
             fib6: clone(fib6, &self.tables.fib6).map_err(&failed)?,
         };
         let mut object = object(&tables, &self.views, Some(&self.counts))?;
-        let forward = program(&mut object, "forward");
-        for attached in &mut self.attached {
-            // An interface that is gone has no program any more.
-            if let Err(error) = attached.link.update_prog(&forward)
-                && attach::exists(attached.ifindex)
-            {
-                return Err(KernelError::Program { step: "switching an interface to new tables", error });
-            }
+        let forward = program(&mut object, PROGRAM);
+        for attached in self.attached.iter_mut().filter(|attached| !attached.waits) {
+            switch(attached, &forward)?;
         }
         self.newer = [None, None, None];
         self.object = object;
@@ -174,6 +262,28 @@ impl Kernel {
     pub fn counters(&self, index: u16) -> Result<Counters, KernelError> {
         Counters::read(&self.counts, index).map_err(KernelError::program("reading its counters"))
     }
+}
+
+/// Has an interface run this program; one that is gone runs none.
+fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), KernelError> {
+    match attached.link.update_prog(forward) {
+        Err(error) if attach::exists(attached.ifindex) => {
+            Err(KernelError::Program { step: "switching an interface to new tables", error })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A time in jiffies, rounded up.
+fn jiffies(time: Duration) -> io::Result<u32> {
+    // The kernel's coarse clocks move once a jiffy, and their resolution is what it says of CONFIG_HZ.
+    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure outlives the call.
+    if unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut tick) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let jiffies = time.as_nanos().div_ceil((tick.tv_nsec as u128).max(1));
+    Ok(jiffies.min(u128::from(u32::MAX)) as u32)
 }
 
 fn rooms(part: Part) -> &'static [usize] {

@@ -16,6 +16,9 @@
 //! Programs in the kernel do not register as readers. [`Grace`] stands in for them: it lets the writer use
 //! memory again once an RCU grace period has passed.
 //!
+//! With [`Pins`] the program outlives a crash of the daemon, and the next one takes it over
+//! ([`Kernel::take_over`]). After a grace without [`Kernel::beat`] it leaves everything to Linux.
+//!
 //! Absent on purpose: ICMP errors, fragments, neighbour resolution, filters. Linux does them.
 
 mod attach;
@@ -25,11 +28,14 @@ mod grace;
 mod kernel;
 mod layout;
 mod maps;
+mod pins;
 mod situation;
 
+pub use attach::Attachment;
 pub use counters::{COUNTERS, Counters};
 pub use error::KernelError;
 pub use grace::Grace;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, TakenOver};
 pub use layout::{BUCKETS, HOPS};
+pub use pins::{NoPins, Pins, remove_kept};
 pub use situation::{Interface, ReversePath, Situation};

@@ -8,11 +8,14 @@
 use crate::sys;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
 const FOLDER: &str = "/run/netns";
+/// Where brickmoon pins, a folder for each namespace.
+const PINS: &str = "/sys/fs/bpf/brickmoon";
 
 /// A network namespace of our own.
 pub struct Namespace {
@@ -80,9 +83,21 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    /// Where the kernel path is pinned here.
+    pub fn pins(&self) -> PathBuf {
+        let inode = self.file.metadata().unwrap_or_else(|error| panic!("{}: {error}", self.name)).ino();
+        Path::new(PINS).join(inode.to_string())
+    }
+}
+
 impl Drop for Namespace {
     fn drop(&mut self) {
+        let pins = self.pins();
         remove(&self.name);
+        // What a daemon that was killed left there. Most have left nothing.
+        let _ = std::fs::remove_dir_all(pins);
+        let _ = std::fs::remove_dir(PINS);
     }
 }
 

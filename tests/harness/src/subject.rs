@@ -179,10 +179,29 @@ impl Router<'_> {
 
     /// Starts the daemon again after `kill`, or while nothing runs.
     pub fn restart(&mut self) {
+        let ports = self.daemon.as_ref().map(|daemon| daemon.ports.clone()).unwrap_or_default();
+        self.restart_with(&ports.iter().map(String::as_str).collect::<Vec<_>>(), "");
+    }
+
+    /// The same with other ports, and a configuration; empty for none.
+    pub fn restart_with(&mut self, ports: &[&str], config: &str) {
         if let Some(daemon) = &mut self.daemon {
-            let ports: Vec<&str> = daemon.ports.iter().map(String::as_str).collect();
-            let again = Daemon::start((&daemon.path, daemon.forwarding), self.namespace, &ports);
+            let again = Daemon::start_with((&daemon.path, daemon.forwarding), self.namespace, ports, config);
             *daemon = again;
+        }
+    }
+
+    /// What the daemon has said.
+    pub fn log(&self) -> String {
+        self.daemon.as_ref().map(Daemon::log).unwrap_or_default()
+    }
+
+    /// Ends the daemon with `stop` and these arguments.
+    pub fn end(&mut self, arguments: &[&str]) {
+        if let Some(daemon) = &mut self.daemon {
+            let stop = daemon.ask(self.namespace, "stop", arguments);
+            assert!(stop.status.success(), "brickmoon stop {arguments:?}:\n{}", daemon.told(&stop));
+            assert!(daemon.process.wait(PATIENCE), "brickmoon does not stop within {PATIENCE:?}");
         }
     }
 
@@ -213,7 +232,16 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start((path, forwarding): (&Path, Forwarding), namespace: &Namespace, ports: &[&str]) -> Self {
+    fn start(router: (&Path, Forwarding), namespace: &Namespace, ports: &[&str]) -> Self {
+        Self::start_with(router, namespace, ports, "")
+    }
+
+    fn start_with(
+        (path, forwarding): (&Path, Forwarding),
+        namespace: &Namespace,
+        ports: &[&str],
+        config: &str,
+    ) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // A folder, since the daemon keeps more than the socket there, and leaves it when it is killed.
@@ -225,6 +253,11 @@ impl Daemon {
         command.arg("up").arg("--path").arg(way).arg("--socket").arg(&socket);
         for port in ports {
             command.arg("--port").arg(port);
+        }
+        if !config.is_empty() {
+            let file = folder.join("brickmoon.toml");
+            std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            command.arg("--config").arg(file);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Running::start(&mut command);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bm_api::PortMode;
 use bm_control::config::{Config, Device, Switch};
 use bm_control::driver::{ControlPort, Handle};
-use bm_fastpath::Kernel;
+use bm_fastpath::{Attachment, Kernel, NoPins, Pins};
 use bm_frame::{Depot, Memory, Pages};
 use bm_port::NoSteering;
 
@@ -42,6 +42,7 @@ pub struct Opened {
     infos: Vec<PortInfo>,
     keep: Vec<Box<dyn Any + Send>>,
     workers: usize,
+    notes: Vec<String>,
 }
 
 /// The data path at work.
@@ -50,13 +51,12 @@ pub struct Running {
     pub plane: Option<DataPlane>,
     /// Ports, by index.
     pub ports: Vec<PortInfo>,
+    /// What `status` tells of it besides.
+    pub notes: Vec<String>,
     /// Dropped last: with them, steering programs leave their interfaces.
     _keep: Vec<Box<dyn Any + Send>>,
     seen: Vec<(u64, Instant)>,
 }
-
-/// How long the kernel path forwards by tables that no daemon keeps.
-const KERNEL_GRACE: Duration = Duration::from_secs(60);
 
 /// How many workers there shall be: as many as every port has queues for, one a core at most.
 fn workers(config: &Config) -> usize {
@@ -81,11 +81,35 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     Ok(depot)
 }
 
+/// Says, now and in `status`, that the program ends with the daemon.
+fn unpinned(why: &NoPins) -> String {
+    let note = format!("the kernel path ends with the daemon, since its program cannot be pinned: {why}");
+    tracing::warn!("{note}");
+    note
+}
+
+/// Takes off what an earlier daemon left in the kernel, where workers are to forward now.
+pub fn remove_kept() {
+    match bm_fastpath::remove_kept() {
+        Ok(interfaces) if interfaces.is_empty() => {}
+        Ok(interfaces) => {
+            let interfaces = interfaces.join(", ");
+            tracing::info!(interfaces, "took off the kernel path that an earlier daemon left");
+        }
+        // Without bpffs nothing can be there, and what a daemon at work has is its own.
+        Err(why) => tracing::debug!(%why, "nothing to take off"),
+    }
+}
+
 impl Opened {
+    fn nothing(workers: usize) -> Self {
+        Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers, notes: Vec::new() }
+    }
+
     /// Opens the ports of the configuration for workers.
     pub fn open(config: &Config, memory: &'static Memory) -> Result<(Self, Vec<ControlPort>), Failure> {
         let workers = workers(config);
-        let mut opened = Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers };
+        let mut opened = Self::nothing(workers);
         let mut control = Vec::new();
         for port in ports::open(&config.ports, memory, workers)? {
             let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep } = port;
@@ -105,8 +129,12 @@ impl Opened {
 
     /// Has the kernel path on the ports of the configuration.
     pub fn open_kernel(config: &Config) -> Result<(Self, Vec<ControlPort>, Kernel), Failure> {
-        let mut kernel = Kernel::load(KERNEL_GRACE).map_err(Failure::failed)?;
-        let mut opened = Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers: 0 };
+        let mut kernel = Kernel::load(config.daemon.kernel_grace).map_err(Failure::failed)?;
+        let mut opened = Self::nothing(0);
+        match Pins::claim() {
+            Ok(pins) => kernel = kernel.pinned(pins),
+            Err(why) => opened.notes.push(unpinned(&why)),
+        }
         let mut control = Vec::new();
         for port in &config.ports {
             let Device::Xdp(name) = &port.device else {
@@ -115,7 +143,10 @@ impl Opened {
                     port.device
                 )));
             };
-            let (ifindex, generic) = kernel.attach(name).map_err(Failure::failed)?;
+            let Attachment { ifindex, generic, adopted } = kernel.attach(name).map_err(Failure::failed)?;
+            if let Some(layout) = adopted {
+                tracing::info!(%name, layout, "an earlier daemon's program forwards here until our tables are whole");
+            }
             let behind = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
             let (device, mode) = (port.device.to_string(), PortMode::Kernel);
             let reason = generic.then(|| behind.into());
@@ -133,19 +164,19 @@ impl Opened {
         control: &Handle,
         depot: Arc<Depot>,
     ) -> Result<Running, Failure> {
-        let Self { parts, infos, keep, workers } = self;
+        let Self { parts, infos, keep, workers, notes } = self;
         let asker = Box::new(control.asker().map_err(Failure::failed)?);
         let plane = DataPlane::start(config, workers, parts, shared, asker, depot)?;
         let seen = vec![(0, Instant::now()); workers];
-        Ok(Running { plane: Some(plane), ports: infos, _keep: keep, seen })
+        Ok(Running { plane: Some(plane), ports: infos, notes, _keep: keep, seen })
     }
 }
 
 impl Opened {
     /// As it is where the kernel forwards.
     pub fn without_workers(self) -> Running {
-        let Self { infos, keep, .. } = self;
-        Running { plane: None, ports: infos, _keep: keep, seen: Vec::new() }
+        let Self { infos, keep, notes, .. } = self;
+        Running { plane: None, ports: infos, notes, _keep: keep, seen: Vec::new() }
     }
 }
 
@@ -173,7 +204,7 @@ impl Running {
 
     /// Ends threads, then takes the steering programs off.
     pub fn stop(self) {
-        let Self { plane, ports: _, _keep: keep, seen: _ } = self;
+        let Self { plane, ports: _, notes: _, _keep: keep, seen: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
         drop(keep);
     }

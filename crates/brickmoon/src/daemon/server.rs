@@ -10,7 +10,7 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use bm_api::request::{self, RouteQuery};
+use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
 use tokio::net::{TcpListener, UnixListener};
@@ -110,16 +110,17 @@ fn routes(daemon: Arc<Daemon>) -> Router {
         )
         .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::verify)))
         .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::reload)))
-        .route(
-            request::STOP,
-            post(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.stop()))),
-        )
+        .route(request::STOP, post(stop))
         .route(request::METRICS, get(metrics))
         .fallback(|| async {
             let mend = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
             reply::<()>(StatusCode::NOT_FOUND, Err(Error::new("no such path").mend(mend)))
         })
         .with_state(daemon)
+}
+
+async fn stop(State(daemon): State<Arc<Daemon>>, Query(query): Query<StopQuery>) -> Response {
+    answer(daemon, move |daemon| daemon.stop(&query)).await
 }
 
 async fn routes_of(State(daemon): State<Arc<Daemon>>, Query(query): Query<RouteQuery>) -> Response {

@@ -3,11 +3,11 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bm_api::request::RouteQuery;
+use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{Apps, Drops, Error, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes};
 use bm_api::{Status, Stopping, Verify, Worker, Workers};
 use bm_control::config::{Config, Effect, PathChoice};
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
 use super::report::{self, Counters};
-use super::running::{Opened, PortInfo, Running, frame_memory};
+use super::running::{Opened, PortInfo, Running, frame_memory, remove_kept};
 use super::server::Removed;
 use crate::Failure;
 
@@ -40,6 +40,8 @@ pub struct Daemon {
     file: Option<PathBuf>,
     started: Instant,
     restarts: AtomicU64,
+    /// The kernel path stays at work at the end.
+    keeps: AtomicBool,
     /// Told when the daemon shall end.
     pub end: Notify,
     _stats: Removed,
@@ -68,6 +70,7 @@ impl Daemon {
         if config.daemon.path == PathChoice::Kernel {
             return Self::start_kernel(config, file, started);
         }
+        remove_kept();
         let depot = frame_memory(&config)?;
         let pages = depot.memory().pages();
         tracing::info!("{} MiB of frames on {pages}", depot.memory().bytes() >> 20);
@@ -113,6 +116,7 @@ impl Daemon {
             file,
             started,
             restarts: AtomicU64::new(0),
+            keeps: AtomicBool::new(false),
             end: Notify::new(),
             _stats: stats,
         }
@@ -163,8 +167,10 @@ impl Daemon {
 
     /// Gives everything back to Linux and ends all threads.
     pub fn end(&self) {
-        // Whatever fails here, the end of the process does as well.
-        let _ended = self.driver.handle().set_active(false);
+        if !self.keeps.load(Ordering::Relaxed) {
+            // Whatever fails here, the end of the process does as well.
+            let _ended = self.driver.handle().set_active(false);
+        }
         let running = lock(&self.running).take();
         running.into_iter().for_each(Running::stop);
     }
@@ -188,6 +194,7 @@ impl Daemon {
         status.config = self.file.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
+        status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
         status.memory_bytes = resident_bytes();
         if self.depot.as_ref().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
             status.notes.push(
@@ -332,10 +339,14 @@ impl Daemon {
         Ok(reloaded)
     }
 
-    /// Ends the daemon, once this answer is out.
-    pub fn stop(&self) -> Stopping {
+    /// Ends the daemon, once this answer is out. With `keep` the kernel path stays at work.
+    pub fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
+        if query.keep {
+            self.driver.handle().keep()?;
+            self.keeps.store(true, Ordering::Relaxed);
+        }
         self.end.notify_one();
-        Stopping { pid: std::process::id() }
+        Ok(Stopping { pid: std::process::id(), kept: query.keep })
     }
 }
 

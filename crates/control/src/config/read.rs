@@ -66,6 +66,7 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     section.numbers("cores", 0..=4095, &mut daemon.cores);
     let paths = [("auto", PathChoice::Auto), ("user", PathChoice::User), ("kernel", PathChoice::Kernel)];
     section.choice("path", &paths, &mut daemon.path);
+    section.duration("kernel_grace_s", Duration::from_secs, 0..=86_400, &mut daemon.kernel_grace);
     section.choice("idle", &[("sleep", IdleChoice::Sleep), ("busy", IdleChoice::Busy)], &mut daemon.idle);
     section.duration("poll_us", Duration::from_micros, 0..=1_000_000, &mut daemon.poll);
     section.number("slots", 1024..=4 << 20, &mut daemon.slots);

@@ -56,6 +56,7 @@ fn reads_every_key() {
         workers = 2
         cores = [2, 3]
         path = 'user'
+        kernel_grace_s = 5
         idle = 'busy'
         poll_us = 7
         slots = 0x2000
@@ -95,6 +96,7 @@ fn reads_every_key() {
         workers: Some(2),
         cores: vec![2, 3],
         path: PathChoice::User,
+        kernel_grace: Duration::from_secs(5),
         idle: IdleChoice::Busy,
         poll: Duration::from_micros(7),
         slots: 8192,
@@ -128,7 +130,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.worker_idle(), Idle::Busy);
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 22 + chosen + 1 + 2);
+    assert_eq!(Config::default().diff(&config).len(), 23 + chosen + 1 + 2);
 }
 
 #[test]

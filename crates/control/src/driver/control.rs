@@ -130,13 +130,16 @@ impl Control {
             let now = Instant::now();
             let own = self.watch.timeout(now).unwrap_or(SLEEP_MAX);
             let refresh = self.refresh_at.saturating_duration_since(now);
+            let beat = self.kernel.as_ref().map_or(SLEEP_MAX, |kernel| kernel.timeout(now));
             if !self.ended {
                 use std::os::fd::AsFd;
-                waker.wait([self.watch.as_fd()], own.min(refresh).min(SLEEP_MAX));
+                waker.wait([self.watch.as_fd()], own.min(refresh).min(beat).min(SLEEP_MAX));
                 waker.clear();
             }
         }
-        self.set_active(false);
+        if !self.kernel.as_ref().is_some_and(KernelPath::is_kept) {
+            self.set_active(false);
+        }
     }
 
     pub fn end(&mut self) {
@@ -243,8 +246,20 @@ impl Control {
     pub fn set_active(&mut self, active: bool) {
         self.active = active;
         self.steer();
-        if let Err(error) = self.follow() {
-            tracing::error!(%error, "the kernel path could not be told");
+        match (self.follow(), &mut self.kernel) {
+            (Err(error), _) => tracing::error!(%error, "the kernel path could not be told"),
+            // Only now are its tables whole.
+            (Ok(()), Some(kernel)) if active => kernel.take_over(),
+            (Ok(()), _) => {}
+        }
+    }
+
+    /// Has the kernel path stay at work when the thread ends.
+    pub fn keep(&mut self) -> Result<(), Error> {
+        let mend = "`brickmoon stop` without --keep ends it, and Linux forwards";
+        match &mut self.kernel {
+            Some(kernel) => kernel.keep().map_err(|error| error.mend(mend)),
+            None => Err(Error::new("packets are forwarded by workers, which end with the daemon").mend(mend)),
         }
     }
 

@@ -14,8 +14,10 @@ use bm_netlink::{Kind, Mirror};
 use crate::compile::{Compiler, Memory};
 
 /// How often the program is told that somebody keeps its tables, and devices are asked whether they take
-/// frames now.
+/// frames now; more often where the grace is short.
 const BEAT: Duration = Duration::from_secs(1);
+/// Beats within a grace time: a daemon that is busy for one of them is not gone.
+const BEATS_A_GRACE: u32 = 4;
 
 /// The program with its maps. The compiler asks it for memory, the control thread for everything else.
 pub(super) type Shared = Arc<Mutex<Kernel>>;
@@ -50,15 +52,33 @@ pub(super) struct Now<'a> {
 pub(super) struct KernelPath {
     kernel: Shared,
     grace: Grace,
+    beat_every: Duration,
     beat_at: Instant,
+    /// It may be that an earlier daemon's program is still at work.
+    takes_over: bool,
+    kept: bool,
     told: Option<Situation>,
     without_place: Vec<u32>,
 }
 
 impl KernelPath {
     pub fn new(kernel: Shared, readers: &Readers) -> Result<Self, Error> {
+        let beat_every = match lock(&kernel).grace() {
+            Duration::ZERO => BEAT,
+            grace => BEAT.min(grace / BEATS_A_GRACE),
+        };
         let grace = Grace::start(readers).map_err(Error::new)?;
-        Ok(Self { kernel, grace, beat_at: Instant::now(), told: None, without_place: Vec::new() })
+        let (beat_at, without_place) = (Instant::now(), Vec::new());
+        Ok(Self {
+            kernel,
+            grace,
+            beat_every,
+            beat_at,
+            takes_over: false,
+            kept: false,
+            told: None,
+            without_place,
+        })
     }
 
     /// Takes over what the compiler has made, for those ports that are active.
@@ -80,12 +100,56 @@ impl KernelPath {
         if self.beat_at > Instant::now() {
             return Ok(());
         }
-        self.beat_at = Instant::now() + BEAT;
+        self.beat_at = Instant::now() + self.beat_every;
         lock(&self.kernel).beat().map_err(Error::new)?;
+        if self.takes_over {
+            self.take_over();
+        }
         if self.told.as_ref() != Some(&self.situation(now)) {
             self.follow(now)?;
         }
         Ok(())
+    }
+
+    /// How long until the next beat.
+    pub fn timeout(&self, now: Instant) -> Duration {
+        self.beat_at.saturating_duration_since(now)
+    }
+
+    /// Has the program of an earlier daemon replaced by ours, which must have been told of everything. What
+    /// fails is tried again with the next beat; until then the earlier program goes on.
+    pub fn take_over(&mut self) {
+        let done = match lock(&self.kernel).take_over() {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "an earlier daemon's program is still at work; this is tried again");
+                self.takes_over = true;
+                return;
+            }
+        };
+        self.takes_over = false;
+        if done.switched > 0 {
+            tracing::info!(interfaces = done.switched, "took over from an earlier daemon");
+        }
+        for interface in done.removed {
+            tracing::warn!(interface, "an earlier daemon forwarded here; it is no port now, so Linux does");
+        }
+        for (path, program) in done.foreign {
+            let path = path.display();
+            tracing::warn!(%path, program, "pinned here is a program that is not ours: it is left alone");
+        }
+    }
+
+    /// Has the program stay at work when we end.
+    pub fn keep(&mut self) -> Result<(), Error> {
+        lock(&self.kernel).keep().map_err(Error::new)?;
+        self.kept = true;
+        Ok(())
+    }
+
+    /// Whether the program stays at work when we end.
+    pub fn is_kept(&self) -> bool {
+        self.kept
     }
 
     /// What became of the frames of an interface of ours.

@@ -1,0 +1,240 @@
+//! Links that outlive the daemon: pinned in bpffs, a folder for each network namespace.
+//!
+//! ```text
+//! /sys/fs/bpf/brickmoon/4026531840/7     namespace (its inode), then interface (its index in Linux)
+//! ```
+//!
+//! A pinned link holds its program, and that its maps: after a crash packets go on by the last tables. Nothing
+//! else is pinned, since the next daemon brings maps of its own. Which program a link has, and of which layout,
+//! is told by the program's name.
+//!
+//! The folder is claimed by a lock that ends with the process, so no two daemons meet there. Files are named by
+//! number: bpffs allows no dot in a name, and names of interfaces have some.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{Link, Program, libbpf_sys};
+
+use crate::error::KernelError;
+
+const BPFFS: &str = "/sys/fs/bpf";
+const FOLDER: &str = "/sys/fs/bpf/brickmoon";
+/// `BPF_FS_MAGIC` of `<linux/magic.h>`.
+const MAGIC: u32 = 0xcafe_4a11;
+/// What the name of our program begins with; its layout version follows.
+const PREFIX: &str = "bm_forward_";
+/// Another process may be removing the folder that we want; it does so once.
+const TRIES: usize = 10;
+
+/// This network namespace's folder in bpffs, ours alone until this is dropped.
+#[derive(Debug)]
+pub struct Pins {
+    folder: PathBuf,
+    _claim: File,
+}
+
+/// Why links cannot be pinned.
+#[derive(Debug)]
+pub enum NoPins {
+    /// There is no bpffs.
+    NotMounted,
+    /// Another process has the folder.
+    Claimed {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A system call failed.
+    System {
+        /// What it was about.
+        folder: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for NoPins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMounted => write!(f, "no bpffs at {BPFFS}: `mount -t bpf bpf {BPFFS}` mounts it"),
+            Self::Claimed { folder } => {
+                write!(f, "another daemon has {}: one for each network namespace can", folder.display())
+            }
+            Self::System { folder, error } => write!(f, "{}: {error}", folder.display()),
+        }
+    }
+}
+
+impl std::error::Error for NoPins {}
+
+/// A link that somebody pinned.
+pub(crate) struct Pinned {
+    pub path: PathBuf,
+    pub link: Link,
+    /// Its interface; 0 once that is gone.
+    pub ifindex: u32,
+    /// Number and name of its program.
+    pub program: (u32, String),
+}
+
+impl Pinned {
+    fn open(path: PathBuf) -> Option<Self> {
+        let link = Link::open(&path).ok()?;
+        let info = link.info().ok()?;
+        let LinkTypeInfo::Xdp(of) = info.info else { return None };
+        let program = (info.prog_id, program_name(info.prog_id).unwrap_or_default());
+        Some(Self { path, link, ifindex: of.ifindex, program })
+    }
+
+    /// The layout version of the program; `None` for a program that is not ours.
+    pub fn version(&self) -> Option<u32> {
+        version(&self.program.1)
+    }
+
+    /// Takes the program off its interface, and the file away.
+    pub fn remove(self) {
+        // A link whose interface is gone is detached already; its file is all that is left.
+        let _detached = self.link.detach();
+        let _gone = fs::remove_file(&self.path);
+    }
+}
+
+/// The layout version in the name of a program of ours.
+fn version(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.parse().ok()
+}
+
+fn program_name(id: u32) -> io::Result<String> {
+    let program = Program::fd_from_id(id).map_err(io::Error::other)?;
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: the structure is whole, as long as `len` says, and asks for no arrays: all its pointers are null.
+    let failed =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len) };
+    if failed != 0 {
+        return Err(io::Error::from_raw_os_error(-failed));
+    }
+    let name = info.name.map(|byte| byte as u8);
+    let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+fn is_bpffs() -> bool {
+    let path = c"/sys/fs/bpf";
+    // SAFETY: zeros are a value of this structure of numbers.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in zero, and the structure outlives the call.
+    unsafe { libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as u32 == MAGIC }
+}
+
+impl Pins {
+    /// Claims the folder of this thread's network namespace, and clears away what namespaces that are gone
+    /// have left in theirs.
+    ///
+    /// # Errors
+    /// If there is no bpffs, or another process has the folder.
+    pub fn claim() -> Result<Self, NoPins> {
+        if !is_bpffs() {
+            return Err(NoPins::NotMounted);
+        }
+        sweep();
+        let failed = |error| NoPins::System { folder: FOLDER.into(), error };
+        let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(failed)?.ino();
+        Self::claim_folder(&Path::new(FOLDER).join(namespace.to_string()))
+    }
+
+    fn claim_folder(folder: &Path) -> Result<Self, NoPins> {
+        let system = |error| NoPins::System { folder: folder.into(), error };
+        for _ in 0..TRIES {
+            fs::create_dir_all(folder).map_err(system)?;
+            let Ok(claim) = File::open(folder) else { continue };
+            // SAFETY: passes numbers.
+            if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+                return Err(NoPins::Claimed { folder: folder.into() });
+            }
+            // Whoever had it before may have removed it between our two steps.
+            let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
+            if inode(claim.metadata()).is_some_and(|own| inode(fs::metadata(folder)) == Some(own)) {
+                return Ok(Self { folder: folder.into(), _claim: claim });
+            }
+        }
+        Err(system(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// What is pinned on interfaces that are there; files of others are removed.
+    pub(crate) fn links(&self) -> Vec<Pinned> {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let links = files.filter_map(|file| Pinned::open(file.path()));
+        let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
+        here.sort_by_key(|pinned| pinned.ifindex);
+        gone.into_iter().for_each(Pinned::remove);
+        here
+    }
+
+    /// The file of an interface.
+    pub(crate) fn path(&self, ifindex: u32) -> PathBuf {
+        self.folder.join(ifindex.to_string())
+    }
+
+    /// Pins a link of ours.
+    pub(crate) fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, KernelError> {
+        let path = self.path(ifindex);
+        match link.pin(&path) {
+            Ok(()) => Ok(path),
+            Err(error) => Err(KernelError::Pin { path, error }),
+        }
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        // They stay where something is in them.
+        let _emptied = fs::remove_dir(&self.folder);
+        let _emptied = fs::remove_dir(FOLDER);
+    }
+}
+
+/// Removes what lies in folders that nobody claims and belongs to no interface any more.
+fn sweep() {
+    for folder in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+        if let Ok(pins) = Pins::claim_folder(&folder.path()) {
+            pins.links();
+        }
+    }
+}
+
+/// Takes our program off the interfaces of this network namespace on which a daemon that is no more has left
+/// it; their names.
+///
+/// # Errors
+/// If there is no bpffs, or a daemon has the folder.
+pub fn remove_kept() -> Result<Vec<String>, NoPins> {
+    let pins = Pins::claim()?;
+    let ours = pins.links().into_iter().filter(|pinned| pinned.version().is_some());
+    let removed = ours.map(|pinned| {
+        let name = crate::attach::name(pinned.ifindex);
+        pinned.remove();
+        name
+    });
+    Ok(removed.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_its_own_programs_by_name() {
+        assert_eq!(version(crate::kernel::PROGRAM), Some(1));
+        assert_eq!(version("bm_forward_17"), Some(17));
+        for other in ["bm_forward_", "bm_forward", "steer", "xdp_pass", ""] {
+            assert_eq!(version(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The kernel path outlives its daemon: packets go on in XDP by the last tables, and the next daemon takes over.
+//!
+//! Nothing may be lost here, and Linux's own count of forwarded packets shows who forwarded: XDP's are not in it.
+
+use bm_tests::flow::{Outcome, Stream};
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::packet::{Ip4, routed};
+use bm_tests::report;
+use bm_tests::subject::{Forwarding, Router, Subject};
+use std::time::Duration;
+
+/// Packets a second of the flow.
+const RATE: u32 = 10_000;
+const SHORT_GRACE: &str = "[daemon]\nkernel_grace_s = 1\n";
+
+fn stream() -> Stream {
+    Stream {
+        destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into(), "10.1.1.200".into()],
+        rate: RATE,
+    }
+}
+
+fn pause(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+/// Runs a test on the kernel path.
+fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+    let is_kernel =
+        |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::Kernel, .. });
+    let Some(subject) = Subject::all(test).into_iter().find(is_kernel) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    if !lab.rtr.pins().ancestors().nth(2).is_some_and(is_bpffs) {
+        report::skip(test, "no bpffs (mount -t bpf bpf /sys/fs/bpf)");
+        return;
+    }
+    let mut router = subject.start(&lab);
+    deed(&lab, &mut router);
+}
+
+fn is_bpffs(path: &std::path::Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| std::path::Path::new(at) == path))
+}
+
+/// Packets that Linux has forwarded.
+fn by_linux(lab: &Lab) -> u64 {
+    let ipv4 = lab.rtr.run("cat /proc/net/snmp");
+    let mut lines = ipv4.lines().filter(|line| line.starts_with("Ip:")).map(str::split_whitespace);
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let ipv4 = names.zip(values).find(|(name, _)| *name == "ForwDatagrams").map(|(_, value)| value);
+    let ipv6 = lab.rtr.run("cat /proc/net/snmp6");
+    let ipv6 = ipv6.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
+    [ipv4, ipv6]
+        .map(|count| count.and_then(|text| text.trim().parse::<u64>().ok()).expect("a count"))
+        .iter()
+        .sum()
+}
+
+/// The number of the XDP program on a link.
+fn program(lab: &Lab, side: Side) -> Option<u64> {
+    let link = lab.rtr.run(&format!("ip -j link show dev {}", side.router()));
+    let link: serde_json::Value = serde_json::from_str(&link).expect("ip prints JSON");
+    link[0]["xdp"]["prog"]["id"].as_u64()
+}
+
+fn programs(lab: &Lab) -> [Option<u64>; 3] {
+    SIDES.map(|side| program(lab, side))
+}
+
+/// A stream while `deed` runs: nothing is lost, and Linux forwards nothing.
+#[track_caller]
+fn in_xdp_alone(lab: &Lab, what: &str, deed: impl FnOnce()) {
+    let before = by_linux(lab);
+    let ((), outcome) = stream().during(lab, deed);
+    whole(what, &outcome);
+    assert_eq!(by_linux(lab) - before, 0, "{what}: Linux has forwarded: {outcome}");
+}
+
+#[track_caller]
+fn whole(what: &str, outcome: &Outcome) {
+    report::say(&format!("kept: {what}: {outcome}"));
+    assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{what}: {outcome}");
+}
+
+/// A packet leaves by this neighbour of the sink.
+#[track_caller]
+fn leaves_by(lab: &Lab, to: &str, mac: u8) {
+    let packet = Ip4::udp("192.0.2.2", to, 20).bytes();
+    let expected = Side::Snk.to_neighbour(mac, &routed(&packet));
+    lab.drain();
+    lab.send(Side::Src, &Side::Src.to_router(&packet));
+    let found = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
+    assert!(found.is_some(), "{to} does not leave by neighbour {mac:x}");
+}
+
+#[track_caller]
+fn nothing_stays(lab: &Lab) {
+    assert_eq!(programs(lab), [None; 3]);
+    assert!(!lab.rtr.pins().exists(), "{} stays", lab.rtr.pins().display());
+}
+
+#[test]
+fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
+    on_kernel("crash", |lab, router| {
+        let first = programs(lab);
+        in_xdp_alone(lab, "kill -9", || {
+            pause(300);
+            router.kill();
+            pause(700);
+        });
+        assert_eq!(programs(lab), first, "the program stays");
+        // By the last tables, whatever Linux has by now.
+        lab.rtr
+            .ip("route replace 10.90.0.0/16 via 198.51.100.8\nroute replace 10.1.1.200/32 via 198.51.100.3");
+        leaves_by(lab, "10.1.1.200", 6);
+        in_xdp_alone(lab, "started again", || {
+            pause(300);
+            router.restart();
+            pause(300);
+        });
+        leaves_by(lab, "10.1.1.200", 3);
+        leaves_by(lab, "10.90.1.1", 8);
+        for (new, old) in programs(lab).into_iter().zip(first) {
+            assert!(new.is_some() && new != old, "the program is the new daemon's");
+        }
+        router.settle();
+        router.end(&[]);
+        nothing_stays(lab);
+    });
+}
+
+#[test]
+fn stop_keep_leaves_forwarding_on_and_stop_takes_it_off() {
+    on_kernel("keep", |lab, router| {
+        in_xdp_alone(lab, "stop --keep, then up", || {
+            pause(200);
+            router.end(&["--keep"]);
+            pause(500);
+            router.restart();
+            pause(200);
+        });
+        router.end(&["--keep"]);
+        assert!(programs(lab).iter().all(Option::is_some));
+        let stop = router.ask("stop", &[]).expect("a daemon's command");
+        let said = String::from_utf8_lossy(&stop.stdout);
+        assert!(stop.status.success() && said.contains("r0, r1, r2 is taken off"), "{said}");
+        nothing_stays(lab);
+        let stop = router.ask("stop", &[]).expect("a daemon's command");
+        assert!(!stop.status.success(), "there is nothing to stop any more");
+        whole("after the stop", &stream().for_a_while(lab, Duration::from_millis(200)));
+    });
+}
+
+#[test]
+fn taken_over_ten_times_under_load() {
+    on_kernel("ten", |lab, router| {
+        in_xdp_alone(lab, "killed and started ten times", || {
+            for _ in 0..10 {
+                router.kill();
+                router.restart();
+            }
+        });
+        router.settle();
+        router.end(&[]);
+        nothing_stays(lab);
+    });
+}
+
+#[test]
+fn linux_forwards_once_the_grace_is_over() {
+    on_kernel("grace", |lab, router| {
+        router.end(&[]);
+        let ports = SIDES.map(|side| side.router());
+        router.restart_with(&ports, SHORT_GRACE);
+        // A daemon at work is never late, however short the grace.
+        in_xdp_alone(lab, "idle for two graces", || pause(2000));
+        let before = by_linux(lab);
+        let ((), outcome) = stream().during(lab, || {
+            router.kill();
+            pause(2500);
+        });
+        whole("the grace is over", &outcome);
+        let by_linux = (by_linux(lab) - before) as f64 / f64::from(RATE);
+        report::say(&format!("kept: Linux forwarded for {by_linux:.2} s of {:.2} s", 2.8));
+        assert!((1.5..2.4).contains(&by_linux), "the grace of 1 s took {:.2} s", 2.8 - by_linux);
+        assert!(programs(lab).iter().all(Option::is_some), "the program is there, and leaves all to Linux");
+        let before = programs(lab);
+        router.restart_with(&ports, "");
+        assert_ne!(programs(lab), before);
+        in_xdp_alone(lab, "back after the grace", || pause(300));
+        router.end(&[]);
+        nothing_stays(lab);
+    });
+}
+
+#[test]
+fn what_is_no_port_any_more_is_given_back() {
+    on_kernel("fewer", |lab, router| {
+        router.kill();
+        assert!(program(lab, Side::Low).is_some());
+        router.restart_with(&["r0", "r1"], "");
+        assert_eq!(program(lab, Side::Low), None);
+        let log = router.log();
+        assert!(log.contains("it is no port now") && log.contains("r2"), "{log}");
+        in_xdp_alone(lab, "with two ports", || pause(200));
+        router.end(&[]);
+        nothing_stays(lab);
+    });
+}
