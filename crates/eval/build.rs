@@ -1,23 +1,28 @@
-//! Builds the generator and the sinks and their Rust skeleton.
+//! Builds the generator, the sinks and the rivals of the kernel path, and their Rust skeletons.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCE: &str = "bpf/traffic.bpf.c";
-
 fn main() {
-    println!("cargo:rerun-if-changed={SOURCE}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it for build scripts"));
+    for name in ["traffic", "rivals"] {
+        build(name, &out);
+    }
+}
+
+fn build(name: &str, out: &Path) {
+    let source = format!("bpf/{name}.bpf.c");
+    println!("cargo:rerun-if-changed={source}");
     // The kernel's headers include <asm/types.h>, which Debian keeps under the machine's name.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it for build scripts");
     let built = SkeletonBuilder::new()
-        .source(SOURCE)
+        .source(&source)
         .clang_args([format!("-I/usr/include/{arch}-linux-gnu"), "-mcpu=v3".into(), "-Wall".into()])
-        .build_and_generate(out.join("traffic.skel.rs"));
+        .build_and_generate(out.join(format!("{name}.skel.rs")));
     if let Err(error) = built {
-        eprintln!("{SOURCE}: {error:#}\nIt needs: apt-get install clang libbpf-dev linux-libc-dev");
+        eprintln!("{source}: {error:#}\nIt needs: apt-get install clang libbpf-dev linux-libc-dev");
         std::process::exit(1);
     }
 }

@@ -205,6 +205,9 @@ pub enum BenchWhat {
     Lookup,
     /// The whole router in memory, one core, full tables.
     Forward,
+    /// The kernel path beside Linux, bpf_fib_lookup and a fixed next hop, between namespaces of its own; needs
+    /// root and two cores.
+    Kernel,
 }
 
 /// `brickmoon demo`.

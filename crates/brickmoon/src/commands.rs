@@ -156,10 +156,14 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
             ("brickmoon bench lookup", found.rows)
         }
-        BenchWhat::Forward if bench.peers || structure.is_some() => {
+        _ if bench.peers || structure.is_some() => {
             return Err(Failure::usage("--peers and --structure are for `brickmoon bench lookup` alone"));
         }
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
+        BenchWhat::Kernel => {
+            let options = bench::KernelOptions::new(common);
+            ("brickmoon bench kernel", bench::kernel(&options).map_err(asked_wrongly)?)
+        }
     };
     if let Some(file) = &bench.plot {
         bench::plot(title, &rows, file).map_err(Failure::failed)?;

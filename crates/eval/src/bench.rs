@@ -4,6 +4,7 @@
 //! that every bench prints alike. Rivals of one case are measured turn about ([`crate::alternate`]).
 
 pub mod forward;
+pub mod kernel;
 pub mod lookup;
 
 use std::fmt;
@@ -11,11 +12,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::demo::DaemonError;
 use crate::report::{self, Row};
 use crate::rib::{self, RibError};
 use crate::tables::{self, Table, TableError, TableOptions};
+use crate::testbed::TestbedError;
+use crate::traffic::Arrived;
 
 pub use forward::forward;
+pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
 
 /// What every bench over a routing table is asked with.
@@ -86,6 +91,21 @@ pub enum BenchError {
         /// How many addresses are wrong.
         count: usize,
     },
+    /// The test bed failed.
+    Testbed(TestbedError),
+    /// The daemon failed.
+    Daemon(DaemonError),
+    /// The router has no core of its own.
+    Cores,
+    /// Packets arrived wrong, or none did.
+    Arrived {
+        /// In which case.
+        case: String,
+        /// Who forwarded them.
+        subject: String,
+        /// What arrived.
+        arrived: Arrived,
+    },
     /// A drawing cannot be written.
     Plot {
         /// Where to.
@@ -123,6 +143,12 @@ impl fmt::Display for BenchError {
                 "{case}: {subject} leads {address} to next hop {found} and should to {expected}; {count} \
                  addresses are wrong"
             ),
+            Self::Testbed(error) => error.fmt(f),
+            Self::Daemon(error) => error.fmt(f),
+            Self::Cores => f.write_str("one core is too few: give generator and router a core each"),
+            Self::Arrived { case, subject, arrived } => {
+                write!(f, "{case}: {subject} did not forward every packet as it should: {arrived:?}")
+            }
             Self::Plot { file, error } => write!(f, "{}: {error}", file.display()),
         }
     }
@@ -133,6 +159,18 @@ impl std::error::Error for BenchError {}
 impl From<RibError> for BenchError {
     fn from(error: RibError) -> Self {
         Self::Rib(error)
+    }
+}
+
+impl From<TestbedError> for BenchError {
+    fn from(error: TestbedError) -> Self {
+        Self::Testbed(error)
+    }
+}
+
+impl From<DaemonError> for BenchError {
+    fn from(error: DaemonError) -> Self {
+        Self::Daemon(error)
     }
 }
 

@@ -4,7 +4,7 @@
 //! is forwarded by Linux alone, then by brickmoon with the same routes. Then the daemon is killed in mid-flow
 //! and started again, and the longest gap is told. Everything goes away at the end, whatever happens.
 
-mod daemon;
+pub(crate) mod daemon;
 mod failover;
 mod results;
 mod scene;
@@ -20,6 +20,7 @@ use crate::tables::{Table, TableError, TableOptions, generate};
 use crate::testbed::{self, TestbedError, TestbedOptions};
 pub use daemon::DaemonError;
 use daemon::Way;
+pub(crate) use scene::POLLING_PRIORITY;
 use scene::Scene;
 use story::Story;
 

@@ -27,6 +27,7 @@ use layout::Destination;
 pub use measure::{Flow, Measure};
 pub use paced::{Paced, PacedSent};
 pub use program::Programs;
+pub(crate) use program::{attach, system};
 pub use sink::{Arrived, Sink, SinkMode, Tracked};
 
 /// Made from `bpf/traffic.bpf.c` at build.
@@ -100,6 +101,12 @@ impl Stream {
     pub fn expecting_ipv6(mut self, oracle: &Oracle<u128>) -> Self {
         let address = |to: &Destination| u128::from_be_bytes(to.address);
         self.destinations.iter_mut().for_each(|to| to.expect(oracle.next_hop(address(to))));
+        self
+    }
+
+    /// The same, with any next hop.
+    pub fn expecting_any(mut self) -> Self {
+        self.destinations.iter_mut().for_each(|to| to.expect(0));
         self
     }
 

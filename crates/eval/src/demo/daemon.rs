@@ -19,6 +19,8 @@ use crate::testbed::{Testbed, TestbedError, cores};
 const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end in order.
 const END: Duration = Duration::from_secs(10);
+/// Its socket, within its folder.
+const SOCKET: &str = "api.sock";
 /// How the names of its workers begin.
 const WORKER: &str = "bm-worker";
 /// Real-time priority of its workers.
@@ -100,7 +102,7 @@ pub struct Daemon {
     child: Child,
     said: Arc<Mutex<VecDeque<String>>>,
     /// Its socket and its configuration.
-    _folder: Folder,
+    folder: Folder,
 }
 
 /// A folder that goes away with all that is in it.
@@ -128,7 +130,7 @@ impl Daemon {
         let folder = Folder(folder(prefix));
         let config = write_config(&folder.0, core).map_err(TestbedError::system("write a configuration"))?;
         let mut command = Command::new(&program);
-        command.arg("up").arg("--config").arg(config).arg("--socket").arg(folder.0.join("api.sock"));
+        command.arg("up").arg("--config").arg(config).arg("--socket").arg(folder.0.join(SOCKET));
         command.args(["--path", if way == Way::Kernel { "kernel" } else { "user" }]);
         for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {
             command.args(["--port", port]);
@@ -139,7 +141,7 @@ impl Daemon {
         die_with_us(&mut command);
         let mut child = command.spawn().map_err(|error| DaemonError::Start { program, error })?;
         let (lines, said) = (listen(child.stdout.take()), keep(child.stderr.take()));
-        let mut daemon = Self { child, said, _folder: folder };
+        let mut daemon = Self { child, said, folder };
         daemon.await_ready(&lines)?;
         daemon.prioritise_workers()?;
         Ok(daemon)
@@ -220,6 +222,11 @@ impl Daemon {
             line.split_whitespace().nth(1)?.parse().ok()
         };
         Some((of("VmRSS:")? + of("HugetlbPages:").unwrap_or(0)) * 1024)
+    }
+
+    /// Where it answers.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.0.join(SOCKET)
     }
 
     fn last_words(&self) -> String {

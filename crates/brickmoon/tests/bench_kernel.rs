@@ -1,0 +1,63 @@
+//! `brickmoon bench kernel` as users start it, over a small table: every subject forwards rightly.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
+    command.args(["bench", "kernel"]).args(arguments).output().expect("cargo has built it")
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().expect("every system has it");
+    id.stdout == b"0\n"
+}
+
+/// 300 routes of each family over several next hops.
+fn table(file: &Path) {
+    let mut lines = String::new();
+    for number in 0..300 {
+        let hop = number % 7 + 1;
+        let _ = writeln!(lines, "20.{}.{}.0/24 10.9.0.{hop}", number / 100, number % 100);
+        let _ = writeln!(lines, "2001:{number:x}::/32 fd09::{hop}");
+    }
+    std::fs::write(file, lines).expect("the folder for temporary files takes some");
+}
+
+#[test]
+fn every_subject_forwards_rightly() {
+    if !is_root() || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return eprintln!("skipped every_subject_forwards_rightly: needs root and two cores");
+    }
+    let file = std::env::temp_dir().join(format!("bm-bench-kernel-{}.txt", std::process::id()));
+    table(&file);
+    let rib = file.to_str().expect("plain characters");
+    let done = bench(&["--rib", rib, "--seconds", "1", "--case", "full-prefix-imix", "--json"]);
+    std::fs::remove_file(&file).expect("it was made above");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8_lossy(&done.stdout);
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(rows.len(), 8, "{text}");
+    for row in &rows {
+        assert!(row["median"].as_f64() > Some(0.0) && row["detail"]["bad"] == 0, "{row}");
+        let (sent, by_linux) = (row["detail"]["sent"].as_u64(), row["detail"]["by_linux"].as_u64());
+        // Neighbour discovery and the like is Linux's with every subject; a flow is not.
+        let few = by_linux.unwrap_or(u64::MAX) * 100 < sent.unwrap_or(0);
+        assert_eq!(few, row["subject"] != "linux", "{row}");
+    }
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let wrong = bench(&["--peers"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("brickmoon bench lookup"));
+    if !is_root() {
+        let refused = bench(&[]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("sudo"));
+    }
+}

@@ -1,0 +1,216 @@
+//! `bench kernel`: what does the kernel path cost a packet, beside Linux and beside the least possible?
+//!
+//! Three namespaces stand in a row, and a generator outruns whatever forwards in the middle one, which has a
+//! core of its own. Four subjects take turns there, with the same routes, addresses and packets:
+//!
+//! ```text
+//! linux        no program: the stack
+//! fib-helper   XDP that asks the stack's tables by bpf_fib_lookup()
+//! brickmoon    `brickmoon up --path kernel`, its own program over its own tables
+//! floor        XDP that sends everything to one next hop, without a lookup
+//! ```
+//!
+//! The daemon runs all the time. Its program is put on the interfaces for its turns alone, so that the others
+//! can have them in theirs; nothing comes or goes while a turn is measured. Each turn ends with a look at every
+//! packet that arrived: one that is wrong ends the bench.
+
+mod bed;
+mod figures;
+mod rivals;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::{BenchError, Options};
+use crate::addresses::{Pattern, Sizes, destinations};
+use crate::demo::daemon;
+use crate::interrupt::Watch;
+use crate::oracle::Oracle;
+use crate::random::Seed;
+use crate::report::Row;
+use crate::tables::{Route, Table};
+use crate::testbed::TestbedOptions;
+use crate::testbed::kernel::Change;
+use crate::traffic::{DESTINATIONS_MAX, Traffic};
+use bed::{Bed, Flows, Turns};
+use bm_wire::prefix::Prefix;
+
+/// Seconds that the bench takes if it is not told.
+const SECONDS: u64 = 120;
+const SEED: Seed = Seed(11);
+/// Names of the subjects, in the order of reports.
+const SUBJECTS: [&str; 4] = ["linux", "fib-helper", "brickmoon", "floor"];
+
+/// What to measure, and with what.
+#[derive(Clone, Debug)]
+pub struct KernelOptions {
+    /// As every bench has them.
+    pub common: Options,
+    /// The program that has `up`; by default the one that is running.
+    pub program: Option<PathBuf>,
+    /// Names of namespaces and interfaces, and the number of next hops.
+    pub testbed: TestbedOptions,
+}
+
+impl KernelOptions {
+    /// With the usual test bed and the running program.
+    pub fn new(common: Options) -> Self {
+        let testbed = TestbedOptions { prefix: "bm-kernel".into(), ..TestbedOptions::default() };
+        Self { common, program: None, testbed }
+    }
+}
+
+/// Which family, table and frames.
+#[derive(Clone, Copy)]
+struct Case {
+    family: &'static str,
+    table: &'static str,
+    pattern: Pattern,
+    /// How the sizes are called: without the frame check sequence where it is the largest frame.
+    size: &'static str,
+}
+
+impl Case {
+    /// One route first: the full table comes on top of it.
+    const ALL: [Self; 8] = {
+        const fn full(family: &'static str, size: &'static str) -> Case {
+            Case { family, table: "full", pattern: Pattern::Prefix, size }
+        }
+        const fn one(family: &'static str) -> Case {
+            Case { family, table: "one", pattern: Pattern::Uniform, size: "64" }
+        }
+        [
+            one("ipv4"),
+            one("ipv6"),
+            full("ipv4", "64"),
+            full("ipv4", "imix"),
+            full("ipv4", "1514"),
+            full("ipv6", "64"),
+            full("ipv6", "imix"),
+            full("ipv6", "1514"),
+        ]
+    };
+
+    fn name(&self) -> String {
+        format!("{}-{}-{}-{}", self.family, self.table, self.pattern, self.size)
+    }
+
+    fn sizes(&self) -> Sizes {
+        match self.size {
+            "imix" => Sizes::Imix,
+            "1514" => Sizes::Fixed(1518),
+            _ => Sizes::Fixed(64),
+        }
+    }
+
+    fn flows(&self, table: &Table) -> Option<Flows> {
+        match self.family {
+            "ipv4" => flows(self, &table.ipv4),
+            _ => flows(self, &table.ipv6),
+        }
+    }
+}
+
+/// Measures all cases that are asked for and, where files of routes are given, have routes of their family.
+///
+/// # Errors
+/// See [`BenchError`]; without root, or with a single core, there is nothing to measure.
+pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
+    let begin = Instant::now();
+    crate::testbed::require_root()?;
+    let full = options.common.table(options.testbed.next_hops)?;
+    let has_routes = |case: &Case| match (case.table, case.family) {
+        ("one", _) => true,
+        (_, "ipv4") => !full.ipv4.is_empty(),
+        _ => !full.ipv6.is_empty(),
+    };
+    let wanted = |case: &Case| options.common.wants(&case.name()) && has_routes(case);
+    let cases: Vec<_> = Case::ALL.into_iter().filter(wanted).collect();
+    if cases.is_empty() {
+        return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
+    }
+    let _watch = Watch::begin();
+    let pins = daemon::pins();
+    let rows = measure(options, &cases, &full, begin);
+    // Everything has been dropped by now, also after an error.
+    match daemon::left_behind(&options.testbed.prefix, &pins) {
+        Some(left) if rows.is_ok() => Err(BenchError::build("clean up")(format!("left behind: {left}"))),
+        _ => rows,
+    }
+}
+
+/// One test bed, with the daemon started anew over each of the two tables.
+fn measure(
+    options: &KernelOptions,
+    cases: &[Case],
+    full: &Table,
+    begin: Instant,
+) -> Result<Vec<Row>, BenchError> {
+    let whole = match options.common.seconds {
+        0 => Duration::from_secs(SECONDS),
+        seconds => Duration::from_secs(seconds),
+    };
+    let (mut bed, one) = (Bed::up(&options.testbed)?, one_route());
+    let mut rows = Vec::new();
+    let mut left = cases.len();
+    for (name, table) in [("one", &one), ("full", full)] {
+        let cases: Vec<_> = cases.iter().filter(|case| case.table == name).collect();
+        if cases.is_empty() {
+            continue;
+        }
+        bed.testbed.change_routes(Change::Add, table)?;
+        bed.start(options)?;
+        for case in cases {
+            let Some(flows) = case.flows(table) else { continue };
+            let turns = Turns::within(whole.saturating_sub(begin.elapsed()), left);
+            left -= 1;
+            rows.extend(figures::rows(&case.name(), &bed.measure(&case.name(), &flows, turns)?, &bed));
+        }
+        bed.stop()?;
+        bed.testbed.change_routes(Change::Delete, table)?;
+    }
+    Ok(rows)
+}
+
+/// The one route of each family: the default route.
+fn one_route() -> Table {
+    Table {
+        ipv4: vec![Route { prefix: Prefix::default(), next_hop: 1 }],
+        ipv6: vec![Route { prefix: Prefix::default(), next_hop: 1 }],
+    }
+}
+
+/// Packets of a case, or `None` where a table leads to nothing that a router may forward to.
+fn flows<A: Traffic>(case: &Case, routes: &[Route<A>]) -> Option<Flows> {
+    let mut addresses = destinations(case.pattern, SEED, DESTINATIONS_MAX, routes);
+    addresses.retain(|&address| address.is_forwardable());
+    if addresses.is_empty() {
+        return None;
+    }
+    let checked = A::stream(&addresses, case.sizes(), &Oracle::new(routes));
+    Some(Flows { anywhere: checked.clone().expecting_any(), checked, routes: routes.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_named_as_the_contract_says() {
+        let names: Vec<_> = Case::ALL.iter().map(Case::name).collect();
+        assert!(
+            names.contains(&"ipv4-full-prefix-imix".into()) && names.contains(&"ipv6-one-uniform-64".into())
+        );
+        assert_eq!(Case::ALL[4].sizes().in_memory(0), [1514]);
+    }
+
+    #[test]
+    fn says_what_is_wrong_before_it_makes_anything() {
+        if crate::testbed::require_root().is_err() {
+            return eprintln!("skipped says_what_is_wrong_before_it_makes_anything: needs root");
+        }
+        let common = Options { case: Some("ipv5".into()), ..Options::default() };
+        let error = kernel(&KernelOptions::new(common)).unwrap_err().to_string();
+        assert!(error.contains("no case has \"ipv5\""), "{error}");
+    }
+}

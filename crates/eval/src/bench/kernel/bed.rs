@@ -1,0 +1,273 @@
+//! The test bed of the bench: who forwards when, and how one turn is measured.
+
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::rivals::{OnRouter, Rivals, borrow_program};
+use super::{KernelOptions, SUBJECTS};
+use crate::bench::BenchError;
+use crate::demo::POLLING_PRIORITY;
+use crate::demo::daemon::{Daemon, Way};
+use crate::interrupt;
+use crate::testbed::cores::{self, Cores};
+use crate::testbed::namespace::command;
+use crate::testbed::napi::Napi;
+use crate::testbed::{Testbed, TestbedError, TestbedOptions};
+use crate::traffic::{Flow, Measure, Programs, Sink, SinkMode, Stream};
+
+/// Time for attaching, sending the first packets and draining, in each turn.
+const OVERHEAD: Duration = Duration::from_millis(350);
+/// Shorter slots end before caches are as warm as they will be.
+const SLOT: Duration = Duration::from_millis(150);
+const WARM_UP: Duration = Duration::from_millis(60);
+/// How long the daemon is watched while nothing is sent.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Rounds of a case, in which each subject has a turn.
+#[derive(Clone, Copy)]
+pub struct Turns {
+    runs: u32,
+    slot: Duration,
+}
+
+impl Turns {
+    /// Rounds that end `cases` cases within a time, 3 to 15; what is left goes to longer slots.
+    pub fn within(whole: Duration, cases: usize) -> Self {
+        let turns = cases.max(1) as u32 * SUBJECTS.len() as u32;
+        let least = OVERHEAD + WARM_UP + SLOT;
+        let runs = (whole.as_secs_f64() / (turns * least).as_secs_f64()) as u32;
+        let runs = runs.clamp(3, 15);
+        let slot = (whole / turns / runs).saturating_sub(OVERHEAD + WARM_UP);
+        Self { runs, slot: slot.clamp(SLOT, Duration::from_secs(1)) }
+    }
+}
+
+/// The packets of a case.
+pub struct Flows {
+    /// With the next hop that the table says.
+    pub checked: Stream,
+    /// The same, whose next hop nobody looks at: the floor has only one.
+    pub anywhere: Stream,
+    /// Routes of the family in the table.
+    pub routes: usize,
+}
+
+/// One turn of one subject.
+pub struct Turn {
+    pub flow: Flow,
+    /// Packets that Linux forwarded meanwhile.
+    pub by_linux: u64,
+    /// Share of a core that the daemon used, 0 to 1.
+    pub daemon: f64,
+}
+
+/// What is known of a subject in a case.
+pub struct Measured {
+    /// Turns by subject, in the order of `SUBJECTS`.
+    pub turns: [Vec<Turn>; 4],
+    /// Mean size of the frames, with the frame check sequence.
+    pub frame_bytes: f64,
+    /// Destinations sent to in turn.
+    pub destinations: usize,
+    /// Routes of the family.
+    pub routes: usize,
+}
+
+/// The daemon with its program in our hands.
+struct Running {
+    daemon: Daemon,
+    program: OwnedFd,
+}
+
+/// What the daemon holds and uses while nothing comes.
+#[derive(Clone, Copy, Default)]
+pub struct Holds {
+    /// Of the lookup structures of both families and the next hops.
+    pub tables_bytes: u64,
+    pub resident_bytes: u64,
+    /// From its start until it was ready.
+    pub ready: Duration,
+    /// Share of a core, 0 to 1.
+    pub idle: f64,
+}
+
+/// Namespaces, programs and the daemon.
+pub struct Bed {
+    running: Option<Running>,
+    programs: Programs,
+    rivals: Rivals,
+    cores: Cores,
+    pub holds: Holds,
+    pub testbed: Testbed,
+}
+
+impl Bed {
+    pub fn up(options: &TestbedOptions) -> Result<Self, BenchError> {
+        let cores = Cores::deal().ok_or(BenchError::Cores)?;
+        let testbed = Testbed::up(options)?;
+        let (programs, rivals) = (Programs::load()?, Rivals::load(&testbed)?);
+        Ok(Self { running: None, programs, rivals, cores, holds: Holds::default(), testbed })
+    }
+
+    /// Starts the daemon over the routes that there are, and watches it for a while.
+    pub fn start(&mut self, options: &KernelOptions) -> Result<(), BenchError> {
+        let (program, began) = (options.program.as_deref(), Instant::now());
+        let daemon = Daemon::start(&self.testbed, &options.testbed.prefix, program, Way::Kernel, None)?;
+        let ready = began.elapsed();
+        let (used, began) = (daemon.core_ns(), Instant::now());
+        interrupt::sleep(IDLE).map_err(TestbedError::from)?;
+        let idle = (daemon.core_ns() - used) as f64 / began.elapsed().as_nanos() as f64;
+        let resident_bytes = daemon.resident_bytes().unwrap_or(0);
+        self.holds = Holds { tables_bytes: tables_bytes(options, &daemon)?, resident_bytes, ready, idle };
+        let program = borrow_program(&self.testbed)?;
+        self.running = Some(Running { daemon, program });
+        Ok(())
+    }
+
+    /// Ends the daemon in order.
+    pub fn stop(&mut self) -> Result<(), BenchError> {
+        if let Some(mut running) = self.running.take() {
+            running.daemon.stop()?;
+        }
+        Ok(())
+    }
+
+    /// Gives every subject its turns, each round beginning one further on.
+    pub fn measure(&self, case: &str, flows: &Flows, turns: Turns) -> Result<Measured, BenchError> {
+        let mut taken: [Vec<Turn>; 4] = Default::default();
+        let interfaces = &self.testbed.interfaces;
+        let mut polled =
+            vec![(Napi::threaded(&self.testbed.router, &interfaces.router_in)?, self.cores.router)];
+        if let Some(core) = self.cores.sink {
+            polled.push((Napi::threaded(&self.testbed.sink, &interfaces.sink)?, core));
+        }
+        let _ahead = Ahead::of_others();
+        for run in 0..turns.runs as usize {
+            for place in 0..SUBJECTS.len() {
+                let subject = (run + place) % SUBJECTS.len();
+                let turn = self.turn(subject, flows, turns.slot, &polled)?;
+                let arrived = turn.flow.arrived;
+                if arrived.bad() > 0 || turn.flow.samples.iter().any(|sample| sample.items == 0) {
+                    let subject = SUBJECTS[subject].into();
+                    return Err(BenchError::Arrived { case: case.into(), subject, arrived });
+                }
+                taken[subject].push(turn);
+            }
+        }
+        let (frame_bytes, destinations) = (flows.checked.frame_bytes_mean(), flows.checked.destinations());
+        Ok(Measured { turns: taken, frame_bytes, destinations, routes: flows.routes })
+    }
+
+    fn turn(
+        &self,
+        subject: usize,
+        flows: &Flows,
+        slot: Duration,
+        polled: &[(Napi<'_>, usize)],
+    ) -> Result<Turn, BenchError> {
+        let (program, mode, stream) = match SUBJECTS[subject] {
+            "linux" => (None, SinkMode::Skbs, &flows.checked),
+            "fib-helper" => (Some(&self.rivals.fib_helper), SinkMode::Frames, &flows.checked),
+            "floor" => (Some(&self.rivals.floor), SinkMode::Frames, &flows.anywhere),
+            _ => (self.running.as_ref().map(|running| &running.program), SinkMode::Frames, &flows.checked),
+        };
+        let _there = program.map(|program| OnRouter::attach(&self.testbed, program)).transpose()?;
+        let sink = Sink::attach(&self.programs, &self.testbed, mode)?;
+        // An interface may have new threads since the program came.
+        polled.iter().try_for_each(|(napi, core)| napi.pin(*core, POLLING_PRIORITY))?;
+        let measure = Measure {
+            testbed: &self.testbed,
+            programs: &self.programs,
+            sink: &sink,
+            core: Some(self.cores.source),
+            warm_up: WARM_UP,
+            time: slot,
+            slices: 1,
+        };
+        let daemon_ns = || self.running.as_ref().map_or(0, |running| running.daemon.core_ns());
+        let (linux, used, began) = (self.forwarded_by_linux()?, daemon_ns(), Instant::now());
+        let flow = measure.run(stream, || polled[0].0.core_ns())?;
+        let daemon = (daemon_ns() - used) as f64 / began.elapsed().as_nanos() as f64;
+        Ok(Turn { flow, by_linux: self.forwarded_by_linux()? - linux, daemon })
+    }
+
+    /// Packets of both families that the router's stack has forwarded.
+    fn forwarded_by_linux(&self) -> Result<u64, TestbedError> {
+        self.testbed.router.enter(|| {
+            let read = |file: &str| {
+                let path = format!("/proc/thread-self/net/{file}");
+                std::fs::read_to_string(&path).map_err(TestbedError::system(path))
+            };
+            Ok(ipv4_forwarded(&read("snmp")?) + ipv6_forwarded(&read("snmp6")?))
+        })
+    }
+}
+
+/// While it lives, this thread and the generator, which it starts, go before whatever else wants their core: a
+/// generator that waits leaves the router idle, and all subjects look alike.
+struct Ahead;
+
+impl Ahead {
+    fn of_others() -> Self {
+        // Refusal is no harm: rates are then lower on a busy machine.
+        let _refused = cores::prioritise(0, POLLING_PRIORITY + 10);
+        Self
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        let _refused = cores::prioritise(0, 0);
+    }
+}
+
+/// `Ip: ... ForwDatagrams ...`, names in one line and values in the next.
+fn ipv4_forwarded(snmp: &str) -> u64 {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Ip:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    pairs.find(|(name, _)| *name == "ForwDatagrams").and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+}
+
+/// `Ip6OutForwDatagrams VALUE`.
+fn ipv6_forwarded(snmp6: &str) -> u64 {
+    let line = snmp6.lines().find(|line| line.starts_with("Ip6OutForwDatagrams"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+}
+
+/// What the daemon says that its tables take.
+fn tables_bytes(options: &KernelOptions, daemon: &Daemon) -> Result<u64, BenchError> {
+    let running = || std::env::current_exe().map_err(TestbedError::system("find this program"));
+    let program = options.program.clone().map_or_else(running, Ok)?;
+    let socket = daemon.socket();
+    let words = ["status", "--json", "--socket", socket.to_str().unwrap_or_default()];
+    let said = command(&mut Command::new(program), &words, "")?;
+    let status: Value = serde_json::from_str(&said).unwrap_or_default();
+    Ok(status["tables_bytes"].as_u64().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_linux_forwarded() {
+        let snmp = "Ip: Forwarding InReceives ForwDatagrams\nIp: 1 20 7\nIcmp: InMsgs\nIcmp: 3\n";
+        assert_eq!((ipv4_forwarded(snmp), ipv4_forwarded("")), (7, 0));
+        let snmp6 = "Ip6InReceives  \t5\nIp6OutForwDatagrams  \t9\n";
+        assert_eq!((ipv6_forwarded(snmp6), ipv6_forwarded("")), (9, 0));
+    }
+
+    #[test]
+    fn keeps_to_the_time_given() {
+        for (seconds, cases) in [(120, 8), (30, 1), (1, 8), (600, 2)] {
+            let turns = Turns::within(Duration::from_secs(seconds), cases);
+            assert!((3..=15).contains(&turns.runs) && turns.slot >= SLOT);
+            let whole = (turns.slot + WARM_UP + OVERHEAD) * turns.runs * 4 * cases as u32;
+            assert!(turns.runs == 3 || whole <= Duration::from_secs(seconds + 1), "{whole:?}");
+        }
+    }
+}

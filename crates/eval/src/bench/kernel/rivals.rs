@@ -1,0 +1,121 @@
+//! The programs that take turns on the router's interfaces, and the links that put them there.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::testbed::{Testbed, TestbedError, mac};
+use crate::traffic::{attach, system};
+use skeleton::RivalsSkelBuilder;
+
+/// Made from `bpf/rivals.bpf.c` at build.
+#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/rivals.skel.rs"));
+}
+
+/// The rivals, loaded and on no interface.
+pub struct Rivals {
+    pub floor: OwnedFd,
+    pub fib_helper: OwnedFd,
+}
+
+impl Rivals {
+    /// Loads them; the floor sends to the first next hop of the test bed.
+    pub fn load(testbed: &Testbed) -> Result<Self, TestbedError> {
+        let out = testbed.router.index(&testbed.interfaces.router_out)?;
+        load(out).map_err(TestbedError::system("load the rivals of the kernel path"))
+    }
+}
+
+fn load(out: u32) -> io::Result<Rivals> {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = RivalsSkelBuilder::default().open(&mut storage).map_err(system)?;
+    if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
+        settings.out_ifindex = out;
+        settings.out_macs[..6].copy_from_slice(&mac::next_hop(1));
+        settings.out_macs[6..].copy_from_slice(&mac::ROUTER_OUT);
+    }
+    let loaded = open.load().map_err(system)?;
+    Ok(Rivals {
+        floor: loaded.progs.fixed_next_hop.as_fd().try_clone_to_owned()?,
+        fib_helper: loaded.progs.fib_helper.as_fd().try_clone_to_owned()?,
+    })
+}
+
+/// A program on both of the router's interfaces, until this is dropped.
+pub struct OnRouter {
+    links: Vec<OwnedFd>,
+}
+
+impl OnRouter {
+    /// Puts it there.
+    pub fn attach(testbed: &Testbed, program: &OwnedFd) -> Result<Self, TestbedError> {
+        let mut links = Vec::new();
+        for index in indices(testbed)? {
+            let put = || attach(program, index).map_err(TestbedError::system("put a program on the router"));
+            links.push(testbed.router.enter(put)?);
+        }
+        Ok(Self { links })
+    }
+}
+
+impl Drop for OnRouter {
+    fn drop(&mut self) {
+        for link in &self.links {
+            // At once: closing it would leave that to a worker of the kernel.
+            // SAFETY: passes a number.
+            unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
+        }
+    }
+}
+
+fn indices(testbed: &Testbed) -> Result<[u32; 2], TestbedError> {
+    let of = |interface: &str| testbed.router.index(interface);
+    Ok([of(&testbed.interfaces.router_in)?, of(&testbed.interfaces.router_out)?])
+}
+
+/// The daemon's program, taken off the router's interfaces: from now on we say when it is there. It stays in
+/// the daemon's care otherwise, which goes on writing its tables.
+pub fn borrow_program(testbed: &Testbed) -> Result<OwnedFd, TestbedError> {
+    let indices = indices(testbed)?;
+    let id = testbed
+        .router
+        .enter(|| program_on(indices[0]).map_err(TestbedError::system("find the program of brickmoon")))?;
+    // SAFETY: passes a number.
+    let program = opened(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) });
+    let program = program.map_err(TestbedError::system("open the program of brickmoon"))?;
+    for link in LinkInfoIter::default().filter(|link| link.prog_id == id) {
+        if matches!(&link.info, LinkTypeInfo::Xdp(on) if indices.contains(&on.ifindex)) {
+            // SAFETY: passes a number.
+            let link = opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) });
+            let link = link.map_err(TestbedError::system("open a link of brickmoon"))?;
+            drop(OnRouter { links: vec![link] });
+        }
+    }
+    Ok(program)
+}
+
+/// The number of the program on an interface of this thread's namespace.
+fn program_on(index: u32) -> io::Result<u32> {
+    let mut id = 0;
+    // SAFETY: writes a number to `id`, which outlives the call.
+    let result = unsafe { libbpf_sys::bpf_xdp_query_id(index as i32, 0, &mut id) };
+    match (result, id) {
+        (0, 0) => Err(io::Error::new(io::ErrorKind::NotFound, "there is none on the router's interface")),
+        (0, id) => Ok(id),
+        (error, _) => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
+
+fn opened(fd: i32) -> io::Result<OwnedFd> {
+    match fd {
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
