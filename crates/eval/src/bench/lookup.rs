@@ -231,13 +231,27 @@ impl Bench<'_> {
                     }));
                     lookups(&contenders, asked, batch, turns)
                 }
-                Work::Updates { singly } => updates(&mut contenders, routes, singly, turns)?,
+                Work::Updates { singly } => {
+                    let measured = updates(&mut contenders, routes, singly, turns)?;
+                    self.leave_out(&mut contenders);
+                    measured
+                }
                 Work::Build => builds(&contenders, routes.len()),
             };
             self.report(&name, work, &contenders, &measured, routes.len());
         }
         // Updates came and went.
         probes.check(A::NAME, &contenders)
+    }
+
+    /// Takes out, and says so, what refused a change: its table is not that of the others any more.
+    fn leave_out<A: Family>(&mut self, contenders: &mut Vec<Contender<A>>) {
+        let note = |of: &Contender<A>| {
+            let refused = of.refused.as_ref()?;
+            Some(format!("{} has no room for {refused}: it is left out from its updates on", of.name))
+        };
+        self.found.notes.extend(contenders.iter().filter_map(note));
+        contenders.retain(|of| of.refused.is_none());
     }
 
     /// DPDK's best first, then ours, all with the same routes.
