@@ -204,10 +204,6 @@ impl Fib for Dir18Fib {
         addresses.iter().for_each(|address| prefetch(&root[slot(*address)]));
     }
 
-    fn lookup_burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
-        self.lookup_burst_by(self.form, addresses, hops);
-    }
-
     fn lookup_burst_by(&self, form: Form, addresses: &[u32], hops: &mut [NextHop]) {
         let hops = &mut hops[..addresses.len()];
         match form.kind() {

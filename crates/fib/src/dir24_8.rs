@@ -177,10 +177,6 @@ impl Fib for Dir24_8Fib {
         addresses.iter().for_each(|address| prefetch(&root[(address >> 8) as usize]));
     }
 
-    fn lookup_burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
-        self.lookup_burst_by(self.form, addresses, hops);
-    }
-
     fn lookup_burst_by(&self, form: Form, addresses: &[u32], hops: &mut [NextHop]) {
         let hops = &mut hops[..addresses.len()];
         match form.kind() {
@@ -337,8 +333,7 @@ impl BuildFib for Dir24_8 {
         readers: &Readers,
         source: &Source,
     ) -> Result<Self, TableFull<u32>> {
-        let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
-        let fib = Dir24_8Fib::new(source).map_err(|_| no_memory)?;
+        let fib = Dir24_8Fib::new(source).map_err(TableFull::no_memory)?;
         fib.boundary[0].store(1, Release);
         let mut table = Self {
             rib: routes.into_iter().collect(),
@@ -399,31 +394,6 @@ mod tests {
 
     fn build(routes: &[(&str, u32)], readers: &Readers) -> Result<Dir24_8, TableFull<u32>> {
         Dir24_8::build(routes.iter().map(|(prefix, hop)| (p(prefix), NextHop(*hop))), readers)
-    }
-
-    #[test]
-    fn nested_routes_and_what_they_fall_back_to() {
-        let routes = [
-            ("0.0.0.0/0", 1),
-            ("192.0.0.0/8", 2),
-            ("192.0.0.0/16", 3),
-            ("192.0.2.0/24", 4),
-            ("192.0.2.128/25", 5),
-            ("192.0.2.200/32", 6),
-        ];
-        let mut table = build(&routes, &Readers::new()).unwrap();
-        let seen = |table: &Dir24_8| {
-            ["203.0.113.1", "192.1.0.0", "192.0.3.0", "192.0.2.127", "192.0.2.201", "192.0.2.200"]
-                .map(|address| at(table, address))
-        };
-        assert_eq!(seen(&table), [1, 2, 3, 4, 5, 6]);
-        let expected = [[1, 2, 3, 4, 5, 5], [1, 2, 3, 4, 4, 4], [1, 2, 3, 3, 3, 3], [1, 2, 2, 2, 2, 2]];
-        for ((prefix, _), expected) in routes.iter().rev().zip(expected) {
-            table.apply(&[Remove(p(prefix))]).unwrap();
-            assert_eq!(seen(&table), expected);
-        }
-        table.apply(&[Remove(p("0.0.0.0/0")), Remove(p("0.0.0.0/0"))]).unwrap();
-        assert_eq!(seen(&table), [0, 2, 2, 2, 2, 2]);
     }
 
     #[test]

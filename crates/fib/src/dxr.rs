@@ -276,10 +276,6 @@ impl<const D: u8, const X: u8> Fib for DxrFib<D, X> {
         addresses.iter().for_each(|address| prefetch(&self.root[(address >> (32 - D)) as usize]));
     }
 
-    fn lookup_burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
-        self.lookup_burst_by(self.form, addresses, hops);
-    }
-
     fn lookup_burst_by(&self, form: Form, addresses: &[u32], hops: &mut [NextHop]) {
         let hops = &mut hops[..addresses.len()];
         match form.kind() {

@@ -65,15 +65,19 @@ pub trait Fib: Send + Sync {
     ///
     /// # Panics
     /// If `hops` is shorter than `addresses`.
-    fn lookup_burst(&self, addresses: &[Self::Address], hops: &mut [NextHop]);
+    #[inline]
+    fn lookup_burst(&self, addresses: &[Self::Address], hops: &mut [NextHop]) {
+        self.lookup_burst_by(self.form(), addresses, hops);
+    }
 
-    /// The same in a given form, or the nearest that there is: for tests and benches. `lookup_burst`
-    /// picks the best by itself.
+    /// The same in a given form, or the nearest that there is. Only tests and benches call it: `lookup_burst`
+    /// takes the best. This one does one address after the other.
     ///
     /// # Panics
     /// If `hops` is shorter than `addresses`.
     fn lookup_burst_by(&self, _form: Form, addresses: &[Self::Address], hops: &mut [NextHop]) {
-        self.lookup_burst(addresses, hops);
+        let hops = &mut hops[..addresses.len()];
+        hops.iter_mut().zip(addresses).for_each(|(hop, address)| *hop = self.lookup(*address));
     }
 
     /// The widest form that [`Self::lookup_burst`] takes on this CPU.
@@ -182,6 +186,13 @@ pub enum Lack {
     Blocks,
     /// The system gave no memory for the table.
     Memory,
+}
+
+impl<A: Address> TableFull<A> {
+    /// There is no memory for the structure itself, whatever its routes.
+    pub fn no_memory(_: memory::OutOfMemory) -> Self {
+        Self { prefix: Prefix::default(), applied: 0, lack: Lack::Memory }
+    }
 }
 
 impl<A: Address> fmt::Display for TableFull<A> {

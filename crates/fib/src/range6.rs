@@ -128,10 +128,6 @@ impl Fib for Range6Fib {
         addresses.iter().for_each(|address| prefetch(&root[slot(*address)]));
     }
 
-    fn lookup_burst(&self, addresses: &[u128], hops: &mut [NextHop]) {
-        self.lookup_burst_by(self.form, addresses, hops);
-    }
-
     fn lookup_burst_by(&self, form: Form, addresses: &[u128], hops: &mut [NextHop]) {
         let hops = &mut hops[..addresses.len()];
         match form.kind() {
@@ -227,8 +223,7 @@ impl BuildFib for Range6 {
         readers: &Readers,
         source: &Source,
     ) -> Result<Self, TableFull<u128>> {
-        let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
-        let fib = Arc::new(Range6Fib::new(source).map_err(|_| no_memory)?);
+        let fib = Arc::new(Range6Fib::new(source).map_err(TableFull::no_memory)?);
         let mut table = Self {
             rib: routes.into_iter().collect(),
             writer: Writer::new(fib, readers),

@@ -100,7 +100,7 @@ impl<A: Address> fmt::Debug for Structure<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Form;
+    use crate::{Change, Fib, Form};
 
     fn builds_all<A: Address>(structures: &[Structure<A>]) {
         let readers = Readers::new();
@@ -112,6 +112,48 @@ mod tests {
             assert_eq!(table.reader().lookup(A::mask(A::WIDTH)), NextHop(7), "{structure:?}");
             assert!(Form::all().contains(&table.reader().form()), "{structure:?}");
         }
+    }
+
+    #[test]
+    fn nested_routes_and_what_they_fall_back_to() {
+        let p = |text: &str| -> Prefix<u32> { text.parse().unwrap() };
+        let routes = [
+            ("0.0.0.0/0", 1),
+            ("192.0.0.0/8", 2),
+            ("192.0.0.0/16", 3),
+            ("192.0.2.0/24", 4),
+            ("192.0.2.128/25", 5),
+            ("192.0.2.200/32", 6),
+        ];
+        let addresses =
+            ["203.0.113.1", "192.1.0.0", "192.0.3.0", "192.0.2.127", "192.0.2.201", "192.0.2.200"];
+        for structure in IPV4 {
+            let hops = routes.map(|(prefix, hop)| (p(prefix), NextHop(hop)));
+            let mut table = structure.build(hops, &Readers::new()).unwrap();
+            let seen =
+                |table: &Builder<u32>| addresses.map(|address| at(&*table.reader(), p(address).first()));
+            assert_eq!(seen(&table), [1, 2, 3, 4, 5, 6], "{structure:?}");
+            let expected = [[1, 2, 3, 4, 5, 5], [1, 2, 3, 4, 4, 4], [1, 2, 3, 3, 3, 3], [1, 2, 2, 2, 2, 2]];
+            for ((prefix, _), expected) in routes.iter().rev().zip(expected) {
+                table.apply(&[Change::Remove(p(prefix))]).unwrap();
+                assert_eq!(seen(&table), expected, "{structure:?}");
+            }
+            table.apply(&[Change::Remove(p("0.0.0.0/0")), Change::Remove(p("0.0.0.0/0"))]).unwrap();
+            assert_eq!(seen(&table), [0, 2, 2, 2, 2, 2], "{structure:?}");
+        }
+    }
+
+    /// What every form says, alone and in a burst.
+    fn at(fib: &dyn Fib<Address = u32>, address: u32) -> u32 {
+        for form in Form::all() {
+            let mut hops = [NextHop(u32::MAX); 16];
+            fib.lookup_burst_by(form, &[address; 16], &mut hops);
+            assert_eq!(hops, [fib.lookup(address); 16], "{form}");
+        }
+        let mut one = [NextHop(u32::MAX)];
+        fib.lookup_burst(&[address], &mut one);
+        assert_eq!(one, [fib.lookup(address)]);
+        fib.lookup(address).0
     }
 
     #[test]

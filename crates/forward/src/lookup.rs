@@ -116,9 +116,6 @@ mod tests {
         fn lookup(&self, address: u32) -> NextHop {
             NextHop(self.0 * 1000 + (address & 0xff))
         }
-        fn lookup_burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
-            hops.iter_mut().zip(addresses).for_each(|(hop, &address)| *hop = self.lookup(address));
-        }
     }
 
     fn lane(places: &[usize]) -> Lane<u32> {

@@ -1,6 +1,6 @@
 //! A table that has one answer: for a family whose rules only Linux can follow.
 
-use bm_fib::{Fib, NextHop};
+use bm_fib::{Fib, Form, NextHop};
 use bm_wire::prefix::Address;
 use std::marker::PhantomData;
 
@@ -23,7 +23,7 @@ impl<A: Address> Fib for Always<A> {
         self.hop
     }
 
-    fn lookup_burst(&self, addresses: &[A], hops: &mut [NextHop]) {
+    fn lookup_burst_by(&self, _form: Form, addresses: &[A], hops: &mut [NextHop]) {
         hops[..addresses.len()].fill(self.hop);
     }
 }

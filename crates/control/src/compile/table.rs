@@ -57,17 +57,17 @@ impl<A: Side> Table<A> {
         context: &mut Context<'_, A>,
         (readers, source): (&Readers, &dyn Fn() -> Result<Source, OutOfMemory>),
     ) -> Result<Self, TableFull<A>> {
-        let none = |_| TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
         let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let new = |fib| Self { fib, stages, hosts, refused, blankets };
-        if let Ok(fib) = structure.build_in(routes.clone(), readers, &source().map_err(none)?) {
+        if let Ok(fib) = structure.build_in(routes.clone(), readers, &source().map_err(TableFull::no_memory)?)
+        {
             return Ok(new(fib));
         }
         // Some do not fit: the others go in one by one.
         let sets: Vec<_> = routes.map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
-        let mut table = new(structure.build_in([], readers, &source().map_err(none)?)?);
+        let mut table = new(structure.build_in([], readers, &source().map_err(TableFull::no_memory)?)?);
         table.carry_out(&sets, context);
         Ok(table)
     }

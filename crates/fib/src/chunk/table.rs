@@ -434,8 +434,7 @@ impl<F: Shape> BuildFib for Table<F> {
         readers: &Readers,
         source: &Source,
     ) -> Result<Self, TableFull<u32>> {
-        let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
-        let painter = Painter::new(readers, source).map_err(|_| no_memory)?;
+        let painter = Painter::new(readers, source).map_err(TableFull::no_memory)?;
         let mut table = Self { rib: routes.into_iter().collect(), painter, undo: Vec::new() };
         table.fill()?;
         Ok(table)

@@ -93,8 +93,7 @@ impl BuildFib for Dir18 {
         readers: &Readers,
         source: &Source,
     ) -> Result<Self, TableFull<u32>> {
-        let no_memory = TableFull { prefix: Prefix::default(), applied: 0, lack: Lack::Memory };
-        let fib = Arc::new(Dir18Fib::new(source).map_err(|_| no_memory)?);
+        let fib = Arc::new(Dir18Fib::new(source).map_err(TableFull::no_memory)?);
         let mut hop_max = NextHop::NONE;
         let rib: Rib<u32> = routes.into_iter().inspect(|(_, hop)| hop_max = hop_max.max(*hop)).collect();
         let mut table = Self { rib, blocks: Blocks::new(fib.clone(), readers), fib };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::Change::{Remove, Set};
+use crate::Change::Set;
 use crate::published::Readers;
 use crate::{BuildFib, Lack, TableFull};
 use bm_wire::prefix::Prefix;
@@ -20,31 +20,6 @@ fn at(table: &Dir18, text: &str) -> u32 {
         assert_eq!(hops, [fib.lookup(address); 16], "{form}");
     }
     fib.lookup(address).0
-}
-
-#[test]
-fn nested_routes_and_what_they_fall_back_to() {
-    let routes = [
-        ("0.0.0.0/0", 1),
-        ("192.0.0.0/8", 2),
-        ("192.0.0.0/16", 3),
-        ("192.0.2.0/24", 4),
-        ("192.0.2.128/25", 5),
-        ("192.0.2.200/32", 6),
-    ];
-    let mut table = build(&routes, &Readers::new()).unwrap();
-    let seen = |table: &Dir18| {
-        ["203.0.113.1", "192.1.0.0", "192.0.3.0", "192.0.2.127", "192.0.2.201", "192.0.2.200"]
-            .map(|address| at(table, address))
-    };
-    assert_eq!(seen(&table), [1, 2, 3, 4, 5, 6]);
-    let expected = [[1, 2, 3, 4, 5, 5], [1, 2, 3, 4, 4, 4], [1, 2, 3, 3, 3, 3], [1, 2, 2, 2, 2, 2]];
-    for ((prefix, _), expected) in routes.iter().rev().zip(expected) {
-        table.apply(&[Remove(p(prefix))]).unwrap();
-        assert_eq!(seen(&table), expected);
-    }
-    table.apply(&[Remove(p("0.0.0.0/0")), Remove(p("0.0.0.0/0"))]).unwrap();
-    assert_eq!(seen(&table), [0, 2, 2, 2, 2, 2]);
 }
 
 #[test]

@@ -23,10 +23,6 @@ impl<A: Address> Fib for Plain<A> {
         let rib = self.0.read().expect("no test panics while it writes");
         rib.longest_match(address).map_or(NextHop::NONE, |(_, hop)| hop)
     }
-
-    fn lookup_burst(&self, addresses: &[A], hops: &mut [NextHop]) {
-        hops.iter_mut().zip(addresses).for_each(|(hop, &address)| *hop = self.lookup(address));
-    }
 }
 
 /// A prefix of either family.

@@ -22,10 +22,6 @@ impl<A: Address> Fib for PlainFib<A> {
     fn lookup(&self, address: A) -> NextHop {
         self.0.read().unwrap().longest_match(address).map_or(NextHop::NONE, |(_, hop)| hop)
     }
-
-    fn lookup_burst(&self, addresses: &[A], hops: &mut [NextHop]) {
-        hops.iter_mut().zip(addresses).for_each(|(hop, address)| *hop = self.lookup(*address));
-    }
 }
 
 pub struct Plain<A> {
