@@ -156,11 +156,13 @@ impl Control {
             self.answer_verify(&audit);
         }
         self.ask_for_neighbours();
-        let active = self.active_ports();
         // Tables in the making are not for the program.
-        if let Some(kernel) = self.kernel.as_mut().filter(|_| !self.behind) {
-            let (compiler, mirror) = (&self.compiler, self.watch.mirror());
-            kernel.beat(Now { compiler, mirror, active: &active })?;
+        if !self.behind && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
+            let active = self.active_ports();
+            if let Some(kernel) = &mut self.kernel {
+                let (compiler, mirror) = (&self.compiler, self.watch.mirror());
+                kernel.beat(Now { compiler, mirror, active: &active })?;
+            }
         }
         if Instant::now() >= self.refresh_at {
             self.keep_fresh();

@@ -95,11 +95,13 @@ impl KernelPath {
         self.grace.ask();
     }
 
+    /// Whether it is time for [`Self::beat`].
+    pub fn is_due(&self) -> bool {
+        self.beat_at <= Instant::now()
+    }
+
     /// Keeps the program at work, and looks at devices again: a far end may take frames by now.
     pub fn beat(&mut self, now: Now<'_>) -> Result<(), Error> {
-        if self.beat_at > Instant::now() {
-            return Ok(());
-        }
         self.beat_at = Instant::now() + self.beat_every;
         lock(&self.kernel).beat().map_err(Error::new)?;
         if self.takes_over {
