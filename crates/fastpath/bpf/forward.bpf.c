@@ -17,6 +17,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#define NULL ((void *)0)
+
 #include "layout.h"
 #include "fib4.h"
 #include "fib6.h"
@@ -369,34 +371,40 @@ static __always_inline void spend_ttl(struct ipv4 *ip)
 	ip->ttl--;
 }
 
-static __always_inline enum verdict send4(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
+/*
+ * Takes padding off and writes the MACs; returns where the network header of `size` bytes begins, or NULL if
+ * the frame cannot be cut.
+ */
+static __always_inline void *readdressed(struct xdp_md *ctx, const struct packet *packet, const struct way *way,
+					 __u32 size)
 {
 	struct ethhdr *eth;
-	struct ipv4 *ip;
 
 	if (unpadded(ctx, sizeof(*eth) + packet->length))
-		return PASSED_HEADER;
+		return NULL;
 	eth = (void *)(long)ctx->data;
-	ip = (void *)(eth + 1);
-	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
-		return PASSED_HEADER;
+	if ((void *)(eth + 1) + size > (void *)(long)ctx->data_end)
+		return NULL;
 	write_macs(eth, way);
+	return eth + 1;
+}
+
+static __always_inline enum verdict send4(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
+{
+	struct ipv4 *ip = readdressed(ctx, packet, way, sizeof(*ip));
+
+	if (!ip)
+		return PASSED_HEADER;
 	spend_ttl(ip);
 	return FORWARDED;
 }
 
 static __always_inline enum verdict send6(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
 {
-	struct ethhdr *eth;
-	struct ipv6 *ip;
+	struct ipv6 *ip = readdressed(ctx, packet, way, sizeof(*ip));
 
-	if (unpadded(ctx, sizeof(*eth) + packet->length))
+	if (!ip)
 		return PASSED_HEADER;
-	eth = (void *)(long)ctx->data;
-	ip = (void *)(eth + 1);
-	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
-		return PASSED_HEADER;
-	write_macs(eth, way);
 	ip->hop_limit--;
 	return FORWARDED;
 }
