@@ -48,6 +48,10 @@ pub enum Command {
     Status(Query),
     /// Show what the daemon has and does.
     Show(Show),
+    /// Run a program in Lua, in the Snabb manner: apps, links, engine.
+    Run(Run),
+    /// Run a program written for Snabb, or a module's test.
+    Snabb(Snabb),
     /// Measure: rivals alternate in one run; min, median, max.
     Bench(Bench),
     /// See it work: namespaces, a full table, Linux and brickmoon side by side (`make demo`).
@@ -104,6 +108,35 @@ pub struct Up {
     /// Serve metrics for Prometheus at http://ADDR/metrics.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+}
+
+/// `brickmoon run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Where modules are looked for before those in brickmoon. May be given many times.
+    #[arg(long = "path", value_name = "DIR")]
+    pub trees: Vec<PathBuf>,
+    /// The program.
+    #[arg(value_name = "PROGRAM.lua")]
+    pub program: PathBuf,
+    /// Its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<String>,
+}
+
+/// `brickmoon snabb`.
+#[derive(Debug, Args)]
+pub struct Snabb {
+    /// Where modules are looked for before those in brickmoon; the root of a Snabb checkout stands for all its
+    /// Lua trees. May be given many times.
+    #[arg(long = "path", value_name = "DIR")]
+    pub trees: Vec<PathBuf>,
+    /// Run the selftest of this module, such as apps.basic.basic_apps. Exit status 43 says that it was skipped.
+    #[arg(short = 't', long = "test", value_name = "MODULE")]
+    pub test: Option<String>,
+    /// The program, program.NAME.NAME of the trees, and its arguments.
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub program: Vec<String>,
 }
 
 /// Which path packets take.

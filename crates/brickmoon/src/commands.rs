@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::{Bench, BenchWhat, Command, Demo, Query, Routes, Show, What};
-use crate::{Failure, client, daemon};
+use crate::{Failure, client, daemon, lua};
 use bm_api::request;
 use bm_eval::demo::DemoOptions;
 
@@ -19,6 +19,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(query) => verify(&query),
         Command::Status(query) => print(&query, Method::GET, request::STATUS, bm_cli::status),
         Command::Show(Show { what }) => show(what),
+        Command::Run(run) => lua::run(run),
+        Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Bench(bench) => self::bench(&bench),
         Command::Demo(demo) => self::demo(demo),
     }

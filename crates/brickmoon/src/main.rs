@@ -7,6 +7,7 @@ mod client;
 mod commands;
 mod daemon;
 mod log;
+mod lua;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,8 @@ pub enum Failure {
     Failed(String),
     /// It was asked in the wrong way: exit status 2.
     Usage(String),
+    /// A program asked for this exit status and has said why itself.
+    Status(u8),
 }
 
 impl Failure {
@@ -46,5 +49,6 @@ fn main() -> ExitCode {
             eprintln!("brickmoon: {why}");
             ExitCode::from(2)
         }
+        Err(Failure::Status(status)) => ExitCode::from(status),
     }
 }

@@ -1,0 +1,117 @@
+-- What runs first in every state: module search, globals, and the ways to start a program.
+--
+-- Called with one function, find(path), which gives the name and the text of a Lua file of the user's trees or
+-- of the binary. Returns the functions that Rust calls; each through `protected`, which turns an error into a
+-- message with file, line and traceback, and main.exit() into an exit status.
+
+local find = ...
+
+local startup = {}
+
+-- What os.exit() throws: the stack unwinds, and everything is given back before the process ends.
+local Exit = { __tostring = function (self) return "exit with status "..self.status end }
+
+function os.exit (status)
+   if status == true or status == nil then status = 0 elseif status == false then status = 1 end
+   error(setmetatable({ status = status }, Exit), 0)
+end
+
+-- Where makers of generated modules (X_h, .dasl) are asked: functions that take the module's name and give a
+-- loader, or nothing. lib.generate adds them.
+startup.makers = {}
+
+local function searcher (name)
+   local path = name:gsub("%.", "/")
+   for _, file in ipairs { path..".lua", path.."/init.lua" } do
+      local found, text = find(file)
+      if found then
+         local loader, why = load(text, "@"..found)
+         if not loader then error(why, 0) end
+         return loader
+      end
+   end
+   for _, maker in ipairs(startup.makers) do
+      local loader = maker(name, find)
+      if loader then return loader end
+   end
+   return "\n\tno module '"..name.."' in the trees of --path, or in brickmoon"
+end
+
+-- After package.preload and before LUA_PATH.
+table.insert(package.loaders, 2, searcher)
+package.loaded["core.startup"] = startup
+startup.find = find
+
+local function trace (what)
+   if getmetatable(what) == Exit then return what end
+   return { message = tostring(what), traceback = debug.traceback("", 2):gsub("^\n", "") }
+end
+
+-- Calls f(...): "done"; "exit" and a status; or "error", a message and a traceback.
+function startup.protected (f, ...)
+   local fine, what = xpcall(f, trace, ...)
+   if fine then return "done" end
+   if getmetatable(what) == Exit then return "exit", what.status end
+   return "error", what.message, what.traceback
+end
+
+-- Globals as programs expect them; strictness comes last, so that ours do not trip over it.
+local function globals ()
+   require("lib.lua.class")
+   for _, name in ipairs { "lib", "config", "link", "packet", "timer", "main" } do
+      local fine, module = pcall(require, "core."..name)
+      if fine then
+         if name ~= "lib" then rawset(_G, name, module) end
+      elseif startup.find("core/"..name..".lua") then
+         error(module, 0)
+      end
+   end
+   local fine, app = pcall(require, "core.app")
+   if fine then rawset(_G, "engine", app) elseif startup.find("core/app.lua") then error(app, 0) end
+   local fine, memory = pcall(require, "core.memory")
+   if fine then rawset(_G, "memory", memory) elseif startup.find("core/memory.lua") then error(memory, 0) end
+   rawset(_G, "developer_debug", false)
+   require("lib.lua.strict")
+end
+
+local function parameters (...)
+   local main = package.loaded["core.main"]
+   if main then main.parameters = { ... } end
+end
+
+-- brickmoon run FILE ARGUMENTS
+function startup.file (path, ...)
+   globals()
+   parameters(...)
+   local program, why = loadfile(path)
+   if not program then error(why, 0) end
+   local folder = path:match("^(.*)/[^/]*$") or "."
+   package.path = folder.."/?.lua;"..folder.."/?/init.lua;"..package.path
+   program(...)
+end
+
+-- brickmoon snabb PROGRAM ARGUMENTS
+function startup.named (name, ...)
+   globals()
+   parameters(...)
+   name = name:gsub("-", "_")
+   local module = require(("program.%s.%s"):format(name, name))
+   if type(module) ~= "table" or type(module.run) ~= "function" then
+      error(("program.%s.%s has no function run()"):format(name, name), 0)
+   end
+   module.run({ ... })
+end
+
+-- brickmoon snabb -t MODULE
+function startup.test (name, ...)
+   globals()
+   parameters(...)
+   name = name:gsub("%.lua$", ""):gsub("/", ".")
+   local module = require(name)
+   if type(module) ~= "table" or not rawget(module, "selftest") then
+      error(("module %s has no function selftest()"):format(name), 0)
+   end
+   module.selftest()
+end
+
+return startup

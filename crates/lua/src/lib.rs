@@ -1,0 +1,18 @@
+//! LuaJIT embedded: Snabb's modules, written anew over our frames and links, and the programs that use them.
+//!
+//! ```text
+//! brickmoon run PROGRAM.lua      Program ─► State (one a thread) ─► core.startup ─► the program
+//! brickmoon snabb -t MODULE                   │
+//!                                             └ modules: the user's trees ─► ours, from the binary
+//! ```
+//!
+//! Lua sources lie under `lua/` and are part of the binary. `core.*` is always ours; any other module is looked
+//! for in the user's trees first. Foreign types (`lua_State`) end here.
+
+mod modules;
+mod program;
+mod state;
+
+pub use modules::{Tree, embedded};
+pub use program::{Outcome, Program, What};
+pub use state::{LuaError, State};

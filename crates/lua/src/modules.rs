@@ -1,0 +1,66 @@
+//! Where a module comes from: the user's trees, then the sources in the binary.
+
+use std::path::{Path, PathBuf};
+
+/// Sources under `lua/`, by path.
+static SOURCES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+
+/// The sources in the binary: path below `lua/`, and bytes.
+pub fn embedded() -> impl Iterator<Item = (&'static str, &'static [u8])> {
+    SOURCES.iter().copied()
+}
+
+/// Where Lua files are looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree(PathBuf);
+
+impl Tree {
+    /// What `--path folder` stands for: itself, or the folders of a Snabb checkout if it is the root of one.
+    pub fn at(folder: &Path) -> Vec<Self> {
+        let inside = ["src", "lib/pflua/src", "lib/ljsyscall", "lib/luajit/dynasm", "lib/luajit/src"];
+        if !folder.join("src/core").is_dir() {
+            return vec![Self(folder.into())];
+        }
+        inside.iter().map(|name| folder.join(name)).filter(|path| path.is_dir()).map(Self).collect()
+    }
+
+    /// The bytes of the file called `name` below the tree, with the whole path.
+    fn read(&self, name: &str) -> Option<(String, Vec<u8>)> {
+        let path = self.0.join(name);
+        let bytes = std::fs::read(&path).ok()?;
+        Some((path.display().to_string(), bytes))
+    }
+}
+
+/// A file by its path below a tree, such as `lib/lua/class.lua`: what it is called in messages, and its bytes.
+///
+/// Files under `core/` are always ours; any other is the user's before ours.
+pub fn find(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
+    let theirs = || trees.iter().find_map(|tree| tree.read(name));
+    let ours = || {
+        let (path, bytes) = embedded().find(|(path, _)| *path == name)?;
+        Some((format!("brickmoon/{path}"), bytes.to_vec()))
+    };
+    if name.starts_with("core/") { ours() } else { theirs().or_else(ours) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn theirs_goes_before_ours_but_for_the_core() {
+        let root = std::env::temp_dir().join(format!("bm-lua-tree-{}", std::process::id()));
+        for file in ["src/core/startup.lua", "src/lib/lua/class.lua", "src/apps/own.lua"] {
+            std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+            std::fs::write(root.join(file), "theirs").unwrap();
+        }
+        let trees = Tree::at(&root);
+        let found = |name: &str| find(&trees, name).map(|(path, bytes)| (path, bytes == b"theirs"));
+        assert_eq!(trees, [Tree(root.join("src"))]);
+        assert_eq!(found("core/startup.lua"), Some(("brickmoon/core/startup.lua".into(), false)));
+        assert!(found("lib/lua/class.lua").unwrap().1 && found("apps/own.lua").unwrap().1);
+        assert_eq!(found("apps/none.lua"), None);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}

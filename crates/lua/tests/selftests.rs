@@ -1,0 +1,28 @@
+//! Every module in the binary that has a `selftest()` passes it. `BM_SELFTEST=core.lib` runs one alone.
+
+use bm_lua::{Outcome, Program, What, embedded};
+
+fn run(module: &str) -> Result<Outcome, String> {
+    let program = Program { what: What::Test(module.into()), arguments: Vec::new(), trees: Vec::new() };
+    program.run().map_err(|error| error.to_string())
+}
+
+#[test]
+fn modules_pass_their_selftests() {
+    let only = std::env::var("BM_SELFTEST").ok();
+    let mut failed = Vec::new();
+    for (path, bytes) in embedded().filter(|(path, _)| path.ends_with(".lua")) {
+        let module = path.trim_end_matches(".lua").replace('/', ".");
+        let has_test = String::from_utf8_lossy(bytes).contains("selftest");
+        if !has_test || module == "core.startup" || only.as_ref().is_some_and(|only| *only != module) {
+            continue;
+        }
+        match run(&module) {
+            Ok(Outcome::Done | Outcome::Exit(0)) => println!("{module}: passed"),
+            Ok(Outcome::Exit(43)) => println!("{module}: skipped"),
+            Ok(Outcome::Exit(status)) => failed.push(format!("{module}: exit status {status}")),
+            Err(error) => failed.push(format!("{module}: {error}")),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
