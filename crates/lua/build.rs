@@ -1,10 +1,13 @@
-//! Writes the table of the Lua sources under `lua/`, which the binary then holds.
+//! Writes the table of the Lua sources under `lua/`, which the binary then holds, and compiles the C functions that
+//! Lua programs find by name in the binary (`c/`), DynASM's encoder among them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
+    compile_symbols()?;
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("lua");
     println!("cargo:rerun-if-changed={}", root.display());
     let mut files = Vec::new();
@@ -30,4 +33,32 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// All of `c/` goes into the binary whole, and the names stay visible, as only Lua calls them.
+fn compile_symbols() -> io::Result<()> {
+    println!("cargo:rerun-if-changed=c");
+    println!("cargo:rustc-link-arg=-rdynamic");
+    let sources = ["c/checksum.c", "c/clock.c", "c/tables.c"];
+    let mut ours = cc::Build::new();
+    ours.files(sources).flag("-Wall").flag("-Wextra").link_lib_modifier("+whole-archive").opt_level(3);
+    ours.compile("bm_symbols");
+    let mut dynasm = cc::Build::new();
+    dynasm.file("c/dynasm.c").include(dynasm_folder()?).warnings(false).link_lib_modifier("+whole-archive");
+    dynasm.compile("bm_dynasm");
+    Ok(())
+}
+
+/// DynASM's headers lie in the LuaJIT sources of the package that mlua builds it from; cargo knows where that is.
+fn dynasm_folder() -> io::Result<PathBuf> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["metadata", "--format-version", "1", "--offline", "--filter-platform"];
+    let output = Command::new(cargo).args(arguments).arg(env::var("TARGET").unwrap_or_default()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found = text.split('"').find(|path| path.contains("/luajit-src-") && path.ends_with("/Cargo.toml"));
+    let manifest = found.ok_or_else(|| {
+        let why = String::from_utf8_lossy(&output.stderr);
+        io::Error::other(format!("cargo metadata names no package luajit-src: {why}"))
+    })?;
+    Ok(Path::new(manifest).with_file_name("luajit2").join("dynasm"))
 }

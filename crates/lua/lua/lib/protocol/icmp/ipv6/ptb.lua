@@ -1,0 +1,9 @@
+-- Packet too big (RFC 4443, section 3.2). The packet it is about follows as payload.
+
+local ffi = require("ffi")
+local ptb = subClass(require("lib.protocol.header"))
+ptb._name = "packet too big"
+ptb:init { ffi.typeof [[ struct { uint32_t mtu; } __attribute__((packed)) ]] }
+require("lib.protocol.fields").u32(ptb, "mtu", "mtu")
+
+return ptb
