@@ -1,6 +1,8 @@
 //! Every C function that Lua modules reach by name is in the binary, and does what its name says.
 
-use bm_lua::{Outcome, Program, What};
+#![allow(clippy::unwrap_used)]
+
+use bm_lua::{Outcome, Program, Tree, What};
 
 /// Names, with a declaration each, that modules of Snabb's tree look up through `ffi.C`.
 const DECLARATIONS: &str = "
@@ -29,9 +31,13 @@ const DECLARATIONS: &str = "
 ";
 
 fn run(name: &str, program: &str) {
+    run_with(name, program, Vec::new());
+}
+
+fn run_with(name: &str, program: &str, trees: Vec<Tree>) {
     let path = std::env::temp_dir().join(format!("bm-lua-{name}-{}.lua", std::process::id()));
     std::fs::write(&path, program).unwrap();
-    let program = Program { what: What::File(path.clone()), arguments: Vec::new(), trees: Vec::new() };
+    let program = Program { what: What::File(path.clone()), arguments: Vec::new(), trees };
     let outcome = program.run();
     std::fs::remove_file(path).unwrap();
     assert_eq!(outcome.map_err(|error| error.to_string()), Ok(Outcome::Done));
@@ -119,4 +125,61 @@ fn tables_of_the_bridge_and_of_routes() {
             assert(C.lpm4_dxr_search(address, ends, keys, bottoms, tops) == key, address)
         end"#,
     );
+}
+
+#[test]
+fn dynasm_encodes_what_then_runs() {
+    run(
+        "dynasm",
+        r#"local ffi = require("ffi")
+        ffi.cdef [[
+            void dasm_init(void **, int); void dasm_free(void **); void dasm_setupglobal(void **, void **, unsigned);
+            void dasm_setup(void **, const void *); void dasm_put(void **, int, ...);
+            int dasm_link(void **, size_t *); int dasm_encode(void **, void *);
+            void *mmap(void *, size_t, int, int, int, long);
+            int (*DASM_EXTERN_FUNC)(void *, unsigned char *, int, int);
+        ]]
+        local C, state, globals, size = ffi.C, ffi.new("void *[1]"), ffi.new("void *[8]"), ffi.new("size_t[1]")
+        -- mov eax, IMM_D; ret; STOP
+        local actions = ffi.new("uint8_t[4]", 0xb8, 237, 0xc3, 255)
+        C.dasm_init(state, 1)
+        C.dasm_setupglobal(state, globals, 8)
+        C.dasm_setup(state, actions)
+        C.dasm_put(state, 0, ffi.cast("int", 4711))
+        assert(C.dasm_link(state, size) == 0 and size[0] == 6 and C.DASM_EXTERN_FUNC == nil)
+        local code = C.mmap(nil, 4096, 7, 0x22, -1, 0)
+        assert(C.dasm_encode(state, code) == 0)
+        assert(ffi.cast("int (*)(void)", code)() == 4711)
+        C.dasm_free(state)"#,
+    );
+}
+
+#[test]
+fn modules_are_made_from_files_of_the_trees() {
+    let root = std::env::temp_dir().join(format!("bm-lua-made-{}", std::process::id()));
+    let files = [
+        ("lib/thing.h", "#define X 1\nstruct thing { uint16_t a, b; };"),
+        ("lib/usage.inc", "Usage: thing"),
+        ("lib/yang/ietf-x.yang", "module ietf-x {}"),
+        ("lib/code.dasl", "| nop"),
+        (
+            "dynasm.lua",
+            "return { loadfile = function (file) return function (name) return name .. ' of ' .. file end end }",
+        ),
+    ];
+    for (name, text) in files {
+        std::fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+        std::fs::write(root.join(name), text).unwrap();
+    }
+    run_with(
+        "made",
+        r#"require("lib.thing_h")
+        assert(require("ffi").sizeof("struct thing") == 4)
+        assert(require("lib.usage_inc") == "Usage: thing" and require("lib.yang.ietf_x_yang") == "module ietf-x {}")
+        assert(require("lib.code"):match("^lib.code of .*/lib/code.dasl$"))
+        local fine, why = pcall(require, "lib.none_h")
+        assert(not fine and why:match("module 'lib.none_h' not found"))"#,
+        Tree::at(&root),
+    );
+    std::fs::remove_dir_all(root).unwrap();
 }

@@ -17,7 +17,7 @@ function os.exit (status)
 end
 
 -- Where makers of generated modules (X_h, .dasl) are asked: functions that take the module's name and give a
--- loader, or nothing. lib.generate adds them.
+-- loader, or nothing. brickmoon.generate adds them.
 startup.makers = {}
 
 local function searcher (name)
@@ -41,6 +41,7 @@ end
 table.insert(package.loaders, 2, searcher)
 package.loaded["core.startup"] = startup
 startup.find = find
+require("brickmoon.generate").install()
 
 local function trace (what)
    if getmetatable(what) == Exit then return what end

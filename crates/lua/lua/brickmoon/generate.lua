@@ -1,0 +1,100 @@
+-- Modules that are no Lua files: made on the fly from what lies in the user's trees.
+--
+--    lib.checksum_h       lib/checksum.h             C declarations, given to FFI
+--    program.x.README_inc program/x/README.inc       a text, as a string
+--    lib.yang.ietf_a_yang lib/yang/ietf-a.yang       the same
+--    core.app_events      core/app.events            the same
+--    lib.hash.siphash     lib/hash/siphash.dasl      Lua with assembler lines, through the tree's own DynASM
+--
+-- A real Lua file of the name goes before all of these.
+
+local ffi = require("ffi")
+
+local M = {}
+
+-- Lines for the C preprocessor mean nothing to FFI; line numbers in its messages stay right.
+local function without_preprocessor (text)
+   return (("\n"..text):gsub("\n[ \t]*#[^\n]*", "\n"):sub(2))
+end
+
+local function header (name, file, text)
+   return function ()
+      local fine, why = pcall(ffi.cdef, without_preprocessor(text))
+      if not fine then error(("%s, made from %s: %s"):format(name, file, why), 0) end
+      return { text = text }
+   end
+end
+
+local function text_of (_, _, text)
+   return function () return text end
+end
+
+local function assembler (name, file)
+   return function (...)
+      local fine, dynasm = pcall(require, "dynasm")
+      if not fine then
+         error(("%s needs DynASM for Lua to read %s: give --path the folder with dynasm.lua (%s)")
+            :format(name, file, dynasm), 0)
+      end
+      local chunk, why = dynasm.loadfile(file, { comment = false })
+      if not chunk then error(file..": "..tostring(why), 0) end
+      return chunk(...)
+   end
+end
+
+local kinds = {
+   { suffix = "_h", extension = ".h", make = header },
+   { suffix = "_inc", extension = ".inc", make = text_of },
+   { suffix = "_yang", extension = ".yang", make = text_of },
+   { suffix = "_events", extension = ".events", make = text_of },
+   { suffix = "", extension = ".dasl", make = assembler },
+}
+
+-- Names of files may have a minus where names of modules have an underscore.
+local function candidates (path)
+   local folder, base = path:match("^(.*/)([^/]*)$")
+   if not folder then folder, base = "", path end
+   return { path, folder..base:gsub("_", "-") }
+end
+
+-- A loader for the module, or nil. find(path) gives the name and the text of a file of the trees.
+function M.maker (name, find)
+   local path = name:gsub("%.", "/")
+   for _, kind in ipairs(kinds) do
+      if path:sub(-#kind.suffix) == kind.suffix or kind.suffix == "" then
+         for _, base in ipairs(candidates(path:sub(1, #path - #kind.suffix))) do
+            local file, text = find(base..kind.extension)
+            if file then return kind.make(name, file, text) end
+         end
+      end
+   end
+   return nil
+end
+
+-- Makes the module search ask us.
+function M.install ()
+   local makers = require("core.startup").makers
+   for _, maker in ipairs(makers) do
+      if maker == M.maker then return end
+   end
+   makers[#makers + 1] = M.maker
+end
+
+function M.selftest ()
+   local files = {
+      ["a/b.h"] = "#include <x.h>\n#define Y 1\nstruct generate_selftest { int x, y; };",
+      ["a/README.inc"] = "usage", ["y/ietf-inet-types.yang"] = "module z", ["core/app.events"] = "1,2|x",
+      ["a/bad.h"] = "struct {",
+   }
+   local function find (path)
+      if files[path] then return "tree/"..path, files[path] end
+   end
+   assert(M.maker("a.b_h", find)().text == files["a/b.h"])
+   assert(ffi.sizeof("struct generate_selftest") == 8)
+   assert(M.maker("a.README_inc", find)() == "usage" and M.maker("y.ietf_inet_types_yang", find)() == "module z")
+   assert(M.maker("core.app_events", find)() == "1,2|x" and M.maker("a.none_h", find) == nil)
+   local fine, why = pcall(M.maker("a.bad_h", find))
+   assert(not fine and why:match("^a.bad_h, made from tree/a/bad.h: "), why)
+end
+
+return M
