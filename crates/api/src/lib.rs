@@ -23,6 +23,7 @@ pub mod port;
 pub mod request;
 pub mod route;
 pub mod status;
+pub mod switch;
 pub mod verify;
 pub mod worker;
 
@@ -34,5 +35,6 @@ pub use port::{Account, Interface, Port, PortMode, Ports, Queue, ReversePath, Vl
 pub use request::RouteQuery;
 pub use route::{Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};
+pub use switch::{Station, Stations, Switch, SwitchPort, Switches};
 pub use verify::{Area, Difference, Verify};
 pub use worker::{App, Apps, Drop, DropAt, Drops, Link, Links, Worker, Workers};

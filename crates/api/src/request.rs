@@ -27,6 +27,10 @@ pub const LINKS: &str = "/v1/links";
 pub const WORKERS: &str = "/v1/workers";
 /// `GET`, [`crate::Drops`].
 pub const DROPS: &str = "/v1/drops";
+/// `GET`, [`crate::Switches`].
+pub const SWITCHES: &str = "/v1/switches";
+/// `GET`, [`crate::Stations`]: those that switches know.
+pub const STATIONS: &str = "/v1/stations";
 /// `POST`, [`crate::Verify`]: compares with the kernel now; takes seconds with a full table.
 pub const VERIFY: &str = "/v1/verify";
 /// `POST`, [`crate::Reloaded`]: reads the configuration file again.
@@ -79,8 +83,8 @@ mod tests {
     fn every_path_has_the_version() {
         let prefix = format!("/{VERSION}/");
         let all = [
-            STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, VERIFY, RELOAD, STOP,
-            METRICS,
+            STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, STATIONS,
+            VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

@@ -24,6 +24,10 @@ pub struct Status {
     pub workers: u32,
     /// Ports that forward.
     pub ports: u32,
+    /// Switches at work.
+    pub switches: u32,
+    /// Ports of switches.
+    pub switch_ports: u32,
     /// IPv4 routes that the fast path has, all VRFs together.
     pub routes_ipv4: usize,
     /// IPv6 routes that the fast path has, all VRFs together.

@@ -177,6 +177,10 @@ pub enum What {
     Workers(Query),
     /// What was dropped, why, and where.
     Drops(Query),
+    /// The switches and their ports.
+    Switch(Query),
+    /// The stations that switches know, and where they are.
+    Macs(Query),
 }
 
 /// `brickmoon show routes`.

@@ -37,6 +37,8 @@ fn show(what: What) -> Result<(), Failure> {
         What::Links(query) => print(&query, get, request::LINKS, bm_cli::links),
         What::Workers(query) => print(&query, get, request::WORKERS, bm_cli::workers),
         What::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
+        What::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
+        What::Macs(query) => print(&query, get, request::STATIONS, bm_cli::stations),
     }
 }
 
@@ -105,12 +107,13 @@ fn verify(query: &Query) -> Result<(), Failure> {
 
 /// Takes off what a daemon that is no more left in the kernel; false if there is nothing.
 fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
-    let interfaces = bm_fastpath::remove_kept().unwrap_or_default();
+    let mut interfaces = bm_fastpath::remove_kept().unwrap_or_default();
+    interfaces.extend(bm_switch::remove_kept_but(&[]));
     if interfaces.is_empty() {
         return Ok(false);
     }
     write(&format!(
-        "no daemon answers at {}; the kernel path that one left on {} is taken off: Linux forwards\n",
+        "no daemon answers at {}; what one left in the kernel on {} is taken off: Linux forwards\n",
         socket.display(),
         interfaces.join(", ")
     ))?;

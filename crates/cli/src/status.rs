@@ -11,7 +11,7 @@ pub fn status(reply: &Status) -> String {
     let mirror = &reply.mirror;
     let mut text = format!(
         "brickmoon {} (process {}), up {} s, {}\n\
-         path {}, {} workers, {} ports\n\
+         path {}, {} workers, {} ports{}\n\
          {} IPv4 and {} IPv6 routes, {} next hops, {} neighbors; {} routes left to Linux\n\
          memory {} resident, {} of it lookup tables\n\
          mirror {}: first sync {} ms, {} messages, {} changes, {} overruns, {} resyncs; last batch {} changes in {} us\n",
@@ -22,6 +22,10 @@ pub fn status(reply: &Status) -> String {
         reply.path,
         reply.workers,
         reply.ports,
+        match reply.switches {
+            0 => String::new(),
+            switches => format!(", {switches} switches with {} ports", reply.switch_ports),
+        },
         count(reply.routes_ipv4 as u64),
         count(reply.routes_ipv6 as u64),
         count(reply.next_hops as u64),

@@ -41,6 +41,8 @@ pub struct Config {
     pub neighbors: Neighbors,
     /// `[mirror]`.
     pub mirror: Mirror,
+    /// Each `[[switch]]`, in the order of the file.
+    pub switches: Vec<bm_switch::Settings>,
 }
 
 /// `[daemon]`: the process and its workers.

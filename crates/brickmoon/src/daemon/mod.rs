@@ -13,6 +13,7 @@ mod report;
 mod running;
 mod server;
 mod state;
+mod switches;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -86,9 +87,21 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
         Some(args::Path::Auto) => config.daemon.path = PathChoice::Auto,
         None => {}
     }
-    if config.ports.is_empty() {
-        let mend = "name one with --port IF, or with a [[port]] table in the configuration file";
+    if config.ports.is_empty() && config.switches.is_empty() {
+        let mend =
+            "name one with --port IF, or with a [[port]] or [[switch]] table in the configuration file";
         return Err(Failure::Usage(format!("there is no port to forward on: {mend}")));
+    }
+    for port in config.ports.iter().filter_map(|port| port.device.interface()) {
+        if let Some(switch) = config.switches.iter().find(|switch| switch.has(port)) {
+            let why =
+                format!("{port} is a port of switch {}, so it cannot be a port of the router", switch.name);
+            return Err(Failure::Usage(why));
+        }
+    }
+    // A switch alone needs no workers.
+    if config.ports.is_empty() && config.daemon.path == PathChoice::Auto {
+        config.daemon.path = PathChoice::Kernel;
     }
     if config.daemon.workers == Some(0) {
         return Err(Failure::Usage("--workers 0: there must be one at least".into()));

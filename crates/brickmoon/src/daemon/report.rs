@@ -86,6 +86,7 @@ pub fn apps(counters: &Counters) -> Apps {
             ["port", port, queue, side] => (format!("{port} {side}"), queue.parse().ok()),
             ["router", worker, port] => (format!("router from {port}"), worker.parse().ok()),
             ["slow", port] => (format!("slow path from {port}"), None),
+            ["switch", switch, port] => (format!("switch {switch} from {port}"), None),
             _ => (group.clone(), None),
         };
         App { name, worker, account: account(counters, &group) }

@@ -108,6 +108,14 @@ fn routes(daemon: Arc<Daemon>) -> Router {
             request::DROPS,
             get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.drops()))),
         )
+        .route(
+            request::SWITCHES,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.switches()))),
+        )
+        .route(
+            request::STATIONS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.stations()))),
+        )
         .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::verify)))
         .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::reload)))
         .route(request::STOP, post(stop))

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{Apps, Drops, Error, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes};
-use bm_api::{Status, Stopping, Verify, Worker, Workers};
+use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{Config, Effect, PathChoice};
 use bm_control::driver::Driver;
 use bm_fib::published::Readers;
@@ -21,6 +21,7 @@ use super::dataplane::{DataPlane, Shared};
 use super::report::{self, Counters};
 use super::running::{Opened, PortInfo, Running, frame_memory, remove_kept};
 use super::server::Removed;
+use super::switches::Bridges;
 use crate::Failure;
 
 /// Counters that there is room for: some fifty for each account, three accounts a port and worker.
@@ -36,6 +37,7 @@ pub struct Daemon {
     depot: Option<Arc<Depot>>,
     /// `None` while the data path is being started again, and at the end.
     running: Mutex<Option<Running>>,
+    switches: Bridges,
     config: Mutex<Config>,
     file: Option<PathBuf>,
     started: Instant,
@@ -47,7 +49,8 @@ pub struct Daemon {
     _stats: Removed,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// What a mutex guards.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What a panicking thread left is still what there is.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -65,8 +68,16 @@ fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
 }
 
 impl Daemon {
-    /// Opens ports, loads tables, starts workers, and has the ports take packets.
+    /// Starts the switches, then the router, which may have a port on one.
     pub fn start(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
+        let switches = Bridges::start(&config)?;
+        let mut daemon = Self::start_router(config, file, started)?;
+        daemon.switches = switches;
+        Ok(daemon)
+    }
+
+    /// Opens ports, loads tables, starts workers, and has the ports take packets.
+    fn start_router(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
         if config.daemon.path == PathChoice::Kernel {
             return Self::start_kernel(config, file, started);
         }
@@ -112,6 +123,7 @@ impl Daemon {
             shared,
             depot,
             running: Mutex::new(Some(running)),
+            switches: Bridges::default(),
             config: Mutex::new(config),
             file,
             started,
@@ -125,8 +137,12 @@ impl Daemon {
     /// The line that says that packets are forwarded.
     pub fn ready(&self) -> String {
         let status = self.status();
+        let switches = match (status.switches, status.switch_ports) {
+            (0, _) => String::new(),
+            (switches, ports) => format!("{switches} switches with {ports} ports, "),
+        };
         format!(
-            "ready: {} ports, {} workers, {} IPv4 and {} IPv6 routes in {} ms",
+            "ready: {switches}{} ports, {} workers, {} IPv4 and {} IPv6 routes in {} ms",
             status.ports,
             status.workers,
             bm_cli::count(status.routes_ipv4 as u64),
@@ -173,6 +189,7 @@ impl Daemon {
         }
         let running = lock(&self.running).take();
         running.into_iter().for_each(Running::stop);
+        self.switches.end();
     }
 
     fn counters(&self) -> Counters {
@@ -180,6 +197,7 @@ impl Daemon {
         // A data path that was started again has counters of the same names: they go on, so they are summed.
         let all = self.shared.registry.counters().into_iter();
         all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
+        self.switches.add_to(&mut counters);
         counters
     }
 
@@ -195,6 +213,8 @@ impl Daemon {
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
+        (status.switches, status.switch_ports) = self.switches.count();
+        status.notes.extend(self.switches.notes());
         status.memory_bytes = resident_bytes();
         if self.depot.as_ref().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
             status.notes.push(
@@ -275,7 +295,9 @@ impl Daemon {
 
     /// Drops by reason.
     pub fn drops(&self) -> Drops {
-        report::drops(&self.counters())
+        let mut drops = report::drops(&self.counters());
+        self.switches.add_drops(&mut drops);
+        drops
     }
 
     /// Workers and their frames.
@@ -301,6 +323,16 @@ impl Daemon {
             }
         };
         Workers { workers: running.workers().into_iter().enumerate().map(worker).collect() }
+    }
+
+    /// Switches with their ports.
+    pub fn switches(&self) -> Switches {
+        self.switches.switches()
+    }
+
+    /// The stations that switches know.
+    pub fn stations(&self) -> Stations {
+        self.switches.stations()
     }
 
     /// Metrics for Prometheus.
@@ -343,6 +375,7 @@ impl Daemon {
     pub fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
         if query.keep {
             self.driver.handle().keep()?;
+            self.switches.keep()?;
             self.keeps.store(true, Ordering::Relaxed);
         }
         self.end.notify_one();

@@ -17,7 +17,7 @@ pub enum Effect {
 /// A setting that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Section and key, such as `slow_path.queue`; for a port `port.xdp:eth0`.
+    /// Section and key, such as `slow_path.queue`; for a port `port.xdp:eth0`, for a switch `switch.lan`.
     pub key: String,
     /// What it takes.
     pub effect: Effect,
@@ -42,7 +42,7 @@ impl Config {
     /// Every setting as a text, with what its change takes.
     pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
         use Effect::{Daemon, Live, Workers};
-        let Self { daemon, ports, fib, slow_path, neighbors, mirror } = self;
+        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches } = self;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
             settings.insert(key.to_owned(), (format!("{value:?}"), effect));
@@ -75,6 +75,9 @@ impl Config {
         set("mirror.receive_buffer", &mirror.receive_buffer, Daemon);
         for port in ports {
             set(&format!("port.{}", port.device), port, Workers);
+        }
+        for switch in switches {
+            set(&format!("switch.{}", switch.name), switch, Daemon);
         }
         settings
     }

@@ -61,6 +61,29 @@ pub enum What {
         /// Greatest.
         most: u64,
     },
+    /// A text that does not fit.
+    Text {
+        /// Section and key.
+        key: Key,
+        /// What was found.
+        found: String,
+        /// What to write.
+        mend: &'static str,
+    },
+    /// A key that must be there.
+    Missing {
+        /// Section and key.
+        key: Key,
+        /// A line that would do.
+        example: &'static str,
+    },
+    /// Two tables of the same name, or that want the same interface.
+    Again {
+        /// What they want.
+        what: String,
+        /// Where it stood first.
+        first: usize,
+    },
     /// A number that is no power of two.
     PowerOfTwo {
         /// Section and key.
@@ -164,6 +187,11 @@ impl fmt::Display for What {
             }
             Self::Range { key, found, least, most } => {
                 write!(f, "{key} is {found}: give a number from {least} to {most}")
+            }
+            Self::Text { key, found, mend } => write!(f, "{key} is \"{found}\": {mend}"),
+            Self::Missing { key, example } => write!(f, "{key} is missing: write {example}"),
+            Self::Again { what, first } => {
+                write!(f, "{what} is named on line {first} already: remove one of the two")
             }
             Self::PowerOfTwo { key, found } => {
                 let above = found.checked_next_power_of_two().unwrap_or(1 << 63);

@@ -3,6 +3,8 @@
 //! Each key is read by one call, which also makes it known; what no call asked for is an unknown key.
 //! So the list of keys cannot part from what is read.
 
+mod switches;
+
 use super::error::Key;
 use super::*;
 use bm_wire::prefix::Address;
@@ -53,6 +55,7 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
         mirror(&mut section, &mut config.mirror);
         section.finish();
     }
+    config.switches = switches::switches(&mut top, &config.ports);
     top.finish();
     config
 }

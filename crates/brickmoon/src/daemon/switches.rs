@@ -1,0 +1,161 @@
+//! The switches of the daemon, and its answers about them.
+
+use std::sync::Mutex;
+
+use bm_api::{Account, Drop, DropAt, Drops, Error, Mac, Station, Stations, SwitchPort, Switches};
+use bm_control::config::Config;
+use bm_switch::{PortView, Service, StationView, Switch};
+
+use super::report::Counters;
+use super::state::lock;
+use crate::Failure;
+
+/// All switches; none once they have ended.
+#[derive(Default)]
+pub struct Bridges(Mutex<Vec<Service>>);
+
+impl Bridges {
+    /// Starts the switches of the configuration, and ends those that an earlier daemon left and it does not name.
+    pub fn start(config: &Config) -> Result<Self, Failure> {
+        let names: Vec<_> = config.switches.iter().map(|switch| switch.name.as_str()).collect();
+        let removed = bm_switch::remove_kept_but(&names);
+        if !removed.is_empty() {
+            tracing::info!(
+                interfaces = removed.join(", "),
+                "took off the switch that an earlier daemon left"
+            );
+        }
+        let start = |switch: &bm_switch::Settings| {
+            let named = |why| Failure::Failed(format!("switch {}: {why}", switch.name));
+            Service::start(switch.clone()).map_err(named)
+        };
+        Ok(Self(Mutex::new(config.switches.iter().map(start).collect::<Result<_, _>>()?)))
+    }
+
+    fn each<T>(&self, ask: impl Fn(&Switch) -> T) -> Vec<T> {
+        lock(&self.0).iter().map(|service| ask(&service.switch())).collect()
+    }
+
+    /// How many switches, and ports of them.
+    pub fn count(&self) -> (u32, u32) {
+        let ports = self.each(|switch| switch.port_count() as u32);
+        (ports.len() as u32, ports.iter().sum())
+    }
+
+    /// What the operator should know.
+    pub fn notes(&self) -> Vec<String> {
+        self.each(|switch| switch.notes().to_vec()).concat()
+    }
+
+    /// Switches with their ports.
+    pub fn switches(&self) -> Switches {
+        let view = |switch: &Switch| bm_api::Switch {
+            name: switch.settings().name.clone(),
+            vlans: switch.settings().knows_vlans(),
+            ageing_s: switch.settings().ageing.as_secs(),
+            stations: switch.stations().len(),
+            stations_max: switch.settings().table,
+            interface: switch.settings().interface.clone(),
+            ports: switch.ports().iter().map(port).collect(),
+            refused: switch.refused().clone(),
+        };
+        Switches { switches: self.each(view) }
+    }
+
+    /// The stations of all switches.
+    pub fn stations(&self) -> Stations {
+        let of_one = |switch: &Switch| {
+            let vlans = switch.settings().knows_vlans();
+            let name = &switch.settings().name;
+            switch.stations().iter().map(|one| station(name, vlans, one)).collect::<Vec<_>>()
+        };
+        Stations { stations: self.each(of_one).concat() }
+    }
+
+    /// Adds what happened on ports, as `switch/NAME/PORT/..`.
+    pub fn add_to(&self, counters: &mut Counters) {
+        for switch in self.switches().switches {
+            for port in switch.ports {
+                let mut set = |name: &str, value| {
+                    counters.insert(format!("switch/{}/{}/{name}", switch.name, port.name), value);
+                };
+                set("received", port.account.received);
+                set("passed", port.account.passed);
+                set("host", port.account.host);
+                for (reason, frames) in port.account.drops {
+                    set(&format!("drop/{reason}"), frames);
+                }
+            }
+        }
+    }
+
+    /// Adds drops on ports, with what they mean.
+    pub fn add_drops(&self, drops: &mut Drops) {
+        let switches = self.switches().switches;
+        for (reason, meaning) in bm_switch::REASONS {
+            let ports =
+                switches.iter().flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)));
+            let at = ports.filter_map(|(switch, port)| {
+                let frames = *port.account.drops.get(reason)?;
+                Some(DropAt { app: format!("switch/{}/{}", switch.name, port.name), frames })
+            });
+            let at: Vec<_> = at.collect();
+            let frames: u64 = at.iter().map(|at| at.frames).sum();
+            if frames > 0 {
+                drops.total += frames;
+                drops.drops.push(Drop { reason: reason.into(), meaning: meaning.into(), frames, at });
+            }
+        }
+    }
+
+    /// Has switches stay at work when the daemon ends.
+    pub fn keep(&self) -> Result<(), Error> {
+        lock(&self.0).iter().try_for_each(|service| service.switch().keep()).map_err(Error::new)
+    }
+
+    /// Ends them, those that are not to be kept.
+    pub fn end(&self) {
+        lock(&self.0).clear();
+    }
+}
+
+fn port(view: &PortView) -> SwitchPort {
+    let counters = &view.counters;
+    let drops: std::collections::BTreeMap<String, u64> = counters
+        .drops()
+        .filter(|(_, frames)| *frames > 0)
+        .map(|(name, frames)| (name.into(), frames))
+        .collect();
+    let others = ["forwarded", "flooded", "learned", "moved", "table_full", "sums_completed"];
+    SwitchPort {
+        name: view.name.clone(),
+        ifindex: view.ifindex,
+        up: view.up,
+        takes_frames: view.takes_frames,
+        generic: view.generic,
+        mtu_bytes: view.mtu,
+        vlans: view.vlans.to_string(),
+        account: Account {
+            received: counters.received(),
+            passed: counters.passed(),
+            host: counters.linux(),
+            dropped: counters.dropped(),
+            drops,
+            received_bytes: counters.get("received_bytes"),
+            ..Account::default()
+        },
+        sent: counters.get("sent"),
+        sent_bytes: counters.get("sent_bytes"),
+        counters: others.iter().map(|name| ((*name).into(), counters.get(name))).collect(),
+    }
+}
+
+fn station(switch: &str, vlans: bool, view: &StationView) -> Station {
+    Station {
+        switch: switch.into(),
+        vlan: vlans.then_some(view.address.vlan),
+        mac: Mac(view.address.mac),
+        port: view.port.clone(),
+        age_ms: view.age.map(|age| age.as_millis() as u64),
+    }
+}

@@ -1,0 +1,156 @@
+//! `brickmoon show switch` and `brickmoon show macs`.
+
+use std::fmt::Write as _;
+
+use bm_api::{Stations, Switch, SwitchPort, Switches};
+
+use crate::number::count;
+use crate::table::{
+    Align::{Left, Right},
+    Table,
+};
+
+/// Each switch with a line a port, then what is wrong.
+pub fn switches(reply: &Switches) -> String {
+    if reply.switches.is_empty() {
+        return "no switches\n".into();
+    }
+    reply.switches.iter().map(switch).collect::<Vec<_>>().join("\n")
+}
+
+fn switch(switch: &Switch) -> String {
+    let columns = [
+        ("PORT", Left),
+        ("STATE", Left),
+        ("VLANS", Left),
+        ("RECEIVED", Right),
+        ("FORWARDED", Right),
+        ("FLOODED", Right),
+        ("HOST", Right),
+        ("DROPPED", Right),
+        ("SENT", Right),
+    ];
+    let mut table = Table::new(&columns, "no ports");
+    for port in &switch.ports {
+        let counter = |name| count(port.counters.get(name).copied().unwrap_or(0));
+        table.row([
+            port.name.clone(),
+            state(port).into(),
+            port.vlans.clone(),
+            count(port.account.received),
+            counter("forwarded"),
+            counter("flooded"),
+            count(port.account.host),
+            count(port.account.dropped),
+            count(port.sent),
+        ]);
+    }
+    let ageing = if switch.ageing_s == 0 {
+        "never forgets".into()
+    } else {
+        format!("forgets after {} s", switch.ageing_s)
+    };
+    let own = switch.interface.as_ref().map(|name| format!(", Linux is on it by {name}")).unwrap_or_default();
+    let mut text = format!(
+        "switch {}: {} ports, {} of {} stations, {ageing}{own}\n{table}",
+        switch.name,
+        switch.ports.len(),
+        count(switch.stations as u64),
+        count(u64::from(switch.stations_max)),
+    );
+    for port in switch.ports.iter().filter(|port| !port.takes_frames) {
+        let _written = writeln!(
+            text,
+            "  {}: its device takes no frames; `ethtool -K FAR gro on` at its far end mends that",
+            port.name
+        );
+    }
+    for (name, why) in &switch.refused {
+        let _written = writeln!(text, "  {name} is no port: {why}");
+    }
+    text
+}
+
+fn state(port: &SwitchPort) -> &'static str {
+    match (port.up, port.takes_frames, port.generic) {
+        (false, ..) => "down",
+        (true, false, _) => "up, no sending",
+        (true, true, true) => "up, generic",
+        (true, true, false) => "up",
+    }
+}
+
+/// One line a station.
+pub fn stations(reply: &Stations) -> String {
+    let columns = [("MAC", Left), ("VLAN", Right), ("PORT", Left), ("AGE", Right), ("SWITCH", Left)];
+    let mut table = Table::new(&columns, "no stations");
+    for station in &reply.stations {
+        table.row([
+            station.mac.to_string(),
+            station.vlan.map_or("-".into(), |vlan| vlan.to_string()),
+            station.port.clone(),
+            station.age_ms.map_or("given".into(), |age| format!("{}.{} s", age / 1000, age % 1000 / 100)),
+            station.switch.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_api::{Account, Mac, Station};
+
+    #[test]
+    fn shows_ports_and_what_is_wrong() {
+        let account = Account { received: 1234, passed: 1234, ..Account::default() };
+        let counters = [("forwarded".to_string(), 1200), ("flooded".to_string(), 34)].into();
+        let port = SwitchPort {
+            name: "veth1".into(),
+            up: true,
+            vlans: "10".into(),
+            account,
+            counters,
+            ..SwitchPort::default()
+        };
+        let fine =
+            SwitchPort { name: "tap0".into(), takes_frames: true, generic: true, sent: 7, ..port.clone() };
+        let refused = [("eth0".to_string(), "taken".to_string())].into();
+        let switch = Switch {
+            name: "lan".into(),
+            ports: vec![port, fine],
+            stations_max: 1024,
+            refused,
+            ..Switch::default()
+        };
+        let text = switches(&Switches { switches: vec![switch] });
+        let expected = "\
+switch lan: 2 ports, 0 of 1,024 stations, never forgets
+PORT   STATE           VLANS  RECEIVED  FORWARDED  FLOODED  HOST  DROPPED  SENT
+veth1  up, no sending  10        1,234      1,200       34     0        0     0
+tap0   up, generic     10        1,234      1,200       34     0        0     7
+  veth1: its device takes no frames; `ethtool -K FAR gro on` at its far end mends that
+  eth0 is no port: taken
+";
+        assert_eq!(text, expected);
+        assert_eq!(switches(&Switches::default()), "no switches\n");
+    }
+
+    #[test]
+    fn shows_stations() {
+        let station = |vlan, age_ms| Station {
+            switch: "lan".into(),
+            vlan,
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            port: "veth1".into(),
+            age_ms,
+        };
+        let text = stations(&Stations { stations: vec![station(Some(10), Some(1250)), station(None, None)] });
+        let expected = "\
+MAC                VLAN  PORT     AGE  SWITCH
+02:00:00:00:00:01    10  veth1  1.2 s  lan
+02:00:00:00:00:01     -  veth1  given  lan
+";
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,244 @@
+//! `[[switch]]`: names, patterns, VLANs, given stations.
+
+use super::*;
+use bm_switch::{Pattern, PortRule, Settings, Static, VLAN_MAX, Vlans};
+
+/// Longest name of a switch and of its own interface, whose other end's name is three longer.
+const NAME_MAX: usize = 12;
+/// Longest name of an interface.
+const INTERFACE_MAX: usize = 15;
+const VLANS: RangeInclusive<u64> = 1..=VLAN_MAX as u64;
+
+type Tables<'s, 't> = Vec<(usize, &'s Table<'t>)>;
+
+/// All switches; `ports` are those of the router, which a switch cannot have.
+pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Settings> {
+    let mut switches: Vec<(usize, Settings)> = Vec::new();
+    for (start, table) in tables(top, "switch", "[[switch]] with name = \"lan\" below it") {
+        let mut section = Section { name: "[[switch]]", table, known: Vec::new(), report: top.report };
+        let switch = switch(&mut section);
+        section.finish();
+        let first = |what: String, other: usize| What::Again { what, first: top.report.line(other) };
+        let again =
+            switches.iter().find_map(|(at, other)| shared(other, &switch).map(|what| first(what, *at)));
+        if let Some(what) = again {
+            top.report.add(start, what);
+        }
+        for port in ports {
+            if let Some(name) = port.device.interface().filter(|name| switch.has(name)) {
+                let what = What::Text {
+                    key: Key { section: "[[switch]]", key: "ports" },
+                    found: name.into(),
+                    mend: "that is a [[port]] of the router: name it in one of the two, or give the switch an `interface` of its own and the router that",
+                };
+                top.report.add(start, what);
+            }
+        }
+        switches.push((start, switch));
+    }
+    switches.into_iter().map(|(_, switch)| switch).collect()
+}
+
+/// What two switches both want.
+fn shared(one: &Settings, two: &Settings) -> Option<String> {
+    if one.name == two.name {
+        return Some(format!("switch \"{}\"", one.name));
+    }
+    if one.interface.is_some() && one.interface == two.interface {
+        return one.interface.as_ref().map(|name| format!("the interface {name}"));
+    }
+    let names = two.ports.iter().filter_map(Pattern::name);
+    let mut both = names.filter(|name| one.ports.iter().any(|other| other.name() == Some(name)));
+    both.next().map(|name| format!("the port {name}"))
+}
+
+/// The tables of an array of them, with their places.
+fn tables<'s, 't>(of: &mut Section<'s, 't>, key: &'static str, example: &str) -> Tables<'s, 't> {
+    let Some(value) = of.value(key) else { return Vec::new() };
+    let mut found = Vec::new();
+    let DeValue::Array(list) = value.get_ref() else {
+        of.wrong_type(of.key(key), value, "tables", example.into());
+        return found;
+    };
+    for item in list {
+        match item.get_ref() {
+            DeValue::Table(table) => found.push((item.span().start, table)),
+            _ => of.wrong_type(of.key(key), item, "tables", example.into()),
+        }
+    }
+    found
+}
+
+fn switch(section: &mut Section<'_, '_>) -> Settings {
+    let mut switch = Settings::new("");
+    if let Some((at, name)) = section.required("name", "name = \"lan\"") {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
+            section.odd("name", at, name, "give 1 to 12 letters, digits, `-` or `_`");
+        }
+        switch.name = name.into();
+    }
+    switch.ports = section.patterns("ports", "ports = [\"veth*\", \"tap0\"]", true);
+    section.duration("ageing_s", Duration::from_secs, 0..=1_000_000, &mut switch.ageing);
+    section.number("flood_limit", 0..=1_000_000_000, &mut switch.flood_limit);
+    section.number("table", 16..=1 << 24, &mut switch.table);
+    if let Some((at, name)) = section.text("interface", "\"lan0\"") {
+        if !is_interface(name) || name.len() > NAME_MAX {
+            section.odd("interface", at, name, "give the new interface a name of 1 to 12 bytes");
+        }
+        switch.interface = Some(name.into());
+    }
+    for (_, table) in tables(section, "port", "[[switch.port]] with ports = \"veth1\" below it") {
+        let mut section =
+            Section { name: "[[switch.port]]", table, known: Vec::new(), report: section.report };
+        switch.rules.extend(rules(&mut section));
+        section.finish();
+    }
+    for (_, table) in tables(section, "static", "[[switch.static]] with mac and port below it") {
+        let mut section =
+            Section { name: "[[switch.static]]", table, known: Vec::new(), report: section.report };
+        switch.statics.extend(given(&mut section));
+        section.finish();
+    }
+    switch
+}
+
+fn is_interface(name: &str) -> bool {
+    let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
+    (1..=INTERFACE_MAX).contains(&name.len()) && !name.contains(odd) && name != "." && name != ".."
+}
+
+/// One rule for each pattern of a `[[switch.port]]`.
+fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
+    let ports = section.patterns("ports", "ports = \"veth1\"", true);
+    let (mut access, mut native, mut flood_limit) = (None, None, None);
+    section.number_or("access", "default", VLANS, &mut access);
+    let tagged = section.vlans("trunk");
+    section.number_or("native", "none", VLANS, &mut native);
+    section.number_or("flood_limit", "default", 0..=1_000_000_000, &mut flood_limit);
+    if access.is_some() && tagged.is_some() {
+        let key = section.key("access");
+        let mend = "a port with `trunk` has its untagged VLAN in `native`";
+        let found = access.map(|vlan| vlan.to_string()).unwrap_or_default();
+        section.complain("access", What::Text { key, found, mend });
+    }
+    if native.is_some() && tagged.is_none() {
+        section.complain("native", What::Missing { key: section.key("trunk"), example: "trunk = [20]" });
+    }
+    let vlans = match tagged {
+        Some(tagged) => Some(Vlans::Trunk { tagged, native: native.map(|vlan| vlan as u16) }),
+        None => access.map(|vlan| Vlans::Access(vlan as u16)),
+    };
+    ports.into_iter().map(|ports| PortRule { ports, vlans: vlans.clone(), flood_limit }).collect()
+}
+
+fn given(section: &mut Section<'_, '_>) -> Option<Static> {
+    let mac = section.required("mac", "mac = \"02:00:00:00:00:01\"");
+    let port = section.required("port", "port = \"veth1\"");
+    let mut vlan = None;
+    section.number_or("vlan", "untagged", VLANS, &mut vlan);
+    let read = mac.and_then(|(at, text)| {
+        let read = read_mac(text);
+        if read.is_none() {
+            let mend = "give the MAC of one station, such as \"02:00:00:00:00:01\"";
+            section.odd("mac", at, text, mend);
+        }
+        read
+    });
+    let (at, port) = port?;
+    if !is_interface(port) || Pattern::new(port).name().is_none() {
+        section.odd("port", at, port, "give the name of one interface");
+    }
+    Some(Static { mac: read?, vlan: vlan.unwrap_or(0) as u16, port: port.into() })
+}
+
+/// Six bytes in hexadecimal, of one station.
+fn read_mac(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = text.split(':').map(|part| {
+        let digits = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+    });
+    let mut mac = [0; 6];
+    for byte in &mut mac {
+        *byte = bytes.next()??;
+    }
+    (bytes.next().is_none() && mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
+}
+
+impl<'s, 't> Section<'s, 't> {
+    fn odd(&mut self, key: &'static str, at: usize, found: &str, mend: &'static str) {
+        let what = What::Text { key: self.key(key), found: found.into(), mend };
+        self.report.add(at, what);
+    }
+
+    fn required(&mut self, key: &'static str, example: &'static str) -> Option<(usize, &'s str)> {
+        let found = self.text(key, example.split_once(" = ").map_or(example, |(_, value)| value));
+        if !self.table.contains_key(key) {
+            self.missing(key, example);
+        }
+        found
+    }
+
+    fn missing(&mut self, key: &'static str, example: &'static str) {
+        let what = What::Missing { key: self.key(key), example };
+        // The table has no line of its own, but its first key has.
+        let at = self.table.keys().map(|key| key.span().start).min().unwrap_or(0);
+        self.report.add(at, what);
+    }
+
+    /// One pattern, or a list of them.
+    fn patterns(&mut self, key: &'static str, example: &'static str, needed: bool) -> Vec<Pattern> {
+        let Some(value) = self.value(key) else {
+            if needed {
+                self.missing(key, example);
+            }
+            return Vec::new();
+        };
+        let items = match value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![value],
+        };
+        let mut patterns = Vec::new();
+        for item in items {
+            match item.get_ref() {
+                DeValue::String(text) if is_interface(text) => patterns.push(Pattern::new(text)),
+                DeValue::String(text) => {
+                    let mend = "give the name of an interface, or a pattern such as \"veth*\"";
+                    self.odd(key, item.span().start, text, mend);
+                }
+                _ => self.wrong_type(self.key(key), item, "names or patterns", example.into()),
+            }
+        }
+        patterns
+    }
+
+    /// A list of VLANs and ranges of them.
+    fn vlans(&mut self, key: &'static str) -> Option<Vec<(u16, u16)>> {
+        const WANTS: &str = "a list of VLANs";
+        let value = self.value(key)?;
+        let example = format!("{key} = [20, \"30-39\"]");
+        let DeValue::Array(items) = value.get_ref() else {
+            self.wrong_type(self.key(key), value, WANTS, example);
+            return None;
+        };
+        let mut vlans = Vec::new();
+        for item in items {
+            if let DeValue::String(text) = item.get_ref() {
+                match range(text) {
+                    Some(range) => vlans.push(range),
+                    None => self.odd(key, item.span().start, text, "give a range such as \"30-39\""),
+                }
+                continue;
+            }
+            let one = self.in_range(key, Some(item), VLANS, WANTS, example.clone());
+            vlans.extend(one.map(|vlan| (vlan as u16, vlan as u16)));
+        }
+        Some(vlans)
+    }
+}
+
+fn range(text: &str) -> Option<(u16, u16)> {
+    let (first, last) = text.split_once('-')?;
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (first >= 1 && first <= last && last <= VLAN_MAX).then_some((first, last))
+}

@@ -1,0 +1,109 @@
+//! What became of frames, by port and reason.
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+/// How many there are: `COUNTERS` of `layout.h`.
+const KINDS: usize = 20;
+
+/// Their names, in order.
+pub const COUNTERS: [&str; KINDS] = [
+    "forwarded",
+    "flooded",
+    "linux_link_local",
+    "drop_short",
+    "drop_source",
+    "drop_vlan",
+    "drop_same_port",
+    "drop_mtu",
+    "drop_port_down",
+    "drop_far_end",
+    "drop_flood_limit",
+    "drop_flood_long",
+    "drop_headroom",
+    "received_bytes",
+    "sent",
+    "sent_bytes",
+    "learned",
+    "moved",
+    "table_full",
+    "sums_completed",
+];
+
+/// Reasons of drops, and what they mean to whom reads them.
+pub const REASONS: [(&str, &str); 10] = [
+    ("short", "no whole Ethernet header"),
+    ("source", "the source is a group, or zero"),
+    ("vlan", "the port is not in the frame's VLAN"),
+    ("same_port", "the station is behind the port that the frame came from"),
+    ("mtu", "longer than the port's MTU"),
+    ("port_down", "the port is down"),
+    ("far_end", "the port's device takes no frames: its far end wants `ethtool -K NAME gro on`"),
+    ("flood_limit", "more frames to many than the port may send"),
+    ("flood_long", "a frame to many in more than one buffer (above about 3,500 bytes)"),
+    ("headroom", "no room for a VLAN tag"),
+];
+
+/// One port's counters, all processors together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters([u64; KINDS]);
+
+impl Counters {
+    /// All, with their names.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        COUNTERS.into_iter().zip(self.0)
+    }
+
+    /// One by its name; 0 for a name that there is not.
+    pub fn get(&self, name: &str) -> u64 {
+        self.named().find(|(other, _)| *other == name).map_or(0, |(_, count)| count)
+    }
+
+    /// Frames that came in.
+    pub fn received(&self) -> u64 {
+        self.passed() + self.linux() + self.dropped()
+    }
+
+    /// Frames that went to one port, or to many.
+    pub fn passed(&self) -> u64 {
+        self.0[0] + self.0[1]
+    }
+
+    /// Frames that Linux got.
+    pub fn linux(&self) -> u64 {
+        self.0[2]
+    }
+
+    /// Frames dropped.
+    pub fn dropped(&self) -> u64 {
+        self.drops().map(|(_, frames)| frames).sum()
+    }
+
+    /// Frames dropped, by reason.
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.named().filter_map(|(name, frames)| Some((name.strip_prefix("drop_")?, frames)))
+    }
+
+    /// Those of a slot.
+    pub(crate) fn read(map: &MapHandle, slot: u32) -> libbpf_rs::Result<Self> {
+        let mut sum = [0u64; KINDS];
+        for of_one in map.lookup_percpu(&slot.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default() {
+            for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
+                *total += u64::from_ne_bytes(*count);
+            }
+        }
+        Ok(Self(sum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drop_has_a_meaning() {
+        let names: Vec<_> = Counters::default().drops().map(|(name, _)| name).collect();
+        assert_eq!(names, REASONS.map(|(name, _)| name));
+        assert_eq!(Counters::default().drops().count() + 3, 13, "`RECEIVED_BYTES` follows");
+        assert_eq!(COUNTERS[13], "received_bytes");
+    }
+}

@@ -1,0 +1,83 @@
+//! Why a switch could not do what it was asked for.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a switch could not do what it was asked for.
+#[derive(Debug)]
+pub enum SwitchError {
+    /// The kernel refused the programs or a map.
+    Program {
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        error: libbpf_rs::Error,
+    },
+    /// A system call failed.
+    System {
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+    /// Another XDP program is on the interface.
+    Taken,
+    /// The link could not be pinned.
+    Pin {
+        /// Where.
+        path: PathBuf,
+        /// What the kernel said.
+        error: libbpf_rs::Error,
+    },
+    /// All slots are in use.
+    ManyPorts,
+    /// The switch's own interface could not be made.
+    Own {
+        /// Its name.
+        interface: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The programs would end with the daemon.
+    NotPinned,
+}
+
+impl SwitchError {
+    /// For `map_err`: the kernel refused a step.
+    pub(crate) fn program(step: &'static str) -> impl Fn(libbpf_rs::Error) -> Self {
+        move |error| Self::Program { step, error }
+    }
+
+    /// For `map_err`: a system call failed.
+    pub(crate) fn system(step: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self::System { step, error }
+    }
+}
+
+impl fmt::Display for SwitchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program { step, error } => {
+                write!(f, "{step}: {error}; a switch needs root and Linux 6.1 or newer")
+            }
+            Self::System { step, error } => write!(f, "{step}: {error}"),
+            Self::Taken => {
+                f.write_str("another XDP program is attached; `ip link set dev NAME xdp off` takes it off")
+            }
+            Self::Pin { path, error } => {
+                write!(f, "{}: the program cannot be pinned there: {error}", path.display())
+            }
+            Self::ManyPorts => write!(f, "a switch has {} ports at most", crate::layout::SLOTS),
+            Self::Own { interface, error } => write!(
+                f,
+                "the switch's own interface {interface} cannot be made: {error}; `ip link del {interface}` makes room if another has the name"
+            ),
+            Self::NotPinned => {
+                f.write_str("the programs are not pinned in bpffs, so they cannot outlive the daemon")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SwitchError {}

@@ -1,0 +1,202 @@
+//! Interfaces as Linux tells of them, by numbers that need no netlink.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
+
+/// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
+const TAKES_FRAMES: u64 = 4;
+/// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
+const ATTACHED_GENERIC: u8 = 2;
+/// From `<linux/ethtool.h>`.
+const GET_DRIVER: u32 = 0x03;
+const SET_GRO: u32 = 0x2c;
+const GET_FLAGS: u32 = 0x25;
+const SET_FLAGS: u32 = 0x26;
+const FLAG_SEND_TAG: u32 = 1 << 7;
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+/// Bytes of `struct ethtool_drvinfo`, of which the driver's name are the first 32 behind the command.
+const DRIVER_BYTES: usize = 196;
+/// The first Linux that tells which devices take frames.
+const TELLS_FEATURES: (u32, u32) = (6, 3);
+
+/// What is behind an interface, as far as a switch cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// A pair of virtual interfaces: containers.
+    Veth,
+    /// TUN/TAP: virtual machines.
+    Tap,
+    /// Anything else.
+    Other,
+}
+
+/// What a switch has to know of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub mtu: u32,
+    pub up: bool,
+    pub takes_frames: bool,
+    pub driver: Driver,
+}
+
+/// A socket that interfaces can be asked by.
+pub struct Asker(OwnedFd);
+
+impl Asker {
+    pub fn open() -> io::Result<Self> {
+        // SAFETY: passes numbers.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened, and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn request(
+        &self,
+        name: &str,
+        number: libc::Ioctl,
+        fill: impl FnOnce(&mut libc::ifreq),
+    ) -> io::Result<libc::ifreq> {
+        // SAFETY: zeros are a value of this structure.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+            *to = from as libc::c_char;
+        }
+        fill(&mut request);
+        // SAFETY: the request is whole, and what its pointer names, if anything, `fill`'s owner keeps alive.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), number, &mut request) } {
+            0.. => Ok(request),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn ethtool<const N: usize>(&self, name: &str, of: &mut [u32; N]) -> io::Result<()> {
+        let at = of.as_mut_ptr().cast();
+        self.request(name, SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = at).map(drop)
+    }
+
+    /// Everything of an interface.
+    pub fn facts(&self, ifindex: u32, name: &str) -> io::Result<Facts> {
+        let mtu = self.request(name, libc::SIOCGIFMTU, |_| {})?;
+        // SAFETY: the kernel has filled in this member.
+        let mtu = unsafe { mtu.ifr_ifru.ifru_mtu } as u32;
+        let up = self.flags(name)? & libc::IFF_UP != 0;
+        Ok(Facts { mtu, up, takes_frames: takes_frames(ifindex), driver: self.driver(name) })
+    }
+
+    fn flags(&self, name: &str) -> io::Result<i32> {
+        let flags = self.request(name, libc::SIOCGIFFLAGS, |_| {})?;
+        // SAFETY: the kernel has filled in this member.
+        Ok(i32::from(unsafe { flags.ifr_ifru.ifru_flags }))
+    }
+
+    fn driver(&self, name: &str) -> Driver {
+        let mut info = [0u32; DRIVER_BYTES / 4];
+        info[0] = GET_DRIVER;
+        if self.ethtool(name, &mut info).is_err() {
+            return Driver::Other;
+        }
+        let bytes: Vec<u8> = info[1..9].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        match CStr::from_bytes_until_nul(&bytes).map(CStr::to_bytes) {
+            Ok(b"veth") => Driver::Veth,
+            Ok(b"tun") => Driver::Tap,
+            _ => Driver::Other,
+        }
+    }
+
+    /// Has an interface receive frames for other stations too, or no more; false if it did so before.
+    pub fn set_promiscuous(&self, name: &str, on: bool) -> io::Result<bool> {
+        let before = self.flags(name)?;
+        let after = if on { before | libc::IFF_PROMISC } else { before & !libc::IFF_PROMISC };
+        if before != after {
+            let fill = |request: &mut libc::ifreq| request.ifr_ifru.ifru_flags = after as libc::c_short;
+            self.request(name, libc::SIOCSIFFLAGS, fill)?;
+        }
+        Ok(before != after)
+    }
+
+    /// Brings an interface up.
+    pub fn set_up(&self, name: &str) -> io::Result<()> {
+        let after = self.flags(name)? | libc::IFF_UP;
+        let fill = |request: &mut libc::ifreq| request.ifr_ifru.ifru_flags = after as libc::c_short;
+        self.request(name, libc::SIOCSIFFLAGS, fill).map(drop)
+    }
+
+    /// Makes one end of a veth fit for frames from XDP: it polls, and puts VLAN tags into its frames.
+    pub fn prepare_far_end(&self, name: &str) -> io::Result<()> {
+        self.ethtool(name, &mut [SET_GRO, 1])?;
+        let mut flags = [GET_FLAGS, 0];
+        self.ethtool(name, &mut flags)?;
+        if flags[1] & FLAG_SEND_TAG != 0 {
+            self.ethtool(name, &mut [SET_FLAGS, flags[1] & !FLAG_SEND_TAG])?;
+        }
+        Ok(())
+    }
+}
+
+/// Number and name of every interface of this thread's network namespace.
+pub fn list() -> io::Result<Vec<(u32, String)>> {
+    // SAFETY: takes nothing.
+    let all = unsafe { libc::if_nameindex() };
+    if all.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut at = all;
+    // SAFETY: the array ends with an entry of number 0, behind which nothing is read.
+    while let entry = unsafe { &*at }
+        && entry.if_index != 0
+    {
+        // SAFETY: the name is a string that ends in zero and lives until the array is given back.
+        let name = unsafe { CStr::from_ptr(entry.if_name) };
+        found.push((entry.if_index, name.to_string_lossy().into_owned()));
+        // SAFETY: not at the end, so there is one more.
+        at = unsafe { at.add(1) };
+    }
+    // SAFETY: it came from `if_nameindex`, and nothing of it is used any more.
+    unsafe { libc::if_freenameindex(all) };
+    Ok(found)
+}
+
+/// The number of an interface; `None` if there is none of that name.
+pub fn index(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the name is a string that ends in zero.
+    Some(unsafe { libc::if_nametoindex(name.as_ptr()) }).filter(|index| *index != 0)
+}
+
+fn query(ifindex: u32) -> Option<bpf_xdp_query_opts> {
+    let mut options = bpf_xdp_query_opts {
+        sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
+        ..bpf_xdp_query_opts::default()
+    };
+    // SAFETY: the options are whole and outlive the call.
+    let result = unsafe { libbpf_sys::bpf_xdp_query(ifindex as i32, 0, &mut options) };
+    (result == 0).then_some(options)
+}
+
+/// Whether the device of an interface takes frames that XDP sends. Where Linux does not tell, it may.
+fn takes_frames(ifindex: u32) -> bool {
+    !tells_features() || query(ifindex).is_some_and(|options| options.feature_flags & TAKES_FRAMES != 0)
+}
+
+fn tells_features() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= TELLS_FEATURES
+}
+
+/// The number of the program on an interface.
+pub fn program_on(ifindex: u32) -> Option<u32> {
+    query(ifindex).map(|options| options.prog_id).filter(|id| *id != 0)
+}
+
+/// Whether the kernel runs the program of an interface behind the driver.
+pub fn is_generic(ifindex: u32) -> bool {
+    query(ifindex).is_some_and(|options| options.attach_mode == ATTACHED_GENERIC)
+}

@@ -1,0 +1,84 @@
+//! What the programs read, byte by byte: `bpf/layout.h` in Rust.
+
+use libbpf_rs::libbpf_sys;
+
+/// Ports of one switch.
+pub const SLOTS: usize = 1024;
+pub const PORT_UP: u32 = 1;
+pub const PORT_TAKES_FRAMES: u32 = 2;
+pub const PORT_PARTIAL_SUMS: u32 = 4;
+pub const STATION_STATIC: u32 = 1;
+
+/// Values that are written into maps as they lie in memory.
+///
+/// # Safety
+/// Without padding, and any bytes are a value.
+pub unsafe trait Plain: Copy {
+    /// Its bytes.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the implementer has no padding, so every byte is initialised.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
+    /// The value of these bytes; `None` if they are not as many.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        // SAFETY: as many bytes as the value has, of which any are one; they need not be aligned.
+        (bytes.len() == size_of::<Self>()).then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
+    }
+}
+
+/// `struct port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Port {
+    pub ifindex: u32,
+    pub mtu: u32,
+    pub flags: u32,
+    pub untagged: u32,
+    pub flood_interval_ns: u64,
+    pub flood_burst_ns: u64,
+    pub tagged: [u64; 64],
+}
+
+/// `struct station`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Station {
+    pub slot: u32,
+    pub flags: u32,
+    pub seen_ns: u64,
+}
+
+/// `struct rules`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Rules {
+    pub ageing_ns: u64,
+    pub refresh_ns: u64,
+    pub vlans: u32,
+    pub unused: u32,
+}
+
+/// `struct bpf_devmap_val`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Member {
+    pub ifindex: u32,
+    pub program: i32,
+}
+
+// SAFETY: numbers only, none narrower than what stands before it leaves a gap.
+unsafe impl Plain for Port {}
+// SAFETY: the same.
+unsafe impl Plain for Station {}
+// SAFETY: the same.
+unsafe impl Plain for Rules {}
+// SAFETY: the same.
+unsafe impl Plain for Member {}
+
+const _: () = {
+    assert!(size_of::<Port>() == 32 + 512);
+    assert!(size_of::<Station>() == 16);
+    assert!(size_of::<Rules>() == 24);
+    assert!(size_of::<Member>() == size_of::<libbpf_sys::bpf_devmap_val>());
+};

@@ -1,0 +1,213 @@
+//! Links that outlive the daemon: pinned in bpffs, a folder for each network namespace and switch.
+//!
+//! ```text
+//! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7     namespace (its inode), switch, interface (its number)
+//! ```
+//!
+//! A pinned link holds its program, and that its maps: after a crash the switch goes on, learns and forgets. The
+//! next daemon loads its own program, copies the stations, and changes each link over. The folder of a switch is
+//! claimed by a lock that ends with the process.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, libbpf_sys};
+
+use crate::error::SwitchError;
+use crate::layout::Station;
+use crate::program::{PROGRAM, read_stations};
+use crate::settings::Address;
+
+const FOLDER: &str = "/sys/fs/bpf/brickmoon-switch";
+/// `BPF_FS_MAGIC` of `<linux/magic.h>`.
+const MAGIC: u32 = 0xcafe_4a11;
+/// What the name of our program begins with; its layout version follows.
+const PREFIX: &str = "bm_switch_";
+/// Maps that a program has, at most.
+const MAPS: usize = 32;
+
+/// One switch's folder in bpffs, ours alone until this is dropped.
+pub struct Pins {
+    folder: PathBuf,
+    _claim: File,
+}
+
+/// A link that somebody pinned.
+pub struct Pinned {
+    pub path: PathBuf,
+    pub link: Link,
+    pub ifindex: u32,
+    pub program: u32,
+    name: String,
+}
+
+impl Pinned {
+    fn open(path: PathBuf) -> Option<Self> {
+        let link = Link::open(&path).ok()?;
+        let info = link.info().ok()?;
+        let LinkTypeInfo::Xdp(of) = info.info else { return None };
+        let name = program_info(info.prog_id).map(|(name, _)| name).unwrap_or_default();
+        Some(Self { path, link, ifindex: of.ifindex, program: info.prog_id, name })
+    }
+
+    /// Whether a switch of ours, of whatever version, left it.
+    pub fn is_ours(&self) -> bool {
+        self.name.starts_with(PREFIX)
+    }
+
+    /// A map of its program; `None` if that may lay it out in another way than ours.
+    fn map(&self, name: &str) -> Option<MapHandle> {
+        if self.name != PROGRAM {
+            return None;
+        }
+        let (_, maps) = program_info(self.program).ok()?;
+        maps.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok()).find(|map| map.name() == name)
+    }
+
+    /// What its program has learnt.
+    pub fn stations(&self) -> Vec<(Address, Station)> {
+        self.map("stations").map(|map| read_stations(&map)).unwrap_or_default()
+    }
+
+    /// The slots of its program's ports, by number of the interface.
+    pub fn slots(&self) -> BTreeMap<u32, u32> {
+        let Some(map) = self.map("slots") else { return BTreeMap::new() };
+        let number = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
+        let slot = |key: Vec<u8>| {
+            let value = map.lookup(&key, MapFlags::ANY).ok()??;
+            Some((number(&key)?, number(&value)?))
+        };
+        map.keys().filter_map(slot).collect()
+    }
+
+    /// Takes the program off its interface, and the file away.
+    pub fn remove(self) {
+        // A link whose interface is gone is detached already; its file is all that is left.
+        let _detached = self.link.detach();
+        let _gone = fs::remove_file(&self.path);
+    }
+}
+
+/// Name of a program, and its maps.
+fn program_info(id: u32) -> io::Result<(String, Vec<u32>)> {
+    let program = Program::fd_from_id(id).map_err(io::Error::other)?;
+    let mut maps = [0u32; MAPS];
+    let mut info = libbpf_sys::bpf_prog_info {
+        nr_map_ids: MAPS as u32,
+        map_ids: maps.as_mut_ptr() as u64,
+        ..libbpf_sys::bpf_prog_info::default()
+    };
+    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: the structure is whole, as long as `len` says, and its one array has the room that it says.
+    let failed =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len) };
+    if failed != 0 {
+        return Err(io::Error::from_raw_os_error(-failed));
+    }
+    let name = info.name.map(|byte| byte as u8);
+    let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
+    let count = (info.nr_map_ids as usize).min(MAPS);
+    Ok((name.to_string_lossy().into_owned(), maps[..count].to_vec()))
+}
+
+fn is_bpffs() -> bool {
+    let path = c"/sys/fs/bpf";
+    // SAFETY: zeros are a value of this structure of numbers.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in zero, and the structure outlives the call.
+    unsafe { libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as u32 == MAGIC }
+}
+
+/// The folder of this thread's network namespace.
+fn namespace() -> io::Result<PathBuf> {
+    let inode = fs::metadata("/proc/thread-self/ns/net")?.ino();
+    Ok(Path::new(FOLDER).join(inode.to_string()))
+}
+
+impl Pins {
+    /// Claims the folder of a switch.
+    ///
+    /// # Errors
+    /// If there is no bpffs, or another process has the folder.
+    pub fn claim(switch: &str) -> io::Result<Self> {
+        if !is_bpffs() {
+            return Err(io::Error::other(
+                "no bpffs at /sys/fs/bpf: `mount -t bpf bpf /sys/fs/bpf` mounts it",
+            ));
+        }
+        sweep();
+        Self::claim_folder(namespace()?.join(switch))
+    }
+
+    fn claim_folder(folder: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&folder)?;
+        let claim = File::open(&folder)?;
+        // SAFETY: passes numbers.
+        if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return Err(io::Error::other(format!("another daemon has {}", folder.display())));
+        }
+        Ok(Self { folder, _claim: claim })
+    }
+
+    /// What is pinned on interfaces that are there; files of others are removed.
+    pub fn links(&self) -> Vec<Pinned> {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let links = files.filter_map(|file| Pinned::open(file.path()));
+        let (here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
+        gone.into_iter().for_each(Pinned::remove);
+        here
+    }
+
+    /// Pins a link of ours.
+    pub fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, SwitchError> {
+        let path = self.folder.join(ifindex.to_string());
+        match link.pin(&path) {
+            Ok(()) => Ok(path),
+            Err(error) => Err(SwitchError::Pin { path, error }),
+        }
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        // They stay where something is in them.
+        let _emptied = fs::remove_dir(&self.folder);
+        let _emptied = self.folder.parent().map(fs::remove_dir);
+        let _emptied = fs::remove_dir(FOLDER);
+    }
+}
+
+fn folders(of: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(of).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Removes what lies in folders that nobody claims and belongs to no interface any more.
+fn sweep() {
+    for folder in folders(Path::new(FOLDER)).flat_map(|namespace| folders(&namespace).collect::<Vec<_>>()) {
+        if let Ok(pins) = Pins::claim_folder(folder) {
+            pins.links();
+        }
+    }
+}
+
+/// Takes the switches off that a daemon that is no more has left in this network namespace, but those named; the
+/// numbers of their ports.
+pub fn remove_kept(but: &[&str]) -> Vec<u32> {
+    let mut removed = Vec::new();
+    let Ok(namespace) = namespace() else { return removed };
+    let named = |folder: &PathBuf| folder.file_name().is_some_and(|name| but.iter().any(|but| name == *but));
+    for folder in folders(&namespace).filter(|folder| !named(folder)) {
+        let Ok(pins) = Pins::claim_folder(folder) else { continue };
+        for pinned in pins.links().into_iter().filter(Pinned::is_ours) {
+            removed.push(pinned.ifindex);
+            pinned.remove();
+        }
+    }
+    removed
+}

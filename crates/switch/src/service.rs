@@ -1,0 +1,100 @@
+//! A switch with a thread that keeps it up to date: interfaces come and go, stations age.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::error::SwitchError;
+use crate::netlink::Netlink;
+use crate::settings::Settings;
+use crate::switch::Switch;
+
+/// How often what Linux does not tell is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interfaces often come in flocks.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// A switch at work. It ends when this is dropped, unless [`Switch::keep`] was called.
+pub struct Service {
+    switch: Arc<Mutex<Switch>>,
+    /// Closed at the end, which the thread sees.
+    ends: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Starts a switch in this thread's network namespace; its ports forward when this returns.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn start(settings: Settings) -> Result<Self, SwitchError> {
+        let failed = SwitchError::system("listening for interfaces");
+        // From before the first look, so that no interface is missed between the two.
+        let heard = Netlink::listen().map_err(&failed)?;
+        let (ends, end) = UnixStream::pair().map_err(&failed)?;
+        let switch = Arc::new(Mutex::new(Switch::open(settings)?));
+        let shared = Arc::clone(&switch);
+        let run = move || run(&shared, &heard, &end);
+        let thread = std::thread::Builder::new().name("bm-switch".into()).spawn(run).map_err(&failed)?;
+        Ok(Self { switch, ends: Some(ends), thread: Some(thread) })
+    }
+
+    /// The switch, for questions. Its frames go on meanwhile; new interfaces wait.
+    pub fn switch(&self) -> MutexGuard<'_, Switch> {
+        lock(&self.switch)
+    }
+}
+
+fn lock(switch: &Mutex<Switch>) -> MutexGuard<'_, Switch> {
+    // What a panicking thread left is still what there is.
+    switch.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.ends.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+fn run(switch: &Mutex<Switch>, heard: &Netlink, end: &UnixStream) {
+    loop {
+        let said = wait(heard, end);
+        if said == Said::End {
+            return;
+        }
+        if heard.drain() {
+            std::thread::sleep(GATHER);
+            heard.drain();
+            if let Err(error) = lock(switch).reconcile() {
+                tracing::error!(%error, "the switch does not know its interfaces; this is tried again");
+            }
+        }
+        lock(switch).look();
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Said {
+    Something,
+    End,
+}
+
+/// Until an interface changes, it is time to look, or all ends.
+fn wait(heard: &Netlink, end: &UnixStream) -> Said {
+    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut both = [poll(heard.as_fd().as_raw_fd()), poll(end.as_raw_fd())];
+    // SAFETY: an array of two, as said.
+    let ready = unsafe { libc::poll(both.as_mut_ptr(), 2, LOOK_EVERY.as_millis() as i32) };
+    if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+        // Nothing to be done but not to spin.
+        std::thread::sleep(LOOK_EVERY);
+    }
+    if ready > 0 && both[1].revents != 0 { Said::End } else { Said::Something }
+}

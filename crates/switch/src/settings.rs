@@ -1,0 +1,251 @@
+//! What a switch shall be: its ports by name or pattern, their VLANs, its limits.
+
+use std::fmt;
+use std::time::Duration;
+
+/// VLANs that frames can have: 1 to this.
+pub const VLAN_MAX: u16 = 4094;
+/// The VLAN of a port that names none, in a switch that knows VLANs (802.1Q 9.6).
+pub const VLAN_DEFAULT: u16 = 1;
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Its name: 1 to 12 of letters, digits, `-` and `_`.
+    pub name: String,
+    /// Which interfaces are its ports.
+    pub ports: Vec<Pattern>,
+    /// What holds for some ports; for each, the first that names it.
+    pub rules: Vec<PortRule>,
+    /// Stations that do not age.
+    pub statics: Vec<Static>,
+    /// How long a station is remembered after its last frame; zero is for ever.
+    pub ageing: Duration,
+    /// Frames a second that each port may send to many; 0 for no limit.
+    pub flood_limit: u32,
+    /// How many stations there can be.
+    pub table: u32,
+    /// An interface by which Linux itself is on the switch; made and removed by us.
+    pub interface: Option<String>,
+}
+
+impl Settings {
+    /// A switch with the defaults.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            ports: Vec::new(),
+            rules: Vec::new(),
+            statics: Vec::new(),
+            ageing: Duration::from_secs(300),
+            flood_limit: 10_000,
+            table: 16_384,
+            interface: None,
+        }
+    }
+
+    /// Whether frames of different VLANs are kept apart. If not, tags are data like any other.
+    pub fn knows_vlans(&self) -> bool {
+        self.rules.iter().any(|rule| rule.vlans.is_some()) || self.statics.iter().any(|one| one.vlan > 0)
+    }
+
+    /// The far end's name of [`Self::interface`], which is a port of the switch.
+    pub fn own_port(&self) -> Option<String> {
+        self.interface.as_ref().map(|name| format!("{name}{OWN_SUFFIX}"))
+    }
+
+    /// Whether an interface is a port of this switch.
+    pub fn has(&self, interface: &str) -> bool {
+        let own = self.own_port();
+        own.as_deref() == Some(interface) || self.ports.iter().any(|pattern| pattern.matches(interface))
+    }
+
+    /// What holds for a port.
+    pub fn of(&self, interface: &str) -> PortSettings {
+        let rule = self.rules.iter().find(|rule| rule.ports.matches(interface));
+        let default = Vlans::Access(if self.knows_vlans() { VLAN_DEFAULT } else { 0 });
+        PortSettings {
+            vlans: rule.and_then(|rule| rule.vlans.clone()).unwrap_or(default),
+            flood_limit: rule.and_then(|rule| rule.flood_limit).unwrap_or(self.flood_limit),
+        }
+    }
+}
+
+/// What the name of our end of a switch's own interface ends in.
+pub(crate) const OWN_SUFFIX: &str = ".bm";
+
+/// What holds for one port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSettings {
+    /// Its VLANs.
+    pub vlans: Vlans,
+    /// Frames a second that it may send to many; 0 for no limit.
+    pub flood_limit: u32,
+}
+
+/// What holds for the ports of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortRule {
+    /// Which ports.
+    pub ports: Pattern,
+    /// Their VLANs; `None` for the switch's default.
+    pub vlans: Option<Vlans>,
+    /// Frames a second that each may send to many; `None` for the switch's.
+    pub flood_limit: Option<u32>,
+}
+
+/// The VLANs of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vlans {
+    /// One, whose frames have no tag here.
+    Access(u16),
+    /// Many.
+    Trunk {
+        /// Those whose frames have a tag here, each range with its ends.
+        tagged: Vec<(u16, u16)>,
+        /// The one of frames without a tag; `None` if such frames are dropped.
+        native: Option<u16>,
+    },
+}
+
+impl Vlans {
+    /// The VLAN of frames without a tag; 0 for none.
+    pub fn untagged(&self) -> u16 {
+        match self {
+            Self::Access(vlan) => *vlan,
+            Self::Trunk { native, .. } => native.unwrap_or(0),
+        }
+    }
+
+    /// Every VLAN whose frames have a tag.
+    pub fn tagged(&self) -> impl Iterator<Item = u16> {
+        let ranges = match self {
+            Self::Access(_) => &[],
+            Self::Trunk { tagged, .. } => tagged.as_slice(),
+        };
+        ranges.iter().flat_map(|&(first, last)| first..=last)
+    }
+
+    /// Every VLAN, the untagged one first.
+    pub fn all(&self) -> impl Iterator<Item = u16> {
+        let untagged = self.untagged();
+        std::iter::once(untagged).chain(self.tagged().filter(move |vlan| *vlan != untagged))
+    }
+}
+
+impl fmt::Display for Vlans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Access(0) => f.write_str("-"),
+            Self::Access(vlan) => write!(f, "{vlan}"),
+            Self::Trunk { tagged, native } => {
+                let ranges = tagged.iter().map(|&(first, last)| match last {
+                    _ if first == last => format!("{first}t"),
+                    _ => format!("{first}-{last}t"),
+                });
+                let all: Vec<_> = native.iter().map(u16::to_string).chain(ranges).collect();
+                f.write_str(&all.join(","))
+            }
+        }
+    }
+}
+
+/// A station whose place is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address {
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its VLAN; 0 in a switch that knows none.
+    pub vlan: u16,
+}
+
+/// A station whose place is given: it neither ages nor moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Static {
+    /// Its MAC, of one station.
+    pub mac: [u8; 6],
+    /// Its VLAN; 0 for that of frames without a tag at the port.
+    pub vlan: u16,
+    /// The interface that it is behind.
+    pub port: String,
+}
+
+/// Names of interfaces: `*` stands for any letters, `?` for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(String);
+
+impl Pattern {
+    /// A pattern; a text without `*` and `?` is one name.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The name, if it can be no other.
+    pub fn name(&self) -> Option<&str> {
+        (!self.0.contains(['*', '?'])).then_some(self.0.as_str())
+    }
+
+    /// Whether a name is one of those meant.
+    pub fn matches(&self, name: &str) -> bool {
+        fn rest(pattern: &[u8], name: &[u8]) -> bool {
+            match (pattern, name) {
+                ([], []) => true,
+                ([b'*', more @ ..], _) => {
+                    (0..=name.len()).any(|taken| rest(more, name.get(taken..).unwrap_or_default()))
+                }
+                ([b'?', more @ ..], [_, left @ ..]) => rest(more, left),
+                ([one, more @ ..], [other, left @ ..]) => one == other && rest(more, left),
+                _ => false,
+            }
+        }
+        rest(self.0.as_bytes(), name.as_bytes())
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_in_a_shell() {
+        let matches = |pattern, name| Pattern::new(pattern).matches(name);
+        for (pattern, name) in
+            [("veth*", "veth"), ("veth*", "veth12"), ("*", "x"), ("a?c", "abc"), ("a*b*c", "axbyc")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("veth*", "vet"), ("a?c", "ac"), ("a*b", "abc"), ("", "x"), ("eth0", "eth01")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+        assert_eq!((Pattern::new("tap0").name(), Pattern::new("tap*").name()), (Some("tap0"), None));
+    }
+
+    #[test]
+    fn the_first_rule_that_names_a_port_holds() {
+        let mut settings = Settings::new("lan");
+        settings.ports = vec![Pattern::new("veth*")];
+        assert_eq!(settings.of("veth1").vlans, Vlans::Access(0));
+        let rule = |ports, vlans, flood_limit| PortRule { ports: Pattern::new(ports), vlans, flood_limit };
+        settings.rules = vec![
+            rule("veth1", Some(Vlans::Access(10)), None),
+            rule("veth?", Some(Vlans::Trunk { tagged: vec![(20, 22)], native: Some(10) }), Some(5)),
+        ];
+        assert_eq!(settings.of("veth1"), PortSettings { vlans: Vlans::Access(10), flood_limit: 10_000 });
+        let trunk = settings.of("veth2");
+        assert_eq!((trunk.vlans.all().collect::<Vec<_>>(), trunk.flood_limit), (vec![10, 20, 21, 22], 5));
+        assert_eq!(
+            (trunk.vlans.to_string(), settings.of("veth33").vlans.to_string()),
+            ("10,20-22t".into(), "1".into())
+        );
+        assert!(settings.has("veth9") && !settings.has("eth0"));
+        settings.interface = Some("lan0".into());
+        assert!(settings.has("lan0.bm") && !settings.has("lan0"));
+    }
+}

@@ -1,0 +1,487 @@
+//! A switch: which interfaces are its ports now, and what the programs are told of them.
+//!
+//! ```text
+//! interfaces of Linux ─► reconcile ─► join: entry, maps of devices, then the program on the interface
+//!                                └──► leave: the program off, then out of the maps, its stations forgotten
+//! ```
+//!
+//! A port is in all maps before the program is on it, so a frame never meets half of one. Where an earlier
+//! daemon's program is on the ports, all of them are in our maps, with the stations it had learnt, before the
+//! first link is changed over.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::Link;
+use libbpf_rs::libbpf_sys;
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::counters::Counters;
+use crate::error::SwitchError;
+use crate::interface::{self, Asker, Driver, Facts};
+use crate::layout::{PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_UP, Port, SLOTS, STATION_STATIC, Station};
+use crate::netlink::Netlink;
+use crate::pins::{Pinned, Pins};
+use crate::program::{Programs, is_static};
+use crate::settings::{Address, PortSettings, Settings, Vlans};
+
+/// How much a port may flood at once, beside its rate.
+const FLOOD_BURST: Duration = Duration::from_millis(100);
+/// The same where the rate is small, in frames.
+const FLOOD_BURST_FRAMES: u64 = 32;
+/// Ports that are asked for their far ends at each look, in turn.
+const ASKED_AT_ONCE: usize = 16;
+/// How seldom old stations are looked for, at least and at most.
+const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// A port that has the program.
+struct Joined {
+    name: String,
+    slot: u32,
+    settings: PortSettings,
+    entry: Port,
+    generic: bool,
+    /// We have it receive frames of others.
+    promiscuous: bool,
+    /// `None` until the program is on it.
+    link: Option<Link>,
+    pin: Option<PathBuf>,
+}
+
+/// A port, for those who ask.
+#[derive(Clone, Debug)]
+pub struct PortView {
+    /// The interface.
+    pub name: String,
+    /// Its number in Linux.
+    pub ifindex: u32,
+    /// Whether it is up.
+    pub up: bool,
+    /// Whether its device takes frames from the switch.
+    pub takes_frames: bool,
+    /// Whether the kernel runs the program behind the driver.
+    pub generic: bool,
+    /// Largest packet, in bytes.
+    pub mtu: u32,
+    /// Its VLANs.
+    pub vlans: Vlans,
+    /// What became of its frames.
+    pub counters: Counters,
+}
+
+/// A station, for those who ask.
+#[derive(Clone, Debug)]
+pub struct StationView {
+    /// Its address.
+    pub address: Address,
+    /// The interface that it is behind.
+    pub port: String,
+    /// How long ago it was heard; `None` if its place is given.
+    pub age: Option<Duration>,
+}
+
+/// A switch at work.
+pub struct Switch {
+    settings: Settings,
+    programs: Programs,
+    asker: Asker,
+    pins: Option<Pins>,
+    /// Links that an earlier daemon left and nobody has taken yet.
+    left: Vec<Pinned>,
+    /// Slots that ports had under that daemon.
+    inherited: BTreeMap<u32, u32>,
+    /// By number of the interface.
+    joined: BTreeMap<u32, Joined>,
+    /// Interfaces that should be ports and are not, and why.
+    refused: BTreeMap<String, String>,
+    notes: Vec<String>,
+    swept: Instant,
+    asked: usize,
+    kept: bool,
+}
+
+impl Switch {
+    /// Loads the programs, and puts them on the ports that are there.
+    ///
+    /// # Errors
+    /// What the kernel refused. An interface that cannot be a port is no error: [`Self::refused`] tells.
+    pub fn open(settings: Settings) -> Result<Self, SwitchError> {
+        let asker = Asker::open().map_err(SwitchError::system("asking for interfaces"))?;
+        own_interface(&settings, &asker)?;
+        let programs = Programs::load(&settings)?;
+        let mut notes = Vec::new();
+        let pins = Pins::claim(&settings.name).map_err(|why| {
+            notes.push(format!("switch {} ends with the daemon: {why}", settings.name));
+        });
+        let pins = pins.ok();
+        let left = pins.as_ref().map(Pins::links).unwrap_or_default();
+        let mut switch = Self {
+            settings,
+            programs,
+            asker,
+            pins,
+            inherited: left.iter().find(|pinned| pinned.is_ours()).map(Pinned::slots).unwrap_or_default(),
+            left,
+            joined: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            notes,
+            swept: Instant::now(),
+            asked: 0,
+            kept: false,
+        };
+        switch.reconcile()?;
+        switch.let_go();
+        Ok(switch)
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Interfaces that should be ports and are not, and why.
+    pub fn refused(&self) -> &BTreeMap<String, String> {
+        &self.refused
+    }
+
+    /// What the operator should know.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Takes in the interfaces that there are now.
+    ///
+    /// # Errors
+    /// If Linux does not tell of its interfaces.
+    pub fn reconcile(&mut self) -> Result<(), SwitchError> {
+        let all = interface::list().map_err(SwitchError::system("listing interfaces"))?;
+        let wanted: BTreeMap<u32, String> =
+            all.into_iter().filter(|(_, name)| self.settings.has(name)).collect();
+        let gone: Vec<u32> = self
+            .joined
+            .iter()
+            .filter_map(|(ifindex, port)| (wanted.get(ifindex) != Some(&port.name)).then_some(*ifindex))
+            .collect();
+        gone.into_iter().for_each(|ifindex| self.leave(ifindex));
+        self.refused.retain(|name, _| wanted.values().any(|other| other == name));
+        let mut new = Vec::new();
+        for (&ifindex, name) in &wanted {
+            let Ok(facts) = self.asker.facts(ifindex, name) else { continue };
+            if self.joined.contains_key(&ifindex) {
+                self.refresh(ifindex, &facts);
+                continue;
+            }
+            match self.enter(ifindex, name, &facts) {
+                Ok(()) => new.push(ifindex),
+                Err(why) => self.refuse(name, &why),
+            }
+        }
+        self.inherit();
+        for ifindex in new {
+            if let Err(why) = self.attach(ifindex) {
+                let name = wanted[&ifindex].clone();
+                self.leave(ifindex);
+                self.refuse(&name, &why);
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, name: &str, why: &SwitchError) {
+        let why = why.to_string();
+        if self.refused.get(name) != Some(&why) {
+            tracing::warn!("{name} is no port of switch {}: {why}", self.settings.name);
+            self.refused.insert(name.into(), why);
+        }
+    }
+
+    /// A slot for an interface: the one that it had, or one that is free.
+    fn slot(&self, ifindex: u32) -> Option<u32> {
+        let used = |slot: u32| self.joined.values().any(|port| port.slot == slot);
+        if let Some(&slot) = self.inherited.get(&ifindex).filter(|slot| !used(**slot)) {
+            return Some(slot);
+        }
+        let mut taken: Vec<bool> = vec![false; SLOTS];
+        let others = self.joined.values().map(|port| &port.slot).chain(self.inherited.values());
+        for slot in others {
+            if let Some(taken) = taken.get_mut(*slot as usize) {
+                *taken = true;
+            }
+        }
+        taken.iter().position(|taken| !taken).map(|slot| slot as u32)
+    }
+
+    /// Puts an interface into all maps.
+    fn enter(&mut self, ifindex: u32, name: &str, facts: &Facts) -> Result<(), SwitchError> {
+        let slot = self.slot(ifindex).ok_or(SwitchError::ManyPorts)?;
+        let settings = self.settings.of(name);
+        let entry = entry(ifindex, facts, &settings);
+        let port = Joined {
+            name: name.into(),
+            slot,
+            entry,
+            generic: false,
+            promiscuous: facts.driver == Driver::Other
+                && self.asker.set_promiscuous(name, true).unwrap_or(false),
+            link: None,
+            pin: None,
+            settings,
+        };
+        let vlans: Vec<u16> = port.settings.vlans.all().collect();
+        self.joined.insert(ifindex, port);
+        let done = self.programs.join(slot, ifindex, vlans.into_iter());
+        let done = done.and_then(|()| self.programs.set_port(slot, &entry));
+        if done.is_err() {
+            self.leave(ifindex);
+        }
+        done
+    }
+
+    /// Writes the given stations of a port.
+    fn place_statics(&self, port: &Joined) -> Result<(), SwitchError> {
+        for one in self.settings.statics.iter().filter(|one| one.port == port.name) {
+            let vlan = if one.vlan == 0 { port.settings.vlans.untagged() } else { one.vlan };
+            let station = Station { slot: port.slot, flags: STATION_STATIC, seen_ns: now_ns() };
+            self.programs.set_station(Address { mac: one.mac, vlan }, &station)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what an earlier daemon's switch has learnt, once.
+    fn inherit(&mut self) {
+        if self.inherited.is_empty() {
+            return;
+        }
+        let slots = std::mem::take(&mut self.inherited);
+        let Some(pinned) = self.left.iter().find(|pinned| pinned.is_ours()) else { return };
+        let here = |slot| {
+            self.joined.iter().any(|(ifindex, port)| port.slot == slot && slots.get(ifindex) == Some(&slot))
+        };
+        for (address, station) in pinned.stations() {
+            if !is_static(&station) && here(station.slot) {
+                // A smaller table takes what fits.
+                let _full = self.programs.set_station(address, &station);
+            }
+        }
+    }
+
+    /// Puts the program on a port, or changes the link over that an earlier daemon left there.
+    fn attach(&mut self, ifindex: u32) -> Result<(), SwitchError> {
+        let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
+        self.place_statics(port)?;
+        let on = interface::program_on(ifindex);
+        let ours = self
+            .left
+            .iter()
+            .position(|pinned| pinned.ifindex == ifindex && pinned.is_ours() && Some(pinned.program) == on);
+        let program = self.programs.on_ports();
+        let (link, pin) = match ours {
+            Some(at) => {
+                let Pinned { path, mut link, .. } = self.left.swap_remove(at);
+                link.update_prog(&program).map_err(SwitchError::program("taking a port over"))?;
+                (link, Some(path))
+            }
+            None if on.is_some() => return Err(SwitchError::Taken),
+            None => {
+                let attached = program.attach_xdp(ifindex as i32);
+                let mut link = attached.map_err(SwitchError::program("attaching the switch's program"))?;
+                let pin = self.pins.as_ref().map(|pins| pins.pin(ifindex, &mut link)).transpose()?;
+                (link, pin)
+            }
+        };
+        let generic = interface::is_generic(ifindex);
+        if let Some(port) = self.joined.get_mut(&ifindex) {
+            (port.link, port.pin, port.generic) = (Some(link), pin, generic);
+            self.refused.remove(&port.name);
+            tracing::info!(port = port.name, switch = self.settings.name, "joined");
+        }
+        Ok(())
+    }
+
+    /// Takes in what has changed about a port.
+    fn refresh(&mut self, ifindex: u32, facts: &Facts) {
+        let Some(port) = self.joined.get_mut(&ifindex) else { return };
+        let entry = entry(ifindex, facts, &port.settings);
+        if entry != port.entry && self.programs.set_port(port.slot, &entry).is_ok() {
+            port.entry = entry;
+        }
+    }
+
+    fn leave(&mut self, ifindex: u32) {
+        let Some(mut port) = self.joined.remove(&ifindex) else { return };
+        if port.link.is_some() {
+            tracing::info!(port = port.name, switch = self.settings.name, "left");
+        }
+        take_off(&mut port);
+        if port.promiscuous {
+            let _gone = self.asker.set_promiscuous(&port.name, false);
+        }
+        self.programs.remove_port(port.slot, ifindex);
+        for (address, station) in self.programs.stations() {
+            if station.slot == port.slot {
+                self.programs.remove_station(address);
+            }
+        }
+    }
+
+    /// Takes an earlier daemon's program off what is no port any more.
+    fn let_go(&mut self) {
+        for pinned in self.left.drain(..).filter(Pinned::is_ours) {
+            pinned.remove();
+        }
+    }
+
+    /// What is due by the clock: old stations are forgotten, far ends asked for.
+    pub fn look(&mut self) {
+        let every = (self.settings.ageing / 4).clamp(SWEEP_EVERY.0, SWEEP_EVERY.1);
+        if !self.settings.ageing.is_zero() && self.swept.elapsed() >= every {
+            self.swept = Instant::now();
+            self.sweep();
+        }
+        // Linux does not tell us when a far end changes, which is in another namespace.
+        let count = self.joined.len().max(1);
+        let asks = |(at, (ifindex, port)): (usize, (&u32, &Joined))| {
+            let turn = (at + count - self.asked % count) % count < ASKED_AT_ONCE;
+            (turn || port.entry.flags & PORT_TAKES_FRAMES == 0).then(|| (*ifindex, port.name.clone()))
+        };
+        let asked: Vec<_> = self.joined.iter().enumerate().filter_map(asks).collect();
+        self.asked = (self.asked + ASKED_AT_ONCE) % count;
+        for (ifindex, name) in asked {
+            if let Ok(facts) = self.asker.facts(ifindex, &name) {
+                self.refresh(ifindex, &facts);
+            }
+        }
+    }
+
+    fn sweep(&self) {
+        let now = now_ns();
+        for (address, station) in self.programs.stations() {
+            if !is_static(&station) && age(&station, now) > self.settings.ageing {
+                self.programs.remove_station(address);
+            }
+        }
+    }
+
+    /// How many ports it has.
+    pub fn port_count(&self) -> usize {
+        self.joined.len()
+    }
+
+    /// Its ports, by number of their interfaces.
+    pub fn ports(&self) -> Vec<PortView> {
+        let view = |(ifindex, port): (&u32, &Joined)| PortView {
+            name: port.name.clone(),
+            ifindex: *ifindex,
+            up: port.entry.flags & PORT_UP != 0,
+            takes_frames: port.entry.flags & PORT_TAKES_FRAMES != 0,
+            generic: port.generic,
+            mtu: port.entry.mtu,
+            vlans: port.settings.vlans.clone(),
+            counters: self.programs.counters(port.slot),
+        };
+        self.joined.iter().map(view).collect()
+    }
+
+    /// The stations that it knows, by VLAN and MAC.
+    pub fn stations(&self) -> Vec<StationView> {
+        let now = now_ns();
+        let view = |(address, station): (Address, Station)| {
+            let port = self.joined.values().find(|port| port.slot == station.slot)?;
+            let age = (!is_static(&station)).then(|| age(&station, now));
+            let old = age.is_some_and(|age| !self.settings.ageing.is_zero() && age > self.settings.ageing);
+            (!old).then(|| StationView { address, port: port.name.clone(), age })
+        };
+        let mut stations: Vec<_> = self.programs.stations().into_iter().filter_map(view).collect();
+        stations.sort_by_key(|station| (station.address.vlan, station.address.mac));
+        stations
+    }
+
+    /// Has the switch stay at work when this is dropped.
+    ///
+    /// # Errors
+    /// If it is not pinned.
+    pub fn keep(&mut self) -> Result<(), SwitchError> {
+        if self.pins.is_none() {
+            return Err(SwitchError::NotPinned);
+        }
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for port in self.joined.values_mut() {
+            take_off(port);
+            if port.promiscuous {
+                let _gone = self.asker.set_promiscuous(&port.name, false);
+            }
+        }
+        if let Some(ifindex) = self.settings.own_port().and_then(|name| interface::index(&name)) {
+            let _gone = Netlink::open().and_then(|netlink| netlink.remove(ifindex));
+        }
+    }
+}
+
+/// Takes the program off a port, at once, also while a child that was just forked has our descriptors.
+fn take_off(port: &mut Joined) {
+    if let Some(pin) = port.pin.take() {
+        let _gone = std::fs::remove_file(pin);
+    }
+    if let Some(link) = port.link.take() {
+        // SAFETY: passes a number.
+        unsafe { libbpf_sys::bpf_link_detach(link.as_fd().as_raw_fd()) };
+    }
+}
+
+/// Makes the interface by which Linux is on the switch, or takes the one that is there.
+fn own_interface(settings: &Settings, asker: &Asker) -> Result<(), SwitchError> {
+    let (Some(name), Some(port)) = (&settings.interface, settings.own_port()) else { return Ok(()) };
+    let failed = |error| SwitchError::Own { interface: name.clone(), error };
+    if interface::index(name).is_none() || interface::index(&port).is_none() {
+        Netlink::open().and_then(|netlink| netlink.make_veth(name, &port)).map_err(failed)?;
+    }
+    asker.prepare_far_end(name).map_err(failed)?;
+    asker.set_up(&port).map_err(failed)?;
+    asker.set_up(name).map_err(failed)
+}
+
+/// A port as the program sees it.
+fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
+    let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+    let interval = 1_000_000_000u64.checked_div(u64::from(settings.flood_limit)).unwrap_or(0);
+    let mut port = Port {
+        ifindex,
+        mtu: facts.mtu,
+        flags: flag(facts.up, PORT_UP)
+            | flag(facts.takes_frames, PORT_TAKES_FRAMES)
+            | flag(facts.driver != Driver::Other, PORT_PARTIAL_SUMS),
+        untagged: u32::from(settings.vlans.untagged()),
+        flood_interval_ns: interval,
+        flood_burst_ns: (FLOOD_BURST.as_nanos() as u64).max(FLOOD_BURST_FRAMES * interval),
+        tagged: [0; 64],
+    };
+    for vlan in settings.vlans.tagged() {
+        port.tagged[usize::from(vlan / 64) % 64] |= 1 << (vlan % 64);
+    }
+    port
+}
+
+fn age(station: &Station, now_ns: u64) -> Duration {
+    Duration::from_nanos(now_ns.saturating_sub(station.seen_ns))
+}
+
+/// The clock that the program reads.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests;
