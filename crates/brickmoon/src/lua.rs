@@ -1,6 +1,8 @@
 //! `brickmoon run` and `brickmoon snabb`: programs in Lua.
 
-use bm_lua::{Outcome, Program, Tree, What};
+use std::sync::Arc;
+
+use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, Tree, What, World};
 
 use crate::Failure;
 use crate::args::{Run, Snabb};
@@ -29,7 +31,8 @@ fn start(what: What, arguments: Vec<String>, trees: &[std::path::PathBuf]) -> Re
         return Err(Failure::usage(format!("--path {}: no such folder", folder.display())));
     }
     let trees = trees.iter().flat_map(|folder| Tree::at(folder)).collect();
-    match (Program { what, arguments, trees }).run() {
+    let world = World::new(Arc::new(NoNatives), trees, PAYLOAD).map_err(Failure::failed)?;
+    match (Program { what, arguments, world }).run() {
         Ok(Outcome::Done | Outcome::Exit(0)) => Ok(()),
         Ok(Outcome::Exit(status)) => Err(Failure::Status(status)),
         Err(error) => Err(Failure::failed(error)),

@@ -4,12 +4,14 @@
 //! that runs empty or over does it trade with the depot, a lock-free queue, many frames at a time: so
 //! frames that one worker receives and another sends find their way back.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::frame::Frame;
 use crate::memory::{Memory, Pages};
+use crate::stack::{Stack, StackHead};
 
 /// Frames traded with the depot at a time.
 const TRADE: usize = 64;
@@ -73,18 +75,16 @@ impl Depot {
     }
 }
 
-/// A worker's own free frames.
+/// A worker's own free frames. Lua takes and gives them at the same stack.
 pub struct Freelist {
     depot: Arc<Depot>,
-    local: Vec<Frame>,
-    limit: usize,
+    local: Stack,
 }
 
 impl Freelist {
     /// An empty list that keeps up to `limit` frames for itself.
     pub fn new(depot: Arc<Depot>, limit: usize) -> Self {
-        let limit = limit.max(2 * TRADE);
-        Self { depot, local: Vec::with_capacity(limit + 1), limit }
+        Self { depot, local: Stack::new(limit.max(2 * TRADE)) }
     }
 
     /// The region.
@@ -102,13 +102,21 @@ impl Freelist {
         self.local.len()
     }
 
+    /// The stack of free frames, for Lua. It stays where it is until the list is dropped.
+    pub fn stack(&self) -> NonNull<StackHead> {
+        self.local.address()
+    }
+
     /// A free frame without data, or `None` if the region is used up.
     #[inline]
     pub fn allocate(&mut self) -> Option<Frame> {
-        if self.local.is_empty() {
-            self.refill();
-        }
-        let mut frame = self.local.pop()?;
+        let mut frame = match self.local.pop() {
+            Some(frame) => frame,
+            None => {
+                self.refill();
+                self.local.pop()?
+            }
+        };
         frame.copy_from(&[]).expect("no bytes always fit");
         Some(frame)
     }
@@ -128,25 +136,41 @@ impl Freelist {
     /// Takes a frame back.
     #[inline]
     pub fn free(&mut self, frame: Frame) {
-        self.local.push(frame);
-        if self.local.len() > self.limit {
+        if let Err(frame) = self.local.push(frame) {
             self.spill(TRADE);
+            let pushed = self.local.push(frame);
+            debug_assert!(pushed.is_ok(), "spilling makes room");
         }
     }
 
+    /// Takes frames from the depot until the list has some; none if the region is used up.
     #[cold]
-    fn refill(&mut self) {
-        for _ in 0..TRADE {
+    pub fn refill(&mut self) {
+        let mut count = 0;
+        while count < TRADE && !self.local.is_full() {
             let Some(frame) = self.depot.take() else { break };
-            self.local.push(frame);
+            let pushed = self.local.push(frame);
+            debug_assert!(pushed.is_ok(), "the list is not full");
+            count += 1;
         }
+        self.local.trade(count as i64);
+    }
+
+    /// Gives frames back to the depot, so that a full list has room again.
+    #[cold]
+    pub fn make_room(&mut self) {
+        self.spill(TRADE);
     }
 
     #[cold]
     fn spill(&mut self, count: usize) {
-        for frame in self.local.drain(self.local.len() - count..) {
+        let mut gone = 0;
+        while gone < count {
+            let Some(frame) = self.local.pop() else { break };
             self.depot.give(&frame);
+            gone += 1;
         }
+        self.local.trade(-(gone as i64));
     }
 }
 

@@ -24,11 +24,13 @@ mod burst;
 mod frame;
 mod freelist;
 mod memory;
+mod stack;
 
 pub use burst::{BURST, Burst, Mask, Places};
 pub use frame::{Frame, Meta, NoRoom};
 pub use freelist::{Depot, Freelist};
 pub use memory::{Memory, MemoryError, Pages};
+pub use stack::StackHead;
 
 /// Where data begins in a slot when a frame is fresh or just received.
 pub const DATA_OFFSET: usize = 512;

@@ -31,7 +31,7 @@ impl fmt::Display for Pages {
 /// Why there is no frame memory.
 #[derive(Debug)]
 pub enum MemoryError {
-    /// Slots are 2048 or 4096 bytes: what AF_XDP takes.
+    /// Slots are a multiple of 64 bytes, with room for data, and no longer than 16 bits tell.
     SlotSize(usize),
     /// At least one slot, and no more than a 32-bit index reaches.
     Slots(usize),
@@ -47,7 +47,9 @@ pub enum MemoryError {
 impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SlotSize(size) => write!(f, "a slot of {size} bytes: it must be 2048 or 4096"),
+            Self::SlotSize(size) => {
+                write!(f, "a slot of {size} bytes: it must be a multiple of 64, 1024 to 65472")
+            }
             Self::Slots(count) => write!(f, "{count} slots: there must be 1 to {}", u32::MAX),
             Self::Map { bytes, error } => write!(f, "{bytes} bytes of frame memory: {error}"),
         }
@@ -70,7 +72,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps a region of `slots` slots of `slot_size` bytes, on huge pages if there are enough.
+    /// Maps a region of `slots` slots of `slot_size` bytes, on huge pages if there are enough. AF_XDP takes
+    /// slots of 2048 or 4096 bytes alone.
     ///
     /// # Errors
     /// See [`MemoryError`].
@@ -83,7 +86,7 @@ impl Memory {
     /// # Errors
     /// See [`MemoryError`].
     pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<&'static Self, MemoryError> {
-        if slot_size != 2048 && slot_size != 4096 {
+        if !slot_size.is_multiple_of(64) || !(1024..=usize::from(u16::MAX)).contains(&slot_size) {
             return Err(MemoryError::SlotSize(slot_size));
         }
         if slots == 0 || slots >= u32::MAX as usize {
@@ -193,8 +196,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_sizes_that_af_xdp_refuses() {
-        assert!(matches!(Memory::new(8, 8192), Err(MemoryError::SlotSize(8192))));
+    fn refuses_sizes_that_headers_cannot_tell() {
+        for size in [0, 960, 2047, 65_536] {
+            assert!(matches!(Memory::new(8, size), Err(MemoryError::SlotSize(refused)) if refused == size));
+        }
+        assert_eq!(Memory::new(8, 10_816).unwrap().room(), 10_304);
         assert!(matches!(Memory::new(0, 2048), Err(MemoryError::Slots(0))));
     }
 

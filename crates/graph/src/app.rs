@@ -44,7 +44,18 @@ pub struct Io<'a> {
     pub now_ns: u64,
 }
 
-impl Io<'_> {
+impl<'a> Io<'a> {
+    /// For engines other than ours: `inputs` and `outputs` are the indices in `links` of the app's own.
+    pub fn new(
+        links: &'a mut [Link],
+        inputs: &'a [usize],
+        outputs: &'a [usize],
+        frames: &'a mut Freelist,
+        now_ns: u64,
+    ) -> Self {
+        Self { links, inputs, outputs, frames, now_ns }
+    }
+
     /// How many links lead to the app.
     #[inline]
     pub fn inputs(&self) -> usize {

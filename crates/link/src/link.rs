@@ -153,6 +153,19 @@ impl Link {
         (self.counts.txpackets - before) as usize
     }
 
+    /// Empties the places from `from` up to the next one to read, whose frames Lua took by looking alone; says
+    /// which place that is. Rust's apps swap places, and must not meet a frame that is another's by now.
+    pub fn settle(&mut self, from: usize) -> usize {
+        let read = self.read as usize % PLACES;
+        if from <= read {
+            self.packets[from..read].fill_with(|| None);
+        } else {
+            self.packets[from..].fill_with(|| None);
+            self.packets[..read].fill_with(|| None);
+        }
+        read
+    }
+
     /// What went through.
     pub fn stats(&self) -> LinkStats {
         let Counts { txbytes, txpackets, txdrop } = self.counts;

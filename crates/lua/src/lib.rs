@@ -9,10 +9,18 @@
 //! Lua sources lie under `lua/` and are part of the binary. `core.*` is always ours; any other module is looked
 //! for in the user's trees first. Foreign types (`lua_State`) end here.
 
+mod bridge;
+mod links;
 mod modules;
+mod native;
 mod program;
+mod runtime;
 mod state;
+mod world;
 
 pub use modules::{Tree, embedded};
+pub use native::{Natives, NoNatives, Opened, Wanted};
 pub use program::{Outcome, Program, What};
+pub use runtime::interrupted;
 pub use state::{LuaError, State};
+pub use world::{PAYLOAD, World};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use mlua::{IntoLua as _, MultiValue};
 
-use crate::modules::Tree;
 use crate::state::{LuaError, State};
+use crate::world::World;
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +28,14 @@ pub enum Outcome {
 }
 
 /// A program with all that it needs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Program {
     /// What to run.
     pub what: What,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Where its modules are, before ours.
-    pub trees: Vec<Tree>,
+    /// Packets, modules, and who makes apps in Rust.
+    pub world: World,
 }
 
 impl Program {
@@ -44,7 +44,7 @@ impl Program {
     /// # Errors
     /// What the program said, with file, line and traceback.
     pub fn run(self) -> Result<Outcome, LuaError> {
-        let state = State::new(self.trees)?;
+        let state = State::new(&self.world, 0, 1)?;
         let (function, subject) = match self.what {
             What::File(path) => ("file", path.display().to_string()),
             What::Named(name) => ("named", name),

@@ -1,10 +1,14 @@
 //! One Lua state: made, given its modules, and asked to run.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
-use crate::modules::{self, Tree};
+use crate::bridge;
+use crate::modules;
+use crate::runtime::Runtime;
+use crate::world::World;
 
 /// What a program did wrong: the message names file and line, the traceback how it got there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,28 +42,50 @@ impl From<mlua::Error> for LuaError {
 
 /// A Lua state with our modules in reach.
 pub struct State {
-    lua: Lua,
     /// `core.startup`: what runs first and knows how to run the rest.
-    startup: Table,
+    startup: ManuallyDrop<Table>,
+    lua: ManuallyDrop<Lua>,
+    runtime: *mut Runtime,
 }
 
+// SAFETY: the state and all references into it are in this one value, and its methods take it by reference from
+// whoever holds it, one thread at a time. The runtime is the state's own.
+unsafe impl Send for State {}
+
 impl State {
-    /// A state that looks for modules in `trees` before ours.
+    /// A state of worker `worker` out of `workers`.
     ///
     /// # Errors
-    /// What `core.startup` said.
-    pub fn new(trees: Vec<Tree>) -> Result<Self, LuaError> {
+    /// What `core.startup` said, or the system to the memory that it needs.
+    pub fn new(world: &World, worker: usize, workers: usize) -> Result<Self, LuaError> {
+        let runtime = Box::into_raw(Runtime::new(&world.depot, worker).map_err(LuaError::new)?);
         // SAFETY: programs may use FFI and so break anything; that is what they are for. Whoever runs a program
         // trusts it as he trusts a binary.
         let lua = unsafe { Lua::unsafe_new() };
-        let find = lua.create_function(move |lua, name: String| match modules::find(&trees, &name) {
-            Some((path, bytes)) => Ok((Some(path), Some(lua.create_string(bytes)?))),
-            None => Ok((None, None)),
-        })?;
+        match Self::start(&lua, world, runtime, worker, workers) {
+            Ok(startup) => {
+                Ok(Self { startup: ManuallyDrop::new(startup), lua: ManuallyDrop::new(lua), runtime })
+            }
+            Err(error) => {
+                drop(lua);
+                // SAFETY: made above, and Lua, the only other that knew it, is gone.
+                drop(unsafe { Box::from_raw(runtime) });
+                Err(error)
+            }
+        }
+    }
+
+    fn start(
+        lua: &Lua,
+        world: &World,
+        runtime: *mut Runtime,
+        worker: usize,
+        workers: usize,
+    ) -> Result<Table, LuaError> {
+        let bridge = bridge::table(lua, world, runtime, worker, workers)?;
         let (path, bytes) =
             modules::find(&[], "core/startup.lua").ok_or_else(|| LuaError::new("core.startup is missing"))?;
-        let startup: Table = lua.load(bytes).set_name(format!("@{path}")).call(find)?;
-        Ok(Self { lua, startup })
+        Ok(lua.load(bytes).set_name(format!("@{path}")).call(bridge)?)
     }
 
     /// The state itself, for those in this crate.
@@ -82,6 +108,20 @@ impl State {
             "done" => Ok(None),
             "exit" => Ok(Some(message.as_i64().unwrap_or(1) as u8)),
             _ => Err(LuaError { message: text(message), traceback: traceback.unwrap_or_default() }),
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; Lua does not run now. Apps in Rust stop first, while links and frames are there.
+        // Finalizers of Lua may reach the runtime's memory, so the state goes before it; none of the three is
+        // touched again.
+        unsafe {
+            Runtime::close_all(self.runtime);
+            ManuallyDrop::drop(&mut self.startup);
+            ManuallyDrop::drop(&mut self.lua);
+            drop(Box::from_raw(self.runtime));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use bm_lua::{Outcome, Program, Tree, What};
+use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, Tree, What, World};
 
 /// Names, with a declaration each, that modules of Snabb's tree look up through `ffi.C`.
 const DECLARATIONS: &str = "
@@ -37,7 +37,8 @@ fn run(name: &str, program: &str) {
 fn run_with(name: &str, program: &str, trees: Vec<Tree>) {
     let path = std::env::temp_dir().join(format!("bm-lua-{name}-{}.lua", std::process::id()));
     std::fs::write(&path, program).unwrap();
-    let program = Program { what: What::File(path.clone()), arguments: Vec::new(), trees };
+    let world = World::new(std::sync::Arc::new(NoNatives), trees, PAYLOAD).unwrap();
+    let program = Program { what: What::File(path.clone()), arguments: Vec::new(), world };
     let outcome = program.run();
     std::fs::remove_file(path).unwrap();
     assert_eq!(outcome.map_err(|error| error.to_string()), Ok(Outcome::Done));

@@ -1,10 +1,11 @@
 -- What runs first in every state: module search, globals, and the ways to start a program.
 --
--- Called with one function, find(path), which gives the name and the text of a Lua file of the user's trees or
--- of the binary. Returns the functions that Rust calls; each through `protected`, which turns an error into a
+-- Called with what Rust gives (src/bridge.rs): find(path), which gives the name and the text of a Lua file of the
+-- user's trees or of the binary, and what core.runtime tells of. Returns the functions that Rust calls; each through `protected`, which turns an error into a
 -- message with file, line and traceback, and main.exit() into an exit status.
 
-local find = ...
+local bridge = ...
+local find = bridge.find
 
 local startup = {}
 
@@ -41,6 +42,7 @@ end
 table.insert(package.loaders, 2, searcher)
 package.loaded["core.startup"] = startup
 startup.find = find
+startup.bridge = bridge
 require("brickmoon.generate").install()
 
 local function trace (what)

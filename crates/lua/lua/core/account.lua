@@ -1,0 +1,84 @@
+-- The closed account of each app: received + allocated = sent + freed + held.
+--
+-- What an app allocates and frees shows in the worker's list of free packets, before and after each call of the app
+-- (core.breath); what it receives and sends, in its links. The difference is what it holds: a store of packets, or
+-- packets that it forgot. An app that still holds some when it has been stopped has lost them, and is named.
+
+local ffi = require("ffi")
+local link = require("core.link")
+
+require("core.breath")
+local account_t = ffi.typeof("struct brickmoon_account")
+
+local M = { complain = function (text) io.stderr:write("brickmoon: ", text, "\n") end }
+
+-- By app: what it took and gave outside of links, and what went through links before they were its own, or since
+-- they are no more.
+local accounts = setmetatable({}, { __mode = "k" })
+
+function M.new ()
+   return account_t()
+end
+
+function M.open (app, sum)
+   accounts[app] = { sum = sum, base = 0, app = app }
+end
+
+function M.of (app)
+   return accounts[app].sum
+end
+
+-- Packets that an app took out of a link, or put in.
+local function through (side, l)
+   if side == "input" then return tonumber(l.txpackets) - link.nreadable(l) end
+   return -tonumber(l.txpackets)
+end
+
+function M.linked (app, side, l)
+   accounts[app].base = accounts[app].base - through(side, l)
+end
+
+function M.unlinked (app, side, l)
+   accounts[app].base = accounts[app].base + through(side, l)
+end
+
+-- Packets that an app holds: below zero it freed or sent more than it had.
+function M.held (app)
+   local account = accounts[app]
+   local held = tonumber(account.sum.net) + account.base
+   if account.closed then return held end
+   for _, side in ipairs { "input", "output" } do
+      for key, l in pairs(app[side]) do
+         if type(key) == "string" then held = held + through(side, l) end
+      end
+   end
+   return held
+end
+
+-- After the app was stopped and its links were taken off.
+function M.close (app)
+   accounts[app].closed = true
+   local held = M.held(app)
+   if held > 0 then
+      M.complain(("app %s has lost %d packets: it received or allocated them, and neither sent nor freed them")
+                 :format(app.appname, held))
+   elseif held < 0 then
+      M.complain(("app %s has freed or sent %d packets more than it had"):format(app.appname, -held))
+   end
+   accounts[app] = nil
+end
+
+-- Who holds most, for the message that no packets are left.
+function M.explain (app_table)
+   local list = {}
+   for name, app in pairs(app_table) do
+      local held = M.held(app)
+      if held ~= 0 then list[#list + 1] = { held, name } end
+   end
+   table.sort(list, function (a, b) return a[1] > b[1] end)
+   local words = {}
+   for i = 1, math.min(3, #list) do words[i] = ("app %s holds %d"):format(list[i][2], list[i][1]) end
+   return #words > 0 and ": "..table.concat(words, ", ") or ""
+end
+
+return M

@@ -1,0 +1,259 @@
+-- The engine: makes a network of apps what a configuration says, and breathes.
+--
+--    engine.configure(c)             start, stop, reconfigure apps; make and take links: only what differs
+--    engine.main({ duration = 1 })   breathe: pull all, push along the links, tick; sleep when nothing comes
+--
+-- core.actions does the first, core.order and core.breath make the second one function. Programs know this module
+-- as `engine`.
+
+local ffi = require("ffi")
+local lib = require("core.lib")
+local config = require("core.config")
+local counter = require("core.counter")
+local histogram = require("core.histogram")
+local packet = require("core.packet")
+local timer = require("core.timer")
+local link = require("core.link")
+local runtime = require("core.runtime")
+local actions = require("core.actions")
+local order = require("core.order")
+local breath = require("core.breath")
+local account = require("core.account")
+local pace = require("core.pace")
+local jitwatch = require("core.jitwatch")
+
+local shared, frees = runtime.shared, runtime.frees
+
+local M = {
+   pull_npackets = math.floor(link.max / 10),
+   app_table = {}, link_table = {},
+   configuration = config.new(),
+   log = false,
+   test_skipped_code = 43,
+   -- Pacing: see core.pace.
+   Hz = false, sleep = 0, maxsleep = 100, busywait = false,
+   -- How often a second tick() is called.
+   tick_Hz = 1000,
+   -- Seconds of monotonic time as the breath began.
+   monotonic_now = false,
+   breaths = counter.create("engine/breaths.counter"),
+   frees = counter.create("engine/frees.counter"),
+   freebits = counter.create("engine/freebits.counter"),
+   freebytes = counter.create("engine/freebytes.counter"),
+   configs = counter.create("engine/configs.counter"),
+   breathe_pull_order = {}, breathe_push_order = {},
+}
+
+packet.explain = function () return account.explain(M.app_table) end
+
+local running = false
+local all_steps = function () end
+local ticks, pulls_in_lua = {}, false
+-- When tick() is due, in seconds; false if never.
+local next_tick = false
+local latency
+
+-- Seconds of monotonic time, as the breath began if one is running.
+function M.now ()
+   return running and M.monotonic_now or pace.seconds()
+end
+
+-- Puts the freed packets that core.packet counted into the engine's counters.
+local function show_frees ()
+   counter.set(M.frees, frees.packets)
+   counter.set(M.freebytes, frees.bytes)
+   -- What a packet takes on the wire: at least 46 bytes, and 9 beside them.
+   counter.set(M.freebits, (frees.bytes + frees.short_bytes + frees.packets * 9) * 8)
+end
+
+local function compute_breathe_order ()
+   M.breathe_pull_order, M.breathe_push_order, ticks = order.compute(M.app_table)
+   all_steps = breath.compile(M.breathe_pull_order, M.breathe_push_order, account.of)
+   pulls_in_lua = false
+   for _, app in ipairs(M.breathe_pull_order) do
+      if not app.native then pulls_in_lua = true end
+   end
+end
+
+M.compute_config_actions = actions.compute
+
+function M.apply_config_actions (list)
+   -- Whatever happens, the breath is of the apps that are there.
+   local fine, why = pcall(actions.apply, M, list)
+   compute_breathe_order()
+   if not fine then error(why, 0) end
+end
+
+-- Makes the network what `new` says, with as few changes as it takes.
+function M.configure (new)
+   M.apply_config_actions(actions.compute(M.configuration, new))
+   counter.add(M.configs)
+end
+
+-- Stops all apps.
+function M.stop ()
+   M.configure(config.new())
+end
+
+function M.enable_tick ()
+   next_tick = M.tick_Hz > 0 and M.now() + 1 / M.tick_Hz
+end
+
+local function tick (now)
+   next_tick = math.max(next_tick + 1 / M.tick_Hz, now)
+   for _, app in ipairs(ticks) do breath.charge(account.of(app), app.tick, app) end
+end
+
+-- One breath.
+function M.breathe ()
+   running = true
+   local now = pace.seconds()
+   M.monotonic_now = now
+   shared.now_ns = now * 1e9
+   all_steps()
+   if next_tick and now >= next_tick then tick(now) end
+   if shared.failed ~= 0 then error("an app in Rust panicked: see the message above", 0) end
+   show_frees()
+   counter.add(M.breaths)
+   running = false
+end
+
+-- One breath in so many is measured: the clock costs what ten packets cost.
+local MEASURE = 8
+
+local function measured (breathe)
+   local count = 0
+   return function ()
+      count = count + 1
+      if count < MEASURE then return breathe() end
+      count = 0
+      breathe()
+      latency:add(pace.seconds() - M.monotonic_now)
+   end
+end
+
+local function check_interrupt ()
+   if shared.interrupted[0] ~= 0 then
+      M.stop()
+      os.exit(0)
+   end
+end
+
+-- Whether a loop of breaths is over: by the clock, or by what the program says.
+local function finish (options)
+   if not options.duration then return options.done end
+   assert(not options.done, "engine.main: duration and done exclude each other")
+   local finish = pace.seconds() + options.duration
+   return function () return M.monotonic_now >= finish end
+end
+
+-- Breathes until `duration` seconds are over or `done` gives true; for ever without both.
+function M.main (options)
+   options = options or {}
+   local done, no_timers = finish(options), options.no_timers
+   local breathe = M.breathe
+   if options.measure_latency ~= false then
+      latency = latency or histogram.create("engine/latency.histogram", 1e-6, 1e0)
+      breathe = measured(breathe)
+   end
+   M.enable_tick()
+   pace.begin(M)
+   local next_timers = 0
+   repeat
+      breathe()
+      local now = M.monotonic_now
+      if now >= next_timers then
+         next_timers = now + 2e-4
+         if not no_timers then timer.run() end
+         check_interrupt()
+      end
+      if not M.busywait then pace.rest(M, now, next_tick and #ticks > 0, pulls_in_lua) end
+   until done and done()
+   counter.commit()
+   jitwatch.publish()
+   if not options.no_report then M.report(options.report) end
+end
+
+function M.report (options)
+   if not options or options.showload then M.report_load() end
+   if options and options.showlinks then M.report_links() end
+   if options and options.showapps then M.report_apps() end
+end
+
+local last
+local function totals ()
+   return { time = M.now(), frees = tonumber(frees.packets), bytes = tonumber(frees.bytes),
+            bits = tonumber(counter.read(M.freebits)), breaths = tonumber(counter.read(M.breaths)) }
+end
+
+-- Prints what was done since the last time: packets freed a second, a breath, and their size.
+function M.report_load ()
+   local now = totals()
+   if last then
+      local seconds, freed = now.time - last.time, now.frees - last.frees
+      local size = freed > 0 and ("%d"):format((now.bytes - last.bytes) / freed) or "-"
+      local each = freed / math.max(1, now.breaths - last.breaths)
+      print(("load: time: %-2.2fs  fps: %-9s fpGbps: %-3.3f fpb: %-3s bpp: %-4s sleep: %-4dus"):format(
+         seconds, lib.comma_value(math.floor(freed / seconds)), (now.bits - last.bits) / seconds / 1e9,
+         lib.comma_value(math.floor(each)), size, M.sleep))
+   end
+   last = now
+end
+
+function M.report_links ()
+   print("link report:")
+   local names = {}
+   for name in pairs(M.link_table) do names[#names + 1] = name end
+   table.sort(names)
+   for _, name in ipairs(names) do
+      local stats = link.stats(M.link_table[name])
+      local tried = stats.txdrop + stats.txpackets
+      print(("%20s sent on %s (loss rate: %d%%)"):format(
+         lib.comma_value(stats.txpackets), name, tried > 0 and stats.txdrop * 100 / tried or 0))
+   end
+end
+
+function M.report_apps ()
+   print("apps report:")
+   local names = {}
+   for name in pairs(M.app_table) do names[#names + 1] = name end
+   table.sort(names)
+   for _, name in ipairs(names) do
+      local app = M.app_table[name]
+      if app.report then
+         print(name)
+         -- A report that fails is no reason to end the program.
+         local fine, why = pcall(app.report, app)
+         if not fine then print("Warning: "..name.." threw an error during report: "..tostring(why)) end
+      end
+   end
+end
+
+-- The app that is at work, for error messages; nil between steps.
+function M.at_work ()
+   return running and breath.current()
+end
+
+-- Packets that an app holds, by its account.
+function M.held (name)
+   return account.held(M.app_table[name])
+end
+
+-- Profiles and timelines are not kept; programs may ask for them.
+function M.setvmprofile () end
+function M.clearvmprofiles () end
+function M.enable_auditlog () end
+function M.timeline () return false end
+function M.randomize_log_rate () end
+
+local names = require("core.names")
+M.program_name = false
+function M.claim_name (name) M.program_name = names.claim(name, M.program_name) end
+function M.unclaim_name (name) M.program_name = names.unclaim(name or M.program_name) end
+M.enumerate_named_programs = names.enumerate
+
+function M.selftest ()
+   require("core.app_test").run(M)
+end
+
+return M

@@ -1,0 +1,59 @@
+-- Programs by name: a link under by-name/ to the folder of the process, so that others find it.
+
+local ffi = require("ffi")
+local shm = require("core.shm")
+
+pcall(ffi.cdef, "int symlink (const char *target, const char *path);")
+pcall(ffi.cdef, "ssize_t readlink (const char *path, char *to, size_t most);")
+pcall(ffi.cdef, "int unlink (const char *path);")
+pcall(ffi.cdef, "int getpid (void);")
+pcall(ffi.cdef, "int kill (int pid, int signal);")
+local C = ffi.C
+
+local M = {}
+local function folder () return shm.root.."/by-name" end
+
+local function readlink (path)
+   local to = ffi.new("char[?]", 4096)
+   local length = tonumber(C.readlink(path, to, 4096))
+   return length > 0 and ffi.string(to, length) or nil
+end
+
+-- Takes `name`, and gives up the name that the program had.
+function M.claim (name, had)
+   if had == name then return name end
+   local mine, link = shm.root.."/"..C.getpid(), folder().."/"..name
+   shm.mkdir("by-name/")
+   shm.mkdir("engine/")
+   if C.symlink(mine, link) ~= 0 then
+      local owner = readlink(link)
+      error(("Name already taken: %s is %s"):format(name, owner or "there"), 2)
+   end
+   if had then M.unclaim(had) end
+   C.symlink(link, mine.."/name")
+   return name
+end
+
+function M.unclaim (name)
+   assert(name, "No claim to name.")
+   local link = folder().."/"..name
+   local mine = assert(readlink(link), "no program is called "..name)
+   C.unlink(mine.."/name")
+   C.unlink(link)
+   return false
+end
+
+-- Programs that run: { name -> pid }, or with `by_pid` { pid -> name }.
+function M.enumerate (by_pid)
+   local programs = {}
+   for _, name in ipairs(shm.children("/by-name") or {}) do
+      local target = readlink(folder().."/"..name)
+      local pid = target and tonumber(target:match("([^/]+)$"))
+      if pid and C.kill(pid, 0) == 0 then
+         if by_pid then programs[pid] = name else programs[name] = pid end
+      end
+   end
+   return programs
+end
+
+return M

@@ -1,0 +1,57 @@
+-- What Lua and Rust share: links, packets, free packets and the calls between them, as C structs.
+--
+-- The layouts are those of crates/lua/src/runtime.rs, crates/link/src/link.rs and crates/frame/src. All that is done
+-- for each packet is loads and stores here; Rust is called for what is rare.
+
+local ffi = require("ffi")
+local bridge = require("core.startup").bridge
+
+ffi.cdef[[
+struct packet {
+   uint16_t length;
+   uint16_t slot_size;
+   unsigned char *data;
+   uint16_t port, interface, network, verdict;
+   uint32_t next_hop, flow_hash;
+   unsigned char *slot;
+   uint64_t spare[3];
+};
+struct link {
+   struct packet *packets[1024];
+   int32_t read, write;
+   uint64_t txbytes, txdrop, txpackets;
+};
+struct freelist {
+   int32_t held, limit;
+   int64_t traded;
+   struct packet *list[1];
+};
+struct brickmoon;
+struct brickmoon_native;
+struct brickmoon {
+   struct freelist *freelist;
+   struct link *links;
+   int32_t links_max, room;
+   uint64_t now_ns;
+   int32_t failed, worker;
+   uint64_t moved;
+   const volatile int32_t *interrupted, *pause;
+   void (*refill)(struct brickmoon *);
+   void (*spill)(struct brickmoon *);
+   uint64_t (*clock)(struct brickmoon *);
+   void (*wait)(struct brickmoon *, uint64_t ns);
+   void (*pull)(struct brickmoon_native *);
+   void (*push)(struct brickmoon_native *);
+};
+struct brickmoon_frees { uint64_t packets, bytes, short_bytes; };
+]]
+
+local shared = ffi.cast("struct brickmoon *", bridge.address)
+
+return {
+   bridge = bridge,
+   shared = shared,
+   freelist = shared.freelist,
+   -- What core.packet counts of freed packets; core.app shows it.
+   frees = ffi.new("struct brickmoon_frees"),
+}

@@ -1,0 +1,98 @@
+//! What Lua gets of Rust besides shared memory: functions for what is rare, in the table that `core.startup` takes.
+
+use std::ffi::c_void;
+
+use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, Table, Value};
+
+use crate::modules;
+use crate::native::{Native, Opened, Wanted};
+use crate::runtime::Runtime;
+use crate::world::World;
+
+type Names = (Vec<String>, Vec<usize>);
+
+/// The table. `runtime` must outlive `lua`.
+pub(crate) fn table(
+    lua: &Lua,
+    world: &World,
+    runtime: *mut Runtime,
+    worker: usize,
+    workers: usize,
+) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    table.set("address", LightUserData(runtime.cast()))?;
+    table.set("worker", worker)?;
+    table.set("workers", workers)?;
+    let trees = world.trees.clone();
+    let find = move |lua: &Lua, name: String| match modules::find(&trees, &name) {
+        Some((path, bytes)) => Ok((Some(path), Some(lua.create_string(bytes)?))),
+        None => Ok((None, None)),
+    };
+    table.set("find", lua.create_function(find)?)?;
+    // SAFETY of all blocks below: the runtime outlives the state, these functions run on the thread that holds
+    // both, and Lua waits for them; each borrow ends with its call.
+    let take_link = move |_: &Lua, (): ()| {
+        // SAFETY: see above.
+        unsafe { (*runtime).links.take() }.ok_or_else(|| "4096 links are in use: no more fit".into_lua_err())
+    };
+    table.set("take_link", lua.create_function(take_link)?)?;
+    let give_link = move |_: &Lua, index: usize| {
+        // SAFETY: see above.
+        unsafe { (*runtime).links.give(index) };
+        Ok(())
+    };
+    table.set("give_link", lua.create_function(give_link)?)?;
+    natives(lua, &table, world, runtime, (worker, workers))?;
+    Ok(table)
+}
+
+/// The functions for apps in Rust.
+fn natives(
+    lua: &Lua,
+    table: &Table,
+    world: &World,
+    runtime: *mut Runtime,
+    (worker, workers): (usize, usize),
+) -> mlua::Result<()> {
+    let world = world.clone();
+    let open = move |lua: &Lua, (class, name, argument): (String, String, Value)| {
+        let argument: serde_json::Value = lua.from_value(argument)?;
+        let wanted =
+            Wanted { class: &class, name: &name, argument: &argument, worker, workers, depot: &world.depot };
+        let Opened { app, pulls } =
+            world.natives.open(&wanted).map_err(|error| format!("app {name}: {error}").into_lua_err())?;
+        // SAFETY: as in `table`.
+        let native = unsafe { (*runtime).adopt(Native::new(app, runtime)) };
+        Ok((LightUserData(native.cast()), pulls))
+    };
+    table.set("open", lua.create_function(open)?)?;
+    let connect = move |_: &Lua, (native, inputs, outputs): (LightUserData, Table, Table)| {
+        let (inputs, outputs) = (names(&inputs)?, names(&outputs)?);
+        // SAFETY: as in `table`.
+        let native = unsafe { (*runtime).native(pointer(native)) };
+        native.ok_or_else(|| "no such app".into_lua_err())?.connect(inputs, outputs);
+        Ok(())
+    };
+    table.set("connect", lua.create_function(connect)?)?;
+    let close = move |_: &Lua, native: LightUserData| {
+        // SAFETY: as in `table`.
+        unsafe { Runtime::close(runtime, pointer(native)) };
+        Ok(())
+    };
+    table.set("close", lua.create_function(close)?)
+}
+
+fn pointer(native: LightUserData) -> *mut Native {
+    let pointer: *mut c_void = native.0;
+    pointer.cast()
+}
+
+/// `{ { "name", index }, ... }` as two lists.
+fn names(list: &Table) -> mlua::Result<Names> {
+    let pairs = list.sequence_values::<Table>().map(|pair| {
+        let pair = pair?;
+        Ok((pair.get::<String>(1)?, pair.get::<usize>(2)?))
+    });
+    let pairs = pairs.collect::<mlua::Result<Vec<_>>>()?;
+    Ok(pairs.into_iter().unzip())
+}

@@ -1,0 +1,140 @@
+//! Apps in Rust as a Lua program holds them: opened by name, called through function pointers once a breath.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bm_frame::Depot;
+use bm_graph::{App, Io};
+use bm_link::Link;
+use serde_json::Value;
+
+use crate::runtime::Runtime;
+
+/// What a Lua program asks for with `config.app(c, name, "class", argument)`.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The class, such as `router` or `xdp:eth0`.
+    pub class: &'a str,
+    /// The app's name in the network.
+    pub name: &'a str,
+    /// Its argument, `Null` if there is none.
+    pub argument: &'a Value,
+    /// Which worker it is for, and of how many: a port gives each its own queue.
+    pub worker: usize,
+    /// How many workers run the program.
+    pub workers: usize,
+    /// Where its frames come from.
+    pub depot: &'a Arc<Depot>,
+}
+
+/// An app in Rust, ready to run.
+pub struct Opened {
+    /// The app.
+    pub app: Box<dyn App>,
+    /// Whether it brings packets in from outside: then it is pulled, and links that it fills come first.
+    pub pulls: bool,
+}
+
+/// Who makes the apps in Rust that Lua programs name.
+pub trait Natives: Send + Sync {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// What is wrong with the class or its argument, for the program's author.
+    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String>;
+}
+
+/// No apps in Rust but those of this crate.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoNatives;
+
+impl Natives for NoNatives {
+    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String> {
+        Err(format!("no app in Rust is called {:?}", wanted.class))
+    }
+}
+
+/// An app in Rust with its links, as Lua's engine calls it.
+pub(crate) struct Native {
+    app: Box<dyn App>,
+    inputs: Vec<usize>,
+    outputs: Vec<usize>,
+    /// For each output the place up to which Lua's reading has been settled.
+    settled: HashMap<usize, usize>,
+    runtime: *mut Runtime,
+}
+
+impl Native {
+    pub fn new(app: Box<dyn App>, runtime: *mut Runtime) -> Self {
+        Self { app, inputs: Vec::new(), outputs: Vec::new(), settled: HashMap::new(), runtime }
+    }
+
+    /// Tells it its links: names, and indices in the runtime's pool.
+    pub fn connect(&mut self, inputs: (Vec<String>, Vec<usize>), outputs: (Vec<String>, Vec<usize>)) {
+        self.settled.retain(|link, _| outputs.1.contains(link));
+        (self.inputs, self.outputs) = (inputs.1, outputs.1);
+        self.app.connect(&inputs.0, &outputs.0);
+    }
+
+    pub fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        self.app.wait_on()
+    }
+
+    pub fn before_sleep(&mut self) -> bool {
+        self.app.before_sleep()
+    }
+
+    pub fn after_sleep(&mut self) {
+        self.app.after_sleep();
+    }
+
+    pub fn stop(&mut self) {
+        self.with(|app, io| app.stop(io));
+    }
+
+    /// Runs `job` with the app's links and the worker's free frames. A panic ends the program, not the process.
+    fn with(&mut self, job: impl FnOnce(&mut dyn App, &mut Io<'_>)) {
+        let runtime = self.runtime;
+        // SAFETY: the runtime outlives its natives and does not move; it runs on one thread, and Lua, which also
+        // touches links and free frames, waits for this call. The two borrows are of different fields, and nobody
+        // holds either across a call of an app.
+        let (links, frames, now_ns) =
+            unsafe { ((*runtime).links.slice(), &mut (*runtime).frames, (*runtime).shared.now_ns) };
+        for &output in &self.outputs {
+            let from = self.settled.entry(output).or_default();
+            *from = links[output].settle(*from);
+        }
+        let moves = |links: &[Link]| -> u64 {
+            self.inputs.iter().chain(&self.outputs).map(|&link| links[link].moves()).sum()
+        };
+        let before = moves(links);
+        let mut io = Io::new(links, &self.inputs, &self.outputs, frames, now_ns);
+        let done = catch_unwind(AssertUnwindSafe(|| job(self.app.as_mut(), &mut io)));
+        // SAFETY: as above; the borrow is of another field.
+        let shared = unsafe { &mut (*runtime).shared };
+        shared.moved += moves(links) - before;
+        if done.is_err() {
+            shared.failed = 1;
+        }
+    }
+}
+
+/// The app's pull, for Lua's engine.
+///
+/// # Safety
+/// `native` is one that the runtime opened and has not closed, called on its thread.
+pub(crate) unsafe extern "C" fn pull(native: *mut Native) {
+    // SAFETY: by the caller's word.
+    unsafe { (*native).with(|app, io| app.pull(io)) }
+}
+
+/// The app's push, for Lua's engine.
+///
+/// # Safety
+/// As [`pull`].
+pub(crate) unsafe extern "C" fn push(native: *mut Native) {
+    // SAFETY: by the caller's word.
+    unsafe { (*native).with(|app, io| app.push(io)) }
+}

@@ -1,0 +1,195 @@
+//! What a state and Rust share: free frames, links, apps in Rust, and when to stop.
+//!
+//! Lua reaches it by FFI at a fixed address (`struct brickmoon` in `core/runtime.lua`): taking, giving and passing on
+//! packets are loads and stores. Rust is called for what is rare: an empty or full list of frames, sleep.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Instant;
+
+use bm_frame::{Depot, Freelist, StackHead};
+use bm_link::Link;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::links::{LINKS, Links};
+use crate::native::{self, Native};
+
+/// Free frames that a worker keeps for itself: enough for several full links.
+const KEEP: usize = 8192;
+
+/// Set by a signal: programs end at the next breath.
+pub static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+
+/// What Lua sees. Fields in the order of `struct brickmoon`.
+#[repr(C)]
+pub(crate) struct Shared {
+    pub freelist: *mut StackHead,
+    pub links: *mut Link,
+    pub links_max: i32,
+    /// Bytes that a packet holds at its usual place.
+    pub room: i32,
+    /// Nanoseconds since the state began, written by the engine once a breath.
+    pub now_ns: u64,
+    /// Not zero once an app in Rust has panicked.
+    pub failed: i32,
+    pub worker: i32,
+    /// Frames that apps in Rust put in links or took out.
+    pub moved: u64,
+    pub interrupted: *const AtomicI32,
+    /// Not zero when the worker shall leave its loop.
+    pub pause: *const AtomicI32,
+    refill: unsafe extern "C" fn(*mut Runtime),
+    spill: unsafe extern "C" fn(*mut Runtime),
+    clock: unsafe extern "C" fn(*mut Runtime) -> u64,
+    wait: unsafe extern "C" fn(*mut Runtime, u64),
+    pull: unsafe extern "C" fn(*mut Native),
+    push: unsafe extern "C" fn(*mut Native),
+}
+
+/// What a state and Rust share. `shared` comes first: its address is the runtime's.
+#[repr(C)]
+pub struct Runtime {
+    pub(crate) shared: Shared,
+    pub(crate) frames: Freelist,
+    pub(crate) links: Links,
+    natives: Vec<*mut Native>,
+    pause: Arc<AtomicI32>,
+    started: Instant,
+}
+
+impl Runtime {
+    /// For worker `worker`, with frames from `depot`.
+    ///
+    /// # Errors
+    /// What the system said to the memory of links.
+    pub fn new(depot: &Arc<Depot>, worker: usize) -> io::Result<Box<Self>> {
+        let frames = Freelist::new(depot.clone(), KEEP);
+        let links = Links::new()?;
+        let pause = Arc::new(AtomicI32::new(0));
+        let shared = Shared {
+            freelist: frames.stack().as_ptr(),
+            links: links.address(),
+            links_max: LINKS as i32,
+            room: depot.memory().room().min(10_240) as i32,
+            now_ns: 0,
+            failed: 0,
+            worker: worker as i32,
+            moved: 0,
+            interrupted: &INTERRUPTED,
+            pause: Arc::as_ptr(&pause),
+            refill,
+            spill,
+            clock,
+            wait,
+            pull: native::pull,
+            push: native::push,
+        };
+        Ok(Box::new(Self { shared, frames, links, natives: Vec::new(), pause, started: Instant::now() }))
+    }
+
+    /// What makes the worker leave its loop when it is not zero.
+    #[expect(dead_code)]
+    pub fn pause(&self) -> Arc<AtomicI32> {
+        self.pause.clone()
+    }
+
+    pub(crate) fn adopt(&mut self, native: Native) -> *mut Native {
+        let native = Box::into_raw(Box::new(native));
+        self.natives.push(native);
+        native
+    }
+
+    /// Stops and drops an app in Rust; does nothing if it is not one of ours.
+    ///
+    /// # Safety
+    /// `runtime` is one that lives, on its thread, and nobody else has it borrowed: the app uses it to stop.
+    pub(crate) unsafe fn close(runtime: *mut Self, native: *mut Native) {
+        // SAFETY: by the caller's word; the borrow ends before the app stops.
+        let natives = unsafe { &mut (*runtime).natives };
+        let Some(at) = natives.iter().position(|&other| other == native) else { return };
+        natives.swap_remove(at);
+        // SAFETY: made by `adopt`, and in the list until just now, so not dropped before.
+        let mut native = unsafe { Box::from_raw(native) };
+        native.stop();
+    }
+
+    /// Stops and drops all apps in Rust, and frees what waits on links.
+    ///
+    /// # Safety
+    /// As [`close`](Self::close).
+    pub(crate) unsafe fn close_all(runtime: *mut Self) {
+        // SAFETY: by the caller's word; each borrow ends before the next.
+        unsafe {
+            while let Some(&native) = (*runtime).natives.last() {
+                Self::close(runtime, native);
+            }
+            for link in (*runtime).links.used() {
+                while let Some(frame) = link.receive() {
+                    (*runtime).frames.free(frame);
+                }
+            }
+        }
+    }
+
+    /// The app in Rust at `native`, if it is one of ours.
+    pub(crate) fn native(&mut self, native: *mut Native) -> Option<&mut Native> {
+        let known = self.natives.contains(&native);
+        // SAFETY: in the list, so made by `adopt` and not dropped; `&mut self` keeps other holders out.
+        if known { Some(unsafe { &mut *native }) } else { None }
+    }
+
+    /// Sleeps until an app in Rust has something to pull, or for `most_ns`.
+    fn sleep(&mut self, most_ns: u64) {
+        // SAFETY: in the list, so made by `adopt` and not dropped; each is borrowed once.
+        let mut natives: Vec<&mut Native> =
+            self.natives.iter().map(|&native| unsafe { &mut *native }).collect();
+        // Every app is asked, so that each can expect `after_sleep` whatever another says.
+        let busy = natives.iter_mut().filter_map(|native| (!native.before_sleep()).then_some(())).count();
+        if busy == 0 {
+            let mut watched: Vec<_> = natives
+                .iter()
+                .filter_map(|native| native.wait_on())
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            let timeout =
+                Timespec { tv_sec: (most_ns / 1_000_000_000) as _, tv_nsec: (most_ns % 1_000_000_000) as _ };
+            // Interrupted or timed out: the engine looks at everything in any case.
+            let _woken = poll(&mut watched, Some(&timeout));
+        }
+        natives.iter_mut().for_each(|native| native.after_sleep());
+    }
+}
+
+/// # Safety
+/// All four are called by Lua with the address of its own runtime, on the thread that holds it.
+unsafe extern "C" fn refill(runtime: *mut Runtime) {
+    // SAFETY: by the caller's word.
+    unsafe { (*runtime).frames.refill() }
+}
+
+/// # Safety
+/// As [`refill`].
+unsafe extern "C" fn spill(runtime: *mut Runtime) {
+    // SAFETY: by the caller's word.
+    unsafe { (*runtime).frames.make_room() }
+}
+
+/// # Safety
+/// As [`refill`].
+unsafe extern "C" fn clock(runtime: *mut Runtime) -> u64 {
+    // SAFETY: by the caller's word.
+    unsafe { (*runtime).started.elapsed().as_nanos() as u64 }
+}
+
+/// # Safety
+/// As [`refill`].
+unsafe extern "C" fn wait(runtime: *mut Runtime, most_ns: u64) {
+    // SAFETY: by the caller's word.
+    unsafe { (*runtime).sleep(most_ns) }
+}
+
+/// Whether a signal asked programs to end.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed) != 0
+}

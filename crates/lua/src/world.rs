@@ -1,0 +1,58 @@
+//! What all states of a process share.
+
+use std::sync::Arc;
+
+use bm_frame::{Depot, MemoryError};
+
+use crate::modules::Tree;
+use crate::native::Natives;
+
+/// Bytes of a packet that Snabb's programs may rely on.
+pub const PAYLOAD: usize = 10_240;
+/// Slots unless more are asked for.
+const SLOTS: usize = 32_768;
+
+/// What all states of a process share: packets, modules, and who makes apps in Rust.
+#[derive(Clone)]
+pub struct World {
+    /// Where all packets come from.
+    pub depot: Arc<Depot>,
+    /// Who makes apps in Rust.
+    pub natives: Arc<dyn Natives>,
+    /// Where modules are, before ours.
+    pub trees: Vec<Tree>,
+}
+
+impl World {
+    /// With memory for packets of up to `room` bytes.
+    ///
+    /// # Errors
+    /// As [`Depot::new`].
+    pub fn new(natives: Arc<dyn Natives>, trees: Vec<Tree>, room: usize) -> Result<Self, MemoryError> {
+        let depot = Depot::new(SLOTS, slot_size(room))?;
+        Ok(Self { depot, natives, trees })
+    }
+}
+
+/// The slot for packets of `room` bytes: one that AF_XDP takes if it can be. A larger one is an odd number of cache
+/// lines, so that packets, which all begin at the same byte of their slot, spread over the sets of a cache.
+fn slot_size(room: usize) -> usize {
+    match room + bm_frame::DATA_OFFSET {
+        0..=2048 => 2048,
+        2049..=4096 => 4096,
+        more => (more.div_ceil(64) | 1) * 64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_fit_af_xdp_or_spread_over_the_cache() {
+        assert_eq!(
+            [1500, 1536, 1537, 3584, 9000, PAYLOAD].map(slot_size),
+            [2048, 2048, 4096, 4096, 9536, 10_816]
+        );
+    }
+}
