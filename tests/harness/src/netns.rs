@@ -16,6 +16,8 @@ use std::sync::Once;
 const FOLDER: &str = "/run/netns";
 /// Where brickmoon pins, a folder for each namespace.
 const PINS: &str = "/sys/fs/bpf/brickmoon";
+/// The same of its switches.
+const SWITCH_PINS: &str = "/sys/fs/bpf/brickmoon-switch";
 
 /// A network namespace of our own.
 pub struct Namespace {
@@ -86,18 +88,27 @@ impl Namespace {
 impl Namespace {
     /// Where the kernel path is pinned here.
     pub fn pins(&self) -> PathBuf {
+        self.below(PINS)
+    }
+
+    /// Where switches are pinned here.
+    pub fn switch_pins(&self) -> PathBuf {
+        self.below(SWITCH_PINS)
+    }
+
+    fn below(&self, folder: &str) -> PathBuf {
         let inode = self.file.metadata().unwrap_or_else(|error| panic!("{}: {error}", self.name)).ino();
-        Path::new(PINS).join(inode.to_string())
+        Path::new(folder).join(inode.to_string())
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let pins = self.pins();
+        let pins = [self.pins(), self.switch_pins()];
         remove(&self.name);
         // What a daemon that was killed left there. Most have left nothing.
-        let _ = std::fs::remove_dir_all(pins);
-        let _ = std::fs::remove_dir(PINS);
+        pins.map(std::fs::remove_dir_all).into_iter().for_each(drop);
+        [PINS, SWITCH_PINS].map(std::fs::remove_dir).into_iter().for_each(drop);
     }
 }
 

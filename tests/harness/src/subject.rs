@@ -104,7 +104,7 @@ pub fn each(test: &str, ends: Ends, deed: impl Fn(&Lab, &mut Router)) {
 }
 
 /// `$BRICKMOON`, or the newest of what the workspace has built.
-fn binary() -> Option<PathBuf> {
+pub fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("BRICKMOON").map(PathBuf::from) {
         assert!(path.is_file(), "BRICKMOON={}: no such file", path.display());
         return Some(path);

@@ -213,6 +213,26 @@ impl PacketSocket {
     }
 }
 
+/// Opens a TAP device that is there, as a virtual machine does: its frames are read and written, one a call.
+pub fn open_tap(name: &str) -> Result<File> {
+    /// `TUNSETIFF` of `<linux/if_tun.h>`.
+    const ATTACH: libc::Ioctl = 0x4004_54ca;
+    let kind = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = std::fs::OpenOptions::new();
+    let mut file = file;
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut file, kind);
+    let file = file.read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: a C struct of integers, for which all zeroes is a value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the request is whole and outlives the call.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), ATTACH, &request) })?;
+    Ok(file)
+}
+
 /// Puts a VLAN tag back that the kernel has taken out of the bytes.
 fn restore_tag(frame: &mut Vec<u8>, extra: &libc::tpacket_auxdata) {
     if extra.tp_status & VLAN_VALID == 0 || frame.len() < 12 {

@@ -1,0 +1,388 @@
+//! The switch as its users start it: containers, virtual machines, VLANs, and ports that come and go.
+
+use bm_tests::bridge::{Bridge, mac, mac_text};
+use bm_tests::sys::{self, PacketSocket};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+const BROADCAST: [u8; 6] = [0xff; 6];
+const LAN: &str = "[[switch]]\nname = 'lan'\nports = ['p*']\n";
+/// A frame that is not here by then does not come.
+const SOON: Duration = Duration::from_secs(5);
+/// How long what should not come is waited for.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// A frame of a type for experiments that says from whom to whom.
+fn frame(to: [u8; 6], from: usize, number: u16) -> Vec<u8> {
+    let mut frame = [&to[..], &mac(from), &[0x88, 0xb5], &number.to_be_bytes()].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+fn tagged(frame: &[u8], vlan: u16) -> Vec<u8> {
+    [&frame[..12], &[0x81, 0], &vlan.to_be_bytes(), &frame[12..]].concat()
+}
+
+fn send(socket: &PacketSocket, frame: &[u8]) {
+    let until = Instant::now() + SOON;
+    while let Err(error) = socket.send(frame) {
+        assert!(Instant::now() < until, "sending: {error}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn next(socket: &PacketSocket) -> Option<Vec<u8>> {
+    socket.receive().unwrap_or_else(|error| panic!("receiving: {error}")).map(|captured| captured.frame)
+}
+
+/// The next so many frames of a socket.
+#[track_caller]
+fn take(socket: &PacketSocket, count: usize, what: &str) -> Vec<Vec<u8>> {
+    let until = Instant::now() + SOON;
+    let mut frames = Vec::new();
+    while frames.len() < count {
+        match next(socket) {
+            Some(frame) => frames.push(frame),
+            None => {
+                assert!(Instant::now() < until, "{what}: {} of {count} frames", frames.len());
+                let _ = sys::wait_readable(&[socket], MOMENT);
+            }
+        }
+    }
+    frames
+}
+
+#[track_caller]
+fn nothing(sockets: &[&PacketSocket], what: &str) {
+    std::thread::sleep(MOMENT);
+    for socket in sockets {
+        assert_eq!(next(socket), None, "{what}");
+    }
+}
+
+#[test]
+fn among_250_ports_everyone_reaches_everyone() {
+    const PORTS: usize = 250;
+    let Some(mut bridge) = Bridge::new("sw-250", PORTS) else { return };
+    bridge.up(&format!("{LAN}flood_limit = 0\n"));
+    assert!(bridge.log().contains("1 switches with 250 ports"), "{}", bridge.log());
+    let ends: Vec<PacketSocket> = bridge.far.within(|| {
+        let open = |number| sys::interface_index(&format!("f{number}")).and_then(PacketSocket::open);
+        (0..PORTS).map(|number| open(number).unwrap_or_else(|error| panic!("f{number}: {error}"))).collect()
+    });
+    // To all: each comes out of all others once, and of its own port not at all.
+    for (from, end) in ends.iter().enumerate() {
+        send(end, &frame(BROADCAST, from, 0));
+        for (to, other) in ends.iter().enumerate().filter(|(to, _)| *to != from) {
+            let got = take(other, 1, &format!("to all from {from} at {to}"));
+            assert_eq!(got[0], frame(BROADCAST, from, 0));
+        }
+    }
+    assert_eq!(bridge.stations().len(), PORTS);
+    // To each: it comes out there, and nowhere else.
+    for (from, end) in ends.iter().enumerate() {
+        for to in (0..PORTS).filter(|to| *to != from) {
+            send(end, &frame(mac(to), from, to as u16));
+        }
+    }
+    for (to, end) in ends.iter().enumerate() {
+        let mut got: Vec<_> = take(end, PORTS - 1, &format!("to {to}"));
+        got.sort();
+        let expected: Vec<_> =
+            (0..PORTS).filter(|from| *from != to).map(|from| frame(mac(to), from, to as u16)).collect();
+        assert_eq!(got, expected, "to {to}");
+    }
+    nothing(&ends.iter().collect::<Vec<_>>(), "no frame twice");
+    bridge.assert_closed();
+    let others = (PORTS - 1) as u64;
+    for port in bridge.ports() {
+        let (account, counters) = (&port["account"], &port["counters"]);
+        assert_eq!(account["received"], others + 1, "{port}");
+        assert_eq!((&counters["flooded"], &counters["forwarded"]), (&1.into(), &others.into()), "{port}");
+        assert_eq!(port["sent"], 2 * others, "{port}");
+    }
+    bridge.stop("stop");
+    assert_eq!((bridge.programs(), bridge.sw.switch_pins().exists()), (0, false));
+}
+
+#[test]
+fn learns_moves_and_forgets() {
+    let Some(mut bridge) = Bridge::new("sw-learn", 3) else { return };
+    bridge.up(&format!("{LAN}ageing_s = 1\n[[switch.static]]\nmac = '02:00:00:00:00:63'\nport = 'p2'\n"));
+    let ends: Vec<_> = (0..3).map(|number| bridge.end(number)).collect();
+    let [a, b, c] = ends.as_slice() else { unreachable!("three ends") };
+    send(a, &frame(mac(1), 0, 1));
+    assert_eq!((take(b, 1, "unknown at b").len(), take(c, 1, "unknown at c").len()), (1, 1));
+    send(b, &frame(mac(0), 1, 2));
+    assert_eq!(take(a, 1, "known at a"), [frame(mac(0), 1, 2)]);
+    // The station behind a is behind c now.
+    send(c, &frame(mac(1), 0, 3));
+    assert_eq!(take(b, 1, "moved"), [frame(mac(1), 0, 3)]);
+    send(b, &frame(mac(0), 1, 4));
+    assert_eq!(take(c, 1, "to where it moved"), [frame(mac(0), 1, 4)]);
+    assert_eq!(bridge.port("p2")["counters"]["moved"], 1);
+    let stations = bridge.stations();
+    assert!(stations.contains(&(mac_text(0), 0, "p2".into())), "{stations:?}");
+    assert!(stations.contains(&("02:00:00:00:00:63".into(), 0, "p2".into())), "{stations:?}");
+    assert!(bridge.ask("show macs").contains("given"));
+    // Nobody is heard for more than a second.
+    std::thread::sleep(Duration::from_millis(1300));
+    assert_eq!(bridge.stations().len(), 1, "the given one alone");
+    send(b, &frame(mac(0), 1, 5));
+    assert_eq!((take(a, 1, "forgotten").len(), take(c, 1, "forgotten").len()), (1, 1));
+    nothing(&[a, b, c], "no more than that");
+    bridge.assert_closed();
+    bridge.stop("stop");
+}
+
+#[test]
+fn a_storm_is_cut_to_its_limit() {
+    const LIMIT: usize = 200;
+    let Some(mut bridge) = Bridge::new("sw-storm", 3) else { return };
+    bridge.up(&format!("{LAN}flood_limit = {LIMIT}\n"));
+    let [a, b, c] = [0, 1, 2].map(|number| bridge.end(number));
+    send(&b, &frame(BROADCAST, 1, 0));
+    take(&a, 1, "b is known");
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(1) {
+        send(&a, &frame(BROADCAST, 0, 1));
+    }
+    // What goes to one station alone is not limited.
+    (0..100).for_each(|number| send(&a, &frame(mac(1), 0, number)));
+    let took = started.elapsed().as_secs_f64();
+    bridge.until("all is counted", |bridge| bridge.port("p0")["counters"]["forwarded"].as_u64() == Some(100));
+    let port = bridge.port("p0");
+    let flooded = port["counters"]["flooded"].as_u64().unwrap_or(0) as f64;
+    let most = LIMIT as f64 * (took + 0.1) + 33.0;
+    assert!((LIMIT as f64 * 0.8..=most).contains(&flooded), "{flooded} in {took} s, at most {most}");
+    let dropped = port["account"]["drops"]["flood_limit"].as_u64().unwrap_or(0);
+    assert_eq!(dropped + flooded as u64 + 100, port["account"]["received"].as_u64().unwrap_or(0));
+    assert!(bridge.ask("show drops").contains("more frames to many than the port may send"));
+    // Another port has its own limit.
+    std::iter::from_fn(|| next(&c)).for_each(drop);
+    send(&b, &frame(BROADCAST, 1, 9));
+    assert!(take(&c, 1, "of b").contains(&frame(BROADCAST, 1, 9)));
+    bridge.assert_closed();
+    bridge.stop("stop");
+}
+
+const VLANS: &str = "
+[[switch.port]]
+ports = ['p0', 'p1']
+access = 10
+[[switch.port]]
+ports = 'p2'
+access = 20
+[[switch.port]]
+ports = 'p3'
+trunk = [10, '20-29']
+";
+
+#[test]
+fn vlans_are_apart() {
+    let Some(mut bridge) = Bridge::new("sw-vlan", 5) else { return };
+    bridge.up(&format!("{LAN}{VLANS}"));
+    let [a, b, other, trunk, default] = [0, 1, 2, 3, 4].map(|number| bridge.end(number));
+    send(&a, &frame(BROADCAST, 0, 1));
+    assert_eq!(take(&b, 1, "of 10"), [frame(BROADCAST, 0, 1)]);
+    assert_eq!(take(&trunk, 1, "of 10, with a tag"), [tagged(&frame(BROADCAST, 0, 1), 10)]);
+    send(&trunk, &tagged(&frame(BROADCAST, 3, 2), 0x6000 | 20));
+    assert_eq!(take(&other, 1, "of 20, without"), [frame(BROADCAST, 3, 2)]);
+    send(&trunk, &tagged(&frame(mac(0), 3, 3), 10));
+    assert_eq!(take(&a, 1, "to one of 10"), [frame(mac(0), 3, 3)]);
+    send(&a, &frame(mac(3), 0, 4));
+    assert_eq!(take(&trunk, 1, "back"), [tagged(&frame(mac(3), 0, 4), 10)]);
+    send(&default, &frame(BROADCAST, 4, 5));
+    send(&a, &tagged(&frame(BROADCAST, 0, 6), 20));
+    send(&trunk, &frame(BROADCAST, 3, 7));
+    send(&trunk, &tagged(&frame(BROADCAST, 3, 8), 30));
+    nothing(&[&a, &b, &other, &trunk, &default], "VLAN 1 has one port; others were not theirs");
+    assert_eq!(bridge.port("p3")["account"]["drops"]["vlan"], 2);
+    assert_eq!(bridge.port("p0")["account"]["drops"]["vlan"], 1);
+    assert!(bridge.stations().contains(&(mac_text(3), 20, "p3".into())));
+    assert_eq!(
+        (&bridge.port("p3")["vlans"], &bridge.port("p4")["vlans"]),
+        (&"10t,20-29t".into(), &"1".into())
+    );
+    bridge.assert_closed();
+    bridge.stop("stop");
+}
+
+#[test]
+fn a_virtual_machines_tap_is_a_port() {
+    let Some(mut bridge) = Bridge::new("sw-tap", 1) else { return };
+    bridge.sw.ip("tuntap add dev tap0 mode tap\nlink set tap0 up");
+    let mut tap = bridge.sw.within(|| sys::open_tap("tap0")).unwrap_or_else(|error| panic!("tap0: {error}"));
+    bridge.up("[[switch]]\nname = 'vms'\nports = ['p0', 'tap*']\n");
+    let end = bridge.end(0);
+    tap.write_all(&frame(BROADCAST, 7, 1)).unwrap_or_else(|error| panic!("tap0: {error}"));
+    assert_eq!(take(&end, 1, "from the machine"), [frame(BROADCAST, 7, 1)]);
+    send(&end, &frame(mac(7), 0, 2));
+    let until = Instant::now() + SOON;
+    let mut buffer = [0; 2048];
+    let got = loop {
+        match tap.read(&mut buffer) {
+            Ok(length) => break buffer[..length].to_vec(),
+            Err(error) => assert!(Instant::now() < until, "to the machine: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(got, frame(mac(7), 0, 2));
+    assert_eq!(bridge.stations(), [(mac_text(0), 0, "p0".into()), (mac_text(7), 0, "tap0".into())]);
+    bridge.assert_closed();
+    bridge.stop("stop");
+}
+
+#[test]
+fn ports_join_and_leave_while_it_runs() {
+    let Some(mut bridge) = Bridge::new("sw-join", 1) else { return };
+    bridge.up(LAN);
+    assert_eq!(bridge.ports().len(), 1);
+    bridge.add_pairs(1..4);
+    bridge.until("they have joined", |bridge| {
+        let ports = bridge.ports();
+        ports.len() == 4 && ports.iter().all(|port| port["takes_frames"] == true)
+    });
+    let ends: Vec<_> = (0..4).map(|number| bridge.end(number)).collect();
+    send(&ends[3], &frame(BROADCAST, 3, 1));
+    (0..3).for_each(|number| assert_eq!(take(&ends[number], 1, "from the new one").len(), 1));
+    send(&ends[0], &frame(mac(3), 0, 2));
+    take(&ends[3], 1, "to the new one");
+    bridge.sw.ip("link del p3");
+    bridge.until("it has left", |bridge| bridge.ports().len() == 3);
+    assert_eq!(bridge.stations(), [(mac_text(0), 0, "p0".into())]);
+    // One whose program is another's is told of, and joins once it is free.
+    bridge.sw.ip("link set p2 down\nlink set p2 name x2");
+    bridge.until("it has left, too", |bridge| bridge.ports().len() == 2);
+    assert_eq!(bridge.programs(), 2);
+    bridge.sw.ip("link set x2 name p9\nlink set p9 up");
+    bridge.until("it is back", |bridge| bridge.ports().len() == 3);
+    bridge.stop("stop");
+    assert_eq!(bridge.programs(), 0);
+}
+
+#[test]
+fn it_goes_on_without_its_daemon() {
+    let Some(mut bridge) = Bridge::new("sw-kept", 3) else { return };
+    bridge.up(LAN);
+    let [a, b, c] = [0, 1, 2].map(|number| bridge.end(number));
+    send(&a, &frame(BROADCAST, 0, 0));
+    take(&b, 1, "before");
+    take(&c, 1, "before");
+    bridge.kill();
+    if !bridge.sw.switch_pins().exists() {
+        return bm_tests::report::skip("it_goes_on_without_its_daemon", "no bpffs at /sys/fs/bpf");
+    }
+    send(&b, &frame(mac(0), 1, 1));
+    assert_eq!(take(&a, 1, "after a crash"), [frame(mac(0), 1, 1)]);
+    // While it is taken over, and again, nothing is lost, doubled or flooded.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut sent = 0u16;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                send(&b, &frame(mac(0), 1, sent));
+                sent += 1;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            sent
+        });
+        bridge.up(LAN);
+        bridge.stop("stop --keep");
+        bridge.up(LAN);
+        bridge.kill();
+        bridge.up(LAN);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let got = take(&a, usize::from(sent), "while it is taken over");
+    let expected: Vec<_> = (0..sent).map(|number| frame(mac(0), 1, number)).collect();
+    assert!(got == expected, "the same frames in the same order");
+    nothing(&[&a, &c], "and no others");
+    assert!(bridge.stations().contains(&(mac_text(0), 0, "p0".into())));
+    bridge.kill();
+    let said = bridge.ask("stop");
+    assert!(said.contains("p0, p1, p2"), "{said}");
+    assert_eq!((bridge.programs(), bridge.sw.switch_pins().exists()), (0, false));
+}
+
+/// TCP and UDP of real hosts, whose kernels leave checksums and segments to a device.
+#[test]
+fn hosts_with_offloads_understand_each_other() {
+    for mtu in [1500, 9000] {
+        let Some(mut bridge) = Bridge::new(&format!("sw-hosts-{mtu}"), 2) else { return };
+        // Two ends of one namespace would speak over its loopback.
+        let other = bm_tests::netns::Namespace::new(&format!("sw-hosts-{mtu}"), "other");
+        bridge.far.ip(&format!("link set f1 netns {}", other.name()));
+        for (namespace, number) in [(&bridge.far, 0), (&other, 1)] {
+            namespace.set(&[("net.ipv6.conf.all.disable_ipv6", "0")]);
+            namespace.ip(&format!(
+                "link set f{number} up mtu {mtu}\naddr add 192.0.2.{}/24 dev f{number}\n\
+                 addr add 2001:db8::{}/64 dev f{number} nodad",
+                number + 1,
+                number + 1
+            ));
+            bridge.sw.ip(&format!("link set p{number} mtu {mtu}"));
+        }
+        bridge.up(&format!("{LAN}interface = 'lan0'\n"));
+        bridge.sw.ip(&format!(
+            "link set lan0 mtu {mtu}\nlink set lan0.bm mtu {mtu}\naddr add 192.0.2.254/24 dev lan0"
+        ));
+        for host in ["192.0.2.1:7", "[2001:db8::1]:7"] {
+            let listener =
+                bridge.far.within(|| TcpListener::bind(host)).unwrap_or_else(|error| panic!("{error}"));
+            let sent: Vec<u8> = (0..4_000_000u32).flat_map(u32::to_le_bytes).collect();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let stream = other.within(|| TcpStream::connect(host));
+                    let mut stream = stream.unwrap_or_else(|error| panic!("{host}: {error}"));
+                    stream.write_all(&sent).unwrap_or_else(|error| panic!("{host}: {error}"));
+                });
+                let (mut stream, _) = listener.accept().unwrap_or_else(|error| panic!("{host}: {error}"));
+                let mut got = Vec::new();
+                stream.read_to_end(&mut got).unwrap_or_else(|error| panic!("{host}: {error}"));
+                assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
+            });
+        }
+        // A datagram that fills a frame, from Linux on the switch.
+        let bind = |to: &str| UdpSocket::bind(to).unwrap_or_else(|error| panic!("{to}: {error}"));
+        let server = bridge.far.within(|| bind("192.0.2.1:9"));
+        let client = bridge.sw.within(|| bind("192.0.2.254:9"));
+        let datagram: Vec<u8> = (0..mtu - 28).map(|byte| byte as u8).collect();
+        server.set_read_timeout(Some(SOON)).unwrap_or_else(|error| panic!("{error}"));
+        client.send_to(&datagram, "192.0.2.1:9").unwrap_or_else(|error| panic!("{error}"));
+        let mut buffer = [0; 10_000];
+        let (length, from) =
+            server.recv_from(&mut buffer).unwrap_or_else(|error| panic!("datagram: {error}"));
+        assert!(buffer[..length] == datagram && from.to_string() == "192.0.2.254:9");
+        assert!(
+            bridge.port("p1")["counters"]["sums_completed"].as_u64() > Some(1000),
+            "{:?}",
+            bridge.ports()
+        );
+        bridge.assert_closed();
+        bridge.stop("stop");
+        assert!(!bridge.sw.run("ip -o link").contains("lan0"), "its own interface goes with it");
+    }
+}
+
+#[test]
+fn says_what_is_wrong_and_goes_on() {
+    let Some(mut bridge) = Bridge::new("sw-wrong", 2) else { return };
+    bridge.far.run("ethtool -K f1 gro off");
+    bridge.up(&format!("{LAN}[[switch]]\nname = 'other'\nports = ['p0']\n"));
+    let shown = bridge.ask("show switch");
+    assert!(shown.contains("p1: its device takes no frames; `ethtool -K FAR gro on`"), "{shown}");
+    assert!(shown.contains("p0 is no port: another XDP program is attached"), "{shown}");
+    let [a, b] = [0, 1].map(|number| bridge.end(number));
+    send(&b, &frame(BROADCAST, 1, 0));
+    take(&a, 1, "it can still send");
+    send(&a, &frame(mac(1), 0, 1));
+    bridge.until("the frame has its name", |bridge| bridge.port("p0")["account"]["drops"]["far_end"] == 1);
+    bridge.far.run("ethtool -K f1 gro on");
+    bridge.until("that is seen", |bridge| bridge.port("p1")["takes_frames"] == true);
+    send(&a, &frame(mac(1), 0, 2));
+    assert_eq!(take(&b, 1, "now it goes"), [frame(mac(1), 0, 2)]);
+    bridge.stop("stop");
+}
