@@ -1,0 +1,30 @@
+//! Runs each test in `tests/lua`: programs in Lua that fail by an error, and skip with status 43.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, What, World};
+
+fn run(name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lua").join(name).with_extension("lua");
+    let world = World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).unwrap();
+    let program = Program { what: What::File(path), arguments: Vec::new(), world };
+    match program.run() {
+        Ok(Outcome::Done | Outcome::Exit(0)) => {}
+        Ok(Outcome::Exit(43)) => println!("{name}: skipped"),
+        Ok(Outcome::Exit(status)) => panic!("{name}: exit status {status}"),
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+#[test]
+fn filters_agree_with_libpcap() {
+    run("filter_libpcap");
+}
+
+#[test]
+fn core_lib_does_what_programs_expect() {
+    run("core_lib");
+}
