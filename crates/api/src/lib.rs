@@ -17,6 +17,7 @@
 
 pub mod codec;
 pub mod error;
+pub mod filter;
 pub mod mac;
 pub mod next_hop;
 pub mod port;
@@ -29,6 +30,7 @@ pub mod worker;
 
 pub use codec::{decode, encode};
 pub use error::Error;
+pub use filter::{Filter, Filters};
 pub use mac::Mac;
 pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
 pub use port::{Account, Interface, Port, PortMode, Ports, Queue, ReversePath, Vlan};

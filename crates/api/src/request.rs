@@ -31,6 +31,8 @@ pub const DROPS: &str = "/v1/drops";
 pub const SWITCHES: &str = "/v1/switches";
 /// `GET`, [`crate::Stations`]: those that switches know.
 pub const STATIONS: &str = "/v1/stations";
+/// `GET`, [`crate::Filters`].
+pub const FILTERS: &str = "/v1/filters";
 /// `POST`, [`crate::Verify`]: compares with the kernel now; takes seconds with a full table.
 pub const VERIFY: &str = "/v1/verify";
 /// `POST`, [`crate::Reloaded`]: reads the configuration file again.

@@ -181,6 +181,8 @@ pub enum What {
     Switch(Query),
     /// The stations that switches know, and where they are.
     Macs(Query),
+    /// What filter rules have matched.
+    Filters(Query),
 }
 
 /// `brickmoon show routes`.

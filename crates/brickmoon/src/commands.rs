@@ -39,6 +39,7 @@ fn show(what: What) -> Result<(), Failure> {
         What::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
         What::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
         What::Macs(query) => print(&query, get, request::STATIONS, bm_cli::stations),
+        What::Filters(query) => print(&query, get, request::FILTERS, bm_cli::filters),
     }
 }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod drops;
+mod filters;
 mod nexthops;
 mod number;
 mod ports;
@@ -18,6 +19,7 @@ mod verify;
 mod workers;
 
 pub use drops::drops;
+pub use filters::filters;
 pub use nexthops::{neighbors, nexthops};
 pub use number::{bytes, count};
 pub use ports::ports;

@@ -11,11 +11,13 @@
 mod device;
 mod diff;
 mod error;
+mod filter;
 mod read;
 
 pub use device::{Device, DeviceError};
 pub use diff::{Changed, Effect};
 pub use error::{ConfigError, Problem, What};
+pub use filter::{Filter, SourceRule};
 
 use bm_fib::structure::{self, Structure};
 use bm_graph::Idle;
@@ -43,6 +45,8 @@ pub struct Config {
     pub mirror: Mirror,
     /// Each `[[switch]]`, in the order of the file.
     pub switches: Vec<bm_switch::Settings>,
+    /// `[filter]`.
+    pub filter: Filter,
 }
 
 /// `[daemon]`: the process and its workers.
@@ -111,13 +115,15 @@ pub struct Port {
     pub zero_copy: Switch,
     /// Whether checksums that Linux left to the device are completed here.
     pub checksum_completion: Switch,
+    /// How sources are checked here; `None` as `[filter]` says.
+    pub reverse_path: Option<SourceRule>,
 }
 
 impl Port {
     /// A port with the defaults, as `--port DEVICE` makes one.
     pub fn new(device: Device) -> Self {
         let auto = Switch::Auto;
-        Self { device, queues: None, zero_copy: auto, checksum_completion: auto }
+        Self { device, queues: None, zero_copy: auto, checksum_completion: auto, reverse_path: None }
     }
 }
 
@@ -242,6 +248,27 @@ pub enum IdleChoice {
 }
 
 impl Config {
+    /// How sources are checked on a port.
+    pub fn source_rule(&self, port: &Port) -> SourceRule {
+        port.reverse_path.unwrap_or(self.filter.reverse_path)
+    }
+
+    /// The same ports, with what of their settings in `new` holds without a restart.
+    pub fn ports_as_in(&self, new: &Self) -> Vec<Port> {
+        let port = |port: &Port| {
+            let named = new.ports.iter().find(|other| other.device == port.device);
+            Port { reverse_path: named.map_or(port.reverse_path, |named| named.reverse_path), ..port.clone() }
+        };
+        self.ports.iter().map(port).collect()
+    }
+
+    /// Names of ports in rules that no port has.
+    pub fn unknown_ports_of_rules(&self) -> Vec<&str> {
+        let names = || self.ports.iter().filter_map(|port| port.device.interface());
+        let asked = self.filter.rules.iter().filter_map(|rule| rule.port.as_deref());
+        asked.filter(|asked| names().all(|name| name != *asked)).collect()
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -15,6 +15,7 @@
 mod asker;
 mod budget;
 mod control;
+mod filters;
 mod kernel;
 mod neighbours;
 
@@ -93,7 +94,7 @@ impl Driver {
             fit(&mut options);
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
-        let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
+        let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers, config)).transpose()?;
         let published = compiler.published().clone();
         let (tell, told) = mpsc::channel();
         let (config, wake) = (config.clone(), waker.clone());
@@ -239,6 +240,14 @@ impl Handle {
     pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
         let query = query.clone();
         self.ask(move |control| control.routes(&query))?
+    }
+
+    /// What filter rules have matched.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn filters(&self) -> Result<bm_api::Filters, Error> {
+        self.ask(|control| control.filters())
     }
 
     /// The kernel's neighbours on interfaces of ours.

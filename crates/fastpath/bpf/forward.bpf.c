@@ -5,9 +5,9 @@
  *     frame -> whose -> sound -> [fib4|fib6] -> [hops] -> [egress] -> one hop less, MACs -> redirect
  *                '--------'-----------'-----------'----------'--> Linux, untouched, with the reason counted
  *
- * Nothing is dropped here. What is not plain forwarding (local, options, fragments, used-up TTL, unknown
- * neighbours, no route, too big) goes to Linux, which answers, resolves and drops as it always does. In
- * doubt: XDP_PASS.
+ * Nothing is dropped here but by filters, where there are any (filter.h). What is not plain forwarding
+ * (local, options, fragments, used-up TTL, unknown neighbours, no route, too big) goes to Linux, which
+ * answers, resolves and drops as it always does. In doubt: XDP_PASS.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -433,15 +433,18 @@ static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct pa
 	return PASSED_OTHER_TYPE;
 }
 
+#include "filter.h"
+
 /* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
 SEC("xdp")
-int bm_forward_1(struct xdp_md *ctx)
+int bm_forward_2(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
 	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
 	const struct views *all = bpf_map_lookup_elem(&views, &zero);
 	enum verdict verdict;
 	struct way way = {};
+	bool dropped = false;
 
 	if (!all)
 		return XDP_PASS;
@@ -451,6 +454,9 @@ int bm_forward_1(struct xdp_md *ctx)
 		return XDP_PASS; /* not an interface of ours now: nobody counts it */
 	if (packet.data + sizeof(struct ethhdr) > packet.end)
 		verdict = PASSED_OTHER_TYPE;
+	else if (filters_on && is_filtered(&packet) &&
+		 (verdict = filtered(ctx, packet.ingress->interface)) != FORWARDED)
+		dropped = true; /* also without a daemon: what Linux forwards then is filtered as before */
 	else if (*(__u64 *)packet.data << 16 != packet.ingress->mac)
 		verdict = PASSED_OTHER_MAC;
 	else if (all->grace_jiffies && (__s64)(bpf_jiffies64() - all->alive_until) > 0)
@@ -458,6 +464,8 @@ int bm_forward_1(struct xdp_md *ctx)
 	else
 		verdict = forward_packet(ctx, &packet, &way);
 	count(packet.ingress->interface, verdict, packet.length);
+	if (dropped)
+		return XDP_DROP;
 	return verdict == FORWARDED ? bpf_redirect(way.egress->ifindex, 0) : XDP_PASS;
 }
 

@@ -17,6 +17,7 @@
 #define HOP_INTERFACE(entry) ((__u32)((entry) >> 48))
 #define HOP_SPECIAL 0xff00
 #define HOP_HOST 0xff01
+#define HOP_RESOLVE 0xff02 /* the low 16 bits are the interface */
 #define HOP_GROUP 0xff06
 
 struct hops {
@@ -109,6 +110,10 @@ enum verdict {
 	PASSED_SAME_INTERFACE, /* back where it came from: Linux may want to tell the sender of a shorter way */
 	PASSED_PARTIAL_SUM, /* a checksum that only Linux knows to be half done */
 	PASSED_FLOW,   /* a group whose flow only Linux can tell */
+	DROPPED_FILTER, /* from here on by filter.h: a rule says so */
+	DROPPED_TINY_FRAGMENT,
+	DROPPED_REVERSE_PATH,
+	DROPPED_RATE_LIMIT,
 	VERDICTS
 };
 

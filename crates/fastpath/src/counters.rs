@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `VERDICTS` of `layout.h`.
-const KINDS: usize = 16;
+const KINDS: usize = 20;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -23,6 +23,10 @@ pub const COUNTERS: [&str; KINDS] = [
     "linux_same_interface",
     "linux_partial_sum",
     "linux_flow",
+    "drop_filter",
+    "drop_tiny_fragment",
+    "drop_reverse_path",
+    "drop_rate_limit",
 ];
 
 /// What became of the frames that came in on one interface, all processors together.
@@ -37,16 +41,25 @@ impl Counters {
 
     /// Frames that Linux got.
     pub fn linux(&self) -> u64 {
-        self.0[2..].iter().sum()
+        self.of("linux_").map(|(_, frames)| frames).sum()
+    }
+
+    /// Frames that filters dropped, by the name of the reason.
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.of("drop_")
+    }
+
+    fn of(&self, prefix: &'static str) -> impl Iterator<Item = (&'static str, u64)> {
+        self.named().filter_map(move |(name, frames)| Some((name.strip_prefix(prefix)?, frames)))
     }
 
     /// Frames that came in.
     pub fn received(&self) -> u64 {
-        self.forwarded() + self.linux()
+        self.forwarded() + self.linux() + self.drops().map(|(_, frames)| frames).sum::<u64>()
     }
 
     /// All, with their names.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         COUNTERS.into_iter().zip(self.0)
     }
 

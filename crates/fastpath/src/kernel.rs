@@ -12,6 +12,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput, Program
 use crate::attach::{self, Attached, Attachment};
 use crate::counters::Counters;
 use crate::error::KernelError;
+use crate::filters::{FilterMaps, UNMATCHED};
 use crate::grace;
 use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, View, Views};
 use crate::maps::{self, MappedViews};
@@ -22,7 +23,7 @@ use crate::situation::Situation;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
 
 /// The forwarding program in it.
-pub(crate) const PROGRAM: &str = "bm_forward_1";
+pub(crate) const PROGRAM: &str = "bm_forward_2";
 
 /// The maps of tables that one program reads.
 struct Tables {
@@ -39,6 +40,8 @@ pub struct Kernel {
     views: MapHandle,
     mapped: MappedViews,
     counts: MapHandle,
+    /// What filters go by, where there are any.
+    filters: Option<FilterMaps>,
     object: Object,
     attached: Vec<Attached>,
     /// Links that an earlier daemon left and no port has asked for.
@@ -78,7 +81,7 @@ impl Kernel {
         let mapped = MappedViews::map(&views).map_err(KernelError::system("mapping its tables"))?;
         let jiffies = jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
-        let object = object(&tables, &views, None)?;
+        let object = object(&tables, &views, None, None)?;
         let counts = find(&object, "counts")?;
         let mut kernel = Self {
             tables,
@@ -86,6 +89,7 @@ impl Kernel {
             views,
             mapped,
             counts,
+            filters: None,
             object,
             attached: Vec::new(),
             left: Vec::new(),
@@ -210,9 +214,11 @@ impl Kernel {
     /// What the kernel refused: then the program goes by what was there before.
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
-        if self.newer.iter().any(Option::is_some) {
-            self.renew()?;
+        let filters = self.filters_for(situation)?;
+        if filters.is_some() || self.newer.iter().any(Option::is_some) {
+            self.renew(filters)?;
         }
+        self.refilter(situation)?;
         if *view != *self.view {
             grace::wait().map_err(KernelError::system("waiting for packets in the program"))?;
             let next = self.mapped.head().current.load(Relaxed) ^ 1;
@@ -223,8 +229,62 @@ impl Kernel {
         Ok(())
     }
 
-    /// Loads a program that reads the newer tables, and switches all interfaces over to it.
-    fn renew(&mut self) -> Result<(), KernelError> {
+    /// Maps for a program that filters where none did so far, or none where it does not any more; `None` if
+    /// the program stays as it is.
+    fn filters_for(&self, situation: &Situation) -> Result<Option<Option<FilterMaps>>, KernelError> {
+        match (&situation.filters, &self.filters) {
+            (Some(filters), None) => {
+                let mut maps =
+                    FilterMaps::create().map_err(KernelError::program("making maps for filters"))?;
+                maps.publish(filters, situation.asked());
+                Ok(Some(Some(maps)))
+            }
+            (None, Some(_)) => Ok(Some(None)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Has a program that filters do it as the situation says now.
+    fn refilter(&mut self, situation: &Situation) -> Result<(), KernelError> {
+        let (Some(maps), Some(filters)) = (&mut self.filters, &situation.filters) else { return Ok(()) };
+        let asked = situation.asked();
+        if maps.differs(filters, &asked) {
+            grace::wait().map_err(KernelError::system("waiting for packets in the program"))?;
+            maps.publish(filters, asked);
+        }
+        Ok(())
+    }
+
+    /// How many packets the rules with this counter have matched; those for this machine that are not dropped
+    /// after all are not among them.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn rule_count(&self, counter: u16) -> Result<u64, KernelError> {
+        let failed = KernelError::program("reading a rule's counter");
+        self.filters.as_ref().map_or(Ok(0), |maps| maps.count(counter).map_err(failed))
+    }
+
+    /// How many packets no rule has matched.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn unmatched_count(&self) -> Result<u64, KernelError> {
+        self.rule_count(UNMATCHED)
+    }
+
+    /// Has a counter begin at zero, for another rule.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn clear_rule_count(&self, counter: u16) -> Result<(), KernelError> {
+        let failed = KernelError::program("clearing a rule's counter");
+        self.filters.as_ref().map_or(Ok(()), |maps| maps.clear(counter).map_err(failed))
+    }
+
+    /// Loads a program that reads the newer tables, and filters if `filters` says so, and switches all interfaces
+    /// over to it.
+    fn renew(&mut self, filters: Option<Option<FilterMaps>>) -> Result<(), KernelError> {
         let [hops, fib4, fib6] = &self.newer;
         let clone =
             |newer: &Option<MapHandle>, old: &MapHandle| MapHandle::try_from(newer.as_ref().unwrap_or(old));
@@ -234,7 +294,8 @@ impl Kernel {
             fib4: clone(fib4, &self.tables.fib4).map_err(&failed)?,
             fib6: clone(fib6, &self.tables.fib6).map_err(&failed)?,
         };
-        let mut object = object(&tables, &self.views, Some(&self.counts))?;
+        let with = filters.as_ref().unwrap_or(&self.filters).as_ref();
+        let mut object = object(&tables, &self.views, Some(&self.counts), with)?;
         let forward = program(&mut object, PROGRAM);
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits) {
             switch(attached, &forward)?;
@@ -242,6 +303,9 @@ impl Kernel {
         self.newer = [None, None, None];
         self.object = object;
         self.tables = tables;
+        if let Some(filters) = filters {
+            self.filters = filters;
+        }
         Ok(())
     }
 
@@ -303,18 +367,38 @@ fn table(part: Part) -> libbpf_rs::Result<MapHandle> {
     maps::create(name, layout::bytes(rooms(part)))
 }
 
+/// What of the object only a program with filters has.
+const FILTER_MAPS: [&str; 3] = ["filters", "filter_counts", "filter_sources"];
+/// Where the object says whether it filters.
+const FILTERS_ON: &str = ".rodata.filters";
+
 /// The program, loaded over these maps.
-fn object(tables: &Tables, views: &MapHandle, counts: Option<&MapHandle>) -> Result<Object, KernelError> {
+fn object(
+    tables: &Tables,
+    views: &MapHandle,
+    counts: Option<&MapHandle>,
+    filters: Option<&FilterMaps>,
+) -> Result<Object, KernelError> {
     let failed = KernelError::program("loading the program");
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
     for mut map in open.maps_mut() {
-        let shared = match map.name().to_str() {
-            Some("hops") => Some(&tables.hops),
-            Some("fib4") => Some(&tables.fib4),
-            Some("fib6") => Some(&tables.fib6),
-            Some("views") => Some(views),
-            Some("counts") => counts,
+        let name = map.name().to_string_lossy().into_owned();
+        if name == FILTERS_ON {
+            map.set_initial_value(&u32::from(filters.is_some()).to_ne_bytes()).map_err(&failed)?;
+        }
+        if filters.is_none() && FILTER_MAPS.contains(&name.as_str()) {
+            map.set_autocreate(false).map_err(&failed)?;
+        }
+        let shared = match name.as_str() {
+            "hops" => Some(&tables.hops),
+            "fib4" => Some(&tables.fib4),
+            "fib6" => Some(&tables.fib6),
+            "views" => Some(views),
+            "counts" => counts,
+            "filters" => filters.map(|maps| &maps.filters),
+            "filter_counts" => filters.map(|maps| &maps.counts),
+            "filter_sources" => filters.map(|maps| &maps.sources),
             _ => None,
         };
         if let Some(shared) = shared {

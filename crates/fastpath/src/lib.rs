@@ -7,7 +7,8 @@
 //! `show ports` ◄── map: counts ◄─────────────────┘
 //! ```
 //!
-//! The program never drops: what it does not forward is Linux's, untouched, with a reason counted. Tables are
+//! The program drops nothing but what [`Filters`] say: what it does not forward is Linux's, untouched, with a
+//! reason counted. Tables are
 //! written in place by the same builders that serve workers, in memory that the maps share with us
 //! ([`Kernel::source`]). The small tables ([`Situation`]) are replaced whole, and so is the program when a
 //! routing table is made anew ([`Kernel::publish`]): links are switched from one program to the next, which
@@ -19,11 +20,12 @@
 //! With [`Pins`] the program outlives a crash of the daemon, and the next one takes it over
 //! ([`Kernel::take_over`]). After a grace without [`Kernel::beat`] it leaves everything to Linux.
 //!
-//! Absent on purpose: ICMP errors, fragments, neighbour resolution, filters. Linux does them.
+//! Absent on purpose: ICMP errors, fragments, neighbour resolution. Linux does them.
 
 mod attach;
 mod counters;
 mod error;
+mod filters;
 mod grace;
 mod kernel;
 mod layout;
@@ -34,6 +36,7 @@ mod situation;
 pub use attach::Attachment;
 pub use counters::{COUNTERS, Counters};
 pub use error::KernelError;
+pub use filters::{Filters, Rate, SourceCheck};
 pub use grace::Grace;
 pub use kernel::{Kernel, TakenOver};
 pub use layout::{BUCKETS, HOPS};

@@ -1,7 +1,9 @@
 //! What is known of interfaces, addresses and settings, and its form for the program.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
+use crate::filters::{Asked, Filters, SourceCheck};
 use crate::layout::{
     ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LOCAL_BITS, LOCAL_HASH,
     PARTIAL_SUMS, View,
@@ -14,6 +16,10 @@ pub struct Situation {
     pub interfaces: Vec<Interface>,
     /// IPv4 addresses of this machine.
     pub local_ipv4: Vec<Ipv4Addr>,
+    /// The same for IPv6, which only filters ask for.
+    pub local_ipv6: Vec<Ipv6Addr>,
+    /// What is dropped; nothing costs nothing.
+    pub filters: Option<Arc<Filters>>,
     /// Seed of the flow hash.
     pub flow_seed: u32,
     /// `fib_multipath_hash_policy` of IPv4 and IPv6; what is past 2 counts as 1.
@@ -47,8 +53,12 @@ pub struct Interface {
     pub forward: [bool; 2],
     /// Whether packets may be sent through it: up, without a tag, and its device takes frames from XDP.
     pub sends: bool,
-    /// Check of sources.
+    /// Check of sources, as Linux does it: it gets what fails.
     pub reverse_path: ReversePath,
+    /// Check of sources by filters, which drop what fails.
+    pub check: SourceCheck,
+    /// Whether filters are asked here, also where nothing is forwarded from.
+    pub filters: bool,
     /// Sources that are our own may come in.
     pub accept_local: bool,
     /// Senders may leave the checksums of TCP and UDP to a card that is not there, as on a veth.
@@ -56,6 +66,11 @@ pub struct Interface {
 }
 
 impl Interface {
+    /// Whether the program has anything to do with frames that come in.
+    fn is_looked_at(&self) -> bool {
+        self.filters || self.forward != [false; 2]
+    }
+
     fn ingress(&self) -> Ingress {
         let [a, b, c, d, e, f] = self.mac;
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
@@ -90,10 +105,7 @@ impl Situation {
                 *egress = interface.egress();
             }
             let ingress = &mut view.ingress[interface.ifindex as usize % INGRESSES];
-            if interface.forward != [false; 2]
-                && ingress.ifindex == 0
-                && usize::from(interface.index) < INTERFACES
-            {
+            if interface.is_looked_at() && ingress.ifindex == 0 && usize::from(interface.index) < INTERFACES {
                 *ingress = interface.ingress();
             }
         }
@@ -104,11 +116,18 @@ impl Situation {
         view
     }
 
+    /// What filters go by.
+    pub(crate) fn asked(&self) -> Asked {
+        let checked = self.interfaces.iter().filter(|interface| interface.check != SourceCheck::None);
+        let checks = checked.map(|interface| (interface.index, interface.check)).collect();
+        Asked { checks, local_ipv6: self.local_ipv6.clone() }
+    }
+
     /// Interfaces that are to forward and found no place, by their index in Linux.
     pub fn without_place(&self) -> Vec<u32> {
         let view = self.view();
         let placed = |interface: &&Interface| {
-            interface.forward == [false; 2]
+            !interface.is_looked_at()
                 || view.ingress[interface.ifindex as usize % INGRESSES].ifindex == interface.ifindex
         };
         let left = self.interfaces.iter().filter(|interface| !placed(interface));

@@ -3,7 +3,8 @@
 //! ```text
 //!  63        48 47                                      0
 //! [ interface  |  destination MAC, first byte lowest     ]   forward (interface below 0xff00)
-//! [ 0xff00 ... |  0                                      ]   host, resolve, blackhole, ...
+//! [ 0xff00 ... |  0                                      ]   host, blackhole, ...
+//! [ 0xff02     |  0                     | interface (16) ]   resolve: where the neighbour is to be asked for
 //! [ 0xff06     |  log2 of count (8)  |  first bucket (32) ]   group: bucket[first + hash % count]
 //! ```
 //!
@@ -171,6 +172,10 @@ impl Entry {
 
     fn group(first: u32, count_log2: u32) -> Self {
         Self(u64::from(GROUP) << 48 | u64::from(count_log2) << 32 | u64::from(first))
+    }
+
+    fn resolve(interface: u32) -> Self {
+        Self(u64::from(RESOLVE) << 48 | u64::from(interface as u16))
     }
 
     fn special(kind: u16) -> Self {

@@ -53,6 +53,9 @@ reasons! {
     Unreachable, "unreachable", "unreachable route";
     Prohibit, "prohibit", "prohibit route";
     ReversePath, "reverse_path", "source fails the reverse path filter (RFC 3704)";
+    Filter, "filter", "a filter rule drops it: `brickmoon show filters` says which";
+    TinyFragment, "tiny_fragment", "fragment too small to hold the header that rules ask for (RFC 1858, 7112)";
+    RateLimit, "rate_limit", "its source sends more than [filter] rate_packets a second";
     ForwardingOff, "forwarding_off", "forwarding is off on the interface";
     TooBig, "too_big", "larger than the next hop's MTU and not to be fragmented";
     NeighborUnresolved, "neighbor_unresolved", "the next hop did not answer";

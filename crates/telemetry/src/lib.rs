@@ -8,6 +8,8 @@
 //! router/0/eth0/drop/no_route         an account's drop    -> brickmoon_dropped_frames_total{app, reason}
 //! port/eth0/0/device/receive_no_frame a device's own count -> brickmoon_device_frames_total{port, queue, kind}
 //! link/0/eth0.output -> router.eth0/.. what went through   -> brickmoon_link_*_total{worker, link}
+//! kernel/eth0/sent                    the account of a port in the kernel, as any other
+//! filter/no-telnet/packets                                 -> brickmoon_filter_packets_total{rule}
 //! worker/0/breaths                                         -> brickmoon_worker_*_total{worker}
 //! ```
 
@@ -34,6 +36,7 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let drops = counter(&mut registry, "dropped_frames", "Frames dropped by app and reason");
     let held = gauge(&mut registry, "held_frames", "Frames that wait in an app now");
     let device = counter(&mut registry, "device_frames", "Frames that a device lost by its own count");
+    let filters = counter(&mut registry, "filter_packets", "Packets by the filter rule that matched");
     let mut others: BTreeMap<String, Counters> = BTreeMap::new();
     for (name, value) in counters {
         let parts: Vec<_> = name.split('/').collect();
@@ -51,6 +54,7 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
                     vec![("port", (*port).into()), ("queue", (*queue).into()), ("kind", (*kind).into())];
                 add(&device, labels, *value);
             }
+            ["filter", rule @ .., "packets"] => add(&filters, vec![("rule", rule.join("/"))], *value),
             [app @ .., "drop", reason] => {
                 // Most reasons never happen: a series appears with its first frame.
                 if *value > 0 {
@@ -143,6 +147,7 @@ mod tests {
             ("port/eth0/0/device/receive_no_frame", 4),
             ("link/0/eth0.output -> router.eth0/txpackets", 9),
             ("worker/0/breaths", 11),
+            ("filter/no-telnet/packets", 12),
         ]
         .map(|(name, value)| (name.to_string(), value));
         let text = render(&Status { routes_ipv4: 5, ready: true, ..Status::default() }, &counters);
@@ -153,6 +158,7 @@ mod tests {
             "brickmoon_device_frames_total{port=\"eth0\",queue=\"0\",kind=\"receive_no_frame\"} 4",
             "brickmoon_link_txpackets_total{worker=\"0\",link=\"eth0.output -> router.eth0\"} 9",
             "brickmoon_worker_breaths_total{worker=\"0\"} 11",
+            "brickmoon_filter_packets_total{rule=\"no-telnet\"} 12",
             "brickmoon_routes{family=\"ipv4\"} 5",
             "brickmoon_ready{} 1",
         ] {

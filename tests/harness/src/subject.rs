@@ -71,6 +71,30 @@ impl Subject {
         subjects
     }
 
+    /// The kernel path, if it is a subject of this run.
+    pub fn kernel(test: &str) -> Option<Self> {
+        let is_kernel =
+            |subject: &Self| matches!(subject, Self::Brickmoon { forwarding: Forwarding::Kernel, .. });
+        Self::all(test).into_iter().find(is_kernel)
+    }
+
+    /// What the daemon says when it refuses a configuration.
+    pub fn refused(&self, lab: &Lab, way: &str, config: &str) -> String {
+        let Self::Brickmoon { path, .. } = self else { return String::new() };
+        let file = std::env::temp_dir().join(format!("bm-refused-{}-{way}.toml", std::process::id()));
+        std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let mut command = lab.rtr.command(path);
+        command.args(["up", "--path", way, "--port", "r0", "--config"]).arg(&file);
+        let socket = file.with_extension("sock");
+        command.arg("--socket").arg(&socket).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let done = finish("brickmoon up", child, b"", PATIENCE);
+        let _removed = std::fs::remove_file(&file);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "not refused: {said}");
+        said
+    }
+
     /// Starts it in the lab's router, with all three links as its ports.
     pub fn start<'a>(&self, lab: &'a Lab) -> Router<'a> {
         self.start_on(lab, &SIDES.map(|side| side.router()))
@@ -189,6 +213,25 @@ impl Router<'_> {
             let again = Daemon::start_with((&daemon.path, daemon.forwarding), self.namespace, ports, config);
             *daemon = again;
         }
+    }
+
+    /// Has the daemon read another configuration while it runs; it must have been started with one.
+    pub fn reload_with(&self, config: &str) -> Option<Output> {
+        let daemon = self.daemon.as_ref()?;
+        let file = daemon.socket.with_file_name("brickmoon.toml");
+        std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        self.ask("reload", &[])
+    }
+
+    /// The body of an answer of the daemon's socket.
+    pub fn get(&self, path: &str) -> Option<String> {
+        use std::io::{Read, Write};
+        let daemon = self.daemon.as_ref()?;
+        let mut socket = std::os::unix::net::UnixStream::connect(&daemon.socket).ok()?;
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: brickmoon\r\nConnection: close\r\n\r\n").ok()?;
+        let mut reply = String::new();
+        socket.read_to_string(&mut reply).ok()?;
+        reply.split_once("\r\n\r\n").map(|(_, body)| body.into())
     }
 
     /// What the daemon has said.

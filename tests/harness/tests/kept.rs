@@ -6,7 +6,7 @@ use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, routed};
 use bm_tests::report;
-use bm_tests::subject::{Forwarding, Router, Subject};
+use bm_tests::subject::{Router, Subject};
 use std::time::Duration;
 
 /// Packets a second of the flow.
@@ -26,9 +26,7 @@ fn pause(millis: u64) {
 
 /// Runs a test on the kernel path.
 fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
-    let is_kernel =
-        |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::Kernel, .. });
-    let Some(subject) = Subject::all(test).into_iter().find(is_kernel) else { return };
+    let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
     if !lab.rtr.pins().ancestors().nth(2).is_some_and(is_bpffs) {
         report::skip(test, "no bpffs (mount -t bpf bpf /sys/fs/bpf)");

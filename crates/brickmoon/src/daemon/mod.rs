@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_control::config::{Config, Device, PathChoice, Port};
+use bm_control::config::{Config, Device, PathChoice, Port, SourceRule};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -46,7 +46,7 @@ pub fn up(up: Up) -> Result<(), Failure> {
             Some(address) => Some(server::listen_for_metrics(address).await?),
             None => None,
         };
-        let daemon = Arc::new(Daemon::start(config, up.config, started)?);
+        let daemon = Arc::new(Daemon::start(config, up, started)?);
         let answering = tokio::spawn(socket.serve(daemon.clone()));
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
@@ -66,10 +66,33 @@ pub fn up(up: Up) -> Result<(), Failure> {
 
 /// What the file says, and what the command line says before it.
 fn configuration(up: &Up) -> Result<Config, Failure> {
-    let mut config = match &up.config {
+    let config = match &up.config {
         Some(file) => Config::load(file).map_err(Failure::usage)?,
         None => Config::default(),
     };
+    let config = with_arguments(config, up)?;
+    if config.ports.is_empty() && config.switches.is_empty() {
+        let mend =
+            "name one with --port IF, or with a [[port]] or [[switch]] table in the configuration file";
+        return Err(Failure::Usage(format!("there is no port to forward on: {mend}")));
+    }
+    for port in config.ports.iter().filter_map(|port| port.device.interface()) {
+        if let Some(switch) = config.switches.iter().find(|switch| switch.has(port)) {
+            let why =
+                format!("{port} is a port of switch {}, so it cannot be a port of the router", switch.name);
+            return Err(Failure::Usage(why));
+        }
+    }
+    can_filter(&config, config.daemon.path == PathChoice::Kernel)
+        .map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
+    if config.daemon.workers == Some(0) {
+        return Err(Failure::Usage("--workers 0: there must be one at least".into()));
+    }
+    Ok(config)
+}
+
+/// A configuration with what the command line says in the place of what it says.
+fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
     for port in &up.ports {
         let device: Device = port.parse().map_err(Failure::usage)?;
         if config.ports.iter().all(|other| other.device != device) {
@@ -87,26 +110,25 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
         Some(args::Path::Auto) => config.daemon.path = PathChoice::Auto,
         None => {}
     }
-    if config.ports.is_empty() && config.switches.is_empty() {
-        let mend =
-            "name one with --port IF, or with a [[port]] or [[switch]] table in the configuration file";
-        return Err(Failure::Usage(format!("there is no port to forward on: {mend}")));
-    }
-    for port in config.ports.iter().filter_map(|port| port.device.interface()) {
-        if let Some(switch) = config.switches.iter().find(|switch| switch.has(port)) {
-            let why =
-                format!("{port} is a port of switch {}, so it cannot be a port of the router", switch.name);
-            return Err(Failure::Usage(why));
-        }
-    }
     // A switch alone needs no workers.
     if config.ports.is_empty() && config.daemon.path == PathChoice::Auto {
         config.daemon.path = PathChoice::Kernel;
     }
-    if config.daemon.workers == Some(0) {
-        return Err(Failure::Usage("--workers 0: there must be one at least".into()));
-    }
     Ok(config)
+}
+
+/// Whether what `[filter]` asks for can be done: only the kernel path filters. Else why not, and what to mend.
+fn can_filter(config: &Config, in_kernel: bool) -> Result<(), (String, String)> {
+    if let Some(name) = config.unknown_ports_of_rules().first() {
+        let mend = "name it in a [[port]] or with --port, or take `port` out of the rule";
+        return Err((format!("a [[filter.rule]] is for packets from {name}, which is no port"), mend.into()));
+    }
+    let checks = |port: &Port| config.source_rule(port) != SourceRule::Kernel;
+    if !in_kernel && (config.filter.drops() || config.ports.iter().any(checks)) {
+        let why = "[filter] and `reverse_path` want the kernel path, and these ports take the user path";
+        return Err((why.into(), "start with --path kernel, or take them out of the configuration".into()));
+    }
+    Ok(())
 }
 
 /// Until somebody wants the end, or the data path cannot be kept alive.

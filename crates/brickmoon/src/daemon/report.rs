@@ -87,6 +87,7 @@ pub fn apps(counters: &Counters) -> Apps {
             ["router", worker, port] => (format!("router from {port}"), worker.parse().ok()),
             ["slow", port] => (format!("slow path from {port}"), None),
             ["switch", switch, port] => (format!("switch {switch} from {port}"), None),
+            ["kernel", port] => (format!("kernel path from {port}"), None),
             _ => (group.clone(), None),
         };
         App { name, worker, account: account(counters, &group) }
@@ -143,8 +144,32 @@ pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
         received: counters.received(),
         sent: counters.forwarded(),
         host: counters.linux(),
+        dropped: counters.drops().map(|(_, frames)| frames).sum(),
+        drops: counters
+            .drops()
+            .filter(|(_, frames)| *frames > 0)
+            .map(|(why, frames)| (why.into(), frames))
+            .collect(),
         ..Account::default()
     }
+}
+
+/// The same among the counters of accounts, for `show drops` and metrics.
+pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Counters) {
+    let mut set = |name: &str, value| counters.insert(format!("kernel/{port}/{name}"), value);
+    set("received", kernel.received());
+    set("sent", kernel.forwarded());
+    set("host", kernel.linux());
+    kernel.drops().for_each(|(reason, frames)| {
+        set(&format!("drop/{reason}"), frames);
+    });
+}
+
+/// What filter rules have matched, for metrics.
+pub fn add_filters(counters: &mut Counters, filters: &bm_api::Filters) {
+    let named = filters.filters.iter().map(|filter| (filter.name.as_str(), filter.packets));
+    let all = named.chain((!filters.unmatched.is_empty()).then_some(("(none)", filters.unmatched_packets)));
+    counters.extend(all.map(|(name, packets)| (format!("filter/{name}/packets"), packets)));
 }
 
 /// The same by name, those that have counted.

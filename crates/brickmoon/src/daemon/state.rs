@@ -2,13 +2,12 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bm_api::request::{RouteQuery, StopQuery};
-use bm_api::{Apps, Drops, Error, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes};
+use bm_api::{Apps, Drops, Error, Filters, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes};
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{Config, Effect, PathChoice};
 use bm_control::driver::Driver;
@@ -23,6 +22,7 @@ use super::running::{Opened, PortInfo, Running, frame_memory, remove_kept};
 use super::server::Removed;
 use super::switches::Bridges;
 use crate::Failure;
+use crate::args::Up;
 
 /// Counters that there is room for: some fifty for each account, three accounts a port and worker.
 const COUNTERS: usize = 1 << 16;
@@ -39,7 +39,8 @@ pub struct Daemon {
     running: Mutex<Option<Running>>,
     switches: Bridges,
     config: Mutex<Config>,
-    file: Option<PathBuf>,
+    /// What the command line said.
+    up: Up,
     started: Instant,
     restarts: AtomicU64,
     /// The kernel path stays at work at the end.
@@ -69,17 +70,17 @@ fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
 
 impl Daemon {
     /// Starts the switches, then the router, which may have a port on one.
-    pub fn start(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
+    pub fn start(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
         let switches = Bridges::start(&config)?;
-        let mut daemon = Self::start_router(config, file, started)?;
+        let mut daemon = Self::start_router(config, up, started)?;
         daemon.switches = switches;
         Ok(daemon)
     }
 
     /// Opens ports, loads tables, starts workers, and has the ports take packets.
-    fn start_router(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
+    fn start_router(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
         if config.daemon.path == PathChoice::Kernel {
-            return Self::start_kernel(config, file, started);
+            return Self::start_kernel(config, up, started);
         }
         remove_kept();
         let depot = frame_memory(&config)?;
@@ -93,11 +94,11 @@ impl Daemon {
         let shared = Shared { published: driver.handle().published().clone(), readers, registry };
         let running = opened.start(&config, &shared, driver.handle(), depot.clone())?;
         driver.handle().set_active(true).map_err(Failure::failed)?;
-        Ok(Self::of(driver, shared, Some(depot), running, (config, file, started), stats))
+        Ok(Self::of(driver, shared, Some(depot), running, (config, up, started), stats))
     }
 
     /// The same where packets are forwarded in the kernel: no frames, no workers.
-    fn start_kernel(config: Config, file: Option<PathBuf>, started: Instant) -> Result<Self, Failure> {
+    fn start_kernel(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
         let (registry, stats) = counters(&config)?;
         let readers = Readers::new();
         let (opened, ports, kernel) = Opened::open_kernel(&config)?;
@@ -107,7 +108,7 @@ impl Daemon {
         let shared = Shared { published: driver.handle().published().clone(), readers, registry };
         let running = opened.without_workers();
         driver.handle().set_active(true).map_err(Failure::failed)?;
-        Ok(Self::of(driver, shared, None, running, (config, file, started), stats))
+        Ok(Self::of(driver, shared, None, running, (config, up, started), stats))
     }
 
     fn of(
@@ -115,7 +116,7 @@ impl Daemon {
         shared: Shared,
         depot: Option<Arc<Depot>>,
         running: Running,
-        (config, file, started): (Config, Option<PathBuf>, Instant),
+        (config, up, started): (Config, Up, Instant),
         stats: Removed,
     ) -> Self {
         Self {
@@ -125,7 +126,7 @@ impl Daemon {
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
             config: Mutex::new(config),
-            file,
+            up,
             started,
             restarts: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
@@ -198,6 +199,11 @@ impl Daemon {
         let all = self.shared.registry.counters().into_iter();
         all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
         self.switches.add_to(&mut counters);
+        let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
+        if let Some(running) = lock(&self.running).as_ref() {
+            let ports = running.ports.iter().zip(&kernel);
+            ports.for_each(|(port, kernel)| report::add_kernel(&mut counters, &port.name, kernel));
+        }
         counters
     }
 
@@ -209,7 +215,7 @@ impl Daemon {
         status.pid = std::process::id();
         status.uptime_s = self.started.elapsed().as_secs();
         status.path = if self.depot.is_some() { "user" } else { "kernel" }.into();
-        status.config = self.file.as_ref().map(|file| file.display().to_string());
+        status.config = self.up.config.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
@@ -300,6 +306,11 @@ impl Daemon {
         drops
     }
 
+    /// What filter rules have matched.
+    pub fn filters(&self) -> Result<Filters, Error> {
+        self.driver.handle().filters()
+    }
+
     /// Workers and their frames.
     pub fn workers(&self) -> Workers {
         let running = lock(&self.running);
@@ -337,26 +348,38 @@ impl Daemon {
 
     /// Metrics for Prometheus.
     pub fn metrics(&self) -> String {
-        let counters: Vec<_> = self.counters().into_iter().collect();
+        let mut counters = self.counters();
+        report::add_filters(&mut counters, &self.filters().unwrap_or_default());
+        let counters: Vec<_> = counters.into_iter().collect();
         bm_telemetry::render(&self.status(), &counters)
     }
 
     /// Reads the configuration file again and carries out what can be carried out while running.
     pub fn reload(&self) -> Result<Reloaded, Error> {
-        let Some(file) = &self.file else {
+        let Some(file) = &self.up.config else {
             let mend = "start it with `brickmoon up --config FILE`";
             return Err(Error::new("the daemon was started without a configuration file").mend(mend));
         };
         // All that is wrong with it is in the text; what holds now goes on.
         let new = Config::load(file).map_err(Error::new)?;
+        let mut new = super::with_arguments(new, &self.up).map_err(|failure| match failure {
+            Failure::Failed(why) | Failure::Usage(why) => Error::new(why),
+            Failure::Status(status) => Error::new(format_args!("exit status {status}")),
+        })?;
+        super::can_filter(&new, self.depot.is_none()).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         let mut config = lock(&self.config);
         let mut reloaded = Reloaded::default();
         for changed in config.diff(&new) {
             match changed.effect {
                 Effect::Live => reloaded.changed.push(changed.key),
+                // There are no workers to start again in the kernel.
+                Effect::Workers if self.depot.is_none() => reloaded.needs_restart.push(changed.key),
                 Effect::Workers => reloaded.restarted.push(changed.key),
                 Effect::Daemon => reloaded.needs_restart.push(changed.key),
             }
+        }
+        if self.depot.is_none() {
+            new.ports = config.ports_as_in(&new);
         }
         self.driver.handle().reconfigure(&new)?;
         if !reloaded.restarted.is_empty()

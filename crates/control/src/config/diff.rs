@@ -42,7 +42,7 @@ impl Config {
     /// Every setting as a text, with what its change takes.
     pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
         use Effect::{Daemon, Live, Workers};
-        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches } = self;
+        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches, filter } = self;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
             settings.insert(key.to_owned(), (format!("{value:?}"), effect));
@@ -73,8 +73,20 @@ impl Config {
         set("neighbors.resolve_queue", &neighbors.resolve_queue, Daemon);
         set("mirror.compare_s", &mirror.compare.as_secs(), Live);
         set("mirror.receive_buffer", &mirror.receive_buffer, Daemon);
+        set("filter.unmatched", &filter.unmatched, Live);
+        set("filter.tiny_fragments", &filter.tiny_fragments, Live);
+        set("filter.rate_packets", &filter.rate_packets, Live);
+        set("filter.rate_burst", &filter.rate_burst, Live);
+        set("filter.rate_ipv4_length", &filter.rate_ipv4_length, Live);
+        set("filter.rate_ipv6_length", &filter.rate_ipv6_length, Live);
+        set("filter.reverse_path", &filter.reverse_path, Live);
+        set("filter.rule", &filter.rules, Live);
         for port in ports {
-            set(&format!("port.{}", port.device), port, Workers);
+            let name = format!("port.{}", port.device);
+            set(&name, &Port { reverse_path: None, ..port.clone() }, Workers);
+            if let Some(reverse_path) = port.reverse_path {
+                set(&format!("{name}.reverse_path"), &reverse_path, Live);
+            }
         }
         for switch in switches {
             set(&format!("switch.{}", switch.name), switch, Daemon);

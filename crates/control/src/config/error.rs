@@ -1,6 +1,7 @@
 //! What can be wrong with a configuration: file, line, what was found, and the mend.
 
 use super::DeviceError;
+use bm_filter::AnyPrefix;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -125,6 +126,38 @@ pub enum What {
         /// What is there twice.
         found: u64,
     },
+    /// A prefix that cannot be read.
+    Prefix {
+        /// Section and key.
+        key: Key,
+        /// What was found.
+        found: String,
+    },
+    /// Ports that cannot be read.
+    Ports {
+        /// Section and key.
+        key: Key,
+        /// What was found.
+        found: String,
+    },
+    /// A rule that does nothing.
+    NoAction,
+    /// A rule that asks for ports of a protocol that has none.
+    PortsOfNothing,
+    /// A rule between families.
+    TwoFamilies {
+        /// Its source.
+        source: AnyPrefix,
+        /// Its destination.
+        destination: AnyPrefix,
+    },
+    /// More rules than there is room for.
+    ManyRules {
+        /// How many.
+        rules: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// More workers than cores to pin them to.
     FewCores {
         /// How many cores are named.
@@ -217,6 +250,28 @@ impl fmt::Display for What {
                 write!(f, "{device} is a port already, on line {first}: remove one of the two")
             }
             Self::Twice { key, found } => write!(f, "{key} has {found} twice: remove one"),
+            Self::Prefix { key, found } => write!(
+                f,
+                "{key} is \"{found}\": give a prefix, such as \"192.0.2.0/24\" or \"2001:db8::/32\", without bits \
+                 past its length, or an address"
+            ),
+            Self::Ports { key, found } => {
+                write!(f, "{key} is \"{found}\": give a port, such as 53, or two, such as \"1024-65535\"")
+            }
+            Self::NoAction => {
+                f.write_str("this [[filter.rule]] has no `action`: write action = \"drop\" or action = \"accept\"")
+            }
+            Self::PortsOfNothing => f.write_str(
+                "this [[filter.rule]] asks for ports without a protocol that has some: write protocol = \"tcp\", \
+                 \"udp\", \"sctp\", \"dccp\" or \"udplite\", in a rule each",
+            ),
+            Self::TwoFamilies { source, destination } => write!(
+                f,
+                "no packet goes from {source} to {destination}: give both of one family, or make two rules"
+            ),
+            Self::ManyRules { rules, most } => {
+                write!(f, "these are {rules} rules, and there is room for {most}: join some of them")
+            }
             Self::FewCores { cores, workers } => write!(
                 f,
                 "`cores` in [daemon] names {cores} cores for {workers} workers: name a core for each, or none"

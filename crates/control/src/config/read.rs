@@ -3,9 +3,11 @@
 //! Each key is read by one call, which also makes it known; what no call asked for is an unknown key.
 //! So the list of keys cannot part from what is read.
 
+mod filter;
 mod switches;
 
 use super::error::Key;
+use super::filter::SOURCE_RULES;
 use super::*;
 use bm_wire::prefix::Address;
 use std::ops::RangeInclusive;
@@ -56,6 +58,10 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
         section.finish();
     }
     config.switches = switches::switches(&mut top, &config.ports);
+    if let Some(mut section) = top.section("filter", "[filter]") {
+        filter::filter(&mut section, &mut config.filter);
+        section.finish();
+    }
     top.finish();
     config
 }
@@ -150,6 +156,11 @@ fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
     section.number_or("queues", "all", 1..=4096, &mut port.queues);
     section.choice("zero_copy", &SWITCH, &mut port.zero_copy);
     section.choice("checksum_completion", &SWITCH, &mut port.checksum_completion);
+    if section.table.contains_key("reverse_path") {
+        let reverse_path = port.reverse_path.get_or_insert_default();
+        section.choice("reverse_path", &SOURCE_RULES, reverse_path);
+    }
+    section.known.push("reverse_path");
     match device {
         Some((at, Ok(device))) => Some((at, Port { device, ..port })),
         Some((at, Err(why))) => {

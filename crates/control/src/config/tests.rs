@@ -1,6 +1,7 @@
 //! What the configuration takes, and the words in which it refuses the rest.
 
 use super::*;
+use bm_filter::{Action, Rule};
 
 fn read(text: &str) -> Config {
     Config::parse(Path::new("test.toml"), text).unwrap()
@@ -21,7 +22,7 @@ const EXAMPLE: &str = include_str!("../../../../docs/brickmoon.toml");
 #[test]
 fn an_empty_file_means_the_defaults() {
     assert_eq!(read(""), Config::default());
-    assert_eq!(read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n"), Config::default());
+    assert_eq!(read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n[filter]\n"), Config::default());
 }
 
 #[test]
@@ -43,7 +44,10 @@ fn the_example_is_the_defaults_and_names_every_key() {
         let section = if section == "port" { "[[port]]".into() } else { format!("[{section}]") };
         let part = shown.split(&section).nth(1).unwrap_or_else(|| panic!("{section}"));
         let part = part.split("\n[").next().unwrap();
-        assert!(name.starts_with("xdp:") || part.contains(&format!("\n{name} = ")), "{key} is not shown");
+        assert!(
+            name.starts_with("xdp:") || name == "rule" || part.contains(&format!("\n{name} = ")),
+            "{key} is not shown"
+        );
     }
 }
 
@@ -67,6 +71,7 @@ fn reads_every_key() {
         queues = 4
         zero_copy = 'off'
         checksum_completion = 'on'
+        reverse_path = 'strict'
         [[port]]
         device = 'pcap:in.pcap,out.pcap'
         [fib]
@@ -88,6 +93,27 @@ fn reads_every_key() {
         [mirror]
         compare_s = 0
         receive_buffer = 1048576
+        [filter]
+        unmatched = 'drop'
+        tiny_fragments = 'drop'
+        rate_packets = 100
+        rate_burst = 7
+        rate_ipv4_length = 24
+        rate_ipv6_length = 48
+        reverse_path = 'loose'
+        [[filter.rule]]
+        name = 'no-telnet'
+        action = 'drop'
+        source = '192.0.2.0/24'
+        destination = '198.51.100.7'
+        protocol = 'tcp'
+        source_ports = '1024-65535'
+        destination_ports = 23
+        port = 'eth0'
+        [[filter.rule]]
+        action = 'accept'
+        destination = '2001:db8::/32'
+        protocol = 89
     ";
     let config = read(text);
     let daemon = Daemon {
@@ -109,6 +135,7 @@ fn reads_every_key() {
         queues: Some(4),
         zero_copy: Switch::Off,
         checksum_completion: Switch::On,
+        reverse_path: Some(SourceRule::Strict),
     };
     let files = Device::Pcap { input: Some("in.pcap".into()), output: Some("out.pcap".into()) };
     assert_eq!(config.ports, [eth0, Port::new(files)]);
@@ -127,10 +154,34 @@ fn reads_every_key() {
     let neighbors = Neighbors { refresh: Duration::from_secs(2), resolve_per_second: 10, resolve_queue: 20 };
     assert_eq!(config.neighbors, neighbors);
     assert_eq!(config.mirror, Mirror { compare: Duration::ZERO, receive_buffer: 1 << 20 });
+    let telnet = Rule {
+        name: "no-telnet".into(),
+        action: Action::Drop,
+        source: "192.0.2.0/24".parse().ok(),
+        destination: "198.51.100.7/32".parse().ok(),
+        protocol: Some(6),
+        source_ports: Some(1024..=65_535),
+        destination_ports: Some(23..=23),
+        port: Some("eth0".into()),
+    };
+    let destination = "2001:db8::/32".parse().ok();
+    let ospf = Rule { name: "rule-2".into(), destination, protocol: Some(89), ..Rule::default() };
+    let filter = Filter {
+        rules: vec![telnet, ospf],
+        unmatched: Action::Drop,
+        tiny_fragments: Action::Drop,
+        rate_packets: Some(100),
+        rate_burst: Some(7),
+        rate_ipv4_length: 24,
+        rate_ipv6_length: 48,
+        reverse_path: SourceRule::Loose,
+    };
+    assert_eq!(config.filter, filter);
+    assert!(config.unknown_ports_of_rules().is_empty());
     assert_eq!(config.daemon.worker_idle(), Idle::Busy);
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 23 + chosen + 1 + 2);
+    assert_eq!(Config::default().diff(&config).len(), 23 + chosen + 1 + 2 + 8 + 1);
 }
 
 #[test]
@@ -139,7 +190,7 @@ fn names_the_key_that_was_meant() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`: it may be `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror` or `switch`"
+         `neighbors`, `mirror`, `switch` or `filter`"
     );
     assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(
@@ -257,6 +308,43 @@ fn says_what_is_wrong_with_a_port() {
         refused("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'xdp:eth0'\n"),
         "test.toml, line 4: xdp:eth0 is a port already, on line 2: remove one of the two"
     );
+}
+
+#[test]
+fn says_what_is_wrong_with_a_rule() {
+    let of_rule = |line: &str| refused(&format!("[[filter.rule]]\naction = 'drop'\n{line}\n"));
+    for (line, at, text) in [
+        (
+            "source = '192.0.2.1/24'",
+            3,
+            "`source` in [[filter.rule]] is \"192.0.2.1/24\": give a prefix, such as ",
+        ),
+        ("protocol = 'tpc'", 3, "`protocol` in [[filter.rule]] is \"tpc\": did you mean \"tcp\"? "),
+        ("protocol = 256", 3, "`protocol` in [[filter.rule]] is 256: give a number from 0 to 255"),
+        (
+            "protocol = 6\nsource_ports = '9-3'",
+            4,
+            "`source_ports` in [[filter.rule]] is \"9-3\": give a port",
+        ),
+        ("source_ports = 53", 1, "this [[filter.rule]] asks for ports without a protocol that has some: "),
+        ("source = '::1'\ndestination = '1.2.3.4'", 4, "no packet goes from ::1/128 to 1.2.3.4/32: "),
+        ("form = 1", 3, "unknown key `form` in [[filter.rule]]"),
+    ] {
+        let refused = of_rule(line);
+        assert!(refused.starts_with(&format!("test.toml, line {at}: {text}")), "{refused}");
+    }
+    let without = refused("[[filter.rule]]\nprotocol = 6\n");
+    assert!(without.starts_with("test.toml, line 1: this [[filter.rule]] has no `action`: "), "{without}");
+    assert!(refused("[filter]\nrule = 3\n").contains("wants a table for each rule"));
+}
+
+#[test]
+fn rules_name_ports_that_there_are() {
+    let config = read("[[filter.rule]]\naction = 'drop'\nport = 'eth1'\n[[port]]\ndevice = 'eth0'\n");
+    assert_eq!(config.unknown_ports_of_rules(), ["eth1"]);
+    assert!(config.filter.drops() && !read("").filter.drops());
+    let [port] = &config.ports[..] else { panic!("one port") };
+    assert_eq!(config.source_rule(port), SourceRule::Kernel);
 }
 
 #[test]

@@ -279,6 +279,11 @@ impl Control {
             .unwrap_or_default()
     }
 
+    /// What filter rules have matched.
+    pub fn filters(&self) -> bm_api::Filters {
+        self.kernel.as_ref().map(KernelPath::shown_filters).unwrap_or_default()
+    }
+
     pub fn set_ports(&mut self, ports: Vec<ControlPort>) -> Result<(), Error> {
         self.active = false;
         self.ports = ports;
@@ -292,6 +297,9 @@ impl Control {
     pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
         self.compiler.set_choices(Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second });
+        if let Some(kernel) = &mut self.kernel {
+            kernel.set_filters(config);
+        }
         self.refresh = config.neighbors.refresh;
         self.budget.set(config.neighbors.resolve_per_second);
         self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;

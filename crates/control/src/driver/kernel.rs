@@ -11,7 +11,9 @@ use bm_fib::published::Readers;
 use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 
+use super::filters::{Filtering, check_of};
 use crate::compile::{Compiler, Memory};
+use crate::config::{Config, SourceRule};
 
 /// How often the program is told that somebody keeps its tables, and devices are asked whether they take
 /// frames now; more often where the grace is short.
@@ -59,10 +61,11 @@ pub(super) struct KernelPath {
     kept: bool,
     told: Option<Situation>,
     without_place: Vec<u32>,
+    filtering: Filtering,
 }
 
 impl KernelPath {
-    pub fn new(kernel: Shared, readers: &Readers) -> Result<Self, Error> {
+    pub fn new(kernel: Shared, readers: &Readers, config: &Config) -> Result<Self, Error> {
         let beat_every = match lock(&kernel).grace() {
             Duration::ZERO => BEAT,
             grace => BEAT.min(grace / BEATS_A_GRACE),
@@ -78,6 +81,7 @@ impl KernelPath {
             kept: false,
             told: None,
             without_place,
+            filtering: Filtering::new(config),
         })
     }
 
@@ -107,7 +111,8 @@ impl KernelPath {
         if self.takes_over {
             self.take_over();
         }
-        if self.told.as_ref() != Some(&self.situation(now)) {
+        let situation = self.situation(now);
+        if self.told.as_ref() != Some(&situation) {
             self.follow(now)?;
         }
         Ok(())
@@ -159,12 +164,24 @@ impl KernelPath {
         lock(&self.kernel).counters(interface).unwrap_or_default()
     }
 
-    fn situation(&self, now: Now<'_>) -> Situation {
+    /// Filters by another configuration, from the next [`Self::follow`] on.
+    pub fn set_filters(&mut self, config: &Config) {
+        self.filtering.set(config, Some(&lock(&self.kernel)));
+    }
+
+    /// What filter rules have matched.
+    pub fn shown_filters(&self) -> bm_api::Filters {
+        self.filtering.shown(&lock(&self.kernel))
+    }
+
+    fn situation(&mut self, now: Now<'_>) -> Situation {
         let Now { compiler, mirror, active } = now;
+        let filters = self.filtering.filters(compiler.interfaces());
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();
         let list = compiler.interfaces().list.iter().enumerate();
         let interface = |(index, own): (usize, &tables::Interface)| {
+            let rule = self.filtering.source_rule(own.port);
             let receives = active.contains(&own.port) && own.vlan.is_none() && own.vrf == 0 && own.up;
             Interface {
                 index: index as u16,
@@ -177,10 +194,13 @@ impl KernelPath {
                 ],
                 sends: own.up && own.vlan.is_none() && kernel.sends_through(own.ifindex),
                 reverse_path: match own.reverse_path {
+                    _ if rule != SourceRule::Kernel => ReversePath::Off,
                     tables::ReversePath::Off => ReversePath::Off,
                     tables::ReversePath::Strict => ReversePath::Strict,
                     tables::ReversePath::Loose => ReversePath::Loose,
                 },
+                check: check_of(rule),
+                filters: filters.is_some() && active.contains(&own.port) && own.vlan.is_none(),
                 accept_local: own.accept_local,
                 partial_sums: mirror.link(own.ifindex).is_some_and(|link| link.kind == Kind::Veth),
             }
@@ -189,6 +209,8 @@ impl KernelPath {
         Situation {
             interfaces: list.map(interface).collect(),
             local_ipv4: compiler.local().0.to_vec(),
+            local_ipv6: compiler.local().1.to_vec(),
+            filters: filters.clone(),
             flow_seed: settings.hash_seed,
             policies: [settings.hash_policy_ipv4, settings.hash_policy_ipv6],
         }

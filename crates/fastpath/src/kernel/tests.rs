@@ -10,6 +10,9 @@ use bm_fib::published::Readers;
 use bm_fib::{BuildFib, Change, Chunk16, NextHop, Range6};
 use std::process::Command;
 
+mod filters;
+
+const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 /// Of the interface `in`, and of `out`.
@@ -493,7 +496,7 @@ fn is_kept_and_taken_over() {
     assert!(kept.is_some());
 
     let mut failed = load();
-    assert_eq!(failed.attach("in").unwrap().adopted, Some(1));
+    assert_eq!(failed.attach("in").unwrap().adopted, Some(2));
     drop(failed);
     assert_eq!(attach::program_on(ifindex), kept, "a start that fails takes nothing away");
 

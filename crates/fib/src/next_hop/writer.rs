@@ -126,7 +126,7 @@ impl NextHopWriter {
 
     /// Adds a next hop. `gateway` stays with the index for good; `action` and `mtu` may change.
     pub fn add(&mut self, action: Action, gateway: Gateway, mtu: u16) -> Result<NextHop, NextHopError> {
-        let entry = encoded(action)?;
+        let entry = encoded(action, gateway.interface)?;
         let hop = self.take_index()?;
         self.table.set_gateway(hop, gateway);
         self.table.mtus[hop.index()].store(mtu, Relaxed);
@@ -145,7 +145,7 @@ impl NextHopWriter {
     /// Changes what is done at `hop`: a MAC, or that the neighbour is lost. One store.
     pub fn set(&mut self, hop: NextHop, action: Action) -> Result<(), NextHopError> {
         self.check(hop)?;
-        let entry = encoded(action)?;
+        let entry = encoded(action, self.table.gateway(hop).interface)?;
         self.replace(hop, entry);
         Ok(())
     }
@@ -270,14 +270,14 @@ impl NextHopWriter {
     }
 }
 
-fn encoded(action: Action) -> Result<Entry, NextHopError> {
+fn encoded(action: Action, interface: u32) -> Result<Entry, NextHopError> {
     Ok(match action {
         Action::Forward { interface: interface @ SPECIAL.., .. } => {
             return Err(NextHopError::Interface(interface));
         }
         Action::Forward { mac, interface } => Entry::forward(mac, interface),
         Action::Host => Entry::special(HOST),
-        Action::Resolve => Entry::special(RESOLVE),
+        Action::Resolve => Entry::resolve(interface),
         Action::Blackhole => Entry::special(BLACKHOLE),
         Action::Unreachable => Entry::special(UNREACHABLE),
         Action::Prohibit => Entry::special(PROHIBIT),

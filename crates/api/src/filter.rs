@@ -1,0 +1,31 @@
+//! `show filters`: what rules have matched.
+
+use serde::{Deserialize, Serialize};
+
+/// All names of rules, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Filters {
+    /// The names.
+    pub filters: Vec<Filter>,
+    /// What becomes of packets that no rule matches: `accept` or `drop`.
+    pub unmatched: String,
+    /// How many those were.
+    pub unmatched_packets: u64,
+}
+
+/// The rules of one name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Filter {
+    /// The name.
+    pub name: String,
+    /// What the first of them does: `accept` or `drop`.
+    pub action: String,
+    /// What the first of them asks for, such as `tcp from 192.0.2.0/24 to any port 23`.
+    pub asks: String,
+    /// How many have the name.
+    pub rules: u32,
+    /// Packets that they have matched.
+    pub packets: u64,
+}

@@ -1,0 +1,137 @@
+//! `[filter]` and its rules.
+
+use super::{DeValue, Section, What};
+use crate::config::filter::{Filter, SOURCE_RULES};
+use bm_filter::{Action, AnyPrefix, Ports, ROOM_RULES, Rule};
+
+const ACTIONS: [(&str, Action); 2] = [("accept", Action::Accept), ("drop", Action::Drop)];
+
+/// Names of protocols, and whether they have ports.
+const PROTOCOLS: [(&str, u8, bool); 12] = [
+    ("tcp", 6, true),
+    ("udp", 17, true),
+    ("sctp", 132, true),
+    ("dccp", 33, true),
+    ("udplite", 136, true),
+    ("icmp", 1, false),
+    ("icmpv6", 58, false),
+    ("gre", 47, false),
+    ("esp", 50, false),
+    ("ah", 51, false),
+    ("ospf", 89, false),
+    ("vrrp", 112, false),
+];
+
+pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter) {
+    section.choice("unmatched", &ACTIONS, &mut filter.unmatched);
+    section.choice("tiny_fragments", &ACTIONS, &mut filter.tiny_fragments);
+    section.number_or("rate_packets", "off", 1..=10_000_000, &mut filter.rate_packets);
+    section.number_or("rate_burst", "rate", 1..=10_000_000, &mut filter.rate_burst);
+    section.number("rate_ipv4_length", 0..=32, &mut filter.rate_ipv4_length);
+    section.number("rate_ipv6_length", 0..=128, &mut filter.rate_ipv6_length);
+    section.choice("reverse_path", &SOURCE_RULES, &mut filter.reverse_path);
+    filter.rules = rules(section);
+}
+
+fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
+    const EXAMPLE: &str = "[[filter.rule]] with action = \"drop\" below it";
+    const WANTS: &str = "a table for each rule";
+    let Some(value) = filter.value("rule") else { return Vec::new() };
+    let DeValue::Array(list) = value.get_ref() else {
+        filter.wrong_type(filter.key("rule"), value, WANTS, EXAMPLE.into());
+        return Vec::new();
+    };
+    if list.len() > ROOM_RULES {
+        filter.complain("rule", What::ManyRules { rules: list.len(), most: ROOM_RULES });
+    }
+    let mut rules = Vec::new();
+    for item in list {
+        let DeValue::Table(table) = item.get_ref() else {
+            filter.wrong_type(filter.key("rule"), item, WANTS, EXAMPLE.into());
+            continue;
+        };
+        let (name, report) = ("[[filter.rule]]", &mut *filter.report);
+        let mut section = Section { name, table, known: Vec::new(), report };
+        let start = item.span().start;
+        rules.push(rule(&mut section, start, rules.len() + 1));
+        section.finish();
+    }
+    rules
+}
+
+fn rule(section: &mut Section<'_, '_>, start: usize, number: usize) -> Rule {
+    let mut rule = Rule { name: format!("rule-{number}"), ..Rule::default() };
+    if let Some((_, name)) = section.text("name", "\"no-telnet\"") {
+        rule.name = name.into();
+    }
+    section.choice("action", &ACTIONS, &mut rule.action);
+    if !section.table.contains_key("action") {
+        section.report.add(start, What::NoAction);
+    }
+    rule.port = section.text("port", "\"eth0\"").map(|(_, port)| port.into());
+    rule.source = section.prefix("source");
+    rule.destination = section.prefix("destination");
+    let has_ports = protocol(section, &mut rule);
+    rule.source_ports = section.ports("source_ports");
+    rule.destination_ports = section.ports("destination_ports");
+    if (rule.source_ports.is_some() || rule.destination_ports.is_some()) && !has_ports {
+        section.report.add(start, What::PortsOfNothing);
+    }
+    if let (Some(source), Some(destination)) = (rule.source, rule.destination)
+        && source.is_ipv6() != destination.is_ipv6()
+    {
+        section.complain("destination", What::TwoFamilies { source, destination });
+    }
+    rule
+}
+
+/// Reads the protocol; whether packets of it have ports.
+fn protocol(section: &mut Section<'_, '_>, rule: &mut Rule) -> bool {
+    let Some(value) = section.table.get("protocol") else {
+        section.known.push("protocol");
+        return false;
+    };
+    if let DeValue::Integer(_) = value.get_ref() {
+        let mut number = 0;
+        section.number("protocol", 0..=255, &mut number);
+        rule.protocol = Some(number as u8);
+    } else {
+        let choices = PROTOCOLS.map(|(name, number, _)| (name, number));
+        let mut number = u8::MAX;
+        section.choice("protocol", &choices, &mut number);
+        rule.protocol = Some(number);
+    }
+    PROTOCOLS.iter().any(|(_, number, ports)| Some(*number) == rule.protocol && *ports)
+}
+
+impl Section<'_, '_> {
+    fn prefix(&mut self, key: &'static str) -> Option<AnyPrefix> {
+        let (at, text) = self.text(key, "\"192.0.2.0/24\"")?;
+        let read = text.parse().ok();
+        if read.is_none() {
+            let what = What::Prefix { key: self.key(key), found: text.into() };
+            self.report.add(at, what);
+        }
+        read
+    }
+
+    /// A port, or two with a dash between.
+    fn ports(&mut self, key: &'static str) -> Option<Ports> {
+        let value = self.table.get(key);
+        if let Some(DeValue::Integer(_)) = value.map(|value| value.get_ref()) {
+            let mut port = 0;
+            self.number(key, 0..=65_535, &mut port);
+            return Some(port as u16..=port as u16);
+        }
+        let (at, text) = self.text(key, "\"1024-65535\"")?;
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.trim().parse(), last.trim().parse()) {
+            (Ok(first), Ok(last)) if first <= last => Some(first..=last),
+            _ => {
+                let what = What::Ports { key: self.key(key), found: text.into() };
+                self.report.add(at, what);
+                None
+            }
+        }
+    }
+}

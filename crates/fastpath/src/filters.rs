@@ -1,0 +1,239 @@
+//! Filters as the program reads them: `bpf/filter.h` in Rust, and the maps that hold them.
+//!
+//! There are maps only while there are filters. Two sets lie in one map: the one that is not current is written,
+//! then a number flips, so each packet meets the old set or the new one.
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bm_filter::{Flat, ROOM_RULES, ROOM_WORDS, Tree};
+use bm_wire::prefix::Address;
+use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+
+use crate::layout::{INTERFACES, LOCAL_BITS, LOCAL_HASH};
+use crate::maps;
+
+/// What filters do. Interfaces are those that next hops name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filters {
+    /// The rules.
+    pub tree: Tree,
+    /// Packets that no rule matches are dropped.
+    pub drop_unmatched: bool,
+    /// Fragments too small for the header that rules ask for are dropped.
+    pub drop_tiny_fragments: bool,
+    /// What each source may send.
+    pub rate: Option<Rate>,
+}
+
+/// What each source may send: a bucket of `burst` packets that fills again with `packets` a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Packets a second, at least 1.
+    pub packets: u32,
+    /// Packets at once, at least 1.
+    pub burst: u32,
+    /// How many bits of an IPv4 and of an IPv6 address make a source.
+    pub lengths: [u8; 2],
+}
+
+/// How the configuration has sources checked, in place of what Linux has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SourceCheck {
+    /// Not by filters.
+    #[default]
+    None,
+    /// A route to the source leads out of the interface it came in on.
+    Strict,
+    /// There is a route to the source.
+    Loose,
+}
+
+/// The counter of packets that no rule matches, and how many there are.
+pub const UNMATCHED: u16 = ROOM_RULES as u16;
+const COUNTERS: u32 = ROOM_RULES as u32 + 1;
+/// Sources whose rate is known at a time: `FILTER_SOURCES`.
+const SOURCES: u32 = 1 << 16;
+const DROP_UNMATCHED: u32 = 1;
+const DROP_TINY: u32 = 2;
+/// `TICK_SHIFT`.
+const TICKS_A_SECOND: u64 = 1_000_000_000 << 4;
+
+/// `struct filter_set` before its words.
+#[derive(Clone, PartialEq, Eq)]
+#[repr(C)]
+struct Head {
+    root: u32,
+    flags: u32,
+    interval: u64,
+    depth: u64,
+    masks: [u32; 4],
+    mask: u32,
+    unused: u32,
+    check: [u8; INTERFACES],
+    local6: [u64; LOCAL_BITS / 64],
+}
+
+const WORDS_AT: usize = size_of::<Head>();
+const RULES_AT: usize = WORDS_AT + 4 * ROOM_WORDS + 16;
+const SET: usize = RULES_AT + size_of::<Flat>() * ROOM_RULES;
+/// Before the sets: which of them is current.
+const FIRST: usize = 64;
+
+impl Head {
+    fn of(filters: &Filters, asked: &Asked) -> Box<Self> {
+        let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+        let mut head = Box::new(Self {
+            root: filters.tree.root,
+            flags: flag(filters.drop_unmatched, DROP_UNMATCHED)
+                | flag(filters.drop_tiny_fragments, DROP_TINY),
+            interval: 0,
+            depth: 0,
+            masks: [0; 4],
+            mask: 0,
+            unused: 0,
+            check: [0; INTERFACES],
+            local6: [0; LOCAL_BITS / 64],
+        });
+        if let Some(Rate { packets, burst, lengths: [ipv4, ipv6] }) = filters.rate {
+            head.interval = (TICKS_A_SECOND / u64::from(packets.max(1))).max(1);
+            head.depth = head.interval * u64::from(burst.max(1) - 1);
+            head.mask = u32::mask(ipv4.min(32));
+            let mask = u128::mask(ipv6.min(128));
+            head.masks = [96, 64, 32, 0].map(|shift| (mask >> shift) as u32);
+        }
+        for (interface, check) in &asked.checks {
+            if let Some(place) = head.check.get_mut(usize::from(*interface)) {
+                *place = *check as u8;
+            }
+        }
+        for address in &asked.local_ipv6 {
+            let words = u128::from(*address);
+            let folded = [96, 64, 32, 0].iter().fold(0u32, |sum, shift| sum ^ (words >> shift) as u32);
+            let hash = folded.wrapping_mul(LOCAL_HASH) >> (32 - LOCAL_BITS.ilog2());
+            head.local6[hash as usize / 64] |= 1 << (hash % 64);
+        }
+        head
+    }
+}
+
+/// What of a situation filters go by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub checks: Vec<(u16, SourceCheck)>,
+    pub local_ipv6: Vec<Ipv6Addr>,
+}
+
+/// The maps of a program with filters.
+pub(crate) struct FilterMaps {
+    pub filters: MapHandle,
+    pub counts: MapHandle,
+    pub sources: MapHandle,
+    start: NonNull<u8>,
+    /// What the program goes by now.
+    current: Option<(Arc<Filters>, Asked)>,
+}
+
+// SAFETY: it owns its mapping; what it writes there goes through `&mut self`.
+unsafe impl Send for FilterMaps {}
+
+impl FilterMaps {
+    /// Maps for filters, empty.
+    pub fn create() -> libbpf_rs::Result<Self> {
+        let options = bpf_map_create_opts {
+            sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..bpf_map_create_opts::default()
+        };
+        let filters = maps::create("filters", FIRST + 2 * SET)?;
+        let counts =
+            MapHandle::create(MapType::PercpuArray, Some("filter_counts"), 4, 8, COUNTERS, &options)?;
+        let sources = MapHandle::create(MapType::LruHash, Some("filter_sources"), 16, 8, SOURCES, &options)?;
+        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, filters.as_fd().as_raw_fd());
+        // SAFETY: the kernel picks a free place for a mapping of the whole value.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), Self::mapped(), protection, libc::MAP_SHARED, fd, 0) };
+        let failed = || libbpf_rs::Error::from(io::Error::last_os_error());
+        let start = NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED).ok_or_else(failed)?;
+        Ok(Self { filters, counts, sources, start, current: None })
+    }
+
+    fn mapped() -> usize {
+        (FIRST + 2 * SET).next_multiple_of(4096)
+    }
+
+    /// Whether the program goes by something else.
+    pub fn differs(&self, filters: &Arc<Filters>, asked: &Asked) -> bool {
+        let same = |(old, was): &(Arc<Filters>, Asked)| {
+            (Arc::ptr_eq(old, filters) || old == filters) && was == asked
+        };
+        !self.current.as_ref().is_some_and(same)
+    }
+
+    /// Has the program go by `filters`. A grace must lie between the last time and this.
+    pub fn publish(&mut self, filters: &Arc<Filters>, asked: Asked) {
+        let head = Head::of(filters, &asked);
+        // SAFETY: the mapping begins with this number, which the program only reads.
+        let current = unsafe { self.start.cast::<AtomicU32>().as_ref() };
+        let next = current.load(Ordering::Relaxed) & 1 ^ 1;
+        let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
+        let rules = &filters.tree.rules[..filters.tree.rules.len().min(ROOM_RULES)];
+        // SAFETY: all within the mapping of two sets: `next` is 0 or 1, and the slices are cut to their rooms;
+        // places are aligned as their types want, since the mapping begins a page. `&mut self` keeps other
+        // writers out, and the caller the program, which has left this set a grace ago.
+        unsafe {
+            let set = self.start.add(FIRST + next as usize * SET);
+            std::ptr::copy_nonoverlapping(&*head, set.cast().as_ptr(), 1);
+            std::ptr::copy_nonoverlapping(words.as_ptr(), set.add(WORDS_AT).cast().as_ptr(), words.len());
+            std::ptr::copy_nonoverlapping(rules.as_ptr(), set.add(RULES_AT).cast().as_ptr(), rules.len());
+        }
+        current.store(next, Ordering::Release);
+        self.current = Some((Arc::clone(filters), asked));
+    }
+
+    /// How many packets a counter has seen, all processors together.
+    pub fn count(&self, counter: u16) -> libbpf_rs::Result<u64> {
+        let of_each = self.counts.lookup_percpu(&u32::from(counter).to_ne_bytes(), MapFlags::ANY)?;
+        let number = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        Ok(of_each.iter().flatten().map(number).sum())
+    }
+
+    /// Sets a counter to zero: another rule gets it.
+    pub fn clear(&self, counter: u16) -> libbpf_rs::Result<()> {
+        let zeros = vec![vec![0u8; 8]; libbpf_rs::num_possible_cpus()?];
+        self.counts.update_percpu(&u32::from(counter).to_ne_bytes(), &zeros, MapFlags::ANY)
+    }
+}
+
+impl Drop for FilterMaps {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, borrowed by nobody any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), Self::mapped()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes that clang gave the structures in `filter.h`.
+    #[test]
+    fn is_as_the_program_has_it() {
+        assert_eq!((WORDS_AT, RULES_AT), (48 + 1024 + 512, 1_050_176));
+        assert_eq!((SET, RULES_AT % align_of::<Flat>()), (2_623_040, 0));
+        assert_eq!((FIRST + SET) % align_of::<Flat>(), 0);
+    }
+
+    #[test]
+    fn a_rate_is_an_interval_and_how_far_ahead_a_source_may_be() {
+        let rate = Some(Rate { packets: 1000, burst: 5, lengths: [24, 56] });
+        let head = Head::of(&Filters { rate, ..Filters::default() }, &Asked::default());
+        assert_eq!((head.interval, head.depth), (16_000_000, 64_000_000));
+        assert_eq!((head.mask, head.masks), (0xffff_ff00, [u32::MAX, 0xffff_ff00, 0, 0]));
+    }
+}

@@ -1,0 +1,256 @@
+//! Filters, frame by frame.
+
+use super::*;
+use crate::filters::{Filters, Rate, SourceCheck};
+use bm_filter::{Action as Say, Flat, Key, Kind, Rule, Tree};
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+/// TCP from 192.0.2.1 to 198.51.100.7 with 20 bytes of it.
+fn tcp4(rest: &[u8]) -> Vec<u8> {
+    let frame = [&IPV4[..34], rest].concat();
+    let length = (rest.len() as u16 + 20).to_be_bytes();
+    with(&with(&frame, 16, &length), 23, &[6])
+}
+
+const SYN: [u8; 20] = [0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0];
+
+fn rule(action: Say) -> Rule {
+    Rule { action, ..Rule::default() }
+}
+
+/// The lab forwards everything; its filters are these rules, each with the counter of its place.
+fn filtered(rules: &[Rule]) -> Option<Lab> {
+    let mut lab = lab()?;
+    let hop = lab.hop(1);
+    lab.set4("0.0.0.0/0", hop);
+    lab.set6("::/0", hop);
+    lab.filter(rules, |_| {});
+    Some(lab)
+}
+
+impl Lab {
+    fn filter(&mut self, rules: &[Rule], more: impl Fn(&mut Filters)) {
+        let flat = |(at, rule): (usize, &Rule)| Flat::of(rule, at as u16, None).collect::<Vec<_>>();
+        let flat = rules.iter().enumerate().flat_map(flat).collect();
+        let mut filters = Filters { tree: Tree::grow(flat).unwrap(), ..Filters::default() };
+        more(&mut filters);
+        self.situation.filters = Some(Arc::new(filters));
+        self.situation.interfaces[0].filters = true;
+        self.publish();
+    }
+
+    fn check_drop(&mut self, frame: &[u8], reason: &str) {
+        let before = self.count(reason);
+        let (verdict, out) = self.pass(frame);
+        assert_eq!((verdict, out.as_slice()), (XDP_DROP, frame), "{reason} {:?}", self.kernel.counters(0));
+        assert_eq!(self.count(reason) - before, 1, "{reason}: {:?}", self.kernel.counters(0));
+    }
+
+    fn check_forwarded(&mut self, frame: &[u8]) {
+        assert_eq!(self.pass(frame).0, XDP_REDIRECT, "{:?}", self.kernel.counters(0));
+    }
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let dns = Rule { protocol: Some(17), destination_ports: Some(53..=53), ..rule(Say::Accept) };
+    let net = Rule { source: Some("192.0.2.0/24".parse().unwrap()), ..rule(Say::Drop) };
+    let six = Rule { destination: Some("2001:db8:2::/48".parse().unwrap()), ..rule(Say::Drop) };
+    let Some(mut lab) = filtered(&[dns, net, six]) else { return };
+    lab.check_forwarded(&IPV4);
+    lab.check_forwarded(&IPV6);
+    lab.check_drop(&with(&IPV4, 36, &[0, 54]), "drop_filter");
+    lab.check_drop(&with(&IPV6, 56, &[0, 54]), "drop_filter");
+    lab.check_forwarded(&with(&with(&IPV4, 36, &[0, 54]), 26, &[192, 0, 3, 1]));
+    lab.check_forwarded(&with(&with(&IPV6, 56, &[0, 54]), 38, &[0x20, 1, 0xd, 0xb8, 0, 3]));
+    let counts: Vec<u64> = (0..3).map(|at| lab.kernel.rule_count(at).unwrap()).collect();
+    assert_eq!((counts, lab.kernel.unmatched_count().unwrap()), (vec![2, 1, 1], 2));
+    lab.kernel.clear_rule_count(0).unwrap();
+    assert_eq!(lab.kernel.rule_count(0).unwrap(), 0);
+    // Without filters the program is the one without them.
+    lab.situation.filters = None;
+    lab.publish();
+    lab.check_forwarded(&with(&IPV4, 36, &[0, 54]));
+}
+
+#[test]
+fn what_linux_would_forward_is_filtered_alike() {
+    let net = Rule { source: Some("192.0.2.0/24".parse().unwrap()), ..rule(Say::Drop) };
+    let six = Rule { protocol: Some(17), ..rule(Say::Drop) };
+    let Some(mut lab) = filtered(&[net, six]) else { return };
+    // Options, a later fragment, a used-up TTL, tags, an unknown next hop.
+    let options = [&IPV4[..34], &[1, 1, 1, 0], &IPV4[34..]].concat();
+    let options = with(&with(&options, 14, &[0x46]), 16, &[0, 36]);
+    let tagged = [&IPV4[..12], &[0x81, 0, 0x20, 7], &IPV4[12..]].concat();
+    let twice = [&IPV4[..12], &[0x88, 0xa8, 0, 9, 0x81, 0, 0x20, 7], &IPV4[12..]].concat();
+    let mut of_vlan = tagged.clone();
+    of_vlan[5] = 0x77;
+    let skipped = [&IPV6[..54], &[17, 0, 1, 4, 0, 0, 0, 0], &IPV6[54..]].concat();
+    let skipped = with(&with(&skipped, 18, &[0, 20]), 20, &[60]);
+    let frames = [options, with(&IPV4, 20, &[0, 9]), with(&IPV4, 22, &[1]), tagged, twice, of_vlan, skipped];
+    for frame in &frames {
+        lab.check_drop(frame, "drop_filter");
+    }
+    // Nobody forwards a frame for somebody else, and Linux drops what is broken.
+    lab.check_linux(&with(&IPV4, 0, &[2, 0, 0, 0, 0, 9]), "linux_other_mac");
+    lab.check_linux(&IPV4[..33], "linux_header");
+    lab.situation.interfaces[0].forward = [false; 2];
+    lab.publish();
+    lab.check_drop(&IPV4, "drop_filter");
+}
+
+#[test]
+fn what_is_for_this_machine_is_left_to_linux() {
+    let Some(mut lab) = filtered(&[rule(Say::Drop)]) else { return };
+    lab.check_drop(&IPV4, "drop_filter");
+    lab.check_drop(&IPV6, "drop_filter");
+    let own: Ipv6Addr = "2001:db8:2::fe".parse().unwrap();
+    lab.situation.local_ipv6 = vec![own];
+    lab.publish();
+    let host = lab.hops.add(Action::Host, Gateway::default(), 0).unwrap();
+    lab.set4("192.0.2.254/32", host);
+    lab.set6("2001:db8:2::fe/128", host);
+    lab.set4("203.0.113.0/24", host);
+    lab.check_linux(&with(&IPV4, 30, &[192, 0, 2, 254]), "linux_local");
+    lab.check_linux(&with(&IPV6, 38, &own.octets()), "linux_local");
+    lab.check_drop(&with(&IPV4, 30, &[203, 0, 113, 9]), "drop_filter");
+    // Groups, broadcasts and the link's own: routing daemons and neighbour discovery live by them.
+    lab.check_linux(&with(&IPV4, 30, &[224, 0, 0, 5]), "linux_header");
+    lab.check_linux(&with(&IPV4, 30, &[255; 4]), "linux_header");
+    lab.check_linux(&with(&IPV6, 38, &[0xff, 2]), "linux_header");
+    lab.check_linux(&with(&IPV6, 38, &[0xfe, 0x80]), "linux_header");
+}
+
+#[test]
+fn tiny_fragments_are_dropped_where_they_shall_be() {
+    let Some(mut lab) = filtered(&[]) else { return };
+    // Eight bytes of TCP with more to come, the fragment that would overwrite its flags, a whole header.
+    let tiny = with(&tcp4(&SYN[..8]), 20, &[0x20, 0]);
+    let overwriting = with(&tcp4(&SYN[8..]), 20, &[0, 1]);
+    let whole = with(&tcp4(&SYN), 20, &[0x20, 0]);
+    // The same of IPv6: a fragment header, then too little.
+    let fragment = |rest: &[u8]| {
+        let frame = [&IPV6[..54], &[6, 0, 0, 1, 0, 0, 0, 1], rest].concat();
+        let length = (rest.len() as u16 + 8).to_be_bytes();
+        with(&with(&frame, 18, &length), 20, &[44])
+    };
+    for frame in [&tiny, &overwriting, &fragment(&SYN[..16])] {
+        assert_ne!(lab.pass(frame).0, XDP_DROP, "not by default");
+    }
+    lab.filter(&[], |filters| filters.drop_tiny_fragments = true);
+    for frame in [&tiny, &overwriting, &fragment(&SYN[..16])] {
+        lab.check_drop(frame, "drop_tiny_fragment");
+    }
+    for frame in [&whole, &fragment(&SYN), &tcp4(&SYN), &with(&tiny, 23, &[17])] {
+        assert_ne!(lab.pass(frame).0, XDP_DROP);
+    }
+}
+
+#[test]
+fn sources_without_a_way_back_are_dropped() {
+    let Some(mut lab) = lab() else { return };
+    let there = lab.hop(1);
+    let back = Action::Forward { mac: [2; 6], interface: 0 };
+    let back = lab.hops.add(back, Gateway::default(), 0).unwrap();
+    let gateway = Gateway { address: None, interface: 0 };
+    let unresolved = lab.hops.add(Action::Resolve, gateway, 0).unwrap();
+    let nowhere = lab.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();
+    let group = lab.hops.add_group(&[(there, 300), (back, 1)]).unwrap();
+    lab.set4("198.51.100.0/24", there);
+    lab.set6("2001:db8:2::/48", there);
+    // Strict, then loose: whether each is fine.
+    let cases = [(there, [false, true]), (back, [true; 2]), (unresolved, [true; 2]), (group, [true; 2])];
+    let all = cases.into_iter().chain([(nowhere, [false; 2]), (NextHop::NONE, [false; 2])]);
+    for (hop, fine) in all {
+        lab.set4("192.0.2.0/24", hop);
+        lab.set6("2001:db8:1::/48", hop);
+        for (check, fine) in [SourceCheck::Strict, SourceCheck::Loose].into_iter().zip(fine) {
+            lab.situation.interfaces[0].check = check;
+            lab.filter(&[], |_| {});
+            for frame in [&IPV4[..], &IPV6[..]] {
+                match fine {
+                    true => lab.check_forwarded(frame),
+                    false => lab.check_drop(frame, "drop_reverse_path"),
+                }
+            }
+        }
+    }
+    // DHCP's 0.0.0.0, and sources of the link, have no way back and need none.
+    lab.check_linux(&with(&IPV4, 26, &[0; 4]), "linux_header");
+    lab.check_linux(&with(&IPV6, 22, &[0xfe, 0x80]), "linux_header");
+    lab.check_linux(&with(&IPV6, 22, &[0; 16]), "linux_header");
+}
+
+#[test]
+fn a_source_may_send_its_burst_and_then_its_rate() {
+    let Some(mut lab) = filtered(&[]) else { return };
+    let limit = |filters: &mut Filters| {
+        filters.rate = Some(Rate { packets: 100, burst: 5, lengths: [24, 48] });
+    };
+    lab.filter(&[], limit);
+    let burst = |lab: &mut Lab, frame: &[u8]| (0..50).filter(|_| lab.pass(frame).0 == XDP_REDIRECT).count();
+    for frame in [&IPV4[..], &IPV6[..]] {
+        assert_eq!(burst(&mut lab, frame), 5);
+        lab.check_drop(frame, "drop_rate_limit");
+    }
+    // Of the same prefix, and of another.
+    assert_eq!(burst(&mut lab, &with(&IPV4, 29, &[99])), 0);
+    assert_eq!(burst(&mut lab, &with(&IPV4, 28, &[3])), 5);
+    std::thread::sleep(Duration::from_millis(33));
+    let more = burst(&mut lab, &IPV4);
+    assert!((3..=4).contains(&more), "{more} packets in 33 ms at 100 a second");
+    std::thread::sleep(Duration::from_millis(80));
+    assert_eq!(burst(&mut lab, &IPV4), 5, "a bucket holds no more than a burst");
+}
+
+#[test]
+fn ten_thousand_rules_are_found_as_the_tree_finds_them() {
+    let mut seed = 5;
+    let mut rules = Vec::new();
+    for _ in 0..10_000 {
+        let bits = next(&mut seed);
+        let [a, b, c, d, e, f, g, h] = bits.to_be_bytes();
+        let text =
+            if a.is_multiple_of(3) { format!("10.{b}.{c}.{d}/32") } else { format!("10.{b}.{c}.0/24") };
+        let first = u16::from(f) << 4;
+        rules.push(Rule {
+            source: Some(text.parse().unwrap()),
+            destination: Some(format!("10.{e}.0.0/16").parse().unwrap()),
+            protocol: (g.is_multiple_of(2)).then_some(17),
+            destination_ports: (h.is_multiple_of(2)).then_some(first..=first + 100),
+            ..rule(if h % 4 < 2 { Say::Drop } else { Say::Accept })
+        });
+    }
+    let Some(mut lab) = filtered(&rules) else { return };
+    let filters = lab.situation.filters.clone().unwrap();
+    let mut drops = 0;
+    for rule in rules.iter().step_by(19) {
+        let address = |prefix: &Option<bm_filter::AnyPrefix>| match prefix {
+            Some(bm_filter::AnyPrefix::V4(prefix)) => (prefix.first() | 1).to_be_bytes(),
+            _ => unreachable!("all are of IPv4"),
+        };
+        let (source, destination) = (address(&rule.source), address(&rule.destination));
+        let port = rule.destination_ports.as_ref().map_or(7, |ports| ports.start() + 3);
+        let frame = with(&with(&IPV4, 26, &source), 30, &destination);
+        let frame = with(&frame, 36, &port.to_be_bytes());
+        let addresses = [source, destination].map(std::net::IpAddr::from);
+        let key = Key::new(addresses, 17, Some((0x1234, port)), Kind::Ports, 0);
+        let drop = filters.tree.find(&key).is_some_and(|rule| rule.drops != 0);
+        drops += usize::from(drop);
+        assert_eq!(lab.pass(&frame).0, if drop { XDP_DROP } else { XDP_REDIRECT }, "{rule:?}");
+    }
+    assert!(drops > 50, "{drops}");
+}
+
+#[test]
+fn each_packet_meets_one_set_whole_while_sets_change() {
+    // Two sets that agree on this packet only as a whole: one drops it by its source, one by its port.
+    let by_source = Rule { source: Some("192.0.2.1".parse().unwrap()), ..rule(Say::Drop) };
+    let by_port = Rule { destination_ports: Some(53..=53), ..rule(Say::Drop) };
+    let Some(mut lab) = filtered(std::slice::from_ref(&by_source)) else { return };
+    for round in 0..60 {
+        lab.filter(std::slice::from_ref(if round % 2 == 0 { &by_port } else { &by_source }), |_| {});
+        (0..20).for_each(|_| lab.check_drop(&IPV4, "drop_filter"));
+    }
+}

@@ -1,0 +1,157 @@
+//! Whatever the rules, a tree finds what a look at each of them finds.
+
+use super::*;
+use crate::{Action, AnyPrefix, Key, Kind, Rule, Tree};
+use bm_wire::prefix::Prefix;
+use proptest::prelude::*;
+use std::net::IpAddr;
+
+fn linear<'a>(rules: &'a [Flat], key: &Key) -> Option<&'a Flat> {
+    rules.iter().find(|rule| rule.matches(key))
+}
+
+/// A generator of numbers with a seed (xorshift).
+fn numbers(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+#[test]
+fn some_number_has_these_bits() {
+    let mut next = numbers(7);
+    for _ in 0..20_000 {
+        let (a, b) = (next() as u32 & 0xff, next() as u32 & 0xff);
+        let mask = next() as u32 & 0xff;
+        let value = next() as u32 & mask;
+        let expected = (a.min(b)..=a.max(b)).any(|number| number & mask == value);
+        assert_eq!(meets((a.min(b), a.max(b)), (mask, value)), expected, "{a} {b} {mask:x} {value:x}");
+    }
+}
+
+fn key_in(flat: &Flat, next: &mut impl FnMut() -> u64) -> Key {
+    let address = |side, next: &mut dyn FnMut() -> u64| {
+        (0..4).fold(0u128, |sum, at| {
+            let (address, mask) = flat.word(side, at);
+            sum << 32 | u128::from(address | next() as u32 & !mask)
+        })
+    };
+    let six = flat.families().0 == 1 || (flat.families().1 == 1 && next().is_multiple_of(2));
+    let addresses = [address(0, next), address(1, next)].map(|address| match six {
+        true => IpAddr::V6(address.into()),
+        false => IpAddr::V4(((address >> 96) as u32).into()),
+    });
+    let mut between = |least: u16, greatest: u16| least + (next() % (u64::from(greatest - least) + 1)) as u16;
+    let ports = (between(flat.ports[0], flat.ports[1]), between(flat.ports[2], flat.ports[3]));
+    let kind = if flat.kinds & 9 != 0 { Kind::Ports } else { Kind::Later };
+    let protocol = flat.protocol[0];
+    Key::new(addresses, protocol, (kind == Kind::Ports).then_some(ports), kind, 1)
+}
+
+fn five_tuples(count: u32, next: &mut impl FnMut() -> u64) -> Vec<Flat> {
+    let rule = |number: u32| {
+        let prefix = |bits: u64, length| Prefix::containing(bits as u32, length).map(AnyPrefix::V4);
+        Rule {
+            action: if number.is_multiple_of(3) { Action::Accept } else { Action::Drop },
+            source: prefix(next(), 32),
+            destination: prefix(0x0a00_0000 | next() & 0x00ff_ffff, 24),
+            protocol: Some(if number.is_multiple_of(2) { 6 } else { 17 }),
+            destination_ports: Some(1..=1024),
+            ..Rule::default()
+        }
+    };
+    let rules: Vec<Rule> = (0..count).map(rule).collect();
+    let number = |(number, rule): (usize, &Rule)| Flat::of(rule, number as u16, None).collect::<Vec<_>>();
+    rules.iter().enumerate().flat_map(number).collect()
+}
+
+#[test]
+fn ten_thousand_rules_are_a_few_steps_away() {
+    let mut next = numbers(1);
+    let rules = five_tuples(10_000, &mut next);
+    let tree = Tree::grow(rules).unwrap();
+    let (deep, long) = tree.worst();
+    assert!(deep <= 6 && long <= 8, "{deep} cuts, {long} rules in a leaf, {} words", tree.words.len());
+    for at in (0..tree.rules.len()).step_by(7) {
+        let key = key_in(&tree.rules[at], &mut next);
+        assert_eq!(tree.find(&key), linear(&tree.rules, &key));
+    }
+}
+
+#[test]
+fn what_cannot_be_told_apart_stands_in_one_leaf() {
+    // Ranges of ports that all overlap, no two alike.
+    let rule = |n: u16| Rule {
+        action: Action::Drop,
+        source_ports: Some(1000 - n..=2000 + n),
+        destination_ports: Some(n..=40_000 + n),
+        ..Rule::default()
+    };
+    let rules: Vec<Flat> = (0..900).flat_map(|n| Flat::of(&rule(n), n, None)).collect();
+    let tree = Tree::grow(rules).unwrap();
+    let mut next = numbers(3);
+    for _ in 0..2000 {
+        let ports = (next() as u16, next() as u16);
+        let key =
+            Key::new([(next() as u32).to_be_bytes().into(), [1; 4].into()], 17, Some(ports), Kind::Ports, 0);
+        assert_eq!(tree.find(&key), linear(&tree.rules, &key));
+    }
+}
+
+#[test]
+fn nothing_is_found_among_no_rules() {
+    assert_eq!(Tree::grow(Vec::new()).unwrap().find(&Key::default()), None);
+    let many = vec![Flat::default(); crate::ROOM_RULES + 1];
+    assert!(Tree::grow(many).is_err());
+}
+
+fn prefix() -> impl Strategy<Value = Option<AnyPrefix>> {
+    let four = (any::<u32>(), 0..=32u8).prop_map(|(a, length)| Prefix::containing(a & 0xc0a8_03ff, length));
+    let six = (any::<u128>(), 0..=128u8)
+        .prop_map(|(a, length)| Prefix::containing(a & 0x2001_0db8_0000_0003_0000_0000_0000_0003, length));
+    prop_oneof![
+        Just(None),
+        four.prop_map(|prefix| prefix.map(AnyPrefix::V4)),
+        six.prop_map(|prefix| prefix.map(AnyPrefix::V6)),
+    ]
+}
+
+fn ports() -> impl Strategy<Value = Option<crate::Ports>> {
+    prop::option::of((0..40u16, 0..4u16).prop_map(|(first, more)| first * 7..=first * 7 + more))
+}
+
+fn rule() -> impl Strategy<Value = (Rule, Option<u16>)> {
+    let parts = (prefix(), prefix(), prop::option::of(5..8u8), ports(), ports(), any::<bool>());
+    (parts, prop::option::of(0..3u16)).prop_map(|(parts, interface)| {
+        let (source, destination, protocol, source_ports, destination_ports, drops) = parts;
+        let action = if drops { Action::Drop } else { Action::Accept };
+        let (name, port) = Default::default();
+        (
+            Rule { name, action, source, destination, protocol, source_ports, destination_ports, port },
+            interface,
+        )
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_tree_finds_what_a_look_at_each_finds(rules in prop::collection::vec(rule(), 0..80), seed in 1..u64::MAX) {
+        let flat = |(n, (rule, interface)): (usize, &(Rule, Option<u16>))| {
+            Flat::of(rule, n as u16, *interface).collect::<Vec<_>>()
+        };
+        let flat: Vec<Flat> = rules.iter().enumerate().flat_map(flat).collect();
+        let tree = Tree::grow(flat).unwrap();
+        let mut next = numbers(seed);
+        for at in 0..tree.rules.len() {
+            let mut key = key_in(&tree.rules[at], &mut next);
+            key.0[crate::key::INTERFACE] = next() as u32 % 3;
+            prop_assert_eq!(tree.find(&key), linear(&tree.rules, &key));
+            key.0[(next() % 10) as usize] ^= 1 << (next() % 32);
+            key.0[crate::key::PROTOCOL] &= 0xff;
+            prop_assert_eq!(tree.find(&key), linear(&tree.rules, &key));
+        }
+    }
+}

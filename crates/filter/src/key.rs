@@ -1,0 +1,63 @@
+//! What of a packet rules look at, as words: the search takes its bits from any of them alike.
+
+use std::net::IpAddr;
+
+/// Words of a key; those past the last are zero.
+pub const WORDS: usize = 16;
+
+pub(crate) const SOURCE: usize = 0;
+pub(crate) const DESTINATION: usize = 4;
+pub(crate) const PORTS: usize = 8;
+pub(crate) const PROTOCOL: usize = 9;
+pub(crate) const INTERFACE: usize = 10;
+pub(crate) const KIND: usize = 11;
+pub(crate) const FAMILY: usize = 12;
+
+/// What is known of a packet's ports. A rule names those that it is for, each a bit; IPv6 has the same bits
+/// [`IPV6_SHIFT`] higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// They are there.
+    Ports = 1,
+    /// They were in an earlier fragment.
+    Later = 2,
+    /// The protocol has none, or they are cut off.
+    None = 4,
+}
+
+/// How much higher the bits of a [`Kind`] stand for IPv6.
+pub const IPV6_SHIFT: u32 = 3;
+
+/// What of a packet rules look at, in host order: source (0 to 3) and destination (4 to 7), the first word of an
+/// IPv4 address; ports, source's high (8); protocol (9); our index of the interface (10); [`Kind`] (11);
+/// 1 for IPv6 (12).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Key(pub [u32; WORDS]);
+
+impl Key {
+    /// The key of a packet. Ports are 0 where `kind` says that there are none.
+    pub fn new(
+        addresses: [IpAddr; 2],
+        protocol: u8,
+        ports: Option<(u16, u16)>,
+        kind: Kind,
+        interface: u16,
+    ) -> Self {
+        let mut key = [0; WORDS];
+        for (at, address) in [SOURCE, DESTINATION].into_iter().zip(addresses) {
+            match address {
+                IpAddr::V4(address) => key[at] = address.into(),
+                IpAddr::V6(address) => key[at..at + 4].copy_from_slice(&crate::rule::words(address.into())),
+            }
+        }
+        let six = u32::from(addresses[0].is_ipv6());
+        let (source, destination) = ports.unwrap_or_default();
+        key[PORTS] = u32::from(source) << 16 | u32::from(destination);
+        key[PROTOCOL] = u32::from(protocol);
+        key[INTERFACE] = u32::from(interface);
+        key[KIND] = (kind as u32) << (IPV6_SHIFT * six);
+        key[FAMILY] = six;
+        Self(key)
+    }
+}

@@ -1,0 +1,24 @@
+//! Packet filters: rules as people write them, and the tree in which the first that matches is found.
+//!
+//! ```text
+//! [[filter.rule]] ─► Rule ─► Tree::grow ─► words, flat rules ─┬─► bpf/filter.h: the same search in the kernel
+//!                                                             └─► Tree::find: here, for tests and tools
+//! ```
+//!
+//! The first rule that matches decides. A tree of cuts leaves few rules to compare: each inner node takes up to
+//! eight bits of one field and has a child for each of their values, so a table of 10,000 rules is two or three
+//! loads deep. A rule stands in every leaf that it could match in, and nowhere behind one that always does.
+//!
+//! Absent on purpose: packets (whoever has one makes the [`Key`]), counters, and any state: reading a tree needs
+//! nothing but its two arrays, which is why the kernel can.
+
+#![forbid(unsafe_code)]
+
+mod grow;
+mod key;
+mod rule;
+mod tree;
+
+pub use key::{IPV6_SHIFT, Key, Kind, WORDS};
+pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, Rule};
+pub use tree::{ROOM_RULES, ROOM_WORDS, TooMany, Tree};

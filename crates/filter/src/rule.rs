@@ -1,0 +1,296 @@
+//! Rules: as people write them, and flat, as packets are compared with them.
+
+use crate::key::{DESTINATION, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE};
+use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// What becomes of a packet that a rule matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Action {
+    /// It goes on.
+    #[default]
+    Accept,
+    /// It is dropped, and counted.
+    Drop,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accept => "accept",
+            Self::Drop => "drop",
+        })
+    }
+}
+
+/// A prefix of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnyPrefix {
+    /// IPv4.
+    V4(Ipv4Prefix),
+    /// IPv6.
+    V6(Ipv6Prefix),
+}
+
+impl AnyPrefix {
+    /// Whether it is one of IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        matches!(self, Self::V6(_))
+    }
+
+    /// First address and mask as four words each, the first word an IPv4 address.
+    fn flat(&self) -> ([u32; 4], [u32; 4]) {
+        match self {
+            Self::V4(prefix) => ([prefix.first(), 0, 0, 0], [u32::mask(prefix.length()), 0, 0, 0]),
+            Self::V6(prefix) => (words(prefix.first()), words(u128::mask(prefix.length()))),
+        }
+    }
+}
+
+impl fmt::Display for AnyPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::V4(prefix) => write!(f, "{prefix}"),
+            Self::V6(prefix) => write!(f, "{prefix}"),
+        }
+    }
+}
+
+/// A text is no prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoPrefix;
+
+impl FromStr for AnyPrefix {
+    type Err = NoPrefix;
+
+    /// `192.0.2.0/24`, `2001:db8::/32`; an address alone is the prefix of that one. Bits past the length must be
+    /// zero: whoever wrote them meant something else.
+    fn from_str(text: &str) -> Result<Self, NoPrefix> {
+        use std::net::IpAddr;
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length.parse::<u8>().map_err(|_| NoPrefix)?)),
+            None => (text, None),
+        };
+        match address.parse().map_err(|_| NoPrefix)? {
+            IpAddr::V4(address) => exact(u32::from(address), length).map(Self::V4),
+            IpAddr::V6(address) => exact(u128::from(address), length).map(Self::V6),
+        }
+    }
+}
+
+fn exact<A: Address>(address: A, length: Option<u8>) -> Result<Prefix<A>, NoPrefix> {
+    let prefix = Prefix::containing(address, length.unwrap_or(A::WIDTH)).ok_or(NoPrefix)?;
+    if prefix.first() == address { Ok(prefix) } else { Err(NoPrefix) }
+}
+
+/// An address of IPv6 as words, the first one first.
+pub(crate) fn words(address: u128) -> [u32; 4] {
+    [96, 64, 32, 0].map(|shift| (address >> shift) as u32)
+}
+
+/// Ports from the first to the last.
+pub type Ports = RangeInclusive<u16>;
+
+/// A rule. What is `None` may be anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name, by which packets are counted; rules of one name share a counter.
+    pub name: String,
+    /// What becomes of packets.
+    pub action: Action,
+    /// Where they come from.
+    pub source: Option<AnyPrefix>,
+    /// Where they go; of the same family.
+    pub destination: Option<AnyPrefix>,
+    /// Protocol, or the last next header of IPv6.
+    pub protocol: Option<u8>,
+    /// Ports that they come from.
+    pub source_ports: Option<Ports>,
+    /// Ports that they go to.
+    pub destination_ports: Option<Ports>,
+    /// Name of the port that they come in on.
+    pub port: Option<String>,
+}
+
+impl fmt::Display for Rule {
+    /// What it asks for: `tcp from 192.0.2.0/24 to any port 23 in on eth0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = |prefix: &Option<AnyPrefix>, ports: &Option<Ports>| {
+            let prefix = prefix.map_or("any".into(), |prefix| prefix.to_string());
+            match ports {
+                Some(ports) if ports.start() == ports.end() => format!("{prefix} port {}", ports.start()),
+                Some(ports) => format!("{prefix} ports {}-{}", ports.start(), ports.end()),
+                None => prefix,
+            }
+        };
+        match self.protocol {
+            Some(6) => f.write_str("tcp ")?,
+            Some(17) => f.write_str("udp ")?,
+            Some(1) => f.write_str("icmp ")?,
+            Some(58) => f.write_str("icmpv6 ")?,
+            Some(protocol) => write!(f, "protocol {protocol} ")?,
+            None => {}
+        }
+        let (from, to) =
+            (side(&self.source, &self.source_ports), side(&self.destination, &self.destination_ports));
+        write!(f, "from {from} to {to}")?;
+        self.port.as_ref().map_or(Ok(()), |port| write!(f, " in on {port}"))
+    }
+}
+
+/// Stands for any interface.
+const ANY_INTERFACE: u16 = u16::MAX;
+/// Bits of all kinds of IPv4, of IPv6, of both.
+const IPV4_KINDS: u8 = Kind::Ports as u8 | Kind::Later as u8 | Kind::None as u8;
+const IPV6_KINDS: u8 = IPV4_KINDS << IPV6_SHIFT;
+const ALL_KINDS: u8 = IPV4_KINDS | IPV6_KINDS;
+const KINDS_OF_PORTS: u8 = Kind::Ports as u8 | (Kind::Ports as u8) << IPV6_SHIFT;
+const KINDS_OF_LATER: u8 = Kind::Later as u8 | (Kind::Later as u8) << IPV6_SHIFT;
+
+/// A rule as packets are compared with it: `struct rule` of crates/fastpath/bpf/filter.h. What an IPv4 packet
+/// needs is within 32 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(32))]
+pub struct Flat {
+    /// First words of the source and of its mask, then the same of the destination.
+    pub first: [u32; 4],
+    /// Least and greatest port of the source, then of the destination.
+    pub ports: [u16; 4],
+    /// Our index of the interface; all ones for any.
+    pub interface: u16,
+    /// Number of its counter.
+    pub counter: u16,
+    /// Least and greatest protocol.
+    pub protocol: [u8; 2],
+    /// Which packets it is for, a bit for each [`Kind`] and family.
+    pub kinds: u8,
+    /// Whether packets are dropped.
+    pub drops: u8,
+    /// The other words of source, its mask, destination, its mask.
+    pub rest: [[u32; 3]; 4],
+    /// To fill the last line.
+    pub unused: [u32; 4],
+}
+
+impl Flat {
+    /// Matches every packet.
+    fn any(action: Action, counter: u16) -> Self {
+        Self {
+            ports: [0, u16::MAX, 0, u16::MAX],
+            interface: ANY_INTERFACE,
+            counter,
+            protocol: [0, u8::MAX],
+            kinds: ALL_KINDS,
+            drops: u8::from(action == Action::Drop),
+            ..Self::default()
+        }
+    }
+
+    /// A rule flat, one or two of them; `counter` is the number of its counter, `interface` that of its port.
+    ///
+    /// Ports are in the first fragment of a packet only. Where a rule accepts some ports, the later fragments pass
+    /// as well, since they are of no use to anybody without the first; where it drops some, they need not match.
+    pub fn of(rule: &Rule, counter: u16, interface: Option<u16>) -> impl Iterator<Item = Self> + use<> {
+        let mut flat = Self::any(rule.action, counter);
+        flat.interface = interface.unwrap_or(ANY_INTERFACE);
+        for (side, prefix) in [&rule.source, &rule.destination].into_iter().enumerate() {
+            let Some(prefix) = prefix else { continue };
+            flat.kinds &= if prefix.is_ipv6() { IPV6_KINDS } else { IPV4_KINDS };
+            let (address, mask) = prefix.flat();
+            (flat.first[2 * side], flat.first[2 * side + 1]) = (address[0], mask[0]);
+            flat.rest[2 * side].copy_from_slice(&address[1..]);
+            flat.rest[2 * side + 1].copy_from_slice(&mask[1..]);
+        }
+        if let Some(protocol) = rule.protocol {
+            flat.protocol = [protocol; 2];
+        }
+        let mut later = None;
+        if rule.source_ports.is_some() || rule.destination_ports.is_some() {
+            let accepts = rule.action == Action::Accept;
+            later = accepts.then_some(Self { kinds: flat.kinds & KINDS_OF_LATER, ..flat });
+            flat.kinds &= KINDS_OF_PORTS;
+        }
+        for (side, ports) in [&rule.source_ports, &rule.destination_ports].into_iter().enumerate() {
+            if let Some(ports) = ports {
+                (flat.ports[2 * side], flat.ports[2 * side + 1]) = (*ports.start(), *ports.end());
+            }
+        }
+        std::iter::once(flat).chain(later)
+    }
+
+    /// Whether it matches a packet.
+    pub fn matches(&self, key: &Key) -> bool {
+        let Key(key) = key;
+        let port = [key[PORTS] >> 16, key[PORTS] & 0xffff].map(|port| port as u16);
+        let within = |at: usize| (self.ports[2 * at]..=self.ports[2 * at + 1]).contains(&port[at]);
+        let address = |side: usize, at: usize| {
+            let (address, mask) = self.word(side, at);
+            (key[[SOURCE, DESTINATION][side] + at] ^ address) & mask == 0
+        };
+        (0..4).all(|at| address(0, at) && address(1, at))
+            && within(0)
+            && within(1)
+            && (u32::from(self.protocol[0])..=u32::from(self.protocol[1])).contains(&key[PROTOCOL])
+            && (self.interface == ANY_INTERFACE || u32::from(self.interface) == key[INTERFACE])
+            && u32::from(self.kinds) & key[KIND] != 0
+    }
+
+    /// A word of the source (0) or destination (1) with its mask.
+    pub(crate) fn word(&self, side: usize, at: usize) -> (u32, u32) {
+        match at.checked_sub(1) {
+            None => (self.first[2 * side], self.first[2 * side + 1]),
+            Some(at) => (self.rest[2 * side][at], self.rest[2 * side + 1][at]),
+        }
+    }
+
+    /// Whether there is more to it than fields that the tree cuts.
+    pub(crate) fn asks_more(&self) -> bool {
+        self.interface != ANY_INTERFACE || ![IPV4_KINDS, IPV6_KINDS, ALL_KINDS].contains(&self.kinds)
+    }
+
+    /// Least and greatest of [`Key`]'s word for the family.
+    pub(crate) fn families(&self) -> (u32, u32) {
+        (u32::from(self.kinds & IPV4_KINDS == 0), u32::from(self.kinds & IPV6_KINDS != 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_read_strictly() {
+        let read = |text: &str| text.parse::<AnyPrefix>().map(|prefix| prefix.to_string());
+        assert_eq!(read("192.0.2.0/24").as_deref(), Ok("192.0.2.0/24"));
+        assert_eq!(read("192.0.2.7").as_deref(), Ok("192.0.2.7/32"));
+        assert_eq!(read("2001:db8::/32").as_deref(), Ok("2001:db8::/32"));
+        for wrong in ["192.0.2.1/24", "192.0.2.0/33", "2001:db8::1/64", "eth0", "", "192.0.2.0/"] {
+            assert_eq!(read(wrong), Err(NoPrefix), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn later_fragments_follow_what_is_accepted_by_port() {
+        let web =
+            |action| Rule { action, protocol: Some(6), destination_ports: Some(80..=80), ..Rule::default() };
+        let flat = |action| Flat::of(&web(action), 0, None).collect::<Vec<_>>();
+        let key =
+            |ports: Option<(u16, u16)>, kind| Key::new([[1; 4].into(), [2; 4].into()], 6, ports, kind, 3);
+        let (first, other, later) =
+            (key(Some((9, 80)), Kind::Ports), key(Some((80, 9)), Kind::Ports), key(None, Kind::Later));
+        let any = |flat: &[Flat], key: &Key| flat.iter().any(|rule| rule.matches(key));
+        let (accepts, drops) = (flat(Action::Accept), flat(Action::Drop));
+        assert_eq!([&first, &other, &later].map(|key| any(&accepts, key)), [true, false, true]);
+        assert_eq!([&first, &other, &later].map(|key| any(&drops, key)), [true, false, false]);
+        assert!(!any(&accepts, &key(None, Kind::None)), "cut off before its ports");
+    }
+
+    #[test]
+    fn is_as_the_program_has_it() {
+        assert_eq!((size_of::<Flat>(), align_of::<Flat>()), (96, 32));
+        assert_eq!(std::mem::offset_of!(Flat, kinds), 30);
+        assert_eq!(std::mem::offset_of!(Flat, rest), 32);
+    }
+}

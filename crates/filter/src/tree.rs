@@ -1,0 +1,125 @@
+//! The tree: words that point to words, and at last to rules.
+//!
+//! ```text
+//! inner: 0 | bits-1 (3) | shift (5) | word of the key (4) | place of the first child (18)
+//! leaf:  1 | unused (13) | place of the list (18): how many, then numbers of rules in their order
+//! ```
+
+use crate::grow::Grower;
+use crate::key::Key;
+use crate::rule::Flat;
+use std::fmt;
+
+/// Words that there is room for.
+pub const ROOM_WORDS: usize = 1 << 18;
+/// Flat rules that there is room for.
+pub const ROOM_RULES: usize = 1 << 14;
+
+pub(crate) const LEAF: u32 = 1 << 31;
+const PLACE: u32 = ROOM_WORDS as u32 - 1;
+/// Cuts from the root to a leaf at most.
+pub(crate) const DEPTH: usize = 16;
+/// Rules in a leaf, if no more cuts are needed than room allows.
+const LEAF_RULES: usize = 4;
+
+/// More flat rules than there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany {
+    /// How many they are.
+    pub rules: usize,
+}
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "there is room for {ROOM_RULES} rules, and these are {} (one that accepts by port counts twice)",
+            self.rules
+        )
+    }
+}
+
+impl std::error::Error for TooMany {}
+
+/// Rules, and the way to the first that matches a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// Nodes and lists.
+    pub words: Vec<u32>,
+    /// Where the search begins.
+    pub root: u32,
+    /// In their order.
+    pub rules: Vec<Flat>,
+}
+
+/// What an inner node cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub word: usize,
+    pub shift: u32,
+    pub bits: u32,
+}
+
+impl Cut {
+    pub fn children(self) -> usize {
+        1 << self.bits
+    }
+
+    pub fn encode(self, place: usize) -> u32 {
+        (self.bits - 1) << 27 | self.shift << 22 | (self.word as u32) << 18 | place as u32
+    }
+
+    fn child(word: u32, Key(key): &Key) -> u32 {
+        let field = key[(word >> 18 & 15) as usize] >> (word >> 22 & 31);
+        field & ((2 << (word >> 27 & 7)) - 1)
+    }
+}
+
+impl Tree {
+    /// The tree of these rules.
+    ///
+    /// # Errors
+    /// If there is no room for so many.
+    pub fn grow(rules: Vec<Flat>) -> Result<Self, TooMany> {
+        if rules.len() > ROOM_RULES {
+            return Err(TooMany { rules: rules.len() });
+        }
+        let mut leaf = LEAF_RULES;
+        loop {
+            // With leaves that hold all rules it fits for sure.
+            if let Some((words, root)) = Grower::grow(&rules, leaf, ROOM_WORDS) {
+                return Ok(Self { words, root, rules });
+            }
+            leaf *= 4;
+        }
+    }
+
+    /// The first rule that matches.
+    pub fn find(&self, key: &Key) -> Option<&Flat> {
+        let mut word = self.root;
+        while word & LEAF == 0 {
+            word = *self.words.get(((word & PLACE) + Cut::child(word, key)) as usize)?;
+        }
+        let place = (word & PLACE) as usize;
+        let count = *self.words.get(place)? as usize;
+        let list = self.words.get(place + 1..place + 1 + count)?;
+        list.iter().filter_map(|rule| self.rules.get(*rule as usize)).find(|rule| rule.matches(key))
+    }
+
+    /// Cuts above the deepest leaf, and rules in the longest list: what a packet costs at most.
+    pub fn worst(&self) -> (usize, usize) {
+        self.worst_below(self.root)
+    }
+
+    fn worst_below(&self, word: u32) -> (usize, usize) {
+        let place = (word & PLACE) as usize;
+        if word & LEAF != 0 {
+            return (0, self.words.get(place).map_or(0, |count| *count as usize));
+        }
+        let children = 2usize << (word >> 27 & 7);
+        let below = self.words.get(place..place + children).unwrap_or_default();
+        let worst = below.iter().map(|child| self.worst_below(*child));
+        let (deep, long) = worst.fold((0, 0), |(deep, long), (d, l)| (deep.max(d), long.max(l)));
+        (deep + 1, long)
+    }
+}

@@ -1,0 +1,172 @@
+//! Filters of the kernel path, as a user sets and sees them (CONFORMANCE.md 34, 77, 79, 80, 83).
+
+use bm_tests::flow::Stream;
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::packet::{Ip4, Ip6, routed};
+use bm_tests::report;
+use bm_tests::subject::{Router, Subject};
+use std::time::{Duration, Instant};
+
+const RULES: &str = "
+[filter]
+tiny_fragments = 'drop'
+[[filter.rule]]
+name = 'no-telnet'
+action = 'drop'
+protocol = 'tcp'
+destination_ports = 23
+[[filter.rule]]
+name = 'net-10-2'
+action = 'drop'
+destination = '10.2.0.0/16'
+port = 'r0'
+[[filter.rule]]
+name = 'net-10-2'
+action = 'drop'
+destination = '2001:db8:b000::/36'
+";
+
+/// Runs a test on the kernel path, started with a configuration.
+fn with_config(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+    let Some(subject) = Subject::kernel(test) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_with(&SIDES.map(|side| side.router()), config);
+    deed(&lab, &mut router);
+    router.settle();
+    router.stop();
+}
+
+/// Whether a packet of the source comes out where it should.
+fn passes(lab: &Lab, out: Side, packet: &[u8]) -> bool {
+    let expected = out.to_neighbour(2, &routed(packet));
+    let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
+    assert!(heard.complete, "the fence passes, whatever is filtered");
+    heard.seen.iter().any(|seen| seen.side == out && seen.frame == expected)
+}
+
+fn shown(router: &Router, what: &str) -> serde_json::Value {
+    let reply = router.ask("show", &[what, "--json"]).expect("a daemon");
+    serde_json::from_slice(&reply.stdout).expect("show prints JSON")
+}
+
+/// How many packets the rules of a name have matched.
+fn matched(router: &Router, name: &str) -> u64 {
+    let shown = shown(router, "filters");
+    let mut filters = shown["filters"].as_array().into_iter().flatten();
+    filters.find(|filter| filter["name"] == name).map_or(0, |filter| filter["packets"].as_u64().unwrap_or(0))
+}
+
+fn dropped(router: &Router, reason: &str) -> u64 {
+    let shown = shown(router, "drops");
+    let mut drops = shown["drops"].as_array().into_iter().flatten();
+    drops.find(|drop| drop["reason"] == reason).map_or(0, |drop| drop["frames"].as_u64().unwrap_or(0))
+}
+
+#[test]
+fn rules_drop_and_are_counted_by_name() {
+    with_config("rules", RULES, |lab, router| {
+        let tcp = |port| Ip4::tcp_syn("192.0.2.2", "10.9.9.9", 4000, port);
+        assert!(passes(lab, Side::Snk, &tcp(22).bytes()));
+        assert!(!passes(lab, Side::Snk, &tcp(23).bytes()));
+        // What Linux would forward: an option, an unknown protocol, another family.
+        assert!(!passes(lab, Side::Snk, &tcp(23).options(&[1, 1, 1, 0]).bytes()));
+        assert!(!passes(lab, Side::Low, &Ip4::udp("192.0.2.2", "10.2.3.4", 20).bytes()));
+        assert!(!passes(lab, Side::Low, &Ip4::udp("192.0.2.2", "10.2.3.4", 20).flags(99).bytes()));
+        assert!(!passes(
+            lab,
+            Side::Low,
+            &Ip6::new("2001:db8:1::2", "2001:db8:b000::9", 253, vec![0; 8]).bytes()
+        ));
+        // Eight bytes of TCP: no filter could see its flags.
+        let mut tiny = tcp(22).flags(Ip4::MF);
+        tiny.payload.truncate(8);
+        assert!(!passes(lab, Side::Snk, &tiny.bytes()));
+        assert_eq!((matched(router, "no-telnet"), matched(router, "net-10-2")), (2, 3));
+        assert_eq!((dropped(router, "filter"), dropped(router, "tiny_fragment")), (5, 1));
+        let metrics = metrics(router);
+        for line in ["brickmoon_filter_packets_total{rule=\"no-telnet\"} 2", "reason=\"tiny_fragment\"} 1"] {
+            assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+        }
+    });
+}
+
+fn metrics(router: &Router) -> String {
+    router.get("/v1/metrics").expect("a daemon")
+}
+
+#[test]
+fn sources_are_checked_as_the_configuration_says() {
+    let config = |rule: &str| format!("[filter]\nreverse_path = '{rule}'\n");
+    with_config("urpf", &config("strict"), |lab, router| {
+        let from = |source: &str| Ip4::udp(source, "10.9.9.9", 20).bytes();
+        let from6 = |source: &str| Ip6::new(source, "2001:db8:a000::9", 253, vec![0; 8]).bytes();
+        // The way back to these leads to the source, to the sink, nowhere.
+        let (near, far, unknown) = ("172.16.0.7", "10.7.7.7", "100.64.0.1");
+        let (near6, far6, unknown6) = ("2001:db8:c000::7", "2001:db8:a000::7", "2001:db8:f000::7");
+        for (rule, through) in
+            [("strict", [true, false, false]), ("loose", [true, true, false]), ("off", [true; 3])]
+        {
+            let reply = router.reload_with(&config(rule)).expect("a daemon");
+            assert!(reply.status.success(), "{}", String::from_utf8_lossy(&reply.stderr));
+            let before = dropped(router, "reverse_path");
+            let found = [near, far, unknown].map(|source| passes(lab, Side::Snk, &from(source)));
+            assert_eq!(found, through, "{rule}");
+            let found = [near6, far6, unknown6].map(|source| passes(lab, Side::Snk, &from6(source)));
+            assert_eq!(found, through, "{rule}, IPv6");
+            let lost = 2 * through.iter().filter(|through| !**through).count() as u64;
+            assert_eq!(dropped(router, "reverse_path") - before, lost, "{rule}");
+        }
+    });
+}
+
+#[test]
+fn a_source_is_held_to_its_rate() {
+    let config = "[filter]\nrate_packets = 500\nrate_burst = 50\n[daemon]\nworkers = 'auto'\n";
+    with_config("rate", config, |lab, router| {
+        let started = Instant::now();
+        let outcome = Stream::to("10.9.9.9", 5000).for_a_while(lab, Duration::from_millis(700));
+        let allowed = 50.0 + 500.0 * started.elapsed().as_secs_f64();
+        let received = f64::from(outcome.received);
+        report::say(&format!("filters: 5000 packets a second, 500 allowed: {outcome}"));
+        assert!(received <= allowed && received > 500.0 * 0.7, "{received} of {allowed:.0}: {outcome}");
+        assert_eq!(dropped(router, "rate_limit"), u64::from(outcome.lost()));
+    });
+}
+
+#[test]
+fn each_packet_meets_the_old_set_or_the_new_one() {
+    // Both sets drop the stream's packets, by rules of which neither is in the other.
+    let by_port = "[[filter.rule]]\naction = 'drop'\nprotocol = 'udp'\ndestination_ports = 5000\n";
+    let by_prefix = "[[filter.rule]]\naction = 'drop'\ndestination = '10.9.9.0/24'\n";
+    with_config("change", by_port, |lab, router| {
+        let stream = Stream { destinations: vec!["10.9.9.9".into(), "10.1.1.200".into()], rate: 10_000 };
+        let harmless = |set: &str| set.replace("5000", "6000").replace("10.9.9.0", "10.9.8.0");
+        let ((), outcome) = Stream::to("10.9.9.9", 10_000).during(lab, || {
+            for set in [by_prefix, by_port].into_iter().cycle().take(12) {
+                assert!(router.reload_with(set).expect("a daemon").status.success());
+            }
+        });
+        assert_eq!(outcome.received, 0, "nothing comes through while sets change: {outcome}");
+        // Nor is anything lost that no set drops, when filters come and go.
+        assert!(router.reload_with("").expect("a daemon").status.success());
+        let ((), outcome) = stream.during(lab, || {
+            for set in [harmless(by_prefix), String::new(), harmless(by_port)].iter().cycle().take(12) {
+                assert!(router.reload_with(set).expect("a daemon").status.success());
+            }
+        });
+        report::say(&format!("filters: 12 changes under load: {outcome}"));
+        assert_eq!(outcome.lost(), 0, "{outcome}");
+    });
+}
+
+#[test]
+fn the_user_path_refuses_filters_aloud() {
+    let Some(subject) = Subject::kernel("refuse") else { return };
+    let lab = Lab::new("refuse", Ends::Silent);
+    let refused = subject.refused(&lab, "user", RULES);
+    assert!(refused.contains("start with --path kernel"), "{refused}");
+    let refused = subject.refused(&lab, "kernel", "[[filter.rule]]\naction = 'drop'\nport = 'r9'\n");
+    assert!(refused.contains("r9, which is no port"), "{refused}");
+}
