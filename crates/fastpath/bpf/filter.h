@@ -267,12 +267,35 @@ static __always_inline bool is_tag(__be16 type)
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
+/* The same for the common sort, in one go: no tag, no options, no fragment, ports within the packet. */
+static __always_inline bool filter_quick(const struct packet *packet, struct filter_key *key)
+{
+	const struct ethhdr *eth = packet->data;
+	const struct ipv4 *ip = (void *)(eth + 1);
+	const __be32 *ports = (void *)(ip + 1);
+
+	if (eth->h_proto != bpf_htons(ETH_P_IP) || (void *)(ports + 1) > packet->end || ip->version_ihl != 0x45 ||
+	    ip->fragment & bpf_htons(0x3fff) || bpf_ntohs(ip->total_length) < sizeof(*ip) + sizeof(*ports))
+		return false;
+	key->of[KEY_SOURCE] = bpf_ntohl(ip->source);
+	key->of[KEY_DESTINATION] = bpf_ntohl(ip->destination);
+	key->of[KEY_PROTOCOL] = ip->protocol;
+	key->of[KEY_KIND] = KIND_NONE;
+	if (has_port_numbers(ip->protocol)) {
+		key->of[KEY_PORTS] = bpf_ntohl(*ports);
+		key->of[KEY_KIND] = KIND_PORTS;
+	}
+	return true;
+}
+
 /* What rules ask of a frame; false if it is none of theirs. Tags are looked through, as Linux does. */
-static __always_inline int filter_key(struct xdp_md *ctx, __be16 type, struct filter_key *key)
+static __noinline int filter_key(struct xdp_md *ctx, __be16 type, struct filter_key *key)
 {
 	__u32 at = sizeof(struct ethhdr);
 	struct vlan_tag tag;
 
+	if (!key)
+		return 0;
 	key->of[KEY_KIND] = KIND_NONE;
 	for (int i = 0; i < 2 && is_tag(type); i++, at += sizeof(tag)) {
 		if (bpf_xdp_load_bytes(ctx, at, &tag, sizeof(tag)))
@@ -315,18 +338,43 @@ static __always_inline bool rule_matches(const struct filter_rule *rule, const s
 	return !differs;
 }
 
+/* Looks at one rule of a list; what it says, or 0. */
+static __always_inline __u32 filter_rule_says(const struct filter_set *set, __u32 at, const struct filter_key *key)
+{
+	const struct filter_rule *rule =
+		&set->rules[set->words[at & (FILTER_WORDS - 1)] & (FILTER_RULES - 1)];
+
+	return rule_matches(rule, key) ? FOUND | rule->counter | (rule->drops ? FOUND_DROPS : 0) : 0;
+}
+
 static long filter_try(__u32 at, struct filter_search *search)
 {
 	const struct filter_set *set = filter_set();
-	const struct filter_rule *rule;
 
-	if (!set)
-		return 1;
-	rule = &set->rules[set->words[(search->list + at) & (FILTER_WORDS - 1)] & (FILTER_RULES - 1)];
-	if (!rule_matches(rule, search->key))
-		return 0;
-	search->found = FOUND | rule->counter | (rule->drops ? FOUND_DROPS : 0);
-	return 1;
+	if (set)
+		search->found = filter_rule_says(set, search->list + at, search->key);
+	return !set || search->found;
+}
+
+/* Rules of a leaf that are looked at without a call for each: most have no more. */
+#define FILTER_NEAR 4
+
+/* The first of a leaf's rules that matches; what it says, or 0. */
+static __always_inline __u32 filter_first(const struct filter_set *set, __u32 leaf, const struct filter_key *key)
+{
+	__u32 count = set->words[leaf & (FILTER_WORDS - 1)], found;
+	struct filter_search search = { .key = key, .list = leaf + 1 + FILTER_NEAR };
+
+	for (int i = 0; i < FILTER_NEAR; i++) {
+		if (i >= count)
+			return 0;
+		found = filter_rule_says(set, leaf + 1 + i, key);
+		if (found)
+			return found;
+	}
+	if (count > FILTER_NEAR)
+		bpf_loop(count - FILTER_NEAR, filter_try, &search, 0);
+	return search.found;
 }
 
 /* The leaf that a key belongs to. */
@@ -348,18 +396,14 @@ static __always_inline __u32 filter_leaf(const struct filter_set *set, const str
 static __noinline int asked_rules(const struct filter_key *key)
 {
 	const struct filter_set *set = filter_set();
-	struct filter_search search = { .key = key };
-	__u32 leaf;
+	__u32 found;
 
 	if (!set || !key)
 		return 0;
-	leaf = filter_leaf(set, key);
-	search.list = leaf + 1;
-	bpf_loop(set->words[leaf & (FILTER_WORDS - 1)], filter_try, &search, 0);
-	if (!(search.found & FOUND)) {
-		search.found = FILTER_RULES | (set->flags & DROP_UNMATCHED ? FOUND_DROPS : 0);
-	}
-	return search.found & (FOUND_DROPS | 0xffff);
+	found = filter_first(set, filter_leaf(set, key), key);
+	if (!found)
+		found = FILTER_RULES | (set->flags & DROP_UNMATCHED ? FOUND_DROPS : 0);
+	return found & (FOUND_DROPS | 0xffff);
 }
 
 static __always_inline void count_rule(__u32 counter)
@@ -522,7 +566,7 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 		count_rule(found & 0xffff);
 	if (found & FOUND_DROPS)
 		return DROPPED_FILTER + (found << 8);
-	return source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
+	return set->interval && source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
 }
 
 /* Whether filters are asked about a frame: Linux takes tagged ones for the MACs of its VLANs as well. */
@@ -534,25 +578,21 @@ static __always_inline bool is_filtered(const struct packet *packet)
 }
 
 /* What filters say of a frame: FORWARDED, or why it is dropped. */
-static __noinline int filtered(struct xdp_md *ctx, __u32 interface)
+static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct packet *packet)
 {
 	const struct filter_set *set = filter_set();
+	const struct ethhdr *eth = packet->data;
 	struct filter_key key = {};
-	const struct views *all;
-	__u32 zero = 0, verdict, local;
-	struct ethhdr *eth = (void *)(long)ctx->data;
+	__u32 verdict, local;
 
-	if (!set || (void *)(eth + 1) > (void *)(long)ctx->data_end || !filter_key(ctx, eth->h_proto, &key))
+	if (!set || (!filter_quick(packet, &key) && !filter_key(ctx, eth->h_proto, &key)))
 		return FORWARDED;
-	key.of[KEY_INTERFACE] = interface;
+	key.of[KEY_INTERFACE] = packet->ingress->interface;
 	verdict = filter_verdict(set, &key);
 	if (verdict == FORWARDED)
 		return FORWARDED;
-	all = bpf_map_lookup_elem(&views, &zero);
-	if (!all)
-		return FORWARDED;
 	local = key.of[KEY_IPV6] ? may_be_local6(set, &key) :
-				   may_be_local(&all->of[all->current & 1], key.of[KEY_DESTINATION]);
+				   may_be_local(packet->view, key.of[KEY_DESTINATION]);
 	if (is_for_linux(&key, local))
 		return FORWARDED;
 	if ((verdict & 0xff) == DROPPED_FILTER)

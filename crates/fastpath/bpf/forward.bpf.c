@@ -455,7 +455,7 @@ int bm_forward_2(struct xdp_md *ctx)
 	if (packet.data + sizeof(struct ethhdr) > packet.end)
 		verdict = PASSED_OTHER_TYPE;
 	else if (filters_on && is_filtered(&packet) &&
-		 (verdict = filtered(ctx, packet.ingress->interface)) != FORWARDED)
+		 (verdict = filtered(ctx, &packet)) != FORWARDED)
 		dropped = true; /* also without a daemon: what Linux forwards then is filtered as before */
 	else if (*(__u64 *)packet.data << 16 != packet.ingress->mac)
 		verdict = PASSED_OTHER_MAC;

@@ -254,3 +254,54 @@ fn each_packet_meets_one_set_whole_while_sets_change() {
         (0..20).for_each(|_| lab.check_drop(&IPV4, "drop_filter"));
     }
 }
+
+/// Not a test of behaviour: `cargo test --release -p bm-fastpath what_filters_cost -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints figures"]
+fn what_filters_cost() {
+    let rule = |seed: &mut u64| {
+        let [a, b, c, d, e, f, ..] = next(seed).to_be_bytes();
+        Rule {
+            source: Some(format!("10.{a}.{b}.{c}").parse().unwrap()),
+            destination: Some(format!("10.{d}.{e}.{f}").parse().unwrap()),
+            protocol: Some(17),
+            destination_ports: Some(53..=53),
+            ..rule(Say::Drop)
+        }
+    };
+    let Some(mut lab) = lab() else { return };
+    let mut seed = 1;
+    let rules: Vec<Rule> = (0..10_000).map(|_| rule(&mut seed)).collect();
+    let frame = with(&with(&IPV4, 26, &[10, 1, 2, 3]), 30, &[10, 4, 5, 6]);
+    let cost = |lab: &mut Lab| {
+        let mut context = [0u8; 24];
+        context[4..8].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
+        context[12..16].copy_from_slice(&lab.ifindex.to_ne_bytes());
+        // No route, so the frame stays as it is from one run to the next.
+        let input = ProgramInput {
+            data_in: Some(&frame),
+            context_in: Some(&mut context),
+            repeat: 1 << 20,
+            ..ProgramInput::default()
+        };
+        let done = program(&mut lab.kernel.object, PROGRAM).test_run(input).unwrap();
+        assert_eq!(done.return_value, XDP_PASS);
+        done.duration.as_nanos()
+    };
+    for round in 0..5 {
+        lab.situation.filters = None;
+        lab.publish();
+        let without = cost(&mut lab);
+        lab.filter(&[], |_| {});
+        let empty = cost(&mut lab);
+        lab.filter(&rules, |_| {});
+        let full = cost(&mut lab);
+        lab.filter(&[], |filters| {
+            filters.rate = Some(Rate { packets: 10_000_000, burst: 10_000_000, lengths: [32, 64] })
+        });
+        let rate = cost(&mut lab);
+        println!(
+            "round {round}: {without} ns without, {empty} with no rules, {full} with 10,000, {rate} with a rate"
+        );
+    }
+}
