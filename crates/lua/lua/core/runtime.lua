@@ -16,9 +16,12 @@ struct packet {
    unsigned char *slot;
    uint64_t spare[3];
 };
+/* `write` is a 32-bit number below 1024 to Rust. Here it has a type of its own: the compiler takes values of one
+   type at two addresses for the same, and would load both indices anew for each packet that is passed on. */
 struct link {
    struct packet *packets[1024];
-   int32_t read, write;
+   int32_t read;
+   int16_t write, write_high;
    uint64_t txbytes, txdrop, txpackets;
 };
 struct freelist {
