@@ -110,12 +110,23 @@ pub struct Up {
     pub metrics: Option<SocketAddr>,
 }
 
+/// What every Lua program may need.
+#[derive(Debug, Args)]
+pub struct Lua {
+    /// Where modules are looked for before those in brickmoon; the root of a Snabb checkout stands for all its
+    /// Lua trees. May be given many times.
+    #[arg(long = "path", value_name = "DIR")]
+    pub trees: Vec<PathBuf>,
+    /// Longest packet. Up to 1536 (or 3584) AF_XDP ports receive without a copy where the driver can.
+    #[arg(long, value_name = "BYTES", default_value_t = 10_240, value_parser = clap::value_parser!(u16).range(64..=10_240))]
+    pub packet_bytes: u16,
+}
+
 /// `brickmoon run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Where modules are looked for before those in brickmoon. May be given many times.
-    #[arg(long = "path", value_name = "DIR")]
-    pub trees: Vec<PathBuf>,
+    #[command(flatten)]
+    pub lua: Lua,
     /// The program.
     #[arg(value_name = "PROGRAM.lua")]
     pub program: PathBuf,
@@ -127,10 +138,8 @@ pub struct Run {
 /// `brickmoon snabb`.
 #[derive(Debug, Args)]
 pub struct Snabb {
-    /// Where modules are looked for before those in brickmoon; the root of a Snabb checkout stands for all its
-    /// Lua trees. May be given many times.
-    #[arg(long = "path", value_name = "DIR")]
-    pub trees: Vec<PathBuf>,
+    #[command(flatten)]
+    pub lua: Lua,
     /// Run the selftest of this module, such as apps.basic.basic_apps. Exit status 43 says that it was skipped.
     #[arg(short = 't', long = "test", value_name = "MODULE")]
     pub test: Option<String>,

@@ -70,8 +70,10 @@ fn natives(
         let (inputs, outputs) = (names(&inputs)?, names(&outputs)?);
         // SAFETY: as in `table`.
         let native = unsafe { (*runtime).native(pointer(native)) };
-        native.ok_or_else(|| "no such app".into_lua_err())?.connect(inputs, outputs);
-        Ok(())
+        native
+            .ok_or_else(|| "no such app".into_lua_err())?
+            .connect(inputs, outputs)
+            .map_err(|why| why.into_lua_err())
     };
     table.set("connect", lua.create_function(connect)?)?;
     let close = move |_: &Lua, native: LightUserData| {

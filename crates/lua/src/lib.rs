@@ -21,6 +21,6 @@ mod world;
 pub use modules::{Tree, embedded};
 pub use native::{Natives, NoNatives, Opened, Wanted};
 pub use program::{Outcome, Program, What};
-pub use runtime::interrupted;
+pub use runtime::{end_on_signals, interrupted};
 pub use state::{LuaError, State};
 pub use world::{PAYLOAD, World};

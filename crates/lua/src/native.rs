@@ -71,11 +71,17 @@ impl Native {
         Self { app, inputs: Vec::new(), outputs: Vec::new(), settled: HashMap::new(), runtime }
     }
 
-    /// Tells it its links: names, and indices in the runtime's pool.
-    pub fn connect(&mut self, inputs: (Vec<String>, Vec<usize>), outputs: (Vec<String>, Vec<usize>)) {
+    /// Tells it its links: names, and indices in the runtime's pool. What it says of names that it does not know.
+    pub fn connect(
+        &mut self,
+        inputs: (Vec<String>, Vec<usize>),
+        outputs: (Vec<String>, Vec<usize>),
+    ) -> Result<(), String> {
         self.settled.retain(|link, _| outputs.1.contains(link));
         (self.inputs, self.outputs) = (inputs.1, outputs.1);
-        self.app.connect(&inputs.0, &outputs.0);
+        let connected = catch_unwind(AssertUnwindSafe(|| self.app.connect(&inputs.0, &outputs.0)));
+        connected
+            .map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or("a link it cannot use".into()))
     }
 
     pub fn wait_on(&self) -> Option<BorrowedFd<'_>> {

@@ -18,6 +18,9 @@ use crate::native::{self, Native};
 /// Free frames that a worker keeps for itself: enough for several full links.
 const KEEP: usize = 8192;
 
+/// Longest sleep while an app must be asked again.
+const SOON_NS: u64 = 100_000;
+
 /// Set by a signal: programs end at the next breath.
 pub static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
@@ -146,17 +149,18 @@ impl Runtime {
             self.natives.iter().map(|&native| unsafe { &mut *native }).collect();
         // Every app is asked, so that each can expect `after_sleep` whatever another says.
         let busy = natives.iter_mut().filter_map(|native| (!native.before_sleep()).then_some(())).count();
-        if busy == 0 {
-            let mut watched: Vec<_> = natives
-                .iter()
-                .filter_map(|native| native.wait_on())
-                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-                .collect();
-            let timeout =
-                Timespec { tv_sec: (most_ns / 1_000_000_000) as _, tv_nsec: (most_ns % 1_000_000_000) as _ };
-            // Interrupted or timed out: the engine looks at everything in any case.
-            let _woken = poll(&mut watched, Some(&timeout));
-        }
+        // One that nothing would wake, or that waits for its device, is asked again soon.
+        let most_ns = if busy > 0 { most_ns.min(SOON_NS) } else { most_ns };
+        let mut watched: Vec<_> = natives
+            .iter()
+            .filter_map(|native| native.wait_on())
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let timeout =
+            Timespec { tv_sec: (most_ns / 1_000_000_000) as _, tv_nsec: (most_ns % 1_000_000_000) as _ };
+        // Interrupted or timed out: the engine looks at everything in any case.
+        let _woken = poll(&mut watched, Some(&timeout));
+        drop(watched);
         natives.iter_mut().for_each(|native| native.after_sleep());
     }
 }
@@ -187,6 +191,29 @@ unsafe extern "C" fn clock(runtime: *mut Runtime) -> u64 {
 unsafe extern "C" fn wait(runtime: *mut Runtime, most_ns: u64) {
     // SAFETY: by the caller's word.
     unsafe { (*runtime).sleep(most_ns) }
+}
+
+/// Has SIGINT and SIGTERM end programs at their next breath; a second one ends the process, whatever it does.
+///
+/// # Errors
+/// What the system said.
+pub fn end_on_signals() -> io::Result<()> {
+    extern "C" fn note(_signal: libc::c_int) {
+        INTERRUPTED.store(1, Ordering::Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: a zeroed action is a valid one; the handler only stores to an atomic, which a handler may.
+        let refused = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note as *const () as usize;
+            action.sa_flags = libc::SA_RESETHAND;
+            libc::sigaction(signal, &action, std::ptr::null_mut()) != 0
+        };
+        if refused {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// Whether a signal asked programs to end.

@@ -138,6 +138,7 @@ struct {
 struct control control SEC(".data.control");
 
 const volatile bool take_tagged = false;
+const volatile bool take_all = false; /* whatever comes, as a program of the user's own wants it */
 const volatile bool generic_mode = false;
 
 static __always_inline void count(enum kind kind)
@@ -277,7 +278,7 @@ int steer(struct xdp_md *ctx)
 		return pass(PASSED_DELIVERED);
 	if (!control.active)
 		return pass(PASSED_INACTIVE);
-	kind = kind_of(ctx);
+	kind = take_all ? STEERED : kind_of(ctx);
 	if (kind != STEERED)
 		return pass(kind);
 	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);

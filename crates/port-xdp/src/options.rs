@@ -66,6 +66,8 @@ pub struct Options {
     pub ready: Option<u32>,
     /// Whether frames with VLAN tags are taken.
     pub tagged: bool,
+    /// Whether every frame is taken, ARP and multicast too, and what is for this machine: nothing is Linux's.
+    pub everything: bool,
     /// Whether to complete checksums.
     pub complete_checksums: Checksums,
     /// Whether the driver says when it needs a system call. Without it, one is made each time.
@@ -82,6 +84,7 @@ impl Default for Options {
             ring: 2048,
             ready: None,
             tagged: false,
+            everything: false,
             complete_checksums: Checksums::Auto,
             need_wakeup: true,
             busy_poll: None,

@@ -131,6 +131,7 @@ impl Program {
         let mut open = SteerSkelBuilder::default().open(&mut storage).map_err(failed)?;
         if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
             settings.take_tagged = options.tagged;
+            settings.take_all = options.everything;
             settings.generic_mode = generic;
         }
         let local = shared.local_maps().map_err(failed)?;

@@ -7,8 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+mod copied;
 mod faulty;
 mod memory;
+mod repeat;
 
 use std::io;
 use std::net::IpAddr;
@@ -16,8 +18,10 @@ use std::os::fd::BorrowedFd;
 
 use bm_frame::{Burst, Freelist};
 
+pub use copied::Copied;
 pub use faulty::{Faults, Faulty};
 pub use memory::{MemoryPort, Wire};
+pub use repeat::LoopPort;
 
 /// What the device lost or refused by its own count, before frames reached us or after they left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

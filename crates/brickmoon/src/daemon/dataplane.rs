@@ -146,7 +146,8 @@ fn block(shared: &Shared, group: &str, names: &[&str]) -> Result<Block, Failure>
     shared.registry.block(group, names).map_err(Failure::failed)
 }
 
-fn slow_path(
+/// The slow path of a configuration, without workers and ports yet.
+pub fn slow_path(
     config: &Config,
     shared: &Shared,
     resolver: Box<dyn Resolver>,

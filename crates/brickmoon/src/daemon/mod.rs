@@ -26,6 +26,18 @@ use crate::Failure;
 use crate::args::{self, Up};
 use state::Daemon;
 
+pub use dataplane::{Shared, slow_path};
+pub use ports::{OpenPort, open as open_ports};
+pub use state::random;
+
+/// The text of a failure.
+pub fn why(failure: Failure) -> String {
+    match failure {
+        Failure::Failed(why) | Failure::Usage(why) => why,
+        Failure::Status(status) => format!("exit status {status}"),
+    }
+}
+
 /// How often the data path is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 

@@ -57,7 +57,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A number that nobody can foresee.
-fn random() -> u32 {
+pub fn random() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 

@@ -32,7 +32,14 @@ local function app_actions (actions, old, new)
    for _, name in ipairs(sorted(old.apps)) do
       if not new.apps[name] then add(actions, "stop_app", name) end
    end
-   for _, name in ipairs(sorted(new.apps)) do
+   -- A router opens the ports that other apps are queues of, so it comes first.
+   local names = sorted(new.apps)
+   local function is_router (name) return new.apps[name].class.in_rust == "router" end
+   table.sort(names, function (a, b)
+      if is_router(a) ~= is_router(b) then return is_router(a) end
+      return a < b
+   end)
+   for _, name in ipairs(names) do
       local was, info = old.apps[name], new.apps[name]
       if not was then
          start(name, info)

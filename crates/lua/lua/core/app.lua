@@ -66,7 +66,11 @@ local function show_frees ()
    counter.set(M.freebits, (frees.bytes + frees.short_bytes + frees.packets * 9) * 8)
 end
 
+-- Whether the breath is still of a network that was.
+local stale = false
+
 local function compute_breathe_order ()
+   stale = false
    M.breathe_pull_order, M.breathe_push_order, ticks = order.compute(M.app_table)
    all_steps = breath.compile(M.breathe_pull_order, M.breathe_push_order, account.of)
    pulls_in_lua = false
@@ -78,10 +82,10 @@ end
 M.compute_config_actions = actions.compute
 
 function M.apply_config_actions (list)
-   -- Whatever happens, the breath is of the apps that are there.
-   local fine, why = pcall(actions.apply, M, list)
+   -- Whatever fails, the next breath is of the apps that are there.
+   stale = true
+   actions.apply(M, list)
    compute_breathe_order()
-   if not fine then error(why, 0) end
 end
 
 -- Makes the network what `new` says, with as few changes as it takes.
@@ -106,6 +110,7 @@ end
 
 -- One breath.
 function M.breathe ()
+   if stale then compute_breathe_order() end
    running = true
    local now = pace.seconds()
    M.monotonic_now = now

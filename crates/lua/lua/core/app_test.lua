@@ -115,7 +115,7 @@ local function test_ticks (engine)
    engine.configure(network { t = { T } })
    engine.main { duration = 0.1, no_report = true }
    local ticks = engine.app_table.t.ticks
-   assert(ticks >= 50 and ticks <= 101, ticks)
+   assert(ticks >= 5 and ticks <= 101, ticks)
    engine.stop()
 end
 

@@ -45,9 +45,30 @@ startup.find = find
 startup.bridge = bridge
 require("brickmoon.generate").install()
 
+-- Where the program is: the innermost line that is not ours.
+local function place ()
+   for level = 3, 250 do
+      local info = debug.getinfo(level, "Sl")
+      if not info then return "" end
+      if info.source:sub(1, 1) == "@" and info.source:sub(1, 11) ~= "@brickmoon/" and info.currentline > 0 then
+         return ("%s:%d: "):format(info.short_src, info.currentline)
+      end
+   end
+end
+
+-- The app whose method was called by the engine, or nothing.
+local function app_at_work ()
+   local app = package.loaded["core.app"]
+   local name = type(app) == "table" and app.at_work and app.at_work()
+   return name and (" (in app %s)"):format(name) or ""
+end
+
 local function trace (what)
    if getmetatable(what) == Exit then return what end
-   return { message = tostring(what), traceback = debug.traceback("", 2):gsub("^\n", "") }
+   -- What Rust says brings a traceback of its own.
+   local message = tostring(what):gsub("\nstack traceback:.*", "")
+   if not message:match("^[^\n]-:%d+: ") then message = place()..message end
+   return { message = message..app_at_work(), traceback = debug.traceback("", 2):gsub("^\n", "") }
 end
 
 -- Calls f(...): "done"; "exit" and a status; or "error", a message and a traceback.

@@ -1,21 +1,28 @@
 //! `brickmoon run` and `brickmoon snabb`: programs in Lua.
 
+mod natives;
+mod router;
+
 use std::sync::Arc;
 
-use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, Tree, What, World};
+use bm_lua::{Outcome, Program, Tree, What, World};
+use bm_stats::Registry;
 
 use crate::Failure;
-use crate::args::{Run, Snabb};
+use crate::args::{Lua, Run, Snabb};
+
+/// Counters that there is room for.
+const COUNTERS: usize = 1 << 15;
 
 /// `brickmoon run PROGRAM.lua ARGUMENTS`.
 pub fn run(run: Run) -> Result<(), Failure> {
-    let Run { trees, program, arguments } = run;
-    start(What::File(program), arguments, &trees)
+    let Run { lua, program, arguments } = run;
+    start(What::File(program), arguments, &lua)
 }
 
 /// `brickmoon snabb -t MODULE`, or `brickmoon snabb PROGRAM ARGUMENTS`.
 pub fn snabb(snabb: Snabb) -> Result<(), Failure> {
-    let Snabb { trees, test, program } = snabb;
+    let Snabb { lua, test, program } = snabb;
     let mut words = program.into_iter();
     let what = match test {
         Some(module) => What::Test(module),
@@ -23,15 +30,18 @@ pub fn snabb(snabb: Snabb) -> Result<(), Failure> {
             Failure::usage("which program? brickmoon snabb PROGRAM [ARGUMENTS], or -t MODULE for a test")
         })?),
     };
-    start(what, words.collect(), &trees)
+    start(what, words.collect(), &lua)
 }
 
-fn start(what: What, arguments: Vec<String>, trees: &[std::path::PathBuf]) -> Result<(), Failure> {
-    if let Some(folder) = trees.iter().find(|folder| !folder.is_dir()) {
+fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
+    if let Some(folder) = lua.trees.iter().find(|folder| !folder.is_dir()) {
         return Err(Failure::usage(format!("--path {}: no such folder", folder.display())));
     }
-    let trees = trees.iter().flat_map(|folder| Tree::at(folder)).collect();
-    let world = World::new(Arc::new(NoNatives), trees, PAYLOAD).map_err(Failure::failed)?;
+    let trees = lua.trees.iter().flat_map(|folder| Tree::at(folder)).collect();
+    let registry = Arc::new(Registry::anonymous(COUNTERS).map_err(Failure::failed)?);
+    let apps = Arc::new(natives::Apps::new(registry));
+    let world = World::new(apps, trees, lua.packet_bytes as usize).map_err(Failure::failed)?;
+    bm_lua::end_on_signals().map_err(Failure::failed)?;
     match (Program { what, arguments, world }).run() {
         Ok(Outcome::Done | Outcome::Exit(0)) => Ok(()),
         Ok(Outcome::Exit(status)) => Err(Failure::Status(status)),

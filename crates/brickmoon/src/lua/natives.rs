@@ -1,0 +1,171 @@
+//! The apps in Rust that a Lua program can name: ports and the router.
+//!
+//! ```lua
+//! config.app(c, "eth0", "xdp:eth0")                        -- every frame of the interface
+//! config.app(c, "rt", "router", { ports = { "eth0" } })    -- opens its ports first, then they are queues of its own
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_control::config::Device;
+use bm_frame::{Depot, Memory};
+use bm_graph::PortApp;
+use bm_lua::{Natives, Opened, Wanted};
+use bm_port::{Copied, LoopPort, Port, Steering as _};
+use bm_port_pcap::PcapPort;
+use bm_port_tap::TapDevice;
+use bm_port_xdp::{Options, Shared, XdpDevice};
+use bm_stats::{Account, Registry};
+use serde_json::Value;
+
+use super::router::{NumberedPort, Routers};
+
+/// Slots for AF_XDP where a program's own are larger than it takes.
+const SMALL_SLOTS: usize = 16_384;
+/// Bytes of such a slot: an MTU of 1500, or of 3498 with 4096.
+const SMALL: usize = 2048;
+
+/// What has been opened so far, by name: devices are shared by the workers, each of which has its queue.
+pub struct Apps {
+    registry: Arc<Registry>,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    memory: Option<PortMemory>,
+    shared: Option<Arc<Shared>>,
+    xdp: HashMap<String, XdpDevice>,
+    taps: HashMap<String, TapDevice>,
+    routers: Routers,
+    ports: u16,
+}
+
+/// Where ports have their frames: in the program's memory, or in some of their own.
+#[derive(Clone)]
+pub struct PortMemory {
+    /// Memory that AF_XDP takes.
+    pub depot: Arc<Depot>,
+    /// Whether frames are copied between it and the program's.
+    pub copied: bool,
+}
+
+impl PortMemory {
+    fn beside(depot: &Arc<Depot>) -> Result<Self, String> {
+        if matches!(depot.memory().slot_size(), 2048 | 4096) {
+            return Ok(Self { depot: depot.clone(), copied: false });
+        }
+        let depot = Depot::new(SMALL_SLOTS, SMALL).map_err(|error| error.to_string())?;
+        Ok(Self { depot, copied: true })
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &'static Memory {
+        self.depot.memory()
+    }
+
+    /// A port over it, as the program's memory wants it.
+    pub fn port(&self, port: Box<dyn Port>) -> Box<dyn Port> {
+        if self.copied { Box::new(Copied::new(port, self.depot.clone())) } else { port }
+    }
+}
+
+impl Apps {
+    /// Nothing open; accounts are kept in `registry`.
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self { registry, open: Mutex::default() }
+    }
+
+    /// A port as an app, with its accounts.
+    fn port_app(&self, wanted: &Wanted<'_>, index: u16, port: Box<dyn Port>) -> Result<Opened, String> {
+        let group = format!("port/{}/{}", wanted.name, wanted.worker);
+        let account = |side: &str| {
+            Account::open(&self.registry, &format!("{group}/{side}")).map_err(|error| error.to_string())
+        };
+        let app = PortApp::new(port, index, account("receive")?, account("transmit")?);
+        Ok(Opened { app: Box::new(app), pulls: true })
+    }
+}
+
+impl Natives for Apps {
+    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted.class == "router" {
+            let memory = open.memory(wanted)?;
+            return open.routers.open(wanted, &memory, &self.registry);
+        }
+        let (index, port) = open.port(wanted)?;
+        self.port_app(wanted, index, port)
+    }
+}
+
+impl Open {
+    fn memory(&mut self, wanted: &Wanted<'_>) -> Result<PortMemory, String> {
+        if self.memory.is_none() {
+            self.memory = Some(PortMemory::beside(wanted.depot)?);
+        }
+        self.memory.clone().ok_or_else(|| "there is no memory for ports".into())
+    }
+
+    /// The port that `wanted` names, with the index that frames are marked with.
+    fn port(&mut self, wanted: &Wanted<'_>) -> Result<NumberedPort, String> {
+        if let Some(port) = self.routers.port(wanted)? {
+            return Ok(port);
+        }
+        self.ports += 1;
+        if wanted.class == "memory" {
+            return Ok((self.ports, Box::new(LoopPort::default())));
+        }
+        let device: Device = wanted.class.parse().map_err(|_| unknown(wanted.class))?;
+        let port = match device {
+            Device::Xdp(name) => self.xdp(wanted, &name)?,
+            Device::Tap(name) => self.tap(wanted, &name)?,
+            Device::Pcap { input, output } => {
+                let repeat = wanted.argument.get("repeat").and_then(Value::as_bool).unwrap_or(false);
+                let port = PcapPort::new(input.as_deref(), output.as_deref(), repeat);
+                Box::new(port.map_err(|error| error.to_string())?)
+            }
+        };
+        Ok((self.ports, port))
+    }
+
+    /// This worker's queue of an interface, all of whose frames the program gets.
+    fn xdp(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
+        let memory = self.memory(wanted)?;
+        let text = |error: bm_port_xdp::XdpError| error.to_string();
+        if self.shared.is_none() {
+            self.shared = Some(Shared::new(memory.memory()).map_err(text)?);
+        }
+        if !self.xdp.contains_key(name)
+            && let Some(shared) = &self.shared
+        {
+            let options = Options { everything: true, tagged: true, ..Options::default() };
+            self.xdp.insert(name.into(), XdpDevice::attach(name, shared, options).map_err(text)?);
+        }
+        let device = self.xdp.get(name).ok_or("the interface is gone")?;
+        let (queue, queues) = (wanted.worker as u32, device.queues());
+        if queue >= queues {
+            return Err(format!(
+                "{name} has {queues} queue(s), and worker {queue} wants its own: use fewer workers, or `ethtool -L {name} combined {}`",
+                wanted.workers
+            ));
+        }
+        let queue = device.queue(queue).map_err(text)?;
+        device.steering().map_err(text)?.set_active(true).map_err(|error| error.to_string())?;
+        Ok(memory.port(Box::new(queue)))
+    }
+
+    fn tap(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
+        let text = |error: bm_port_tap::TapError| error.to_string();
+        if !self.taps.contains_key(name) {
+            self.taps.insert(name.into(), TapDevice::open(name).map_err(text)?);
+        }
+        let device = self.taps.get_mut(name).ok_or("the interface is gone")?;
+        Ok(Box::new(device.queue(wanted.depot.memory().room()).map_err(text)?))
+    }
+}
+
+fn unknown(class: &str) -> String {
+    format!("no app in Rust is called {class:?}: there are xdp:IF, tap:NAME, pcap:IN,OUT, memory and router")
+}

@@ -1,0 +1,189 @@
+//! The router as an app of a Lua program: the same router, slow path and mirror of the kernel's tables as the daemon's.
+//!
+//! ```text
+//! config.app(c, "rt", "router", { ports = { "eth0", "eth1" } })
+//! eth0.output -> rt.eth0   rt.eth0 -> eth0.input      each link of the router is called as its port
+//! ```
+//!
+//! The router opens its ports, so that what it does not forward stays Linux's; apps `xdp:eth0` of the same program are
+//! then the queues of those.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_control::config::{self, Config};
+use bm_control::driver::{ControlPort, Driver};
+use bm_fib::published::Readers;
+use bm_forward::{Router, RouterPort, SlowPort, SlowReturn, SlowThread};
+use bm_frame::Depot;
+use bm_graph::{App, Io, Waker};
+use bm_lua::{Opened, Wanted};
+use bm_port::Port;
+use bm_stats::{Account, Registry};
+
+use super::natives::PortMemory;
+use crate::daemon::{self, OpenPort};
+
+/// A queue, with the index that its frames are marked with.
+pub type NumberedPort = (u16, Box<dyn Port>);
+/// What must live as long as the ports.
+type Kept = Vec<Box<dyn Any + Send>>;
+
+/// The routers of a program, by the names of their apps.
+#[derive(Default)]
+pub struct Routers(HashMap<String, Arc<Set>>);
+
+/// One router: its parts for each worker, and what all workers share.
+struct Set {
+    parts: Mutex<Vec<Option<RouterApp>>>,
+    queues: Mutex<HashMap<(String, usize), NumberedPort>>,
+    devices: Vec<String>,
+    /// Ended in this order: what the slow path sent last still leaves, then Linux has all packets again.
+    _rest: Mutex<(SlowThread, Driver, Kept)>,
+}
+
+/// Router and way back from the slow path as one app: their outputs are the same links.
+struct RouterApp {
+    router: Router,
+    back: SlowReturn,
+    /// Keeps the slow path and control alive as long as a worker forwards.
+    set: Option<Arc<Set>>,
+}
+
+impl App for RouterApp {
+    fn pull(&mut self, io: &mut Io<'_>) {
+        self.back.pull(io);
+    }
+
+    fn push(&mut self, io: &mut Io<'_>) {
+        self.router.push(io);
+    }
+
+    fn connect(&mut self, inputs: &[String], outputs: &[String]) {
+        self.router.connect(inputs, outputs);
+        self.back.connect(inputs, outputs);
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        let router = self.router.before_sleep();
+        self.back.before_sleep() && router
+    }
+
+    fn after_sleep(&mut self) {
+        self.router.after_sleep();
+        self.back.after_sleep();
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        self.router.stop(io);
+        self.back.stop(io);
+    }
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+/// The devices that the argument names: `{ ports = { "eth0", "tap:t0" } }`.
+fn devices(wanted: &Wanted<'_>) -> Result<Vec<config::Port>, String> {
+    let mend = "the router's argument is { ports = { \"eth0\", ... } }: the ports that it forwards between";
+    let names = wanted.argument.get("ports").and_then(serde_json::Value::as_array).ok_or(mend)?;
+    let device = |name: &serde_json::Value| name.as_str().ok_or(mend)?.parse().map_err(text);
+    names.iter().map(|name| Ok(config::Port::new(device(name)?))).collect()
+}
+
+impl Routers {
+    /// This worker's part of the router `wanted`, which is started for all workers by the first.
+    pub fn open(
+        &mut self,
+        wanted: &Wanted<'_>,
+        memory: &PortMemory,
+        registry: &Arc<Registry>,
+    ) -> Result<Opened, String> {
+        let set = match self.0.get(wanted.name) {
+            Some(set) => set.clone(),
+            None => Arc::new(Set::start(wanted, memory, registry)?),
+        };
+        self.0.insert(wanted.name.into(), set.clone());
+        let mut parts = set.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = parts.get_mut(wanted.worker).and_then(Option::take);
+        let mut part = part.ok_or("the router is at work for this worker already")?;
+        if parts.iter().all(Option::is_none) {
+            // All workers have their part: it lives as long as these do.
+            self.0.remove(wanted.name);
+        }
+        drop(parts);
+        part.set = Some(set);
+        Ok(Opened { app: Box::new(part), pulls: false })
+    }
+
+    /// This worker's queue of a port that a router has opened.
+    pub fn port(&self, wanted: &Wanted<'_>) -> Result<Option<NumberedPort>, String> {
+        let class = wanted.class.strip_prefix("xdp:").unwrap_or(wanted.class);
+        let Some(set) = self.0.values().find(|set| set.devices.iter().any(|device| device == class)) else {
+            return Ok(None);
+        };
+        let mut queues = set.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.remove(&(class.to_string(), wanted.worker));
+        queue.map(Some).ok_or_else(|| format!("{class} has no queue left for worker {}", wanted.worker))
+    }
+}
+
+impl Set {
+    fn start(wanted: &Wanted<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
+        let config = Config { ports: devices(wanted)?, ..Config::default() };
+        let opened =
+            daemon::open_ports(&config.ports, memory.memory(), wanted.workers).map_err(daemon::why)?;
+        let readers = Readers::new();
+        let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut queues, mut devices) = (HashMap::new(), Vec::new());
+        for (index, port) in opened.into_iter().enumerate() {
+            let OpenPort { name, device, ifindex, queues: each, host, steering, keep: kept, .. } = port;
+            let device = device.strip_prefix("xdp:").unwrap_or(&device).to_string();
+            for (worker, queue) in each.into_iter().enumerate() {
+                queues.insert((device.clone(), worker), (index as u16, memory.port(queue)));
+            }
+            devices.push(device);
+            control.push(ControlPort { ifindex, steering });
+            keep.push(kept);
+            parts.push((name, host));
+        }
+        let driver = Driver::start(&config, daemon::random(), &readers, control, None).map_err(text)?;
+        let shared = daemon::Shared {
+            published: driver.handle().published().clone(),
+            readers,
+            registry: registry.clone(),
+        };
+        let asker = Box::new(driver.handle().asker().map_err(text)?);
+        let depot: &Arc<Depot> = wanted.depot;
+        let mut slow = daemon::slow_path(&config, &shared, asker, depot).map_err(daemon::why)?;
+        let names: Vec<_> = parts.iter().map(|(name, _)| name.clone()).collect();
+        for (name, host) in parts {
+            let account = Account::open(registry, &format!("slow/{name}")).map_err(text)?;
+            slow.add_port(SlowPort { account, host: Some(host), worker: 0 });
+        }
+        let mut apps = Vec::new();
+        for worker in 0..wanted.workers {
+            let waker = Waker::new().map_err(text)?;
+            let account = Account::open(registry, &format!("return/{worker}")).map_err(text)?;
+            let (entrance, back) =
+                slow.add_worker(config.slow_path.ring as usize, names.clone(), account, Some(waker));
+            let port = |name: &String| {
+                let account = Account::open(registry, &format!("router/{worker}/{name}")).map_err(text)?;
+                Ok(RouterPort { name: name.clone(), account })
+            };
+            let ports = names.iter().map(port).collect::<Result<Vec<_>, String>>()?;
+            let router = Router::new(ports, shared.published.clone(), shared.readers.register(), entrance);
+            apps.push(Some(RouterApp { router, back, set: None }));
+        }
+        let slow = SlowThread::start(slow).map_err(text)?;
+        driver.handle().set_active(true).map_err(text)?;
+        Ok(Self {
+            parts: Mutex::new(apps),
+            queues: Mutex::new(queues),
+            devices,
+            _rest: Mutex::new((slow, driver, keep)),
+        })
+    }
+}

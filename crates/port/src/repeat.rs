@@ -1,0 +1,73 @@
+//! A port whose far end is itself: what it sends it receives, without a copy.
+
+use std::collections::VecDeque;
+
+use bm_frame::{Burst, Frame, Freelist};
+
+use crate::Port;
+
+/// Frames that it holds.
+const HOLDS: usize = 4096;
+
+/// What it sends it receives, in order; up to 4096 frames wait.
+pub struct LoopPort(VecDeque<Frame>);
+
+impl Default for LoopPort {
+    fn default() -> Self {
+        Self(VecDeque::with_capacity(HOLDS))
+    }
+}
+
+impl Port for LoopPort {
+    fn receive(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
+        while !burst.is_full() {
+            let Some(frame) = self.0.pop_front() else { break };
+            let pushed = burst.push(frame);
+            debug_assert!(pushed.is_ok(), "the burst was not full");
+        }
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
+        for place in burst.places_mut() {
+            if self.0.len() == HOLDS {
+                break;
+            }
+            self.0.extend(place.take());
+        }
+    }
+
+    fn close(&mut self, frames: &mut Freelist) {
+        self.0.drain(..).for_each(|frame| frames.free(frame));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::Depot;
+
+    #[test]
+    fn gives_back_what_it_was_given_and_holds_so_many() {
+        let depot = Depot::new(HOLDS + 256, 2048).unwrap();
+        let (mut frames, mut port) = (Freelist::new(depot.clone(), 128), LoopPort::default());
+        let mut burst = Burst::new();
+        for n in 0..=HOLDS / 256 {
+            (0..256).for_each(|_| burst.push(frames.allocate_with(&[n as u8]).unwrap()).unwrap());
+            port.transmit(&mut burst, &mut frames);
+            assert_eq!(burst.frames(), if n < HOLDS / 256 { 0 } else { 256 });
+            if n < HOLDS / 256 {
+                burst.reset();
+            }
+        }
+        burst.free_all(&mut frames);
+        port.receive(&mut burst, &mut frames);
+        assert!(burst.drain().all(|frame| {
+            let first = frame.data() == [0];
+            frames.free(frame);
+            first
+        }));
+        port.close(&mut frames);
+        drop(frames);
+        assert_eq!(depot.available(), HOLDS + 256);
+    }
+}
