@@ -17,6 +17,9 @@ pub struct Status {
     pub ready: bool,
     /// Path in use: `user`, or `kernel`.
     pub path: String,
+    /// Why it is that path, where the configuration leaves the choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_reason: Option<String>,
     /// The configuration file in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,

@@ -88,7 +88,7 @@ pub struct Query {
 }
 
 /// `brickmoon up`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Up {
     /// Configuration file. What the command line says goes before what it says.
     #[arg(long, value_name = "FILE")]
@@ -155,7 +155,7 @@ pub enum Path {
     Kernel,
     /// In user space, by AF_XDP.
     User,
-    /// The best that there is for each port.
+    /// In the kernel, unless something in use needs workers; `brickmoon status` says what.
     Auto,
 }
 

@@ -11,7 +11,7 @@ pub fn status(reply: &Status) -> String {
     let mirror = &reply.mirror;
     let mut text = format!(
         "brickmoon {} (process {}), up {} s, {}\n\
-         path {}, {} workers, {} ports{}\n\
+         path {}{}, {} workers, {} ports{}\n\
          {} IPv4 and {} IPv6 routes, {} next hops, {} neighbors; {} routes left to Linux\n\
          memory {} resident, {} of it lookup tables\n\
          mirror {}: first sync {} ms, {} messages, {} changes, {} overruns, {} resyncs; last batch {} changes in {} us\n",
@@ -20,6 +20,7 @@ pub fn status(reply: &Status) -> String {
         count(reply.uptime_s),
         if reply.ready { "ready" } else { "not ready" },
         reply.path,
+        reply.path_reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
         reply.workers,
         reply.ports,
         match reply.switches {

@@ -77,6 +77,11 @@ pub fn takes_frames(ifindex: u32) -> bool {
     query(ifindex).is_ok_and(|options| options.feature_flags & TAKES_FRAMES != 0)
 }
 
+/// Whether the device of an interface takes frames that XDP redirects; no if there is no such interface.
+pub fn sends_through(interface: &str) -> bool {
+    ifindex(interface).is_ok_and(takes_frames)
+}
+
 /// Whether there is still an interface of that number.
 pub fn exists(ifindex: u32) -> bool {
     query(ifindex).is_ok()

@@ -33,7 +33,7 @@ mod maps;
 mod pins;
 mod situation;
 
-pub use attach::Attachment;
+pub use attach::{Attachment, sends_through};
 pub use counters::{COUNTERS, Counters};
 pub use error::KernelError;
 pub use filters::{Filters, Rate, SourceCheck};

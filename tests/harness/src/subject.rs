@@ -36,6 +36,8 @@ pub enum Forwarding {
     User,
     /// In the kernel, by XDP.
     Kernel,
+    /// As the daemon chooses.
+    Auto,
 }
 
 impl fmt::Display for Subject {
@@ -44,6 +46,7 @@ impl fmt::Display for Subject {
             Self::Linux => "linux",
             Self::Brickmoon { forwarding: Forwarding::User, .. } => "brickmoon",
             Self::Brickmoon { forwarding: Forwarding::Kernel, .. } => "brickmoon-kernel",
+            Self::Brickmoon { forwarding: Forwarding::Auto, .. } => "brickmoon-auto",
         })
     }
 }
@@ -153,6 +156,7 @@ impl Router<'_> {
             None => "linux",
             Some(Daemon { forwarding: Forwarding::User, .. }) => "brickmoon",
             Some(Daemon { forwarding: Forwarding::Kernel, .. }) => "brickmoon-kernel",
+            Some(Daemon { forwarding: Forwarding::Auto, .. }) => "brickmoon-auto",
         }
     }
 
@@ -213,6 +217,14 @@ impl Router<'_> {
             let again = Daemon::start_with((&daemon.path, daemon.forwarding), self.namespace, ports, config);
             *daemon = again;
         }
+    }
+
+    /// Starts the daemon again with these ports and a configuration, the path left to it.
+    pub fn restart_choosing(&mut self, ports: &[&str], config: &str) {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.forwarding = Forwarding::Auto;
+        }
+        self.restart_with(ports, config);
     }
 
     /// Has the daemon read another configuration while it runs; it must have been started with one.
@@ -292,8 +304,12 @@ impl Daemon {
         std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         let socket = folder.join("api.sock");
         let mut command = namespace.command(path);
-        let way = if forwarding == Forwarding::Kernel { "kernel" } else { "user" };
-        command.arg("up").arg("--path").arg(way).arg("--socket").arg(&socket);
+        command.arg("up").arg("--socket").arg(&socket);
+        match forwarding {
+            Forwarding::User => command.args(["--path", "user"]),
+            Forwarding::Kernel => command.args(["--path", "kernel"]),
+            Forwarding::Auto => &mut command,
+        };
         for port in ports {
             command.arg("--port").arg(port);
         }
@@ -337,7 +353,7 @@ impl Daemon {
             if open.is_empty() {
                 let [received, sent, host, dropped] = audit::totals(&ports);
                 // In the kernel it may have met nothing that is plain.
-                let worked = if self.forwarding == Forwarding::Kernel { received } else { sent };
+                let worked = if self.forwarding == Forwarding::User { sent } else { received };
                 assert!(worked > 0, "brickmoon has done nothing: {ports}\n{}", self.log());
                 report::say(&format!(
                     "{}: brickmoon: {received} received, {sent} sent, {host} to Linux, {dropped} dropped",

@@ -8,6 +8,7 @@
 
 mod dataplane;
 mod notify;
+mod path;
 mod ports;
 mod report;
 mod running;
@@ -19,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_control::config::{Config, Device, PathChoice, Port, SourceRule};
+use bm_control::config::{Config, Device, PathChoice, Port};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -95,7 +96,7 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
             return Err(Failure::Usage(why));
         }
     }
-    can_filter(&config, config.daemon.path == PathChoice::Kernel)
+    can_filter(&config, path::choose(&config, bm_fastpath::sends_through).in_kernel())
         .map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
     if config.daemon.workers == Some(0) {
         return Err(Failure::Usage("--workers 0: there must be one at least".into()));
@@ -122,10 +123,6 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
         Some(args::Path::Auto) => config.daemon.path = PathChoice::Auto,
         None => {}
     }
-    // A switch alone needs no workers.
-    if config.ports.is_empty() && config.daemon.path == PathChoice::Auto {
-        config.daemon.path = PathChoice::Kernel;
-    }
     Ok(config)
 }
 
@@ -135,10 +132,9 @@ fn can_filter(config: &Config, in_kernel: bool) -> Result<(), (String, String)> 
         let mend = "name it in a [[port]] or with --port, or take `port` out of the rule";
         return Err((format!("a [[filter.rule]] is for packets from {name}, which is no port"), mend.into()));
     }
-    let checks = |port: &Port| config.source_rule(port) != SourceRule::Kernel;
-    if !in_kernel && (config.filter.drops() || config.ports.iter().any(checks)) {
+    if !in_kernel && config.filters_anything() {
         let why = "[filter] and `reverse_path` want the kernel path, and these ports take the user path";
-        return Err((why.into(), "start with --path kernel, or take them out of the configuration".into()));
+        return Err((why.into(), "start with --path kernel (and ports that are interfaces of Linux), or take them out of the configuration".into()));
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use bm_stats::Registry;
 use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
+use super::path::{self, Chosen};
 use super::report::{self, Counters};
 use super::running::{Opened, PortInfo, Running, frame_memory, remove_kept};
 use super::server::Removed;
@@ -39,6 +40,7 @@ pub struct Daemon {
     running: Mutex<Option<Running>>,
     switches: Bridges,
     config: Mutex<Config>,
+    chosen: Chosen,
     /// What the command line said.
     up: Up,
     started: Instant,
@@ -79,8 +81,18 @@ impl Daemon {
 
     /// Opens ports, loads tables, starts workers, and has the ports take packets.
     fn start_router(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
-        if config.daemon.path == PathChoice::Kernel {
-            return Self::start_kernel(config, up, started);
+        let mut chosen = path::choose(&config, bm_fastpath::sends_through);
+        if chosen.in_kernel() {
+            let tried = Self::start_kernel(config.clone(), up.clone(), started);
+            // Where nobody asked for the kernel path by name, and nothing else needs it, workers do as well.
+            let may_do_without = chosen.reason.is_some() && !config.filters_anything();
+            match tried {
+                Err(Failure::Failed(why)) if may_do_without => {
+                    tracing::warn!(%why, "the kernel path cannot be had: workers forward");
+                    chosen = Chosen::instead(&why);
+                }
+                tried => return tried.map(|daemon| Self { chosen, ..daemon }),
+            }
         }
         remove_kept();
         let depot = frame_memory(&config)?;
@@ -94,7 +106,8 @@ impl Daemon {
         let shared = Shared { published: driver.handle().published().clone(), readers, registry };
         let running = opened.start(&config, &shared, driver.handle(), depot.clone())?;
         driver.handle().set_active(true).map_err(Failure::failed)?;
-        Ok(Self::of(driver, shared, Some(depot), running, (config, up, started), stats))
+        let daemon = Self::of(driver, shared, Some(depot), running, (config, up, started), stats);
+        Ok(Self { chosen, ..daemon })
     }
 
     /// The same where packets are forwarded in the kernel: no frames, no workers.
@@ -126,6 +139,7 @@ impl Daemon {
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
             config: Mutex::new(config),
+            chosen: Chosen { path: PathChoice::Auto, reason: None },
             up,
             started,
             restarts: AtomicU64::new(0),
@@ -215,6 +229,7 @@ impl Daemon {
         status.pid = std::process::id();
         status.uptime_s = self.started.elapsed().as_secs();
         status.path = if self.depot.is_some() { "user" } else { "kernel" }.into();
+        status.path_reason = self.chosen.reason.clone();
         status.config = self.up.config.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;

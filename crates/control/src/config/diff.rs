@@ -51,7 +51,7 @@ impl Config {
         set("daemon.metrics", &daemon.metrics, Daemon);
         set("daemon.workers", &daemon.workers, Workers);
         set("daemon.cores", &daemon.cores, Workers);
-        set("daemon.path", &daemon.path, Workers);
+        set("daemon.path", &daemon.path, Daemon);
         set("daemon.kernel_grace_s", &daemon.kernel_grace.as_secs(), Daemon);
         set("daemon.idle", &daemon.idle, Workers);
         set("daemon.poll_us", &daemon.poll.as_micros(), Workers);

@@ -1,0 +1,99 @@
+//! Which path packets take where the configuration leaves that open.
+//!
+//! In the kernel, unless something in use needs workers: a device that is no interface of Linux, workers or cores
+//! that somebody asked for, an interface that XDP cannot send through.
+
+use bm_control::config::{Config, Device, IdleChoice, PathChoice};
+
+/// The path, and why it is that one where there was a choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// `Kernel` or `User`.
+    pub path: PathChoice,
+    /// A few words for `status`; none where the configuration says it.
+    pub reason: Option<String>,
+}
+
+impl Chosen {
+    /// Whether packets are forwarded in the kernel.
+    pub fn in_kernel(&self) -> bool {
+        self.path == PathChoice::Kernel
+    }
+
+    /// Workers after all, since the kernel path could not be had.
+    pub fn instead(why: &str) -> Self {
+        Self { path: PathChoice::User, reason: Some(why.into()) }
+    }
+}
+
+/// Chooses; `sends` says whether frames can be sent through an interface by XDP.
+pub fn choose(config: &Config, sends: impl Fn(&str) -> bool) -> Chosen {
+    if config.daemon.path != PathChoice::Auto {
+        return Chosen { path: config.daemon.path, reason: None };
+    }
+    match needs_workers(config, sends) {
+        Some(why) => Chosen::instead(&why),
+        None => Chosen { path: PathChoice::Kernel, reason: Some("nothing in use needs workers".into()) },
+    }
+}
+
+/// What in use needs the user path.
+fn needs_workers(config: &Config, sends: impl Fn(&str) -> bool) -> Option<String> {
+    let daemon = &config.daemon;
+    for port in &config.ports {
+        let Device::Xdp(name) = &port.device else {
+            return Some(format!("{} is no interface of Linux", port.device));
+        };
+        // Filters are in the kernel only: what XDP cannot send there is Linux's, and filtered all the same.
+        if !config.filters_anything() && !sends(name) {
+            let mend = format!("`ethtool -K {name} gro on` at its far end, if it is a veth, lets it");
+            return Some(format!("{name} takes no frames from XDP; {mend}"));
+        }
+    }
+    if daemon.workers.is_some() || !daemon.cores.is_empty() {
+        return Some("workers or cores are named".into());
+    }
+    (daemon.idle == IdleChoice::Busy).then(|| "workers shall be busy".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(text: &str, sends: bool) -> (PathChoice, String) {
+        let config = Config::parse(std::path::Path::new("test.toml"), text).expect("a right configuration");
+        let Chosen { path, reason } = choose(&config, |_| sends);
+        (path, reason.unwrap_or_default())
+    }
+
+    #[test]
+    fn the_kernel_unless_something_needs_workers() {
+        let eth0 = "[[port]]\ndevice = 'eth0'\n";
+        assert_eq!(chosen(eth0, true).0, PathChoice::Kernel);
+        for (more, sends, why) in [
+            ("", false, "eth0 takes no frames from XDP"),
+            ("[[port]]\ndevice = 'tap:vm0'\n", true, "tap:vm0 is no interface of Linux"),
+            ("[daemon]\nworkers = 2\n", true, "workers or cores are named"),
+            ("[daemon]\ncores = [1]\n", true, "workers or cores are named"),
+            ("[daemon]\nidle = 'busy'\n", true, "workers shall be busy"),
+        ] {
+            let (path, reason) = chosen(&format!("{eth0}{more}"), sends);
+            assert_eq!(path, PathChoice::User, "{more}");
+            assert!(reason.starts_with(why), "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_holds() {
+        for (word, path) in [("user", PathChoice::User), ("kernel", PathChoice::Kernel)] {
+            let text = format!("[daemon]\npath = '{word}'\nworkers = 2\n");
+            assert_eq!(chosen(&text, false), (path, String::new()));
+        }
+    }
+
+    #[test]
+    fn filters_are_a_reason_for_the_kernel() {
+        let filtered = "[[port]]\ndevice = 'eth0'\n[[filter.rule]]\naction = 'drop'\n";
+        assert_eq!(chosen(filtered, false).0, PathChoice::Kernel);
+    }
+}
