@@ -65,6 +65,11 @@ impl<T: Send> Producer<T> {
         free
     }
 
+    /// Whether one more fits.
+    pub fn has_room(&mut self) -> bool {
+        self.free(1) > 0
+    }
+
     /// Puts one in.
     ///
     /// # Errors

@@ -2,27 +2,25 @@
 
 use std::ffi::c_void;
 
-use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, Table, Value};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, LuaString, Table, Value};
 
 use crate::modules;
 use crate::native::{Native, Opened, Wanted};
+use crate::pool::Pool;
 use crate::runtime::Runtime;
+use crate::state::Seat;
 use crate::world::World;
 
 type Names = (Vec<String>, Vec<usize>);
 
 /// The table. `runtime` must outlive `lua`.
-pub(crate) fn table(
-    lua: &Lua,
-    world: &World,
-    runtime: *mut Runtime,
-    worker: usize,
-    workers: usize,
-) -> mlua::Result<Table> {
+pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("address", LightUserData(runtime.cast()))?;
-    table.set("worker", worker)?;
-    table.set("workers", workers)?;
+    table.set("worker", seat.worker)?;
     let trees = world.trees.clone();
     let find = move |lua: &Lua, name: String| match modules::find(&trees, &name) {
         Some((path, bytes)) => Ok((Some(path), Some(lua.create_string(bytes)?))),
@@ -42,25 +40,22 @@ pub(crate) fn table(
         Ok(())
     };
     table.set("give_link", lua.create_function(give_link)?)?;
-    natives(lua, &table, world, runtime, (worker, workers))?;
+    natives(lua, &table, world, runtime, seat)?;
+    if seat.worker == 0 {
+        workers(lua, &table, Pool::new(world.clone(), seat.clone()))?;
+    }
     Ok(table)
 }
 
 /// The functions for apps in Rust.
-fn natives(
-    lua: &Lua,
-    table: &Table,
-    world: &World,
-    runtime: *mut Runtime,
-    (worker, workers): (usize, usize),
-) -> mlua::Result<()> {
-    let world = world.clone();
-    let open = move |lua: &Lua, (class, name, argument): (String, String, Value)| {
+fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat: &Seat) -> mlua::Result<()> {
+    let (world, seat) = (world.clone(), seat.clone());
+    let open = move |lua: &Lua, (class, name, argument, workers): (String, String, Value, usize)| {
         let argument: serde_json::Value = lua.from_value(argument)?;
-        let wanted =
-            Wanted { class: &class, name: &name, argument: &argument, worker, workers, depot: &world.depot };
-        let Opened { app, pulls } =
-            world.natives.open(&wanted).map_err(|error| format!("app {name}: {error}").into_lua_err())?;
+        let (depot, worker) = (&world.depot, seat.worker);
+        let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, depot };
+        let opened = seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted));
+        let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
         // SAFETY: as in `table`.
         let native = unsafe { (*runtime).adopt(Native::new(app, runtime)) };
         Ok((LightUserData(native.cast()), pulls))
@@ -82,6 +77,26 @@ fn natives(
         Ok(())
     };
     table.set("close", lua.create_function(close)?)
+}
+
+/// The functions with which the first worker leads the others.
+fn workers(lua: &Lua, table: &Table, pool: Pool) -> mlua::Result<()> {
+    let pool = Rc::new(RefCell::new(pool));
+    let leader = pool.clone();
+    let call = move |lua: &Lua, (worker, core, name, bytes): (usize, Option<usize>, String, LuaString)| {
+        let answer = leader.borrow_mut().call(worker, core, &name, &bytes.as_bytes());
+        answer.map_err(|error| error.to_string().into_lua_err()).and_then(|bytes| lua.create_string(bytes))
+    };
+    table.set("call_worker", lua.create_function(call)?)?;
+    let leader = pool.clone();
+    let run = move |_: &Lua, (): ()| {
+        leader.borrow_mut().run();
+        Ok(())
+    };
+    table.set("run_workers", lua.create_function(run)?)?;
+    let pause =
+        move |_: &Lua, (): ()| pool.borrow_mut().pause().map_err(|error| error.to_string().into_lua_err());
+    table.set("pause_workers", lua.create_function(pause)?)
 }
 
 fn pointer(native: LightUserData) -> *mut Native {

@@ -44,7 +44,7 @@ impl Program {
     /// # Errors
     /// What the program said, with file, line and traceback.
     pub fn run(self) -> Result<Outcome, LuaError> {
-        let state = State::new(&self.world, 0, 1)?;
+        let state = State::new(&self.world)?;
         let (function, subject) = match self.what {
             What::File(path) => ("file", path.display().to_string()),
             What::Named(name) => ("named", name),
@@ -55,6 +55,10 @@ impl Program {
         for argument in self.arguments {
             arguments.push_back(argument.into_lua(state.lua())?);
         }
-        Ok(state.call(function, arguments)?.map_or(Outcome::Done, Outcome::Exit))
+        let outcome = state.call(function, arguments);
+        let finished = state.call("finish", MultiValue::new());
+        let status = outcome?;
+        finished?;
+        Ok(status.map_or(Outcome::Done, Outcome::Exit))
     }
 }

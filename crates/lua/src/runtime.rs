@@ -42,12 +42,23 @@ pub(crate) struct Shared {
     pub interrupted: *const AtomicI32,
     /// Not zero when the worker shall leave its loop.
     pub pause: *const AtomicI32,
+    /// Not zero once another worker of the program has failed.
+    pub trouble: *const AtomicI32,
     refill: unsafe extern "C" fn(*mut Runtime),
     spill: unsafe extern "C" fn(*mut Runtime),
     clock: unsafe extern "C" fn(*mut Runtime) -> u64,
     wait: unsafe extern "C" fn(*mut Runtime, u64),
     pull: unsafe extern "C" fn(*mut Native),
     push: unsafe extern "C" fn(*mut Native),
+}
+
+/// What the threads of a program tell each other in passing.
+#[derive(Clone, Default)]
+pub(crate) struct Flags {
+    /// One for each worker: leave the loop.
+    pub pause: Arc<AtomicI32>,
+    /// One for all: a worker has failed.
+    pub trouble: Arc<AtomicI32>,
 }
 
 /// What a state and Rust share. `shared` comes first: its address is the runtime's.
@@ -57,7 +68,7 @@ pub struct Runtime {
     pub(crate) frames: Freelist,
     pub(crate) links: Links,
     natives: Vec<*mut Native>,
-    pause: Arc<AtomicI32>,
+    _flags: Flags,
     started: Instant,
 }
 
@@ -66,10 +77,9 @@ impl Runtime {
     ///
     /// # Errors
     /// What the system said to the memory of links.
-    pub fn new(depot: &Arc<Depot>, worker: usize) -> io::Result<Box<Self>> {
+    pub(crate) fn new(depot: &Arc<Depot>, worker: usize, flags: Flags) -> io::Result<Box<Self>> {
         let frames = Freelist::new(depot.clone(), KEEP);
         let links = Links::new()?;
-        let pause = Arc::new(AtomicI32::new(0));
         let shared = Shared {
             freelist: frames.stack().as_ptr(),
             links: links.address(),
@@ -80,7 +90,8 @@ impl Runtime {
             worker: worker as i32,
             moved: 0,
             interrupted: &INTERRUPTED,
-            pause: Arc::as_ptr(&pause),
+            pause: Arc::as_ptr(&flags.pause),
+            trouble: Arc::as_ptr(&flags.trouble),
             refill,
             spill,
             clock,
@@ -88,13 +99,14 @@ impl Runtime {
             pull: native::pull,
             push: native::push,
         };
-        Ok(Box::new(Self { shared, frames, links, natives: Vec::new(), pause, started: Instant::now() }))
-    }
-
-    /// What makes the worker leave its loop when it is not zero.
-    #[expect(dead_code)]
-    pub fn pause(&self) -> Arc<AtomicI32> {
-        self.pause.clone()
+        Ok(Box::new(Self {
+            shared,
+            frames,
+            links,
+            natives: Vec::new(),
+            _flags: flags,
+            started: Instant::now(),
+        }))
     }
 
     pub(crate) fn adopt(&mut self, native: Native) -> *mut Native {

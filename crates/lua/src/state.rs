@@ -7,7 +7,8 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 
 use crate::bridge;
 use crate::modules;
-use crate::runtime::Runtime;
+use crate::ring::Rings;
+use crate::runtime::{Flags, Runtime};
 use crate::world::World;
 
 /// What a program did wrong: the message names file and line, the traceback how it got there.
@@ -40,6 +41,14 @@ impl From<mlua::Error> for LuaError {
     }
 }
 
+/// Which worker of a program a state is for, and what it shares with the others.
+#[derive(Clone, Default)]
+pub(crate) struct Seat {
+    pub worker: usize,
+    pub flags: Flags,
+    pub rings: Rings,
+}
+
 /// A Lua state with our modules in reach.
 pub struct State {
     /// `core.startup`: what runs first and knows how to run the rest.
@@ -53,16 +62,23 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl State {
-    /// A state of worker `worker` out of `workers`.
+    /// A state for a program: its first worker.
     ///
     /// # Errors
     /// What `core.startup` said, or the system to the memory that it needs.
-    pub fn new(world: &World, worker: usize, workers: usize) -> Result<Self, LuaError> {
-        let runtime = Box::into_raw(Runtime::new(&world.depot, worker).map_err(LuaError::new)?);
+    pub fn new(world: &World) -> Result<Self, LuaError> {
+        Self::of_worker(world, &Seat::default())
+    }
+
+    /// A state for a worker of a program.
+    pub(crate) fn of_worker(world: &World, seat: &Seat) -> Result<Self, LuaError> {
+        let flags = seat.flags.clone();
+        let runtime = Runtime::new(&world.depot, seat.worker, flags).map_err(LuaError::new)?;
+        let runtime = Box::into_raw(runtime);
         // SAFETY: programs may use FFI and so break anything; that is what they are for. Whoever runs a program
         // trusts it as he trusts a binary.
         let lua = unsafe { Lua::unsafe_new() };
-        match Self::start(&lua, world, runtime, worker, workers) {
+        match Self::start(&lua, world, runtime, seat) {
             Ok(startup) => {
                 Ok(Self { startup: ManuallyDrop::new(startup), lua: ManuallyDrop::new(lua), runtime })
             }
@@ -75,14 +91,8 @@ impl State {
         }
     }
 
-    fn start(
-        lua: &Lua,
-        world: &World,
-        runtime: *mut Runtime,
-        worker: usize,
-        workers: usize,
-    ) -> Result<Table, LuaError> {
-        let bridge = bridge::table(lua, world, runtime, worker, workers)?;
+    fn start(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat) -> Result<Table, LuaError> {
+        let bridge = bridge::table(lua, world, runtime, seat)?;
         let (path, bytes) =
             modules::find(&[], "core/startup.lua").ok_or_else(|| LuaError::new("core.startup is missing"))?;
         Ok(lua.load(bytes).set_name(format!("@{path}")).call(bridge)?)
@@ -91,6 +101,12 @@ impl State {
     /// The state itself, for those in this crate.
     pub(crate) fn lua(&self) -> &Lua {
         &self.lua
+    }
+
+    /// What the last call of a worker's function gave.
+    pub(crate) fn result(&self) -> Result<Vec<u8>, LuaError> {
+        let result: mlua::LuaString = self.startup.get("result")?;
+        Ok(result.as_bytes().to_vec())
     }
 
     /// Calls `core.startup`'s function `name`. The exit status if the program asked to end with one.

@@ -21,6 +21,7 @@ local breath = require("core.breath")
 local account = require("core.account")
 local pace = require("core.pace")
 local jitwatch = require("core.jitwatch")
+local workers = require("core.workers")
 
 local shared, frees = runtime.shared, runtime.frees
 
@@ -88,11 +89,19 @@ function M.apply_config_actions (list)
    compute_breathe_order()
 end
 
--- Makes the network what `new` says, with as few changes as it takes.
-function M.configure (new)
+-- Makes the network of this worker what `new` says, with as few changes as it takes.
+function M.configure_here (new)
    M.apply_config_actions(actions.compute(M.configuration, new))
    counter.add(M.configs)
 end
+
+-- Makes the network what `new` says, on all workers that it takes: see core.workers.
+function M.configure (new, options)
+   M.configure_here(workers.spread(new, options))
+end
+
+-- What went through the links, of all workers together: { link = { txpackets = ..., ... } }.
+M.link_stats = workers.link_stats
 
 -- Stops all apps.
 function M.stop ()
@@ -137,8 +146,10 @@ local function measured (breathe)
    end
 end
 
-local function check_interrupt ()
-   if shared.interrupted[0] ~= 0 then
+-- Looks at what does not come with packets: signals, and workers that have failed. The first worker does.
+local function look_around ()
+   if workers.trouble() then return true end
+   if shared.worker == 0 and shared.interrupted[0] ~= 0 then
       M.stop()
       os.exit(0)
    end
@@ -152,10 +163,31 @@ local function finish (options)
    return function () return M.monotonic_now >= finish end
 end
 
+-- How often timers and signals are looked at, and shared counters brought up to date, in seconds.
+local LOOK_EVERY, SHOW_EVERY = 2e-4, 0.1
+
+local function breaths_until (done, breathe, no_timers)
+   local next_look, next_show = 0, 0
+   repeat
+      breathe()
+      local now = M.monotonic_now
+      if now >= next_look then
+         next_look = now + LOOK_EVERY
+         if not no_timers then timer.run() end
+         if look_around() then return end
+         if now >= next_show then
+            next_show = now + SHOW_EVERY
+            counter.commit()
+         end
+      end
+      if not M.busywait then pace.rest(M, now, next_tick and #ticks > 0, pulls_in_lua) end
+   until done and done()
+end
+
 -- Breathes until `duration` seconds are over or `done` gives true; for ever without both.
 function M.main (options)
    options = options or {}
-   local done, no_timers = finish(options), options.no_timers
+   local done = finish(options)
    local breathe = M.breathe
    if options.measure_latency ~= false then
       latency = latency or histogram.create("engine/latency.histogram", 1e-6, 1e0)
@@ -163,17 +195,7 @@ function M.main (options)
    end
    M.enable_tick()
    pace.begin(M)
-   local next_timers = 0
-   repeat
-      breathe()
-      local now = M.monotonic_now
-      if now >= next_timers then
-         next_timers = now + 2e-4
-         if not no_timers then timer.run() end
-         check_interrupt()
-      end
-      if not M.busywait then pace.rest(M, now, next_tick and #ticks > 0, pulls_in_lua) end
-   until done and done()
+   workers.run_while(function () breaths_until(done, breathe, options.no_timers) end)
    counter.commit()
    jitwatch.publish()
    if not options.no_report then M.report(options.report) end
@@ -208,10 +230,11 @@ end
 function M.report_links ()
    print("link report:")
    local names = {}
-   for name in pairs(M.link_table) do names[#names + 1] = name end
+   local all = M.link_stats()
+   for name in pairs(all) do names[#names + 1] = name end
    table.sort(names)
    for _, name in ipairs(names) do
-      local stats = link.stats(M.link_table[name])
+      local stats = all[name]
       local tried = stats.txdrop + stats.txpackets
       print(("%20s sent on %s (loss rate: %d%%)"):format(
          lib.comma_value(stats.txpackets), name, tried > 0 and stats.txdrop * 100 / tried or 0))

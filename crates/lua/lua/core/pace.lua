@@ -24,7 +24,7 @@ end
 -- Asks on for so long after the last packet, in seconds.
 local PATIENCE = 2e-5
 -- Longest rest while apps in Rust, whose ports can wake us, are the only ones to pull, in microseconds.
-local LONGEST = 20000
+local LONGEST = shared.worker == 0 and 20000 or 2000
 -- Shortest that is worth collecting garbage.
 local COLLECT_FROM = 10
 

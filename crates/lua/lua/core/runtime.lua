@@ -38,7 +38,7 @@ struct brickmoon {
    uint64_t now_ns;
    int32_t failed, worker;
    uint64_t moved;
-   const volatile int32_t *interrupted, *pause;
+   const volatile int32_t *interrupted, *pause, *trouble;
    void (*refill)(struct brickmoon *);
    void (*spill)(struct brickmoon *);
    uint64_t (*clock)(struct brickmoon *);

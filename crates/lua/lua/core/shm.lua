@@ -28,10 +28,15 @@ M.root = pick_root()
 -- Sizes of what is mapped, by address.
 M.mappings = {}
 
+-- Other workers of a program have their objects in folders of their own; `group` is one for all.
+local worker = require("core.startup").bridge.worker
+local home = worker == 0 and "" or "workers/"..worker.."/"
+
 -- The path of a name below ROOT: a leading slash means that the name starts with a process id.
 function M.resolve (name)
    local slash, rest = name:match("^(/*)(.*)")
    if slash == "/" then return rest end
+   if worker ~= 0 and not rest:match("^group/") then rest = home..rest end
    return sys.getpid().."/"..rest
 end
 

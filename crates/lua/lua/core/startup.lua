@@ -103,6 +103,12 @@ local function parameters (...)
    if main then main.parameters = { ... } end
 end
 
+-- At the end, however it came: apps are stopped, so that they give back what they hold.
+function startup.finish ()
+   local app = package.loaded["core.app"]
+   if type(app) == "table" and app.stop then app.stop() end
+end
+
 -- brickmoon run FILE ARGUMENTS
 function startup.file (path, ...)
    globals()
@@ -124,6 +130,13 @@ function startup.named (name, ...)
       error(("program.%s.%s has no function run()"):format(name, name), 0)
    end
    module.run({ ... })
+end
+
+-- What the first worker of a program has another one do: a function of core.workers, with bytes for it.
+local begun = false
+function startup.worker (name, bytes)
+   if not begun then globals() begun = true end
+   startup.result = require("core.workers").remote[name](bytes)
 end
 
 -- brickmoon snabb -t MODULE

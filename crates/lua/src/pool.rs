@@ -1,0 +1,177 @@
+//! The other workers of a program: a thread each with a state of its own, led by the first.
+//!
+//! The first worker tells them what to be (a configuration, as bytes), has them run while its own engine does, and
+//! pauses them before it tells them more. Packets go between them through rings alone ([`crate::ring`]).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use mlua::{IntoLua as _, MultiValue};
+
+use crate::runtime::Flags;
+use crate::state::{LuaError, Seat, State};
+use crate::world::World;
+
+/// What a worker is asked to do: a function of `core.workers`, with its argument.
+struct Order {
+    name: String,
+    argument: Vec<u8>,
+}
+
+type Reply = Result<Vec<u8>, LuaError>;
+
+struct Worker {
+    orders: Option<Sender<Order>>,
+    replies: Receiver<Reply>,
+    flags: Flags,
+    running: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The other workers, by number.
+pub(crate) struct Pool {
+    world: World,
+    seat: Seat,
+    workers: BTreeMap<usize, Worker>,
+}
+
+fn ended(worker: usize) -> LuaError {
+    LuaError::new(format!("worker {worker} has ended"))
+}
+
+impl Pool {
+    /// No workers yet; they share `seat`'s rings.
+    pub fn new(world: World, seat: Seat) -> Self {
+        Self { world, seat, workers: BTreeMap::new() }
+    }
+
+    /// Has `worker` call its function `name`, and gives what that gave. It is started if it is not there, and
+    /// paused for the call if it runs.
+    pub fn call(&mut self, worker: usize, core: Option<usize>, name: &str, argument: &[u8]) -> Reply {
+        if !self.workers.contains_key(&worker) {
+            let started = Worker::start(&self.world, &self.seat, worker, core)?;
+            self.workers.insert(worker, started);
+        }
+        let one = self.workers.get_mut(&worker).ok_or_else(|| ended(worker))?;
+        let ran = one.running;
+        one.pause(worker)?;
+        let reply = one.ask(worker, name, argument);
+        if ran && reply.is_ok() {
+            one.run();
+        }
+        reply
+    }
+
+    /// Has all run.
+    pub fn run(&mut self) {
+        self.workers.values_mut().for_each(Worker::run);
+    }
+
+    /// Pauses all, and waits until they have stopped: the first error that one of them ran into.
+    pub fn pause(&mut self) -> Result<(), LuaError> {
+        // All are told before the first is waited for.
+        self.workers.values().for_each(|worker| worker.flags.pause.store(1, Ordering::Relaxed));
+        let paused: Vec<_> = self.workers.iter_mut().map(|(&number, worker)| worker.pause(number)).collect();
+        self.seat.flags.trouble.store(0, Ordering::Relaxed);
+        paused.into_iter().collect()
+    }
+}
+
+impl Worker {
+    fn start(world: &World, seat: &Seat, worker: usize, core: Option<usize>) -> Result<Self, LuaError> {
+        let flags = Flags { trouble: seat.flags.trouble.clone(), ..Flags::default() };
+        let seat = Seat { worker, flags: flags.clone(), rings: seat.rings.clone() };
+        let (orders, taken) = channel();
+        let (answer, replies) = channel();
+        let world = world.clone();
+        let work = move || {
+            if let Err(error) = pin(core) {
+                let why =
+                    format!("worker {worker} cannot be pinned to core {}: {error}", core.unwrap_or_default());
+                let _gone = answer.send(Err(LuaError::new(why)));
+                return;
+            }
+            serve(&world, &seat, &taken, &answer);
+        };
+        let thread = std::thread::Builder::new().name(format!("bm-lua-{worker}")).spawn(work);
+        let thread = Some(thread.map_err(LuaError::new)?);
+        Ok(Self { orders: Some(orders), replies, flags, running: false, thread })
+    }
+
+    fn send(&self, name: &str, argument: &[u8]) {
+        let order = Order { name: name.into(), argument: argument.into() };
+        // A worker that has ended is found out by the missing reply.
+        let _gone = self.orders.as_ref().map(|orders| orders.send(order));
+    }
+
+    fn ask(&self, worker: usize, name: &str, argument: &[u8]) -> Reply {
+        self.send(name, argument);
+        self.replies.recv().unwrap_or_else(|_| Err(ended(worker)))
+    }
+
+    fn run(&mut self) {
+        if !self.running {
+            self.flags.pause.store(0, Ordering::Relaxed);
+            self.send("run", &[]);
+            self.running = true;
+        }
+    }
+
+    fn pause(&mut self, worker: usize) -> Result<(), LuaError> {
+        if !self.running {
+            return Ok(());
+        }
+        self.flags.pause.store(1, Ordering::Relaxed);
+        self.running = false;
+        self.replies.recv().unwrap_or_else(|_| Err(ended(worker))).map(drop)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.flags.pause.store(1, Ordering::Relaxed);
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// Does what is asked until nobody can ask any more.
+fn serve(world: &World, seat: &Seat, orders: &Receiver<Order>, answer: &Sender<Reply>) {
+    let mut state = State::of_worker(world, seat);
+    while let Ok(Order { name, argument }) = orders.recv() {
+        let reply = match &mut state {
+            Ok(state) => carry_out(state, &name, &argument),
+            Err(error) => Err(error.clone()),
+        };
+        let reply = reply.map_err(|error| LuaError {
+            message: format!("worker {}: {}", seat.worker, error.message),
+            traceback: error.traceback,
+        });
+        if reply.is_err() {
+            seat.flags.trouble.store(1, Ordering::Relaxed);
+        }
+        if answer.send(reply).is_err() {
+            return;
+        }
+    }
+}
+
+fn carry_out(state: &State, name: &str, argument: &[u8]) -> Reply {
+    let mut arguments = MultiValue::new();
+    arguments.push_back(state.lua().create_string(argument)?.into_lua(state.lua())?);
+    arguments.push_front(name.into_lua(state.lua())?);
+    state.call("worker", arguments)?;
+    state.result()
+}
+
+fn pin(core: Option<usize>) -> std::io::Result<()> {
+    let Some(core) = core else { return Ok(()) };
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}

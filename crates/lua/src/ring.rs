@@ -1,0 +1,138 @@
+//! A link between two workers: a ring with one producer and one consumer, each an app in its worker's network.
+//!
+//! ```text
+//! worker 0: a.x -> ring.input   Outlet ══ channel ══> Inlet   ring.output -> b.y :worker 1
+//! ```
+//!
+//! Frames that the ring has no room for stay on the outlet's link, so who is too fast sees it full, as with any link.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_frame::Frame;
+use bm_graph::{App, Io, Waker};
+use bm_link::{Consumer, Producer, channel};
+
+use crate::native::Opened;
+
+/// Frames that a ring holds.
+const CAPACITY: usize = 2048;
+/// Frames brought in a breath.
+const BREATH: usize = 256;
+
+/// How the consumer is woken when it sleeps.
+#[derive(Clone)]
+struct Bell {
+    waker: Waker,
+    asleep: Arc<AtomicBool>,
+}
+
+type Ends = (Option<Producer<Frame>>, Option<Consumer<Frame>>, Bell);
+
+/// The rings of a program, by the name of their link; each end is taken once.
+#[derive(Clone, Default)]
+pub(crate) struct Rings(Arc<Mutex<HashMap<String, Ends>>>);
+
+impl Rings {
+    /// The end that `class` names (`ring>LINK` puts in, `ring<LINK` takes out), or `None` if it names no ring.
+    pub fn open(&self, class: &str) -> Option<Result<Opened, String>> {
+        let out = class.strip_prefix("ring>");
+        let link = out.or_else(|| class.strip_prefix("ring<"))?;
+        Some(self.end(link, out.is_some()).map_err(|error| format!("link {link}: {error}")))
+    }
+
+    fn end(&self, link: &str, out: bool) -> Result<Opened, String> {
+        let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rings.contains_key(link) {
+            rings.insert(link.into(), ends().map_err(|error| error.to_string())?);
+        }
+        let (producer, consumer, bell) = rings.get_mut(link).ok_or("it is gone")?;
+        let bell = bell.clone();
+        let taken = "its end is in use";
+        let opened = if out {
+            let producer = producer.take().ok_or(taken)?;
+            Opened { app: Box::new(Outlet { producer, bell }), pulls: false }
+        } else {
+            let consumer = consumer.take().ok_or(taken)?;
+            Opened { app: Box::new(Inlet { consumer, bell }), pulls: true }
+        };
+        if producer.is_none() && consumer.is_none() {
+            rings.remove(link);
+        }
+        Ok(opened)
+    }
+}
+
+fn ends() -> io::Result<Ends> {
+    let (producer, consumer) = channel(CAPACITY);
+    let waker = Waker::new().map_err(io::Error::other)?;
+    Ok((Some(producer), Some(consumer), Bell { waker, asleep: Arc::default() }))
+}
+
+/// Puts the frames of its input into the ring.
+struct Outlet {
+    producer: Producer<Frame>,
+    bell: Bell,
+}
+
+impl App for Outlet {
+    fn push(&mut self, io: &mut Io<'_>) {
+        let mut moved = false;
+        while io.readable(0) > 0 && self.producer.has_room() {
+            let Some(frame) = io.receive(0) else { break };
+            match self.producer.push(frame) {
+                Ok(()) => moved = true,
+                // There was room, and nobody else puts frames in.
+                Err(frame) => io.frames.free(frame),
+            }
+        }
+        if moved {
+            // Between the frames and the look at the sleeper, as `before_sleep` has it the other way round.
+            fence(Ordering::SeqCst);
+            if self.bell.asleep.load(Ordering::Relaxed) {
+                self.bell.waker.wake();
+            }
+        }
+    }
+}
+
+/// Takes frames out of the ring, to its output.
+struct Inlet {
+    consumer: Consumer<Frame>,
+    bell: Bell,
+}
+
+impl App for Inlet {
+    fn pull(&mut self, io: &mut Io<'_>) {
+        for _ in 0..BREATH.min(io.writable(0)) {
+            let Some(frame) = self.consumer.pop() else { break };
+            if let Err(frame) = io.transmit(0, frame) {
+                io.frames.free(frame);
+            }
+        }
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.waker.fd())
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        self.bell.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.consumer.readable() == 0
+    }
+
+    fn after_sleep(&mut self) {
+        self.bell.asleep.store(false, Ordering::Relaxed);
+        self.bell.waker.clear();
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        while let Some(frame) = self.consumer.pop() {
+            io.frames.free(frame);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Whole programs: many cores, errors, what is given back at the end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bm_lua::{LuaError, NoNatives, Outcome, PAYLOAD, Program, What, World};
+
+/// Runs a program that is written to a file of this name.
+fn run(name: &str, text: &str) -> (Result<Outcome, LuaError>, World) {
+    let path: PathBuf = std::env::temp_dir().join(format!("bm-lua-{}-{name}.lua", std::process::id()));
+    std::fs::write(&path, text).expect("the test can write and allocate");
+    let world =
+        World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).expect("the test can write and allocate");
+    let program =
+        Program { what: What::File(path.clone()), arguments: vec!["one".into()], world: world.clone() };
+    let outcome = program.run();
+    std::fs::remove_file(path).expect("the test can write and allocate");
+    (outcome, world)
+}
+
+const APPS: &str = r#"
+local basic = require("apps.basic.basic_apps")
+local Mark, Check = {}, { new = function (self) return setmetatable({ seen = {} }, { __index = self }) end }
+function Mark:new (mark) return setmetatable({ mark = mark }, { __index = Mark }) end
+function Mark:push ()
+   local input, output = self.input.i, self.output.o
+   for _ = 1, link.nreadable(input) do
+      local p = link.receive(input)
+      p.data[0] = self.mark
+      link.transmit(output, p)
+   end
+end
+function Check:push ()
+   for _ = 1, link.nreadable(self.input.i) do
+      local p = link.receive(self.input.i)
+      self.seen[p.data[0]] = (self.seen[p.data[0]] or 0) + 1
+      packet.free(p)
+   end
+end
+local c = config.new()
+config.app(c, "source", basic.Source)
+config.app(c, "check", Check)
+config.link(c, "source.o -> mark.i")
+config.link(c, "mark.o -> check.i")
+local function until_seen (mark)
+   engine.main { done = function () return engine.app_table.check.seen[mark] end, no_report = true }
+end
+"#;
+
+#[test]
+fn an_app_on_another_core_gets_and_gives_packets_and_is_reconfigured() {
+    let (outcome, world) = run(
+        "cores",
+        &format!(
+            r#"{APPS}
+            config.app(c, "mark", Mark, 7, {{ core = 0 }})
+            engine.configure(c)
+            assert(not engine.app_table.mark)
+            until_seen(7)
+            config.app(c, "mark", Mark, 9, {{ core = 0 }})
+            engine.configure(c)
+            until_seen(9)
+            assert(not engine.app_table.check.seen[0])
+            local stats = engine.link_stats()
+            assert(stats["mark.o -> to_mark_o____check_i.input"].txpackets > 0)
+            config.app(c, "mark", Mark, 5)
+            engine.configure(c)
+            assert(engine.app_table.mark)
+            until_seen(5)
+            engine.stop()"#
+        ),
+    );
+    assert_eq!(outcome, Ok(Outcome::Done));
+    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+}
+
+#[test]
+fn a_replicated_network_runs_on_every_worker_and_its_counters_are_summed() {
+    let (outcome, world) = run(
+        "replicas",
+        &format!(
+            r#"{APPS}
+            config.app(c, "mark", Mark, 7)
+            engine.configure(c, {{ workers = 3 }})
+            local function sum () return engine.link_stats()["mark.o -> check.i"].txpackets end
+            engine.main {{ duration = 0.1, no_report = true }}
+            local own = link.stats(engine.link_table["mark.o -> check.i"]).txpackets
+            assert(own > 0 and sum() > own, "only the first worker has worked")
+            engine.configure(c)
+            local before = sum()
+            assert(before >= own)
+            engine.stop()"#
+        ),
+    );
+    assert_eq!(outcome, Ok(Outcome::Done));
+    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+}
+
+#[test]
+fn an_error_on_another_core_ends_the_program_and_names_its_line() {
+    let (outcome, world) = run(
+        "trouble",
+        r#"local Bad = { new = function (self) return setmetatable({}, { __index = self }) end }
+local basic = require("apps.basic.basic_apps")
+function Bad:push () error("out of order") end
+local c = config.new()
+config.app(c, "source", basic.Source)
+config.app(c, "bad", Bad, nil, { core = 0 })
+config.link(c, "source.o -> bad.i")
+engine.configure(c)
+engine.main()"#,
+    );
+    let message = outcome.unwrap_err().message;
+    assert!(message.starts_with("worker 1: "), "{message}");
+    assert!(message.ends_with("trouble.lua:3: out of order (in app bad)"), "{message}");
+    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+}
+
+#[test]
+fn what_cannot_move_to_another_core_is_named() {
+    let (outcome, _) = run(
+        "pointer",
+        r#"local p = packet.allocate()
+local App = { new = function (self) return setmetatable({ p = p }, { __index = self }) end }
+local c = config.new()
+config.app(c, "mine", App, nil, { core = 0 })
+engine.configure(c)"#,
+    );
+    let message = outcome.unwrap_err().message;
+    assert!(
+        message.contains("app mine.new.p is C data of type struct packet *, which has no meaning"),
+        "{message}"
+    );
+}
+
+#[test]
+fn programs_end_as_they_say() {
+    let (outcome, _) = run("exit", "assert((...) == 'one' and main.parameters[1] == 'one') main.exit(3)");
+    assert_eq!(outcome, Ok(Outcome::Exit(3)));
+    let (outcome, _) = run("syntax", "local x = = 1");
+    assert!(outcome.unwrap_err().message.contains("syntax.lua:1: unexpected symbol"));
+    let (outcome, _) = run("global", "local function f () misspelt = 1 end\nf()");
+    assert!(outcome.unwrap_err().message.contains("global.lua:1: assignment to undeclared global"));
+    let schema = "local A = { config = { mtu = { required = true } } }\nconfig.app(config.new(), 'x', A, {})";
+    let (outcome, _) = run("schema", schema);
+    let message = outcome.unwrap_err().message;
+    assert!(
+        message.contains("schema.lua:2: failed to configure 'x'") && message.contains("mtu"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_program_that_loses_all_packets_is_told_who_holds_them() {
+    let (outcome, _) = run(
+        "hoard",
+        r#"local Hoard = { new = function (self) return setmetatable({ kept = {} }, { __index = self }) end }
+function Hoard:push ()
+   for _ = 1, link.nreadable(self.input.i) do self.kept[#self.kept + 1] = link.receive(self.input.i) end
+end
+local c = config.new()
+config.app(c, "source", require("apps.basic.basic_apps").Source)
+config.app(c, "hoard", Hoard)
+config.link(c, "source.o -> hoard.i")
+engine.configure(c)
+engine.main()"#,
+    );
+    let message = outcome.unwrap_err().message;
+    assert!(message.contains("no free packets: all are in use: app hoard holds 32"), "{message}");
+}
