@@ -6,7 +6,11 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// One at a time: the bench has one set of namespaces.
+static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 fn bench(arguments: &[&str]) -> Output {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
     command.args(["bench", "kernel"]).args(arguments).output().expect("cargo has built it")
 }
@@ -59,5 +63,22 @@ fn says_what_is_wrong() {
         let refused = bench(&[]);
         assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("sudo"));
+    }
+}
+
+#[test]
+fn a_switch_is_measured_beside_linux() {
+    if !is_root() || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return eprintln!("skipped a_switch_is_measured_beside_linux: needs root and two cores");
+    }
+    let done = bench(&["--seconds", "1", "--case", "switch-1000-64", "--json"]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8_lossy(&done.stdout);
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let subjects: Vec<_> = rows.iter().map(|row| row["subject"].as_str()).collect();
+    assert_eq!(subjects, [Some("linux"), Some("brickmoon")], "{text}");
+    for row in &rows {
+        assert!(row["median"].as_f64() > Some(0.0) && row["detail"]["bad"] == 0, "{row}");
+        assert!(row["detail"]["linux_ratio_median"].as_f64() > Some(0.0), "{row}");
     }
 }

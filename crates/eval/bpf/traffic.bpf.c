@@ -48,6 +48,8 @@ struct generator {
 	__u64 sent;
 	__u32 destination; /* the next one */
 	__u32 turn;	   /* the next size */
+	__u32 is_bridged;  /* straight to the next hop's MAC, with no router between */
+	__u32 reserved;
 };
 
 /* Behind the UDP header of every packet. */
@@ -69,6 +71,8 @@ struct sink {
 	__u64 delay_ns_sum;
 	__u64 tracked;
 	__u64 reordered;
+	__u32 is_bridged; /* no router has spent a hop */
+	__u32 reserved;
 };
 
 struct arrived {
@@ -239,6 +243,8 @@ int generate(struct xdp_md *ctx)
 	if ((void *)(eth + 1) > end)
 		return XDP_ABORTED;
 	__builtin_memcpy(eth, g->ethernet, 12);
+	if (g->is_bridged)
+		*(__be16 *)(eth->h_dest + 4) = to->next_hop;
 	eth->h_proto = g->is_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	done = g->is_ipv6 ? write_ipv6(eth + 1, end, to, g, size - sizeof(*eth)) :
 			    write_ipv4(eth + 1, end, to, g, size - sizeof(*eth));
@@ -280,7 +286,7 @@ static __always_inline void track(struct sink *sink, const struct payload *paylo
 
 /* Counts a packet behind its IP header. */
 static __always_inline void count(const struct ethhdr *eth, const struct udphdr *udp, __u32 bytes,
-				  __u16 udp_bytes, bool is_hops_right, bool is_checksum_right)
+				  __u16 udp_bytes, __u8 hops, bool is_checksum_right)
 {
 	const struct payload *payload = (const void *)(udp + 1);
 	__u32 zero = 0;
@@ -291,7 +297,7 @@ static __always_inline void count(const struct ethhdr *eth, const struct udphdr 
 		return;
 	if (bpf_ntohs(udp->source) - PORT_FIRST >= PORTS || bpf_ntohs(udp->len) != udp_bytes) {
 		arrived->bad_shape++;
-	} else if (!is_hops_right) {
+	} else if (hops != HOPS_SENT - 1 + sink->is_bridged) {
 		arrived->bad_hops++;
 	} else if (!is_checksum_right) {
 		arrived->bad_checksum++;
@@ -331,7 +337,7 @@ static __always_inline bool take(void *data, void *end, __u32 bytes)
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		if (*(__u8 *)ip != 0x45 || ip->protocol != IPPROTO_UDP || udp->dest != bpf_htons(PORT_DISCARD))
 			return false;
-		count(eth, udp, bytes, payload_bytes, ip->ttl == HOPS_SENT - 1, is_sum_right(ip));
+		count(eth, udp, bytes, payload_bytes, ip->ttl, is_sum_right(ip));
 		return true;
 	}
 	udp = (void *)(ip6 + 1);
@@ -340,7 +346,7 @@ static __always_inline bool take(void *data, void *end, __u32 bytes)
 		return false;
 	if (ip6->nexthdr != IPPROTO_UDP || udp->dest != bpf_htons(PORT_DISCARD))
 		return false;
-	count(eth, udp, bytes, payload_bytes, ip6->hop_limit == HOPS_SENT - 1, true);
+	count(eth, udp, bytes, payload_bytes, ip6->hop_limit, true);
 	return true;
 }
 

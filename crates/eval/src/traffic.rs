@@ -49,6 +49,7 @@ pub struct Stream {
     /// Frame sizes in memory, in turn.
     sizes: Vec<u16>,
     rate: Option<f64>,
+    is_bridged: bool,
 }
 
 impl Stream {
@@ -75,7 +76,7 @@ impl Stream {
             (1..=DESTINATIONS_MAX).contains(&destinations.len()),
             "a stream has 1 to {DESTINATIONS_MAX} destinations"
         );
-        Self { destinations, is_ipv6, sizes, rate: None }
+        Self { destinations, is_ipv6, sizes, rate: None, is_bridged: false }
     }
 
     /// The same at so many packets a second.
@@ -101,6 +102,14 @@ impl Stream {
     pub fn expecting_ipv6(mut self, oracle: &Oracle<u128>) -> Self {
         let address = |to: &Destination| u128::from_be_bytes(to.address);
         self.destinations.iter_mut().for_each(|to| to.expect(oracle.next_hop(address(to))));
+        self
+    }
+
+    /// The same, sent straight to the MACs of these next hops in turn, as through a switch.
+    pub fn bridged(mut self, next_hops: u16) -> Self {
+        let numbers = (1..=next_hops.max(1)).cycle();
+        self.destinations.iter_mut().zip(numbers).for_each(|(to, number)| to.expect(number));
+        self.is_bridged = true;
         self
     }
 

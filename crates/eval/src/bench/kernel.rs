@@ -10,6 +10,8 @@
 //! floor        XDP that sends everything to one next hop, without a lookup
 //! ```
 //!
+//! Cases named `switch-..` put a switch in the place of the router: Linux's bridge and ours, in turn.
+//!
 //! The daemon runs all the time. Its program is put on the interfaces for its turns alone, so that the others
 //! can have them in theirs; nothing comes or goes while a turn is measured. Each turn ends with a look at every
 //! packet that arrived: one that is wrong ends the bench.
@@ -17,6 +19,7 @@
 mod bed;
 mod figures;
 mod rivals;
+mod switch;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -118,7 +121,11 @@ impl Case {
 pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
     crate::testbed::require_root()?;
-    let full = options.common.table(options.testbed.next_hops)?;
+    let full = match Case::ALL.iter().any(|case| options.common.wants(&case.name())) {
+        true => options.common.table(options.testbed.next_hops)?,
+        // A switch knows no routes.
+        false => Table { ipv4: Vec::new(), ipv6: Vec::new() },
+    };
     let has_routes = |case: &Case| match (case.table, case.family) {
         ("one", _) => true,
         (_, "ipv4") => !full.ipv4.is_empty(),
@@ -126,12 +133,20 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     };
     let wanted = |case: &Case| options.common.wants(&case.name()) && has_routes(case);
     let cases: Vec<_> = Case::ALL.into_iter().filter(wanted).collect();
-    if cases.is_empty() {
+    let switches: Vec<_> =
+        switch::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
+    if cases.is_empty() && switches.is_empty() {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
     }
     let _watch = Watch::begin();
     let pins = daemon::pins();
-    let rows = measure(options, &cases, &full, begin);
+    // A switch has two subjects, so a case of it takes half as long.
+    let share = cases.len() as f64 / (cases.len() as f64 + switches.len() as f64 / 2.0);
+    let rows = measure(options, &cases, &full, (begin, whole(options).mul_f64(share)));
+    let rows = rows.and_then(|mut rows| {
+        rows.extend(switch::measure(options, &switches, whole(options).saturating_sub(begin.elapsed()))?);
+        Ok(rows)
+    });
     // Everything has been dropped by now, also after an error.
     match daemon::left_behind(&options.testbed.prefix, &pins) {
         Some(left) if rows.is_ok() => Err(BenchError::build("clean up")(format!("left behind: {left}"))),
@@ -139,17 +154,21 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     }
 }
 
+/// How long the bench may take.
+fn whole(options: &KernelOptions) -> Duration {
+    Duration::from_secs(if options.common.seconds == 0 { SECONDS } else { options.common.seconds })
+}
+
 /// One test bed, with the daemon started anew over each of the two tables.
 fn measure(
     options: &KernelOptions,
     cases: &[Case],
     full: &Table,
-    begin: Instant,
+    (begin, whole): (Instant, Duration),
 ) -> Result<Vec<Row>, BenchError> {
-    let whole = match options.common.seconds {
-        0 => Duration::from_secs(SECONDS),
-        seconds => Duration::from_secs(seconds),
-    };
+    if cases.is_empty() {
+        return Ok(Vec::new());
+    }
     let (mut bed, one) = (Bed::up(&options.testbed)?, one_route());
     let mut rows = Vec::new();
     let mut left = cases.len();

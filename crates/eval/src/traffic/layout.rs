@@ -57,6 +57,8 @@ pub struct GeneratorState {
     pub sent: u64,
     pub destination: u32,
     pub turn: u32,
+    pub is_bridged: u32,
+    pub unused: u32,
 }
 
 /// `struct sink`.
@@ -72,14 +74,16 @@ pub struct SinkState {
     pub delay_ns_sum: u64,
     pub tracked: u64,
     pub reordered: u64,
+    pub is_bridged: u32,
+    pub unused: u32,
 }
 
 // SAFETY: bytes only, 20 of them with an alignment of 1.
 unsafe impl Plain for Destination {}
 // SAFETY: integers only; 4 x 4, 24, 12, 16 and 4 bytes make 72, so the words of eight need no padding, and
-// two of four end it.
+// four of four end it.
 unsafe impl Plain for GeneratorState {}
-// SAFETY: integers only; two of four bytes, then words of eight.
+// SAFETY: integers only; two of four bytes, words of eight, two of four bytes.
 unsafe impl Plain for SinkState {}
 // SAFETY: an integer.
 unsafe impl Plain for u64 {}
@@ -95,7 +99,8 @@ impl GeneratorState {
             is_ipv6: stream.is_ipv6.into(),
             sizes: stream.sizes.len() as u32,
             size,
-            ethernet: ethernet(),
+            ethernet: ethernet(stream.is_bridged),
+            is_bridged: stream.is_bridged.into(),
             source,
             source_sum: source_sum(&source),
             gap_ns: stream.rate.map_or(0, |rate| (1e9 / rate) as u64),
@@ -104,9 +109,9 @@ impl GeneratorState {
     }
 }
 
-fn ethernet() -> [u8; 12] {
+fn ethernet(is_bridged: bool) -> [u8; 12] {
     let mut bytes = [0; 12];
-    bytes[..6].copy_from_slice(&mac::ROUTER_IN);
+    bytes[..6].copy_from_slice(&if is_bridged { mac::next_hop(0) } else { mac::ROUTER_IN });
     bytes[6..].copy_from_slice(&mac::SOURCE);
     bytes
 }
@@ -142,7 +147,7 @@ pub fn frame(stream: &Stream, sequence: u32, sent_ns: u64) -> Vec<u8> {
     udp.extend(payload);
     let ether_type: &[u8] = if stream.is_ipv6 { &[0x86, 0xdd] } else { &[8, 0] };
     let header = if stream.is_ipv6 { ipv6(to, &mut udp) } else { ipv4(to, udp_bytes) };
-    [&ethernet(), ether_type, &header, &udp].concat()
+    [&ethernet(false), ether_type, &header, &udp].concat()
 }
 
 fn ipv4(to: &Destination, udp_bytes: u16) -> Vec<u8> {

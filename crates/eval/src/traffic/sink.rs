@@ -120,6 +120,11 @@ impl<'a> Sink<'a> {
             .map_err(|error| TestbedError::system("reset the sink")(system(error)))
     }
 
+    /// From now on takes packets for good that no router has touched.
+    pub fn expect_bridged(&self) {
+        self.programs.sink.set(0, SinkState { is_bridged: 1, ..SinkState::default() });
+    }
+
     /// From now on looks at order, gaps and delays of a stream, which takes the sink some time.
     pub fn track(&self, stream: &Stream) {
         assert!(stream.destinations() <= TRACKED_MAX, "at most {TRACKED_MAX} destinations can be tracked");

@@ -19,10 +19,10 @@ use crate::testbed::{Testbed, TestbedError, TestbedOptions};
 use crate::traffic::{Flow, Measure, Programs, Sink, SinkMode, Stream};
 
 /// Time for attaching, sending the first packets and draining, in each turn.
-const OVERHEAD: Duration = Duration::from_millis(350);
+pub const OVERHEAD: Duration = Duration::from_millis(350);
 /// Shorter slots end before caches are as warm as they will be.
-const SLOT: Duration = Duration::from_millis(150);
-const WARM_UP: Duration = Duration::from_millis(60);
+pub const SLOT: Duration = Duration::from_millis(150);
+pub const WARM_UP: Duration = Duration::from_millis(60);
 /// How long the daemon is watched while nothing is sent.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -208,10 +208,10 @@ impl Bed {
 
 /// While it lives, this thread and the generator, which it starts, go before whatever else wants their core: a
 /// generator that waits leaves the router idle, and all subjects look alike.
-struct Ahead;
+pub struct Ahead;
 
 impl Ahead {
-    fn of_others() -> Self {
+    pub fn of_others() -> Self {
         // Refusal is no harm: rates are then lower on a busy machine.
         let _refused = cores::prioritise(0, POLLING_PRIORITY + 10);
         Self

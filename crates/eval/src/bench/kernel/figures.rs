@@ -59,7 +59,7 @@ fn pairs<'a>(
 }
 
 /// Least, quartiles and greatest under names that begin alike.
-fn with_spread(row: Row, name: &str, values: impl Iterator<Item = f64>) -> Row {
+pub fn with_spread(row: Row, name: &str, values: impl Iterator<Item = f64>) -> Row {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     // Between the two nearest where a share falls between them, so that an even number has its middle.
@@ -75,7 +75,7 @@ fn with_spread(row: Row, name: &str, values: impl Iterator<Item = f64>) -> Row {
         })
 }
 
-fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 

@@ -1,0 +1,225 @@
+//! `bench kernel`, cases `switch-..`: what does a frame cost our switch, and what Linux's bridge?
+//!
+//! The test bed is that of the router, without its addresses' use: frames go straight to the MACs of stations
+//! behind the far port. Each turn begins with a switch that knows nothing; every station speaks once, then the
+//! generator sends to them in turn.
+
+use std::time::Duration;
+
+use bm_switch::{Pattern, Settings, Switch};
+
+use super::KernelOptions;
+use super::bed::{Ahead, OVERHEAD, SLOT, WARM_UP};
+use super::figures::{rounded, with_spread};
+use crate::addresses::Sizes;
+use crate::alternate::{Measured as Rates, Sample};
+use crate::bench::BenchError;
+use crate::demo::POLLING_PRIORITY;
+use crate::report::Row;
+use crate::testbed::cores::Cores;
+use crate::testbed::napi::Napi;
+use crate::testbed::{Testbed, TestbedError, TestbedOptions, mac};
+use crate::traffic::{Flow, Measure, Programs, Sink, SinkMode, Stream};
+
+const SUBJECTS: [&str; 2] = ["linux", "brickmoon"];
+/// Flows that are sent in turn.
+const FLOWS: u32 = 1024;
+/// The first of the addresses that they go to, which no switch looks at (RFC 2544).
+const FIRST: u32 = 0xc612_0000;
+const BRIDGE: &str = "br0";
+/// A type for experiments (IEEE 802 local), for the stations' first words.
+const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+
+/// How many stations are behind the far port, and which frames they get.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub name: &'static str,
+    stations: u16,
+    sizes: Sizes,
+}
+
+impl Case {
+    pub const ALL: [Self; 3] = [
+        Self { name: "switch-one-64", stations: 1, sizes: Sizes::Fixed(64) },
+        Self { name: "switch-1000-64", stations: 1000, sizes: Sizes::Fixed(64) },
+        Self { name: "switch-1000-1514", stations: 1000, sizes: Sizes::Fixed(1518) },
+    ];
+
+    fn stream(&self) -> Stream {
+        let addresses: Vec<u32> = (FIRST..FIRST + FLOWS).collect();
+        Stream::ipv4(&addresses, self.sizes).bridged(self.stations)
+    }
+}
+
+/// What switches in a turn, until this is dropped.
+enum Switching<'a> {
+    Linux(&'a Testbed),
+    // Only held: its end takes it off.
+    Ours(#[expect(dead_code, reason = "dropping it takes the programs off")] Box<Switch>),
+}
+
+impl<'a> Switching<'a> {
+    fn start(subject: &str, testbed: &'a Testbed) -> Result<Self, BenchError> {
+        let (near, far) = (&testbed.interfaces.router_in, &testbed.interfaces.router_out);
+        if subject == "linux" {
+            testbed.router.ip_batch(&format!(
+                "link add {BRIDGE} up type bridge mcast_snooping 0\n\
+                 link set {near} master {BRIDGE}\nlink set {far} master {BRIDGE}\n"
+            ))?;
+            return Ok(Self::Linux(testbed));
+        }
+        let mut settings = Settings::new("bench");
+        settings.ports = [near, far].map(|name| Pattern::new(name)).into();
+        let open = || Ok(Switch::open(settings));
+        let switch = testbed.router.enter(open)?.map_err(BenchError::build("the switch"))?;
+        match switch.refused().iter().next() {
+            Some((name, why)) => Err(BenchError::build("the switch")(format!("{name}: {why}"))),
+            None => Ok(Self::Ours(Box::new(switch))),
+        }
+    }
+}
+
+impl Drop for Switching<'_> {
+    fn drop(&mut self) {
+        if let Self::Linux(testbed) = self {
+            // If it fails, the next turn says so.
+            let _gone = testbed.router.ip_batch(&format!("link del {BRIDGE}\n"));
+        }
+    }
+}
+
+/// Measures these cases within a time.
+pub fn measure(options: &KernelOptions, cases: &[Case], whole: Duration) -> Result<Vec<Row>, BenchError> {
+    if cases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let options = TestbedOptions { next_hops: 1, ..options.testbed.clone() };
+    let cores = Cores::deal().ok_or(BenchError::Cores)?;
+    let (testbed, programs) = (Testbed::up(&options)?, Programs::load()?);
+    let each = whole / cases.len() as u32;
+    let least = (OVERHEAD + WARM_UP + SLOT) * SUBJECTS.len() as u32;
+    let runs = (each.as_secs_f64() / least.as_secs_f64()) as u32;
+    let runs = runs.clamp(3, 15);
+    let slot = (each / runs / SUBJECTS.len() as u32).saturating_sub(OVERHEAD + WARM_UP);
+    let bed = Bed { testbed, programs, cores, slot: slot.clamp(SLOT, Duration::from_secs(1)) };
+    let rows = cases.iter().map(|case| bed.measure(case, runs as usize));
+    Ok(rows.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+struct Bed {
+    testbed: Testbed,
+    programs: Programs,
+    cores: Cores,
+    slot: Duration,
+}
+
+impl Bed {
+    /// Gives both their turns, each round beginning with the other.
+    fn measure(&self, case: &Case, runs: usize) -> Result<Vec<Row>, BenchError> {
+        let interfaces = &self.testbed.interfaces;
+        let mut polled =
+            vec![(Napi::threaded(&self.testbed.router, &interfaces.router_in)?, self.cores.router)];
+        if let Some(core) = self.cores.sink {
+            polled.push((Napi::threaded(&self.testbed.sink, &interfaces.sink)?, core));
+        }
+        let _ahead = Ahead::of_others();
+        let stream = case.stream();
+        let mut turns: [Vec<Flow>; 2] = Default::default();
+        for run in 0..runs {
+            for place in 0..SUBJECTS.len() {
+                let subject = (run + place) % SUBJECTS.len();
+                let flow = self.turn(subject, case, &stream, &polled)?;
+                if flow.arrived.bad() > 0 || flow.samples.iter().any(|sample| sample.items == 0) {
+                    let (case, subject) = (case.name.into(), SUBJECTS[subject].into());
+                    return Err(BenchError::Arrived { case, subject, arrived: flow.arrived });
+                }
+                turns[subject].push(flow);
+            }
+        }
+        Ok((0..SUBJECTS.len()).map(|subject| row(case, &stream, subject, &turns)).collect())
+    }
+
+    fn turn(
+        &self,
+        subject: usize,
+        case: &Case,
+        stream: &Stream,
+        polled: &[(Napi<'_>, usize)],
+    ) -> Result<Flow, BenchError> {
+        let _there = Switching::start(SUBJECTS[subject], &self.testbed)?;
+        let mode = if SUBJECTS[subject] == "linux" { SinkMode::Skbs } else { SinkMode::Frames };
+        let sink = Sink::attach(&self.programs, &self.testbed, mode)?;
+        sink.expect_bridged();
+        // An interface may have new threads since the program came.
+        polled.iter().try_for_each(|(napi, core)| napi.pin(*core, POLLING_PRIORITY))?;
+        self.speak(case.stations)?;
+        let measure = Measure {
+            testbed: &self.testbed,
+            programs: &self.programs,
+            sink: &sink,
+            core: Some(self.cores.source),
+            warm_up: WARM_UP,
+            time: self.slot,
+            slices: 1,
+        };
+        Ok(measure.run(stream, || polled[0].0.core_ns())?)
+    }
+
+    /// Each station says a word to the source, which tells the switch where it is.
+    fn speak(&self, stations: u16) -> Result<(), TestbedError> {
+        self.testbed.sink.enter(|| {
+            let words = (1..=stations).map(|number| {
+                let mut frame = [&mac::SOURCE[..], &mac::next_hop(number), &EXPERIMENT].concat();
+                frame.resize(60, 0);
+                frame
+            });
+            let words: Vec<_> = words.collect();
+            send_frames(&self.testbed.interfaces.sink, &words)
+                .map_err(TestbedError::system("send the stations' first words"))
+        })
+    }
+}
+
+/// Sends frames on an interface of this thread's namespace.
+fn send_frames(interface: &str, frames: &[Vec<u8>]) -> std::io::Result<()> {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    let name = std::ffi::CString::new(interface)?;
+    // SAFETY: the name is a string that ends in zero.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    // SAFETY: passes numbers; protocol 0 receives nothing.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: zeros are a value of this structure of numbers.
+    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    to.sll_family = libc::AF_PACKET as u16;
+    to.sll_ifindex = index as i32;
+    for frame in frames {
+        let (at, len) = (std::ptr::from_ref(&to).cast(), size_of_val(&to) as u32);
+        // SAFETY: frame and address are whole, as long as said, and outlive the call.
+        let sent =
+            unsafe { libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, at, len) };
+        if sent < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn row(case: &Case, stream: &Stream, subject: usize, turns: &[Vec<Flow>; 2]) -> Row {
+    let ours = &turns[subject];
+    let samples: Vec<Sample> = ours.iter().flat_map(|flow| flow.samples.clone()).collect();
+    let rates = Rates { subject: SUBJECTS[subject].into(), samples };
+    let first = |flow: &Flow| flow.samples.first().map_or(0.0, |sample| sample.ns);
+    let ratios = ours.iter().zip(&turns[0]).map(|(ours, linux)| first(linux) / first(ours).max(1e-9));
+    let row = Row::mpps("kernel", case.name, &rates)
+        .with("stations", case.stations)
+        .with("frame_bytes", rounded(stream.frame_bytes_mean()));
+    with_spread(row, "linux_ratio", ratios)
+        .with("sent", ours.iter().map(|flow| flow.sent).sum::<u64>())
+        .with("lost", ours.iter().map(Flow::lost).sum::<u64>())
+        .with("bad", ours.iter().map(|flow| flow.arrived.bad()).sum::<u64>())
+}
