@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test lint models install clean
+.PHONY: build demo test test-vm lint models install clean
 
 BRICKMOON := target/release/brickmoon
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -28,6 +28,11 @@ test:
 # Every order in which threads can meet, where tables and links are shared without locks. A build of its own.
 models:
 	RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom -p bm-fib -p bm-link --lib model
+
+# Debian's kernel in QEMU without KVM, some five minutes: what an older kernel takes, and VLANs and VRFs of its own.
+test-vm:
+	@tools/setup vm
+	tests/vm/run
 
 install: build
 	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon

@@ -13,6 +13,8 @@ use crate::error::KernelError;
 
 /// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
 const TAKES_FRAMES: u64 = 4;
+/// The first Linux that tells what devices take.
+const FEATURES_ARE_TOLD: (u32, u32) = (6, 3);
 /// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
 const ATTACHED_GENERIC: u8 = 2;
 
@@ -72,9 +74,15 @@ fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
 }
 
 /// Whether the device of an interface takes frames that XDP redirects: a veth does once its far end has GRO
-/// or a program, most cards always do.
+/// or a program, most cards always do. Before Linux 6.3 nobody tells: then they do.
 pub fn takes_frames(ifindex: u32) -> bool {
-    query(ifindex).is_ok_and(|options| options.feature_flags & TAKES_FRAMES != 0)
+    query(ifindex).is_ok_and(|options| options.feature_flags & TAKES_FRAMES != 0 || !features_are_told())
+}
+
+fn features_are_told() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= FEATURES_ARE_TOLD
 }
 
 /// Whether the device of an interface takes frames that XDP redirects; no if there is no such interface.

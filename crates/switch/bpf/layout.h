@@ -13,6 +13,7 @@ enum {
 	PORT_UP = 1,
 	PORT_TAKES_FRAMES = 2, /* its device has room for frames that XDP sends */
 	PORT_PARTIAL_SUMS = 4, /* its senders leave checksums to a device that is none */
+	PORT_TAKES_LONG = 8, /* its device takes frames in several buffers too */
 };
 
 struct port {
@@ -55,7 +56,7 @@ enum verdict {
 	DROP_PORT_DOWN,
 	DROP_FAR_END,
 	DROP_FLOOD_LIMIT,
-	DROP_FLOOD_LONG,
+	DROP_LONG,
 	DROP_HEADROOM,
 	/* What happened besides. */
 	RECEIVED_BYTES,

@@ -54,8 +54,11 @@ static long sum_chunk(__u32 index, void *context)
 	__u8 *chunk = bpf_map_lookup_elem(&scratch, &zero);
 	__s64 sum;
 
-	if (!chunk || !size || size > SUM_CHUNK)
+	if (!chunk || !size)
 		return 1;
+	/* Says to the verifier, that of Linux 6.1 too, what the line above says: 1 to SUM_CHUNK. */
+	asm volatile("" : "+r"(size));
+	size = ((size - 1) & (SUM_CHUNK - 1)) + 1;
 	if (size < SUM_CHUNK) {
 		/* A whole number of words is summed, the last one filled up with zeros. */
 		__u32 last = (size - 1) & (SUM_CHUNK - 4);

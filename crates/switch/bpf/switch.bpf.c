@@ -135,7 +135,11 @@ static __always_inline void add(__u32 slot, __u32 counter, __u64 value)
 
 static __always_inline bool carries(const struct port *port, __u32 vlan)
 {
-	return !rules.vlans || port->untagged == vlan || port->tagged[vlan >> 6 & 63] >> (vlan & 63) & 1;
+	__u32 word = vlan >> 6;
+
+	/* Says to the verifier of Linux 6.1 what the compiler knows: a VLAN has 12 bits. */
+	asm volatile("" : "+r"(word));
+	return !rules.vlans || port->untagged == vlan || port->tagged[word & 63] >> (vlan & 63) & 1;
 }
 
 /* A MAC as the low 48 bits, first byte lowest. */
@@ -361,6 +365,8 @@ static __always_inline enum verdict forward(struct xdp_md *ctx, struct frame *fr
 		return DROP_PORT_DOWN;
 	if (!(out->flags & PORT_TAKES_FRAMES))
 		return DROP_FAR_END;
+	if (frame->long_ && !(out->flags & PORT_TAKES_LONG))
+		return DROP_LONG;
 	if (frame->length > out->mtu + header)
 		return DROP_MTU;
 	if (frame->in->flags & PORT_PARTIAL_SUMS)
@@ -375,7 +381,7 @@ static __always_inline enum verdict flood(struct xdp_md *ctx, struct frame *fram
 {
 	/* The kernel's copies hold the first buffer alone. */
 	if (frame->long_)
-		return DROP_FLOOD_LONG;
+		return DROP_LONG;
 	if (!may_flood(frame))
 		return DROP_FLOOD_LIMIT;
 	if (frame->in->flags & PORT_PARTIAL_SUMS)

@@ -18,7 +18,7 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_port_down",
     "drop_far_end",
     "drop_flood_limit",
-    "drop_flood_long",
+    "drop_long",
     "drop_headroom",
     "received_bytes",
     "sent",
@@ -39,7 +39,7 @@ pub const REASONS: [(&str, &str); 10] = [
     ("port_down", "the port is down"),
     ("far_end", "the port's device takes no frames: its far end wants `ethtool -K NAME gro on`"),
     ("flood_limit", "more frames to many than the port may send"),
-    ("flood_long", "a frame to many in more than one buffer (above about 3,500 bytes)"),
+    ("long", "in several buffers (above some 3,500 bytes), and to many, or to a device that takes none such"),
     ("headroom", "no room for a VLAN tag"),
 ];
 

@@ -6,8 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 
-/// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
+/// `NETDEV_XDP_ACT_NDO_XMIT` and `.._NDO_XMIT_SG` of `<linux/netdev.h>`.
 const TAKES_FRAMES: u64 = 4;
+const TAKES_LONG: u64 = 64;
 /// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
 const ATTACHED_GENERIC: u8 = 2;
 /// From `<linux/ethtool.h>`.
@@ -39,6 +40,8 @@ pub struct Facts {
     pub mtu: u32,
     pub up: bool,
     pub takes_frames: bool,
+    /// Frames in several buffers too.
+    pub takes_long: bool,
     pub driver: Driver,
 }
 
@@ -86,7 +89,8 @@ impl Asker {
         // SAFETY: the kernel has filled in this member.
         let mtu = unsafe { mtu.ifr_ifru.ifru_mtu } as u32;
         let up = self.flags(name)? & libc::IFF_UP != 0;
-        Ok(Facts { mtu, up, takes_frames: takes_frames(ifindex), driver: self.driver(name) })
+        let (takes_frames, takes_long) = takes(ifindex);
+        Ok(Facts { mtu, up, takes_frames, takes_long, driver: self.driver(name) })
     }
 
     fn flags(&self, name: &str) -> io::Result<i32> {
@@ -180,12 +184,18 @@ fn query(ifindex: u32) -> Option<bpf_xdp_query_opts> {
     (result == 0).then_some(options)
 }
 
-/// Whether the device of an interface takes frames that XDP sends. Where Linux does not tell, it may.
-fn takes_frames(ifindex: u32) -> bool {
-    !tells_features() || query(ifindex).is_some_and(|options| options.feature_flags & TAKES_FRAMES != 0)
+/// Whether the device of an interface takes frames that XDP sends, and such as lie in several buffers. A Linux
+/// that does not tell sends the first to all that may take them, and the others to nobody.
+fn takes(ifindex: u32) -> (bool, bool) {
+    if !tells_features() {
+        return (true, false);
+    }
+    let has = query(ifindex).map_or(0, |options| options.feature_flags);
+    (has & TAKES_FRAMES != 0, has & TAKES_LONG != 0)
 }
 
-fn tells_features() -> bool {
+/// Whether this Linux tells what devices take.
+pub fn tells_features() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= TELLS_FEATURES

@@ -7,6 +7,7 @@ pub const SLOTS: usize = 1024;
 pub const PORT_UP: u32 = 1;
 pub const PORT_TAKES_FRAMES: u32 = 2;
 pub const PORT_PARTIAL_SUMS: u32 = 4;
+pub const PORT_TAKES_LONG: u32 = 8;
 pub const STATION_STATIC: u32 = 1;
 
 /// Values that are written into maps as they lie in memory.

@@ -20,7 +20,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use crate::counters::Counters;
 use crate::error::SwitchError;
 use crate::interface::{self, Asker, Driver, Facts};
-use crate::layout::{PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_UP, Port, SLOTS, STATION_STATIC, Station};
+use crate::layout::{
+    PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS, STATION_STATIC, Station,
+};
 use crate::netlink::Netlink;
 use crate::pins::{Pinned, Pins};
 use crate::program::{Programs, is_static};
@@ -459,6 +461,7 @@ fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
         mtu: facts.mtu,
         flags: flag(facts.up, PORT_UP)
             | flag(facts.takes_frames, PORT_TAKES_FRAMES)
+            | flag(facts.takes_long, PORT_TAKES_LONG)
             | flag(facts.driver != Driver::Other, PORT_PARTIAL_SUMS),
         untagged: u32::from(settings.vlans.untagged()),
         flood_interval_ns: interval,

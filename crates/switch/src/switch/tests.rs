@@ -50,6 +50,8 @@ fn pairs(count: usize) -> Option<()> {
         eprintln!("skipped: needs root for a network namespace and BPF");
         return None;
     }
+    // Without IPv6 nothing is sent but what the test sends.
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     (0..count).for_each(pair);
     Some(())
 }
@@ -57,8 +59,6 @@ fn pairs(count: usize) -> Option<()> {
 fn pair(number: usize) {
     ip(&format!("link add p{number} type veth peer name f{number}"));
     for end in ["p", "f"] {
-        // Without IPv6 nothing is sent there but what the test sends.
-        std::fs::write(format!("/proc/sys/net/ipv6/conf/{end}{number}/disable_ipv6"), "1").unwrap();
         ip(&format!("link set {end}{number} up"));
     }
     Asker::open().unwrap().prepare_far_end(&format!("f{number}")).unwrap();
@@ -396,11 +396,15 @@ fn passes_frames_of_several_buffers() {
     let mut lab = lab;
     lab.switch.reconcile().unwrap();
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
-    let whole = udp(mac(1), mac(0), 8900, false);
-    lab.send(0, &udp(mac(1), mac(0), 8900, true));
-    assert_eq!(lab.caught(1), [(1, whole)], "{}", lab.told());
-    lab.drops(0, &udp(BROADCAST, mac(0), 8900, false), "drop_flood_long");
-    lab.drops(0, &udp(mac(9), mac(0), 8900, false), "drop_flood_long");
+    let (whole, partial) = (udp(mac(1), mac(0), 8900, false), udp(mac(1), mac(0), 8900, true));
+    if interface::tells_features() {
+        lab.send(0, &partial);
+        assert_eq!(lab.caught(1), [(1, whole)], "{}", lab.told());
+    } else {
+        lab.drops(0, &partial, "drop_long");
+    }
+    lab.drops(0, &udp(BROADCAST, mac(0), 8900, false), "drop_long");
+    lab.drops(0, &udp(mac(9), mac(0), 8900, false), "drop_long");
 }
 
 #[test]
