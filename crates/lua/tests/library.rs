@@ -28,3 +28,8 @@ fn filters_agree_with_libpcap() {
 fn core_lib_does_what_programs_expect() {
     run("core_lib");
 }
+
+#[test]
+fn names_of_the_system_are_left_to_programs() {
+    run("names");
+}

@@ -8,18 +8,12 @@ local jitwatch = require("core.jitwatch")
 
 local C, shared, freelist, frees = ffi.C, runtime.shared, runtime.freelist, runtime.frees
 
-pcall(ffi.cdef, "struct timespec { long tv_sec, tv_nsec; };")
-pcall(ffi.cdef, "int clock_gettime (int clock, struct timespec *time);")
-local CLOCK_MONOTONIC = 1
-local time = ffi.new("struct timespec")
+require("core.lib_h")
 
 local M = {}
 
 -- Seconds of monotonic time.
-function M.seconds ()
-   C.clock_gettime(CLOCK_MONOTONIC, time)
-   return tonumber(time.tv_sec) + tonumber(time.tv_nsec) * 1e-9
-end
+function M.seconds () return C.get_monotonic_time() end
 
 -- Asks on for so long after the last packet, in seconds.
 local PATIENCE = 2e-5

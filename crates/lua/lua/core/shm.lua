@@ -52,9 +52,10 @@ function M.mkdir (name)
    if not made then error("shm: cannot make a folder: "..why, 2) end
 end
 
-local function map (name, ctype, readonly, create)
+-- For a type of variable length, `...` is how many elements it has.
+local function map (name, ctype, readonly, create, ...)
    ctype = ffi.typeof(ctype)
-   local resolved, size = M.resolve(name), ffi.sizeof(ctype)
+   local resolved, size = M.resolve(name), ffi.sizeof(ctype, ...)
    if create then M.mkdir(resolved:match("^(.*)/[^/]*$") or "") end
    local at, before = sys.map_file(M.root.."/"..resolved, size, readonly, create)
    if not at then error(("shm open error (%s): %s"):format(resolved, before), 3) end
@@ -66,10 +67,10 @@ local function map (name, ctype, readonly, create)
 end
 
 -- Maps an object of this C type, made if it is not there. An object that is there keeps its content.
-function M.create (name, ctype) return map(name, ctype, false, true) end
+function M.create (name, ctype, ...) return map(name, ctype, false, true, ...) end
 
 -- Maps an object that is there; an error if it is not, or has another size.
-function M.open (name, ctype, readonly) return map(name, ctype, readonly, false) end
+function M.open (name, ctype, readonly, ...) return map(name, ctype, readonly, false, ...) end
 
 function M.exists (name) return sys.exists(M.path(name)) end
 
@@ -163,6 +164,11 @@ local function test_objects ()
    local fine, why = pcall(M.open, name, "char[5]")
    assert(not fine and why:match("it has 12 bytes, the type needs 5"), why)
    assert(not pcall(M.open, "shm/selftest/none", ctype))
+   local row = M.create("shm/selftest/row", "struct { int n; int x[?]; }", 5)
+   row.x[4] = 7
+   assert(M.open("shm/selftest/row", "struct { int n; int x[?]; }", true, 5).x[4] == 7)
+   assert(not pcall(M.open, "shm/selftest/row", "struct { int n; int x[?]; }", true, 6))
+   M.unmap(row)
    assert(M.unlink(name) and two.x == 42 and not M.exists(name))
    M.unmap(one)
    M.unmap(two)

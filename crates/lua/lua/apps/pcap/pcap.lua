@@ -59,7 +59,10 @@ local function selftest ()
    local from, to = os.tmpname(), os.tmpname()
    local file = io.open(from, "wb")
    pcap.write_file_header(file)
-   for i = 1, 300 do pcap.write_record(file, ("frame %d"):format(i):rep(i % 9 + 2), (6 + #tostring(i)) * (i % 9 + 2)) end
+   for i = 1, 300 do
+      local frame = ("frame %d"):format(i):rep(i % 9 + 2)
+      pcap.write_record(file, frame, #frame)
+   end
    file:close()
    local function copy (mode)
       local c = config.new()

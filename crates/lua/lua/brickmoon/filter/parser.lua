@@ -44,7 +44,9 @@ local protocols = { ether = true, link = true, ip = true, ip6 = true, arp = true
 local unsupported = {}
 for word in ([[inbound outbound gateway protochain mpls pppoed pppoes geneve wlan fddi tr iso clnp esis isis atalk
    aarp decnet lat moprc mopdl ipx netbeui stp ifname rnr rulenum reason rset ruleset srnr subrulenum action on lane
-   llc oam oamf4 connectmsg metaconnect mtp2 sio opc dpc sls hopc hdpc hsls]]):gmatch("%S+") do unsupported[word] = true end
+   llc oam oamf4 connectmsg metaconnect mtp2 sio opc dpc sls hopc hdpc hsls]]):gmatch("%S+") do
+   unsupported[word] = true
+end
 
 function Parser:direction ()
    local first = self:accept("src", "dst")

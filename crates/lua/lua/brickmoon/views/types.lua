@@ -10,7 +10,9 @@ local ethernet, ipv6 = require("lib.protocol.ethernet"), require("lib.protocol.i
 ffi.cdef [[
 typedef union { uint8_t uint8[6]; uint16_t uint16[3]; } __attribute__((packed)) bm_view_mac;
 typedef union { uint8_t uint8[4]; uint32_t uint32; } __attribute__((packed)) bm_view_ip4_address;
-typedef union { uint8_t uint8[16]; uint32_t uint32[4]; uint64_t uint64[2]; } __attribute__((packed)) bm_view_ip6_address;
+typedef union {
+   uint8_t uint8[16]; uint32_t uint32[4]; uint64_t uint64[2];
+} __attribute__((packed)) bm_view_ip6_address;
 
 typedef struct { bm_view_mac dst, src; uint16_t type; } __attribute__((packed)) bm_view_eth;
 typedef struct { uint16_t tci, type; } __attribute__((packed)) bm_view_vlan;
@@ -54,7 +56,9 @@ local function swap32 (n) return bswap(n) % 4294967296 end
 -- Addresses: get and set numbers in host order, getString and setString text.
 
 local mac = {}
-function mac:get () return swap16(self.uint16[0]) * 4294967296 + swap16(self.uint16[1]) * 65536 + swap16(self.uint16[2]) end
+function mac:get ()
+   return swap16(self.uint16[0]) * 4294967296 + swap16(self.uint16[1]) * 65536 + swap16(self.uint16[2])
+end
 function mac:set (n)
    self.uint16[0] = swap16(math.floor(n / 4294967296))
    self.uint16[1] = swap16(math.floor(n / 65536) % 65536)
@@ -188,7 +192,8 @@ for i, name in ipairs { "Fin", "Syn", "Rst", "Psh", "Ack", "Urg", "Ece", "Cwr" }
    bits(tcp, name, "flags", 8, i - 1, 1)
 end
 
-for name, methods in pairs { eth = eth, vlan = vlan, arp = arp, ip4 = ip4, ip6 = ip6, icmp = icmp, udp = udp, tcp = tcp } do
+local all = { eth = eth, vlan = vlan, arp = arp, ip4 = ip4, ip6 = ip6, icmp = icmp, udp = udp, tcp = tcp }
+for name, methods in pairs(all) do
    ffi.metatype("bm_view_"..name, { __index = methods })
 end
 

@@ -1,0 +1,37 @@
+//! Each program in `examples/lua` does what its `test.lua` says.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bm_lua::{NoNatives, PAYLOAD, Program, What, World};
+
+fn run(name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lua").join(name).join("test.lua");
+    let world = World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).unwrap();
+    let program = Program { what: What::File(path), arguments: Vec::new(), world };
+    if let Err(error) = program.run() {
+        panic!("{name}: {error}");
+    }
+}
+
+#[test]
+fn firewall_lets_answers_in() {
+    run("firewall");
+}
+
+#[test]
+fn generator_keeps_its_rate() {
+    run("generator");
+}
+
+#[test]
+fn replay_keeps_order_and_time() {
+    run("replay");
+}
+
+#[test]
+fn switch_learns_where_stations_are() {
+    run("switch");
+}

@@ -1,0 +1,32 @@
+-- Our modules define no C structure under a name of the system's: programs and ljsyscall bring those themselves.
+
+local ffi = require("ffi")
+for _, name in ipairs { "core.app", "core.shm", "core.worker", "core.sync", "lib.checksum", "lib.pcap.pcap",
+                        "lib.protocol.datagram", "lib.protocol.icmp.ipv6.header", "brickmoon.filter", "brickmoon.table",
+                        "brickmoon.views", "brickmoon.ports" } do
+   require(name)
+end
+
+-- ljsyscall itself, where it is installed; it brings all of these, so nobody else may have.
+package.path = package.path..";/usr/share/lua/5.1/?.lua"
+local found, S = pcall(require, "syscall")
+if found then
+   assert(S.getpid() > 0 and S.stat("/tmp").isdir and #S.util.dirtable("/proc/self", true) > 0)
+   return
+end
+assert(tostring(S):match("module 'syscall' not found"), S)
+
+for name in ([[timespec timeval stat dirent iovec msghdr sockaddr sockaddr_in sockaddr_in6 sockaddr_un servent
+   rusage rlimit utsname epoll_event sigaction itimerval ifreq tm passwd tcphdr udphdr iphdr ethhdr]]):gmatch("%S+") do
+   ffi.cdef(("struct %s { int defined_by_a_program; };"):format(name))
+   assert(ffi.sizeof("struct "..name) == 4)
+end
+-- Functions may be declared again, in another way.
+ffi.cdef [[
+int open(const char *path, int flags, ...);
+int kill(int32_t pid, int signal);
+int symlink(const char *, const char *);
+ssize_t readlink(const char *, char *, size_t);
+void *mmap(void *, size_t, int, int, int, int64_t);
+]]
+assert(ffi.C.open("/no/such/file", 0) == -1)
