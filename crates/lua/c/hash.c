@@ -1,5 +1,5 @@
-// The probing of brickmoon.table. It is in C because a loop within a trace ends the trace: in Lua a lookup costs a
-// hundred times as much. The memory and its layout are the Lua module's.
+// The probing of brickmoon.table. It is in C because a loop within a trace ends the trace: in Lua a lookup cost nine
+// times as much. The memory and its layout are the Lua module's.
 
 #include <stddef.h>
 #include <stdint.h>

@@ -110,8 +110,9 @@ if arg.to then config.link(c, "generator.output -> to.input") end
 if arg.from or not arg.to then config.link(c, from..".output -> receiver.input") end
 engine.configure(c)
 
-local seconds = tonumber(arg.duration) or 10
-engine.main({ duration = seconds, no_report = true })
+local start = C.get_monotonic_time()
+engine.main({ duration = tonumber(arg.duration) or 10, no_report = true })
+local seconds = C.get_monotonic_time() - start
 local sender, receiver = engine.app_table.generator, engine.app_table.receiver
 local least, mean, most = receiver.latency_ns:summarize()
 print(("sent        %s packets, %.0f a second; %s were late"):format(
@@ -124,4 +125,4 @@ if receiver.received > 0 then
 end
 engine.configure(config.new())
 return { sent = sender.sent, received = receiver.received, damaged = receiver.damaged,
-         disordered = receiver.disordered }
+         disordered = receiver.disordered, seconds = seconds }

@@ -4,7 +4,8 @@ local folder = debug.getinfo(1, "S").source:match("^@(.*)/")
 local program = assert(loadfile(folder.."/generator.lua"))
 
 local result = program("--rate", "20000", "--duration", "0.5", "--size", "100")
-assert(math.abs(result.sent - 10000) < 1500, result.sent.." packets instead of 10000")
+local due = 20000 * result.seconds
+assert(math.abs(result.sent - due) < 0.1 * due, result.sent.." packets instead of "..due)
 assert(result.sent - result.received <= 200 and result.damaged == 0 and result.disordered == 0)
 
 local name = os.tmpname()
@@ -15,6 +16,6 @@ for bytes in pcap.records(name) do
    count = count + 1
    assert(match(bytes, #bytes) and bytes:sub(43, 46) == "Moon")
 end
-assert(count > 300 and count >= result.sent - 5, count.." of "..result.sent)
+assert(count > 50 and count >= result.sent - 5, count.." of "..result.sent)
 os.remove(name)
 assert(not pcall(program, "--size", "40"))

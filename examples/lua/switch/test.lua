@@ -27,7 +27,7 @@ end
 local one, sent1 = port({ frame(all, mac(1), "broadcast"), frame(mac(1), mac(1), "to-itself"), "short" })
 local two, sent2 = port({ frame(mac(1), mac(2), "to-1"), frame(mac(9), mac(2), "unknown") })
 local three, sent3 = port({ frame(mac(2), mac(3), "to-2"), frame(mac(1), "\3\0\0\0\0\1", "from-group") })
-assert(loadfile(folder.."/switch.lua"))("--duration", "0.1", one, two, three)
+assert(loadfile(folder.."/switch.lua"))("--duration", "0.3", one, two, three)
 engine.configure(require("core.config").new())
 assert(texts(sent1) == "from-group to-1 unknown", texts(sent1))
 assert(texts(sent2) == "broadcast to-2", texts(sent2))
