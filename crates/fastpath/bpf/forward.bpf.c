@@ -435,8 +435,11 @@ static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct pa
 
 #include "filter.h"
 
-/* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
-SEC("xdp")
+/*
+ * The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). Frames in several
+ * buffers (jumbo frames on a veth) come too: they are longer than what lies here, so they are Linux's.
+ */
+SEC("xdp.frags")
 int bm_forward_2(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };

@@ -249,6 +249,22 @@ fn leaves_half_done_checksums_to_linux() {
 }
 
 #[test]
+fn leaves_frames_of_several_buffers_to_linux() {
+    let Some(mut lab) = lab() else { return };
+    let hop = lab.hop(1);
+    lab.set4("0.0.0.0/0", hop);
+    lab.situation.interfaces.iter_mut().for_each(|interface| interface.mtu = 9000);
+    lab.publish();
+    let of = |bytes: u16| {
+        let mut frame = with(&IPV4, 16, &bytes.to_be_bytes());
+        frame.resize(14 + usize::from(bytes), 7);
+        frame
+    };
+    assert_eq!(lab.pass(&of(3000)).0, XDP_REDIRECT, "in one");
+    lab.check_linux(&of(8000), "linux_header");
+}
+
+#[test]
 fn leaves_to_linux_what_is_not_plain_ipv6() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);

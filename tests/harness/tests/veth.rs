@@ -1,0 +1,78 @@
+//! What a veth does to XDP beside hosts' offloads (`hosts`): jumbo frames, which lie in several buffers.
+
+use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::subject::{Forwarding, Subject};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const MTU: usize = 9000;
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The sink's addresses and the headers in front of a datagram's bytes.
+const SINKS: [(&str, &str, usize); 2] =
+    [("198.51.100.2:7", "192.0.2.2:0", 28), ("[2001:db8:2::2]:7", "[2001:db8:1::2]:0", 48)];
+
+fn bind(to: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(to).unwrap_or_else(|error| panic!("{to}: {error}"));
+    socket.set_read_timeout(Some(PATIENCE / 10)).unwrap_or_else(|error| panic!("{to}: {error}"));
+    socket
+}
+
+/// Sends a datagram until it has come back whole; the first ones may wait for neighbours in vain.
+fn there_and_back(socket: &UdpSocket, to: &str, bytes: usize, what: &str) {
+    let sent: Vec<u8> = (0..bytes).map(|at| (at * 31 + bytes) as u8).collect();
+    let mut buffer = vec![0; 1 << 16];
+    for _ in 0..10 {
+        let _ = socket.send_to(&sent, to);
+        if let Ok((length, _)) = socket.recv_from(&mut buffer)
+            && buffer[..length] == sent
+        {
+            return;
+        }
+    }
+    panic!("{what}: {bytes} bytes to {to} do not come back");
+}
+
+#[test]
+fn jumbo_frames_pass_the_kernel_path() {
+    for subject in Subject::all("jumbo") {
+        // The user path has slots of a page at most.
+        if matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. }) {
+            continue;
+        }
+        let lab = Lab::new("jumbo", Ends::Hosts);
+        for side in [Side::Src, Side::Snk] {
+            lab.rtr.ip(&format!("link set {} mtu {MTU}", side.router()));
+            lab.host(side).ip(&format!("link set {} mtu {MTU}", side.host()));
+        }
+        for gro in ["on", "off"] {
+            // Checksums left to a card, or not; GRO on the router's own ends joins what Linux forwards.
+            lab.set_offloads(gro == "on", true);
+            for side in [Side::Src, Side::Snk] {
+                lab.rtr.run(&format!("ethtool -K {} gro {gro}", side.router()));
+            }
+            let router = subject.start(&lab);
+            for (to, from, headers) in SINKS {
+                let (server, client) = (lab.snk.within(|| bind(to)), lab.src.within(|| bind(from)));
+                let stop = AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let mut buffer = vec![0; 1 << 16];
+                        while !stop.load(Ordering::Relaxed) {
+                            if let Ok((length, from)) = server.recv_from(&mut buffer) {
+                                let _ = server.send_to(&buffer[..length], from);
+                            }
+                        }
+                    });
+                    // Of one buffer, on its edge, of several, a full frame, fragments of full frames.
+                    for bytes in [100, 1472, 3400, 3600, 4096, 8000, MTU - headers, 20_000] {
+                        there_and_back(&client, to, bytes, &format!("{subject}, gro {gro}"));
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+            }
+            router.stop();
+        }
+    }
+}
