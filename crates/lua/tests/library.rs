@@ -33,3 +33,8 @@ fn core_lib_does_what_programs_expect() {
 fn names_of_the_system_are_left_to_programs() {
     run("names");
 }
+
+#[test]
+fn the_reference_names_every_function() {
+    run("reference");
+}

@@ -57,4 +57,4 @@ out, back = run({ question }, { answer, web, ping }, "--out", "tcp", "--in", "tc
 same(out)
 same(back, web, ping)
 local fine, why = pcall(run, {}, {}, "--in", "tcp port what")
-assert(not fine and tostring(why):match("no service is called 'what'"), why)
+assert(not fine and tostring(why):match("no service of tcp is called 'what'"), why)

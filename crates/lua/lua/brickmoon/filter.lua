@@ -43,12 +43,13 @@ local function test_errors ()
       ["host example.com"] = 6, ["icmp port 7"] = 11, ["ip[0] / 0 = 1"] = 7, ["tcp or inbound"] = 8,
       ["ether host 10.0.0.1"] = 12, ["ip = "] = 4, ["len ="] = 6, ["vlan 5000"] = 6, ["\1"] = 1, ["ether"] = 6,
       ["tcp &"] = 5, ["foo"] = 1, ["02:00:00:00:00:01"] = 1,
+      ["80"] = 1, ["ip and 10.0.0.1"] = 8, ["net 10 mask"] = 12, ["udp port http"] = 10,
    } do
       local fine, why = pcall(M.compile, text)
       assert(not fine and why:match("^filter, column (%d+): ") == tostring(column), text..": "..tostring(why))
    end
    local _, why = pcall(M.compile, "tcp dst port x9")
-   assert(why == "filter, column 14: no service is called 'x9': give its number\n   tcp dst port x9\n   "
+   assert(why == "filter, column 14: no service of tcp is called 'x9': give its number\n   tcp dst port x9\n   "
              ..(" "):rep(13).."^", why)
    assert(not pcall(M.compile, nil))
 end
@@ -57,7 +58,7 @@ local function test_matches ()
    local bytes = "\2\0\0\0\0\1\2\0\0\0\0\2\8\0\x45\0\0\x28\0\1\0\0\x40\6\0\0\10\0\0\1\10\0\0\2"
       .."\4\0\1\xbb\0\0\0\0\0\0\0\0\x50\2\0\0\0\0\0\0"
    for text, expected in pairs {
-      [""] = true, ["tcp dst port 443"] = true, ["tcp dst port https"] = true, ["tcp src port 443"] = false,
+      [""] = true, ["tcp dst port 443"] = true, ["tcp dst port https"] = true, ["port https"] = true, ["port domain"] = false, ["tcp src port 443"] = false,
       ["port 443 or 80"] = true, ["portrange 400-500"] = true, ["not tcp"] = false, ["ip[8] = 64"] = true,
       ["tcp[tcpflags] & (tcp-syn|tcp-ack) = tcp-syn"] = true, ["net 10"] = true, ["net 11/8"] = false,
       ["src 10.0.0.1 and dst 10.0.0.2"] = true, ["host (10.0.0.1 and 10.0.0.2)"] = true,

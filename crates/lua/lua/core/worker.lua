@@ -32,13 +32,13 @@ local function command_line ()
    return words
 end
 
--- The --path options that we were started with.
-local function path_options ()
+-- The options about modules and packets that we were started with.
+local function own_options ()
    local words, found = command_line(), {}
    for i, word in ipairs(words) do
-      if word == "--path" and words[i + 1] then
-         found[#found + 1] = "--path="..words[i + 1]
-      elseif word:match("^%-%-path=") then
+      if (word == "--path" or word == "--packet-bytes") and words[i + 1] then
+         found[#found + 1] = word.."="..words[i + 1]
+      elseif word:match("^%-%-path=") or word:match("^%-%-packet%-bytes=") then
          found[#found + 1] = word
       end
    end
@@ -56,7 +56,7 @@ function M.start (name, luacode)
    file:write((prelude:format(pid, pid):gsub("\n", " ")), luacode)
    file:close()
    local arguments = { "brickmoon", "run" }
-   for _, option in ipairs(path_options()) do arguments[#arguments + 1] = option end
+   for _, option in ipairs(own_options()) do arguments[#arguments + 1] = option end
    arguments[#arguments + 1] = path
    local child, why = sys.spawn(M.executable, arguments)
    if not child then error("cannot start worker '"..name.."': "..why, 2) end

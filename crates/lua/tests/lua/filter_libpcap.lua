@@ -28,6 +28,7 @@ local function one_of (list) return list[random(#list)] end
 -- Frames, from few values, so that filters match often.
 
 local ports = { 22, 53, 80, 81, 443, 8080, 65535 }
+local named = { "http", "domain", "ssh" }
 local addresses = { "\10\0\0\1", "\10\0\0\2", "\10\1\2\3", "\192\168\1\1", "\224\0\0\5", "\10\0\1\1" }
 local addresses6 = {
    "\32\1\13\184"..("\0"):rep(11).."\1", "\32\1\13\184"..("\0"):rep(11).."\2", "\254\128"..("\0"):rep(13).."\1",
@@ -110,13 +111,14 @@ local function number (depth, only_ether)
 end
 
 local function primitive ()
-   local kind = random(14)
+   local kind = random(15)
    if kind == 1 then return one_of { "ip", "ip6", "arp", "rarp", "tcp", "udp", "icmp", "icmp6", "sctp", "igmp", "ah", "esp",
                                      "pim", "vrrp" } end
    if kind == 2 then return one_of(directions).."host "..one_of(random(3) == 1 and texts6 or texts) end
    if kind == 3 then return one_of { "ip ", "arp ", "rarp " }..one_of(directions).."host "..one_of(texts) end
    if kind == 4 then return one_of(directions).."net "..one_of(nets) end
    if kind <= 6 then return one_of { "", "tcp ", "udp ", "sctp " }..one_of(directions).."port "..one_of(ports) end
+   if kind == 15 then return one_of { "", "tcp " }..one_of(directions).."port "..one_of(named) end
    if kind == 7 then
       return one_of { "", "tcp ", "udp " }..one_of(directions).."portrange "..one_of { "22-80", "80-443", "0-65535", "81-81" }
    end
@@ -160,6 +162,19 @@ local function compare (text, optimize)
    end
    pcap.pcap_freecode(program)
    return true, matched
+end
+
+-- Rubbish is refused in words that name a column, never by an error of the compiler's own.
+local words = {}
+for word in ([[tcp udp ip ip6 arp host net port portrange src dst or and not ! ( ) [ ] : = < >= & | + - * / % << 80 443 0x10
+   10.0.0.1 10.0.0.0/8 2001:db8::1 02:00:00:00:00:01 vlan less greater len ether proto \\tcp mask tcp-syn tcpflags 80-90
+   multicast broadcast icmp6 0 4294967296 foo http && || ^ . " \1]]):gmatch("%S+") do words[#words + 1] = word end
+for _ = 1, 20000 do
+   local row = {}
+   for i = 1, random(8) do row[i] = one_of(words) end
+   local text = table.concat(row, " ")
+   local fine, why = pcall(filter.compile, text)
+   assert(fine or tostring(why):match("^filter, column %d+: "), text..": "..tostring(why))
 end
 
 local filters = tonumber(os.getenv("BM_FILTERS") or 1500)

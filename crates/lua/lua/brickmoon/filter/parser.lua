@@ -70,22 +70,33 @@ local function number_of (parser, token, limit, what)
    return token.value
 end
 
+local function service_port (name, protocol)
+   local service = ffi.C.bm_getservbyname(name, protocol)
+   return service ~= nil and bit.rshift(bit.bswap(service.port), 16) or nil
+end
+
+-- A port, and its protocol if it was given by a name that only one has.
 function Parser:port (protocol)
    local token = self:next()
-   if token.kind == "name" or token.kind == "escaped" then
-      local service = ffi.C.bm_getservbyname(token.value, protocol)
-      if service == nil then self:fail(token, "no service is called '%s': give its number", token.value) end
-      return bit.rshift(bit.bswap(service.port), 16)
+   if token.kind ~= "name" and token.kind ~= "escaped" then return number_of(self, token, 65535, "a port") end
+   if protocol then
+      return service_port(token.value, protocol)
+         or self:fail(token, "no service of %s is called '%s': give its number", protocol, token.value)
    end
-   return number_of(self, token, 65535, "a port")
+   local tcp, udp = service_port(token.value, "tcp"), service_port(token.value, "udp")
+   if not (tcp or udp) then self:fail(token, "no service is called '%s': give its number", token.value) end
+   if tcp and udp and tcp ~= udp then
+      self:fail(token, "'%s' is port %d of tcp and %d of udp: say which", token.value, tcp, udp)
+   end
+   return tcp or udp, not udp and "tcp" or not tcp and "udp" or nil
 end
 
 function Parser:ports (protocol)
    local token = self:peek()
    if token.kind ~= "range" then
       local low = self:port(protocol)
-      if self:accept("-") then return low, self:port(protocol) end
-      return low, low
+      local high = self:accept("-") and self:port(protocol) or low
+      return math.min(low, high), math.max(low, high)
    end
    self:next()
    local low, high = token.value:match("^(%d+)%-(%d+)$")
@@ -124,7 +135,9 @@ function Parser:ip4 (is_net)
    if explicit and explicit.kind == "/" then
       mask = mask_of(number_of(self, self:next(), 32, "a prefix length"))
    elseif explicit then
-      mask = dotted(self, self:next())
+      local bits = self:next()
+      if bits.kind ~= "ip4" then self:fail(bits, "a mask such as 255.0.0.0 is expected here, not '%s'", bits.word) end
+      mask = dotted(self, bits)
    end
    if explicit and bit.band(value, bit.bnot(mask)) ~= 0 then
       self:fail(token, "'%s' has bits set outside of its mask", token.word)
@@ -180,14 +193,9 @@ local function port (parser, q, token)
    if q.protocol and q.protocol ~= "tcp" and q.protocol ~= "udp" and q.protocol ~= "sctp" then
       parser:fail(token, "'%s' has no ports", q.protocol)
    end
-   local low, high
-   if q.type == "portrange" then
-      low, high = parser:ports(q.protocol)
-   else
-      low = parser:port(q.protocol)
-      high = low
-   end
-   return tests.ports(parser.at, q.protocol, q.direction, low, high)
+   if q.type == "portrange" then return tests.ports(parser.at, q.protocol, q.direction, parser:ports(q.protocol)) end
+   local number, protocol = parser:port(q.protocol)
+   return tests.ports(parser.at, q.protocol or protocol, q.direction, number, number)
 end
 
 local function proto (parser, q, token)
@@ -277,18 +285,18 @@ function Parser:qualified ()
    return self:values(self.last)
 end
 
--- A bare value takes the last qualifiers; at the beginning, it is a host.
+-- A bare value takes the last qualifiers.
 function Parser:bare (token)
    if token.kind == "name" and unsupported[token.value] then
       self:fail(token, "'%s' is not supported", token.value)
    end
-   if token.kind == "mac" and not self.last then self:fail(token, "a MAC address needs 'ether host' before it") end
    local kinds = { ip4 = true, ip6 = true, mac = true, number = true, range = true, name = true, escaped = true }
    if not kinds[token.kind] then
       self:fail(token, "a primitive such as 'tcp' or 'host' is expected here, not '%s'", token.word)
    end
    if token.kind == "name" and not self.last then self:fail(token, "'%s' is no word of the language", token.word) end
-   local q = self.last or { direction = "src or dst", type = "host" }
+   local q = self.last
+      or self:fail(token, "'%s' needs a word before it that says what it is, such as 'host'", token.word)
    return by_type[q.type](self, q, token)
 end
 
