@@ -253,6 +253,8 @@ pub enum BenchWhat {
     Lookup,
     /// The whole router in memory, one core, full tables.
     Forward,
+    /// Networks of Lua apps beside the same apps in Rust.
+    Lua,
     /// The kernel path beside Linux, bpf_fib_lookup and a fixed next hop, and the switch beside Linux's bridge
     /// (--case switch), between namespaces of its own; needs root and two cores.
     Kernel,

@@ -166,6 +166,7 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             return Err(Failure::usage("--peers and --structure are for `brickmoon bench lookup` alone"));
         }
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
+        BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(asked_wrongly)?),
         BenchWhat::Kernel => {
             let options = bench::KernelOptions::new(common);
             ("brickmoon bench kernel", bench::kernel(&options).map_err(asked_wrongly)?)

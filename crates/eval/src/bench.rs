@@ -6,6 +6,7 @@
 pub mod forward;
 pub mod kernel;
 pub mod lookup;
+pub mod lua;
 
 use std::fmt;
 use std::fs;
@@ -22,6 +23,7 @@ use crate::traffic::Arrived;
 pub use forward::forward;
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
+pub use lua::lua;
 
 /// What every bench over a routing table is asked with.
 #[derive(Clone, Debug, Default)]

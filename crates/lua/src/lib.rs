@@ -24,5 +24,5 @@ pub use modules::{Tree, embedded};
 pub use native::{Natives, NoNatives, Opened, Wanted};
 pub use program::{Outcome, Program, What};
 pub use runtime::{end_on_signals, interrupted};
-pub use state::{LuaError, State};
+pub use state::{LuaError, Prepared, State};
 pub use world::{PAYLOAD, World};

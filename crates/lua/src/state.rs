@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-use mlua::{Function, Lua, MultiValue, Table, Value};
+use mlua::{Function, IntoLua as _, Lua, MultiValue, Table, Value};
 
 use crate::bridge;
 use crate::modules;
@@ -125,6 +125,31 @@ impl State {
             "exit" => Ok(Some(message.as_i64().unwrap_or(1) as u8)),
             _ => Err(LuaError { message: text(message), traceback: traceback.unwrap_or_default() }),
         }
+    }
+}
+
+/// A function that a chunk gave back, to be called again and again.
+pub struct Prepared(Function);
+
+impl Prepared {
+    /// Calls it with a number, and gives the number that it gave.
+    ///
+    /// # Errors
+    /// What the program said.
+    pub fn call(&self, argument: u64) -> Result<u64, LuaError> {
+        Ok(self.0.call::<f64>(argument)? as u64)
+    }
+}
+
+impl State {
+    /// Runs a chunk with a number, for the function that it gives back. `name` is what messages call it.
+    ///
+    /// # Errors
+    /// What the program said.
+    pub fn prepare(&self, name: &str, text: &str, argument: usize) -> Result<Prepared, LuaError> {
+        let arguments = [name.into_lua(&self.lua)?, text.into_lua(&self.lua)?, argument.into_lua(&self.lua)?];
+        self.call("prepare", arguments.into_iter().collect())?;
+        Ok(Prepared(self.startup.get("prepared")?))
     }
 }
 

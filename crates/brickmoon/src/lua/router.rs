@@ -10,7 +10,8 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bm_control::config::{self, Config};
 use bm_control::driver::{ControlPort, Driver};
@@ -32,7 +33,7 @@ type Kept = Vec<Box<dyn Any + Send>>;
 
 /// The routers of a program, by the names of their apps.
 #[derive(Default)]
-pub struct Routers(HashMap<String, Arc<Set>>);
+pub struct Routers(HashMap<String, Weak<Set>>);
 
 /// One router: its parts for each worker, and what all workers share.
 struct Set {
@@ -47,17 +48,21 @@ struct Set {
 struct RouterApp {
     router: Router,
     back: SlowReturn,
+    /// What the slow path wakes the worker by.
+    waker: Waker,
     /// Keeps the slow path and control alive as long as a worker forwards.
     set: Option<Arc<Set>>,
 }
 
 impl App for RouterApp {
-    fn pull(&mut self, io: &mut Io<'_>) {
+    fn push(&mut self, io: &mut Io<'_>) {
+        // Not pulled, so that the links it fills come behind those that fill it.
         self.back.pull(io);
+        self.router.push(io);
     }
 
-    fn push(&mut self, io: &mut Io<'_>) {
-        self.router.push(io);
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.waker.fd())
     }
 
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
@@ -73,6 +78,7 @@ impl App for RouterApp {
     fn after_sleep(&mut self) {
         self.router.after_sleep();
         self.back.after_sleep();
+        self.waker.clear();
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {
@@ -101,18 +107,15 @@ impl Routers {
         memory: &PortMemory,
         registry: &Arc<Registry>,
     ) -> Result<Opened, String> {
-        let set = match self.0.get(wanted.name) {
-            Some(set) => set.clone(),
+        // Its parts keep it alive: once all have been dropped, the next one starts it anew.
+        let set = match self.0.get(wanted.name).and_then(Weak::upgrade) {
+            Some(set) => set,
             None => Arc::new(Set::start(wanted, memory, registry)?),
         };
-        self.0.insert(wanted.name.into(), set.clone());
+        self.0.insert(wanted.name.into(), Arc::downgrade(&set));
         let mut parts = set.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let part = parts.get_mut(wanted.worker).and_then(Option::take);
         let mut part = part.ok_or("the router is at work for this worker already")?;
-        if parts.iter().all(Option::is_none) {
-            // All workers have their part: it lives as long as these do.
-            self.0.remove(wanted.name);
-        }
         drop(parts);
         part.set = Some(set);
         Ok(Opened { app: Box::new(part), pulls: false })
@@ -121,7 +124,8 @@ impl Routers {
     /// This worker's queue of a port that a router has opened.
     pub fn port(&self, wanted: &Wanted<'_>) -> Result<Option<NumberedPort>, String> {
         let class = wanted.class.strip_prefix("xdp:").unwrap_or(wanted.class);
-        let Some(set) = self.0.values().find(|set| set.devices.iter().any(|device| device == class)) else {
+        let mut sets = self.0.values().filter_map(Weak::upgrade);
+        let Some(set) = sets.find(|set| set.devices.iter().any(|device| device == class)) else {
             return Ok(None);
         };
         let mut queues = set.queues.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,14 +172,14 @@ impl Set {
             let waker = Waker::new().map_err(text)?;
             let account = Account::open(registry, &format!("return/{worker}")).map_err(text)?;
             let (entrance, back) =
-                slow.add_worker(config.slow_path.ring as usize, names.clone(), account, Some(waker));
+                slow.add_worker(config.slow_path.ring as usize, names.clone(), account, Some(waker.clone()));
             let port = |name: &String| {
                 let account = Account::open(registry, &format!("router/{worker}/{name}")).map_err(text)?;
                 Ok(RouterPort { name: name.clone(), account })
             };
             let ports = names.iter().map(port).collect::<Result<Vec<_>, String>>()?;
             let router = Router::new(ports, shared.published.clone(), shared.readers.register(), entrance);
-            apps.push(Some(RouterApp { router, back, set: None }));
+            apps.push(Some(RouterApp { router, back, waker, set: None }));
         }
         let slow = SlowThread::start(slow).map_err(text)?;
         driver.handle().set_active(true).map_err(text)?;

@@ -142,6 +142,12 @@ function startup.worker (name, bytes)
    startup.result = require("core.workers").remote[name](bytes)
 end
 
+-- Runs a chunk for the function that it gives back.
+function startup.prepare (name, text, argument)
+   globals()
+   startup.prepared = assert(load(text, "@"..name))(argument)
+end
+
 -- brickmoon snabb -t MODULE
 function startup.test (name, ...)
    globals()

@@ -1,0 +1,166 @@
+//! `bench lua`: what does a packet cost in networks of Lua apps, and what in the same apps in Rust?
+//!
+//! Both run over the same links and frames, with Snabb's 102 packets a pull, packet by packet. The Lua side runs
+//! Snabb's loop whole: clock, timers, counters, accounts. A case is a line in [`CASES`]: a Lua chunk that makes the
+//! network and gives a function for one turn, and the network in Rust, or none.
+
+mod apps;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_frame::{Depot, Freelist};
+use bm_graph::{Engine, Network};
+use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
+
+use super::{BenchError, Options};
+use crate::alternate::{Sample, Turns, alternate, alternate_samples};
+use crate::report::Row;
+use crate::testbed::cores;
+
+/// Seconds that the bench takes if it is not told.
+const SECONDS: u64 = 20;
+/// Breaths of one call of a subject.
+const BREATHS: u64 = 500;
+/// Frames that go round in the cases of a single app.
+const ROUND: usize = 256;
+/// Least time of a case.
+const LEAST: Duration = Duration::from_millis(1500);
+
+/// A network of apps in Rust, with the packets that one breath is worth.
+type Rust = fn(&mut Freelist) -> (Network, u64);
+
+/// What is measured: the name, the network in Lua, and the same in Rust.
+struct Case {
+    name: &'static str,
+    lua: &'static str,
+    rust: Rust,
+}
+
+/// All cases of one worker.
+const CASES: [Case; 5] = [
+    Case { name: "basic1", lua: include_str!("lua/basic1.lua"), rust: apps::basic1 },
+    Case { name: "source-sink", lua: include_str!("lua/source_sink.lua"), rust: apps::source_sink },
+    Case { name: "chain-8", lua: include_str!("lua/chain.lua"), rust: apps::chain },
+    Case { name: "forward", lua: include_str!("lua/forward.lua"), rust: apps::forward },
+    Case { name: "ttl", lua: include_str!("lua/ttl.lua"), rust: apps::ttl },
+];
+/// Two workers beside one, each on its core.
+const WORKERS: &str = "workers-2";
+
+/// Measures all cases that are asked for.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn lua(options: &Options) -> Result<Vec<Row>, BenchError> {
+    let cases: Vec<_> = CASES.iter().filter(|case| options.wants(case.name)).collect();
+    if cases.is_empty() && !options.wants(WORKERS) {
+        return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
+    }
+    let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
+    let measurements = 2 * (cases.len() + usize::from(options.wants(WORKERS)));
+    let turns = Turns::within(whole.max(LEAST * measurements as u32 / 2), measurements);
+    let mut rows = Vec::new();
+    if options.wants(WORKERS) {
+        rows.extend(workers(turns)?);
+    }
+    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
+    if let Some(&core) = cores::allowed().last() {
+        let _refused = cores::pin(0, core);
+    }
+    for case in cases {
+        rows.extend(measure(case, turns)?);
+    }
+    Ok(rows)
+}
+
+fn world() -> Result<World, BenchError> {
+    World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).map_err(BenchError::build("frame memory"))
+}
+
+fn measure(case: &Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
+    let program =
+        state.prepare(case.name, case.lua, ROUND).map_err(BenchError::build("the network in Lua"))?;
+    let depot = Depot::new(32_768, 2048).map_err(BenchError::build("frame memory"))?;
+    let mut frames = Freelist::new(depot, 8192);
+    let (network, packets) = (case.rust)(&mut frames);
+    let mut engine = Engine::new(network, frames).map_err(BenchError::build("the network in Rust"))?;
+    let mut failed = None;
+    let measured = alternate(
+        turns,
+        &mut [
+            ("lua", &mut || turn(&program, &mut failed)),
+            ("rust", &mut || {
+                (0..BREATHS).for_each(|_| _ = engine.breathe());
+                BREATHS * packets
+            }),
+        ],
+    );
+    engine.stop();
+    match failed {
+        Some(error) => Err(BenchError::build("the run in Lua")(error)),
+        None => Ok(measured.iter().map(|measured| row(case.name, measured)).collect()),
+    }
+}
+
+fn row(case: &str, measured: &crate::alternate::Measured) -> Row {
+    Row::mpps("lua", case, measured).with("frame_bytes", 60)
+}
+
+/// One turn in Lua. A program that fails does nothing more, and is reported in the end.
+fn turn(program: &Prepared, failed: &mut Option<bm_lua::LuaError>) -> u64 {
+    if failed.is_some() {
+        return 0;
+    }
+    program.call(BREATHS).unwrap_or_else(|error| {
+        *failed = Some(error);
+        0
+    })
+}
+
+/// The same network on one worker and on two: packets of all in the time of the clock on the wall.
+fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let prepare = |workers: usize| -> Result<(State, Prepared), BenchError> {
+        let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
+        let text = include_str!("lua/workers.lua");
+        let program =
+            state.prepare(WORKERS, text, workers).map_err(BenchError::build("the network in Lua"))?;
+        Ok((state, program))
+    };
+    let subjects = [prepare(2)?, prepare(1)?];
+    let take = |index: usize| -> Result<Sample, BenchError> {
+        let failed = BenchError::build("the run in Lua");
+        let run = |time: Duration| subjects[index].1.call(time.as_millis() as u64);
+        run(turns.warm_up).map_err(&failed)?;
+        let start = Instant::now();
+        let items = run(turns.slot).map_err(&failed)?;
+        let rate = items as f64 / start.elapsed().as_secs_f64();
+        Ok(Sample { items, rate, ns: if items == 0 { 0.0 } else { 1e9 / rate } })
+    };
+    let names = vec!["lua".to_string(), "lua-1-worker".to_string()];
+    let measured = alternate_samples(turns.runs, names, take)?;
+    Ok(measured.iter().map(|measured| row(WORKERS, measured)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_moves_as_many_packets_in_lua_as_in_rust() {
+        for case in &CASES {
+            let state = State::new(&world().unwrap()).unwrap();
+            let program = state.prepare(case.name, case.lua, ROUND).unwrap();
+            let mut frames = Freelist::new(Depot::new(4096, 2048).unwrap(), 2048);
+            let (network, packets) = (case.rust)(&mut frames);
+            let mut engine = Engine::new(network, frames).unwrap();
+            (0..50).for_each(|_| _ = engine.breathe());
+            let last = engine.link_stats().last().unwrap();
+            assert_eq!(last.txpackets, 50 * apps::last_link(case.name, packets), "{}", case.name);
+            assert_eq!(last.txdrop, 0);
+            engine.stop();
+            assert_eq!(program.call(50).unwrap(), 50 * packets, "{}", case.name);
+        }
+    }
+}
