@@ -16,6 +16,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "layout.h"
+#include "vlan.h"
 
 const volatile __u32 filters_on SEC(".rodata.filters") = 0;
 
@@ -37,6 +38,7 @@ enum filter_word {
 	KEY_KIND,
 	KEY_IPV6,
 	KEY_FRAGMENT, /* not for rules: whether it is too small for one that may be */
+	KEY_LOGICAL,  /* not for rules: the interface of the tag, that of the port where there is none */
 	KEY_WORDS = 16
 };
 
@@ -255,16 +257,6 @@ static __noinline int filter_key6(struct xdp_md *ctx, struct filter_key *key, __
 		filter_ports(key, ctx, at + sizeof(ip), room);
 	key->of[KEY_KIND] <<= KIND_IPV6_SHIFT;
 	return 1;
-}
-
-struct vlan_tag {
-	__be16 priority_id;
-	__be16 type;
-};
-
-static __always_inline bool is_tag(__be16 type)
-{
-	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
 /* The same for the common sort, in one go: no tag, no options, no fragment, ports within the packet. */
@@ -521,7 +513,7 @@ static __noinline int source_comes_back(const struct filter_key *key, __u32 chec
 		return 0;
 	if (check == CHECK_LOOSE)
 		return 1;
-	back.interface = key->of[KEY_INTERFACE];
+	back.interface = key->of[KEY_LOGICAL];
 	if (out != HOP_GROUP)
 		return leads_out(entry, back.interface);
 	back.group = entry;
@@ -558,7 +550,7 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 
 	if (key->of[KEY_FRAGMENT] && set->flags & DROP_TINY)
 		return DROPPED_TINY_FRAGMENT;
-	check = set->check[key->of[KEY_INTERFACE] & (INTERFACES - 1)];
+	check = set->check[key->of[KEY_LOGICAL] & (INTERFACES - 1)];
 	if (check != CHECK_NONE && !source_comes_back(key, check))
 		return DROPPED_REVERSE_PATH;
 	found = asked_rules(key);
@@ -567,6 +559,26 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 	if (found & FOUND_DROPS)
 		return DROPPED_FILTER + (found << 8);
 	return set->interval && source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
+}
+
+/* The interface that a frame came in on; one that sources are not checked on where Linux alone knows it. */
+static __always_inline __u32 logical_interface(const struct packet *packet)
+{
+	const struct ethhdr *eth = packet->data;
+	const struct vlan_tag *tag = (void *)(eth + 1);
+	const struct ingress *ingress;
+	__u32 number;
+
+	if (!is_tag(eth->h_proto) || (void *)(tag + 1) > packet->end)
+		return packet->ingress->interface;
+	number = bpf_ntohs(tag->priority_id) & VLAN_ID;
+	if (!number)
+		return packet->ingress->interface;
+	if (is_tag(tag->type))
+		return INTERFACES - 1;
+	ingress = vlan_ingress(packet->view, packet->ingress->ifindex,
+			       (__u32)bpf_ntohs(eth->h_proto) << 16 | number);
+	return ingress ? ingress->interface : INTERFACES - 1;
 }
 
 /* Whether filters are asked about a frame: Linux takes tagged ones for the MACs of its VLANs as well. */
@@ -588,6 +600,7 @@ static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct pa
 	if (!set || (!filter_quick(packet, &key) && !filter_key(ctx, eth->h_proto, &key)))
 		return FORWARDED;
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
+	key.of[KEY_LOGICAL] = logical_interface(packet);
 	verdict = filter_verdict(set, &key);
 	if (verdict == FORWARDED)
 		return FORWARDED;

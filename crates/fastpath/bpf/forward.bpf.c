@@ -24,6 +24,7 @@
 #include "fib6.h"
 #include "flow.h"
 #include "sum.h"
+#include "vlan.h"
 
 
 struct {
@@ -347,9 +348,11 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 /* Frames of real wires are padded to 60 bytes, and what Linux forwards is not: padding goes. */
 static __always_inline int unpadded(struct xdp_md *ctx, __u32 frame)
 {
-	int excess = (int)(ctx->data_end - ctx->data) - (int)frame;
+	long length = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
 
-	return excess > 0 ? bpf_xdp_adjust_tail(ctx, -excess) : 0;
+	/* The verifier wants the difference of the two pointers by itself. */
+	asm volatile("" : "+r"(length));
+	return length > frame ? bpf_xdp_adjust_tail(ctx, (int)frame - (int)length) : 0;
 }
 
 static __always_inline void write_macs(struct ethhdr *eth, const struct way *way)
@@ -409,6 +412,22 @@ static __always_inline enum verdict send6(struct xdp_md *ctx, const struct packe
 	return FORWARDED;
 }
 
+/* Whether no daemon has said for longer than the grace time that the tables are good. */
+static __always_inline bool is_unattended(const struct views *all)
+{
+	return all->grace_jiffies && (__s64)(bpf_jiffies64() - all->alive_until) > 0;
+}
+
+#include "tagged.h"
+
+/* A frame that has come without a tag, and leaves with one. */
+static __always_inline enum verdict send_untagged(struct xdp_md *ctx, const struct packet *packet,
+						  const struct way *way, __be16 type)
+{
+	return send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethhdr)), way->entry, way->egress);
+}
+
+
 static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct packet *packet, struct way *way)
 {
 	struct ethhdr *eth = packet->data;
@@ -420,7 +439,9 @@ static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct pa
 		if ((void *)(ip + 1) > packet->end)
 			return PASSED_HEADER;
 		verdict = route4(packet, ip, way);
-		return verdict == FORWARDED ? send4(ctx, packet, way) : verdict;
+		if (verdict != FORWARDED)
+			return verdict;
+		return way->egress->tag ? send_untagged(ctx, packet, way, eth->h_proto) : send4(ctx, packet, way);
 	}
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6 *ip = (void *)(eth + 1);
@@ -428,41 +449,47 @@ static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct pa
 		if ((void *)(ip + 1) > packet->end)
 			return PASSED_HEADER;
 		verdict = route6(packet, ip, way);
-		return verdict == FORWARDED ? send6(ctx, packet, way) : verdict;
+		if (verdict != FORWARDED)
+			return verdict;
+		return way->egress->tag ? send_untagged(ctx, packet, way, eth->h_proto) : send6(ctx, packet, way);
 	}
 	return PASSED_OTHER_TYPE;
 }
 
 #include "filter.h"
 
-/*
- * The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). Frames in several
- * buffers (jumbo frames on a veth) come too: they are longer than what lies here, so they are Linux's.
- */
-SEC("xdp.frags")
-int bm_forward_2(struct xdp_md *ctx)
+/* Whether tags are looked at: only where there are interfaces with tags, since it costs a call. */
+const volatile __u32 tags_on SEC(".rodata.tags") = 0;
+
+/* A frame of an interface of ours; false if it is none now, which nobody counts. */
+static __always_inline bool arrived(struct xdp_md *ctx, const struct views *all, struct packet *packet)
+{
+	__u32 ifindex = ctx->ingress_ifindex;
+
+	packet->view = &all->of[all->current & 1];
+	packet->ingress = &packet->view->ingress[ifindex & (INGRESSES - 1)];
+	return packet->ingress->ifindex == ifindex;
+}
+
+/* Frames without a tag; with one they are Linux's. */
+static __always_inline int forward(struct xdp_md *ctx, bool filters)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
-	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
+	__u32 zero = 0;
 	const struct views *all = bpf_map_lookup_elem(&views, &zero);
 	enum verdict verdict;
 	struct way way = {};
 	bool dropped = false;
 
-	if (!all)
+	if (!all || !arrived(ctx, all, &packet))
 		return XDP_PASS;
-	packet.view = &all->of[all->current & 1];
-	packet.ingress = &packet.view->ingress[ifindex & (INGRESSES - 1)];
-	if (packet.ingress->ifindex != ifindex)
-		return XDP_PASS; /* not an interface of ours now: nobody counts it */
 	if (packet.data + sizeof(struct ethhdr) > packet.end)
 		verdict = PASSED_OTHER_TYPE;
-	else if (filters_on && is_filtered(&packet) &&
-		 (verdict = filtered(ctx, &packet)) != FORWARDED)
+	else if (filters && is_filtered(&packet) && (verdict = filtered(ctx, &packet)) != FORWARDED)
 		dropped = true; /* also without a daemon: what Linux forwards then is filtered as before */
 	else if (*(__u64 *)packet.data << 16 != packet.ingress->mac)
 		verdict = PASSED_OTHER_MAC;
-	else if (all->grace_jiffies && (__s64)(bpf_jiffies64() - all->alive_until) > 0)
+	else if (is_unattended(all))
 		verdict = PASSED_UNATTENDED;
 	else
 		verdict = forward_packet(ctx, &packet, &way);
@@ -470,6 +497,51 @@ int bm_forward_2(struct xdp_md *ctx)
 	if (dropped)
 		return XDP_DROP;
 	return verdict == FORWARDED ? bpf_redirect(way.egress->ifindex, 0) : XDP_PASS;
+}
+
+static __noinline int forward_untagged(struct xdp_md *ctx)
+{
+	return forward(ctx, false);
+}
+
+/* Whether filters drop a frame, which is counted then. */
+static __noinline int filters_drop(struct xdp_md *ctx)
+{
+	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
+	__u32 zero = 0;
+	const struct views *all = bpf_map_lookup_elem(&views, &zero);
+	enum verdict verdict;
+
+	if (!all || !arrived(ctx, all, &packet) || packet.data + sizeof(struct ethhdr) > packet.end ||
+	    !is_filtered(&packet))
+		return 0;
+	verdict = filtered(ctx, &packet);
+	if (verdict == FORWARDED)
+		return 0;
+	count(packet.ingress->interface, verdict, 0);
+	return 1;
+}
+
+/* With and without tags: calls, since the stack has no room for all of it in one. */
+static __always_inline int forward_all(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	if (filters_on && filters_drop(ctx))
+		return XDP_DROP;
+	if ((void *)(eth + 1) <= (void *)(long)ctx->data_end && is_tag(eth->h_proto))
+		return forward_tagged(ctx);
+	return forward_untagged(ctx);
+}
+
+/*
+ * The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). Frames in several
+ * buffers (jumbo frames on a veth) come too: they are longer than what lies here, so they are Linux's.
+ */
+SEC("xdp.frags")
+int bm_forward_3(struct xdp_md *ctx)
+{
+	return tags_on ? forward_all(ctx) : forward(ctx, filters_on);
 }
 
 /* Run by the daemon: the tables are good for another grace time. Only here can jiffies be read. */

@@ -63,14 +63,25 @@ struct ingress {
 #define INTERFACES 1024
 struct egress {
 	__u8 mac[6];
-	__u16 mtu; /* 0 where nothing may be sent: down, tagged, or a device that takes no frames from XDP */
-	__u32 ifindex;
-	__u32 unused;
+	__u16 mtu;     /* 0 where nothing may be sent: down, or a device that takes no frames from XDP */
+	__u32 ifindex; /* of the device: for a VLAN, of the port below */
+	__u32 tag;     /* type of the tag, then number; 0 for none */
 };
 
 /* A bit for each of our addresses, by a hash of it: most sources are ruled out with one load. */
 #define LOCAL_BITS 4096
 #define LOCAL_HASH 0x9e3779b9u
+
+/* A VLAN on a port, found by a hash of both. */
+#define VLANS 4096
+#define VLAN_TRIES 8
+#define VLAN_HASH_PORT 0x9e3779b9u
+#define VLAN_HASH_TAG 0x85ebca6bu
+struct vlan {
+	__u32 port; /* its number in Linux; 0 for none */
+	__u32 tag;  /* type, then number */
+	__u32 ifindex;
+};
 
 enum policy { POLICY_ADDRESSES, POLICY_PORTS, POLICY_INNER };
 
@@ -81,6 +92,7 @@ struct view {
 	__u64 local[LOCAL_BITS / 64];
 	struct ingress ingress[INGRESSES];
 	struct egress egress[INTERFACES];
+	struct vlan vlans[VLANS];
 };
 
 /* Two views: control fills the one that is not current, then flips. */
@@ -99,7 +111,7 @@ enum verdict {
 	PASSED_UNATTENDED, /* no daemon for longer than the grace time */
 	PASSED_INACTIVE,   /* not an interface that is forwarded from */
 	PASSED_OTHER_MAC,
-	PASSED_OTHER_TYPE, /* ARP, VLAN tags */
+	PASSED_OTHER_TYPE, /* ARP, unknown or stacked VLAN tags */
 	PASSED_HEADER,	   /* options, fragments, special addresses, anything malformed */
 	PASSED_HOPS,	   /* TTL or hop limit used up */
 	PASSED_LOCAL,

@@ -10,6 +10,7 @@ use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 use libbpf_rs::{Link, ProgramMut};
 
 use crate::error::KernelError;
+use crate::tags;
 
 /// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
 const TAKES_FRAMES: u64 = 4;
@@ -39,6 +40,8 @@ pub struct Attached {
     pub waits: bool,
     /// It stays when this is dropped, if it is pinned.
     pub kept: bool,
+    /// VLAN tags were put back into frames, and are to be taken out again at the end.
+    pub tags_kept: bool,
 }
 
 /// The number of an interface of this thread's network namespace.
@@ -104,7 +107,14 @@ pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, Ker
     }
     let failed = |error| KernelError::Attach { interface: interface.into(), error };
     let link = program.attach_xdp(ifindex as i32).map_err(failed)?;
-    Ok(Attached { ifindex, link, pin: None, waits: false, kept: false })
+    Ok(Attached {
+        ifindex,
+        link,
+        pin: None,
+        waits: false,
+        kept: false,
+        tags_kept: tags::keep(interface, true),
+    })
 }
 
 /// Whether the kernel runs the program of an interface behind the driver.
@@ -125,6 +135,9 @@ impl Drop for Attached {
         }
         if let Some(pin) = &self.pin {
             let _gone = fs::remove_file(pin);
+        }
+        if self.tags_kept {
+            tags::keep(&name(self.ifindex), false);
         }
         // At once, also while a child that was just forked has our descriptors.
         // SAFETY: passes a number.

@@ -33,6 +33,12 @@ pub const COUNTERS: [&str; KINDS] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters([u64; KINDS]);
 
+impl std::iter::Sum for Counters {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self(std::array::from_fn(|at| sum.0[at] + one.0[at])))
+    }
+}
+
 impl Counters {
     /// Packets forwarded.
     pub fn forwarded(&self) -> u64 {

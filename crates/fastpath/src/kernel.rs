@@ -18,12 +18,13 @@ use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, View, Views};
 use crate::maps::{self, MappedViews};
 use crate::pins::{Pinned, Pins};
 use crate::situation::Situation;
+use crate::tags;
 
 /// The program, as the build made it.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
 
 /// The forwarding program in it.
-pub(crate) const PROGRAM: &str = "bm_forward_2";
+pub(crate) const PROGRAM: &str = "bm_forward_3";
 
 /// The maps of tables that one program reads.
 struct Tables {
@@ -42,6 +43,8 @@ pub struct Kernel {
     counts: MapHandle,
     /// What filters go by, where there are any.
     filters: Option<FilterMaps>,
+    /// Whether the program looks at tags.
+    tags: bool,
     object: Object,
     attached: Vec<Attached>,
     /// Links that an earlier daemon left and no port has asked for.
@@ -81,7 +84,7 @@ impl Kernel {
         let mapped = MappedViews::map(&views).map_err(KernelError::system("mapping its tables"))?;
         let jiffies = jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
-        let object = object(&tables, &views, None, None)?;
+        let object = object(&tables, &views, None, (None, false))?;
         let counts = find(&object, "counts")?;
         let mut kernel = Self {
             tables,
@@ -90,6 +93,7 @@ impl Kernel {
             mapped,
             counts,
             filters: None,
+            tags: false,
             object,
             attached: Vec::new(),
             left: Vec::new(),
@@ -159,7 +163,9 @@ impl Kernel {
             return Err(KernelError::Foreign { interface, path, program: pinned.program.1.clone() });
         };
         let Pinned { path, link, ifindex, .. } = self.left.swap_remove(at);
-        self.attached.push(Attached { ifindex, link, pin: Some(path), waits: true, kept: false });
+        // The earlier daemon has seen to that, and nobody knows how it was before.
+        let tags_kept = tags::keep(interface, true);
+        self.attached.push(Attached { ifindex, link, pin: Some(path), waits: true, kept: false, tags_kept });
         Ok(version)
     }
 
@@ -215,8 +221,9 @@ impl Kernel {
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
         let filters = self.filters_for(situation)?;
-        if filters.is_some() || self.newer.iter().any(Option::is_some) {
-            self.renew(filters)?;
+        let tags = situation.has_tags();
+        if filters.is_some() || tags != self.tags || self.newer.iter().any(Option::is_some) {
+            self.renew(filters, tags)?;
         }
         self.refilter(situation)?;
         if *view != *self.view {
@@ -284,7 +291,7 @@ impl Kernel {
 
     /// Loads a program that reads the newer tables, and filters if `filters` says so, and switches all interfaces
     /// over to it.
-    fn renew(&mut self, filters: Option<Option<FilterMaps>>) -> Result<(), KernelError> {
+    fn renew(&mut self, filters: Option<Option<FilterMaps>>, tags: bool) -> Result<(), KernelError> {
         let [hops, fib4, fib6] = &self.newer;
         let clone =
             |newer: &Option<MapHandle>, old: &MapHandle| MapHandle::try_from(newer.as_ref().unwrap_or(old));
@@ -295,7 +302,7 @@ impl Kernel {
             fib6: clone(fib6, &self.tables.fib6).map_err(&failed)?,
         };
         let with = filters.as_ref().unwrap_or(&self.filters).as_ref();
-        let mut object = object(&tables, &self.views, Some(&self.counts), with)?;
+        let mut object = object(&tables, &self.views, Some(&self.counts), (with, tags))?;
         let forward = program(&mut object, PROGRAM);
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits) {
             switch(attached, &forward)?;
@@ -306,6 +313,7 @@ impl Kernel {
         if let Some(filters) = filters {
             self.filters = filters;
         }
+        self.tags = tags;
         Ok(())
     }
 
@@ -371,21 +379,25 @@ fn table(part: Part) -> libbpf_rs::Result<MapHandle> {
 const FILTER_MAPS: [&str; 3] = ["filters", "filter_counts", "filter_sources"];
 /// Where the object says whether it filters.
 const FILTERS_ON: &str = ".rodata.filters";
+/// Where it says whether it looks at tags.
+const TAGS_ON: &str = ".rodata.tags";
 
 /// The program, loaded over these maps.
 fn object(
     tables: &Tables,
     views: &MapHandle,
     counts: Option<&MapHandle>,
-    filters: Option<&FilterMaps>,
+    (filters, tags): (Option<&FilterMaps>, bool),
 ) -> Result<Object, KernelError> {
     let failed = KernelError::program("loading the program");
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if name == FILTERS_ON {
-            map.set_initial_value(&u32::from(filters.is_some()).to_ne_bytes()).map_err(&failed)?;
+        for (switch, on) in [(FILTERS_ON, filters.is_some()), (TAGS_ON, tags)] {
+            if name == switch {
+                map.set_initial_value(&u32::from(on).to_ne_bytes()).map_err(&failed)?;
+            }
         }
         if filters.is_none() && FILTER_MAPS.contains(&name.as_str()) {
             map.set_autocreate(false).map_err(&failed)?;

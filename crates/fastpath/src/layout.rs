@@ -53,7 +53,22 @@ pub struct Egress {
     pub mac: [u8; 6],
     pub mtu: u16,
     pub ifindex: u32,
-    pub unused: u32,
+    pub tag: u32,
+}
+
+/// Places for VLANs, and how many are looked at for one.
+pub const VLANS: usize = 4096;
+pub const VLAN_TRIES: usize = 8;
+pub const VLAN_HASH_PORT: u32 = 0x9e37_79b9;
+pub const VLAN_HASH_TAG: u32 = 0x85eb_ca6b;
+
+/// `struct vlan`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Vlan {
+    pub port: u32,
+    pub tag: u32,
+    pub ifindex: u32,
 }
 
 /// `struct view`.
@@ -66,6 +81,7 @@ pub struct View {
     pub local: [u64; LOCAL_BITS / 64],
     pub ingress: [Ingress; INGRESSES],
     pub egress: [Egress; INTERFACES],
+    pub vlans: [Vlan; VLANS],
 }
 
 impl View {
@@ -78,6 +94,7 @@ impl View {
             local: [0; LOCAL_BITS / 64],
             ingress: [Ingress::default(); INGRESSES],
             egress: [Egress::default(); INTERFACES],
+            vlans: [Vlan::default(); VLANS],
         })
     }
 }
@@ -100,7 +117,7 @@ mod tests {
     #[test]
     fn is_as_the_program_has_it() {
         assert_eq!((size_of::<Ingress>(), size_of::<Egress>()), (16, 16));
-        assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384);
+        assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384 + 49_152);
         assert_eq!(size_of::<Views>(), 64 + 2 * size_of::<View>());
         assert_eq!(bytes(&HOPS_ROOMS), 4096 + (512 + 1024 + 128 + 64) * 1024);
         assert_eq!(bytes(&FIB4_ROOMS), 4096 + (256 + 8192) * 1024);

@@ -32,6 +32,7 @@ mod layout;
 mod maps;
 mod pins;
 mod situation;
+mod tags;
 
 pub use attach::{Attachment, sends_through};
 pub use counters::{COUNTERS, Counters};
@@ -41,4 +42,4 @@ pub use grace::Grace;
 pub use kernel::{Kernel, TakenOver};
 pub use layout::{BUCKETS, HOPS};
 pub use pins::{NoPins, Pins, remove_kept};
-pub use situation::{Interface, ReversePath, Situation};
+pub use situation::{Interface, ReversePath, Situation, Tag};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::filters::{Asked, Filters, SourceCheck};
 use crate::layout::{
     ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LOCAL_BITS, LOCAL_HASH,
-    PARTIAL_SUMS, View,
+    PARTIAL_SUMS, VLAN_HASH_PORT, VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, Vlan,
 };
 
 /// Everything small that the program goes by.
@@ -38,6 +38,30 @@ pub enum ReversePath {
     Loose,
 }
 
+/// The VLAN that an interface is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// Index in Linux of the port below.
+    pub port: u32,
+    /// 0x8100, or 0x88a8 for a service tag.
+    pub protocol: u16,
+    /// Its number, 1 to 4094.
+    pub id: u16,
+}
+
+impl Tag {
+    fn number(self) -> u32 {
+        u32::from(self.protocol) << 16 | u32::from(self.id)
+    }
+
+    /// The places where the program looks for it.
+    fn places(self) -> impl Iterator<Item = usize> {
+        let hash = self.port.wrapping_mul(VLAN_HASH_PORT) ^ self.number().wrapping_mul(VLAN_HASH_TAG);
+        let first = (hash >> (32 - VLANS.ilog2())) as usize;
+        (first..first + VLAN_TRIES).map(|place| place % VLANS)
+    }
+}
+
 /// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
@@ -45,6 +69,8 @@ pub struct Interface {
     pub index: u16,
     /// Index in Linux.
     pub ifindex: u32,
+    /// Its VLAN, where its frames have a tag.
+    pub vlan: Option<Tag>,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
@@ -57,8 +83,8 @@ pub struct Interface {
     pub reverse_path: ReversePath,
     /// Check of sources by filters, which drop what fails.
     pub check: SourceCheck,
-    /// Whether filters are asked here, also where nothing is forwarded from.
-    pub filters: bool,
+    /// Whether frames are looked at although none without a tag is forwarded: for filters, or for VLANs on it.
+    pub looked_at: bool,
     /// Sources that are our own may come in.
     pub accept_local: bool,
     /// Senders may leave the checksums of TCP and UDP to a card that is not there, as on a veth.
@@ -68,7 +94,7 @@ pub struct Interface {
 impl Interface {
     /// Whether the program has anything to do with frames that come in.
     fn is_looked_at(&self) -> bool {
-        self.filters || self.forward != [false; 2]
+        self.looked_at || self.forward != [false; 2]
     }
 
     fn ingress(&self) -> Ingress {
@@ -87,7 +113,9 @@ impl Interface {
     }
 
     fn egress(&self) -> Egress {
-        Egress { mac: self.mac, mtu: if self.sends { self.mtu } else { 0 }, ifindex: self.ifindex, unused: 0 }
+        let mtu = if self.sends { self.mtu } else { 0 };
+        let (ifindex, tag) = self.vlan.map_or((self.ifindex, 0), |vlan| (vlan.port, vlan.number()));
+        Egress { mac: self.mac, mtu, ifindex, tag }
     }
 }
 
@@ -109,11 +137,23 @@ impl Situation {
                 *ingress = interface.ingress();
             }
         }
+        for interface in self.interfaces.iter().filter(|interface| interface.is_looked_at()) {
+            let Some(tag) = interface.vlan else { continue };
+            // Without a place, the program does not know the tag: Linux has its frames.
+            if let Some(place) = tag.places().find(|place| view.vlans[*place].port == 0) {
+                view.vlans[place] = Vlan { port: tag.port, tag: tag.number(), ifindex: interface.ifindex };
+            }
+        }
         for address in &self.local_ipv4 {
             let hash = u32::from(*address).wrapping_mul(LOCAL_HASH) >> (32 - LOCAL_BITS.ilog2());
             view.local[hash as usize / 64] |= 1 << (hash % 64);
         }
         view
+    }
+
+    /// Whether frames of some interface have tags.
+    pub(crate) fn has_tags(&self) -> bool {
+        self.interfaces.iter().any(|interface| interface.vlan.is_some())
     }
 
     /// What filters go by.
@@ -127,8 +167,10 @@ impl Situation {
     pub fn without_place(&self) -> Vec<u32> {
         let view = self.view();
         let placed = |interface: &&Interface| {
+            let has_place = |tag: Tag| tag.places().any(|at| view.vlans[at].ifindex == interface.ifindex);
             !interface.is_looked_at()
-                || view.ingress[interface.ifindex as usize % INGRESSES].ifindex == interface.ifindex
+                || interface.vlan.is_none_or(has_place)
+                    && view.ingress[interface.ifindex as usize % INGRESSES].ifindex == interface.ifindex
         };
         let left = self.interfaces.iter().filter(|interface| !placed(interface));
         left.map(|interface| interface.ifindex).collect()

@@ -96,7 +96,7 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
             return Err(Failure::Usage(why));
         }
     }
-    can_filter(&config, path::choose(&config, bm_fastpath::sends_through).in_kernel())
+    can_filter(&config, path::choose(&config, path::obstacle).in_kernel())
         .map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
     if config.daemon.workers == Some(0) {
         return Err(Failure::Usage("--workers 0: there must be one at least".into()));

@@ -1,7 +1,7 @@
 //! Which path packets take where the configuration leaves that open.
 //!
 //! In the kernel, unless something in use needs workers: a device that is no interface of Linux, workers or cores
-//! that somebody asked for, an interface that XDP cannot send through.
+//! that somebody asked for, an interface that XDP cannot send through, one in a VRF.
 
 use bm_control::config::{Config, Device, IdleChoice, PathChoice};
 
@@ -26,28 +26,43 @@ impl Chosen {
     }
 }
 
-/// Chooses; `sends` says whether frames can be sent through an interface by XDP.
-pub fn choose(config: &Config, sends: impl Fn(&str) -> bool) -> Chosen {
+/// What keeps the kernel path from an interface, if anything does.
+pub fn obstacle(interface: &str) -> Option<String> {
+    // A master that is neither of these is a VRF, or one whose members are no ports of ours on any path.
+    let master = std::path::Path::new("/sys/class/net").join(interface).join("master");
+    if master.exists() && !["bridge", "bonding"].iter().any(|kind| master.join(kind).exists()) {
+        return Some(format!("{interface} is in a VRF, for which the kernel path has no tables"));
+    }
+    (!bm_fastpath::sends_through(interface)).then(|| {
+        format!(
+            "{interface} takes no frames from XDP; `ethtool -K {interface} gro on` at its far end, if it is a veth, lets it"
+        )
+    })
+}
+
+/// Chooses; `obstacle` says what keeps the kernel path from an interface.
+pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Chosen {
     if config.daemon.path != PathChoice::Auto {
         return Chosen { path: config.daemon.path, reason: None };
     }
-    match needs_workers(config, sends) {
+    match needs_workers(config, obstacle) {
         Some(why) => Chosen::instead(&why),
         None => Chosen { path: PathChoice::Kernel, reason: Some("nothing in use needs workers".into()) },
     }
 }
 
 /// What in use needs the user path.
-fn needs_workers(config: &Config, sends: impl Fn(&str) -> bool) -> Option<String> {
+fn needs_workers(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Option<String> {
     let daemon = &config.daemon;
     for port in &config.ports {
         let Device::Xdp(name) = &port.device else {
             return Some(format!("{} is no interface of Linux", port.device));
         };
         // Filters are in the kernel only: what XDP cannot send there is Linux's, and filtered all the same.
-        if !config.filters_anything() && !sends(name) {
-            let mend = format!("`ethtool -K {name} gro on` at its far end, if it is a veth, lets it");
-            return Some(format!("{name} takes no frames from XDP; {mend}"));
+        if !config.filters_anything()
+            && let Some(why) = obstacle(name)
+        {
+            return Some(why);
         }
     }
     if daemon.workers.is_some() || !daemon.cores.is_empty() {
@@ -62,7 +77,8 @@ mod tests {
 
     fn chosen(text: &str, sends: bool) -> (PathChoice, String) {
         let config = Config::parse(std::path::Path::new("test.toml"), text).expect("a right configuration");
-        let Chosen { path, reason } = choose(&config, |_| sends);
+        let Chosen { path, reason } =
+            choose(&config, |name| (!sends).then(|| format!("{name} takes no frames from XDP")));
         (path, reason.unwrap_or_default())
     }
 

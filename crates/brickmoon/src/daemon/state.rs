@@ -81,7 +81,7 @@ impl Daemon {
 
     /// Opens ports, loads tables, starts workers, and has the ports take packets.
     fn start_router(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
-        let mut chosen = path::choose(&config, bm_fastpath::sends_through);
+        let mut chosen = path::choose(&config, path::obstacle);
         if chosen.in_kernel() {
             let tried = Self::start_kernel(config.clone(), up.clone(), started);
             // Where nobody asked for the kernel path by name, and nothing else needs it, workers do as well.

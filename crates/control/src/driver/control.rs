@@ -269,8 +269,7 @@ impl Control {
     pub fn kernel_counters(&self) -> Vec<Counters> {
         let of_port = |kernel: &KernelPath, port| {
             let interfaces = self.compiler.interfaces();
-            let own = interfaces.of_port(port).find(|(_, interface)| interface.vlan.is_none());
-            own.map_or_else(Counters::default, |(index, _)| kernel.counters(index))
+            interfaces.of_port(port).map(|(index, _)| kernel.counters(index)).sum()
         };
         let ports = 0..self.ports.len() as u16;
         self.kernel

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_fastpath::{Counters, Grace, Interface, Kernel, ReversePath, Situation};
+use bm_fastpath::{Counters, Grace, Interface, Kernel, ReversePath, Situation, Tag};
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
 use bm_forward::tables;
@@ -180,9 +180,17 @@ impl KernelPath {
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();
         let list = compiler.interfaces().list.iter().enumerate();
+        // The interface of a port's untagged frames, by Linux's number, and whether others are on it.
+        let below = |port: u16| {
+            let of_port = || compiler.interfaces().of_port(port).map(|(_, own)| own);
+            let own = of_port().find(|own| own.vlan.is_none()).map(|own| own.ifindex);
+            (own, of_port().any(|own| own.vlan.is_some()))
+        };
         let interface = |(index, own): (usize, &tables::Interface)| {
             let rule = self.filtering.source_rule(own.port);
-            let receives = active.contains(&own.port) && own.vlan.is_none() && own.vrf == 0 && own.up;
+            let (device, has_vlans) = below(own.port);
+            let device = device.unwrap_or(own.ifindex);
+            let receives = active.contains(&own.port) && own.vrf == 0 && own.up;
             Interface {
                 index: index as u16,
                 ifindex: own.ifindex,
@@ -192,7 +200,8 @@ impl KernelPath {
                     receives && own.forward_ipv4 && !linux_only[0],
                     receives && own.forward_ipv6 && !linux_only[1],
                 ],
-                sends: own.up && own.vlan.is_none() && kernel.sends_through(own.ifindex),
+                vlan: own.vlan.map(|vlan| Tag { port: device, protocol: vlan.protocol, id: vlan.id }),
+                sends: own.up && kernel.sends_through(device),
                 reverse_path: match own.reverse_path {
                     _ if rule != SourceRule::Kernel => ReversePath::Off,
                     tables::ReversePath::Off => ReversePath::Off,
@@ -200,9 +209,9 @@ impl KernelPath {
                     tables::ReversePath::Loose => ReversePath::Loose,
                 },
                 check: check_of(rule),
-                filters: filters.is_some() && active.contains(&own.port) && own.vlan.is_none(),
+                looked_at: (filters.is_some() || has_vlans) && active.contains(&own.port),
                 accept_local: own.accept_local,
-                partial_sums: mirror.link(own.ifindex).is_some_and(|link| link.kind == Kind::Veth),
+                partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),
             }
         };
         let settings = compiler.settings();

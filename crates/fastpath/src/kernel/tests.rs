@@ -11,6 +11,7 @@ use bm_fib::{BuildFib, Change, Chunk16, NextHop, Range6};
 use std::process::Command;
 
 mod filters;
+mod tagged;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -512,7 +513,7 @@ fn is_kept_and_taken_over() {
     assert!(kept.is_some());
 
     let mut failed = load();
-    assert_eq!(failed.attach("in").unwrap().adopted, Some(2));
+    assert_eq!(failed.attach("in").unwrap().adopted, Some(3));
     drop(failed);
     assert_eq!(attach::program_on(ifindex), kept, "a start that fails takes nothing away");
 

@@ -36,7 +36,7 @@ impl Lab {
         let mut filters = Filters { tree: Tree::grow(flat).unwrap(), ..Filters::default() };
         more(&mut filters);
         self.situation.filters = Some(Arc::new(filters));
-        self.situation.interfaces[0].filters = true;
+        self.situation.interfaces[0].looked_at = true;
         self.publish();
     }
 

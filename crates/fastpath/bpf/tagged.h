@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/*
+ * Frames that come in or leave with a VLAN tag. They go through the same routing as all others; only the place of
+ * the network header differs, and what is written ahead of it.
+ *
+ *     tag -> interface (number 0: the port's own) -> route -> tag of the interface it leaves by, same priority
+ *
+ * Both are functions of their own and take numbers: what has its address taken is kept in memory, and the frames
+ * without a tag shall not pay for that.
+ */
+#pragma once
+
+#include "vlan.h"
+
+/* What send_tagged has to know of a frame, in one number. */
+#define FRAME(packet, type, priority, head) \
+	((__u64)(packet)->length | (__u64)(head) << 16 | (__u64)(priority) << 32 | (__u64)(type) << 48)
+
+/* Makes the frame one that leaves through `egress`: MACs, its tag or none, no padding, one hop less. */
+static __noinline int send_tagged(struct xdp_md *ctx, __u64 frame, __u64 entry, const struct egress *egress)
+{
+	__u32 head = frame >> 16 & 0xffff, tag, new_head;
+	__be16 type = frame >> 48;
+	struct way way = { .entry = entry, .egress = egress };
+	struct vlan_tag *written;
+	struct ethhdr *eth;
+	int shift;
+	void *ip;
+
+	if (!egress)
+		return PASSED_HEADER;
+	tag = egress->tag;
+	new_head = tag ? sizeof(*eth) + sizeof(*written) : sizeof(*eth);
+	shift = (int)head - (int)new_head;
+	if (unpadded(ctx, head + (frame & 0xffff)) || (shift && bpf_xdp_adjust_head(ctx, shift)))
+		return PASSED_HEADER;
+	eth = (void *)(long)ctx->data;
+	ip = (void *)eth + new_head;
+	if (ip + sizeof(struct ipv4) > (void *)(long)ctx->data_end)
+		return PASSED_HEADER;
+	write_macs(eth, &way);
+	eth->h_proto = type;
+	if (tag) {
+		written = (void *)(eth + 1);
+		eth->h_proto = bpf_htons(tag >> 16);
+		written->priority_id = bpf_htons((frame >> 32 & VLAN_PRIORITY) | (tag & VLAN_ID));
+		written->type = type;
+	}
+	if (type == bpf_htons(ETH_P_IP))
+		spend_ttl(ip);
+	else
+		((struct ipv6 *)ip)->hop_limit--;
+	return FORWARDED;
+}
+
+/* Whom a tagged frame is for, and by which interface: as Linux, a VLAN takes its own MAC and the port's. */
+static __always_inline const struct ingress *tagged_ingress(const struct packet *packet, const struct ingress *port,
+							    __u32 tag)
+{
+	__u64 mac = *(__u64 *)packet->data << 16;
+	const struct ingress *ingress = port;
+
+	if (tag & VLAN_ID)
+		ingress = vlan_ingress(packet->view, port->ifindex, tag);
+	return ingress && (mac == ingress->mac || mac == port->mac) ? ingress : NULL;
+}
+
+/* Routes a tagged frame of `port`, and sends it. */
+static __always_inline enum verdict route_tagged(struct xdp_md *ctx, struct packet *packet, struct way *way)
+{
+	struct ethhdr *eth = packet->data;
+	struct vlan_tag *tag = (void *)(eth + 1);
+	const struct ingress *ingress;
+	void *ip = tag + 1;
+	enum verdict verdict = PASSED_OTHER_TYPE;
+	__u32 number, priority;
+	__be16 type;
+
+	if (ip > packet->end)
+		return PASSED_OTHER_TYPE;
+	number = bpf_ntohs(tag->priority_id);
+	ingress = tagged_ingress(packet, packet->ingress,
+				 (__u32)bpf_ntohs(eth->h_proto) << 16 | (number & VLAN_ID));
+	if (!ingress)
+		return PASSED_OTHER_TYPE;
+	packet->ingress = ingress;
+	priority = number & VLAN_PRIORITY;
+	type = tag->type;
+	if (type == bpf_htons(ETH_P_IP) && ip + sizeof(struct ipv4) <= packet->end)
+		verdict = route4(packet, ip, way);
+	else if (type == bpf_htons(ETH_P_IPV6) && ip + sizeof(struct ipv6) <= packet->end)
+		verdict = route6(packet, ip, way);
+	if (verdict != FORWARDED)
+		return verdict;
+	return send_tagged(ctx, FRAME(packet, type, priority, sizeof(*eth) + sizeof(*tag)), way->entry, way->egress);
+}
+
+/* All that is done with a tagged frame; what becomes of it. */
+static __noinline int forward_tagged(struct xdp_md *ctx)
+{
+	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
+	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
+	const struct views *all = bpf_map_lookup_elem(&views, &zero);
+	struct way way = {};
+	enum verdict verdict;
+
+	if (!all || packet.data + sizeof(struct ethhdr) > packet.end)
+		return XDP_PASS;
+	packet.view = &all->of[all->current & 1];
+	packet.ingress = &packet.view->ingress[ifindex & (INGRESSES - 1)];
+	if (packet.ingress->ifindex != ifindex)
+		return XDP_PASS;
+	verdict = is_unattended(all) ? PASSED_UNATTENDED : route_tagged(ctx, &packet, &way);
+	count(packet.ingress->interface, verdict, packet.length);
+	return verdict == FORWARDED && way.egress ? bpf_redirect(way.egress->ifindex, 0) : XDP_PASS;
+}
