@@ -19,10 +19,12 @@
 
 #![forbid(unsafe_code)]
 
+mod common;
 mod compiled;
 #[cfg(test)]
 mod conformance;
 mod entrance;
+mod hook;
 mod hop_by_hop;
 mod input;
 mod lookup;

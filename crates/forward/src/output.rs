@@ -7,6 +7,9 @@ use bm_stats::{Account, Entry, Reason};
 use crate::entrance::Entrance;
 use crate::verdict::Refusal;
 
+/// Stands for no output: past all that there are.
+pub(crate) const NO_OUTPUT: u16 = u16::MAX;
+
 /// What became of a burst, to be counted once.
 pub(crate) struct Tally<'a> {
     account: &'a Account,
@@ -26,16 +29,41 @@ impl<'a> Tally<'a> {
 
     /// Takes a refused frame off the fast path. `interface` and `network` are noted for the slow path.
     #[cold]
-    pub fn refuse(&mut self, io: &mut Io<'_>, entrance: &mut Entrance, mut frame: Frame, why: Refusal) {
+    pub fn refuse(
+        &mut self,
+        io: &mut Io<'_>,
+        (entrance, outputs): (&mut Entrance, &[u16]),
+        mut frame: Frame,
+        why: Refusal,
+    ) {
         let verdict = match why {
             Refusal::Drop(reason) => return self.lose(io, frame, reason),
             Refusal::Slow(verdict) => verdict,
+            Refusal::Send(port) => return self.send_as_it_is(io, outputs, frame, port),
         };
         frame.meta_mut().verdict = verdict as u16;
         match entrance.push(frame, verdict.is_for_host()) {
             Ok(()) => self.passed += 1,
             Err(frame) => self.lose(io, frame, Reason::SlowPathFull),
         }
+    }
+
+    /// Puts a frame on the link of a port that a hook chose.
+    fn send_as_it_is(&mut self, io: &mut Io<'_>, outputs: &[u16], frame: Frame, port: u16) {
+        let Some(&output) = outputs.get(usize::from(port)).filter(|&&output| output != NO_OUTPUT) else {
+            return self.lose(io, frame, Reason::NoOutput);
+        };
+        match io.transmit(usize::from(output), frame) {
+            Ok(()) => self.sent += 1,
+            Err(frame) => self.lose(io, frame, Reason::LinkFull),
+        }
+    }
+
+    /// Puts a frame that a hook made on the link of its port.
+    #[cold]
+    pub fn originate(&mut self, io: &mut Io<'_>, outputs: &[u16], frame: Frame, port: u16) {
+        self.account.add(Entry::Originated, 1);
+        self.send_as_it_is(io, outputs, frame, port);
     }
 
     /// Drops a frame under a name.

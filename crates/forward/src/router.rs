@@ -14,19 +14,21 @@ use std::sync::Arc;
 use bm_fib::Fib;
 use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::{BURST, Burst, Frame, Mask};
-use bm_graph::{App, Io};
+use bm_graph::{App, Io, Stage, StageHook};
 use bm_stats::{Account, Entry, Reason};
-use bm_wire::{ethernet, ipv4, ipv6};
+use bm_wire::ethernet;
 
+use crate::common::{common_ipv4, common_ipv6};
 use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
+use crate::hook::{Hooks, TableRoutes};
 use crate::input::{self, Arrival, Kind};
 use crate::lookup::Lane;
-use crate::output::Tally;
+use crate::output::{NO_OUTPUT, Tally};
 use crate::rewrite;
 use crate::source;
 use crate::tables::{ReversePath, Tables, Vrf};
-use crate::validate::{self, Packet};
+use crate::validate;
 use crate::verdict::{Refusal, Refused, Verdict};
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
@@ -47,6 +49,7 @@ pub struct Router {
     published: Arc<Published<Tables>>,
     reader: ReaderHandle,
     entrance: Entrance,
+    hooks: Option<Box<Hooks>>,
     work: Box<Work>,
 }
 
@@ -65,9 +68,6 @@ struct Work {
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
 }
-
-/// Stands for no output: past all that there are.
-const NO_OUTPUT: u16 = u16::MAX;
 
 /// Destinations that the routing table is told of together, ahead of the lookup: about as many lines as can be
 /// on their way to the cache at once.
@@ -89,7 +89,15 @@ impl Router {
         entrance: Entrance,
     ) -> Self {
         let outputs = vec![NO_OUTPUT; ports.len()];
-        Self { ports, inputs: Vec::new(), outputs, published, reader, entrance, work: Work::new() }
+        let (inputs, work) = (Vec::new(), Work::new());
+        Self { ports, inputs, outputs, published, reader, entrance, hooks: None, work }
+    }
+
+    /// The same with a hook at its stages.
+    #[must_use]
+    pub fn with_hook(mut self, hook: Box<dyn StageHook>) -> Self {
+        self.hooks = Some(Hooks::new(hook));
+        self
     }
 
     fn port_called(&self, link: &str) -> Option<usize> {
@@ -109,14 +117,21 @@ impl App for Router {
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
-        let Self { ports, inputs, outputs, published, reader, entrance, work } = self;
+        let Self { ports, inputs, outputs, published, reader, entrance, hooks, work } = self;
         let tables = published.load(reader);
+        // Without hooks all of them are one word that is tested once a burst and stage.
+        let mut hooks = hooks.as_deref_mut().and_then(|hooks| hooks.begin(io.now_ns));
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
             while io.receive_burst(input, &mut work.burst) > 0 {
                 account.add(Entry::Received, work.burst.len());
-                work.route(tables, port);
-                work.leave(io, account, outputs, entrance);
+                if let Some(hooks) = hooks.as_deref_mut() {
+                    let mut tally = Tally::new(account);
+                    hooks.ingress(tables, port, &mut work.burst, (io, entrance, outputs), &mut tally);
+                    tally.close();
+                }
+                work.route(tables, port, hooks.as_deref_mut());
+                work.leave(io, account, outputs, entrance, hooks.as_deref_mut());
             }
         }
         entrance.ring();
@@ -160,7 +175,7 @@ impl Work {
     }
 
     /// All stages up to the last: afterwards each frame is refused, or rewritten and has its port.
-    fn route(&mut self, tables: &Tables, port: usize) {
+    fn route(&mut self, tables: &Tables, port: usize, mut hooks: Option<&mut Hooks>) {
         self.refused.mask = Mask::NONE;
         self.ipv4.mask = Mask::NONE;
         self.ipv6.mask = Mask::NONE;
@@ -172,11 +187,35 @@ impl Work {
         let vrf_of = |vrf| tables.vrfs.get(usize::from(vrf));
         if !self.ipv4.mask.is_empty() {
             self.look_up_ipv4(tables, view, vrf_of);
+            if let Some(hooks) = hooks.as_deref_mut().filter(|hooks| hooks.has(Stage::Lookup)) {
+                let Self { burst, ipv4, refused, .. } = &mut *self;
+                hooks.lookup(
+                    &TableRoutes::of(tables, port),
+                    4,
+                    burst,
+                    (&mut ipv4.mask, &mut ipv4.hops),
+                    refused,
+                );
+            }
             self.rewrite_ipv4(tables);
         }
         if !self.ipv6.mask.is_empty() {
             self.look_up_ipv6(tables, view, vrf_of);
+            if let Some(hooks) = hooks.as_deref_mut().filter(|hooks| hooks.has(Stage::Lookup)) {
+                let Self { burst, ipv6, refused, .. } = &mut *self;
+                hooks.lookup(
+                    &TableRoutes::of(tables, port),
+                    6,
+                    burst,
+                    (&mut ipv6.mask, &mut ipv6.hops),
+                    refused,
+                );
+            }
             self.rewrite_ipv6(tables);
+        }
+        if let Some(hooks) = hooks.filter(|hooks| hooks.has(Stage::Egress)) {
+            let Self { burst, refused, port: ports, .. } = self;
+            hooks.egress(&TableRoutes::of(tables, port), burst, ports, refused);
         }
     }
 
@@ -400,13 +439,23 @@ impl Work {
 
     /// The last stage: every frame of the burst goes somewhere, in the order they came.
     #[inline(never)]
-    fn leave(&mut self, io: &mut Io<'_>, account: &Account, outputs: &[u16], entrance: &mut Entrance) {
+    fn leave(
+        &mut self,
+        io: &mut Io<'_>,
+        account: &Account,
+        outputs: &[u16],
+        entrance: &mut Entrance,
+        hooks: Option<&mut Hooks>,
+    ) {
         let mut tally = Tally::new(account);
         for place in self.refused.mask.iter() {
             let Some(mut frame) = self.burst.take(place) else { continue };
             let meta = frame.meta_mut();
             (meta.interface, meta.network) = self.arrivals[place];
-            tally.refuse(io, entrance, frame, self.refused.why(place));
+            tally.refuse(io, (entrance, outputs), frame, self.refused.why(place));
+        }
+        if let Some(hooks) = hooks {
+            hooks.send_made(io, outputs, &mut tally);
         }
         let sent = self.send(io, outputs);
         tally.sent(sent);
@@ -439,30 +488,6 @@ impl Work {
             tally.lose(io, frame, if output == NO_OUTPUT { Reason::NoOutput } else { Reason::LinkFull });
         }
     }
-}
-
-/// A packet of the common sort, in a frame of the common sort. One length decides whether both are there.
-#[inline(always)]
-fn common_ipv4(view: &PortView, frame: &[u8]) -> Option<Packet<u32>> {
-    let (ethernet, packet) = heads::<{ rewrite::IPV4_HEAD }, { ipv4::HEADER_LEN }>(frame)?;
-    let room = frame.len() - ethernet::HEADER_LEN;
-    if input::is_common_ipv4(view, ethernet) { validate::common_ipv4(packet, room) } else { None }
-}
-
-#[inline(always)]
-fn common_ipv6(view: &PortView, frame: &[u8]) -> Option<Packet<u128>> {
-    let (ethernet, packet) = heads::<{ rewrite::IPV6_HEAD }, { ipv6::HEADER_LEN }>(frame)?;
-    let room = frame.len() - ethernet::HEADER_LEN;
-    if input::is_common_ipv6(view, ethernet) { validate::common_ipv6(packet, room) } else { None }
-}
-
-/// Both headers of an untagged frame, if they are whole.
-#[inline(always)]
-fn heads<const HEAD: usize, const IP: usize>(
-    frame: &[u8],
-) -> Option<(&[u8; ethernet::HEADER_LEN], &[u8; IP])> {
-    let head = frame.first_chunk::<HEAD>()?;
-    Some((head.first_chunk()?, head.last_chunk()?))
 }
 
 fn ingress(tables: &Tables, interface: u16) -> Option<&Ingress> {

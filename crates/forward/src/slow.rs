@@ -16,6 +16,7 @@
 mod address;
 mod fragment;
 mod hold;
+mod hook;
 mod ipv4;
 mod ipv6;
 mod limit;
@@ -33,7 +34,7 @@ use bm_fib::NextHop;
 use bm_fib::next_hop::Entry as Hop;
 use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::{Frame, Freelist};
-use bm_graph::Waker;
+use bm_graph::{StageHook, Waker};
 use bm_link::{Producer, channel};
 use bm_port::HostPort;
 use bm_stats::{Account, Block, Entry, Reason};
@@ -50,6 +51,7 @@ use crate::tables::Tables;
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
 use hold::Waiter;
+use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
 use waiting::Waiting;
 
@@ -114,6 +116,7 @@ pub struct SlowPath {
     reader: ReaderHandle,
     bell: Arc<Bell>,
     arrivals: Vec<Arrivals>,
+    hooks: Option<Box<SlowHooks>>,
     core: Core,
 }
 
@@ -185,7 +188,7 @@ impl From<Refusal> for Fate {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Drop(reason) => Self::Drop(reason),
-            Refusal::Slow(_) => Self::Host,
+            Refusal::Slow(_) | Refusal::Send(_) => Self::Host,
         }
     }
 }
@@ -219,7 +222,12 @@ impl SlowPath {
             random: seed,
             looked_ns: None,
         };
-        Self { published, reader, bell: Bell::new(waker), arrivals: Vec::new(), core }
+        Self { published, reader, bell: Bell::new(waker), arrivals: Vec::new(), hooks: None, core }
+    }
+
+    /// Lets `hook` see what comes from workers, before anything is decided.
+    pub fn set_hook(&mut self, hook: Box<dyn StageHook>) {
+        self.hooks = Some(SlowHooks::new(hook));
     }
 
     /// Adds a worker: what its router sends frames through, and the app that brings them back to it.
@@ -249,11 +257,16 @@ impl SlowPath {
     /// One step: works off what has come, up to a bound, and looks after what waits. Says how many frames it
     /// handled; 0 means that it may sleep.
     pub fn run(&mut self, now: Now) -> usize {
-        let Self { published, reader, arrivals, core, .. } = self;
+        let Self { published, reader, arrivals, hooks, core, .. } = self;
         let tables = published.load(reader);
         let mut handled = 0;
+        let mut hooks = hooks.as_mut().and_then(|hooks| hooks.begin());
         for arrivals in arrivals {
             for queue in [&mut arrivals.host, &mut arrivals.work] {
+                if let Some(hooks) = &mut hooks {
+                    handled += hooks.take(core, tables, queue, now);
+                    continue;
+                }
                 for _ in 0..STEP {
                     let Some(frame) = queue.pop() else { break };
                     core.take(tables, frame, now);
@@ -368,7 +381,7 @@ impl Core {
                 Ok(port) => self.send(frame, port),
                 Err(Refusal::Drop(reason)) => self.lose(frame, reason),
                 // Decided a moment ago from the same tables, so nothing is left to refuse.
-                Err(Refusal::Slow(_)) => self.lose(frame, Reason::TooBig),
+                Err(Refusal::Slow(_) | Refusal::Send(_)) => self.lose(frame, Reason::TooBig),
             },
             Fate::Cut(hop, entry, mtu) => self.cut(tables, frame, (hop, entry), mtu),
             Fate::Hold(neighbour) => self.hold(tables, Waiter { frame, own: false }, neighbour, now),

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_fib::published::{Published, Readers};
 use bm_frame::{Depot, Freelist};
-use bm_graph::{Engine, Network, PortApp, Waker};
+use bm_graph::{Engine, Network, PortApp, StageHook, Waker};
 use bm_port::{HostPort, MemoryPort, Wire};
 use bm_stats::{Account, Block, Entry, Reason, Registry};
 
@@ -158,6 +158,15 @@ impl Lab {
     /// # Panics
     /// As [`new`](Self::new).
     pub fn with(text: &str, settings: Settings, waits: WaitLimits) -> Self {
+        Self::build(text, settings, waits, |_| [None, None])
+    }
+
+    fn build(
+        text: &str,
+        settings: Settings,
+        waits: WaitLimits,
+        hooks: impl FnOnce(&Arc<Depot>) -> [Option<Box<dyn StageHook>>; 2],
+    ) -> Self {
         let readers = Readers::new();
         let mut world = World::new(settings, &readers);
         parse::lines(text, &mut world);
@@ -191,7 +200,12 @@ impl Lab {
             wires.push(wire);
             linux.push(host);
         }
-        let router = Router::new(router_ports, published.clone(), readers.register(), entrance);
+        let mut router = Router::new(router_ports, published.clone(), readers.register(), entrance);
+        let [fast_hook, slow_hook] = hooks(&depot);
+        if let Some(hook) = fast_hook {
+            router = router.with_hook(hook);
+        }
+        slow_hook.into_iter().for_each(|hook| slow.set_hook(hook));
         network.app("router", Box::new(router)).expect("names differ");
         network.app("slow", Box::new(back)).expect("names differ");
         join(&mut network, &names);
@@ -199,6 +213,17 @@ impl Lab {
         let now = Now { monotonic_ns: 1_000_000_000, midnight_ms: 0x0102_0304 };
         let (engine, slow) = (Some(engine), Some(slow));
         Self { world, published, engine, slow, wires, linux, asked, books, depot, now }
+    }
+
+    /// The same with hooks: one for the worker, one for the slow path, made with the lab's frames in hand.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_hooks(
+        text: &str,
+        hooks: impl FnOnce(&Arc<Depot>) -> [Option<Box<dyn StageHook>>; 2],
+    ) -> Self {
+        Self::build(text, Settings::default(), WaitLimits::default(), hooks)
     }
 
     /// Puts a frame on the wire of `port`.

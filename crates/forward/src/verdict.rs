@@ -30,10 +30,12 @@ pub enum Verdict {
     Prohibit,
     /// The next hop's address is not known yet.
     Resolve,
+    /// A hook says so.
+    Hook,
 }
 
 impl Verdict {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Host,
         Self::LinkGroup,
         Self::SourceScope,
@@ -45,6 +47,7 @@ impl Verdict {
         Self::Unreachable,
         Self::Prohibit,
         Self::Resolve,
+        Self::Hook,
     ];
 
     /// From a frame's meta.
@@ -65,6 +68,8 @@ pub enum Refusal {
     Drop(Reason),
     /// On to the slow path.
     Slow(Verdict),
+    /// Out of a port as it is: a hook says so.
+    Send(u16),
 }
 
 /// The frames of a burst that stages have refused.

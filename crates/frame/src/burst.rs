@@ -54,6 +54,32 @@ impl Mask {
         self.0.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
+    /// The places that are in both.
+    #[inline]
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
+    }
+
+    /// The places that are in this one alone.
+    #[inline]
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] & !other.0[word]))
+    }
+
+    /// The set as words of 64 places each, the first place lowest.
+    #[inline]
+    pub fn words(&self) -> [u64; BURST / 64] {
+        self.0
+    }
+
+    /// A set from such words.
+    #[inline]
+    pub fn from_words(words: [u64; BURST / 64]) -> Self {
+        Self(words)
+    }
+
     /// The places that are in, in order.
     #[inline]
     pub fn iter(&self) -> Places {
@@ -191,6 +217,18 @@ impl Burst {
         self.frames[..count].iter_mut().filter_map(Option::take)
     }
 
+    /// Moves the frames that are left to the front, in order, and forgets the places that are empty then.
+    pub fn compact(&mut self) {
+        let mut kept = 0;
+        for place in 0..self.count {
+            if self.frames[place].is_some() {
+                self.frames.swap(kept, place);
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+
     /// Forgets all places, which must have been taken.
     pub fn reset(&mut self) {
         debug_assert!(self.places().iter().all(Option::is_none), "a frame would be lost");
@@ -217,6 +255,9 @@ mod tests {
         assert_eq!(mask.iter().collect::<Vec<_>>(), expected);
         assert_eq!((mask.count(), mask.has(64), mask.has(129)), (130, false, true));
         assert_eq!(Mask::first(256).count(), 256);
+        assert_eq!(Mask::from_words(mask.words()), mask);
+        let rest = mask.without(&Mask::first(128));
+        assert_eq!((rest.iter().collect::<Vec<_>>(), rest.and(&mask)), (vec![128, 129, 255], rest));
         assert!(Mask::first(0).is_empty());
     }
 
@@ -235,6 +276,8 @@ mod tests {
         let taken = burst.take(7).unwrap();
         assert!(burst.take(7).is_none() && burst.get(7).is_none());
         list.free(taken);
+        burst.compact();
+        assert_eq!((burst.len(), burst.frames()), (255, 255));
         assert_eq!(burst.free_all(&mut list), 255);
         drop(list);
         assert_eq!(depot.available(), 300);

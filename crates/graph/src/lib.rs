@@ -14,12 +14,14 @@
 
 mod app;
 mod engine;
+mod hook;
 mod network;
 mod port_app;
 mod worker;
 
 pub use app::{App, Io};
 pub use engine::{Engine, LinkReport};
+pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
 pub use worker::{Idle, Waker, Worker, WorkerError, WorkerReport};

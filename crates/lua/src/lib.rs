@@ -10,6 +10,7 @@
 //! for in the user's trees first. Foreign types (`lua_State`) end here.
 
 mod bridge;
+pub mod hook;
 mod links;
 mod modules;
 mod native;

@@ -109,6 +109,11 @@ impl State {
         Ok(result.as_bytes().to_vec())
     }
 
+    /// What it shares with Rust.
+    pub(crate) fn runtime(&self) -> *mut Runtime {
+        self.runtime
+    }
+
     /// Calls `core.startup`'s function `name`. The exit status if the program asked to end with one.
     ///
     /// # Errors

@@ -66,6 +66,8 @@ reasons! {
     HostRefused, "host_refused", "Linux refused a packet handed to it";
     TransmitFull, "transmit_full", "the port's transmit queue is full";
     TransmitError, "transmit_error", "the port failed to send";
+    Hook, "hook", "dropped by a hook, under a name of its own";
+    HookRefused, "hook_refused", "taken off by a hook where nothing else would take it";
     NoMemory, "no_memory", "no free frame";
     Oversize, "oversize", "larger than a frame holds";
     Faulty, "faulty", "dropped by a port made to lose frames, in tests";

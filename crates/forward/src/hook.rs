@@ -1,0 +1,171 @@
+//! Hooks at the fast path's stages: what they are shown, and how what they say is carried out.
+//!
+//! ```text
+//! receive ▸ INGRESS ▸ input ▸ validate ▸ lookup ▸ LOOKUP ▸ source ▸ rewrite ▸ EGRESS ▸ output
+//! ```
+//!
+//! Frames that a hook takes off at `ingress` leave at once, so that the rest of the way is that of a smaller burst.
+//! Later ones are refused as by a stage of ours. A punted frame goes to the slow path as it came; behind rewriting
+//! there is no way back, so at `egress` it is dropped as `hook_refused`.
+
+use bm_fib::NextHop;
+use bm_frame::{BURST, Burst, Mask};
+use bm_graph::{HookBurst, HookFate, HookRoom, Io, Routes, Stage, StageHook, Stages};
+use bm_stats::Reason;
+
+use crate::entrance::Entrance;
+use crate::output::Tally;
+use crate::tables::{Tables, Vrf};
+use crate::verdict::{Refusal, Refused, Verdict};
+
+/// The hooks of a worker's router.
+pub(crate) struct Hooks {
+    hook: Box<dyn StageHook>,
+    stages: Stages,
+    room: Box<HookRoom>,
+    now_ns: u64,
+}
+
+/// The routing table of a port's interfaces.
+pub(crate) struct TableRoutes<'a> {
+    vrf: Option<&'a Vrf>,
+}
+
+impl<'a> TableRoutes<'a> {
+    /// That of `port`; the main one where its interfaces have several.
+    pub fn of(tables: &'a Tables, port: usize) -> Self {
+        let vrf = tables.compiled.ports.get(port).and_then(|view| view.vrf).unwrap_or(0);
+        Self { vrf: tables.vrfs.get(usize::from(vrf)) }
+    }
+}
+
+impl Routes for TableRoutes<'_> {
+    fn ipv4(&self, address: u32) -> u32 {
+        self.vrf.map_or(NextHop::NONE, |vrf| vrf.ipv4.lookup(address)).0
+    }
+
+    fn ipv6(&self, address: u128) -> u32 {
+        self.vrf.map_or(NextHop::NONE, |vrf| vrf.ipv6.lookup(address)).0
+    }
+}
+
+impl Hooks {
+    pub fn new(hook: Box<dyn StageHook>) -> Box<Self> {
+        Box::new(Self { hook, stages: Stages::NONE, room: HookRoom::new(), now_ns: 0 })
+    }
+
+    /// Once a breath; `None` if no stage has a hook now.
+    pub fn begin(&mut self, now_ns: u64) -> Option<&mut Self> {
+        self.now_ns = now_ns;
+        self.stages = self.hook.begin();
+        (self.stages != Stages::NONE).then_some(self)
+    }
+
+    #[inline]
+    pub fn has(&self, stage: Stage) -> bool {
+        self.stages.has(stage)
+    }
+
+    /// Runs the hook; says which places it took off.
+    fn run(
+        &mut self,
+        stage: Stage,
+        (routes, family): (&dyn Routes, u8),
+        burst: &mut Burst,
+        (mask, ports): (&mut Mask, &[u16]),
+        port: u16,
+    ) -> Mask {
+        let before = *mask;
+        let frames = burst.places_mut();
+        let (room, now_ns) = (&mut *self.room, self.now_ns);
+        self.hook.run(stage, &mut HookBurst { frames, mask, room, ports, port, family, now_ns, routes });
+        // Whatever a hook sets is not the stage's.
+        *mask = mask.and(&before);
+        before.without(mask)
+    }
+
+    /// Before the first stage: what the hook takes off is gone afterwards, and the burst without gaps.
+    pub fn ingress(
+        &mut self,
+        tables: &Tables,
+        port: usize,
+        burst: &mut Burst,
+        (io, entrance, outputs): (&mut Io<'_>, &mut Entrance, &[u16]),
+        tally: &mut Tally<'_>,
+    ) {
+        if !self.stages.has(Stage::Ingress) {
+            return;
+        }
+        let mut mask = Mask::first(burst.len());
+        let routes = TableRoutes::of(tables, port);
+        let gone = self.run(Stage::Ingress, (&routes, 0), burst, (&mut mask, &[]), port as u16);
+        if gone.is_empty() {
+            return;
+        }
+        for place in gone.iter() {
+            let Some(frame) = burst.take(place) else { continue };
+            tally.refuse(io, (entrance, outputs), frame, self.refusal(place));
+        }
+        burst.compact();
+    }
+
+    /// Between lookup and rewriting, for the packets of one family.
+    pub fn lookup(
+        &mut self,
+        routes: &TableRoutes<'_>,
+        family: u8,
+        burst: &mut Burst,
+        (mask, hops): (&mut Mask, &mut [NextHop; BURST]),
+        refused: &mut Refused,
+    ) {
+        let count = burst.len();
+        let numbers = self.room.next_hops.iter_mut().zip(&*hops).take(count);
+        numbers.for_each(|(number, hop)| *number = hop.0);
+        let port = port_of(burst);
+        let gone = self.run(Stage::Lookup, (routes, family), burst, (mask, &[]), port);
+        hops.iter_mut().zip(&self.room.next_hops).take(count).for_each(|(hop, &number)| hop.0 = number);
+        gone.iter().for_each(|place| refused.add(place, self.refusal(place)));
+    }
+
+    /// Behind rewriting, for all that leave.
+    pub fn egress(
+        &mut self,
+        routes: &TableRoutes<'_>,
+        burst: &mut Burst,
+        ports: &[u16; BURST],
+        refused: &mut Refused,
+    ) {
+        let mut mask = Mask::first(burst.len()).without(&refused.mask);
+        let port = port_of(burst);
+        let gone = self.run(Stage::Egress, (routes, 0), burst, (&mut mask, ports), port);
+        for place in gone.iter() {
+            match self.refusal(place) {
+                Refusal::Slow(_) => refused.add(place, Refusal::Drop(Reason::HookRefused)),
+                refusal => refused.add(place, refusal),
+            }
+        }
+    }
+
+    fn refusal(&self, place: usize) -> Refusal {
+        match self.room.fates[place] {
+            HookFate::Punt => Refusal::Slow(Verdict::Hook),
+            HookFate::Drop => Refusal::Drop(Reason::Hook),
+            HookFate::Send(port) => Refusal::Send(port),
+        }
+    }
+
+    /// Sends what hooks made for this burst.
+    #[inline]
+    pub fn send_made(&mut self, io: &mut Io<'_>, outputs: &[u16], tally: &mut Tally<'_>) {
+        let HookRoom { made, made_ports, .. } = &mut *self.room;
+        if !made.is_empty() {
+            let ports = made_ports.iter();
+            made.drain().zip(ports).for_each(|(frame, &port)| tally.originate(io, outputs, frame, port));
+        }
+    }
+}
+
+/// The port that a burst came in on: frames of several ports are never in one.
+fn port_of(burst: &Burst) -> u16 {
+    burst.places().iter().flatten().next().map_or(0, |frame| frame.meta().port)
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
+/*
+ * Calls a hook so that it can be broken off from outside.
+ *
+ * A compiled loop never looks at anything, so an endless one can only be left by force: the supervisor sends the
+ * thread a signal, whose handler jumps back to before the call. What the hook was doing is never looked at again,
+ * its Lua state is left as it is. That is sound while nothing that other threads share is half done, so the handler
+ * does not jump out of the libraries that were there before any hook was loaded (malloc's locks, the loader's), nor
+ * while one of our own functions runs for Lua (`held`). There it lets the processor step on, instruction by
+ * instruction, until that is over: so a hook that sleeps in the kernel again and again is met on its way back. Where
+ * a program cannot single-step itself, the signal is sent again a moment later.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <link.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+/* What the supervisor sees of a thread. The same in src/hook/guard.rs. */
+struct bm_pulse {
+	uint64_t calls;   /* raised at the begin and at the end of each call: odd while a hook runs */
+	uint64_t broken;  /* the call that the supervisor wants to end */
+	int32_t thread;   /* the kernel's number of the thread, 0 before the first call */
+};
+
+struct bm_guard {
+	sigjmp_buf back;
+	volatile sig_atomic_t armed;
+	volatile sig_atomic_t held;
+	struct bm_pulse *pulse;
+};
+
+/* Text of shared libraries that must not be left halfway. */
+struct range {
+	uintptr_t from, to;
+};
+#define RANGES 256
+static struct range ranges[RANGES];
+static int ranges_used;
+
+static __thread struct bm_guard *current;
+
+static uintptr_t program_counter(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+	return (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+	return (uintptr_t)context->uc_mcontext.pc;
+#else
+	(void)context;
+	return 0;
+#endif
+}
+
+static int may_be_left(uintptr_t at)
+{
+	if (!at)
+		return 0;
+	for (int i = 0; i < ranges_used; i++)
+		if (at >= ranges[i].from && at < ranges[i].to)
+			return 0;
+	return 1;
+}
+
+/* Lets the thread stop after its next instruction, or run on. */
+static void step(ucontext_t *context, int on)
+{
+#if defined(__x86_64__)
+	const greg_t trap_flag = 0x100;
+
+	if (on)
+		context->uc_mcontext.gregs[REG_EFL] |= trap_flag;
+	else
+		context->uc_mcontext.gregs[REG_EFL] &= ~trap_flag;
+#else
+	(void)context;
+	(void)on;
+#endif
+}
+
+static void handle(int number, siginfo_t *info, void *context)
+{
+	struct bm_guard *guard = current;
+	int saved = errno, wanted = 0;
+
+	(void)number;
+	(void)info;
+	if (guard && guard->armed)
+		wanted = __atomic_load_n(&guard->pulse->calls, __ATOMIC_RELAXED) ==
+			 __atomic_load_n(&guard->pulse->broken, __ATOMIC_RELAXED);
+	if (wanted && !guard->held && may_be_left(program_counter(context))) {
+		guard->armed = 0;
+		siglongjmp(guard->back, 1);
+	}
+	step(context, wanted);
+	errno = saved;
+}
+
+static int note(struct dl_phdr_info *info, size_t size, void *data)
+{
+	(void)size;
+	(void)data;
+	/* The first one is the program itself: LuaJIT is in there. */
+	if (!info->dlpi_name || !*info->dlpi_name)
+		return 0;
+	for (int i = 0; i < info->dlpi_phnum && ranges_used < RANGES; i++) {
+		const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+
+		if (header->p_type != PT_LOAD || !(header->p_flags & PF_X))
+			continue;
+		ranges[ranges_used].from = info->dlpi_addr + header->p_vaddr;
+		ranges[ranges_used].to = info->dlpi_addr + header->p_vaddr + header->p_memsz;
+		ranges_used++;
+	}
+	return 0;
+}
+
+static int signal_number(void)
+{
+	return SIGRTMIN + 5;
+}
+
+/* Once, before any hook is loaded. 0, or what the system said. */
+int bm_guard_install(void)
+{
+	struct sigaction action;
+
+	dl_iterate_phdr(note, NULL);
+	memset(&action, 0, sizeof(action));
+	action.sa_sigaction = handle;
+	/* Without SA_RESTART: a hook that sleeps in the kernel comes back, and is met in its own code next time. */
+	action.sa_flags = SA_SIGINFO;
+	sigemptyset(&action.sa_mask);
+	if (sigaction(SIGTRAP, &action, NULL))
+		return errno;
+	return sigaction(signal_number(), &action, NULL) ? errno : 0;
+}
+
+/* Asks the thread to leave the call that it is in. */
+void bm_guard_break(struct bm_pulse *pulse, uint64_t call)
+{
+	__atomic_store_n(&pulse->broken, call, __ATOMIC_RELAXED);
+	syscall(SYS_tgkill, getpid(), pulse->thread, signal_number());
+}
+
+/* Our own functions that Lua calls: not to be left halfway. Gives what was before. */
+int bm_guard_hold(int held)
+{
+	int before = 0;
+
+	if (current) {
+		before = current->held;
+		current->held = held;
+	}
+	return before;
+}
+
+/* What a guarded call gives when it was broken off. */
+#define BROKEN_OFF 1000
+
+size_t bm_guard_size(void)
+{
+	return sizeof(struct bm_guard);
+}
+
+typedef int lua_pcall_t(void *state, int arguments, int results, int handler);
+typedef void lua_pushvalue_t(void *state, int at);
+
+/* Calls the function at `function` of the stack with the value at `argument`. */
+int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, lua_pcall_t *pcall,
+		  lua_pushvalue_t *push, int function, int argument)
+{
+	int status;
+
+	guard->pulse = pulse;
+	if (__builtin_expect(!pulse->thread, 0))
+		pulse->thread = (int32_t)syscall(SYS_gettid);
+	if (sigsetjmp(guard->back, 0)) {
+		sigset_t ours;
+
+		/* The handler was left without its end, so the signal is still held back. */
+		sigemptyset(&ours);
+		sigaddset(&ours, signal_number());
+		sigaddset(&ours, SIGTRAP);
+		pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
+		guard->held = 0;
+		current = NULL;
+		__atomic_store_n(&pulse->calls, pulse->calls + 1, __ATOMIC_RELAXED);
+		return BROKEN_OFF;
+	}
+	__atomic_store_n(&pulse->calls, pulse->calls + 1, __ATOMIC_RELAXED);
+	current = guard;
+	guard->armed = 1;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	push(state, function);
+	push(state, argument);
+	status = pcall(state, 1, 0, 1);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	guard->armed = 0;
+	current = NULL;
+	__atomic_store_n(&pulse->calls, pulse->calls + 1, __ATOMIC_RELAXED);
+	return status;
+}

@@ -1,0 +1,22 @@
+//! Hooks in Lua on the router's stages.
+//!
+//! ```text
+//! HookSet ── start, reload ──► a state for each hook and thread ──► ThreadHooks: StageHook ──► Router, SlowPath
+//!    ▲ look_after: what hangs is broken off, old versions are closed            │ one protected call a burst
+//!    └────────────── Version: good, failed, ejected, hung ◄─────────────────────┘
+//! ```
+//!
+//! The burst is one C struct that Lua reads and writes in its traces (`burst`, `lua/brickmoon/hook.lua`). A hook that
+//! fails has no effect on the burst at hand, and its last good version takes over; so an error never loses a frame.
+
+mod burst;
+mod guard;
+mod loaded;
+mod meter;
+mod published;
+mod set;
+mod version;
+mod worker;
+
+pub use set::{HANGS_AFTER, HookNews, HookReport, HookSet, HookWorld, check};
+pub use version::{Health, HookSpec};

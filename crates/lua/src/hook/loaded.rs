@@ -1,0 +1,242 @@
+//! One version of a hook in one state: loaded, and called once a burst.
+
+use std::ffi::{CStr, c_int};
+use std::sync::Arc;
+
+use bm_frame::Depot;
+use bm_graph::{HookBurst, Stage, Stages};
+use bm_stats::Block;
+use mlua::{
+    ExternalError as _, IntoLua as _, LightUserData, Lua, LuaSerdeExt as _, MultiValue, Table, Value, ffi,
+};
+
+use super::burst::Shared;
+use super::guard::{BROKEN_OFF, Guard, Pulse};
+use super::meter::{Meter, cycles};
+use super::published::Published;
+use super::version::{Health, Version};
+use crate::native::NoNatives;
+use crate::state::{LuaError, State};
+use crate::world::World;
+
+/// Counters of a hook in front of those that it names itself.
+pub const FIXED: [&str; 6] = ["calls", "frames", "cycles", "errors", "ejections", "hangs"];
+
+/// Places on the stack of the thread that runs the functions: message handler, functions by stage, burst.
+const FIRST: c_int = 2;
+const BURST_AT: c_int = 6;
+
+/// For whom a hook is loaded.
+pub struct Seat<'a> {
+    /// Number of the worker; `None` for the slow path.
+    pub worker: Option<usize>,
+    /// How many workers there are.
+    pub workers: usize,
+    /// Names of the ports, by index.
+    pub ports: &'a [String],
+    /// Where packets that hooks make come from.
+    pub depot: &'a Arc<Depot>,
+    /// What states share.
+    pub published: &'a Arc<Published>,
+    /// Makes the counters of these names.
+    pub counters: &'a dyn Fn(&[String]) -> Result<Block, LuaError>,
+}
+
+/// A hook in a state of its own.
+pub struct Loaded {
+    state: State,
+    /// Runs the functions; anchored in the state.
+    thread: *mut ffi::lua_State,
+    shared: Box<Shared>,
+    guard: Guard,
+    meter: Meter,
+    counters: Block,
+    /// What the hook's own counters were before.
+    bases: Vec<u64>,
+    reasons: usize,
+    pub stages: Stages,
+    pub version: Arc<Version>,
+}
+
+// SAFETY: the state and all that points into it are in this one value, which is one thread's at a time.
+unsafe impl Send for Loaded {}
+
+/// What the file declares.
+struct Declared {
+    reasons: Vec<String>,
+    meanings: Vec<String>,
+    counters: Vec<String>,
+}
+
+impl Loaded {
+    /// Loads the file of `version` for `seat`.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with line and traceback.
+    pub fn new(version: &Arc<Version>, seat: &Seat<'_>) -> Result<Self, LuaError> {
+        let natives = Arc::new(NoNatives);
+        let world = World { depot: seat.depot.clone(), natives, trees: Vec::new() };
+        let state = State::new(&world)?;
+        let shared = Shared::new(seat.published.generation());
+        bridge(state.lua(), version, seat, &shared)?;
+        let (declared, values) = load(state.lua(), version)?;
+        let stages = Stage::ALL
+            .into_iter()
+            .enumerate()
+            .filter(|&(at, _)| matches!(values.get(at + 1), Some(Value::Function(_))));
+        let stages: Vec<Stage> = stages.map(|(_, stage)| stage).collect();
+        let thread = thread(state.lua(), values)?;
+        let mut names: Vec<String> = FIXED.map(String::from).into();
+        names.extend(declared.reasons.iter().map(|name| format!("drop/{name}")));
+        names.extend(declared.counters.iter().map(|name| format!("count/{name}")));
+        let counters = (seat.counters)(&names)?;
+        let own = FIXED.len() + declared.reasons.len();
+        let bases = (0..declared.counters.len()).map(|at| counters.get(own + at)).collect();
+        let reasons = declared.reasons.len();
+        version.declare(declared.reasons.into_iter().zip(declared.meanings).collect(), stages.clone());
+        let meter = Meter::new(version.spec.budget, version.spec.patience);
+        let stages = stages.into_iter().fold(Stages::NONE, Stages::with);
+        let version = version.clone();
+        let guard = Guard::new();
+        Ok(Self { state, thread, shared, guard, meter, counters, bases, reasons, stages, version })
+    }
+
+    /// Runs it over a burst. A hook that fails has no effect, and its version is retired.
+    pub fn run(&mut self, pulse: &Pulse, stage: Stage, burst: &mut HookBurst<'_>, now_ns: u64) -> Health {
+        let frames = burst.mask.count() as u64;
+        let (guard, thread) = (&mut self.guard, self.thread);
+        let function = FIRST + stage as c_int;
+        let start = cycles();
+        let status = self.shared.with(stage, burst, now_ns, || {
+            // SAFETY: the thread is this value's, its stack was laid out in `thread`, and after a call that was
+            // broken off the version is retired and this value forgotten.
+            unsafe { guard.call(pulse, thread, function, BURST_AT) }
+        });
+        let took = cycles().wrapping_sub(start);
+        let counters = self.counters;
+        counters.add(0, 1);
+        counters.add(1, frames);
+        counters.add(2, took);
+        if status != 0 {
+            return self.failed(status);
+        }
+        self.shared.carry_out(burst, |reason| counters.add(FIXED.len() + usize::from(reason) - 1, 1));
+        let own = FIXED.len() + self.reasons;
+        for (at, base) in self.bases.iter().enumerate() {
+            counters.set(own + at, base + self.shared.counters[at]);
+        }
+        match self.meter.note(frames, took) {
+            Some(each) => self.eject(each),
+            None => Health::Good,
+        }
+    }
+
+    #[cold]
+    fn eject(&mut self, each: u64) -> Health {
+        let budget = self.version.spec.budget;
+        let patience = self.version.spec.patience.as_millis();
+        let why = format!("{each} cycles a frame, and its budget is {budget}, for {patience} ms or longer");
+        if self.version.retire(Health::Ejected, why) {
+            self.counters.add(4, 1);
+        }
+        Health::Ejected
+    }
+
+    #[cold]
+    fn failed(&mut self, status: c_int) -> Health {
+        let runtime = self.state.runtime();
+        for frame in self.shared.forget() {
+            // SAFETY: the runtime is the state's, which lives, and Lua does not run.
+            unsafe { (*runtime).frames.free(frame) };
+        }
+        if status == BROKEN_OFF {
+            let why = "it did not come back from a burst, and was broken off".to_string();
+            if self.version.retire(Health::Hung, why) {
+                self.counters.add(5, 1);
+            }
+            return Health::Hung;
+        }
+        self.counters.add(3, 1);
+        // SAFETY: a failed call leaves one value on the stack, a string by our message handler; the pointer is good
+        // while it stays there.
+        let why = unsafe {
+            let text = ffi::lua_tolstring(self.thread, -1, std::ptr::null_mut());
+            let why = if text.is_null() {
+                "an error without words".into()
+            } else {
+                CStr::from_ptr(text).to_string_lossy()
+            };
+            let why = why.into_owned();
+            ffi::lua_settop(self.thread, BURST_AT);
+            why
+        };
+        self.version.retire(Health::Failed, why);
+        Health::Failed
+    }
+}
+
+/// What `brickmoon.hook` finds of Rust.
+fn bridge(lua: &Lua, version: &Version, seat: &Seat<'_>, shared: &Shared) -> Result<(), LuaError> {
+    let table = lua.create_table()?;
+    table.set("burst", LightUserData(std::ptr::from_ref(shared).cast_mut().cast()))?;
+    table.set("name", version.spec.name.as_str())?;
+    table.set("worker", seat.worker.map_or(Value::Nil, |worker| Value::Integer(worker as i64)))?;
+    table.set("workers", seat.workers)?;
+    table.set("ports", seat.ports)?;
+    seat.published.bridge(lua, &table)?;
+    let loaded: Table = lua.globals().get::<Table>("package")?.get("loaded")?;
+    loaded.set("brickmoon.hook.bridge", table)?;
+    Ok(())
+}
+
+/// Runs the file. What it declares, and what belongs on the stack.
+fn load(lua: &Lua, version: &Version) -> Result<(Declared, Vec<Value>), LuaError> {
+    let require: mlua::Function = lua.globals().get("require")?;
+    let module: Table = require.call("brickmoon.hook")?;
+    let load: mlua::Function = module.get("load")?;
+    let file = version.spec.file.display().to_string();
+    let stage = version.spec.stage.map(Stage::name);
+    let arguments = match &version.spec.arguments {
+        serde_json::Value::Null => Value::Table(lua.create_table()?),
+        arguments => lua.to_value(arguments)?,
+    };
+    let (fine, found, rest): (bool, Value, mlua::Variadic<Value>) = load.call((file, arguments, stage))?;
+    if !fine {
+        let text = found.to_string().unwrap_or_default();
+        let (message, traceback) = text.split_once("\nstack traceback:").map_or_else(
+            || (text.clone(), String::new()),
+            |(message, trace)| (message.to_string(), format!("stack traceback:{trace}")),
+        );
+        return Err(LuaError { message, traceback });
+    }
+    let Value::Table(found) = found else { return Err(LuaError::new("brickmoon.hook gave no table")) };
+    let declared = Declared {
+        reasons: found.get("names")?,
+        meanings: found.get("meanings")?,
+        counters: found.get("counters")?,
+    };
+    Ok((declared, rest.to_vec()))
+}
+
+/// A thread of the state with `values` on its stack.
+fn thread(lua: &Lua, values: Vec<Value>) -> Result<*mut ffi::lua_State, LuaError> {
+    let mut thread = std::ptr::null_mut();
+    let count = values.len() as c_int;
+    if count != BURST_AT {
+        return Err(LuaError::new(format!("brickmoon.hook gave {count} values, and {BURST_AT} are needed")));
+    }
+    let values: mlua::Result<MultiValue> = values.into_iter().map(|value| value.into_lua(lua)).collect();
+    // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is left.
+    unsafe {
+        lua.exec_raw::<()>(values?, |state| {
+            thread = ffi::lua_newthread(state);
+            // Popped and kept for as long as the state lives.
+            ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
+            ffi::lua_xmove(state, thread, count);
+        })?;
+    }
+    if thread.is_null() {
+        return Err(LuaError::from("no thread for hooks".into_lua_err()));
+    }
+    Ok(thread)
+}

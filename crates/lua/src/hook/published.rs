@@ -1,0 +1,112 @@
+//! What all states of a set of hooks share: tables that are published whole, and plain memory.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mlua::{ExternalError as _, LightUserData, Lua, Table};
+
+use super::guard::held;
+
+/// A text, and how often it has been published.
+type Text = (u64, Arc<[u8]>);
+
+/// Published texts and memory, by name.
+#[derive(Default)]
+pub struct Published {
+    /// Raised with every change: states look at it without a lock.
+    generation: AtomicU64,
+    texts: Mutex<HashMap<String, Text>>,
+    memory: Mutex<HashMap<String, Box<[AtomicU64]>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panicking thread left is still what there is.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Published {
+    /// Where the generation stands.
+    pub fn generation(&self) -> *const c_void {
+        std::ptr::from_ref(&self.generation).cast()
+    }
+
+    fn publish(&self, name: String, bytes: &[u8]) {
+        let mut texts = lock(&self.texts);
+        let number = texts.get(&name).map_or(1, |(number, _)| number + 1);
+        texts.insert(name, (number, bytes.into()));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn fetch(&self, name: &str) -> Option<Text> {
+        lock(&self.texts).get(name).cloned()
+    }
+
+    /// Memory of `bytes`, zero when it is new; it stays where it is.
+    fn memory(&self, name: &str, bytes: usize) -> Result<*mut c_void, String> {
+        let words = bytes.div_ceil(8).max(1);
+        if words > 1 << 27 {
+            return Err(format!("memory {name:?} of {bytes} bytes: 1 GiB is the most"));
+        }
+        let mut memory = lock(&self.memory);
+        let fresh = || (0..words).map(|_| AtomicU64::new(0)).collect();
+        let found = memory.entry(name.into()).or_insert_with(fresh);
+        if found.len() != words {
+            let there = found.len() * 8;
+            return Err(format!(
+                "memory {name:?} is there with {there} bytes, and {bytes} are asked for: use another name"
+            ));
+        }
+        Ok(found.as_ptr().cast_mut().cast())
+    }
+
+    /// Adds the functions for Lua to `bridge`.
+    pub fn bridge(self: &Arc<Self>, lua: &Lua, bridge: &Table) -> mlua::Result<()> {
+        let shared = self.clone();
+        let publish = move |_: &Lua, (name, text): (String, mlua::LuaString)| {
+            held(|| shared.publish(name, &text.as_bytes()));
+            Ok(())
+        };
+        bridge.set("publish", lua.create_function(publish)?)?;
+        let shared = self.clone();
+        let fetch = move |lua: &Lua, name: String| match held(|| shared.fetch(&name)) {
+            Some((number, bytes)) => Ok((Some(number as f64), Some(lua.create_string(&*bytes)?))),
+            None => Ok((None, None)),
+        };
+        bridge.set("fetch", lua.create_function(fetch)?)?;
+        let shared = self.clone();
+        let memory = move |_: &Lua, (name, bytes): (String, usize)| {
+            held(|| shared.memory(&name, bytes)).map(LightUserData).map_err(|why| why.into_lua_err())
+        };
+        bridge.set("memory", lua.create_function(memory)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_one_for_all_who_name_it() {
+        let published = Published::default();
+        let first = published.memory("bindings", 100).unwrap();
+        assert_eq!(published.memory("bindings", 104).unwrap(), first);
+        assert_ne!(published.memory("others", 100).unwrap(), first);
+        let refused = published.memory("bindings", 200).unwrap_err();
+        assert!(refused.contains("is there with 104 bytes, and 200 are asked for"), "{refused}");
+    }
+
+    #[test]
+    fn a_text_is_replaced_whole() {
+        let published = Published::default();
+        published.publish("list".into(), b"one");
+        published.publish("list".into(), b"two");
+        assert_eq!(
+            published.fetch("list").map(|(number, text)| (number, text.to_vec())),
+            Some((2, b"two".into()))
+        );
+        assert_eq!(published.generation.load(Ordering::Relaxed), 2);
+        assert!(published.fetch("none").is_none());
+    }
+}

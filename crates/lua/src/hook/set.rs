@@ -1,0 +1,332 @@
+//! The hooks of a daemon: loaded for all its threads, exchanged while they run, looked after.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bm_frame::Depot;
+use bm_graph::{Stage, StageHook};
+use bm_link::{Consumer, Producer, channel};
+use bm_stats::{Block, Registry};
+
+use super::guard::{self, Pulse, Watch};
+use super::loaded::{Loaded, Seat};
+use super::published::Published;
+use super::version::{Health, HookSpec, Version};
+use super::worker::{Parcel, ThreadHooks};
+use crate::state::LuaError;
+
+/// A hook that has been in one burst for so long hangs.
+pub const HANGS_AFTER: Duration = Duration::from_millis(500);
+/// One that cannot be broken off for so long never will be.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
+/// How long a reload waits for all threads to take the new versions.
+const TAKEN_WITHIN: Duration = Duration::from_secs(1);
+/// Sets that may be on their way to a thread.
+const PARCELS: usize = 16;
+
+/// What a set of hooks is made with.
+pub struct HookWorld {
+    /// Where packets that hooks make come from.
+    pub depot: Arc<Depot>,
+    /// Where counters are.
+    pub registry: Arc<Registry>,
+}
+
+/// The daemon's end of a thread with hooks.
+struct Thread {
+    /// Its number; `None` for the slow path's.
+    worker: Option<usize>,
+    /// Until the thread has them.
+    hooks: Option<ThreadHooks>,
+    incoming: Producer<Parcel>,
+    old: Consumer<Parcel>,
+    sent: u64,
+    taken: Arc<AtomicU64>,
+    pulse: Arc<Pulse>,
+    watch: Watch,
+}
+
+#[derive(Default)]
+struct Inner {
+    specs: Vec<HookSpec>,
+    threads: Vec<Thread>,
+    ports: Vec<String>,
+    /// Versions by hook, the newest last; as many as may still run.
+    versions: Vec<Arc<Version>>,
+    loads: u64,
+}
+
+/// The hooks of a daemon.
+pub struct HookSet {
+    world: HookWorld,
+    published: Arc<Published>,
+    /// Counters by the names of their group and themselves: a version that counts the same counts on.
+    blocks: Mutex<HashMap<String, Block>>,
+    inner: Mutex<Inner>,
+}
+
+/// What the log should hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookNews {
+    /// A version was retired.
+    Retired {
+        /// The hook.
+        name: String,
+        /// Its file.
+        file: PathBuf,
+        /// The version.
+        version: u64,
+        /// What it did.
+        health: Health,
+        /// How, with a traceback where there is one.
+        why: String,
+    },
+    /// A hook hangs in a place that cannot be left: only the end of the process helps.
+    Stuck {
+        /// For how long.
+        lasts: Duration,
+    },
+}
+
+/// A version as `show hooks` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookReport {
+    /// The hook.
+    pub name: String,
+    /// Its file.
+    pub file: PathBuf,
+    /// Stages that it has functions for.
+    pub stages: Vec<Stage>,
+    /// The newest version.
+    pub version: u64,
+    /// How that is.
+    pub health: Health,
+    /// The version that runs; `None` if none does.
+    pub running: Option<u64>,
+    /// Cycles a frame that it may take.
+    pub budget: u64,
+    /// Its last error.
+    pub error: Option<String>,
+    /// Drop reasons and what they mean.
+    pub reasons: Vec<(String, String)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panicking thread left is still what there is.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HookSet {
+    /// No hooks yet.
+    ///
+    /// # Errors
+    /// If the system refuses a signal handler.
+    pub fn new(world: HookWorld) -> Result<Self, LuaError> {
+        guard::install().map_err(LuaError::new)?;
+        let (published, blocks, inner) = (Arc::default(), Mutex::default(), Mutex::default());
+        Ok(Self { world, published, blocks, inner })
+    }
+
+    /// Loads hooks for `workers` workers and the slow path, which get them by [`worker`](Self::worker) and
+    /// [`slow`](Self::slow). Threads from before are forgotten.
+    ///
+    /// # Errors
+    /// What is wrong with a file; then nothing has changed.
+    pub fn start(&self, specs: &[HookSpec], workers: usize, ports: Vec<String>) -> Result<(), LuaError> {
+        let mut inner = lock(&self.inner);
+        let seats: Vec<_> = (0..workers).map(Some).chain([None]).collect();
+        let (versions, parcels) = self.load(inner.loads + 1, specs, &seats, &ports)?;
+        inner.loads += 1;
+        (inner.ports, inner.specs, inner.versions) = (ports, specs.to_vec(), versions);
+        inner.threads =
+            seats.into_iter().zip(parcels).map(|(seat, parcel)| Thread::new(seat, parcel)).collect();
+        Ok(())
+    }
+
+    /// The hooks of worker `index`; `None` if there is no such worker, or it has them already.
+    pub fn worker(&self, index: usize) -> Option<Box<dyn StageHook>> {
+        self.thread(Some(index))
+    }
+
+    /// The hooks of the slow path.
+    pub fn slow(&self) -> Option<Box<dyn StageHook>> {
+        self.thread(None)
+    }
+
+    fn thread(&self, seat: Option<usize>) -> Option<Box<dyn StageHook>> {
+        let mut inner = lock(&self.inner);
+        let thread = inner.threads.iter_mut().find(|thread| thread.worker == seat)?;
+        thread.hooks.take().map(|hooks| Box::new(hooks) as Box<dyn StageHook>)
+    }
+
+    /// Loads all files anew and has every thread take them over; each hook's last good version stands behind the new
+    /// one.
+    ///
+    /// # Errors
+    /// What is wrong with a file; then all threads go on with what they have.
+    pub fn reload(&self, specs: &[HookSpec]) -> Result<(), LuaError> {
+        let mut inner = lock(&self.inner);
+        let seats: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
+        let (mut versions, parcels) = self.load(inner.loads + 1, specs, &seats, &inner.ports)?;
+        inner.loads += 1;
+        for (thread, parcel) in inner.threads.iter_mut().zip(parcels) {
+            thread.sent += 1;
+            if thread.incoming.push(parcel).is_err() {
+                return Err(LuaError::new(
+                    "a worker has not taken the last versions yet: reload again later",
+                ));
+            }
+        }
+        let begin = Instant::now();
+        let open = |thread: &Thread| thread.hooks.is_none() && !thread.incoming.is_closed();
+        let waits = |thread: &Thread| open(thread) && thread.taken.load(Ordering::Acquire) < thread.sent;
+        while inner.threads.iter().any(waits) && begin.elapsed() < TAKEN_WITHIN {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Of each hook the last good version stays, since it may be needed again.
+        let stays = |old: &Arc<Version>| old.is_good() && specs.iter().any(|spec| spec.name == old.spec.name);
+        let mut kept: Vec<Arc<Version>> = inner.versions.iter().filter(|old| stays(old)).cloned().collect();
+        kept.reverse();
+        kept.dedup_by(|one, two| one.spec.name == two.spec.name);
+        kept.append(&mut versions);
+        (inner.versions, inner.specs) = (kept, specs.to_vec());
+        Ok(())
+    }
+
+    /// Loads hooks for each of `seats`.
+    fn load(
+        &self,
+        number: u64,
+        specs: &[HookSpec],
+        seats: &[Option<usize>],
+        ports: &[String],
+    ) -> Result<(Vec<Arc<Version>>, Vec<Parcel>), LuaError> {
+        let versions: Vec<_> =
+            specs.iter().map(|spec| Arc::new(Version::new(spec.clone(), number))).collect();
+        let workers = seats.iter().flatten().count();
+        let mut parcels = Vec::new();
+        for &worker in seats {
+            let mut parcel = Parcel::new();
+            for version in &versions {
+                let group = group(&version.spec.name, worker);
+                let seat = Seat {
+                    worker,
+                    workers,
+                    ports,
+                    depot: &self.world.depot,
+                    published: &self.published,
+                    counters: &|names| self.block(&group, names),
+                };
+                parcel.push(Loaded::new(version, &seat)?);
+            }
+            parcels.push(parcel);
+        }
+        Ok((versions, parcels))
+    }
+
+    /// Counters of these names; those from before where there are some.
+    fn block(&self, group: &str, names: &[String]) -> Result<Block, LuaError> {
+        let mut blocks = lock(&self.blocks);
+        let key = format!("{group} {}", names.join(" "));
+        if let Some(block) = blocks.get(&key) {
+            return Ok(*block);
+        }
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let block = self.world.registry.block(group, &names).map_err(LuaError::new)?;
+        blocks.insert(key, block);
+        Ok(block)
+    }
+
+    /// Looks after everything: closes old versions, breaks off what hangs. Says what is new.
+    pub fn look_after(&self) -> Vec<HookNews> {
+        let mut inner = lock(&self.inner);
+        let mut news = Vec::new();
+        let now = Instant::now();
+        for thread in &mut inner.threads {
+            while let Some(old) = thread.old.pop() {
+                drop(old);
+            }
+            let lasts = thread.watch.look(&thread.pulse, HANGS_AFTER, now);
+            if let Some(lasts) = lasts.filter(|&lasts| lasts > STUCK_AFTER) {
+                news.push(HookNews::Stuck { lasts });
+            }
+        }
+        for version in &inner.versions {
+            if let Some((health, why)) = version.news() {
+                let (name, file) = (version.spec.name.clone(), version.spec.file.clone());
+                news.push(HookNews::Retired { name, file, version: version.number, health, why });
+            }
+        }
+        news
+    }
+
+    /// How every hook is, in the order of the configuration.
+    pub fn report(&self) -> Vec<HookReport> {
+        let inner = lock(&self.inner);
+        let of = |spec: &HookSpec| {
+            let versions = inner.versions.iter().filter(|version| version.spec.name == spec.name);
+            let versions: Vec<_> = versions.collect();
+            let newest = versions.last()?;
+            Some(HookReport {
+                name: spec.name.clone(),
+                file: spec.file.clone(),
+                stages: newest.stages(),
+                version: newest.number,
+                health: newest.health(),
+                running: versions
+                    .iter()
+                    .rev()
+                    .find(|version| version.is_good())
+                    .map(|version| version.number),
+                budget: spec.budget,
+                error: versions.iter().rev().find_map(|version| version.error()),
+                reasons: newest.reasons(),
+            })
+        };
+        inner.specs.iter().filter_map(of).collect()
+    }
+
+    /// Whether there is any hook.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.inner).specs.is_empty()
+    }
+}
+
+impl Thread {
+    fn new(worker: Option<usize>, parcel: Parcel) -> Self {
+        let (mut incoming, to_thread) = channel(PARCELS);
+        let (from_thread, old) = channel(PARCELS);
+        let (taken, pulse) = (Arc::<AtomicU64>::default(), Arc::<Pulse>::default());
+        let hooks = ThreadHooks::new(to_thread, from_thread, taken.clone(), pulse.clone());
+        // The ring is empty, so there is room.
+        let _pushed = incoming.push(parcel);
+        let watch = Watch::default();
+        Self { worker, hooks: Some(hooks), incoming, old, sent: 1, taken, pulse, watch }
+    }
+}
+
+/// The group of a hook's counters.
+fn group(name: &str, worker: Option<usize>) -> String {
+    match worker {
+        Some(worker) => format!("hook/{name}/{worker}"),
+        None => format!("hook/{name}/slow"),
+    }
+}
+
+/// Compiles a file without running it.
+///
+/// # Errors
+/// That it cannot be read, or what is wrong with its syntax, with the line.
+pub fn check(file: &Path) -> Result<(), LuaError> {
+    let text = std::fs::read(file).map_err(|error| LuaError::new(format!("{}: {error}", file.display())))?;
+    let lua = mlua::Lua::new();
+    let chunk = lua.load(text).set_name(format!("@{}", file.display()));
+    match chunk.into_function() {
+        Ok(_) => Ok(()),
+        Err(mlua::Error::SyntaxError { message, .. }) => Err(LuaError::new(message)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,138 @@
+//! A version of a hook: what all workers that run it agree on.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bm_graph::Stage;
+
+/// A hook as the configuration names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HookSpec {
+    /// What counters and `show hooks` call it.
+    pub name: String,
+    /// The Lua file.
+    pub file: PathBuf,
+    /// The stage, where the file gives one function; `None` where it gives a table of them by stage.
+    pub stage: Option<Stage>,
+    /// What the file gets as `...`: a table.
+    pub arguments: serde_json::Value,
+    /// Cycles of the processor's clock that it may take for a frame; 0 for any number.
+    pub budget: u64,
+    /// For how long it may take more.
+    pub patience: Duration,
+}
+
+/// How a version is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Health {
+    /// It runs, or would if it were called.
+    Good,
+    /// An error in it was not caught.
+    Failed,
+    /// It took more than its budget for too long.
+    Ejected,
+    /// It did not come back, and was broken off.
+    Hung,
+}
+
+impl Health {
+    const ALL: [Self; 4] = [Self::Good, Self::Failed, Self::Ejected, Self::Hung];
+
+    /// One word for `show hooks`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Good => "active",
+            Self::Failed => "failed",
+            Self::Ejected => "ejected",
+            Self::Hung => "hung",
+        }
+    }
+}
+
+/// A version of a hook.
+pub struct Version {
+    /// As the configuration names it.
+    pub spec: HookSpec,
+    /// Counts loads of the set, from 1.
+    pub number: u64,
+    health: AtomicU8,
+    told: AtomicU8,
+    error: Mutex<Option<String>>,
+    declared: Mutex<Declared>,
+}
+
+/// What its file declares.
+#[derive(Clone, Default)]
+struct Declared {
+    reasons: Vec<(String, String)>,
+    stages: Vec<Stage>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Version {
+    pub fn new(spec: HookSpec, number: u64) -> Self {
+        Self {
+            spec,
+            number,
+            health: AtomicU8::new(0),
+            told: AtomicU8::new(0),
+            error: Mutex::default(),
+            declared: Mutex::default(),
+        }
+    }
+
+    /// Notes what the file declares: the same on every thread.
+    pub fn declare(&self, reasons: Vec<(String, String)>, stages: Vec<Stage>) {
+        *lock(&self.declared) = Declared { reasons, stages };
+    }
+
+    /// Its drop reasons and what they mean.
+    pub fn reasons(&self) -> Vec<(String, String)> {
+        lock(&self.declared).reasons.clone()
+    }
+
+    /// Stages that it has functions for.
+    pub fn stages(&self) -> Vec<Stage> {
+        lock(&self.declared).stages.clone()
+    }
+
+    /// How it is.
+    pub fn health(&self) -> Health {
+        Health::ALL[usize::from(self.health.load(Ordering::Relaxed)) & 3]
+    }
+
+    #[inline]
+    pub fn is_good(&self) -> bool {
+        self.health.load(Ordering::Relaxed) == Health::Good as u8
+    }
+
+    /// Takes it out for all workers. Says whether this was the first to do so.
+    pub fn retire(&self, health: Health, why: String) -> bool {
+        let good = Health::Good as u8;
+        let first =
+            self.health.compare_exchange(good, health as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if first {
+            *lock(&self.error) = Some(why);
+        }
+        first
+    }
+
+    /// The last error, with its traceback.
+    pub fn error(&self) -> Option<String> {
+        lock(&self.error).clone()
+    }
+
+    /// What the log has not been told yet: how it went bad, and why.
+    pub fn news(&self) -> Option<(Health, String)> {
+        let health = self.health();
+        // Whoever retires it notes the error a moment later: wait for it.
+        let why = (health != Health::Good).then(|| self.error()).flatten()?;
+        (self.told.swap(health as u8, Ordering::Relaxed) != health as u8).then_some((health, why))
+    }
+}

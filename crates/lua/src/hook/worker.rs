@@ -1,0 +1,162 @@
+//! All hooks of one thread: taken over when a new set is loaded, called in the order of the configuration.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bm_graph::{HookBurst, Stage, StageHook, Stages};
+use bm_link::{Consumer, Producer};
+
+use super::guard::Pulse;
+use super::loaded::Loaded;
+use super::version::Health;
+
+/// A set of hooks on its way to a thread.
+pub type Parcel = Vec<Loaded>;
+
+/// A hook in its current version, with the last one that was good.
+struct Slot {
+    current: Loaded,
+    previous: Option<Loaded>,
+    /// None of its versions is good.
+    off: bool,
+}
+
+/// The hooks of one thread.
+pub struct ThreadHooks {
+    slots: Vec<Slot>,
+    stages: Stages,
+    incoming: Consumer<Parcel>,
+    /// What is not run any more: another thread closes it, since that takes time.
+    old: Producer<Parcel>,
+    taken: Arc<AtomicU64>,
+    pulse: Arc<Pulse>,
+    /// From the caller's clock to the machine's, in nanoseconds.
+    offset_ns: Option<u64>,
+}
+
+impl ThreadHooks {
+    pub fn new(
+        incoming: Consumer<Parcel>,
+        old: Producer<Parcel>,
+        taken: Arc<AtomicU64>,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        Self { slots: Vec::new(), stages: Stages::NONE, incoming, old, taken, pulse, offset_ns: None }
+    }
+
+    /// Takes over a set: each hook keeps its last good version behind the new one.
+    #[cold]
+    fn take_over(&mut self) {
+        while let Some(parcel) = self.incoming.pop() {
+            let mut before = std::mem::take(&mut self.slots);
+            let mut old = Vec::new();
+            for current in parcel {
+                let name = &current.version.spec.name;
+                let same = before.iter().position(|slot| slot.current.version.spec.name == *name);
+                let good = same.map(|at| before.swap_remove(at)).and_then(|slot| {
+                    let (good, rest): (Vec<_>, Vec<_>) = std::iter::once(slot.current)
+                        .chain(slot.previous)
+                        .partition(|loaded| loaded.version.is_good());
+                    let mut good = good.into_iter();
+                    let first = good.next();
+                    old.extend(rest.into_iter().chain(good));
+                    first
+                });
+                self.slots.push(Slot { current, previous: good, off: false });
+            }
+            old.extend(
+                before.into_iter().flat_map(|slot| std::iter::once(slot.current).chain(slot.previous)),
+            );
+            self.give_back(old);
+            self.taken.fetch_add(1, Ordering::Release);
+        }
+        self.count_stages();
+    }
+
+    fn count_stages(&mut self) {
+        let running = self.slots.iter().filter(|slot| !slot.off);
+        self.stages = running.fold(Stages::NONE, |stages, slot| stages.or(slot.current.stages));
+    }
+
+    /// States that are not run any more. One that was broken off is never looked at again, not even to close it.
+    fn give_back(&mut self, old: Parcel) {
+        let (hung, old): (Parcel, Parcel) =
+            old.into_iter().partition(|loaded| loaded.version.health() == Health::Hung);
+        hung.into_iter().for_each(std::mem::forget);
+        if !old.is_empty()
+            && let Err(old) = self.old.push(old)
+        {
+            // Nobody has looked for long: then it is closed here.
+            drop(old);
+        }
+    }
+
+    /// Puts the last good version of a hook in the place of its current one.
+    #[cold]
+    fn fall_back(&mut self, at: usize) {
+        let slot = &mut self.slots[at];
+        match slot.previous.take() {
+            Some(good) if good.version.is_good() => {
+                let bad = std::mem::replace(&mut slot.current, good);
+                self.give_back(vec![bad]);
+            }
+            bad => {
+                slot.off = true;
+                self.give_back(bad.into_iter().collect());
+            }
+        }
+        self.count_stages();
+    }
+
+    fn now_ns(&mut self, now_ns: u64) -> u64 {
+        let offset = *self.offset_ns.get_or_insert_with(|| machine_ns().wrapping_sub(now_ns));
+        now_ns.wrapping_add(offset)
+    }
+}
+
+impl Drop for ThreadHooks {
+    fn drop(&mut self) {
+        let slots = std::mem::take(&mut self.slots);
+        let all = slots.into_iter().flat_map(|slot| std::iter::once(slot.current).chain(slot.previous));
+        all.filter(|loaded| loaded.version.health() == Health::Hung).for_each(std::mem::forget);
+    }
+}
+
+/// Nanoseconds of a clock that is the same for all threads.
+fn machine_ns() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+impl StageHook for ThreadHooks {
+    fn begin(&mut self) -> Stages {
+        if self.incoming.readable() > 0 {
+            self.take_over();
+        }
+        self.stages
+    }
+
+    fn run(&mut self, stage: Stage, burst: &mut HookBurst<'_>) {
+        let now_ns = self.now_ns(burst.now_ns);
+        for at in 0..self.slots.len() {
+            let slot = &mut self.slots[at];
+            if slot.off || !slot.current.stages.has(stage) || burst.mask.is_empty() {
+                continue;
+            }
+            // Another worker may have found it bad.
+            if !slot.current.version.is_good() {
+                self.fall_back(at);
+                // The version behind it has seen nothing of this burst.
+                let slot = &mut self.slots[at];
+                if slot.off || !slot.current.stages.has(stage) {
+                    continue;
+                }
+            }
+            let slot = &mut self.slots[at];
+            if slot.current.run(&self.pulse, stage, burst, now_ns) != Health::Good {
+                self.fall_back(at);
+            }
+        }
+    }
+}
