@@ -9,8 +9,10 @@ function M.new ()
 end
 
 -- Checks an app's argument by its class's schema, and fills in what is left out. A string is Lua.
+-- Without a schema, as apps of old call it, it is only read.
 function M.parse_app_arg (arg, schema)
    if type(arg) == "string" then arg = lib.load_string(arg) end
+   if not schema then return arg end
    return lib.parse(arg or {}, schema)
 end
 
@@ -86,6 +88,7 @@ function M.selftest ()
    refused("must be a string", M.app, c, 1, App)
    refused("must be a table", M.app, c, "no", 1)
    refused("`core` is %-1", M.app, c, "no", {}, nil, { core = -1 })
+   assert(M.parse_app_arg("{ a = 1 }").a == 1 and M.parse_app_arg({ z = 2 }).z == 2)
    M.link(c, "  one.out->two.in_1 ")
    M.link(c, "eth0.100.output -> one.in")
    assert(c.links["one.out -> two.in_1"] and c.links["eth0.100.output -> one.in"])

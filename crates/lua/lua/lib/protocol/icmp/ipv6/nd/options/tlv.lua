@@ -13,7 +13,8 @@ tlv._name = "unknown"
 local function attach (o, mem, size)
    local known = o._types[ffi.cast(head_ptr_t, mem).type]
    local t = ffi.typeof("struct { $ tlv; uint8_t data[$]; } *", head_t, size - 2)
-   o._name, o._tlv = known.name, ffi.cast(t, mem)
+   -- A reference, so that its size is that of the option.
+   o._name, o._tlv = known.name, ffi.cast(t, mem)[0]
    o._option = require(known.class):new_from_mem(ffi.cast("uint8_t *", mem) + 2, size - 2)
    return o
 end
