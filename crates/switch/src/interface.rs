@@ -6,9 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 
-/// `NETDEV_XDP_ACT_NDO_XMIT` and `.._NDO_XMIT_SG` of `<linux/netdev.h>`.
-const TAKES_FRAMES: u64 = 4;
-const TAKES_LONG: u64 = 64;
+use crate::features::Takes;
+
 /// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
 const ATTACHED_GENERIC: u8 = 2;
 /// From `<linux/ethtool.h>`.
@@ -20,8 +19,6 @@ const FLAG_SEND_TAG: u32 = 1 << 7;
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 /// Bytes of `struct ethtool_drvinfo`, of which the driver's name are the first 32 behind the command.
 const DRIVER_BYTES: usize = 196;
-/// The first Linux that tells which devices take frames.
-const TELLS_FEATURES: (u32, u32) = (6, 3);
 
 /// What is behind an interface, as far as a switch cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +36,7 @@ pub enum Driver {
 pub struct Facts {
     pub mtu: u32,
     pub up: bool,
-    pub takes_frames: bool,
-    /// Frames in several buffers too.
-    pub takes_long: bool,
+    pub takes: Takes,
     pub driver: Driver,
 }
 
@@ -83,14 +78,21 @@ impl Asker {
         self.request(name, SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = at).map(drop)
     }
 
+    /// What changes often, and Linux tells of; the rest as it was.
+    pub fn renewed(&self, name: &str, facts: &Facts) -> io::Result<Facts> {
+        Ok(Facts { mtu: self.mtu(name)?, up: self.flags(name)? & libc::IFF_UP != 0, ..*facts })
+    }
+
     /// Everything of an interface.
-    pub fn facts(&self, ifindex: u32, name: &str) -> io::Result<Facts> {
+    pub fn facts(&self, name: &str, takes: Takes) -> io::Result<Facts> {
+        let facts = Facts { mtu: 0, up: false, takes, driver: self.driver(name) };
+        self.renewed(name, &facts)
+    }
+
+    fn mtu(&self, name: &str) -> io::Result<u32> {
         let mtu = self.request(name, libc::SIOCGIFMTU, |_| {})?;
         // SAFETY: the kernel has filled in this member.
-        let mtu = unsafe { mtu.ifr_ifru.ifru_mtu } as u32;
-        let up = self.flags(name)? & libc::IFF_UP != 0;
-        let (takes_frames, takes_long) = takes(ifindex);
-        Ok(Facts { mtu, up, takes_frames, takes_long, driver: self.driver(name) })
+        Ok(unsafe { mtu.ifr_ifru.ifru_mtu } as u32)
     }
 
     fn flags(&self, name: &str) -> io::Result<i32> {
@@ -182,23 +184,6 @@ fn query(ifindex: u32) -> Option<bpf_xdp_query_opts> {
     // SAFETY: the options are whole and outlive the call.
     let result = unsafe { libbpf_sys::bpf_xdp_query(ifindex as i32, 0, &mut options) };
     (result == 0).then_some(options)
-}
-
-/// Whether the device of an interface takes frames that XDP sends, and such as lie in several buffers. A Linux
-/// that does not tell sends the first to all that may take them, and the others to nobody.
-fn takes(ifindex: u32) -> (bool, bool) {
-    if !tells_features() {
-        return (true, false);
-    }
-    let has = query(ifindex).map_or(0, |options| options.feature_flags);
-    (has & TAKES_FRAMES != 0, has & TAKES_LONG != 0)
-}
-
-/// Whether this Linux tells what devices take.
-pub fn tells_features() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= TELLS_FEATURES
 }
 
 /// The number of the program on an interface.

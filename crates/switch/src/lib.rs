@@ -17,6 +17,7 @@
 
 mod counters;
 mod error;
+mod features;
 mod interface;
 mod layout;
 mod netlink;

@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::Link;
-use libbpf_rs::libbpf_sys;
+use libbpf_rs::{Link, libbpf_sys};
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::counters::Counters;
 use crate::error::SwitchError;
+use crate::features::Features;
 use crate::interface::{self, Asker, Driver, Facts};
 use crate::layout::{
     PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS, STATION_STATIC, Station,
@@ -32,8 +32,6 @@ use crate::settings::{Address, PortSettings, Settings, Vlans};
 const FLOOD_BURST: Duration = Duration::from_millis(100);
 /// The same where the rate is small, in frames.
 const FLOOD_BURST_FRAMES: u64 = 32;
-/// Ports that are asked for their far ends at each look, in turn.
-const ASKED_AT_ONCE: usize = 16;
 /// How seldom old stations are looked for, at least and at most.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
@@ -42,6 +40,7 @@ struct Joined {
     name: String,
     slot: u32,
     settings: PortSettings,
+    facts: Facts,
     entry: Port,
     generic: bool,
     /// We have it receive frames of others.
@@ -99,7 +98,6 @@ pub struct Switch {
     refused: BTreeMap<String, String>,
     notes: Vec<String>,
     swept: Instant,
-    asked: usize,
     kept: bool,
 }
 
@@ -129,7 +127,6 @@ impl Switch {
             refused: BTreeMap::new(),
             notes,
             swept: Instant::now(),
-            asked: 0,
             kept: false,
         };
         switch.reconcile()?;
@@ -167,13 +164,16 @@ impl Switch {
             .collect();
         gone.into_iter().for_each(|ifindex| self.leave(ifindex));
         self.refused.retain(|name, _| wanted.values().any(|other| other == name));
-        let mut new = Vec::new();
+        let (mut new, mut features) = (Vec::new(), None);
         for (&ifindex, name) in &wanted {
-            let Ok(facts) = self.asker.facts(ifindex, name) else { continue };
-            if self.joined.contains_key(&ifindex) {
-                self.refresh(ifindex, &facts);
+            if let Some(port) = self.joined.get(&ifindex) {
+                if let Ok(facts) = self.asker.renewed(name, &port.facts) {
+                    self.refresh(ifindex, &facts);
+                }
                 continue;
             }
+            let takes = features.get_or_insert_with(Features::read).of(ifindex);
+            let Ok(facts) = self.asker.facts(name, takes) else { continue };
             match self.enter(ifindex, name, &facts) {
                 Ok(()) => new.push(ifindex),
                 Err(why) => self.refuse(name, &why),
@@ -222,6 +222,7 @@ impl Switch {
         let port = Joined {
             name: name.into(),
             slot,
+            facts: *facts,
             entry,
             generic: false,
             promiscuous: facts.driver == Driver::Other
@@ -272,11 +273,7 @@ impl Switch {
     fn attach(&mut self, ifindex: u32) -> Result<(), SwitchError> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
         self.place_statics(port)?;
-        let on = interface::program_on(ifindex);
-        let ours = self
-            .left
-            .iter()
-            .position(|pinned| pinned.ifindex == ifindex && pinned.is_ours() && Some(pinned.program) == on);
+        let ours = self.left.iter().position(|pinned| pinned.ifindex == ifindex && pinned.is_ours());
         let program = self.programs.on_ports();
         let (link, pin) = match ours {
             Some(at) => {
@@ -284,15 +281,18 @@ impl Switch {
                 link.update_prog(&program).map_err(SwitchError::program("taking a port over"))?;
                 (link, Some(path))
             }
-            None if on.is_some() => return Err(SwitchError::Taken),
             None => {
-                let attached = program.attach_xdp(ifindex as i32);
-                let mut link = attached.map_err(SwitchError::program("attaching the switch's program"))?;
+                let failed = |error| match interface::program_on(ifindex) {
+                    Some(_) => SwitchError::Taken,
+                    None => SwitchError::program("attaching the switch's program")(error),
+                };
+                let mut link = program.attach_xdp(ifindex as i32).map_err(failed)?;
                 let pin = self.pins.as_ref().map(|pins| pins.pin(ifindex, &mut link)).transpose()?;
                 (link, pin)
             }
         };
-        let generic = interface::is_generic(ifindex);
+        // A veth or TAP never is, and asking takes the longer the more interfaces there are.
+        let generic = port.facts.driver == Driver::Other && interface::is_generic(ifindex);
         if let Some(port) = self.joined.get_mut(&ifindex) {
             (port.link, port.pin, port.generic) = (Some(link), pin, generic);
             self.refused.remove(&port.name);
@@ -304,6 +304,7 @@ impl Switch {
     /// Takes in what has changed about a port.
     fn refresh(&mut self, ifindex: u32, facts: &Facts) {
         let Some(port) = self.joined.get_mut(&ifindex) else { return };
+        port.facts = *facts;
         let entry = entry(ifindex, facts, &port.settings);
         if entry != port.entry && self.programs.set_port(port.slot, &entry).is_ok() {
             port.entry = entry;
@@ -342,18 +343,13 @@ impl Switch {
             self.sweep();
         }
         // Linux does not tell us when a far end changes, which is in another namespace.
-        let count = self.joined.len().max(1);
-        let asks = |(at, (ifindex, port)): (usize, (&u32, &Joined))| {
-            let turn = (at + count - self.asked % count) % count < ASKED_AT_ONCE;
-            (turn || port.entry.flags & PORT_TAKES_FRAMES == 0).then(|| (*ifindex, port.name.clone()))
+        let features = Features::read();
+        let changed = |(ifindex, port): (&u32, &Joined)| {
+            let takes = features.of(*ifindex);
+            (takes != port.facts.takes).then_some((*ifindex, Facts { takes, ..port.facts }))
         };
-        let asked: Vec<_> = self.joined.iter().enumerate().filter_map(asks).collect();
-        self.asked = (self.asked + ASKED_AT_ONCE) % count;
-        for (ifindex, name) in asked {
-            if let Ok(facts) = self.asker.facts(ifindex, &name) {
-                self.refresh(ifindex, &facts);
-            }
-        }
+        let changed: Vec<_> = self.joined.iter().filter_map(changed).collect();
+        changed.iter().for_each(|(ifindex, facts)| self.refresh(*ifindex, facts));
     }
 
     fn sweep(&self) {
@@ -460,8 +456,8 @@ fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
         ifindex,
         mtu: facts.mtu,
         flags: flag(facts.up, PORT_UP)
-            | flag(facts.takes_frames, PORT_TAKES_FRAMES)
-            | flag(facts.takes_long, PORT_TAKES_LONG)
+            | flag(facts.takes.frames, PORT_TAKES_FRAMES)
+            | flag(facts.takes.long, PORT_TAKES_LONG)
             | flag(facts.driver != Driver::Other, PORT_PARTIAL_SUMS),
         untagged: u32::from(settings.vlans.untagged()),
         flood_interval_ns: interval,
