@@ -1,0 +1,131 @@
+//! Lua programs between real interfaces: a cable of the program's own, and the router as one of its apps.
+
+use bm_tests::command::Running;
+use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::{report, subject, sys};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Frames from r0 leave on r1 with their last byte raised, whatever they are; `ready` is made once it runs.
+const CABLE: &str = r#"
+local ready = ...
+local Raise = {}
+function Raise:new () return setmetatable({}, { __index = Raise }) end
+function Raise:push ()
+   for _ = 1, link.nreadable(self.input.input) do
+      local p = link.receive(self.input.input)
+      p.data[p.length - 1] = p.data[p.length - 1] + 1
+      link.transmit(self.output.output, p)
+   end
+end
+local c = config.new()
+config.app(c, "left", "xdp:r0")
+config.app(c, "raise", Raise)
+config.app(c, "right", "xdp:r1")
+config.link(c, "left.output -> raise.input")
+config.link(c, "raise.output -> right.input")
+engine.configure(c)
+io.open(ready, "w"):close()
+engine.main()
+"#;
+
+const ROUTER: &str = r#"
+local ready = ...
+local c = config.new()
+config.app(c, "rt", "router", { ports = { "r0", "r1" } })
+for _, port in ipairs { "r0", "r1" } do
+   config.app(c, port, "xdp:"..port)
+   config.link(c, port..".output -> rt."..port)
+   config.link(c, "rt."..port.." -> "..port..".input")
+end
+engine.configure(c)
+io.open(ready, "w"):close()
+engine.main()
+"#;
+
+/// A program that runs in the router's namespace, with its files.
+struct Program {
+    running: Running,
+    files: [PathBuf; 2],
+}
+
+impl Program {
+    /// Starts it and waits until it is ready; `None`, and said so, where this run cannot.
+    fn start(lab: &Lab, name: &str, text: &str) -> Option<Self> {
+        let Some(binary) = subject::binary() else {
+            report::skip(name, "no binary: build it, or name it with BRICKMOON");
+            return None;
+        };
+        let file =
+            |end: &str| std::env::temp_dir().join(format!("bm-lua-{name}-{}.{end}", std::process::id()));
+        let files = [file("lua"), file("ready")];
+        std::fs::write(&files[0], text).expect("the test can write");
+        let mut command = lab.rtr.command(binary);
+        let running = Running::start(command.arg("run").args(&files));
+        let program = Self { running, files };
+        let deadline = Instant::now() + PATIENCE;
+        while !program.files[1].exists() {
+            assert!(Instant::now() < deadline, "{name} is not ready");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(program)
+    }
+
+    /// Ends it with SIGTERM: status 0, and its programs leave the interfaces.
+    fn end(mut self, lab: &Lab) {
+        assert!(self.running.terminate(PATIENCE), "it did not end");
+        let status = self.running.child().wait().expect("it is ours");
+        assert!(status.success(), "{status}");
+        for port in ["r0", "r1"] {
+            let shown = lab.rtr.run(&format!("ip link show {port}"));
+            assert!(!shown.contains("prog/xdp"), "{shown}");
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    }
+}
+
+#[test]
+fn a_program_gets_every_frame_and_sends_what_it_makes_of_it() {
+    if !sys::is_root() {
+        return report::skip("lua-cable", "namespaces need root");
+    }
+    let lab = Lab::new("luacable", Ends::Silent);
+    let Some(program) = Program::start(&lab, "cable", CABLE) else { return };
+    // To nobody here, of a type that nobody knows: Linux would drop both.
+    let frames: Vec<Vec<u8>> = (0..2u8)
+        .map(|n| [&[2, 9, 9, 9, 9, n, 2, 8, 8, 8, 8, 8, 0x88, 0xb5][..], &[n; 50]].concat())
+        .collect();
+    let sent: Vec<_> = frames.iter().map(|frame| (Side::Src, frame.clone())).collect();
+    let deadline = Instant::now() + PATIENCE;
+    let mut heard = Vec::new();
+    while heard.is_empty() && Instant::now() < deadline {
+        heard = lab.exchange(&sent, 2, false).seen;
+    }
+    let expected = frames.into_iter().map(|mut frame| {
+        frame[63] += 1;
+        frame
+    });
+    let found: Vec<_> =
+        heard.iter().filter(|seen| seen.side == Side::Snk).map(|seen| seen.frame.clone()).collect();
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    program.end(&lab);
+}
+
+#[test]
+fn the_router_is_an_app_of_a_program() {
+    if !sys::is_root() {
+        return report::skip("lua-router", "namespaces need root");
+    }
+    let lab = Lab::new("luarouter", Ends::Hosts);
+    let Some(program) = Program::start(&lab, "router", ROUTER) else { return };
+    let said = lab.src.run(&format!("ping -c 4 -i 0.2 -W 5 {}", Side::Snk.v4(2)));
+    assert!(said.contains("4 received") && said.contains("ttl=63"), "{said}");
+    program.end(&lab);
+}
