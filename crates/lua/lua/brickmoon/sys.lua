@@ -138,9 +138,9 @@ function M.readlink (path)
    return ffi.string(text, length)
 end
 
--- `count` bytes from the kernel's generator, as uint8_t[count].
+-- `count` bytes from the kernel's generator, as uint8_t[count]: of fixed length, so that it can be assigned to a field.
 function M.random_bytes (count)
-   local bytes = ffi.new("uint8_t[?]", count)
+   local bytes = ffi.new(ffi.typeof("uint8_t[$]", count))
    local fd = C.bm_open("/dev/urandom", O_RDONLY + O_CLOEXEC, 0)
    if fd < 0 then error("cannot open /dev/urandom: "..why()) end
    local have = 0

@@ -423,7 +423,7 @@ function M.execv (path, arguments) return sys.execve(path, arguments or {}) end
 M.random_bytes_from_dev_urandom = sys.random_bytes
 
 function M.random_bytes_from_math_random (count)
-   local bytes = ffi.new("uint8_t[?]", count)
+   local bytes = ffi.new(ffi.typeof("uint8_t[$]", count))
    for i = 0, count - 1 do bytes[i] = math.random(0, 255) end
    return bytes
 end
