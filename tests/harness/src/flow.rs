@@ -44,6 +44,8 @@ pub struct Outcome {
     pub out_of_order: u32,
     /// Longest run of numbers missing.
     pub longest_loss: u32,
+    /// Time of sending from the last packet before the first loss to the first behind the last loss.
+    pub loss_span: Duration,
     /// Longest time between two arrivals, less what the sender itself was late there.
     pub longest_gap: Duration,
     /// Packets that arrived at each end.
@@ -188,10 +190,26 @@ fn judge(sent: u32, mut arrivals: Vec<Arrival>, destinations: u32) -> Outcome {
         }
     }
     outcome.received = seen.iter().filter(|seen| **seen).count() as u32;
+    outcome.loss_span = loss_span(&seen, &arrivals);
     let runs = seen.split(|seen| *seen).map(<[bool]>::len);
     outcome.longest_loss = runs.max().unwrap_or_default() as u32;
     outcome.longest_gap = arrivals.windows(2).map(gap).max().unwrap_or_default();
     outcome
+}
+
+/// How long packets were being lost, by the times of sending of those around that were not.
+fn loss_span(seen: &[bool], arrivals: &[Arrival]) -> Duration {
+    let (Some(first), Some(last)) = (seen.iter().position(|seen| !seen), seen.iter().rposition(|seen| !seen))
+    else {
+        return Duration::ZERO;
+    };
+    let before =
+        arrivals.iter().filter(|arrival| (arrival.number as usize) < first).map(|arrival| arrival.sent);
+    let behind = arrivals.iter().filter(|arrival| arrival.number as usize > last).map(|arrival| arrival.sent);
+    match (before.max(), behind.min()) {
+        (Some(before), Some(behind)) => behind.saturating_sub(before),
+        _ => Duration::MAX,
+    }
 }
 
 /// Time between two arrivals, of which the sender's own pause is not the router's. Where packets between the
@@ -226,6 +244,9 @@ mod tests {
         assert_eq!((outcome.received, outcome.lost(), outcome.longest_loss), (4, 3, 2));
         assert_eq!((outcome.twice, outcome.out_of_order), (1, 1));
         assert_eq!(outcome.longest_gap, Duration::from_millis(7));
+        assert_eq!(outcome.loss_span, Duration::MAX, "the last ones are missing");
+        let outcome = judge(6, arrivals(&[(0, 0, 1), (1, 1, 2), (3, 3, 4), (5, 5, 6)]), 1);
+        assert_eq!(outcome.loss_span, Duration::from_millis(4));
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bm_api::request::{RouteQuery, StopQuery};
-use bm_api::{Apps, Drops, Error, Filters, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes};
+use bm_api::{
+    Apps, Drops, Error, Filters, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes,
+};
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{Config, Effect, PathChoice};
 use bm_control::driver::Driver;
@@ -270,7 +272,7 @@ impl Daemon {
                 up,
                 active: !of_port.is_empty(),
                 mode: info.mode,
-                mode_reason: info.reason.clone(),
+                mode_reason: info.reason.clone().or_else(|| kernel.get(index).and(left_to_linux(&of_port))),
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,
                 account: match kernel.get(index) {
@@ -419,6 +421,14 @@ impl Daemon {
         self.end.notify_one();
         Ok(Stopping { pid: std::process::id(), kept: query.keep })
     }
+}
+
+/// Which interfaces of a port the kernel path has no tables for, in words.
+fn left_to_linux(interfaces: &[Interface]) -> Option<String> {
+    let in_vrf = interfaces.iter().filter(|interface| interface.vrf.is_some());
+    let names: Vec<&str> = in_vrf.map(|interface| interface.name.as_str()).collect();
+    let names = names.join(", ");
+    (!names.is_empty()).then(|| format!("{names}: what comes in there is Linux's, since it is in a VRF"))
 }
 
 /// Resident memory, as the kernel counts it.
