@@ -164,7 +164,7 @@ pub(crate) struct LocalFilter {
 }
 
 impl LocalFilter {
-    fn of(addresses: &[Ipv4Addr]) -> Self {
+    pub fn of(addresses: &[Ipv4Addr]) -> Self {
         let mut addresses: Box<[u32]> = addresses.iter().map(|&address| u32::from(address)).collect();
         addresses.sort_unstable();
         let mut bits = [0; FILTER_BITS / 64];
@@ -175,10 +175,20 @@ impl LocalFilter {
         Self { bits, addresses }
     }
 
+    /// What an address is multiplied with; the product's high bits are its place among the bits.
+    pub const FACTOR: u32 = 0x9e37_79b9;
+    /// How many high bits.
+    pub const HASH_BITS: u32 = FILTER_BITS.ilog2();
+
+    /// All bits.
+    pub fn bits(&self) -> &[u64; FILTER_BITS / 64] {
+        &self.bits
+    }
+
     /// Fibonacci hashing: neighbouring addresses, as machines have them, land far apart.
     #[inline(always)]
     fn place(address: u32) -> (usize, u32) {
-        let hash = address.wrapping_mul(0x9e37_79b9) >> (32 - FILTER_BITS.ilog2());
+        let hash = address.wrapping_mul(Self::FACTOR) >> (32 - Self::HASH_BITS);
         ((hash >> 6) as usize, hash & 63)
     }
 

@@ -26,8 +26,9 @@ pub(crate) struct Hooks {
     now_ns: u64,
 }
 
-/// The routing table of a port's interfaces.
+/// A port, and the routing table of its interfaces.
 pub(crate) struct TableRoutes<'a> {
+    port: u16,
     vrf: Option<&'a Vrf>,
 }
 
@@ -35,7 +36,7 @@ impl<'a> TableRoutes<'a> {
     /// That of `port`; the main one where its interfaces have several.
     pub fn of(tables: &'a Tables, port: usize) -> Self {
         let vrf = tables.compiled.ports.get(port).and_then(|view| view.vrf).unwrap_or(0);
-        Self { vrf: tables.vrfs.get(usize::from(vrf)) }
+        Self { port: port as u16, vrf: tables.vrfs.get(usize::from(vrf)) }
     }
 }
 
@@ -70,14 +71,13 @@ impl Hooks {
     fn run(
         &mut self,
         stage: Stage,
-        (routes, family): (&dyn Routes, u8),
+        (routes, family): (&TableRoutes<'_>, u8),
         burst: &mut Burst,
         (mask, ports): (&mut Mask, &[u16]),
-        port: u16,
     ) -> Mask {
         let before = *mask;
         let frames = burst.places_mut();
-        let (room, now_ns) = (&mut *self.room, self.now_ns);
+        let (room, now_ns, port) = (&mut *self.room, self.now_ns, routes.port);
         self.hook.run(stage, &mut HookBurst { frames, mask, room, ports, port, family, now_ns, routes });
         // Whatever a hook sets is not the stage's.
         *mask = mask.and(&before);
@@ -98,7 +98,7 @@ impl Hooks {
         }
         let mut mask = Mask::first(burst.len());
         let routes = TableRoutes::of(tables, port);
-        let gone = self.run(Stage::Ingress, (&routes, 0), burst, (&mut mask, &[]), port as u16);
+        let gone = self.run(Stage::Ingress, (&routes, 0), burst, (&mut mask, &[]));
         if gone.is_empty() {
             return;
         }
@@ -121,8 +121,7 @@ impl Hooks {
         let count = burst.len();
         let numbers = self.room.next_hops.iter_mut().zip(&*hops).take(count);
         numbers.for_each(|(number, hop)| *number = hop.0);
-        let port = port_of(burst);
-        let gone = self.run(Stage::Lookup, (routes, family), burst, (mask, &[]), port);
+        let gone = self.run(Stage::Lookup, (routes, family), burst, (mask, &[]));
         hops.iter_mut().zip(&self.room.next_hops).take(count).for_each(|(hop, &number)| hop.0 = number);
         gone.iter().for_each(|place| refused.add(place, self.refusal(place)));
     }
@@ -136,8 +135,7 @@ impl Hooks {
         refused: &mut Refused,
     ) {
         let mut mask = Mask::first(burst.len()).without(&refused.mask);
-        let port = port_of(burst);
-        let gone = self.run(Stage::Egress, (routes, 0), burst, (&mut mask, ports), port);
+        let gone = self.run(Stage::Egress, (routes, 0), burst, (&mut mask, ports));
         for place in gone.iter() {
             match self.refusal(place) {
                 Refusal::Slow(_) => refused.add(place, Refusal::Drop(Reason::HookRefused)),
@@ -163,9 +161,4 @@ impl Hooks {
             made.drain().zip(ports).for_each(|(frame, &port)| tally.originate(io, outputs, frame, port));
         }
     }
-}
-
-/// The port that a burst came in on: frames of several ports are never in one.
-fn port_of(burst: &Burst) -> u16 {
-    burst.places().iter().flatten().next().map_or(0, |frame| frame.meta().port)
 }

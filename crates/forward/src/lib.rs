@@ -17,9 +17,8 @@
 //! Never here: netlink, devices, Lua, a clock, a lock on a worker. Time comes in with each step. What is not
 //! understood goes to Linux as it came, and what is lost is counted under a name.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
-mod common;
 mod compiled;
 #[cfg(test)]
 mod conformance;

@@ -12,14 +12,17 @@ pub(crate) const NO_OUTPUT: u16 = u16::MAX;
 
 /// What became of a burst, to be counted once.
 pub(crate) struct Tally<'a> {
+    /// The port that the burst came in on.
+    port: u16,
     account: &'a Account,
     sent: usize,
     passed: usize,
 }
 
 impl<'a> Tally<'a> {
-    pub fn new(account: &'a Account) -> Self {
-        Self { account, sent: 0, passed: 0 }
+    /// For a burst of `port`, in its account.
+    pub fn new(port: usize, account: &'a Account) -> Self {
+        Self { port: port as u16, account, sent: 0, passed: 0 }
     }
 
     /// Frames that went to the links of their ports.
@@ -41,7 +44,8 @@ impl<'a> Tally<'a> {
             Refusal::Slow(verdict) => verdict,
             Refusal::Send(port) => return self.send_as_it_is(io, outputs, frame, port),
         };
-        frame.meta_mut().verdict = verdict as u16;
+        let meta = frame.meta_mut();
+        (meta.port, meta.verdict) = (self.port, verdict as u16);
         match entrance.push(frame, verdict.is_for_host()) {
             Ok(()) => self.passed += 1,
             Err(frame) => self.lose(io, frame, Reason::SlowPathFull),

@@ -116,7 +116,7 @@ pub(crate) fn ipv6_through(
     };
     let (ethernet, packet) = split::<IPV6_HEAD, { ipv6::HEADER_LEN }>(head);
     write_macs(ethernet, egress, entry);
-    packet[7] = facts.hops.wrapping_sub(1);
+    spend_hop_ipv6(packet, facts);
     frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
     Some(egress.port)
 }
@@ -159,7 +159,7 @@ pub(crate) fn mtu_ipv6(mtu: u16) -> usize {
 }
 
 #[cold]
-fn unfit(hops: u8, egress: &Egress) -> Refusal {
+fn unfit(hops: u16, egress: &Egress) -> Refusal {
     match () {
         () if hops <= 1 => Refusal::Slow(Verdict::TtlExceeded),
         () if egress.mtu == 0 => Refusal::Drop(Reason::InterfaceDown),
@@ -176,15 +176,16 @@ fn write_macs(ethernet: &mut [u8; HEADER_LEN], egress: &Egress, entry: Entry) {
     ethernet[8..12].copy_from_slice(&rest);
 }
 
-/// Spends one hop of a header whose TTL is above 1, and mends the checksum (RFC 1624).
+/// Spends one hop of a header whose TTL is above 1, and mends the checksum.
 #[inline(always)]
 pub(crate) fn spend_hop(packet: &mut [u8; ipv4::HEADER_LEN], facts: Facts) {
-    // The TTL is the high byte of its word, so the word falls by 0x0100 and the checksum rises by it;
-    // at 0xffff it wraps, since that is minus zero, which a full sum never yields.
-    let sum = u32::from(facts.checksum) + 0x0100;
-    let sum = (sum + u32::from(sum >= 0xffff)) as u16;
-    packet[8] = facts.hops.wrapping_sub(1);
-    [packet[10], packet[11]] = sum.to_be_bytes();
+    packet[8..12].copy_from_slice(&facts.spent);
+}
+
+/// Spends one hop of an IPv6 header whose hop limit is above 1.
+#[inline(always)]
+fn spend_hop_ipv6(packet: &mut [u8; ipv6::HEADER_LEN], facts: Facts) {
+    packet[4..8].copy_from_slice(&facts.spent);
 }
 
 /// Frames that have a tag, or get one.
@@ -212,8 +213,8 @@ fn tagged_ipv6(
     frame: &mut Frame,
 ) -> Result<u16, Refusal> {
     let packet = frame.data_mut().get_mut(usize::from(network)..);
-    let packet = packet.and_then(<[u8]>::first_chunk_mut::<{ ipv6::HEADER_LEN }>);
-    packet.ok_or(Refusal::Drop(Reason::Ipv6Short))?[7] = facts.hops.wrapping_sub(1);
+    let packet = packet.and_then(<[u8]>::first_chunk_mut);
+    spend_hop_ipv6(packet.ok_or(Refusal::Drop(Reason::Ipv6Short))?, facts);
     let length = usize::from(facts.length);
     encapsulate(frame, usize::from(network), length, egress, entry, ethertype::IPV6)?;
     Ok(egress.port)
@@ -345,7 +346,7 @@ mod tests {
         for length in [1, 20, 999, 1000, 1001, 1500, 1501, 65_535] {
             for interface in [0, 1000, 1500, 65_535] {
                 for route in [0, 1, 1000, 9000, 65_535] {
-                    let facts = Facts { length, checksum: 0, hops: 2 };
+                    let facts = Facts { length, hops: 2, spent: [0; 4] };
                     let expected = length <= mtu(&egress(interface), route);
                     assert_eq!(fits(facts, interface, route), expected, "{length} {interface} {route}");
                     assert!(!fits(Facts { hops: 1, ..facts }, interface, route));

@@ -9,26 +9,24 @@
 //! last one. After start there is no allocation, lock or log here, and one system call at most for each
 //! time that the slow path slept.
 
+mod arrive;
+
 use std::sync::Arc;
 
-use bm_fib::Fib;
 use bm_fib::published::{Published, ReaderHandle};
-use bm_frame::{BURST, Burst, Frame, Mask};
+use bm_fib::{Fib, Form};
+use bm_frame::{BURST, Burst, Mask};
 use bm_graph::{App, Io, Stage, StageHook};
 use bm_stats::{Account, Entry, Reason};
-use bm_wire::ethernet;
 
-use crate::common::{common_ipv4, common_ipv6};
 use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
 use crate::hook::{Hooks, TableRoutes};
-use crate::input::{self, Arrival, Kind};
 use crate::lookup::Lane;
 use crate::output::{NO_OUTPUT, Tally};
 use crate::rewrite;
 use crate::source;
 use crate::tables::{ReversePath, Tables, Vrf};
-use crate::validate;
 use crate::verdict::{Refusal, Refused, Verdict};
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
@@ -55,6 +53,7 @@ pub struct Router {
 
 /// What is known of the burst at hand.
 struct Work {
+    form: Form,
     burst: Burst,
     refused: Refused,
     ipv4: Lane<u32>,
@@ -73,9 +72,7 @@ struct Work {
 /// on their way to the cache at once.
 const TOGETHER: usize = 16;
 
-/// Frames whose first bytes are asked for ahead of their turn.
-const AHEAD: usize = 8;
-/// The same when they are written: what validation read has left the first cache since, and is near.
+/// Frames whose first bytes are asked for ahead of their turn, when they are written: what validation read has left the first cache since, and is near.
 const AHEAD_AGAIN: usize = 4;
 
 impl Router {
@@ -126,12 +123,12 @@ impl App for Router {
             while io.receive_burst(input, &mut work.burst) > 0 {
                 account.add(Entry::Received, work.burst.len());
                 if let Some(hooks) = hooks.as_deref_mut() {
-                    let mut tally = Tally::new(account);
+                    let mut tally = Tally::new(port, account);
                     hooks.ingress(tables, port, &mut work.burst, (io, entrance, outputs), &mut tally);
                     tally.close();
                 }
                 work.route(tables, port, hooks.as_deref_mut());
-                work.leave(io, account, outputs, entrance, hooks.as_deref_mut());
+                work.leave(io, Tally::new(port, account), (entrance, outputs), hooks.as_deref_mut());
             }
         }
         entrance.ring();
@@ -163,6 +160,7 @@ impl App for Router {
 impl Work {
     fn new() -> Box<Self> {
         Box::new(Self {
+            form: Form::best(),
             burst: Burst::new(),
             refused: Refused::new(),
             ipv4: Lane::new(),
@@ -222,81 +220,6 @@ impl Work {
     #[cold]
     fn refuse_all(&mut self, why: Refusal) {
         (0..self.burst.len()).for_each(|place| self.refused.add(place, why));
-    }
-
-    #[inline(never)]
-    fn input_and_validate(&mut self, tables: &Tables, view: &PortView) {
-        let Self { burst, ipv4, ipv6, suspects, sources, arrivals, .. } = self;
-        let frames = burst.places();
-        let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
-        let untagged = (view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16);
-        let mut closer = Mask::NONE;
-        // Most bursts are of one family, so bits are cleared where that does not hold.
-        ipv4.mask = Mask::first(frames.len());
-        for (place, frame) in frames.iter().enumerate() {
-            if let Some(Some(ahead)) = frames.get(place + AHEAD) {
-                ahead.prefetch();
-            }
-            arrivals[place] = untagged;
-            let data = frame.as_ref().map_or(&[][..], Frame::data);
-            if let Some(packet) = common_ipv4(view, data) {
-                if view.filters || tables.compiled.local.may_hold(packet.source) {
-                    sources[place] = packet.source;
-                    suspects.set(place);
-                }
-                ipv4.note(place, packet);
-            } else if let Some(packet) = common_ipv6(view, data) {
-                ipv4.mask.clear(place);
-                ipv6.mask.set(place);
-                ipv6.note(place, packet);
-            } else {
-                ipv4.mask.clear(place);
-                closer.set(place);
-            }
-            if place % TOGETHER == TOGETHER - 1
-                && let Some(vrf) = vrf
-            {
-                // The last one stands for all: what else is in its group costs a needless line at most.
-                let group = place + 1 - TOGETHER..place + 1;
-                match () {
-                    () if ipv4.mask.has(place) => vrf.ipv4.prefetch(&ipv4.destinations[group]),
-                    () if ipv6.mask.has(place) => vrf.ipv6.prefetch(&ipv6.destinations[group]),
-                    () => {}
-                }
-            }
-        }
-        if !closer.is_empty() {
-            self.look_closer(tables, view, &closer);
-        }
-    }
-
-    /// The same for frames that are not of the common sort.
-    #[inline(never)]
-    fn look_closer(&mut self, tables: &Tables, view: &PortView, places: &Mask) {
-        let Self { burst, refused, ipv4, ipv6, suspects, sources, arrivals, .. } = self;
-        for place in places.iter() {
-            let Some(frame) = burst.get(place) else { continue };
-            let arrival = input::classify(&tables.compiled, view, frame.data());
-            arrivals[place] = arrival.map_or((0, 0), |arrival| (arrival.interface, arrival.network));
-            let accepted = arrival.and_then(|Arrival { network, kind, .. }| {
-                let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
-                match kind {
-                    Kind::Ipv4 => validate::ipv4(packet).map(|packet| {
-                        sources[place] = packet.source;
-                        suspects.set(place);
-                        ipv4.mask.set(place);
-                        ipv4.note(place, packet);
-                    }),
-                    Kind::Ipv6 => validate::ipv6(packet).map(|packet| {
-                        ipv6.mask.set(place);
-                        ipv6.note(place, packet);
-                    }),
-                }
-            });
-            if let Err(why) = accepted {
-                refused.add(place, why);
-            }
-        }
     }
 
     /// The table and the number of frames, if all frames of the burst are in `mask` and of one table.
@@ -442,12 +365,10 @@ impl Work {
     fn leave(
         &mut self,
         io: &mut Io<'_>,
-        account: &Account,
-        outputs: &[u16],
-        entrance: &mut Entrance,
+        mut tally: Tally<'_>,
+        (entrance, outputs): (&mut Entrance, &[u16]),
         hooks: Option<&mut Hooks>,
     ) {
-        let mut tally = Tally::new(account);
         for place in self.refused.mask.iter() {
             let Some(mut frame) = self.burst.take(place) else { continue };
             let meta = frame.meta_mut();

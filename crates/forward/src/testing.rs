@@ -187,13 +187,13 @@ impl Lab {
         let (entrance, back) = slow.add_worker(QUEUE, names.clone(), books.open("return"), None);
         let mut network = Network::new();
         let (mut wires, mut linux, mut router_ports) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, name) in names.iter().enumerate() {
+        for name in &names {
             let (wire, host) = (Wire::new(), Linux::default());
             let account = books.open(&format!("slow/{name}"));
             slow.add_port(SlowPort { account, host: Some(Box::new(host.clone())), worker: 0 });
             let port = Box::new(MemoryPort::new(wire.clone()));
             let (received, sent) = (books.open(&format!("{name}/in")), books.open(&format!("{name}/out")));
-            let app = Box::new(PortApp::new(port, index as u16, received, sent));
+            let app = Box::new(PortApp::new(port, received, sent));
             network.app(name, app).expect("names differ");
             router_ports
                 .push(RouterPort { name: name.clone(), account: books.open(&format!("fast/{name}")) });

@@ -4,6 +4,8 @@
 //! asked here needs no table: whose a packet is, and whether it has a hop left, comes after the lookup, so
 //! that a packet for this machine reaches it whatever its TTL.
 
+pub(crate) mod eight;
+
 use bm_stats::Reason;
 use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::ipv6::{self, Ipv6};
@@ -22,30 +24,35 @@ pub(crate) struct Packet<A> {
 
 /// What the rewriting of a packet depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct Facts {
     /// Bytes of the packet.
     pub length: u16,
-    /// IPv4's header checksum.
-    pub checksum: u16,
-    /// Hops left.
-    pub hops: u8,
+    /// Hops left, at most 255.
+    pub hops: u16,
+    /// The word that the hops stand in as it leaves: one hop spent, IPv4's checksum mended.
+    pub spent: [u8; 4],
 }
 
 impl Facts {
     /// Those of a whole IPv4 header.
     #[inline(always)]
     pub fn ipv4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
-        let [_, _, long, gth, _, _, _, _, hops, _, check, sum, ..] = *header;
+        let [_, _, long, gth, _, _, _, _, hops, protocol, check, sum, ..] = *header;
+        // The TTL is the high byte of its word, so the word falls by 0x0100 and the checksum rises by it;
+        // at 0xffff it wraps, since that is minus zero, which a full sum never yields (RFC 1624).
+        let risen = u32::from(u16::from_be_bytes([check, sum])) + 0x0100;
+        let [check, sum] = ((risen + u32::from(risen >= 0xffff)) as u16).to_be_bytes();
         let length = u16::from_be_bytes([long, gth]);
-        Self { length, checksum: u16::from_be_bytes([check, sum]), hops }
+        Self { length, hops: hops.into(), spent: [hops.wrapping_sub(1), protocol, check, sum] }
     }
 
     /// Those of a whole IPv6 header, whose packet is no longer than a frame.
     #[inline(always)]
     pub fn ipv6(header: &[u8; ipv6::HEADER_LEN]) -> Self {
-        let [_, _, _, _, long, gth, _, hops, ..] = *header;
+        let [_, _, _, _, long, gth, next, hops, ..] = *header;
         let length = u16::from_be_bytes([long, gth]).saturating_add(ipv6::HEADER_LEN as u16);
-        Self { length, checksum: 0, hops }
+        Self { length, hops: hops.into(), spent: [long, gth, next, hops.wrapping_sub(1)] }
     }
 }
 
@@ -105,8 +112,8 @@ pub(crate) fn ipv4(packet: &[u8]) -> Result<Packet<u32>, Refusal> {
     if ip.header_len() > ipv4::HEADER_LEN {
         return Err(Refusal::Slow(Verdict::Options));
     }
-    let facts = Facts { length: ip.total_len(), checksum: ip.checksum(), hops: ip.ttl() };
-    Ok(Packet { source, destination, facts })
+    let header = packet.first_chunk().ok_or(Refusal::Drop(Reason::Ipv4Short))?;
+    Ok(Packet { source, destination, facts: Facts::ipv4(header) })
 }
 
 /// Which addresses may be routed, as Linux has it: 240/4 and 169.254/16 as any other, 0/8 too but for 0.0.0.0.
@@ -167,8 +174,8 @@ pub(crate) fn ipv6(packet: &[u8]) -> Result<Packet<u128>, Refusal> {
     if ip.next_header() == protocol::HOP_BY_HOP && hop_by_hop::examine(&ip) != HopByHop::Skip {
         return Err(Refusal::Slow(Verdict::HopByHop));
     }
-    let facts = Facts { length: ip.total_len() as u16, checksum: 0, hops: ip.hop_limit() };
-    Ok(Packet { source, destination, facts })
+    let header = packet.first_chunk().ok_or(Refusal::Drop(Reason::Ipv6Short))?;
+    Ok(Packet { source, destination, facts: Facts::ipv6(header) })
 }
 
 /// Multicast scopes that never are on a wire: 0 is reserved, 1 is this interface (RFC 4291 2.7, errata 3480).
@@ -207,11 +214,11 @@ mod tests {
 
     #[test]
     fn reads_what_later_stages_want() {
-        let facts = Facts { length: 20, checksum: 0xcc9c, hops: 2 };
+        let facts = Facts { length: 20, hops: 2, spent: [1, 17, 0xcd, 0x9c] };
         let expected = Packet { source: 0xc000_0201, destination: 0xc633_6407, facts };
         assert_eq!(common_ipv4(&IPV4, 20), Some(expected));
         assert_eq!(ipv4(&IPV4), Ok(expected));
-        let facts = Facts { length: 40, checksum: 0, hops: 64 };
+        let facts = Facts { length: 40, hops: 64, spent: [0, 0, 59, 63] };
         let address = |last| 0x2001_0db8u128 << 96 | last;
         let expected = Packet { source: address(1), destination: address(2), facts };
         assert_eq!((common_ipv6(&IPV6, 40), ipv6(&IPV6)), (Some(expected), Ok(expected)));

@@ -30,6 +30,13 @@ impl Mask {
         self.0[place / 64] |= 1 << (place % 64);
     }
 
+    /// Adds those of eight places whose bit is set in `bits`; the first is a multiple of eight.
+    #[inline]
+    pub fn set_eight(&mut self, first: usize, bits: u8) {
+        debug_assert!(first.is_multiple_of(8), "eight places lie in one word");
+        self.0[first / 64] |= u64::from(bits) << (first % 64);
+    }
+
     /// Takes a place away.
     #[inline]
     pub fn clear(&mut self, place: usize) {

@@ -174,8 +174,10 @@ impl Frame {
     /// Cuts the data to `length` bytes; does nothing if it is shorter already.
     #[inline]
     pub fn truncate(&mut self, length: u16) {
-        let header = self.header_mut();
-        header.length = header.length.min(length);
+        // Most frames are as long as they shall be: their header's line stays unwritten.
+        if length < self.header().length {
+            self.header_mut().length = length;
+        }
     }
 
     /// Grows the data by `count` bytes at its front, whatever they held before.

@@ -193,7 +193,7 @@ mod tests {
             let port = Box::new(MemoryPort::new(wire.clone()));
             let (receive, transmit) =
                 (account(format!("{name}/receive")), account(format!("{name}/transmit")));
-            network.app(name, Box::new(PortApp::new(port, 3, receive, transmit))).unwrap();
+            network.app(name, Box::new(PortApp::new(port, receive, transmit))).unwrap();
         }
         network.app("raise", Box::new(Raise)).unwrap();
         network.link("left.output -> raise.input").unwrap();

@@ -14,7 +14,6 @@ const LOOK_EVERY: u32 = 1 << 14;
 /// A port in the network.
 pub struct PortApp {
     port: Box<dyn Port>,
-    index: u16,
     received: Account,
     sent: Account,
     /// Frames that the device had no room for yet, and how many they are.
@@ -26,12 +25,10 @@ pub struct PortApp {
 }
 
 impl PortApp {
-    /// `port`, whose frames are marked with `index`. `received` closes over what comes in, `sent` over
-    /// what goes out.
-    pub fn new(port: Box<dyn Port>, index: u16, received: Account, sent: Account) -> Self {
+    /// `received` closes over what comes in, `sent` over what goes out.
+    pub fn new(port: Box<dyn Port>, received: Account, sent: Account) -> Self {
         Self {
             port,
-            index,
             received,
             sent,
             pending: Burst::new(),
@@ -116,9 +113,6 @@ impl App for PortApp {
         }
         let count = self.arrived.len();
         self.received.add(Entry::Received, count);
-        for frame in self.arrived.places_mut().iter_mut().flatten() {
-            frame.meta_mut().port = self.index;
-        }
         let passed = io.transmit_burst(0, &mut self.arrived);
         self.received.add(Entry::Passed, passed);
         if !self.arrived.is_empty() {

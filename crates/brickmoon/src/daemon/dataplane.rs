@@ -91,12 +91,12 @@ impl DataPlane {
         let mut slow = slow_path(config, shared, resolver, &depot)?;
         let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
         let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
-        for (index, part) in parts.into_iter().enumerate() {
+        for part in parts {
             let account = account(shared, &format!("slow/{}", part.name))?;
             // A port with fewer queues than there are workers is sent on by the first alone.
             slow.add_port(SlowPort { account, host: Some(part.host), worker: 0 });
             for (worker, port) in part.queues.into_iter().take(workers).enumerate() {
-                let app = port_app(shared, &part.name, worker, index as u16, port)?;
+                let app = port_app(shared, &part.name, worker, port)?;
                 networks[worker].app(&part.name, Box::new(app)).map_err(Failure::failed)?;
             }
         }
@@ -173,18 +173,12 @@ pub fn slow_path(
     }))
 }
 
-fn port_app(
-    shared: &Shared,
-    name: &str,
-    worker: usize,
-    index: u16,
-    port: Box<dyn Port>,
-) -> Result<PortApp, Failure> {
+fn port_app(shared: &Shared, name: &str, worker: usize, port: Box<dyn Port>) -> Result<PortApp, Failure> {
     let group = format!("port/{name}/{worker}");
     let received = account(shared, &format!("{group}/receive"))?;
     let sent = account(shared, &format!("{group}/transmit"))?;
     let device = block(shared, &format!("{group}/device"), &PortApp::DEVICE_COUNTERS)?;
-    Ok(PortApp::new(port, index, received, sent).with_device(device))
+    Ok(PortApp::new(port, received, sent).with_device(device))
 }
 
 fn start_worker(

@@ -78,12 +78,12 @@ impl Apps {
     }
 
     /// A port as an app, with its accounts.
-    fn port_app(&self, wanted: &Wanted<'_>, index: u16, port: Box<dyn Port>) -> Result<Opened, String> {
+    fn port_app(&self, wanted: &Wanted<'_>, port: Box<dyn Port>) -> Result<Opened, String> {
         let group = format!("port/{}/{}", wanted.name, wanted.worker);
         let account = |side: &str| {
             Account::open(&self.registry, &format!("{group}/{side}")).map_err(|error| error.to_string())
         };
-        let app = PortApp::new(port, index, account("receive")?, account("transmit")?);
+        let app = PortApp::new(port, account("receive")?, account("transmit")?);
         Ok(Opened { app: Box::new(app), pulls: true })
     }
 }
@@ -95,8 +95,8 @@ impl Natives for Apps {
             let memory = open.memory(wanted)?;
             return open.routers.open(wanted, &memory, &self.registry);
         }
-        let (index, port) = open.port(wanted)?;
-        self.port_app(wanted, index, port)
+        let (_, port) = open.port(wanted)?;
+        self.port_app(wanted, port)
     }
 }
 

@@ -96,4 +96,27 @@ proptest! {
             }
         }
     }
+
+    /// A burst goes through its stages together; each of its frames must fare as if it were alone.
+    #[test]
+    fn a_burst_fares_as_its_frames_one_by_one(frames in prop::collection::vec(frames(), 1..60)) {
+        let (mut together, mut apart) = (lab(), lab());
+        let mut expected = crate::testing::Answer::default();
+        for frame in &frames {
+            together.send(LEFT, frame);
+            let answer = apart.exchange(LEFT, frame);
+            expected.sent.extend(answer.sent);
+            expected.host.extend(answer.host);
+        }
+        together.run();
+        let mut found = together.answer();
+        for answer in [&mut found, &mut expected] {
+            // The slow path's frames leave after the fast path's.
+            answer.sent.sort_unstable();
+            answer.host.sort_unstable();
+        }
+        prop_assert_eq!(found.sent, expected.sent);
+        prop_assert_eq!(found.host, expected.host);
+        prop_assert_eq!(together.drops(), apart.drops());
+    }
 }

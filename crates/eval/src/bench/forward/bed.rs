@@ -274,7 +274,7 @@ impl Making {
             let circle = Circle::new(frames, mac, part, self.sample.clone());
             let received = self.account(&format!("port/{name}/receive"))?;
             let sent = self.watched(&format!("port/{name}/transmit"))?;
-            let app = PortApp::new(Box::new(circle), index as u16, received, sent);
+            let app = PortApp::new(Box::new(circle), received, sent);
             self.app(name, Box::new(app))?;
         }
         Ok(())

@@ -1,0 +1,154 @@
+//! The first stages: whose frame is it, and is it a packet that a router may pass on?
+//!
+//! ```text
+//! sixteen at a time:  eight IPv4 of the common sort -> ... the others one by one -> ask the table ahead
+//! whole burst:        what is left is looked at closer
+//! ```
+
+use std::ops::Range;
+
+use bm_frame::{Frame, Mask};
+use bm_wire::{ethernet, ipv4, ipv6};
+
+use super::{TOGETHER, Work};
+use crate::compiled::PortView;
+use crate::input::{self, Arrival, Kind};
+use crate::rewrite;
+use crate::tables::Tables;
+use crate::validate::eight::{self, Columns, Eight, HEAD, LANES};
+use crate::validate::{self, Packet};
+
+impl Work {
+    #[inline(never)]
+    pub(super) fn input_and_validate(&mut self, tables: &Tables, view: &PortView) {
+        let count = self.burst.len();
+        let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
+        let mut closer = Mask::NONE;
+        // Most bursts are of one family, so bits are cleared where that does not hold.
+        self.ipv4.mask = Mask::first(count);
+        self.arrivals[..count].fill((view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16));
+        for from in (0..count).step_by(TOGETHER) {
+            let group = from..count.min(from + TOGETHER);
+            let ahead = group.end..count.min(group.end + TOGETHER);
+            self.burst.places()[ahead].iter().flatten().for_each(Frame::prefetch);
+            self.validate(tables, view, group.clone(), &mut closer);
+            // The last one stands for all: what else is in its group costs a needless line at most.
+            let (Some(vrf), Some(last)) = (vrf, group.clone().last()) else { continue };
+            match () {
+                () if self.ipv4.mask.has(last) => vrf.ipv4.prefetch(&self.ipv4.destinations[group]),
+                () if self.ipv6.mask.has(last) => vrf.ipv6.prefetch(&self.ipv6.destinations[group]),
+                () => {}
+            }
+        }
+        if !closer.is_empty() {
+            self.look_closer(tables, view, &closer);
+        }
+    }
+
+    /// Notes frames of the common sort, and in `closer` the others.
+    #[inline(always)]
+    fn validate(&mut self, tables: &Tables, view: &PortView, mut places: Range<usize>, closer: &mut Mask) {
+        while let Some(common) = self.validate_eight(tables, view, places.clone()) {
+            for (bit, place) in places.by_ref().take(LANES).enumerate() {
+                if common >> bit & 1 == 0 {
+                    self.validate_one(tables, view, place, closer);
+                }
+            }
+        }
+        places.for_each(|place| self.validate_one(tables, view, place, closer));
+    }
+
+    /// The first eight of `places` at once, where this CPU can and there are as many: which of them are IPv4 of
+    /// the common sort.
+    #[inline(always)]
+    fn validate_eight(&mut self, tables: &Tables, view: &PortView, places: Range<usize>) -> Option<u8> {
+        let Self { form, burst, ipv4, suspects, sources, .. } = self;
+        let frames = burst.places()[places.clone()].first_chunk::<LANES>()?;
+        let mut eight = Eight { heads: [&[0; HEAD]; LANES], lengths: [0; LANES] };
+        for ((head, length), frame) in eight.heads.iter_mut().zip(&mut eight.lengths).zip(frames) {
+            let data = frame.as_ref()?.data();
+            (*head, *length) = (data.first_chunk()?, data.len() as u32);
+        }
+        let columns = Columns {
+            sources: sources[places.start..].first_chunk_mut()?,
+            destinations: ipv4.destinations[places.start..].first_chunk_mut()?,
+            facts: ipv4.facts[places.start..].first_chunk_mut()?,
+        };
+        let seen = eight::common_ipv4(*form, &eight, view.fast_ipv4, &tables.compiled.local, columns)?;
+        suspects.set_eight(places.start, if view.filters { seen.common } else { seen.suspects });
+        Some(seen.common)
+    }
+
+    #[inline(always)]
+    fn validate_one(&mut self, tables: &Tables, view: &PortView, place: usize, closer: &mut Mask) {
+        let Self { burst, ipv4, ipv6, suspects, sources, .. } = self;
+        let data = burst.get(place).map_or(&[][..], Frame::data);
+        if let Some(packet) = common_ipv4(view, data) {
+            if view.filters || tables.compiled.local.may_hold(packet.source) {
+                sources[place] = packet.source;
+                suspects.set(place);
+            }
+            ipv4.note(place, packet);
+        } else if let Some(packet) = common_ipv6(view, data) {
+            ipv4.mask.clear(place);
+            ipv6.mask.set(place);
+            ipv6.note(place, packet);
+        } else {
+            ipv4.mask.clear(place);
+            closer.set(place);
+        }
+    }
+
+    /// The same for frames that are not of the common sort.
+    #[inline(never)]
+    fn look_closer(&mut self, tables: &Tables, view: &PortView, places: &Mask) {
+        let Self { burst, refused, ipv4, ipv6, suspects, sources, arrivals, .. } = self;
+        for place in places.iter() {
+            let Some(frame) = burst.get(place) else { continue };
+            let arrival = input::classify(&tables.compiled, view, frame.data());
+            arrivals[place] = arrival.map_or((0, 0), |arrival| (arrival.interface, arrival.network));
+            let accepted = arrival.and_then(|Arrival { network, kind, .. }| {
+                let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
+                match kind {
+                    Kind::Ipv4 => validate::ipv4(packet).map(|packet| {
+                        sources[place] = packet.source;
+                        suspects.set(place);
+                        ipv4.mask.set(place);
+                        ipv4.note(place, packet);
+                    }),
+                    Kind::Ipv6 => validate::ipv6(packet).map(|packet| {
+                        ipv6.mask.set(place);
+                        ipv6.note(place, packet);
+                    }),
+                }
+            });
+            if let Err(why) = accepted {
+                refused.add(place, why);
+            }
+        }
+    }
+}
+
+/// A packet of the common sort, in a frame of the common sort. One length decides whether both are there.
+#[inline(always)]
+fn common_ipv4(view: &PortView, frame: &[u8]) -> Option<Packet<u32>> {
+    let (ethernet, packet) = heads::<{ rewrite::IPV4_HEAD }, { ipv4::HEADER_LEN }>(frame)?;
+    let room = frame.len() - ethernet::HEADER_LEN;
+    if input::is_common_ipv4(view, ethernet) { validate::common_ipv4(packet, room) } else { None }
+}
+
+#[inline(always)]
+fn common_ipv6(view: &PortView, frame: &[u8]) -> Option<Packet<u128>> {
+    let (ethernet, packet) = heads::<{ rewrite::IPV6_HEAD }, { ipv6::HEADER_LEN }>(frame)?;
+    let room = frame.len() - ethernet::HEADER_LEN;
+    if input::is_common_ipv6(view, ethernet) { validate::common_ipv6(packet, room) } else { None }
+}
+
+/// Both headers of an untagged frame, if they are whole.
+#[inline(always)]
+fn heads<const HEAD: usize, const IP: usize>(
+    frame: &[u8],
+) -> Option<(&[u8; ethernet::HEADER_LEN], &[u8; IP])> {
+    let head = frame.first_chunk::<HEAD>()?;
+    Some((head.first_chunk()?, head.last_chunk()?))
+}
