@@ -7,14 +7,14 @@
 mod apps;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bm_frame::{Depot, Freelist};
 use bm_graph::{Engine, Network};
 use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
 
 use super::{BenchError, Options};
-use crate::alternate::{Sample, Turns, alternate, alternate_samples};
+use crate::alternate::{Sample, Turns, alternate, alternate_samples, process_time};
 use crate::report::Row;
 use crate::testbed::cores;
 
@@ -119,7 +119,8 @@ fn turn(program: &Prepared, failed: &mut Option<bm_lua::LuaError>) -> u64 {
     })
 }
 
-/// The same network on one worker and on two: packets of all in the time of the clock on the wall.
+/// The same network on one worker and on two: packets of all, in the CPU time that each worker had. What two take
+/// from each other (memory, caches) shows in it, and what a neighbour takes does not.
 fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
     let prepare = |workers: usize| -> Result<(State, Prepared), BenchError> {
         let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
@@ -133,9 +134,10 @@ fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
         let failed = BenchError::build("the run in Lua");
         let run = |time: Duration| subjects[index].1.call(time.as_millis() as u64);
         run(turns.warm_up).map_err(&failed)?;
-        let start = Instant::now();
+        let start = process_time();
         let items = run(turns.slot).map_err(&failed)?;
-        let rate = items as f64 / start.elapsed().as_secs_f64();
+        let workers = [2.0, 1.0][index];
+        let rate = items as f64 * workers / (process_time() - start).as_secs_f64().max(1e-9);
         Ok(Sample { items, rate, ns: if items == 0 { 0.0 } else { 1e9 / rate } })
     };
     let names = vec!["lua".to_string(), "lua-1-worker".to_string()];

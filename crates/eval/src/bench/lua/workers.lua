@@ -7,6 +7,7 @@ config.app(c, "source", basic.Source)
 config.app(c, "sink", basic.Sink)
 config.link(c, "source.output -> sink.input")
 engine.configure(c, { workers = workers })
+engine.busywait = true
 
 local function sum () return engine.link_stats()["source.output -> sink.input"].txpackets end
 
