@@ -307,6 +307,24 @@ fn it_goes_on_without_its_daemon() {
     assert_eq!((bridge.programs(), bridge.sw.switch_pins().exists()), (0, false));
 }
 
+#[test]
+fn a_switch_beside_workers_is_kept_too() {
+    let Some(mut bridge) = Bridge::new("sw-beside", 2) else { return };
+    bridge.up(&format!("{LAN}[[port]]\ndevice = 'tap:vm0'\n"));
+    assert!(bridge.log().contains("1 ports, 1 workers"), "{}", bridge.log());
+    let [a, b] = [0, 1].map(|number| bridge.end(number));
+    send(&a, &frame(BROADCAST, 0, 1));
+    take(&b, 1, "beside workers");
+    if !bridge.sw.switch_pins().exists() {
+        return bm_tests::report::skip("a_switch_beside_workers_is_kept_too", "no bpffs at /sys/fs/bpf");
+    }
+    bridge.stop("stop --keep");
+    send(&b, &frame(mac(0), 1, 2));
+    assert_eq!(take(&a, 1, "without a daemon"), [frame(mac(0), 1, 2)]);
+    bridge.ask("stop");
+    assert_eq!(bridge.programs(), 0);
+}
+
 /// TCP and UDP of real hosts, whose kernels leave checksums and segments to a device.
 #[test]
 fn hosts_with_offloads_understand_each_other() {

@@ -414,9 +414,13 @@ impl Daemon {
     /// Ends the daemon, once this answer is out. With `keep` the kernel path stays at work.
     pub fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
         if query.keep {
-            self.driver.handle().keep()?;
+            // Workers end with the daemon; a switch beside them need not.
+            let in_kernel = self.depot.is_none();
+            if in_kernel || self.switches.count().0 == 0 {
+                self.driver.handle().keep()?;
+            }
             self.switches.keep()?;
-            self.keeps.store(true, Ordering::Relaxed);
+            self.keeps.store(in_kernel, Ordering::Relaxed);
         }
         self.end.notify_one();
         Ok(Stopping { pid: std::process::id(), kept: query.keep })
