@@ -18,6 +18,7 @@
 pub mod codec;
 pub mod error;
 pub mod filter;
+pub mod hook;
 pub mod mac;
 pub mod next_hop;
 pub mod port;
@@ -31,6 +32,7 @@ pub mod worker;
 pub use codec::{decode, encode};
 pub use error::Error;
 pub use filter::{Filter, Filters};
+pub use hook::{Hook, Hooks};
 pub use mac::Mac;
 pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
 pub use port::{Account, Interface, Port, PortMode, Ports, Queue, ReversePath, Vlan};

@@ -33,6 +33,8 @@ pub const SWITCHES: &str = "/v1/switches";
 pub const STATIONS: &str = "/v1/stations";
 /// `GET`, [`crate::Filters`].
 pub const FILTERS: &str = "/v1/filters";
+/// `GET`, [`crate::Hooks`].
+pub const HOOKS: &str = "/v1/hooks";
 /// `POST`, [`crate::Verify`]: compares with the kernel now; takes seconds with a full table.
 pub const VERIFY: &str = "/v1/verify";
 /// `POST`, [`crate::Reloaded`]: reads the configuration file again.
@@ -86,7 +88,7 @@ mod tests {
         let prefix = format!("/{VERSION}/");
         let all = [
             STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, STATIONS,
-            VERIFY, RELOAD, STOP, METRICS,
+            HOOKS, VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

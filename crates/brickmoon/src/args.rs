@@ -190,6 +190,8 @@ pub enum What {
     Switch(Query),
     /// The stations that switches know, and where they are.
     Macs(Query),
+    /// Lua on the router's stages: what it cost, counted, dropped, and its last error.
+    Hooks(Query),
     /// What filter rules have matched.
     Filters(Query),
 }

@@ -37,6 +37,7 @@ fn show(what: What) -> Result<(), Failure> {
         What::Links(query) => print(&query, get, request::LINKS, bm_cli::links),
         What::Workers(query) => print(&query, get, request::WORKERS, bm_cli::workers),
         What::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
+        What::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
         What::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
         What::Macs(query) => print(&query, get, request::STATIONS, bm_cli::stations),
         What::Filters(query) => print(&query, get, request::FILTERS, bm_cli::filters),

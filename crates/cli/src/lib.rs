@@ -8,6 +8,7 @@
 
 mod drops;
 mod filters;
+mod hooks;
 mod nexthops;
 mod number;
 mod ports;
@@ -20,6 +21,7 @@ mod workers;
 
 pub use drops::drops;
 pub use filters::filters;
+pub use hooks::hooks;
 pub use nexthops::{neighbors, nexthops};
 pub use number::{bytes, count};
 pub use ports::ports;

@@ -12,12 +12,14 @@ mod device;
 mod diff;
 mod error;
 mod filter;
+mod hook;
 mod read;
 
 pub use device::{Device, DeviceError};
 pub use diff::{Changed, Effect};
 pub use error::{ConfigError, Problem, What};
 pub use filter::{Filter, SourceRule};
+pub use hook::{Hook, HookStage};
 
 use bm_fib::structure::{self, Structure};
 use bm_graph::Idle;
@@ -47,6 +49,8 @@ pub struct Config {
     pub switches: Vec<bm_switch::Settings>,
     /// `[filter]`.
     pub filter: Filter,
+    /// Each `[[hook]]`, in the order they run.
+    pub hooks: Vec<Hook>,
 }
 
 /// `[daemon]`: the process and its workers.
@@ -290,7 +294,11 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        read::config(text).map_err(|problems| ConfigError { file: file.into(), problems })
+        let mut config =
+            read::config(text).map_err(|problems| ConfigError { file: file.into(), problems })?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        config.hooks.iter_mut().for_each(|hook| hook.file = folder.join(&hook.file));
+        Ok(config)
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod hooks {
+    pub mod examples;
     pub mod failures;
     pub mod stages;
 }

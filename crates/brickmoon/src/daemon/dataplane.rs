@@ -13,6 +13,7 @@ use bm_forward::tables::Tables;
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
 use bm_frame::{Depot, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker, Worker, WorkerReport};
+use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
 use bm_stats::{Account, Block, Registry};
 
@@ -41,6 +42,8 @@ pub struct Shared {
     pub readers: Readers,
     /// All counters.
     pub registry: Arc<Registry>,
+    /// Hooks in Lua.
+    pub hooks: Option<Arc<HookSet>>,
 }
 
 /// A worker that runs, with its counters.
@@ -90,6 +93,10 @@ impl DataPlane {
     ) -> Result<Self, Failure> {
         let mut slow = slow_path(config, shared, resolver, &depot)?;
         let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
+        if let Some(hooks) = &shared.hooks {
+            hooks.start(&super::hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
+            hooks.slow().into_iter().for_each(|hook| slow.set_hook(hook));
+        }
         let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
         for part in parts {
             let account = account(shared, &format!("slow/{}", part.name))?;
@@ -198,7 +205,10 @@ fn start_worker(
         Ok(RouterPort { name: name.clone(), account: account(shared, &format!("router/{index}/{name}"))? })
     });
     let ports = ports.collect::<Result<Vec<_>, Failure>>()?;
-    let router = Router::new(ports, shared.published.clone(), shared.readers.register(), entrance);
+    let mut router = Router::new(ports, shared.published.clone(), shared.readers.register(), entrance);
+    if let Some(hook) = shared.hooks.as_ref().and_then(|hooks| hooks.worker(index)) {
+        router = router.with_hook(hook);
+    }
     network.app("router", Box::new(router)).map_err(Failure::failed)?;
     network.app("slow", Box::new(returning)).map_err(Failure::failed)?;
     for name in names.iter().filter(|name| network.has(name)).cloned().collect::<Vec<_>>() {

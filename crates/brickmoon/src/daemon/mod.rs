@@ -7,6 +7,7 @@
 //! The end goes the other way round: first Linux has all packets again, then threads end.
 
 mod dataplane;
+mod hooks;
 mod notify;
 mod path;
 mod ports;
@@ -44,7 +45,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Says nothing if the file is right.
 pub fn check(file: &Path) -> Result<(), Failure> {
-    Config::load(file).map(drop).map_err(Failure::usage)
+    let config = Config::load(file).map_err(Failure::usage)?;
+    hooks::check(file, &config)
 }
 
 /// Runs until it is told to end.
@@ -96,8 +98,9 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
             return Err(Failure::Usage(why));
         }
     }
-    can_filter(&config, path::choose(&config, path::obstacle).in_kernel())
-        .map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
+    let in_kernel = path::choose(&config, path::obstacle).in_kernel();
+    hooks::can_run(&config, in_kernel).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
+    can_filter(&config, in_kernel).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
     if config.daemon.workers == Some(0) {
         return Err(Failure::Usage("--workers 0: there must be one at least".into()));
     }

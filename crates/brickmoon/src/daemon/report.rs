@@ -75,7 +75,9 @@ fn add_drops(sum: &mut Account, part: &Account) {
 
 /// Groups that are accounts: they have a counter called `received`.
 fn groups(counters: &Counters) -> impl Iterator<Item = String> {
-    counters.keys().filter_map(|name| name.strip_suffix("/received").map(str::to_string))
+    // What hooks count is theirs, whatever they call it.
+    let names = counters.keys().filter(|name| !name.starts_with("hook/"));
+    names.filter_map(|name| name.strip_suffix("/received").map(str::to_string))
 }
 
 /// Every app with its account.

@@ -117,6 +117,10 @@ fn routes(daemon: Arc<Daemon>) -> Router {
             get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.stations()))),
         )
         .route(request::FILTERS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::filters)))
+        .route(
+            request::HOOKS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.hooks()))),
+        )
         .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::verify)))
         .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::reload)))
         .route(request::STOP, post(stop))

@@ -8,17 +8,20 @@ use std::time::Instant;
 
 use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Drops, Error, Filters, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes,
+    Apps, Drops, Error, Filters, Hooks, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded,
+    Routes,
 };
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{Config, Effect, PathChoice};
 use bm_control::driver::Driver;
 use bm_fib::published::Readers;
 use bm_frame::{Depot, Pages};
+use bm_lua::hook::{HookSet, HookWorld};
 use bm_stats::Registry;
 use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
+use super::hooks;
 use super::path::{self, Chosen};
 use super::report::{self, Counters};
 use super::running::{Opened, PortInfo, Running, frame_memory, remove_kept};
@@ -105,7 +108,9 @@ impl Daemon {
         let (opened, ports) = Opened::open(&config, depot.memory())?;
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
         let driver = Driver::start(&config, hash_seed, &readers, ports, None).map_err(Failure::failed)?;
-        let shared = Shared { published: driver.handle().published().clone(), readers, registry };
+        let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
+        let hooks = Some(Arc::new(HookSet::new(world).map_err(Failure::failed)?));
+        let shared = Shared { published: driver.handle().published().clone(), readers, registry, hooks };
         let running = opened.start(&config, &shared, driver.handle(), depot.clone())?;
         driver.handle().set_active(true).map_err(Failure::failed)?;
         let daemon = Self::of(driver, shared, Some(depot), running, (config, up, started), stats);
@@ -120,7 +125,8 @@ impl Daemon {
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
         let driver =
             Driver::start(&config, hash_seed, &readers, ports, Some(kernel)).map_err(Failure::failed)?;
-        let shared = Shared { published: driver.handle().published().clone(), readers, registry };
+        let published = driver.handle().published().clone();
+        let shared = Shared { published, readers, registry, hooks: None };
         let running = opened.without_workers();
         driver.handle().set_active(true).map_err(Failure::failed)?;
         Ok(Self::of(driver, shared, None, running, (config, up, started), stats))
@@ -170,6 +176,14 @@ impl Daemon {
 
     /// Starts the data path again if a thread of it has panicked or hangs; Linux forwards meanwhile.
     pub fn look_after(&self) -> Result<(), Failure> {
+        if let Some(hooks) = &self.shared.hooks
+            && let Err(stuck) = hooks::look_after(hooks)
+        {
+            // Its thread never ends, so the process must; what the kernel does not take back, it does then.
+            let _given_back = self.driver.handle().set_active(false);
+            tracing::error!("{}", super::why(stuck));
+            std::process::exit(1);
+        }
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         let Some(trouble) = trouble else { return Ok(()) };
         if self.restarts.fetch_add(1, Ordering::Relaxed) >= RESTARTS_MAX {
@@ -318,9 +332,18 @@ impl Daemon {
 
     /// Drops by reason.
     pub fn drops(&self) -> Drops {
-        let mut drops = report::drops(&self.counters());
+        let counters = self.counters();
+        let mut drops = report::drops(&counters);
+        let hooks = self.shared.hooks.as_ref().map(|hooks| hooks.report()).unwrap_or_default();
+        hooks::name_drops(&mut drops, &hooks, &counters);
         self.switches.add_drops(&mut drops);
         drops
+    }
+
+    /// Hooks in Lua and their figures.
+    pub fn hooks(&self) -> Hooks {
+        let reports = self.shared.hooks.as_ref().map(|hooks| hooks.report()).unwrap_or_default();
+        hooks::hooks(reports, &self.counters())
     }
 
     /// What filter rules have matched.
@@ -383,6 +406,7 @@ impl Daemon {
             Failure::Failed(why) | Failure::Usage(why) => Error::new(why),
             Failure::Status(status) => Error::new(format_args!("exit status {status}")),
         })?;
+        hooks::can_run(&new, self.depot.is_none()).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         super::can_filter(&new, self.depot.is_none()).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         let mut config = lock(&self.config);
         let mut reloaded = Reloaded::default();
@@ -397,6 +421,9 @@ impl Daemon {
         }
         if self.depot.is_none() {
             new.ports = config.ports_as_in(&new);
+        }
+        if let Some(set) = &self.shared.hooks {
+            hooks::reload(set, &new)?;
         }
         self.driver.handle().reconfigure(&new)?;
         if !reloaded.restarted.is_empty()

@@ -158,6 +158,7 @@ impl Set {
             published: driver.handle().published().clone(),
             readers,
             registry: registry.clone(),
+            hooks: None,
         };
         let asker = Box::new(driver.handle().asker().map_err(text)?);
         let depot: &Arc<Depot> = wanted.depot;

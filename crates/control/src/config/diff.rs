@@ -42,7 +42,7 @@ impl Config {
     /// Every setting as a text, with what its change takes.
     pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
         use Effect::{Daemon, Live, Workers};
-        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches, filter } = self;
+        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches, filter, hooks } = self;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
             settings.insert(key.to_owned(), (format!("{value:?}"), effect));
@@ -87,6 +87,10 @@ impl Config {
             if let Some(reverse_path) = port.reverse_path {
                 set(&format!("{name}.reverse_path"), &reverse_path, Live);
             }
+        }
+        for hook in hooks {
+            // The line is only for messages, and files are read again whatever their names.
+            set(&format!("hook.{}", hook.name), &Hook { line: 0, ..hook.clone() }, Live);
         }
         for switch in switches {
             set(&format!("switch.{}", switch.name), switch, Daemon);

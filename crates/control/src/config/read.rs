@@ -4,6 +4,7 @@
 //! So the list of keys cannot part from what is read.
 
 mod filter;
+mod hooks;
 mod switches;
 
 use super::error::Key;
@@ -57,6 +58,7 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
         mirror(&mut section, &mut config.mirror);
         section.finish();
     }
+    config.hooks = hooks::hooks(&mut top);
     config.switches = switches::switches(&mut top, &config.ports);
     if let Some(mut section) = top.section("filter", "[filter]") {
         filter::filter(&mut section, &mut config.filter);

@@ -483,3 +483,36 @@ fn the_example_of_a_switch_holds() {
     );
     assert_eq!((switch.rules.len(), switch.statics.len()), (2, 1));
 }
+
+#[test]
+fn reads_hooks() {
+    let text = "[[hook]]\nfile = 'acl.lua'\nstage = 'ingress'\n[[hook]]\nfile = '/etc/x.lua'\nname = 'y'\n\
+                budget = 0\nbudget_ms = 20\nargs = { rate = 10, deep = { list = ['a', 1.5, true] } }\n";
+    let config = Config::parse(Path::new("/etc/brickmoon/b.toml"), text).unwrap();
+    let [acl, other] = &config.hooks[..] else { panic!("{:?}", config.hooks) };
+    assert_eq!(
+        (acl.name.as_str(), acl.file.to_str(), acl.stage),
+        ("acl", Some("/etc/brickmoon/acl.lua"), Some(HookStage::Ingress))
+    );
+    assert_eq!((acl.budget, acl.patience, acl.line), (5000, Duration::from_secs(1), 1));
+    assert_eq!((other.name.as_str(), other.file.to_str(), other.budget), ("y", Some("/etc/x.lua"), 0));
+    assert_eq!(other.arguments.to_string(), r#"{"deep":{"list":["a",1.5,true]},"rate":10}"#);
+    let changed = Config::default().diff(&config);
+    assert!(changed.iter().all(|changed| changed.effect == Effect::Live), "{changed:?}");
+}
+
+#[test]
+fn refuses_wrong_hooks() {
+    assert_eq!(
+        refused("\n[[hook]]\n"),
+        "test.toml, line 2: `file` in [[hook]] is missing: write file = \"acl.lua\""
+    );
+    let twice = refused("[[hook]]\nfile = 'a.lua'\n[[hook]]\nfile = 'b/a.lua'\n");
+    assert_eq!(twice, "test.toml, line 3: hook \"a\" is named on line 1 already: remove one of the two");
+    let stage = refused("[[hook]]\nfile = 'a.lua'\nstage = 'ingres'\n");
+    assert!(
+        stage.starts_with("test.toml, line 3: `stage` in [[hook]] is \"ingres\": did you mean \"ingress\"?"),
+        "{stage}"
+    );
+    assert!(refused("[[hook]]\nfile = 'a.lua'\nargs = 3\n").contains("args = { limit = 1000 }"));
+}

@@ -1,0 +1,155 @@
+//! Hooks in Lua, joined with the router: from the configuration to a thread's hooks, and back to `show hooks`.
+
+use std::path::Path;
+
+use bm_api::{Drop, DropAt, Drops, Error, Hook, Hooks};
+use bm_control::config::{self, Config, HookStage};
+use bm_graph::Stage;
+use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec};
+
+use super::report::Counters;
+use crate::Failure;
+
+/// What `bm-lua` is told of the hooks of a configuration.
+pub fn specs(config: &Config) -> Vec<HookSpec> {
+    config.hooks.iter().map(spec).collect()
+}
+
+fn spec(hook: &config::Hook) -> HookSpec {
+    let stage = hook.stage.map(|stage| match stage {
+        HookStage::Ingress => Stage::Ingress,
+        HookStage::Lookup => Stage::Lookup,
+        HookStage::Egress => Stage::Egress,
+        HookStage::Slow => Stage::Slow,
+    });
+    HookSpec {
+        name: hook.name.clone(),
+        file: hook.file.clone(),
+        stage,
+        arguments: hook.arguments.clone(),
+        budget: u64::from(hook.budget),
+        patience: hook.patience,
+    }
+}
+
+/// Whether every file can be read and is Lua; else all complaints, with the lines that name the files.
+pub fn check(file: &Path, config: &Config) -> Result<(), Failure> {
+    let complaint = |hook: &config::Hook| {
+        let error = bm_lua::hook::check(&hook.file).err()?;
+        Some(format!("{}, line {}: hook {}: {error}", file.display(), hook.line, hook.name))
+    };
+    let complaints: Vec<_> = config.hooks.iter().filter_map(complaint).collect();
+    if complaints.is_empty() { Ok(()) } else { Err(Failure::Usage(complaints.join("\n"))) }
+}
+
+/// Only workers run hooks.
+pub fn can_run(config: &Config, in_kernel: bool) -> Result<(), (String, String)> {
+    match config.hooks.first() {
+        Some(hook) if in_kernel => Err((
+            format!("hook {} wants the user path, and these ports take the kernel path", hook.name),
+            "start with --path user or auto, or take [[hook]] out of the configuration".into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Loads the files again. `Ok` if all of them could be.
+pub fn reload(set: &HookSet, config: &Config) -> Result<(), Error> {
+    let mend = "mend the file and reload again: the versions from before go on";
+    set.reload(&specs(config)).map_err(|error| Error::new(error).mend(mend))
+}
+
+/// Looks after hooks: breaks off what hangs, tells the log what went wrong. Fails if something cannot be helped.
+pub fn look_after(set: &HookSet) -> Result<(), Failure> {
+    for news in set.look_after() {
+        match news {
+            HookNews::Retired { name, file, version, health, why } => {
+                let (file, health) = (file.display(), health.name());
+                tracing::error!("hook {name}: version {version} of {file} is {health}: {why}");
+            }
+            HookNews::Stuck { lasts } => {
+                let seconds = lasts.as_secs();
+                return Err(Failure::Failed(format!(
+                    "a hook has been in a C function for {seconds} s and cannot be broken off: Linux forwards from here on"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every hook with its figures.
+pub fn hooks(reports: Vec<HookReport>, counters: &Counters) -> Hooks {
+    Hooks { hooks: reports.into_iter().map(|report| hook(report, counters)).collect() }
+}
+
+fn hook(report: HookReport, counters: &Counters) -> Hook {
+    let HookReport { name, file, stages, version, health, running, budget, error, .. } = report;
+    let mut hook = Hook {
+        file: file.display().to_string(),
+        stages: stages.iter().map(|stage| stage.name().to_string()).collect(),
+        state: health.name().into(),
+        version,
+        running,
+        budget,
+        last_error: error,
+        ..Hook::default()
+    };
+    let mut cycles = 0;
+    for (counter, &value) in of_hooks(counters).filter(|(_, of, _)| *of == name).map(|(c, _, v)| (c, v)) {
+        match counter.split_once('/') {
+            Some(("drop", reason)) => *hook.drops.entry(reason.into()).or_default() += value,
+            Some((_, own)) => *hook.counters.entry(own.into()).or_default() += value,
+            None => match counter {
+                "calls" => hook.calls += value,
+                "frames" => hook.frames += value,
+                "cycles" => cycles += value,
+                "errors" => hook.errors += value,
+                "ejections" => hook.ejections += value,
+                _ => hook.hangs += value,
+            },
+        }
+    }
+    hook.cycles_per_frame = cycles as f64 / hook.frames.max(1) as f64;
+    hook.name = name;
+    hook
+}
+
+/// Counters of hooks: what they count, whose they are, how much.
+fn of_hooks(counters: &Counters) -> impl Iterator<Item = (&str, &str, &u64)> {
+    counters.range("hook/".to_string()..).map_while(|(name, value)| {
+        let mut parts = name.strip_prefix("hook/")?.splitn(3, '/');
+        let (of, _thread, counter) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((counter, of, value))
+    })
+}
+
+/// Puts hooks' own names in the place of the one that accounts know, so that nothing is counted twice.
+pub fn name_drops(drops: &mut Drops, reports: &[HookReport], counters: &Counters) {
+    let mut named: Vec<Drop> = Vec::new();
+    for (counter, hook, &frames) in of_hooks(counters).filter(|(.., frames)| **frames > 0) {
+        let Some(reason) = counter.strip_prefix("drop/") else { continue };
+        let meaning = reports.iter().filter(|report| report.name == hook).flat_map(|report| &report.reasons);
+        let meaning = meaning.filter(|(name, _)| name == reason).map(|(_, meaning)| meaning.clone()).next();
+        let app = format!("hook {hook}");
+        match named.iter_mut().find(|drop| drop.reason == reason && drop.at[0].app == app) {
+            Some(drop) => {
+                drop.frames += frames;
+                drop.at[0].frames += frames;
+            }
+            None => named.push(Drop {
+                reason: reason.into(),
+                meaning: meaning.unwrap_or_else(|| "dropped by a version that is gone".into()),
+                frames,
+                at: vec![DropAt { app, frames }],
+            }),
+        }
+    }
+    let sum: u64 = named.iter().map(|drop| drop.frames).sum();
+    for drop in drops.drops.iter_mut().filter(|drop| drop.reason == bm_stats::Reason::Hook.name()) {
+        drop.frames = drop.frames.saturating_sub(sum);
+    }
+    drops.drops.retain(|drop| drop.frames > 0);
+    drops.drops.append(&mut named);
+    drops.drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
+}

@@ -1,0 +1,98 @@
+//! `[[hook]]`: Lua files on the router's stages.
+
+use super::*;
+use crate::config::hook::{Hook, HookStage};
+use serde_json::{Map, Value};
+
+const STAGES: [(&str, Option<HookStage>); 5] = [
+    ("all", None),
+    ("ingress", Some(HookStage::Ingress)),
+    ("lookup", Some(HookStage::Lookup)),
+    ("egress", Some(HookStage::Egress)),
+    ("slow", Some(HookStage::Slow)),
+];
+
+/// All hooks, in the order they run.
+pub(super) fn hooks(top: &mut Section<'_, '_>) -> Vec<Hook> {
+    const EXAMPLE: &str = "[[hook]] with file = \"acl.lua\" below it";
+    let Some(value) = top.value("hook") else { return Vec::new() };
+    let DeValue::Array(list) = value.get_ref() else {
+        top.wrong_type(top.key("hook"), value, "a table for each hook", EXAMPLE.into());
+        return Vec::new();
+    };
+    let mut hooks: Vec<Hook> = Vec::new();
+    for item in list {
+        let DeValue::Table(table) = item.get_ref() else {
+            top.wrong_type(top.key("hook"), item, "a table for each hook", EXAMPLE.into());
+            continue;
+        };
+        let start = item.span().start;
+        let mut section = Section { name: "[[hook]]", table, known: Vec::new(), report: top.report };
+        let hook = hook(&mut section, start);
+        section.finish();
+        let Some(hook) = hook else { continue };
+        match hooks.iter().find(|other| other.name == hook.name) {
+            Some(other) => {
+                let what = What::Again { what: format!("hook \"{}\"", hook.name), first: other.line };
+                top.report.add(start, what);
+            }
+            None => hooks.push(hook),
+        }
+    }
+    hooks
+}
+
+fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
+    let mut hook = Hook { line: section.report.line(start), ..Hook::default() };
+    let file = section.text("file", "\"acl.lua\"").map(|(_, file)| PathBuf::from(file));
+    let name = section.text("name", "\"acl\"");
+    section.choice("stage", &STAGES, &mut hook.stage);
+    section.number("budget", 0..=1 << 30, &mut hook.budget);
+    section.duration("budget_ms", Duration::from_millis, 1..=3_600_000, &mut hook.patience);
+    if let Some(value) = section.value("args") {
+        match value.get_ref() {
+            DeValue::Table(table) => hook.arguments = table_of(table),
+            _ => {
+                let example = "args = { limit = 1000 }".into();
+                section.wrong_type(section.key("args"), value, "a table", example);
+            }
+        }
+    }
+    let Some(file) = file else {
+        if !section.table.contains_key("file") {
+            let what = What::Missing { key: section.key("file"), example: "file = \"acl.lua\"" };
+            section.report.add(start, what);
+        }
+        return None;
+    };
+    let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let (at, name) = name.map_or((start, stem), |(at, name)| (at, name.to_string()));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
+        let mend = "give 1 to 24 letters, digits, `-`, `_` or `.`";
+        section.report.add(at, What::Text { key: section.key("name"), found: name, mend });
+        return None;
+    }
+    (hook.file, hook.name) = (file, name);
+    Some(hook)
+}
+
+fn table_of(table: &Table<'_>) -> Value {
+    let pairs = table.iter().map(|(key, value)| (key.get_ref().to_string(), value_of(value.get_ref())));
+    Value::Object(pairs.collect::<Map<_, _>>())
+}
+
+/// A value as Lua will have it; a time is its text.
+fn value_of(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Boolean(truth) => Value::Bool(*truth),
+        DeValue::Integer(number) => {
+            i64::from_str_radix(number.as_str(), number.radix()).map_or(Value::Null, Value::from)
+        }
+        DeValue::Float(number) => number.as_str().parse::<f64>().map_or(Value::Null, Value::from),
+        DeValue::Datetime(time) => Value::String(time.to_string()),
+        DeValue::Array(items) => items.iter().map(|item| value_of(item.get_ref())).collect(),
+        DeValue::Table(table) => table_of(table),
+    }
+}
