@@ -190,7 +190,7 @@ fn names_the_key_that_was_meant() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`: it may be `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror`, `switch` or `filter`"
+         `neighbors`, `mirror`, `hook`, `switch` or `filter`"
     );
     assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(
