@@ -24,6 +24,7 @@ impl Work {
         let count = self.burst.len();
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
         let mut closer = Mask::NONE;
+        let mut in_eights = true;
         // Most bursts are of one family, so bits are cleared where that does not hold.
         self.ipv4.mask = Mask::first(count);
         self.arrivals[..count].fill((view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16));
@@ -31,7 +32,7 @@ impl Work {
             let group = from..count.min(from + TOGETHER);
             let ahead = group.end..count.min(group.end + TOGETHER);
             self.burst.places()[ahead].iter().flatten().for_each(Frame::prefetch);
-            self.validate(tables, view, group.clone(), &mut closer);
+            self.validate(tables, view, group.clone(), (&mut in_eights, &mut closer));
             // The last one stands for all: what else is in its group costs a needless line at most.
             let (Some(vrf), Some(last)) = (vrf, group.clone().last()) else { continue };
             match () {
@@ -45,10 +46,18 @@ impl Work {
         }
     }
 
-    /// Notes frames of the common sort, and in `closer` the others.
+    /// Notes frames of the common sort, and in `closer` the others. Eights are looked at until there is one
+    /// without any IPv4: the rest of the burst will hardly be worth it.
     #[inline(always)]
-    fn validate(&mut self, tables: &Tables, view: &PortView, mut places: Range<usize>, closer: &mut Mask) {
-        while let Some(common) = self.validate_eight(tables, view, places.clone()) {
+    fn validate(
+        &mut self,
+        tables: &Tables,
+        view: &PortView,
+        mut places: Range<usize>,
+        (in_eights, closer): (&mut bool, &mut Mask),
+    ) {
+        while *in_eights && let Some(common) = self.validate_eight(tables, view, places.clone()) {
+            *in_eights = common != 0;
             for (bit, place) in places.by_ref().take(LANES).enumerate() {
                 if common >> bit & 1 == 0 {
                     self.validate_one(tables, view, place, closer);
