@@ -10,6 +10,8 @@ fn main() {
     for name in ["traffic", "rivals"] {
         build(name, &out);
     }
+    // Lua programs, of which the benches have some, reach C functions by name in the binary (bm-lua, folder c/).
+    println!("cargo:rustc-link-arg=-rdynamic");
 }
 
 fn build(name: &str, out: &Path) {

@@ -123,6 +123,9 @@ impl App for Router {
             while io.receive_burst(input, &mut work.burst) > 0 {
                 account.add(Entry::Received, work.burst.len());
                 if let Some(hooks) = hooks.as_deref_mut() {
+                    // Scripts ask packets where they came in.
+                    let frames = work.burst.places_mut().iter_mut().flatten();
+                    frames.for_each(|frame| frame.meta_mut().port = port as u16);
                     let mut tally = Tally::new(port, account);
                     hooks.ingress(tables, port, &mut work.burst, (io, entrance, outputs), &mut tally);
                     tally.close();

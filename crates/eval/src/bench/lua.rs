@@ -2,9 +2,10 @@
 //!
 //! Both run over the same links and frames, with Snabb's 102 packets a pull, packet by packet. The Lua side runs
 //! Snabb's loop whole: clock, timers, counters, accounts. A case is a line in [`CASES`]: a Lua chunk that makes the
-//! network and gives a function for one turn, and the network in Rust, or none.
+//! network and gives a function for one turn, and the network in Rust. Hooks have cases of their own ([`hooks`]).
 
 mod apps;
+mod hooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,11 +55,12 @@ const WORKERS: &str = "workers-2";
 /// See [`BenchError`].
 pub fn lua(options: &Options) -> Result<Vec<Row>, BenchError> {
     let cases: Vec<_> = CASES.iter().filter(|case| options.wants(case.name)).collect();
-    if cases.is_empty() && !options.wants(WORKERS) {
+    let of_hooks: Vec<_> = hooks::CASES.iter().filter(|case| options.wants(case.name)).collect();
+    if cases.is_empty() && of_hooks.is_empty() && !options.wants(WORKERS) {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let measurements = 2 * (cases.len() + usize::from(options.wants(WORKERS)));
+    let measurements = 2 * (cases.len() + of_hooks.len() + usize::from(options.wants(WORKERS)));
     let turns = Turns::within(whole.max(LEAST * measurements as u32 / 2), measurements);
     let mut rows = Vec::new();
     if options.wants(WORKERS) {
@@ -70,6 +72,9 @@ pub fn lua(options: &Options) -> Result<Vec<Row>, BenchError> {
     }
     for case in cases {
         rows.extend(measure(case, turns)?);
+    }
+    for case in of_hooks {
+        rows.extend(hooks::measure(case, turns)?);
     }
     Ok(rows)
 }

@@ -132,8 +132,10 @@ fn sees_where_a_frame_leaves_and_came_in() {
            for i in burst.each() do out:add(burst.out[i]) came:add(burst.port + 10 * burst.packet[i].port) end
         end";
     let mut rig = Rig::new(Stage::Egress, text);
-    rig.lab.exchange(LEFT, &IN);
-    assert_eq!((rig.count("count/out"), rig.count("count/came")), (1, 0));
+    let mut frame = IN;
+    frame[5] = 3;
+    rig.lab.exchange(OTHER, &frame);
+    assert_eq!((rig.count("count/out"), rig.count("count/came")), (1, 22));
 }
 
 #[test]
