@@ -424,6 +424,10 @@ impl Daemon {
         }
         if let Some(set) = &self.shared.hooks {
             hooks::reload(set, &new)?;
+            // Files are loaded anew whether their text differs or not.
+            if !new.hooks.is_empty() && !reloaded.changed.iter().any(|key| key == "hook") {
+                reloaded.changed.push("hook".into());
+            }
         }
         self.driver.handle().reconfigure(&new)?;
         if !reloaded.restarted.is_empty()
