@@ -32,6 +32,14 @@ M.mappings = {}
 local worker = require("core.startup").bridge.worker
 local home = worker == 0 and "" or "workers/"..worker.."/"
 
+-- Removes what processes left behind that ended without a chance to do so themselves, by SIGKILL say.
+function M.sweep ()
+   for _, pid in ipairs(sys.names(M.root) or {}) do
+      if pid:match("^%d+$") and not sys.exists("/proc/"..pid) then sys.remove(M.root.."/"..pid) end
+   end
+end
+if worker == 0 then M.sweep() end
+
 -- The path of a name below ROOT: a leading slash means that the name starts with a process id.
 function M.resolve (name)
    local slash, rest = name:match("^(/*)(.*)")
@@ -197,8 +205,18 @@ local function test_frames ()
    M.types.selftest_number = nil
 end
 
+local function test_sweep ()
+   -- No process has such a number: the kernel ends at 4194304.
+   local gone = "/99999999/left/object"
+   M.create(gone, "int")
+   assert(M.exists(gone))
+   M.sweep()
+   assert(not M.exists(gone) and not M.exists("/99999999"))
+end
+
 function M.selftest ()
    local pid = tostring(sys.getpid())
+   test_sweep()
    assert(M.resolve("/"..pid.."/foo") == M.resolve("foo") and M.resolve("/7/x") == "7/x")
    test_objects()
    test_frames()
