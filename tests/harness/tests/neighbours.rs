@@ -101,10 +101,12 @@ fn silent_next_hop_is_reported_and_tried_again() {
         for (packet, wanted) in &expected {
             lab.drain();
             let start = Instant::now();
-            lab.send(Side::Src, &Side::Src.to_router(packet));
-            let found =
-                lab.await_frame(Side::Src, millis(5000), |frame| error(frame).as_ref() == Some(wanted));
-            assert!(found.is_some(), "{}: no {wanted:?} within 5 s", router.name());
+            // On a busy machine Linux itself may stay silent about the first packet.
+            let found = (0..5).find_map(|_| {
+                lab.send(Side::Src, &Side::Src.to_router(packet));
+                lab.await_frame(Side::Src, millis(2000), |frame| error(frame).as_ref() == Some(wanted))
+            });
+            assert!(found.is_some(), "{}: no {wanted:?} for any of five packets", router.name());
             report::say(&format!(
                 "silent: {}: unreachable after {} ms",
                 router.name(),
