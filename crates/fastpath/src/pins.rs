@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Program, libbpf_sys};
@@ -30,8 +31,10 @@ const FOLDER: &str = "/sys/fs/bpf/brickmoon";
 const MAGIC: u32 = 0xcafe_4a11;
 /// What the name of our program begins with; its layout version follows.
 const PREFIX: &str = "bm_forward_";
-/// Another process may be removing the folder that we want; it does so once.
+/// Another process may be removing the folder that we want; it does so once. And a lock that was given back is
+/// held for a moment longer by a process that was just being forked.
 const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// This network namespace's folder in bpffs, ours alone until this is dropped.
 #[derive(Debug)]
@@ -151,12 +154,15 @@ impl Pins {
 
     fn claim_folder(folder: &Path) -> Result<Self, NoPins> {
         let system = |error| NoPins::System { folder: folder.into(), error };
+        let mut claimed = None;
         for _ in 0..TRIES {
             fs::create_dir_all(folder).map_err(system)?;
             let Ok(claim) = File::open(folder) else { continue };
             // SAFETY: passes numbers.
             if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-                return Err(NoPins::Claimed { folder: folder.into() });
+                claimed = Some(NoPins::Claimed { folder: folder.into() });
+                std::thread::sleep(PAUSE);
+                continue;
             }
             // Whoever had it before may have removed it between our two steps.
             let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
@@ -164,7 +170,7 @@ impl Pins {
                 return Ok(Self { folder: folder.into(), _claim: claim });
             }
         }
-        Err(system(io::ErrorKind::TimedOut.into()))
+        Err(claimed.unwrap_or_else(|| system(io::ErrorKind::TimedOut.into())))
     }
 
     /// What is pinned on interfaces that are there; files of others are removed.

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, libbpf_sys};
@@ -29,6 +30,9 @@ const FOLDER: &str = "/sys/fs/bpf/brickmoon-switch";
 const MAGIC: u32 = 0xcafe_4a11;
 /// What the name of our program begins with; its layout version follows.
 const PREFIX: &str = "bm_switch_";
+/// How often a folder is asked for before it counts as another daemon's, and the pause between.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(10);
 /// Maps that a program has, at most.
 const MAPS: usize = 32;
 
@@ -142,7 +146,15 @@ impl Pins {
             ));
         }
         sweep();
-        Self::claim_folder(namespace()?.join(switch))
+        let folder = namespace()?.join(switch);
+        // A lock that was given back is held for a moment longer by a process that was just being forked.
+        for _ in 1..TRIES {
+            match Self::claim_folder(folder.clone()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
+                result => return result,
+            }
+        }
+        Self::claim_folder(folder)
     }
 
     fn claim_folder(folder: PathBuf) -> io::Result<Self> {
@@ -150,7 +162,8 @@ impl Pins {
         let claim = File::open(&folder)?;
         // SAFETY: passes numbers.
         if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            return Err(io::Error::other(format!("another daemon has {}", folder.display())));
+            let why = format!("another daemon has {}", folder.display());
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
         }
         Ok(Self { folder, _claim: claim })
     }
