@@ -108,6 +108,24 @@ mod tests {
         validate::common_ipv4(header, frame.len() - 14).filter(|_| is_ours)
     }
 
+    #[test]
+    fn no_hops_leave_the_protocol_alone() {
+        let mut frame = FRAME;
+        frame[22] = 0;
+        frame[24..26].fill(0);
+        let sum = checksum::ipv4_header(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        let mut facts = [Facts::default(); LANES];
+        for form in Form::all().into_iter().filter(|&form| form != Form::SCALAR) {
+            let eight = Eight { heads: [frame.first_chunk().unwrap(); LANES], lengths: [60; LANES] };
+            let (mut sources, mut destinations) = ([0; LANES], [0; LANES]);
+            let columns =
+                Columns { sources: &mut sources, destinations: &mut destinations, facts: &mut facts };
+            common_ipv4(form, &eight, key_of(MAC), &LocalFilter::of(&[]), columns).unwrap();
+            assert!(facts.iter().all(|facts| facts.spent[..2] == [255, 17]), "{facts:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn eight_fare_as_each_alone(frames in prop::collection::vec(frames(), LANES)) {

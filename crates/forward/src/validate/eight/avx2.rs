@@ -56,7 +56,8 @@ fn spent(words: __m256i) -> __m256i {
     // The sum's bytes are swapped here, and so is what is added: a one's-complement sum does not mind.
     let risen = _mm256_add_epi32(_mm256_srli_epi32::<16>(words), all(1));
     let risen = _mm256_sub_epi32(risen, _mm256_cmpgt_epi32(risen, all(0xfffe)));
-    let hops = _mm256_sub_epi32(_mm256_and_si256(words, all(0xffff)), all(1));
+    // Byte by byte: no hops at all must not borrow from the protocol beside them.
+    let hops = _mm256_sub_epi8(_mm256_and_si256(words, all(0xffff)), all(1));
     _mm256_or_si256(_mm256_slli_epi32::<16>(risen), hops)
 }
 
