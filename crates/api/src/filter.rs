@@ -12,6 +12,18 @@ pub struct Filters {
     pub unmatched: String,
     /// How many those were.
     pub unmatched_packets: u64,
+    /// Ports whose sources are checked, where the configuration says how.
+    pub sources: Vec<SourceCheck>,
+}
+
+/// How the sources of a port's packets are checked (RFC 3704).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceCheck {
+    /// The port.
+    pub port: String,
+    /// `strict`, `feasible`, `loose`, or `off`.
+    pub check: String,
 }
 
 /// The rules of one name.

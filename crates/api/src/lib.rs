@@ -31,7 +31,7 @@ pub mod worker;
 
 pub use codec::{decode, encode};
 pub use error::Error;
-pub use filter::{Filter, Filters};
+pub use filter::{Filter, Filters, SourceCheck};
 pub use hook::{Hook, Hooks};
 pub use mac::Mac;
 pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};

@@ -24,13 +24,25 @@ pub fn filters(reply: &Filters) -> String {
         let packets = count(reply.unmatched_packets);
         table.row(["(none)".into(), reply.unmatched.clone(), packets, "what no rule matches".into()]);
     }
-    table.to_string()
+    let mut text = table.to_string();
+    let mut checks: Vec<&str> = Vec::new();
+    for source in &reply.sources {
+        if !checks.contains(&source.check.as_str()) {
+            checks.push(&source.check);
+        }
+    }
+    for check in checks {
+        let ports = reply.sources.iter().filter(|source| source.check == check);
+        let ports: Vec<_> = ports.map(|source| source.port.as_str()).collect();
+        text += &format!("sources are checked ({check}) on {}\n", ports.join(", "));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_api::Filter;
+    use bm_api::{Filter, SourceCheck};
 
     #[test]
     fn shows_what_each_name_has_matched() {
@@ -42,12 +54,17 @@ mod tests {
             packets,
         };
         let filters = vec![filter("telnet", 1, 12_345), filter("list", 3, 0)];
-        let text = super::filters(&Filters { filters, unmatched: "accept".into(), unmatched_packets: 7 });
+        let source = |port: &str, check: &str| SourceCheck { port: port.into(), check: check.into() };
+        let sources = vec![source("eth0", "strict"), source("eth1", "feasible"), source("eth2", "strict")];
+        let reply = Filters { filters, unmatched: "accept".into(), unmatched_packets: 7, sources };
+        let text = super::filters(&reply);
         let expected = "\
 RULE    ACTION  PACKETS  MATCHES
 telnet  drop     12,345  tcp to any port 23
 list    drop          0  tcp to any port 23, and 2 more
 (none)  accept        7  what no rule matches
+sources are checked (strict) on eth0, eth2
+sources are checked (feasible) on eth1
 ";
         assert_eq!(text, expected);
     }

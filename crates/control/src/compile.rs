@@ -24,6 +24,7 @@ mod interfaces;
 mod memory;
 mod settings;
 mod show;
+mod sources;
 mod stages;
 mod table;
 mod targets;
@@ -45,7 +46,7 @@ use bm_fib::next_hop::{NextHopError, NextHopWriter};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, Structure, TableFull};
-use bm_forward::tables::{Settings, Tables, Vrf};
+use bm_forward::tables::{Feasible, Settings, Tables, Vrf};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Change, Family, Mirror};
 use std::collections::BTreeSet;
@@ -80,7 +81,7 @@ impl Default for Options {
             group_buckets: 1 << NextHopWriter::BUCKETS_LOG2,
             ipv4: IPV4[0],
             ipv6: IPV6[0],
-            choices: Choices { hash_seed: 0, icmp_per_second: None },
+            choices: Choices { hash_seed: 0, icmp_per_second: None, feasible: false },
         }
     }
 }
@@ -289,9 +290,10 @@ impl Compiler {
 
     fn remake(&mut self, view: View<'_>, vrfs: &BTreeSet<Option<u32>>) -> Result<Both, CompileError> {
         let room = (&self.readers, &*self.memory);
-        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, room);
+        let feasible = self.choices.feasible;
+        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, room, feasible);
         let ipv4 = ipv4.map_err(CompileError::Ipv4)?;
-        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, room);
+        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, room, feasible);
         Ok((ipv4, ipv6.map_err(CompileError::Ipv6)?))
     }
 
@@ -376,7 +378,12 @@ impl Compiler {
             };
             Vrf { ipv4, ipv6 }
         };
-        tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets)
+        let feasible = |vrf: &Option<u32>| {
+            let (ipv4, ipv6) = (self.ipv4.vrfs.get(vrf)?.sources()?, self.ipv6.vrfs.get(vrf)?.sources()?);
+            Some(Feasible { ipv4: ipv4.reader(), ipv6: ipv6.reader() })
+        };
+        let feasible = vrfs.iter().map_while(feasible).collect();
+        tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets).with_feasible(feasible)
     }
 }
 

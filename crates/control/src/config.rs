@@ -257,6 +257,11 @@ impl Config {
         port.reverse_path.unwrap_or(self.filter.reverse_path)
     }
 
+    /// Whether sources of some port may come by any feasible way.
+    pub fn asks_for_feasible(&self) -> bool {
+        self.ports.iter().any(|port| self.source_rule(port) == SourceRule::Feasible)
+    }
+
     /// The same ports, with what of their settings in `new` holds without a restart.
     pub fn ports_as_in(&self, new: &Self) -> Vec<Port> {
         let port = |port: &Port| {

@@ -79,7 +79,11 @@ impl Driver {
     ) -> Result<Self, Error> {
         let (requests, requested) = mpsc::channel();
         let waker = Waker::new().map_err(Error::new)?;
-        let choices = compile::Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second };
+        let choices = compile::Choices {
+            hash_seed,
+            icmp_per_second: config.slow_path.icmp_per_second,
+            feasible: config.asks_for_feasible(),
+        };
         let mut options = compile::Options {
             next_hops: config.fib.next_hops,
             group_buckets: config.fib.group_buckets,

@@ -61,7 +61,7 @@ struct filter_rule {
 	__u32 unused[4];
 };
 
-enum source_check { CHECK_NONE, CHECK_STRICT, CHECK_LOOSE };
+enum source_check { CHECK_NONE, CHECK_STRICT, CHECK_LOOSE, CHECK_FEASIBLE };
 
 #define DROP_UNMATCHED 1
 #define DROP_TINY 2
@@ -98,6 +98,25 @@ struct {
 	__type(key, __u32);
 	__type(value, struct filters);
 } filters SEC(".maps");
+
+/* Feasible ways back are in a program of their own sort, as filters are. */
+const volatile __u32 feasible_on SEC(".rodata.feasible") = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sources4);
+} sources4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sources6);
+} sources6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -384,8 +403,11 @@ static __always_inline __u32 filter_leaf(const struct filter_set *set, const str
 	return word & (FILTER_WORDS - 1);
 }
 
-/* What the rules say: a counter's number, and whether it is dropped. */
-static __noinline int asked_rules(const struct filter_key *key)
+/*
+ * What the rules say: a counter's number, and whether it is dropped. This function and others that search are not
+ * static: so each is verified by itself and once, whatever the searches before it found.
+ */
+__noinline int asked_rules(const struct filter_key *key)
 {
 	const struct filter_set *set = filter_set();
 	__u32 found;
@@ -408,7 +430,7 @@ static __always_inline void count_rule(__u32 counter)
 
 /* --- sources --- */
 
-static __noinline int source_over_rate(const struct filter_key *key)
+__noinline int source_over_rate(const struct filter_key *key)
 {
 	const struct filter_set *set = filter_set();
 	struct filter_source source = {};
@@ -498,8 +520,37 @@ static __always_inline bool is_unasked(const struct filter_key *key)
 	return first >> 22 == 0x3fa || !(first | key->of[1] | key->of[2] | key->of[3]);
 }
 
+/* Whether a set of interfaces holds one. */
+static __always_inline int is_in_set(const __u64 *sets, __u32 set, __u32 interface)
+{
+	__u32 word = (set & (SETS - 1)) * SET_WORDS + (interface >> 6 & (SET_WORDS - 1));
+
+	return sets[word] >> (interface & 63) & 1;
+}
+
+/* Whether a worse route to the source's prefix leads out of the interface it came in on (RFC 3704 2.3). */
+__noinline int comes_feasibly(const struct filter_key *key)
+{
+	struct address6 address;
+	__u32 zero = 0;
+
+	if (!key)
+		return 0;
+	if (key->of[KEY_IPV6]) {
+		const struct sources6 *ipv6 = bpf_map_lookup_elem(&sources6, &zero);
+
+		address.high = (__u64)key->of[0] << 32 | key->of[1];
+		address.low = (__u64)key->of[2] << 32 | key->of[3];
+		return ipv6 && is_in_set(ipv6->sets, fib6_lookup(&ipv6->routes, address), key->of[KEY_LOGICAL]);
+	} else {
+		const struct sources4 *ipv4 = bpf_map_lookup_elem(&sources4, &zero);
+
+		return ipv4 && is_in_set(ipv4->sets, fib4_lookup(&ipv4->routes, key->of[0]), key->of[KEY_LOGICAL]);
+	}
+}
+
 /* Whether there is a way back to the source, as the configuration wants it (RFC 3704). */
-static __noinline int source_comes_back(const struct filter_key *key, __u32 check)
+__noinline int best_leads_back(const struct filter_key *key, __u32 check)
 {
 	struct way_back back = {};
 	__u64 entry;
@@ -521,10 +572,16 @@ static __noinline int source_comes_back(const struct filter_key *key, __u32 chec
 	return back.found;
 }
 
+/* The same; where any feasible way will do, the best is asked for first. */
+static __always_inline int source_comes_back(const struct filter_key *key, __u32 check)
+{
+	return best_leads_back(key, check) || (feasible_on && check == CHECK_FEASIBLE && comes_feasibly(key));
+}
+
 /* --- all of it --- */
 
 /* Whether a packet is for this machine or its link: Linux's own filters are there for those. */
-static __noinline int is_for_linux(const struct filter_key *key, __u32 may_be_local)
+__noinline int is_for_linux(const struct filter_key *key, __u32 may_be_local)
 {
 	__u32 first;
 

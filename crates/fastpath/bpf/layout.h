@@ -59,6 +59,19 @@ struct ingress {
 	__u8 reverse_path;
 };
 
+/* Which interfaces sources may come in on besides their best way back: routes to sets, then a bit an interface. */
+#define SETS (1 << 12)
+#define SET_WORDS (1024 / 64)
+struct sources4 {
+	struct fib4 routes;
+	__u64 sets[SETS * SET_WORDS];
+};
+
+struct sources6 {
+	struct fib6 routes;
+	__u64 sets[SETS * SET_WORDS];
+};
+
 /* What a frame that leaves is given, by our index of the interface, which next hops name. */
 #define INTERFACES 1024
 struct egress {

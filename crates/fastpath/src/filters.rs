@@ -53,6 +53,9 @@ pub enum SourceCheck {
     Strict,
     /// There is a route to the source.
     Loose,
+    /// Some route to the source's prefix leads out of the interface it came in on; which, the tables of sources
+    /// say ([`bm_fib::memory::Part::Sources4`]).
+    Feasible,
 }
 
 /// The counter of packets that no rule matches, and how many there are.

@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::filters::{FilterMaps, UNMATCHED};
 use crate::grace;
-use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, View, Views};
+use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, SOURCES4_ROOMS, SOURCES6_ROOMS, View, Views};
 use crate::maps::{self, MappedViews};
 use crate::pins::{Pinned, Pins};
 use crate::situation::Situation;
@@ -31,13 +31,15 @@ struct Tables {
     hops: MapHandle,
     fib4: MapHandle,
     fib6: MapHandle,
+    /// Feasible ways back of both families, where they are asked for.
+    sources: Option<[MapHandle; 2]>,
 }
 
 /// The kernel path.
 pub struct Kernel {
     tables: Tables,
     /// Tables made since the program was loaded.
-    newer: [Option<MapHandle>; 3],
+    newer: [Option<MapHandle>; 5],
     views: MapHandle,
     mapped: MappedViews,
     counts: MapHandle,
@@ -79,6 +81,7 @@ impl Kernel {
             hops: table(Part::NextHops).map_err(&failed)?,
             fib4: table(Part::Ipv4).map_err(&failed)?,
             fib6: table(Part::Ipv6).map_err(&failed)?,
+            sources: None,
         };
         let views = maps::create("views", size_of::<Views>()).map_err(&failed)?;
         let mapped = MappedViews::map(&views).map_err(KernelError::system("mapping its tables"))?;
@@ -88,7 +91,7 @@ impl Kernel {
         let counts = find(&object, "counts")?;
         let mut kernel = Self {
             tables,
-            newer: [None, None, None],
+            newer: [const { None }; 5],
             views,
             mapped,
             counts,
@@ -221,9 +224,13 @@ impl Kernel {
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
         let filters = self.filters_for(situation)?;
-        let tags = situation.has_tags();
-        if filters.is_some() || tags != self.tags || self.newer.iter().any(Option::is_some) {
-            self.renew(filters, tags)?;
+        let (tags, feasible) = (situation.has_tags(), situation.asks_for_feasible());
+        if filters.is_some()
+            || tags != self.tags
+            || feasible != self.tables.sources.is_some()
+            || self.newer.iter().any(Option::is_some)
+        {
+            self.renew(filters, tags, feasible)?;
         }
         self.refilter(situation)?;
         if *view != *self.view {
@@ -291,8 +298,13 @@ impl Kernel {
 
     /// Loads a program that reads the newer tables, and filters if `filters` says so, and switches all interfaces
     /// over to it.
-    fn renew(&mut self, filters: Option<Option<FilterMaps>>, tags: bool) -> Result<(), KernelError> {
-        let [hops, fib4, fib6] = &self.newer;
+    fn renew(
+        &mut self,
+        filters: Option<Option<FilterMaps>>,
+        tags: bool,
+        feasible: bool,
+    ) -> Result<(), KernelError> {
+        let [hops, fib4, fib6, ..] = &self.newer;
         let clone =
             |newer: &Option<MapHandle>, old: &MapHandle| MapHandle::try_from(newer.as_ref().unwrap_or(old));
         let failed = KernelError::program("taking its maps over");
@@ -300,6 +312,7 @@ impl Kernel {
             hops: clone(hops, &self.tables.hops).map_err(&failed)?,
             fib4: clone(fib4, &self.tables.fib4).map_err(&failed)?,
             fib6: clone(fib6, &self.tables.fib6).map_err(&failed)?,
+            sources: if feasible { self.sources().map_err(&failed)? } else { None },
         };
         let with = filters.as_ref().unwrap_or(&self.filters).as_ref();
         let mut object = object(&tables, &self.views, Some(&self.counts), (with, tags))?;
@@ -307,7 +320,7 @@ impl Kernel {
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits) {
             switch(attached, &forward)?;
         }
-        self.newer = [None, None, None];
+        self.newer = [const { None }; 5];
         self.object = object;
         self.tables = tables;
         if let Some(filters) = filters {
@@ -315,6 +328,16 @@ impl Kernel {
         }
         self.tags = tags;
         Ok(())
+    }
+
+    /// The latest tables of feasible ways back; none before both have been made.
+    fn sources(&self) -> libbpf_rs::Result<Option<[MapHandle; 2]>> {
+        let latest = |part: Part, old: usize| {
+            let old = self.tables.sources.as_ref().map(|sources| &sources[old]);
+            self.newer[part as usize].as_ref().or(old).map(MapHandle::try_from).transpose()
+        };
+        let both = latest(Part::Sources4, 0)?.zip(latest(Part::Sources6, 1)?);
+        Ok(both.map(|(ipv4, ipv6)| [ipv4, ipv6]))
     }
 
     /// Says that the tables are good for another grace time.
@@ -363,6 +386,8 @@ fn rooms(part: Part) -> &'static [usize] {
         Part::NextHops => &HOPS_ROOMS,
         Part::Ipv4 => &FIB4_ROOMS,
         Part::Ipv6 => &FIB6_ROOMS,
+        Part::Sources4 => &SOURCES4_ROOMS,
+        Part::Sources6 => &SOURCES6_ROOMS,
     }
 }
 
@@ -371,6 +396,8 @@ fn table(part: Part) -> libbpf_rs::Result<MapHandle> {
         Part::NextHops => "hops",
         Part::Ipv4 => "fib4",
         Part::Ipv6 => "fib6",
+        Part::Sources4 => "sources4",
+        Part::Sources6 => "sources6",
     };
     maps::create(name, layout::bytes(rooms(part)))
 }
@@ -381,6 +408,9 @@ const FILTER_MAPS: [&str; 3] = ["filters", "filter_counts", "filter_sources"];
 const FILTERS_ON: &str = ".rodata.filters";
 /// Where it says whether it looks at tags.
 const TAGS_ON: &str = ".rodata.tags";
+/// Where it says whether it knows feasible ways back, and the maps that only then are there.
+const FEASIBLE_ON: &str = ".rodata.feasible";
+const SOURCE_MAPS: [&str; 2] = ["sources4", "sources6"];
 
 /// The program, loaded over these maps.
 fn object(
@@ -394,18 +424,23 @@ fn object(
     let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        for (switch, on) in [(FILTERS_ON, filters.is_some()), (TAGS_ON, tags)] {
+        let feasible = tables.sources.is_some();
+        for (switch, on) in [(FILTERS_ON, filters.is_some()), (TAGS_ON, tags), (FEASIBLE_ON, feasible)] {
             if name == switch {
                 map.set_initial_value(&u32::from(on).to_ne_bytes()).map_err(&failed)?;
             }
         }
-        if filters.is_none() && FILTER_MAPS.contains(&name.as_str()) {
+        if filters.is_none() && FILTER_MAPS.contains(&name.as_str())
+            || !feasible && SOURCE_MAPS.contains(&name.as_str())
+        {
             map.set_autocreate(false).map_err(&failed)?;
         }
         let shared = match name.as_str() {
             "hops" => Some(&tables.hops),
             "fib4" => Some(&tables.fib4),
             "fib6" => Some(&tables.fib6),
+            "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
+            "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
             "views" => Some(views),
             "counts" => counts,
             "filters" => filters.map(|maps| &maps.filters),

@@ -19,6 +19,13 @@ pub const FIB4_ROOMS: [usize; 2] = [ROOT_BYTES, FIB4_BYTES];
 /// Rooms of `struct fib6`: root, lines.
 pub const FIB6_ROOMS: [usize; 2] = [ROOT_BYTES, FIB6_BYTES];
 
+/// Sets of interfaces that sources may come in on, each a bit for each of our indices.
+const SETS_BYTES: usize = bm_fib::sets::SETS * INTERFACES / 8;
+/// Rooms of `struct sources4`: those of a table, then sets.
+pub const SOURCES4_ROOMS: [usize; 3] = [FIB4_ROOMS[0], FIB4_ROOMS[1], SETS_BYTES];
+/// Rooms of `struct sources6`.
+pub const SOURCES6_ROOMS: [usize; 3] = [FIB6_ROOMS[0], FIB6_ROOMS[1], SETS_BYTES];
+
 /// Bytes of a map whose value is a directory and these rooms.
 pub fn bytes(rooms: &[usize]) -> usize {
     PAGE + rooms.iter().sum::<usize>()
@@ -122,5 +129,7 @@ mod tests {
         assert_eq!(bytes(&HOPS_ROOMS), 4096 + (512 + 1024 + 128 + 64) * 1024);
         assert_eq!(bytes(&FIB4_ROOMS), 4096 + (256 + 8192) * 1024);
         assert_eq!(bytes(&FIB6_ROOMS), 4096 + (256 + 8192) * 1024);
+        assert_eq!(bytes(&SOURCES4_ROOMS) - bytes(&FIB4_ROOMS), 512 * 1024);
+        assert_eq!(bytes(&SOURCES6_ROOMS) - bytes(&FIB6_ROOMS), 512 * 1024);
     }
 }

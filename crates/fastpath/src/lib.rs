@@ -40,6 +40,6 @@ pub use error::KernelError;
 pub use filters::{Filters, Rate, SourceCheck};
 pub use grace::Grace;
 pub use kernel::{Kernel, TakenOver};
-pub use layout::{BUCKETS, HOPS};
+pub use layout::{BUCKETS, HOPS, INTERFACES};
 pub use pins::{NoPins, Pins, remove_kept};
 pub use situation::{Interface, ReversePath, Situation, Tag};

@@ -163,6 +163,12 @@ impl Situation {
         Asked { checks, local_ipv6: self.local_ipv6.clone() }
     }
 
+    /// Whether sources of some interface may come by any feasible way.
+    pub(crate) fn asks_for_feasible(&self) -> bool {
+        self.filters.is_some()
+            && self.interfaces.iter().any(|interface| interface.check == SourceCheck::Feasible)
+    }
+
     /// Interfaces that are to forward and found no place, by their index in Linux.
     pub fn without_place(&self) -> Vec<u32> {
         let view = self.view();

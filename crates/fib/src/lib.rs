@@ -28,6 +28,7 @@ pub mod next_hop;
 pub mod published;
 pub mod range6;
 pub mod rib;
+pub mod sets;
 pub mod structure;
 mod sync;
 

@@ -92,6 +92,10 @@ pub enum Part {
     Ipv4,
     /// Routes of IPv6.
     Ipv6,
+    /// Which interfaces IPv4 sources may come in on: routes to sets, then the sets ([`crate::sets`]).
+    Sources4,
+    /// The same for IPv6.
+    Sources6,
 }
 
 /// A flat array of a fixed length.

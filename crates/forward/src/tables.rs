@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bm_fib::Fib;
 use bm_fib::next_hop::NextHops;
+use bm_fib::sets::InterfaceSets;
 
 use crate::compiled::Compiled;
 
@@ -31,6 +32,8 @@ pub struct Tables {
     pub local_ipv6: Vec<Ipv6Addr>,
     /// What the kernel's settings say.
     pub settings: Settings,
+    /// Where sources may come in, by routing table; nothing where nobody asks.
+    pub feasible: Vec<Feasible>,
     /// The same once more, laid out for workers.
     pub(crate) compiled: Compiled,
 }
@@ -47,7 +50,15 @@ impl Tables {
     ) -> Self {
         let (local_ipv4, local_ipv6) = local;
         let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
-        Self { vrfs, interfaces, ports, next_hops, local_ipv4, local_ipv6, settings, compiled }
+        let feasible = Vec::new();
+        Self { vrfs, interfaces, ports, next_hops, local_ipv4, local_ipv6, settings, feasible, compiled }
+    }
+
+    /// The same with what is known of where sources may come in.
+    #[must_use]
+    pub fn with_feasible(mut self, feasible: Vec<Feasible>) -> Self {
+        self.feasible = feasible;
+        self
     }
 }
 
@@ -58,6 +69,15 @@ pub struct Vrf {
     pub ipv4: Arc<dyn Fib<Address = u32>>,
     /// Longest-prefix match for IPv6.
     pub ipv6: Arc<dyn Fib<Address = u128>>,
+}
+
+/// Where the sources of one routing table may come in besides their best way back: feasible paths (RFC 3704).
+#[derive(Clone)]
+pub struct Feasible {
+    /// Of IPv4: what a lookup finds is the number of a set of interfaces.
+    pub ipv4: (Arc<dyn Fib<Address = u32>>, Arc<InterfaceSets>),
+    /// Of IPv6.
+    pub ipv6: (Arc<dyn Fib<Address = u128>>, Arc<InterfaceSets>),
 }
 
 /// A logical interface: a port's own, or a VLAN of a port.

@@ -1,4 +1,4 @@
-//! Filters of the kernel path, as a user sets and sees them (CONFORMANCE.md 34, 77, 79, 80, 83).
+//! Filters of the kernel path, as a user sets and sees them (CONFORMANCE.md 34, 77 to 80, 83).
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
@@ -118,6 +118,40 @@ fn sources_are_checked_as_the_configuration_says() {
             let lost = 2 * through.iter().filter(|through| !**through).count() as u64;
             assert_eq!(dropped(router, "reverse_path") - before, lost, "{rule}");
         }
+    });
+}
+
+#[test]
+fn sources_may_come_by_worse_routes_where_the_configuration_says_so() {
+    let feasible = "[[port]]\ndevice = 'r0'\nreverse_path = 'feasible'\n";
+    with_config("feasible", feasible, |lab, router| {
+        let passes4 = |source: &str| passes(lab, Side::Snk, &Ip4::udp(source, "10.9.9.9", 20).bytes());
+        let passes6 = |source: &str| {
+            passes(lab, Side::Snk, &Ip6::new(source, "2001:db8:a000::9", 253, vec![0; 8]).bytes())
+        };
+        // The best way back leads to the sink.
+        let (far, far6) = ("10.7.7.7", "2001:db8:a000::7");
+        let both = |expected: bool, what: &str| {
+            assert_eq!((passes4(far), passes6(far6)), (expected, expected), "{what}");
+        };
+        both(false, "the only route is by r1");
+        lab.rtr.run("ip route add 10.0.0.0/8 via 192.0.2.2 metric 500");
+        lab.rtr.run("ip -6 route add 2001:db8:a000::/36 via 2001:db8:1::2 metric 5000");
+        router.settle();
+        both(true, "a worse route is by r0");
+        let shown = router.ask("show", &["filters"]).expect("a daemon");
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("sources are checked (feasible) on r0"), "{shown}");
+        let strict = feasible.replace("feasible", "strict");
+        assert!(router.reload_with(&strict).expect("a daemon").status.success());
+        both(false, "strict asks for the best");
+        assert!(router.reload_with(feasible).expect("a daemon").status.success());
+        both(true, "and again");
+        lab.rtr.run("ip route del 10.0.0.0/8 via 192.0.2.2 metric 500");
+        lab.rtr.run("ip -6 route del 2001:db8:a000::/36 via 2001:db8:1::2 metric 5000");
+        router.settle();
+        both(false, "it is gone");
+        assert_eq!(dropped(router, "reverse_path"), 6);
     });
 }
 

@@ -15,6 +15,8 @@ use std::fmt;
 pub trait Side: Ip {
     /// What memory its tables ask for.
     const PART: Part;
+    /// What memory its tables of sources ask for.
+    const SOURCES: Part;
     /// Its routes.
     fn routes(mirror: &Mirror) -> &Routes<Self>;
     /// The number of an address, if it is of this family.
@@ -25,6 +27,7 @@ pub trait Side: Ip {
 
 impl Side for u32 {
     const PART: Part = Part::Ipv4;
+    const SOURCES: Part = Part::Sources4;
     fn routes(mirror: &Mirror) -> &Routes<Self> {
         mirror.ipv4()
     }
@@ -41,6 +44,7 @@ impl Side for u32 {
 
 impl Side for u128 {
     const PART: Part = Part::Ipv6;
+    const SOURCES: Part = Part::Sources6;
     fn routes(mirror: &Mirror) -> &Routes<Self> {
         mirror.ipv6()
     }
@@ -100,6 +104,8 @@ struct State {
     outcome: Outcome,
     /// The link, if it leads to one whose destinations are neighbours.
     on_link: Option<Adjacency>,
+    /// Our interfaces that its hops are on, whether they take packets or not.
+    ways: Box<[u16]>,
     why: Option<Why>,
 }
 
@@ -119,6 +125,12 @@ impl Bodies {
         }
         self.assess::<A>(id, view, targets);
         self.states.get(id.index()).and_then(Option::as_ref).map_or(Outcome::Inactive, |state| state.outcome)
+    }
+
+    /// Our interfaces that a body's hops are on, whether they take packets now or not; in order, each once.
+    pub fn ways<A: Side>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> &[u16] {
+        self.outcome::<A>(id, view, targets);
+        self.states.get(id.index()).and_then(Option::as_ref).map_or(&[], |state| &state.ways)
     }
 
     /// Why Linux has a body's packets though it need not, if that is so.
@@ -143,7 +155,7 @@ impl Bodies {
             }
             if let Some(Some(now)) = self.states.get(id.index())
                 && now.body.same_route(&before.body)
-                && (now.outcome, now.on_link) != (before.outcome, before.on_link)
+                && (now.outcome, now.on_link, &now.ways) != (before.outcome, before.on_link, &before.ways)
             {
                 flipped.insert(id);
             }
@@ -188,7 +200,8 @@ impl Bodies {
         if self.states.len() <= id.index() {
             self.states.resize_with(id.index() + 1, || None);
         }
-        self.states[id.index()] = Some(State { body: body.clone(), outcome, on_link, why });
+        self.states[id.index()] =
+            Some(State { body: body.clone(), outcome, on_link, ways: ways(body, view), why });
     }
 }
 
@@ -219,6 +232,17 @@ fn assessed<A: Side>(body: &RouteBody, view: View<'_>, targets: &mut Targets) ->
             (Outcome::To(Fixed::Host.target()), Some(Why::NextHop(why)))
         }
     }
+}
+
+fn ways(body: &RouteBody, view: View<'_>) -> Box<[u16]> {
+    let interface = |hop: &bm_netlink::Hop| view.interfaces.index_of(hop.ifindex);
+    let mut ways: Vec<u16> = match &body.via {
+        bm_netlink::Via::Object(_) => view.mirror.paths(body).hops.iter().filter_map(interface).collect(),
+        via => via.hops().iter().filter_map(interface).collect(),
+    };
+    ways.sort_unstable();
+    ways.dedup();
+    ways.into()
 }
 
 fn unknown(body: &RouteBody, view: View<'_>) -> Option<Why> {

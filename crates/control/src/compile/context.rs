@@ -117,6 +117,24 @@ impl<A: Side> Context<'_, A> {
         Some(if stages.else_linux { Fixed::Host.target() } else { Fixed::NoRoute.target() })
     }
 
+    /// Our interfaces that some route to `prefix` itself leads out of, where there are several: the ways that
+    /// packets from there may come. None if it has no route.
+    pub fn ways(&mut self, stages: &Stages, prefix: Prefix<A>) -> Option<Vec<u16>> {
+        let routes = A::routes(self.view.mirror);
+        let (mut any, mut ways) = (false, Vec::new());
+        for id in stages.tables.iter().flat_map(|table| routes.get(*table, prefix)) {
+            any = true;
+            ways.extend_from_slice(self.shared.bodies.ways::<A>(*id, self.view, self.targets));
+        }
+        ways.sort_unstable();
+        ways.dedup();
+        // A single way is the best one, which the routing table knows.
+        if ways.len() < 2 {
+            ways.clear();
+        }
+        any.then_some(ways)
+    }
+
     /// The values of all prefixes of the stages, in order.
     ///
     /// A million routes are asked here, so each table is read once, in its own order: a route that leads

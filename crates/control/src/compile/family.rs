@@ -2,6 +2,7 @@
 
 use super::body::Side;
 use super::context::{Context, Shared};
+use super::sources::{Room, Sources};
 use super::stages::Stages;
 use super::table::Table;
 use super::targets::Targets;
@@ -47,8 +48,13 @@ impl<A: Side> Tables<A> {
         tables.fold(Size::default(), |size, table| Size {
             routes: size.routes + table.fib().rib().len(),
             refused: size.refused + table.refused().count(),
-            bytes: size.bytes + table.fib().memory_bytes(),
+            bytes: size.bytes + table.fib().memory_bytes() + table.sources().map_or(0, Sources::memory_bytes),
         })
+    }
+
+    /// Whether feasible ways back found no room.
+    pub fn has_lost_sources(&self) -> bool {
+        self.vrfs.values().filter_map(Table::sources).any(Sources::is_lost)
     }
 
     /// What the table of a VRF is made as; none where there is no such table.
@@ -87,6 +93,7 @@ impl<A: Side> Tables<A> {
         targets: &mut Targets,
         wanted: &BTreeSet<Option<u32>>,
         (readers, memory): (&Readers, &dyn Memory),
+        feasible: bool,
     ) -> Result<Remade<A>, TableFull<A>> {
         let mut old = Vec::new();
         let mut made = false;
@@ -94,17 +101,20 @@ impl<A: Side> Tables<A> {
         old.extend(gone.iter().filter_map(|vrf| self.vrfs.remove(vrf)));
         for vrf in wanted {
             let stages = Stages::of(view.mirror, Self::FAMILY, *vrf);
-            if self.vrfs.get(vrf).is_some_and(|table| *table.stages() == stages) {
-                continue;
-            }
             let mut context = Context { view, targets, shared: &mut self.shared };
-            let source = || match vrf {
-                None => memory.source(A::PART),
+            let source = |part| match vrf {
+                None => memory.source(part),
                 Some(_) => Ok(Source::anonymous()),
             };
-            let table = Table::load(self.structure, stages, &mut context, (readers, &source))?;
-            old.extend(self.vrfs.insert(*vrf, table));
-            made = true;
+            if self.vrfs.get(vrf).is_none_or(|table| *table.stages() != stages) {
+                let source = || source(A::PART);
+                let table = Table::load(self.structure, stages, &mut context, (readers, &source))?;
+                old.extend(self.vrfs.insert(*vrf, table));
+                made = true;
+            }
+            let Some(table) = self.vrfs.get_mut(vrf) else { continue };
+            let room = Room { readers, source: &|| source(A::SOURCES), width: memory.interfaces() };
+            made |= table.keep_sources(feasible, self.structure, &mut context, &room)?;
         }
         Ok(Remade { changed: made || !old.is_empty(), old })
     }

@@ -9,6 +9,11 @@ pub trait Memory: Send + Sync {
     /// # Errors
     /// If there is none; the implementer says why in the log.
     fn source(&self, part: Part) -> Result<Source, OutOfMemory>;
+
+    /// How many interfaces whoever reads there can tell apart; a multiple of 64.
+    fn interfaces(&self) -> usize {
+        1 << 16
+    }
 }
 
 /// Memory of this process alone.

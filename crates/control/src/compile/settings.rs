@@ -11,6 +11,8 @@ pub struct Choices {
     pub hash_seed: u32,
     /// ICMP errors a second in all; `None` for what the kernel's settings say.
     pub icmp_per_second: Option<u32>,
+    /// Whether feasible ways back of sources are kept (RFC 3704), which takes a second table of each family.
+    pub feasible: bool,
 }
 
 /// The kernel's settings, and ours in their place where the configuration has any.

@@ -54,6 +54,9 @@ impl Compiler {
                 ));
             }
         }
+        if self.ipv4.has_lost_sources() || self.ipv6.has_lost_sources() {
+            notes.push("there is no room for the feasible ways back of all sources: all of them pass".into());
+        }
         notes
     }
 

@@ -11,8 +11,10 @@
 //! longer route of main beats a shorter one of local; that is seen only where the shorter one gives the
 //! packet to Linux, which then decides by itself.
 
+use super::body::Side;
 use bm_netlink::route::{TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
 use bm_netlink::{Family, Mirror, Rule};
+use bm_wire::prefix::Prefix;
 
 /// `FR_ACT_TO_TBL`: the action of a rule that looks in a table.
 const TO_TABLE: u8 = 1;
@@ -67,6 +69,18 @@ impl Stages {
         self.tables.push(table);
         self.else_linux = true;
         self
+    }
+
+    /// Every prefix that any of the tables has, and the one of all addresses; in order, each once.
+    pub fn prefixes<A: Side>(&self, mirror: &Mirror) -> Vec<Prefix<A>> {
+        let routes = A::routes(mirror);
+        let mut prefixes: Vec<Prefix<A>> = vec![Prefix::default()];
+        for table in self.tables.iter().filter_map(|stage| routes.table(*stage)) {
+            prefixes.extend(table.iter().map(|(prefix, _)| prefix));
+        }
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        prefixes
     }
 
     /// The place of a table in the order.

@@ -16,6 +16,7 @@ mod check;
 
 use super::body::Side;
 use super::context::Context;
+use super::sources::{Room, Sources};
 use super::stages::Stages;
 use super::targets::{Fixed, Target, Targets};
 use super::view::Adjacency;
@@ -47,6 +48,8 @@ pub(super) struct Table<A: Side> {
     refused: BTreeMap<Prefix<A>, Refused<A>>,
     /// Prefixes that go to Linux in the place of refused ones, and of how many.
     blankets: BTreeMap<Prefix<A>, usize>,
+    /// Feasible ways back, where somebody asks for them.
+    sources: Option<Sources<A>>,
 }
 
 impl<A: Side> Table<A> {
@@ -60,7 +63,7 @@ impl<A: Side> Table<A> {
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
         let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let new = |fib| Self { fib, stages, hosts, refused, blankets };
+        let new = |fib| Self { fib, stages, hosts, refused, blankets, sources: None };
         if let Ok(fib) = structure.build_in(routes.clone(), readers, &source().map_err(TableFull::no_memory)?)
         {
             return Ok(new(fib));
@@ -70,6 +73,29 @@ impl<A: Side> Table<A> {
         let mut table = new(structure.build_in([], readers, &source().map_err(TableFull::no_memory)?)?);
         table.carry_out(&sets, context);
         Ok(table)
+    }
+
+    /// Keeps feasible ways back from now on, or no longer; whether that is new.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn keep_sources(
+        &mut self,
+        keep: bool,
+        structure: Structure<A>,
+        context: &mut Context<'_, A>,
+        room: &Room<'_>,
+    ) -> Result<bool, TableFull<A>> {
+        if keep == self.sources.is_some() {
+            return Ok(false);
+        }
+        self.sources = keep.then(|| Sources::load(structure, &self.stages, context, room)).transpose()?;
+        Ok(true)
+    }
+
+    /// Feasible ways back, where they are kept.
+    pub fn sources(&self) -> Option<&Sources<A>> {
+        self.sources.as_ref()
     }
 
     /// The builder.
@@ -138,6 +164,9 @@ impl<A: Side> Table<A> {
         mut addresses: Vec<A>,
         context: &mut Context<'_, A>,
     ) -> usize {
+        if let Some(sources) = &mut self.sources {
+            sources.refresh(&self.stages, &prefixes, context);
+        }
         prefixes.extend(self.take_refused());
         prefixes.sort_unstable();
         prefixes.dedup();

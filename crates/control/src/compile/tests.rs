@@ -5,6 +5,7 @@ mod history;
 mod oracle;
 mod plain;
 mod shown;
+mod sources;
 
 use super::*;
 use bm_fib::NextHop;
@@ -65,7 +66,9 @@ impl World {
         Self::with_room(Options { next_hops: 1024, group_buckets: 1 << 16, ..Options::default() })
     }
 
-    pub fn with_room(options: Options) -> Self {
+    pub fn with_room(mut options: Options) -> Self {
+        // Ways back are kept, so that every history checks them as well.
+        options.choices.feasible = true;
         let readers = Readers::new();
         let ipv4 = Structure::of::<Plain<u32>>("plain", "a list");
         let ipv6 = Structure::of::<Plain<u128>>("plain", "a list");

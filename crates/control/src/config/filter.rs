@@ -59,14 +59,24 @@ pub enum SourceRule {
     Off,
     /// A route to the source leads out of the interface it came in on.
     Strict,
+    /// Some route to the source's prefix, the best or a worse one, leads out of the interface it came in on.
+    Feasible,
     /// There is a route to the source.
     Loose,
 }
 
+impl std::fmt::Display for SourceRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = SOURCE_RULES.iter().find(|(_, rule)| rule == self);
+        f.write_str(word.map_or("", |(word, _)| word))
+    }
+}
+
 /// The words for it.
-pub(super) const SOURCE_RULES: [(&str, SourceRule); 4] = [
+pub(super) const SOURCE_RULES: [(&str, SourceRule); 5] = [
     ("kernel", SourceRule::Kernel),
     ("off", SourceRule::Off),
     ("strict", SourceRule::Strict),
+    ("feasible", SourceRule::Feasible),
     ("loose", SourceRule::Loose),
 ];

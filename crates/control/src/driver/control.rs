@@ -295,7 +295,11 @@ impl Control {
 
     pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
-        self.compiler.set_choices(Choices { hash_seed, icmp_per_second: config.slow_path.icmp_per_second });
+        self.compiler.set_choices(Choices {
+            hash_seed,
+            icmp_per_second: config.slow_path.icmp_per_second,
+            feasible: config.asks_for_feasible(),
+        });
         if let Some(kernel) = &mut self.kernel {
             kernel.set_filters(config);
         }

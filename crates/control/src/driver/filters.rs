@@ -13,8 +13,8 @@ use crate::config::{self, Config, SourceRule};
 /// What the configuration says, and what was made of it last.
 pub(super) struct Filtering {
     config: config::Filter,
-    /// By port.
-    sources: Vec<SourceRule>,
+    /// By port, with its name.
+    sources: Vec<(String, SourceRule)>,
     /// The counter of each name. A name keeps it as long as any rule has that name.
     counters: BTreeMap<String, u16>,
     /// Counters that no rule has had.
@@ -43,7 +43,11 @@ impl Filtering {
 
     /// Goes by another configuration from now on.
     pub fn set(&mut self, config: &Config, kernel: Option<&Kernel>) {
-        self.sources = config.ports.iter().map(|port| config.source_rule(port)).collect();
+        let source = |port: &config::Port| {
+            let name = port.device.interface().map_or_else(|| port.device.to_string(), Into::into);
+            (name, config.source_rule(port))
+        };
+        self.sources = config.ports.iter().map(source).collect();
         if self.config == config.filter && !self.counters.is_empty() {
             return;
         }
@@ -75,12 +79,12 @@ impl Filtering {
 
     /// How sources are checked on a port.
     pub fn source_rule(&self, port: u16) -> SourceRule {
-        self.sources.get(usize::from(port)).copied().unwrap_or_default()
+        self.sources.get(usize::from(port)).map(|(_, rule)| *rule).unwrap_or_default()
     }
 
     /// Whether anything is filtered.
     fn is_on(&self) -> bool {
-        let checks = |rule: &SourceRule| check_of(*rule) != SourceCheck::None;
+        let checks = |(_, rule): &(String, SourceRule)| check_of(*rule) != SourceCheck::None;
         self.config.drops() || self.sources.iter().any(checks)
     }
 
@@ -148,7 +152,12 @@ impl Filtering {
         }
         let unmatched = self.config.unmatched.to_string();
         let unmatched_packets = kernel.unmatched_count().unwrap_or(0);
-        Shown { filters, unmatched, unmatched_packets }
+        let set = self.sources.iter().filter(|(_, rule)| *rule != SourceRule::Kernel);
+        let source = |(port, rule): &(String, SourceRule)| bm_api::SourceCheck {
+            port: port.clone(),
+            check: rule.to_string(),
+        };
+        Shown { filters, unmatched, unmatched_packets, sources: set.map(source).collect() }
     }
 }
 
@@ -157,6 +166,7 @@ pub(super) fn check_of(rule: SourceRule) -> SourceCheck {
     match rule {
         SourceRule::Kernel | SourceRule::Off => SourceCheck::None,
         SourceRule::Strict => SourceCheck::Strict,
+        SourceRule::Feasible => SourceCheck::Feasible,
         SourceRule::Loose => SourceCheck::Loose,
     }
 }

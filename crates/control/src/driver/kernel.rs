@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_fastpath::{Counters, Grace, Interface, Kernel, ReversePath, Situation, Tag};
+use bm_fastpath::{Counters, Grace, Interface, Kernel, ReversePath, Situation, SourceCheck, Tag};
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
 use bm_forward::tables;
@@ -33,6 +33,10 @@ impl Memory for InMaps {
             tracing::error!(%error, ?part, "the kernel path has no memory for a table");
             OutOfMemory { bytes: 0 }
         })
+    }
+
+    fn interfaces(&self) -> usize {
+        bm_fastpath::INTERFACES
     }
 }
 
@@ -208,7 +212,8 @@ impl KernelPath {
                     tables::ReversePath::Strict => ReversePath::Strict,
                     tables::ReversePath::Loose => ReversePath::Loose,
                 },
-                check: check_of(rule),
+                // The way back of a VRF's packets is in a table that the program does not have.
+                check: if own.vrf == 0 { check_of(rule) } else { SourceCheck::None },
                 looked_at: (filters.is_some() || has_vlans) && active.contains(&own.port),
                 accept_local: own.accept_local,
                 partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),

@@ -3,15 +3,17 @@
 use super::*;
 use crate::compile::check::Checked;
 use bm_api::Area;
-use bm_netlink::Mirror;
 
 impl<A: Side> Table<A> {
     /// Holds every entry against what it should be, and the lookup against the list of entries.
     pub fn check(&mut self, context: &mut Context<'_, A>, checked: &mut Checked) {
-        let wanted = all_prefixes(&self.stages, context.view.mirror);
+        let wanted = self.stages.prefixes(context.view.mirror);
         self.check_routes(&wanted, context, checked);
         self.check_hosts(context, checked);
         self.check_lookup(&wanted, checked);
+        if let Some(sources) = &self.sources {
+            sources.check(&self.stages, context, checked);
+        }
     }
 
     fn check_routes(&self, wanted: &[Prefix<A>], context: &mut Context<'_, A>, checked: &mut Checked) {
@@ -84,16 +86,4 @@ impl<A: Side> Table<A> {
             }
         }
     }
-}
-
-/// Every prefix that any of the stages has, in order, each once.
-fn all_prefixes<A: Side>(stages: &Stages, mirror: &Mirror) -> Vec<Prefix<A>> {
-    let routes = A::routes(mirror);
-    let mut prefixes: Vec<Prefix<A>> = vec![Prefix::default()];
-    for table in stages.tables.iter().filter_map(|stage| routes.table(*stage)) {
-        prefixes.extend(table.iter().map(|(prefix, _)| prefix));
-    }
-    prefixes.sort_unstable();
-    prefixes.dedup();
-    prefixes
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::filters::{Filters, Rate, SourceCheck};
+use crate::layout::INTERFACES;
+use bm_fib::sets::SetWriter;
 use bm_filter::{Action as Say, Flat, Key, Kind, Rule, Tree};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -180,6 +182,51 @@ fn sources_without_a_way_back_are_dropped() {
     lab.check_linux(&with(&IPV4, 26, &[0; 4]), "linux_header");
     lab.check_linux(&with(&IPV6, 22, &[0xfe, 0x80]), "linux_header");
     lab.check_linux(&with(&IPV6, 22, &[0; 16]), "linux_header");
+}
+
+#[test]
+fn sources_may_come_by_any_feasible_way() {
+    let Some(mut lab) = lab() else { return };
+    let there = lab.hop(1);
+    for prefix in ["198.51.100.0/24", "192.0.2.0/24"] {
+        lab.set4(prefix, there);
+    }
+    for prefix in ["2001:db8:2::/48", "2001:db8:1::/48"] {
+        lab.set6(prefix, there);
+    }
+    // The best way back is the other interface; worse ones lead out of 0 and 1, then of others alone.
+    let sources = lab.kernel.source(Part::Sources4).unwrap();
+    let mut ways4 = Chunk16::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
+    let mut sets4 = SetWriter::with_width_in(INTERFACES, &lab.readers, &sources).unwrap();
+    let sources = lab.kernel.source(Part::Sources6).unwrap();
+    let mut ways6 = Range6::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
+    let mut sets6 = SetWriter::with_width_in(INTERFACES, &lab.readers, &sources).unwrap();
+    lab.situation.interfaces[0].check = SourceCheck::Feasible;
+    lab.filter(&[], |_| {});
+    let cases: [(&[u16], bool); 5] =
+        [(&[], false), (&[0, 1], true), (&[1, 64, 1023], false), (&[0, 1023], true), (&[1, 2], false)];
+    for (ways, fine) in cases {
+        let prefix = "192.0.2.0/24".parse().unwrap();
+        ways4.apply(&[Change::Set(prefix, sets4.take(ways))]).unwrap();
+        let prefix = "2001:db8:1::/48".parse().unwrap();
+        ways6.apply(&[Change::Set(prefix, sets6.take(ways))]).unwrap();
+        for frame in [&IPV4[..], &IPV6[..]] {
+            match fine {
+                true => lab.check_forwarded(frame),
+                false => lab.check_drop(frame, "drop_reverse_path"),
+            }
+        }
+    }
+    // The best way back needs no entry among the others.
+    let back = Action::Forward { mac: [2; 6], interface: 0 };
+    let back = lab.hops.add(back, Gateway::default(), 0).unwrap();
+    lab.set4("192.0.2.0/24", back);
+    lab.check_forwarded(&IPV4);
+    // Nobody asks any more: the program is the one without those tables.
+    lab.situation.interfaces[0].check = SourceCheck::Strict;
+    lab.publish();
+    lab.check_drop(&IPV6, "drop_reverse_path");
+    assert!(lab.kernel.tables.sources.is_none());
 }
 
 #[test]

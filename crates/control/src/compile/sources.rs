@@ -1,0 +1,161 @@
+//! Where packets from an address may come in besides the best way back: the feasible paths of RFC 3704.
+//!
+//! ```text
+//! prefix ─► all its routes, whatever their metric, state or table ─► interfaces of all their hops ─► a set
+//! ```
+//!
+//! The best way back is in the routing table, which is asked first, so only prefixes with several ways have a
+//! set with anything in it; the others have an entry as well, since they hide the shorter ones around them. There
+//! is such a table only while some port asks for it. What finds no room makes all sources pass, aloud.
+
+use super::body::Side;
+use super::check::Checked;
+use super::context::Context;
+use super::stages::Stages;
+use bm_api::Area;
+use bm_fib::memory::OutOfMemory;
+use bm_fib::published::Readers;
+use bm_fib::sets::{self, InterfaceSets, SetWriter};
+use bm_fib::structure::Builder;
+use bm_fib::{Change, Fib, NextHop, Source, Structure, TableFull};
+use bm_wire::prefix::Prefix;
+use std::sync::Arc;
+
+/// Room for what is made.
+pub(super) struct Room<'a> {
+    pub readers: &'a Readers,
+    pub source: &'a dyn Fn() -> Result<Source, OutOfMemory>,
+    /// How many interfaces sets can tell apart.
+    pub width: usize,
+}
+
+/// The feasible ways back of one routing table and family.
+pub(super) struct Sources<A: Side> {
+    fib: Builder<A>,
+    sets: SetWriter,
+    /// There was no room, so every source passes.
+    lost: bool,
+}
+
+impl<A: Side> Sources<A> {
+    /// All of what the mirror has for these stages.
+    pub fn load(
+        structure: Structure<A>,
+        stages: &Stages,
+        context: &mut Context<'_, A>,
+        room: &Room<'_>,
+    ) -> Result<Self, TableFull<A>> {
+        let ways: Vec<_> = stages.prefixes(context.view.mirror);
+        let ways = ways.into_iter().filter_map(|prefix| Some((prefix, context.ways(stages, prefix)?)));
+        let ways: Vec<_> = ways.collect();
+        match Self::of(structure, &ways, room) {
+            Ok(sources) => Ok(sources),
+            Err(_) => {
+                let mut sources = Self::of(structure, &[], room)?;
+                sources.lose();
+                Ok(sources)
+            }
+        }
+    }
+
+    fn of(
+        structure: Structure<A>,
+        ways: &[(Prefix<A>, Vec<u16>)],
+        room: &Room<'_>,
+    ) -> Result<Self, TableFull<A>> {
+        let source = (room.source)().map_err(TableFull::no_memory)?;
+        // In the order in which their reader expects them: routes, then sets.
+        let mut fib = structure.build_in([], room.readers, &source)?;
+        let sets = SetWriter::with_width_in(room.width, room.readers, &source);
+        let mut sets = sets.map_err(TableFull::no_memory)?;
+        let changes: Vec<_> =
+            ways.iter().map(|(prefix, ways)| Change::Set(*prefix, sets.take(ways))).collect();
+        fib.apply(&changes)?;
+        Ok(Self { fib, sets, lost: false })
+    }
+
+    /// What packets are held against.
+    pub fn reader(&self) -> (Arc<dyn Fib<Address = A>>, Arc<InterfaceSets>) {
+        (self.fib.reader(), Arc::clone(self.sets.table()))
+    }
+
+    /// Whether every source passes for want of room.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Bytes of the lookup structure.
+    pub fn memory_bytes(&self) -> usize {
+        self.fib.memory_bytes()
+    }
+
+    /// Brings the entries of `prefixes` up to date.
+    pub fn refresh(&mut self, stages: &Stages, prefixes: &[Prefix<A>], context: &mut Context<'_, A>) {
+        if self.lost {
+            return;
+        }
+        let (mut changes, mut left) = (Vec::new(), Vec::new());
+        let mut sorted = prefixes.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        for prefix in sorted {
+            let before = self.fib.rib().get(prefix);
+            let now = context.ways(stages, prefix).map(|ways| self.sets.take(&ways));
+            match (before, now) {
+                (Some(before), Some(now)) if before == now => self.sets.release(now),
+                (_, Some(now)) => changes.push(Change::Set(prefix, now)),
+                (Some(_), None) => changes.push(Change::Remove(prefix)),
+                (None, None) => {}
+            }
+            left.extend(before.filter(|before| Some(*before) != now));
+        }
+        if self.fib.apply(&changes).is_err() {
+            self.lose();
+            return;
+        }
+        left.into_iter().for_each(|set| self.sets.release(set));
+        self.fib.reclaim();
+    }
+
+    /// Has every source pass from now on: what there is has no room.
+    fn lose(&mut self) {
+        tracing::error!(
+            "no room for the feasible ways back of all sources: `feasible` lets every source pass"
+        );
+        self.lost = true;
+        let all: Vec<_> = self.fib.rib().iter().map(|(prefix, _)| Change::Remove(prefix)).collect();
+        let whole = Change::Set(Prefix::default(), sets::ALL);
+        let replaced = self.fib.apply(&all).and_then(|()| self.fib.apply(&[whole]));
+        if let Err(error) = replaced {
+            tracing::error!(%error, "nor for an entry that lets all of them pass");
+        }
+    }
+
+    /// Holds every entry against what it should be.
+    pub fn check(&self, stages: &Stages, context: &mut Context<'_, A>, checked: &mut Checked) {
+        if self.lost {
+            let why = "no room for feasible ways back: every source passes";
+            return checked.differs(Area::Refused, || why.into());
+        }
+        let wanted = stages.prefixes(context.view.mirror);
+        for prefix in &wanted {
+            checked.compared += 1;
+            let (is, should) = (self.fib.rib().get(*prefix), context.ways(stages, *prefix));
+            let differs = match (is, &should) {
+                (Some(sets::ALL), Some(_)) | (None, None) => false,
+                (Some(set), Some(should)) => self.sets.members(set) != should.as_slice(),
+                _ => true,
+            };
+            if differs {
+                let is = is.map(|set: NextHop| self.sets.members(set));
+                checked.differs(Area::Compiled, || {
+                    format!("sources in {prefix} may come in on {is:?} and should on {should:?}")
+                });
+            }
+        }
+        let entries = self.fib.rib().iter().filter(|(prefix, _)| wanted.binary_search(prefix).is_err());
+        for (prefix, _) in entries {
+            checked.differs(Area::Compiled, || format!("{prefix} has a way back and no route"));
+        }
+    }
+}
