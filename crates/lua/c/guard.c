@@ -135,7 +135,10 @@ int bm_guard_install(void)
 	action.sa_sigaction = handle;
 	/* Without SA_RESTART: a hook that sleeps in the kernel comes back, and is met in its own code next time. */
 	action.sa_flags = SA_SIGINFO;
+	/* One at a time: one that came inside the other would find this handler interrupted, and not malloc below it. */
 	sigemptyset(&action.sa_mask);
+	sigaddset(&action.sa_mask, SIGTRAP);
+	sigaddset(&action.sa_mask, signal_number());
 	if (sigaction(SIGTRAP, &action, NULL))
 		return errno;
 	return sigaction(signal_number(), &action, NULL) ? errno : 0;
