@@ -281,11 +281,11 @@ static __noinline int filter_key6(struct xdp_md *ctx, struct filter_key *key, __
 /* The same for the common sort, in one go: no tag, no options, no fragment, ports within the packet. */
 static __always_inline bool filter_quick(const struct packet *packet, struct filter_key *key)
 {
-	const struct ethhdr *eth = packet->data;
+	const struct ethernet *eth = packet->data;
 	const struct ipv4 *ip = (void *)(eth + 1);
 	const __be32 *ports = (void *)(ip + 1);
 
-	if (eth->h_proto != bpf_htons(ETH_P_IP) || (void *)(ports + 1) > packet->end || ip->version_ihl != 0x45 ||
+	if (eth->type != bpf_htons(ETH_P_IP) || (void *)(ports + 1) > packet->end || ip->version_ihl != 0x45 ||
 	    ip->fragment & bpf_htons(0x3fff) || bpf_ntohs(ip->total_length) < sizeof(*ip) + sizeof(*ports))
 		return false;
 	key->of[KEY_SOURCE] = bpf_ntohl(ip->source);
@@ -302,7 +302,7 @@ static __always_inline bool filter_quick(const struct packet *packet, struct fil
 /* What rules ask of a frame; false if it is none of theirs. Tags are looked through, as Linux does. */
 static __noinline int filter_key(struct xdp_md *ctx, __be16 type, struct filter_key *key)
 {
-	__u32 at = sizeof(struct ethhdr);
+	__u32 at = sizeof(struct ethernet);
 	struct vlan_tag tag;
 
 	if (!key)
@@ -466,22 +466,17 @@ __noinline int source_over_rate(const struct filter_key *key)
 static __always_inline __u64 hop_towards(const struct filter_key *key, __u32 from, __u32 *number)
 {
 	struct address6 address;
-	__u32 zero = 0, hop;
-	const struct hops *table = bpf_map_lookup_elem(&hops, &zero);
-	const struct fib4 *ipv4 = bpf_map_lookup_elem(&fib4, &zero);
-	const struct fib6 *ipv6 = bpf_map_lookup_elem(&fib6, &zero);
+	__u32 hop;
 
-	if (!table || !ipv4 || !ipv6)
-		return (__u64)HOP_HOST << 48;
 	from &= 4;
 	if (key->of[KEY_IPV6]) {
 		address.high = (__u64)key->of[from] << 32 | key->of[from + 1];
 		address.low = (__u64)key->of[from + 2] << 32 | key->of[from + 3];
-		hop = fib6_lookup(ipv6, address);
+		hop = fib6_lookup(&fib6, address);
 	} else {
-		hop = fib4_lookup(ipv4, key->of[from]);
+		hop = fib4_lookup(&fib4, key->of[from]);
 	}
-	return table->entries[hop & (HOPS - 1)];
+	return hops.entries[hop & (HOPS - 1)];
 }
 
 struct way_back {
@@ -499,14 +494,8 @@ static __always_inline bool leads_out(__u64 entry, __u32 interface)
 
 static long try_member(__u32 at, struct way_back *back)
 {
-	__u32 zero = 0;
-	const struct hops *table = bpf_map_lookup_elem(&hops, &zero);
-	__u32 hop;
-
-	if (!table)
-		return 1;
-	hop = table->buckets[((__u32)back->group + at) & (BUCKETS - 1)];
-	back->found = leads_out(table->entries[hop & (HOPS - 1)], back->interface);
+	__u32 hop = hops.buckets[((__u32)back->group + at) & (BUCKETS - 1)];
+	back->found = leads_out(hops.entries[hop & (HOPS - 1)], back->interface);
 	return back->found;
 }
 
@@ -621,12 +610,12 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 /* The interface that a frame came in on; one that sources are not checked on where Linux alone knows it. */
 static __always_inline __u32 logical_interface(const struct packet *packet)
 {
-	const struct ethhdr *eth = packet->data;
+	const struct ethernet *eth = packet->data;
 	const struct vlan_tag *tag = (void *)(eth + 1);
 	const struct ingress *ingress;
 	__u32 number;
 
-	if (!is_tag(eth->h_proto) || (void *)(tag + 1) > packet->end)
+	if (!is_tag(eth->type) || (void *)(tag + 1) > packet->end)
 		return packet->ingress->interface;
 	number = bpf_ntohs(tag->priority_id) & VLAN_ID;
 	if (!number)
@@ -634,27 +623,27 @@ static __always_inline __u32 logical_interface(const struct packet *packet)
 	if (is_tag(tag->type))
 		return INTERFACES - 1;
 	ingress = vlan_ingress(packet->view, packet->ingress->ifindex,
-			       (__u32)bpf_ntohs(eth->h_proto) << 16 | number);
+			       (__u32)bpf_ntohs(eth->type) << 16 | number);
 	return ingress ? ingress->interface : INTERFACES - 1;
 }
 
 /* Whether filters are asked about a frame: Linux takes tagged ones for the MACs of its VLANs as well. */
 static __always_inline bool is_filtered(const struct packet *packet)
 {
-	const struct ethhdr *eth = packet->data;
+	const struct ethernet *eth = packet->data;
 
-	return *(__u64 *)eth << 16 == packet->ingress->mac || is_tag(eth->h_proto);
+	return *(__u64 *)eth << 16 == packet->ingress->mac || is_tag(eth->type);
 }
 
 /* What filters say of a frame: FORWARDED, or why it is dropped. */
 static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct packet *packet)
 {
 	const struct filter_set *set = filter_set();
-	const struct ethhdr *eth = packet->data;
+	const struct ethernet *eth = packet->data;
 	struct filter_key key = {};
 	__u32 verdict, local;
 
-	if (!set || (!filter_quick(packet, &key) && !filter_key(ctx, eth->h_proto, &key)))
+	if (!set || (!filter_quick(packet, &key) && !filter_key(ctx, eth->type, &key)))
 		return FORWARDED;
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
 	key.of[KEY_LOGICAL] = logical_interface(packet);

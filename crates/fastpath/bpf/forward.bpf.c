@@ -27,37 +27,14 @@
 #include "vlan.h"
 
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct hops);
-} hops SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fib4);
-} fib4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fib6);
-} fib6 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct views);
-} views SEC(".maps");
+/*
+ * Maps of one value each, as variables: an address in the program's text, where a lookup would be a call that
+ * empties registers. Who loads the program puts maps of its own in the place of these.
+ */
+struct hops hops SEC(".bss.hops");
+struct fib4 fib4 SEC(".bss.fib4");
+struct fib6 fib6 SEC(".bss.fib6");
+struct views views SEC(".bss.views");
 
 /* By our index of the ingress interface. */
 struct {
@@ -76,11 +53,15 @@ struct packet {
 	__u32 length; /* of the packet, padding not counted */
 };
 
-/* Ethernet, as three loads and stores. */
-struct mac_words {
-	__u32 first;
-	__u16 last;
-} __attribute__((packed));
+/*
+ * Headers as they lie in frames. None is `packed`: clang would read such a field byte by byte, and what runs XDP
+ * can load words from any address.
+ */
+struct ethernet {
+	__u16 to[3];
+	__u16 from[3];
+	__be16 type;
+};
 
 struct ipv4 {
 	__u8 version_ihl;
@@ -93,7 +74,7 @@ struct ipv4 {
 	__sum16 checksum;
 	__be32 source;
 	__be32 destination;
-} __attribute__((packed));
+};
 
 struct ipv6 {
 	__be32 version_class_label;
@@ -102,22 +83,22 @@ struct ipv6 {
 	__u8 hop_limit;
 	__be64 source[2];
 	__be64 destination[2];
-} __attribute__((packed));
+};
 
 static __always_inline void count(__u32 interface, enum verdict verdict, __u32 bytes)
 {
 	struct counts *of = bpf_map_lookup_elem(&counts, &interface);
 
-	if (!of)
+	/* What a call answered has bounds for the verifier only if they are looked at. */
+	if (!of || verdict >= VERDICTS)
 		return;
 	of->of[verdict]++;
 	if (verdict == FORWARDED)
 		of->of[FORWARDED_BYTES] += bytes;
 }
 
-/* A verdict other than FORWARDED goes to Linux. */
+/* How a packet leaves, once the verdict is FORWARDED; not set before, since each check would pay for zeros. */
 struct way {
-	enum verdict verdict;
 	__u64 entry;
 	const struct egress *egress;
 };
@@ -131,14 +112,12 @@ static __always_inline bool may_be_local(const struct view *view, __u32 address)
 }
 
 /* Sources that need a second lookup: those that may be ours, and all where the reverse path is checked. */
-static __noinline int source_is_fine(const struct fib4 *fib, const struct hops *table, __u32 source, __u32 asks)
+static __noinline int source_is_fine(__u32 source, __u32 asks)
 {
 	__u32 hop, out, reverse_path = asks >> 16, interface = asks & 0xffff;
 
-	if (!fib || !table)
-		return 0;
-	hop = fib4_lookup(fib, source);
-	out = HOP_INTERFACE(table->entries[hop & (HOPS - 1)]);
+	hop = fib4_lookup(&fib4, source);
+	out = HOP_INTERFACE(hops.entries[hop & (HOPS - 1)]);
 	if (out == HOP_HOST)
 		return 0;
 	if (reverse_path == REVERSE_PATH_STRICT)
@@ -147,39 +126,39 @@ static __noinline int source_is_fine(const struct fib4 *fib, const struct hops *
 }
 
 /* What a next hop that is no group says, and whether the packet fits through its interface. */
-static __always_inline enum verdict leave(struct hops *table, __u32 hop, struct packet *packet, struct way *way)
+static __always_inline enum verdict leave(__u32 hop, struct packet *packet, struct way *way)
 {
 	__u32 out, mtu;
 
 	hop &= HOPS - 1;
-	way->entry = table->entries[hop];
+	way->entry = hops.entries[hop];
 	out = HOP_INTERFACE(way->entry);
 	if (out >= INTERFACES)
 		return out == HOP_HOST ? PASSED_LOCAL : PASSED_UNRESOLVED;
 	if (out == packet->ingress->interface)
 		return PASSED_SAME_INTERFACE;
 	way->egress = &packet->view->egress[out & (INTERFACES - 1)];
-	mtu = way->egress->mtu;
+	mtu = way->egress->mac_mtu >> 48;
 	if (packet->length > mtu)
 		return mtu ? PASSED_MTU : PASSED_EGRESS;
-	if (table->mtus[hop] && packet->length > table->mtus[hop])
+	if (hops.mtus[hop] && packet->length > hops.mtus[hop])
 		return PASSED_MTU;
-	if (!table->used[hop])
-		table->used[hop] = 1;
+	if (!hops.used[hop])
+		hops.used[hop] = 1;
 	return FORWARDED;
 }
 
-static __always_inline bool is_group(const struct hops *table, __u32 hop)
+static __always_inline bool is_group(__u32 hop)
 {
-	return HOP_INTERFACE(table->entries[hop & (HOPS - 1)]) == HOP_GROUP;
+	return HOP_INTERFACE(hops.entries[hop & (HOPS - 1)]) == HOP_GROUP;
 }
 
-static __always_inline __u32 member(const struct hops *table, __u32 hop, __u32 hash)
+static __always_inline __u32 member(__u32 hop, __u32 hash)
 {
-	__u64 group = table->entries[hop & (HOPS - 1)];
+	__u64 group = hops.entries[hop & (HOPS - 1)];
 	__u32 count = 1u << (group >> 32 & 31);
 
-	return table->buckets[((__u32)group + (hash & (count - 1))) & (BUCKETS - 1)];
+	return hops.buckets[((__u32)group + (hash & (count - 1))) & (BUCKETS - 1)];
 }
 
 /* Protocols whose first four bytes are ports, or an SPI, which tells flows apart as well. */
@@ -226,7 +205,7 @@ static __always_inline bool is_whole(const struct ipv4 *ip)
 	const __u32 *words = (const void *)ip;
 	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
 
-	return folded(sum) == 0xffff;
+	return is_ones(sum);
 }
 
 /* Neither 0/8, 127/8, multicast nor broadcast; the rest of 255/8 is not worth a closer look. */
@@ -234,17 +213,15 @@ static __always_inline bool is_single_host(__u32 address)
 {
 	__u32 first = address >> 24;
 
-	return first && first != 127 && first >> 4 != 0xe && first != 255;
+	return (__u8)(first + 1) > 1 && first != 127 && first >> 4 != 0xe;
 }
 
 static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *ip, struct way *way)
 {
 	const struct ingress *ingress = packet->ingress;
-	__u32 source, destination, zero = 0, hop, hash;
-	struct hops *table = bpf_map_lookup_elem(&hops, &zero);
-	struct fib4 *fib = bpf_map_lookup_elem(&fib4, &zero);
+	__u32 source, destination, hop, hash;
 
-	if (!table || !fib || !(ingress->flags & FORWARD_IPV4))
+	if (!(ingress->flags & FORWARD_IPV4))
 		return PASSED_INACTIVE;
 	packet->length = bpf_ntohs(ip->total_length);
 	source = bpf_ntohl(ip->source);
@@ -259,17 +236,17 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 	    is_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
 		       packet->end))
 		return PASSED_PARTIAL_SUM;
-	hop = fib4_lookup(fib, destination);
+	hop = fib4_lookup(&fib4, destination);
 	if (ingress->reverse_path || (!(ingress->flags & ACCEPT_LOCAL) && may_be_local(packet->view, source))) {
-		if (!source_is_fine(fib, table, source, (__u32)ingress->reverse_path << 16 | ingress->interface))
+		if (!source_is_fine(source, (__u32)ingress->reverse_path << 16 | ingress->interface))
 			return PASSED_SOURCE;
 	}
-	if (is_group(table, hop)) {
+	if (is_group(hop)) {
 		if (!flow4(packet, ip, &hash))
 			return PASSED_FLOW;
-		hop = member(table, hop, hash);
+		hop = member(hop, hash);
 	}
-	return leave(table, hop, packet, way);
+	return leave(hop, packet, way);
 }
 
 /* 2000::/3 or fc00::/7, where nothing is special. */
@@ -315,12 +292,10 @@ static __always_inline __u64 sum_of_addresses(const struct ipv6 *ip)
 
 static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *ip, struct way *way)
 {
-	__u32 zero = 0, hop, hash;
-	struct hops *table = bpf_map_lookup_elem(&hops, &zero);
-	struct fib6 *fib = bpf_map_lookup_elem(&fib6, &zero);
 	struct address6 source, destination;
+	__u32 hop, hash;
 
-	if (!table || !fib || !(packet->ingress->flags & FORWARD_IPV6))
+	if (!(packet->ingress->flags & FORWARD_IPV6))
 		return PASSED_INACTIVE;
 	packet->length = bpf_ntohs(ip->payload_length) + sizeof(*ip);
 	source.high = bpf_be64_to_cpu(ip->source[0]);
@@ -336,13 +311,13 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 	if (packet->ingress->flags & PARTIAL_SUMS &&
 	    is_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end))
 		return PASSED_PARTIAL_SUM;
-	hop = fib6_lookup(fib, destination);
-	if (is_group(table, hop)) {
+	hop = fib6_lookup(&fib6, destination);
+	if (is_group(hop)) {
 		if (!flow6(packet, ip, source, destination, &hash))
 			return PASSED_FLOW;
-		hop = member(table, hop, hash);
+		hop = member(hop, hash);
 	}
-	return leave(table, hop, packet, way);
+	return leave(hop, packet, way);
 }
 
 /* Frames of real wires are padded to 60 bytes, and what Linux forwards is not: padding goes. */
@@ -355,14 +330,13 @@ static __always_inline int unpadded(struct xdp_md *ctx, __u32 frame)
 	return length > frame ? bpf_xdp_adjust_tail(ctx, (int)frame - (int)length) : 0;
 }
 
-static __always_inline void write_macs(struct ethhdr *eth, const struct way *way)
+/* Twelve bytes in two stores; the word of an egress begins with its MAC. */
+static __always_inline void write_macs(struct ethernet *eth, const struct way *way)
 {
-	struct mac_words *to = (void *)eth->h_dest, *from = (void *)eth->h_source;
-	const struct mac_words *own = (const void *)way->egress->mac;
+	__u64 own = way->egress->mac_mtu;
 
-	to->first = way->entry;
-	to->last = way->entry >> 32;
-	*from = *own;
+	*(__u64 *)eth->to = (way->entry & 0xffffffffffff) | own << 48;
+	*(__u32 *)&eth->from[1] = own >> 16;
 }
 
 /* TTL is a word's high byte in wire order: the sum grows by what that word shrinks (RFC 1624). */
@@ -381,7 +355,7 @@ static __always_inline void spend_ttl(struct ipv4 *ip)
 static __always_inline void *readdressed(struct xdp_md *ctx, const struct packet *packet, const struct way *way,
 					 __u32 size)
 {
-	struct ethhdr *eth;
+	struct ethernet *eth;
 
 	if (unpadded(ctx, sizeof(*eth) + packet->length))
 		return NULL;
@@ -413,9 +387,9 @@ static __always_inline enum verdict send6(struct xdp_md *ctx, const struct packe
 }
 
 /* Whether no daemon has said for longer than the grace time that the tables are good. */
-static __always_inline bool is_unattended(const struct views *all)
+static __always_inline bool is_unattended(void)
 {
-	return all->grace_jiffies && (__s64)(bpf_jiffies64() - all->alive_until) > 0;
+	return views.grace_jiffies && (__s64)(bpf_jiffies64() - views.alive_until) > 0;
 }
 
 #include "tagged.h"
@@ -424,36 +398,47 @@ static __always_inline bool is_unattended(const struct views *all)
 static __always_inline enum verdict send_untagged(struct xdp_md *ctx, const struct packet *packet,
 						  const struct way *way, __be16 type)
 {
-	return send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethhdr)), way->entry, way->egress);
+	return send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethernet)), way->entry, way->egress);
 }
 
 
-static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct packet *packet, struct way *way)
+/* On the way out: the last that is done with a frame. */
+static __always_inline int departed(const struct packet *packet, const struct way *way)
 {
-	struct ethhdr *eth = packet->data;
-	enum verdict verdict;
+	count(packet->ingress->interface, FORWARDED, packet->length);
+	return bpf_redirect(way->egress->ifindex, 0);
+}
 
-	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+/* What XDP is to do, or why it is Linux's, less than 0: so what a frame that leaves needs ends here. */
+static __always_inline int forward_packet(struct xdp_md *ctx, struct packet *packet)
+{
+	struct ethernet *eth = packet->data;
+	enum verdict verdict;
+	struct way way;
+
+	if (eth->type == bpf_htons(ETH_P_IP)) {
 		struct ipv4 *ip = (void *)(eth + 1);
 
 		if ((void *)(ip + 1) > packet->end)
-			return PASSED_HEADER;
-		verdict = route4(packet, ip, way);
+			return -PASSED_HEADER;
+		verdict = route4(packet, ip, &way);
 		if (verdict != FORWARDED)
-			return verdict;
-		return way->egress->tag ? send_untagged(ctx, packet, way, eth->h_proto) : send4(ctx, packet, way);
+			return -verdict;
+		verdict = way.egress->tag ? send_untagged(ctx, packet, &way, eth->type) : send4(ctx, packet, &way);
+		return verdict == FORWARDED ? departed(packet, &way) : -verdict;
 	}
-	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+	if (eth->type == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6 *ip = (void *)(eth + 1);
 
 		if ((void *)(ip + 1) > packet->end)
-			return PASSED_HEADER;
-		verdict = route6(packet, ip, way);
+			return -PASSED_HEADER;
+		verdict = route6(packet, ip, &way);
 		if (verdict != FORWARDED)
-			return verdict;
-		return way->egress->tag ? send_untagged(ctx, packet, way, eth->h_proto) : send6(ctx, packet, way);
+			return -verdict;
+		verdict = way.egress->tag ? send_untagged(ctx, packet, &way, eth->type) : send6(ctx, packet, &way);
+		return verdict == FORWARDED ? departed(packet, &way) : -verdict;
 	}
-	return PASSED_OTHER_TYPE;
+	return -PASSED_OTHER_TYPE;
 }
 
 #include "filter.h"
@@ -462,11 +447,11 @@ static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct pa
 const volatile __u32 tags_on SEC(".rodata.tags") = 0;
 
 /* A frame of an interface of ours; false if it is none now, which nobody counts. */
-static __always_inline bool arrived(struct xdp_md *ctx, const struct views *all, struct packet *packet)
+static __always_inline bool arrived(struct xdp_md *ctx, struct packet *packet)
 {
 	__u32 ifindex = ctx->ingress_ifindex;
 
-	packet->view = &all->of[all->current & 1];
+	packet->view = &views.of[views.current & 1];
 	packet->ingress = &packet->view->ingress[ifindex & (INGRESSES - 1)];
 	return packet->ingress->ifindex == ifindex;
 }
@@ -474,29 +459,28 @@ static __always_inline bool arrived(struct xdp_md *ctx, const struct views *all,
 /* Frames without a tag; with one they are Linux's. */
 static __always_inline int forward(struct xdp_md *ctx, bool filters)
 {
-	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
-	__u32 zero = 0;
-	const struct views *all = bpf_map_lookup_elem(&views, &zero);
 	enum verdict verdict;
-	struct way way = {};
-	bool dropped = false;
+	struct packet packet;
+	int done;
 
-	if (!all || !arrived(ctx, all, &packet))
+	packet.data = (void *)(long)ctx->data;
+	packet.end = (void *)(long)ctx->data_end;
+	if (!arrived(ctx, &packet))
 		return XDP_PASS;
-	if (packet.data + sizeof(struct ethhdr) > packet.end)
-		verdict = PASSED_OTHER_TYPE;
+	if (packet.data + sizeof(struct ethernet) > packet.end)
+		done = -PASSED_OTHER_TYPE;
 	else if (filters && is_filtered(&packet) && (verdict = filtered(ctx, &packet)) != FORWARDED)
-		dropped = true; /* also without a daemon: what Linux forwards then is filtered as before */
+		done = -verdict; /* also without a daemon: what Linux forwards then is filtered as before */
 	else if (*(__u64 *)packet.data << 16 != packet.ingress->mac)
-		verdict = PASSED_OTHER_MAC;
-	else if (is_unattended(all))
-		verdict = PASSED_UNATTENDED;
+		done = -PASSED_OTHER_MAC;
+	else if (is_unattended())
+		done = -PASSED_UNATTENDED;
 	else
-		verdict = forward_packet(ctx, &packet, &way);
-	count(packet.ingress->interface, verdict, packet.length);
-	if (dropped)
-		return XDP_DROP;
-	return verdict == FORWARDED ? bpf_redirect(way.egress->ifindex, 0) : XDP_PASS;
+		done = forward_packet(ctx, &packet);
+	if (done >= 0)
+		return done;
+	count(packet.ingress->interface, -done, 0);
+	return -done >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
 
 static __noinline int forward_untagged(struct xdp_md *ctx)
@@ -508,11 +492,9 @@ static __noinline int forward_untagged(struct xdp_md *ctx)
 static __noinline int filters_drop(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
-	__u32 zero = 0;
-	const struct views *all = bpf_map_lookup_elem(&views, &zero);
 	enum verdict verdict;
 
-	if (!all || !arrived(ctx, all, &packet) || packet.data + sizeof(struct ethhdr) > packet.end ||
+	if (!arrived(ctx, &packet) || packet.data + sizeof(struct ethernet) > packet.end ||
 	    !is_filtered(&packet))
 		return 0;
 	verdict = filtered(ctx, &packet);
@@ -525,11 +507,11 @@ static __noinline int filters_drop(struct xdp_md *ctx)
 /* With and without tags: calls, since the stack has no room for all of it in one. */
 static __always_inline int forward_all(struct xdp_md *ctx)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct ethernet *eth = (void *)(long)ctx->data;
 
 	if (filters_on && filters_drop(ctx))
 		return XDP_DROP;
-	if ((void *)(eth + 1) <= (void *)(long)ctx->data_end && is_tag(eth->h_proto))
+	if ((void *)(eth + 1) <= (void *)(long)ctx->data_end && is_tag(eth->type))
 		return forward_tagged(ctx);
 	return forward_untagged(ctx);
 }
@@ -548,11 +530,7 @@ int bm_forward_3(struct xdp_md *ctx)
 SEC("syscall")
 int beat(void *ctx)
 {
-	__u32 zero = 0;
-	struct views *all = bpf_map_lookup_elem(&views, &zero);
-
-	if (all)
-		all->alive_until = bpf_jiffies64() + all->grace_jiffies;
+	views.alive_until = bpf_jiffies64() + views.grace_jiffies;
 	return 0;
 }
 

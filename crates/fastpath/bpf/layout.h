@@ -75,8 +75,7 @@ struct sources6 {
 /* What a frame that leaves is given, by our index of the interface, which next hops name. */
 #define INTERFACES 1024
 struct egress {
-	__u8 mac[6];
-	__u16 mtu;     /* 0 where nothing may be sent: down, or a device that takes no frames from XDP */
+	__u64 mac_mtu; /* bytes of both; MTU 0 where nothing may be sent: down, or frames of XDP are not taken */
 	__u32 ifindex; /* of the device: for a VLAN, of the port below */
 	__u32 tag;     /* type of the tag, then number; 0 for none */
 };

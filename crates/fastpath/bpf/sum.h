@@ -12,13 +12,12 @@
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
 
-/* To 16 bits, not complemented. */
-static __always_inline __u16 folded(__u64 sum)
+/* Whether a sum of a few words, not 0, is all ones in 16 bits: a multiple of them, with 17 bits left here. */
+static __always_inline bool is_ones(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff || sum == 2 * 0xffff;
 }
 
 /* Whether a TCP or UDP segment holds no more than the sum of its pseudo-header, whose addresses sum to `sum`. */
@@ -28,5 +27,5 @@ static __always_inline bool is_partial(__u64 sum, __u8 protocol, void *segment, 
 
 	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || (void *)(field + 1) > end)
 		return false;
-	return *field == folded(sum + bpf_htons(protocol) + bpf_htons(length));
+	return *field && is_ones(sum + bpf_htons(protocol) + bpf_htons(length) + (0xffff - *field));
 }

@@ -23,7 +23,7 @@ static __noinline int send_tagged(struct xdp_md *ctx, __u64 frame, __u64 entry, 
 	__be16 type = frame >> 48;
 	struct way way = { .entry = entry, .egress = egress };
 	struct vlan_tag *written;
-	struct ethhdr *eth;
+	struct ethernet *eth;
 	int shift;
 	void *ip;
 
@@ -39,10 +39,10 @@ static __noinline int send_tagged(struct xdp_md *ctx, __u64 frame, __u64 entry, 
 	if (ip + sizeof(struct ipv4) > (void *)(long)ctx->data_end)
 		return PASSED_HEADER;
 	write_macs(eth, &way);
-	eth->h_proto = type;
+	eth->type = type;
 	if (tag) {
 		written = (void *)(eth + 1);
-		eth->h_proto = bpf_htons(tag >> 16);
+		eth->type = bpf_htons(tag >> 16);
 		written->priority_id = bpf_htons((frame >> 32 & VLAN_PRIORITY) | (tag & VLAN_ID));
 		written->type = type;
 	}
@@ -68,7 +68,7 @@ static __always_inline const struct ingress *tagged_ingress(const struct packet 
 /* Routes a tagged frame of `port`, and sends it. */
 static __always_inline enum verdict route_tagged(struct xdp_md *ctx, struct packet *packet, struct way *way)
 {
-	struct ethhdr *eth = packet->data;
+	struct ethernet *eth = packet->data;
 	struct vlan_tag *tag = (void *)(eth + 1);
 	const struct ingress *ingress;
 	void *ip = tag + 1;
@@ -80,7 +80,7 @@ static __always_inline enum verdict route_tagged(struct xdp_md *ctx, struct pack
 		return PASSED_OTHER_TYPE;
 	number = bpf_ntohs(tag->priority_id);
 	ingress = tagged_ingress(packet, packet->ingress,
-				 (__u32)bpf_ntohs(eth->h_proto) << 16 | (number & VLAN_ID));
+				 (__u32)bpf_ntohs(eth->type) << 16 | (number & VLAN_ID));
 	if (!ingress)
 		return PASSED_OTHER_TYPE;
 	packet->ingress = ingress;
@@ -99,18 +99,17 @@ static __always_inline enum verdict route_tagged(struct xdp_md *ctx, struct pack
 static __noinline int forward_tagged(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
-	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
-	const struct views *all = bpf_map_lookup_elem(&views, &zero);
+	__u32 ifindex = ctx->ingress_ifindex;
 	struct way way = {};
 	enum verdict verdict;
 
-	if (!all || packet.data + sizeof(struct ethhdr) > packet.end)
+	if (packet.data + sizeof(struct ethernet) > packet.end)
 		return XDP_PASS;
-	packet.view = &all->of[all->current & 1];
+	packet.view = &views.of[views.current & 1];
 	packet.ingress = &packet.view->ingress[ifindex & (INGRESSES - 1)];
 	if (packet.ingress->ifindex != ifindex)
 		return XDP_PASS;
-	verdict = is_unattended(all) ? PASSED_UNATTENDED : route_tagged(ctx, &packet, &way);
+	verdict = is_unattended() ? PASSED_UNATTENDED : route_tagged(ctx, &packet, &way);
 	count(packet.ingress->interface, verdict, packet.length);
 	return verdict == FORWARDED && way.egress ? bpf_redirect(way.egress->ifindex, 0) : XDP_PASS;
 }

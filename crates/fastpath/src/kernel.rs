@@ -436,12 +436,12 @@ fn object(
             map.set_autocreate(false).map_err(&failed)?;
         }
         let shared = match name.as_str() {
-            "hops" => Some(&tables.hops),
-            "fib4" => Some(&tables.fib4),
-            "fib6" => Some(&tables.fib6),
+            ".bss.hops" => Some(&tables.hops),
+            ".bss.fib4" => Some(&tables.fib4),
+            ".bss.fib6" => Some(&tables.fib6),
             "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
             "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
-            "views" => Some(views),
+            ".bss.views" => Some(views),
             "counts" => counts,
             "filters" => filters.map(|maps| &maps.filters),
             "filter_counts" => filters.map(|maps| &maps.counts),

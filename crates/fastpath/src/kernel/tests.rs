@@ -10,6 +10,7 @@ use bm_fib::published::Readers;
 use bm_fib::{BuildFib, Change, Chunk16, NextHop, Range6};
 use std::process::Command;
 
+mod cost;
 mod filters;
 mod tagged;
 
