@@ -19,6 +19,7 @@ mod body;
 mod check;
 mod context;
 mod family;
+mod filtering;
 mod fresh;
 mod interfaces;
 mod memory;
@@ -33,6 +34,7 @@ mod work;
 
 pub use body::{Side, Why};
 pub use check::Checked;
+pub(crate) use filtering::check_of;
 pub use interfaces::Interfaces;
 pub use memory::{Anonymous, Memory};
 pub use settings::Choices;
@@ -40,15 +42,19 @@ pub use show::Counts;
 pub use targets::{Fixed, Target, Targets};
 pub use view::Adjacency;
 
+use crate::config::SourceRule;
 use always::Always;
 use bm_fib::memory::{OutOfMemory, Part};
 use bm_fib::next_hop::{NextHopError, NextHopWriter};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, Structure, TableFull};
-use bm_forward::tables::{Feasible, Settings, Tables, Vrf};
+use bm_filter::Filters;
+use bm_forward::filter::{RuleCounts, SourceRates};
+use bm_forward::tables::{Feasible, Interface, ReversePath, Settings, Tables, Vrf};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Change, Family, Mirror};
+use filtering::Filtering;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -97,6 +103,8 @@ pub enum CompileError {
     Ipv4(TableFull<u32>),
     /// No memory for an IPv6 table.
     Ipv6(TableFull<u128>),
+    /// No memory for what filters count.
+    Filters(OutOfMemory),
 }
 
 impl fmt::Display for CompileError {
@@ -106,6 +114,7 @@ impl fmt::Display for CompileError {
             Self::NextHops(why) => write!(f, "no next hops can be held: {why}"),
             Self::Ipv4(why) => write!(f, "no IPv4 table can be made: {why}"),
             Self::Ipv6(why) => write!(f, "no IPv6 table can be made: {why}"),
+            Self::Filters(why) => write!(f, "packets cannot be filtered: {why}"),
         }
     }
 }
@@ -129,6 +138,11 @@ struct Small {
     settings: Settings,
     /// Families, IPv4 first, whose rules only Linux can follow.
     linux_only: [bool; 2],
+    filters: Option<Arc<Filters>>,
+    /// How sources are to be checked, by our index of the interface.
+    rules: Vec<SourceRule>,
+    /// By port, whether workers filter what comes in.
+    worker_ports: Vec<bool>,
 }
 
 /// Makes and publishes what workers read. There is one.
@@ -142,6 +156,12 @@ pub struct Compiler {
     /// Something that the mirror does not tell has changed.
     reshape: bool,
     small: Small,
+    filtering: Filtering,
+    /// Ports whose packets workers filter.
+    worker_ports: Vec<bool>,
+    /// What workers' filters remember, once there are any.
+    counts: Option<Arc<RuleCounts>>,
+    rates: Option<Arc<SourceRates>>,
     targets: Targets,
     ipv4: family::Tables<u32>,
     ipv6: family::Tables<u128>,
@@ -181,6 +201,10 @@ impl Compiler {
             ports: Vec::new(),
             reshape: false,
             small,
+            filtering: Filtering::default(),
+            worker_ports: Vec::new(),
+            counts: None,
+            rates: None,
             targets,
             ipv4: family::Tables::new(options.ipv4),
             ipv6: family::Tables::new(options.ipv6),
@@ -250,6 +274,7 @@ impl Compiler {
         };
         let vrfs = self.vrfs(mirror);
         let reshaped = self.reshape(mirror, &vrfs, &mut work);
+        self.prepare_filters().map_err(CompileError::Filters)?;
         let interfaces = Arc::clone(&self.small.interfaces);
         let view = View { mirror, interfaces: &interfaces };
         self.refresh_targets(view, &work, reshaped.moved);
@@ -322,7 +347,12 @@ impl Compiler {
             return Reshaped::default();
         }
         let interfaces = self.interfaces_now(mirror, vrfs);
+        let filters = self.filtering.filters(&interfaces);
+        let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
         let now = Small {
+            filters,
+            rules: interfaces.list.iter().map(rule).collect(),
+            worker_ports: self.worker_ports.clone(),
             local: settings::local(mirror),
             settings: settings::settings(mirror, &self.choices),
             linux_only: Family::BOTH.map(|family| stages::unsupported(mirror, family).next().is_some()),
@@ -383,7 +413,9 @@ impl Compiler {
             Some(Feasible { ipv4: ipv4.reader(), ipv6: ipv6.reader() })
         };
         let feasible = vrfs.iter().map_while(feasible).collect();
-        tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets).with_feasible(feasible)
+        tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets)
+            .with_feasible(feasible)
+            .with_filters(self.filter_set())
     }
 }
 
@@ -401,7 +433,12 @@ struct Reshaped {
 
 fn tables(small: &Small, vrfs: Vec<Vrf>, targets: &Targets) -> Tables {
     let Small { interfaces, local, settings, .. } = small.clone();
-    let (list, ports) = (interfaces.list.clone(), interfaces.ports.clone());
+    let (mut list, ports) = (interfaces.list.clone(), interfaces.ports.clone());
+    for (interface, rule) in list.iter_mut().zip(&small.rules) {
+        if *rule != SourceRule::Kernel {
+            interface.reverse_path = ReversePath::Off;
+        }
+    }
     Tables::new(vrfs, list, ports, Arc::clone(targets.table()), local, settings)
 }
 

@@ -271,11 +271,6 @@ impl Config {
         self.ports.iter().map(port).collect()
     }
 
-    /// Whether `[filter]`, or a port's `reverse_path`, asks for anything.
-    pub fn filters_anything(&self) -> bool {
-        self.filter.drops() || self.ports.iter().any(|port| self.source_rule(port) != SourceRule::Kernel)
-    }
-
     /// Names of ports in rules that no port has.
     pub fn unknown_ports_of_rules(&self) -> Vec<&str> {
         let names = || self.ports.iter().filter_map(|port| port.device.interface());

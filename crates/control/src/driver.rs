@@ -15,7 +15,6 @@
 mod asker;
 mod budget;
 mod control;
-mod filters;
 mod kernel;
 mod neighbours;
 
@@ -98,7 +97,7 @@ impl Driver {
             fit(&mut options);
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
-        let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers, config)).transpose()?;
+        let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
         let (tell, told) = mpsc::channel();
         let (config, wake) = (config.clone(), waker.clone());

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bm_filter::{Flat, ROOM_RULES, ROOM_WORDS, Tree};
+use bm_filter::{COUNTERS, Filters, Flat, ROOM_RULES, ROOM_WORDS, Rate, SOURCES, SourceCheck};
 use bm_wire::prefix::Address;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -18,55 +18,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use crate::layout::{INTERFACES, LOCAL_BITS, LOCAL_HASH};
 use crate::maps;
 
-/// What filters do. Interfaces are those that next hops name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filters {
-    /// The rules.
-    pub tree: Tree,
-    /// Packets that no rule matches are dropped.
-    pub drop_unmatched: bool,
-    /// Fragments too small for the header that rules ask for are dropped.
-    pub drop_tiny_fragments: bool,
-    /// What each source may send.
-    pub rate: Option<Rate>,
-}
-
-/// What each source may send: a bucket of `burst` packets that fills again with `packets` a second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// Packets a second, at least 1.
-    pub packets: u32,
-    /// Packets at once, at least 1.
-    pub burst: u32,
-    /// How many bits of an IPv4 and of an IPv6 address make a source.
-    pub lengths: [u8; 2],
-}
-
-/// How the configuration has sources checked, in place of what Linux has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum SourceCheck {
-    /// Not by filters.
-    #[default]
-    None,
-    /// A route to the source leads out of the interface it came in on.
-    Strict,
-    /// There is a route to the source.
-    Loose,
-    /// Some route to the source's prefix leads out of the interface it came in on; which, the tables of sources
-    /// say ([`bm_fib::memory::Part::Sources4`]).
-    Feasible,
-}
-
-/// The counter of packets that no rule matches, and how many there are.
-pub const UNMATCHED: u16 = ROOM_RULES as u16;
-const COUNTERS: u32 = ROOM_RULES as u32 + 1;
-/// Sources whose rate is known at a time: `FILTER_SOURCES`.
-const SOURCES: u32 = 1 << 16;
 const DROP_UNMATCHED: u32 = 1;
 const DROP_TINY: u32 = 2;
-/// `TICK_SHIFT`.
-const TICKS_A_SECOND: u64 = 1_000_000_000 << 4;
 
 /// `struct filter_set` before its words.
 #[derive(Clone, PartialEq, Eq)]
@@ -104,9 +57,8 @@ impl Head {
             check: [0; INTERFACES],
             local6: [0; LOCAL_BITS / 64],
         });
-        if let Some(Rate { packets, burst, lengths: [ipv4, ipv6] }) = filters.rate {
-            head.interval = (TICKS_A_SECOND / u64::from(packets.max(1))).max(1);
-            head.depth = head.interval * u64::from(burst.max(1) - 1);
+        if let Some(rate @ Rate { lengths: [ipv4, ipv6], .. }) = filters.rate {
+            (head.interval, head.depth) = rate.ticks();
             head.mask = u32::mask(ipv4.min(32));
             let mask = u128::mask(ipv6.min(128));
             head.masks = [96, 64, 32, 0].map(|shift| (mask >> shift) as u32);
@@ -155,8 +107,9 @@ impl FilterMaps {
         };
         let filters = maps::create("filters", FIRST + 2 * SET)?;
         let counts =
-            MapHandle::create(MapType::PercpuArray, Some("filter_counts"), 4, 8, COUNTERS, &options)?;
-        let sources = MapHandle::create(MapType::LruHash, Some("filter_sources"), 16, 8, SOURCES, &options)?;
+            MapHandle::create(MapType::PercpuArray, Some("filter_counts"), 4, 8, COUNTERS as u32, &options)?;
+        let sources =
+            MapHandle::create(MapType::LruHash, Some("filter_sources"), 16, 8, SOURCES as u32, &options)?;
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, filters.as_fd().as_raw_fd());
         // SAFETY: the kernel picks a free place for a mapping of the whole value.
         let start =

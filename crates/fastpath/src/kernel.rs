@@ -12,13 +12,14 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput, Program
 use crate::attach::{self, Attached, Attachment};
 use crate::counters::Counters;
 use crate::error::KernelError;
-use crate::filters::{FilterMaps, UNMATCHED};
+use crate::filters::FilterMaps;
 use crate::grace;
 use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, SOURCES4_ROOMS, SOURCES6_ROOMS, View, Views};
 use crate::maps::{self, MappedViews};
 use crate::pins::{Pinned, Pins};
 use crate::situation::Situation;
 use crate::tags;
+use bm_filter::UNMATCHED;
 
 /// The program, as the build made it.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
@@ -224,7 +225,7 @@ impl Kernel {
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
         let filters = self.filters_for(situation)?;
-        let (tags, feasible) = (situation.has_tags(), situation.asks_for_feasible());
+        let (tags, feasible) = (situation.has_tags(), situation.feasible && situation.filters.is_some());
         if filters.is_some()
             || tags != self.tags
             || feasible != self.tables.sources.is_some()
@@ -463,6 +464,9 @@ fn find(object: &Object, name: &str) -> Result<MapHandle, KernelError> {
 fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {
     object.progs_mut().find(|program| program.name() == name).expect("the object has this program")
 }
+
+mod trial;
+pub use trial::Verdict;
 
 #[cfg(test)]
 mod tests;

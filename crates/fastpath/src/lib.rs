@@ -35,11 +35,11 @@ mod situation;
 mod tags;
 
 pub use attach::{Attachment, sends_through};
+pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use counters::{COUNTERS, Counters};
 pub use error::KernelError;
-pub use filters::{Filters, Rate, SourceCheck};
 pub use grace::Grace;
-pub use kernel::{Kernel, TakenOver};
+pub use kernel::{Kernel, TakenOver, Verdict};
 pub use layout::{BUCKETS, HOPS, INTERFACES};
 pub use pins::{NoPins, Pins, remove_kept};
 pub use situation::{Interface, ReversePath, Situation, Tag};

@@ -3,11 +3,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::filters::{Asked, Filters, SourceCheck};
+use crate::filters::Asked;
 use crate::layout::{
     ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LOCAL_BITS, LOCAL_HASH,
     PARTIAL_SUMS, VLAN_HASH_PORT, VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, Vlan,
 };
+use bm_filter::{Filters, SourceCheck};
 
 /// Everything small that the program goes by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct Situation {
     pub local_ipv6: Vec<Ipv6Addr>,
     /// What is dropped; nothing costs nothing.
     pub filters: Option<Arc<Filters>>,
+    /// Whether filters may ask for [`SourceCheck::Feasible`]: the tables of sources are loaded, and let go of without.
+    pub feasible: bool,
     /// Seed of the flow hash.
     pub flow_seed: u32,
     /// `fib_multipath_hash_policy` of IPv4 and IPv6; what is past 2 counts as 1.
@@ -161,12 +164,6 @@ impl Situation {
         let checked = self.interfaces.iter().filter(|interface| interface.check != SourceCheck::None);
         let checks = checked.map(|interface| (interface.index, interface.check)).collect();
         Asked { checks, local_ipv6: self.local_ipv6.clone() }
-    }
-
-    /// Whether sources of some interface may come by any feasible way.
-    pub(crate) fn asks_for_feasible(&self) -> bool {
-        self.filters.is_some()
-            && self.interfaces.iter().any(|interface| interface.check == SourceCheck::Feasible)
     }
 
     /// Interfaces that are to forward and found no place, by their index in Linux.

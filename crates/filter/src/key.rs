@@ -35,7 +35,58 @@ pub const IPV6_SHIFT: u32 = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key(pub [u32; WORDS]);
 
+/// An address of either family, in host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnyAddress {
+    /// IPv4.
+    V4(u32),
+    /// IPv6.
+    V6(u128),
+}
+
 impl Key {
+    /// The key of an IPv4 packet, its interface aside: addresses, source first; ports, source's high.
+    pub fn ipv4([source, destination]: [u32; 2], protocol: u8, ports: u32, kind: Kind) -> Self {
+        let mut key = [0; WORDS];
+        (key[SOURCE], key[DESTINATION], key[PORTS]) = (source, destination, ports);
+        (key[PROTOCOL], key[KIND]) = (u32::from(protocol), kind as u32);
+        Self(key)
+    }
+
+    /// The same of an IPv6 packet: words of both addresses, source first.
+    pub fn ipv6(addresses: [u32; 8], protocol: u8, ports: u32, kind: Kind) -> Self {
+        let mut key = [0; WORDS];
+        key[SOURCE..PORTS].copy_from_slice(&addresses);
+        (key[PORTS], key[PROTOCOL]) = (ports, u32::from(protocol));
+        (key[KIND], key[FAMILY]) = ((kind as u32) << IPV6_SHIFT, 1);
+        Self(key)
+    }
+
+    /// Sets the interface that the packet came in on.
+    pub fn set_interface(&mut self, interface: u16) {
+        self.0[INTERFACE] = u32::from(interface);
+    }
+
+    /// Where the packet comes from.
+    pub fn source(&self) -> AnyAddress {
+        self.address(SOURCE)
+    }
+
+    /// Where it goes.
+    pub fn destination(&self) -> AnyAddress {
+        self.address(DESTINATION)
+    }
+
+    fn address(&self, at: usize) -> AnyAddress {
+        match self.0[FAMILY] {
+            0 => AnyAddress::V4(self.0[at]),
+            _ => {
+                let words = self.0[at..at + 4].iter();
+                AnyAddress::V6(words.fold(0, |address, word| address << 32 | u128::from(*word)))
+            }
+        }
+    }
+
     /// The key of a packet. Ports are 0 where `kind` says that there are none.
     pub fn new(
         addresses: [IpAddr; 2],

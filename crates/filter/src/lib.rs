@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! [[filter.rule]] ─► Rule ─► Tree::grow ─► words, flat rules ─┬─► bpf/filter.h: the same search in the kernel
-//!                                                             └─► Tree::find: here, for tests and tools
+//!                                                             └─► Tree::find: here, for workers and tests
 //! ```
 //!
 //! The first rule that matches decides. A tree of cuts leaves few rules to compare: each inner node takes up to
@@ -17,8 +17,10 @@
 mod grow;
 mod key;
 mod rule;
+mod set;
 mod tree;
 
-pub use key::{IPV6_SHIFT, Key, Kind, WORDS};
+pub use key::{AnyAddress, IPV6_SHIFT, Key, Kind, WORDS};
 pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, Rule};
+pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND, UNMATCHED};
 pub use tree::{ROOM_RULES, ROOM_WORDS, TooMany, Tree};

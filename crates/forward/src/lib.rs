@@ -23,6 +23,7 @@ mod compiled;
 #[cfg(test)]
 mod conformance;
 mod entrance;
+pub mod filter;
 mod hook;
 mod hop_by_hop;
 mod input;

@@ -1,8 +1,8 @@
 //! The fast path: one app a worker, one burst at a time through all stages.
 //!
 //! ```text
-//! link of a port -> burst -> input -> validate -> lookup -> source -> rewrite -> output -> link of a port
-//!                              '---------'-----------'---------'---------'---> refused: slow path, or drop
+//! link of a port -> burst -> filter -> input -> validate -> lookup -> source -> rewrite -> output -> link of a port
+//!                              '--------'---------'-----------'---------'---------'---> refused: slow path, or drop
 //! ```
 //!
 //! A stage clears the bits of the frames that it refuses and says why; nothing is moved or freed before the
@@ -21,6 +21,7 @@ use bm_stats::{Account, Entry, Reason};
 
 use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
+use crate::filter::PortFilter;
 use crate::hook::{Hooks, TableRoutes};
 use crate::lookup::Lane;
 use crate::output::{NO_OUTPUT, Tally};
@@ -48,6 +49,8 @@ pub struct Router {
     reader: ReaderHandle,
     entrance: Entrance,
     hooks: Option<Box<Hooks>>,
+    /// The worker's number, for counters that workers share.
+    worker: usize,
     work: Box<Work>,
 }
 
@@ -87,13 +90,20 @@ impl Router {
     ) -> Self {
         let outputs = vec![NO_OUTPUT; ports.len()];
         let (inputs, work) = (Vec::new(), Work::new());
-        Self { ports, inputs, outputs, published, reader, entrance, hooks: None, work }
+        Self { ports, inputs, outputs, published, reader, entrance, hooks: None, worker: 0, work }
     }
 
     /// The same with a hook at its stages.
     #[must_use]
     pub fn with_hook(mut self, hook: Box<dyn StageHook>) -> Self {
         self.hooks = Some(Hooks::new(hook));
+        self
+    }
+
+    /// The same as that of the worker with this number.
+    #[must_use]
+    pub fn of_worker(mut self, worker: usize) -> Self {
+        self.worker = worker;
         self
     }
 
@@ -114,14 +124,18 @@ impl App for Router {
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
-        let Self { ports, inputs, outputs, published, reader, entrance, hooks, work } = self;
+        let Self { ports, inputs, outputs, published, reader, entrance, hooks, worker, work } = self;
         let tables = published.load(reader);
         // Without hooks all of them are one word that is tested once a burst and stage.
         let mut hooks = hooks.as_deref_mut().and_then(|hooks| hooks.begin(io.now_ns));
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
+            let filter = PortFilter::of(tables, port, *worker, io.now_ns);
             while io.receive_burst(input, &mut work.burst) > 0 {
                 account.add(Entry::Received, work.burst.len());
+                if let Some(filter) = &filter {
+                    work.filter(filter, io, account);
+                }
                 if let Some(hooks) = hooks.as_deref_mut() {
                     // Scripts ask packets where they came in.
                     let frames = work.burst.places_mut().iter_mut().flatten();
@@ -218,6 +232,20 @@ impl Work {
             let Self { burst, refused, port: ports, .. } = self;
             hooks.egress(&TableRoutes::of(tables, port), burst, ports, refused);
         }
+    }
+
+    /// Drops what filters say; the burst is without gaps afterwards.
+    #[inline(never)]
+    fn filter(&mut self, filter: &PortFilter<'_>, io: &mut Io<'_>, account: &Account) {
+        for place in 0..self.burst.len() {
+            if let Some(reason) = self.burst.get(place).and_then(|frame| filter.drops(frame.data()))
+                && let Some(frame) = self.burst.take(place)
+            {
+                account.drop(reason, 1);
+                io.frames.free(frame);
+            }
+        }
+        self.burst.compact();
     }
 
     #[cold]

@@ -12,6 +12,7 @@ use bm_fib::next_hop::NextHops;
 use bm_fib::sets::InterfaceSets;
 
 use crate::compiled::Compiled;
+use crate::filter::FilterSet;
 
 /// Everything that a packet's way depends on. Made by [`Tables::new`], never changed after.
 pub struct Tables {
@@ -34,6 +35,8 @@ pub struct Tables {
     pub settings: Settings,
     /// Where sources may come in, by routing table; nothing where nobody asks.
     pub feasible: Vec<Feasible>,
+    /// What workers filter by; nothing costs nothing.
+    pub filters: Option<Arc<FilterSet>>,
     /// The same once more, laid out for workers.
     pub(crate) compiled: Compiled,
 }
@@ -50,8 +53,26 @@ impl Tables {
     ) -> Self {
         let (local_ipv4, local_ipv6) = local;
         let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
-        let feasible = Vec::new();
-        Self { vrfs, interfaces, ports, next_hops, local_ipv4, local_ipv6, settings, feasible, compiled }
+        let (feasible, filters) = (Vec::new(), None);
+        Self {
+            vrfs,
+            interfaces,
+            ports,
+            next_hops,
+            local_ipv4,
+            local_ipv6,
+            settings,
+            feasible,
+            filters,
+            compiled,
+        }
+    }
+
+    /// The same with filters ahead of everything.
+    #[must_use]
+    pub fn with_filters(mut self, filters: Option<Arc<FilterSet>>) -> Self {
+        self.filters = filters;
+        self
     }
 
     /// The same with what is known of where sources may come in.

@@ -307,6 +307,11 @@ impl Lab {
         self.published.publish(self.world.tables());
     }
 
+    /// Has workers filter by `set` from now on, until the next change.
+    pub fn filter(&mut self, set: Arc<crate::filter::FilterSet>) {
+        self.published.publish(self.world.tables().with_filters(Some(set)));
+    }
+
     /// The tables as they are now.
     pub fn tables(&self) -> Tables {
         self.world.tables()

@@ -40,7 +40,7 @@ pub struct Io<'a> {
     pub(crate) outputs: &'a [usize],
     /// The worker's free frames.
     pub frames: &'a mut Freelist,
-    /// Nanoseconds since the worker started, read once a breath.
+    /// Nanoseconds since the first worker of the process was made, read once a breath.
     pub now_ns: u64,
 }
 

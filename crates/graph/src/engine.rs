@@ -1,6 +1,7 @@
 //! The engine: the network at work on one worker.
 
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use bm_frame::Freelist;
@@ -14,6 +15,12 @@ struct Placed {
     app: Box<dyn App>,
     inputs: Vec<usize>,
     outputs: Vec<usize>,
+}
+
+/// From when all engines of the process count time, so that what one of them notes means the same to another.
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
 }
 
 /// A link and what went through it.
@@ -68,7 +75,7 @@ impl Engine {
             names: network.links.iter().map(ToString::to_string).collect(),
             order,
             frames,
-            started: Instant::now(),
+            started: epoch(),
             breaths: 0,
         })
     }

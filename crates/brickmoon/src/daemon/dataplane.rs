@@ -205,7 +205,8 @@ fn start_worker(
         Ok(RouterPort { name: name.clone(), account: account(shared, &format!("router/{index}/{name}"))? })
     });
     let ports = ports.collect::<Result<Vec<_>, Failure>>()?;
-    let mut router = Router::new(ports, shared.published.clone(), shared.readers.register(), entrance);
+    let mut router =
+        Router::new(ports, shared.published.clone(), shared.readers.register(), entrance).of_worker(index);
     if let Some(hook) = shared.hooks.as_ref().and_then(|hooks| hooks.worker(index)) {
         router = router.with_hook(hook);
     }

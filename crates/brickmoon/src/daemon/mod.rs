@@ -100,7 +100,7 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
     }
     let in_kernel = path::choose(&config, path::obstacle).in_kernel();
     hooks::can_run(&config, in_kernel).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
-    can_filter(&config, in_kernel).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
+    can_filter(&config).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
     if config.daemon.workers == Some(0) {
         return Err(Failure::Usage("--workers 0: there must be one at least".into()));
     }
@@ -129,17 +129,15 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Whether what `[filter]` asks for can be done: only the kernel path filters. Else why not, and what to mend.
-fn can_filter(config: &Config, in_kernel: bool) -> Result<(), (String, String)> {
-    if let Some(name) = config.unknown_ports_of_rules().first() {
-        let mend = "name it in a [[port]] or with --port, or take `port` out of the rule";
-        return Err((format!("a [[filter.rule]] is for packets from {name}, which is no port"), mend.into()));
+/// Whether what `[filter]` asks for can be done. Else why not, and what to mend.
+fn can_filter(config: &Config) -> Result<(), (String, String)> {
+    match config.unknown_ports_of_rules().first() {
+        None => Ok(()),
+        Some(name) => {
+            let mend = "name it in a [[port]] or with --port, or take `port` out of the rule";
+            Err((format!("a [[filter.rule]] is for packets from {name}, which is no port"), mend.into()))
+        }
     }
-    if !in_kernel && config.filters_anything() {
-        let why = "[filter] and `reverse_path` want the kernel path, and these ports take the user path";
-        return Err((why.into(), "start with --path kernel (and ports that are interfaces of Linux), or take them out of the configuration".into()));
-    }
-    Ok(())
 }
 
 /// Until somebody wants the end, or the data path cannot be kept alive.

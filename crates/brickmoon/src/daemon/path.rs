@@ -58,10 +58,7 @@ fn needs_workers(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> 
         let Device::Xdp(name) = &port.device else {
             return Some(format!("{} is no interface of Linux", port.device));
         };
-        // Filters are in the kernel only: what XDP cannot send there is Linux's, and filtered all the same.
-        if !config.filters_anything()
-            && let Some(why) = obstacle(name)
-        {
+        if let Some(why) = obstacle(name) {
             return Some(why);
         }
     }
@@ -109,11 +106,5 @@ mod tests {
             let text = format!("[daemon]\npath = '{word}'\nworkers = 2\n");
             assert_eq!(chosen(&text, false), (path, String::new()));
         }
-    }
-
-    #[test]
-    fn filters_are_a_reason_for_the_kernel() {
-        let filtered = "[[port]]\ndevice = 'eth0'\n[[filter.rule]]\naction = 'drop'\n";
-        assert_eq!(chosen(filtered, false).0, PathChoice::Kernel);
     }
 }

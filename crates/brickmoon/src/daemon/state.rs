@@ -89,8 +89,8 @@ impl Daemon {
         let mut chosen = path::choose(&config, path::obstacle);
         if chosen.in_kernel() {
             let tried = Self::start_kernel(config.clone(), up.clone(), started);
-            // Where nobody asked for the kernel path by name, and nothing else needs it, workers do as well.
-            let may_do_without = chosen.reason.is_some() && !config.filters_anything();
+            // Where nobody asked for the kernel path by name, workers do as well.
+            let may_do_without = chosen.reason.is_some();
             match tried {
                 Err(Failure::Failed(why)) if may_do_without => {
                     tracing::warn!(%why, "the kernel path cannot be had: workers forward");
@@ -407,7 +407,7 @@ impl Daemon {
             Failure::Status(status) => Error::new(format_args!("exit status {status}")),
         })?;
         hooks::can_run(&new, self.depot.is_none()).map_err(|(why, mend)| Error::new(why).mend(mend))?;
-        super::can_filter(&new, self.depot.is_none()).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        super::can_filter(&new).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         let mut config = lock(&self.config);
         let mut reloaded = Reloaded::default();
         for changed in config.diff(&new) {

@@ -92,6 +92,8 @@ impl Control {
         let watch =
             Watch::open(options).map_err(|error| Error::new(format_args!("the kernel's tables: {error}")))?;
         compiler.set_ports(ports.iter().map(|port| Some(port.ifindex)).collect());
+        compiler.set_worker_ports(vec![kernel.is_none(); ports.len()]);
+        compiler.set_filters(config);
         let batch = Batch::open().map_err(Error::new)?;
         let mut control = Self {
             watch,
@@ -280,7 +282,8 @@ impl Control {
 
     /// What filter rules have matched.
     pub fn filters(&self) -> bm_api::Filters {
-        self.kernel.as_ref().map(KernelPath::shown_filters).unwrap_or_default()
+        let in_kernel = |counter| self.kernel.as_ref().map_or(0, |kernel| kernel.rule_count(counter));
+        self.compiler.shown_filters(in_kernel)
     }
 
     pub fn set_ports(&mut self, ports: Vec<ControlPort>) -> Result<(), Error> {
@@ -288,6 +291,7 @@ impl Control {
         self.ports = ports;
         self.told = None;
         self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
+        self.compiler.set_worker_ports(vec![self.kernel.is_none(); self.ports.len()]);
         self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
         self.steer();
         self.follow()
@@ -300,8 +304,9 @@ impl Control {
             icmp_per_second: config.slow_path.icmp_per_second,
             feasible: config.asks_for_feasible(),
         });
-        if let Some(kernel) = &mut self.kernel {
-            kernel.set_filters(config);
+        let reused = self.compiler.set_filters(config);
+        if let Some(kernel) = &self.kernel {
+            kernel.clear_rule_counts(&reused);
         }
         self.refresh = config.neighbors.refresh;
         self.budget.set(config.neighbors.resolve_per_second);

@@ -11,9 +11,8 @@ use bm_fib::published::Readers;
 use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 
-use super::filters::{Filtering, check_of};
-use crate::compile::{Compiler, Memory};
-use crate::config::{Config, SourceRule};
+use crate::compile::{Compiler, Memory, check_of};
+use crate::config::SourceRule;
 
 /// How often the program is told that somebody keeps its tables, and devices are asked whether they take
 /// frames now; more often where the grace is short.
@@ -65,11 +64,10 @@ pub(super) struct KernelPath {
     kept: bool,
     told: Option<Situation>,
     without_place: Vec<u32>,
-    filtering: Filtering,
 }
 
 impl KernelPath {
-    pub fn new(kernel: Shared, readers: &Readers, config: &Config) -> Result<Self, Error> {
+    pub fn new(kernel: Shared, readers: &Readers) -> Result<Self, Error> {
         let beat_every = match lock(&kernel).grace() {
             Duration::ZERO => BEAT,
             grace => BEAT.min(grace / BEATS_A_GRACE),
@@ -85,7 +83,6 @@ impl KernelPath {
             kept: false,
             told: None,
             without_place,
-            filtering: Filtering::new(config),
         })
     }
 
@@ -168,19 +165,23 @@ impl KernelPath {
         lock(&self.kernel).counters(interface).unwrap_or_default()
     }
 
-    /// Filters by another configuration, from the next [`Self::follow`] on.
-    pub fn set_filters(&mut self, config: &Config) {
-        self.filtering.set(config, Some(&lock(&self.kernel)));
+    /// What the rules with this counter have matched.
+    pub fn rule_count(&self, counter: u16) -> u64 {
+        lock(&self.kernel).rule_count(counter).unwrap_or_default()
     }
 
-    /// What filter rules have matched.
-    pub fn shown_filters(&self) -> bm_api::Filters {
-        self.filtering.shown(&lock(&self.kernel))
+    /// Has counters begin at zero: other rules get them.
+    pub fn clear_rule_counts(&self, counters: &[u16]) {
+        for counter in counters {
+            if let Err(error) = lock(&self.kernel).clear_rule_count(*counter) {
+                tracing::warn!(%error, counter, "a rule's counter begins with that of an earlier rule");
+            }
+        }
     }
 
-    fn situation(&mut self, now: Now<'_>) -> Situation {
+    fn situation(&self, now: Now<'_>) -> Situation {
         let Now { compiler, mirror, active } = now;
-        let filters = self.filtering.filters(compiler.interfaces());
+        let filters = compiler.filters();
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();
         let list = compiler.interfaces().list.iter().enumerate();
@@ -191,7 +192,7 @@ impl KernelPath {
             (own, of_port().any(|own| own.vlan.is_some()))
         };
         let interface = |(index, own): (usize, &tables::Interface)| {
-            let rule = self.filtering.source_rule(own.port);
+            let rule = compiler.source_rule(own.port);
             let (device, has_vlans) = below(own.port);
             let device = device.unwrap_or(own.ifindex);
             let receives = active.contains(&own.port) && own.vrf == 0 && own.up;
@@ -224,7 +225,8 @@ impl KernelPath {
             interfaces: list.map(interface).collect(),
             local_ipv4: compiler.local().0.to_vec(),
             local_ipv6: compiler.local().1.to_vec(),
-            filters: filters.clone(),
+            filters: filters.cloned(),
+            feasible: compiler.choices().feasible,
             flow_seed: settings.hash_seed,
             policies: [settings.hash_policy_ipv4, settings.hash_policy_ipv6],
         }

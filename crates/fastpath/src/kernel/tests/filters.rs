@@ -1,10 +1,9 @@
 //! Filters, frame by frame.
 
 use super::*;
-use crate::filters::{Filters, Rate, SourceCheck};
 use crate::layout::INTERFACES;
 use bm_fib::sets::SetWriter;
-use bm_filter::{Action as Say, Flat, Key, Kind, Rule, Tree};
+use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, SourceCheck, Tree};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
@@ -202,6 +201,7 @@ fn sources_may_come_by_any_feasible_way() {
     let mut ways6 = Range6::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
     let mut sets6 = SetWriter::with_width_in(INTERFACES, &lab.readers, &sources).unwrap();
     lab.situation.interfaces[0].check = SourceCheck::Feasible;
+    lab.situation.feasible = true;
     lab.filter(&[], |_| {});
     let cases: [(&[u16], bool); 5] =
         [(&[], false), (&[0, 1], true), (&[1, 64, 1023], false), (&[0, 1023], true), (&[1, 2], false)];
@@ -224,6 +224,7 @@ fn sources_may_come_by_any_feasible_way() {
     lab.check_forwarded(&IPV4);
     // Nobody asks any more: the program is the one without those tables.
     lab.situation.interfaces[0].check = SourceCheck::Strict;
+    lab.situation.feasible = false;
     lab.publish();
     lab.check_drop(&IPV6, "drop_reverse_path");
     assert!(lab.kernel.tables.sources.is_none());

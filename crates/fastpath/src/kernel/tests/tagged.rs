@@ -98,7 +98,7 @@ fn what_no_vlan_of_ours_is_for_is_linuxs() {
 
 #[test]
 fn filters_look_through_tags() {
-    use crate::filters::{Filters, SourceCheck};
+    use bm_filter::{Filters, SourceCheck};
     let Some((mut lab, plain, _)) = trunk() else { return };
     lab.set4("198.51.100.0/24", plain);
     let back = Action::Forward { mac: [2; 6], interface: 2 };

@@ -1,16 +1,18 @@
-//! `[filter]` for the kernel path: rules into a tree, interfaces into numbers, names into counters.
+//! `[filter]` as packets meet it: rules into a tree, interfaces into numbers, names into counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bm_api::{Filter, Filters as Shown};
-use bm_fastpath::{Filters, Kernel, Rate, SourceCheck};
-use bm_filter::{Action, Flat, ROOM_RULES, Rule, Tree};
+use bm_filter::{Action, Filters, Flat, ROOM_RULES, Rate, Rule, SourceCheck, Tree, UNMATCHED};
 
-use crate::compile::Interfaces;
+use super::{Compiler, Interfaces};
 use crate::config::{self, Config, SourceRule};
+use bm_fib::memory::OutOfMemory;
+use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
 
 /// What the configuration says, and what was made of it last.
+#[derive(Default)]
 pub(super) struct Filtering {
     config: config::Filter,
     /// By port, with its name.
@@ -29,27 +31,16 @@ struct Made {
 }
 
 impl Filtering {
-    pub fn new(config: &Config) -> Self {
-        let mut filtering = Self {
-            config: config::Filter::default(),
-            sources: Vec::new(),
-            counters: BTreeMap::new(),
-            fresh: 0,
-            made: None,
-        };
-        filtering.set(config, None);
-        filtering
-    }
-
-    /// Goes by another configuration from now on.
-    pub fn set(&mut self, config: &Config, kernel: Option<&Kernel>) {
+    /// Goes by another configuration from now on. Returns the counters that have to begin at zero, since another
+    /// rule has counted by them.
+    pub fn set(&mut self, config: &Config) -> Vec<u16> {
         let source = |port: &config::Port| {
             let name = port.device.interface().map_or_else(|| port.device.to_string(), Into::into);
             (name, config.source_rule(port))
         };
         self.sources = config.ports.iter().map(source).collect();
         if self.config == config.filter && !self.counters.is_empty() {
-            return;
+            return Vec::new();
         }
         self.config = config.filter.clone();
         self.made = None;
@@ -57,6 +48,7 @@ impl Filtering {
         self.counters.retain(|name, _| names.contains(name.as_str()));
         let known: BTreeSet<u16> = self.counters.values().copied().collect();
         let mut free = (0..self.fresh).filter(|counter| !known.contains(counter));
+        let mut used = Vec::new();
         for name in names {
             if self.counters.contains_key(name) {
                 continue;
@@ -67,14 +59,12 @@ impl Filtering {
                 self.fresh - 1
             } else {
                 let Some(counter) = free.next() else { break };
-                let cleared = kernel.map_or(Ok(()), |kernel| kernel.clear_rule_count(counter));
-                if let Err(error) = cleared {
-                    tracing::warn!(%error, rule = name, "its counter begins with that of an earlier rule");
-                }
+                used.push(counter);
                 counter
             };
             self.counters.insert(name.into(), counter);
         }
+        used
     }
 
     /// How sources are checked on a port.
@@ -88,7 +78,7 @@ impl Filtering {
         self.config.drops() || self.sources.iter().any(checks)
     }
 
-    /// What the program is to do, where interfaces are as they are now.
+    /// What is to be done, where interfaces are as they are now.
     pub fn filters(&mut self, interfaces: &Interfaces) -> Option<Arc<Filters>> {
         if !self.is_on() {
             self.made = None;
@@ -131,8 +121,8 @@ impl Filtering {
         }
     }
 
-    /// Each name with what its rules ask for and have matched.
-    pub fn shown(&self, kernel: &Kernel) -> Shown {
+    /// Each name with what its rules ask for and have matched; `count` reads a counter.
+    pub fn shown(&self, count: impl Fn(u16) -> u64) -> Shown {
         let mut filters: Vec<Filter> = Vec::new();
         let mut places = BTreeMap::new();
         for rule in &self.config.rules {
@@ -144,14 +134,14 @@ impl Filtering {
                 None => {
                     places.insert(rule.name.as_str(), filters.len());
                     let counter = self.counters.get(&rule.name).copied();
-                    let packets = counter.and_then(|counter| kernel.rule_count(counter).ok()).unwrap_or(0);
+                    let packets = counter.map_or(0, &count);
                     let (name, asks) = (rule.name.clone(), rule.to_string());
                     filters.push(Filter { name, action: rule.action.to_string(), asks, rules: 1, packets });
                 }
             }
         }
         let unmatched = self.config.unmatched.to_string();
-        let unmatched_packets = kernel.unmatched_count().unwrap_or(0);
+        let unmatched_packets = count(UNMATCHED);
         let set = self.sources.iter().filter(|(_, rule)| *rule != SourceRule::Kernel);
         let source = |(port, rule): &(String, SourceRule)| bm_api::SourceCheck {
             port: port.clone(),
@@ -161,8 +151,71 @@ impl Filtering {
     }
 }
 
+impl Compiler {
+    /// By port, whether workers filter what comes in there. Takes effect with the next [`Self::apply`].
+    pub fn set_worker_ports(&mut self, ports: Vec<bool>) {
+        self.reshape |= self.worker_ports != ports;
+        self.worker_ports = ports;
+    }
+
+    /// What the configuration says now of filters. Takes effect with the next [`Self::apply`]. Returns the counters
+    /// of rules that have to begin at zero; workers' do.
+    pub fn set_filters(&mut self, config: &Config) -> Vec<u16> {
+        self.reshape = true;
+        let used = self.filtering.set(config);
+        if let Some(counts) = &self.counts {
+            used.iter().for_each(|counter| counts.clear(*counter));
+        }
+        used
+    }
+
+    /// What filters do; nothing where there are none.
+    pub fn filters(&self) -> Option<&Arc<Filters>> {
+        self.small.filters.as_ref()
+    }
+
+    /// How sources are checked on a port.
+    pub fn source_rule(&self, port: u16) -> SourceRule {
+        self.filtering.source_rule(port)
+    }
+
+    /// What filter rules have matched; `others` reads the counters of others than workers.
+    pub fn shown_filters(&self, others: impl Fn(u16) -> u64) -> bm_api::Filters {
+        let workers = |counter| self.counts.as_ref().map_or(0, |counts| counts.count(counter));
+        self.filtering.shown(|counter| workers(counter) + others(counter))
+    }
+
+    /// Makes what workers' filters remember, when there are first some to be.
+    pub(super) fn prepare_filters(&mut self) -> Result<(), OutOfMemory> {
+        let Some(filters) = self.small.filters.as_ref().filter(|_| self.worker_ports.contains(&true)) else {
+            return Ok(());
+        };
+        if self.counts.is_none() {
+            self.counts = Some(Arc::new(RuleCounts::new()?));
+        }
+        if filters.rate.is_some() && self.rates.is_none() {
+            let seed = u64::from(self.choices.hash_seed) << 32 | u64::from(!self.choices.hash_seed);
+            self.rates = Some(Arc::new(SourceRates::new(seed)?));
+        }
+        Ok(())
+    }
+
+    /// What workers filter by.
+    pub(super) fn filter_set(&self) -> Option<Arc<FilterSet>> {
+        let (filters, counts) = self.small.filters.as_ref().zip(self.counts.as_ref())?;
+        Some(Arc::new(FilterSet {
+            filters: Arc::clone(filters),
+            checks: self.small.rules.iter().map(|rule| check_of(*rule)).collect(),
+            unknown: self.small.linux_only,
+            ports: self.small.worker_ports.clone(),
+            counts: Arc::clone(counts),
+            rates: self.rates.clone(),
+        }))
+    }
+}
+
 /// What filters have to do for a rule about sources.
-pub(super) fn check_of(rule: SourceRule) -> SourceCheck {
+pub(crate) fn check_of(rule: SourceRule) -> SourceCheck {
     match rule {
         SourceRule::Kernel | SourceRule::Off => SourceCheck::None,
         SourceRule::Strict => SourceCheck::Strict,
@@ -184,6 +237,12 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    fn filtering(config: &Config) -> Filtering {
+        let mut filtering = Filtering::default();
+        filtering.set(config);
+        filtering
+    }
+
     fn read(text: &str) -> Config {
         Config::parse(Path::new("test.toml"), text).unwrap()
     }
@@ -194,10 +253,10 @@ mod tests {
             let rule = |name: &&str| format!("[[filter.rule]]\naction = 'drop'\nname = '{name}'\n");
             read(&names.iter().map(rule).collect::<String>())
         };
-        let mut filtering = Filtering::new(&rules(&["a", "b", "a", "c"]));
+        let mut filtering = filtering(&rules(&["a", "b", "a", "c"]));
         assert_eq!(filtering.counters.len(), 3);
         let before = filtering.counters.clone();
-        filtering.set(&rules(&["c", "d", "a"]), None);
+        assert!(filtering.set(&rules(&["c", "d", "a"])).is_empty());
         assert_eq!((filtering.counters["a"], filtering.counters["c"]), (before["a"], before["c"]));
         assert!(!before.values().any(|counter| *counter == filtering.counters["d"]), "a fresh one");
     }
@@ -205,8 +264,8 @@ mod tests {
     #[test]
     fn nothing_is_made_of_nothing() {
         let interfaces = Interfaces::default();
-        assert_eq!(Filtering::new(&read("")).filters(&interfaces), None);
-        let mut strict = Filtering::new(&read("[[port]]\ndevice = 'eth0'\nreverse_path = 'strict'\n"));
+        assert_eq!(filtering(&read("")).filters(&interfaces), None);
+        let mut strict = filtering(&read("[[port]]\ndevice = 'eth0'\nreverse_path = 'strict'\n"));
         let filters = strict.filters(&interfaces).unwrap();
         assert_eq!((filters.tree.rules.len(), strict.source_rule(0)), (0, SourceRule::Strict));
         let again = strict.filters(&interfaces).unwrap();
@@ -217,7 +276,7 @@ mod tests {
     fn a_rule_for_a_port_that_is_not_there_matches_nothing() {
         let config =
             read("[[filter.rule]]\naction = 'drop'\nport = 'eth9'\n[[filter.rule]]\naction = 'drop'\n");
-        let filters = Filtering::new(&config).filters(&Interfaces::default()).unwrap();
+        let filters = filtering(&config).filters(&Interfaces::default()).unwrap();
         assert_eq!(filters.tree.rules.len(), 1);
     }
 }

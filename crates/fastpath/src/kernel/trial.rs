@@ -1,0 +1,48 @@
+//! The program tried on a frame that nobody has sent.
+
+use libbpf_rs::ProgramInput;
+
+use super::{Kernel, PROGRAM, program};
+use crate::error::KernelError;
+
+/// What the program says of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is dropped.
+    Drop,
+    /// It is Linux's.
+    Linux,
+    /// It goes to another interface, or to a worker.
+    Redirect,
+}
+
+impl Kernel {
+    /// Runs the program on a frame as if it had come in on an interface that exists; what it says, and the frame as
+    /// it is then. Nothing is sent, but all is counted. For tests: the kernel does this by itself.
+    ///
+    /// # Errors
+    /// What the kernel refused, such as a frame without a whole Ethernet header.
+    pub fn trial(&mut self, ifindex: u32, frame: &[u8]) -> Result<(Verdict, Vec<u8>), KernelError> {
+        let mut context = [0u32; 6];
+        (context[1], context[3]) = (frame.len() as u32, ifindex);
+        let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        // A tag may be put before it.
+        let mut out = vec![0; frame.len() + 256];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            context_in: Some(&mut context),
+            ..ProgramInput::default()
+        };
+        let done = program(&mut self.object, PROGRAM).test_run(input);
+        let done = done.map_err(KernelError::program("trying the program"))?;
+        let (said, length) = (done.return_value, done.data.map_or(0, |data| data.len()));
+        out.truncate(length);
+        let verdict = match said {
+            1 => Verdict::Drop,
+            4 => Verdict::Redirect,
+            _ => Verdict::Linux,
+        };
+        Ok((verdict, out))
+    }
+}

@@ -1,0 +1,177 @@
+//! Filters, ahead of all other stages: rules, tiny fragments, sources without a way back, rates.
+//!
+//! ```text
+//! burst -> key -> fragments -> source -> rules -> rate -> on, in order and without gaps
+//!                    '--------'---------'-------'---> for this machine? then on all the same, else a named drop
+//! ```
+//!
+//! The kernel path does the same in crates/fastpath/bpf/filter.h, over the same tree; a test holds the two to each
+//! other, packet by packet. There are filters only where the tables have them: without, a burst costs one test.
+
+mod counts;
+mod key;
+mod rates;
+
+use std::sync::Arc;
+
+use bm_fib::next_hop::Action;
+use bm_filter::{AnyAddress, Filters, Key, SourceCheck, UNMATCHED};
+use bm_stats::Reason;
+use bm_wire::{ipv4, ipv6};
+
+use crate::compiled::{PortView, mac_key};
+use crate::source;
+use crate::tables::{Feasible, ReversePath, Tables, Vlan};
+
+pub use counts::RuleCounts;
+pub use rates::SourceRates;
+
+/// What workers filter by.
+pub struct FilterSet {
+    /// Rules, fragments, rates.
+    pub filters: Arc<Filters>,
+    /// How sources are checked, by our index of the interface; [`SourceCheck::None`] past the end.
+    pub checks: Vec<SourceCheck>,
+    /// Families, IPv4 first, whose routes only Linux knows: no way back is asked for.
+    pub unknown: [bool; 2],
+    /// By port, whether workers filter what comes in there; past the end they do not.
+    pub ports: Vec<bool>,
+    /// What rules have matched.
+    pub counts: Arc<RuleCounts>,
+    /// What sources have sent; none lets them send whatever they want.
+    pub rates: Option<Arc<SourceRates>>,
+}
+
+/// Why workers drop a frame that came in on a port, if filters do; counted as by the first worker.
+pub fn drops(tables: &Tables, port: usize, frame: &[u8], now_ns: u64) -> Option<Reason> {
+    PortFilter::of(tables, port, 0, now_ns)?.drops(frame)
+}
+
+/// Stands for an interface that only Linux knows.
+const NO_INTERFACE: u16 = u16::MAX;
+
+/// The filters of one port, as a worker applies them now.
+pub(crate) struct PortFilter<'a> {
+    tables: &'a Tables,
+    set: &'a FilterSet,
+    view: &'a PortView,
+    worker: usize,
+    now_ns: u64,
+}
+
+impl<'a> PortFilter<'a> {
+    /// None where workers do not filter.
+    pub fn of(tables: &'a Tables, port: usize, worker: usize, now_ns: u64) -> Option<Self> {
+        let set = tables.filters.as_deref()?;
+        let view = tables.compiled.ports.get(port).filter(|_| set.ports.get(port) == Some(&true))?;
+        Some(Self { tables, set, view, worker, now_ns })
+    }
+
+    /// Why a frame is dropped, if it is. Rules that match are counted.
+    pub fn drops(&self, frame: &[u8]) -> Option<Reason> {
+        let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
+        // Linux takes tagged frames for the MACs of its VLANs as well.
+        if mac_key(frame.first_chunk()?) != self.view.mac && !key::is_tag(kind) {
+            return None;
+        }
+        let key::Asked { mut key, tiny } = key::asked(frame)?;
+        key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
+        let logical = self.logical(frame, kind);
+        let (reason, counter) = self.verdict(&key, tiny, logical)?;
+        if self.is_for_linux(&key, logical) {
+            return None;
+        }
+        counter.into_iter().for_each(|counter| self.set.counts.add(self.worker, counter));
+        Some(reason)
+    }
+
+    /// The interface of a frame, one that nobody has where only Linux knows it.
+    fn logical(&self, frame: &[u8], kind: u16) -> u16 {
+        let own = self.view.untagged.unwrap_or(NO_INTERFACE);
+        let tag = key::is_tag(kind).then(|| frame.get(14..)?.first_chunk::<4>().copied()).flatten();
+        let Some([high, low, inner @ ..]) = tag else { return own };
+        match u16::from_be_bytes([high, low]) & 0xfff {
+            0 => own,
+            _ if key::is_tag(u16::from_be_bytes(inner)) => NO_INTERFACE,
+            id => self.view.interface_of(Vlan { protocol: kind, id }).unwrap_or(NO_INTERFACE),
+        }
+    }
+
+    /// Why a packet is to be dropped, with the counter of the rule that says so.
+    fn verdict(&self, key: &Key, tiny: bool, logical: u16) -> Option<(Reason, Option<u16>)> {
+        let Filters { tree, drop_unmatched, drop_tiny_fragments, rate } = &*self.set.filters;
+        if tiny && *drop_tiny_fragments {
+            return Some((Reason::TinyFragment, None));
+        }
+        let check = self.set.checks.get(usize::from(logical)).copied().unwrap_or_default();
+        if check != SourceCheck::None && !self.comes_back(key, check, logical) {
+            return Some((Reason::ReversePath, None));
+        }
+        let found = tree.find(key);
+        let counter = found.map_or(UNMATCHED, |rule| rule.counter);
+        if found.map_or(*drop_unmatched, |rule| rule.drops != 0) {
+            return Some((Reason::Filter, Some(counter)));
+        }
+        self.set.counts.add(self.worker, counter);
+        let (rate, rates) = rate.as_ref().zip(self.set.rates.as_deref())?;
+        rates.is_over(key, rate, self.now_ns).then_some((Reason::RateLimit, None))
+    }
+
+    /// Whether there is a way back to the source (RFC 3704). DHCP's 0.0.0.0 and sources of the link need none.
+    fn comes_back(&self, key: &Key, check: SourceCheck, logical: u16) -> bool {
+        let vrf = self.vrf_of(logical);
+        let Some(table) = self.tables.vrfs.get(vrf) else { return true };
+        if self.set.unknown[usize::from(matches!(key.source(), AnyAddress::V6(_)))] {
+            return true;
+        }
+        let hop = match key.source() {
+            AnyAddress::V4(0) | AnyAddress::V6(0) => return true,
+            AnyAddress::V6(source) if ipv6::is_link_local(source) => return true,
+            AnyAddress::V4(source) => table.ipv4.lookup(source),
+            AnyAddress::V6(source) => table.ipv6.lookup(source),
+        };
+        let strictness = if check == SourceCheck::Loose { ReversePath::Loose } else { ReversePath::Strict };
+        source::passes(&self.tables.next_hops, hop, strictness, logical)
+            || check == SourceCheck::Feasible
+                && self.tables.feasible.get(vrf).is_some_and(|ways| is_way(ways, key, logical))
+    }
+
+    fn vrf_of(&self, interface: u16) -> usize {
+        self.tables.compiled.ingress.get(usize::from(interface)).map_or(0, |on| usize::from(on.vrf))
+    }
+
+    /// Whether a packet is for this machine or its link: Linux's own filters are there for those.
+    fn is_for_linux(&self, key: &Key, logical: u16) -> bool {
+        let Some(table) = self.tables.vrfs.get(self.vrf_of(logical)) else { return true };
+        let next_hops = &self.tables.next_hops;
+        match key.destination() {
+            AnyAddress::V4(address) => {
+                !may_be_one(address)
+                    || self.tables.compiled.local.holds(address)
+                        && next_hops.action(table.ipv4.lookup(address)) == Action::Host
+            }
+            AnyAddress::V6(address) => {
+                ipv6::is_multicast(address)
+                    || ipv6::is_link_local(address)
+                    || self.tables.local_ipv6.contains(&address.into())
+                        && next_hops.action(table.ipv6.lookup(address)) == Action::Host
+            }
+        }
+    }
+}
+
+/// Whether a worse route to the source's prefix leads out of the interface.
+fn is_way(ways: &Feasible, key: &Key, interface: u16) -> bool {
+    match key.source() {
+        AnyAddress::V4(source) => ways.ipv4.1.holds(ways.ipv4.0.lookup(source), interface),
+        AnyAddress::V6(source) => ways.ipv6.1.holds(ways.ipv6.0.lookup(source), interface),
+    }
+}
+
+/// Whether an address may be that of one host: neither 0/8, 127/8, a group nor 255/8.
+fn may_be_one(address: u32) -> bool {
+    !matches!(address >> 24, 0 | 127 | 255) && !ipv4::is_multicast(address)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! What rules ask of a frame. The kernel path's `filter_key` (crates/fastpath/bpf/filter.h) does the same, byte by
+//! byte, and a test holds the two to it.
+
+use bm_filter::{Key, Kind};
+use bm_wire::ethernet::{HEADER_LEN, ethertype};
+use bm_wire::protocol;
+
+/// A frame as filters see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub key: Key,
+    /// A fragment too small for the header that rules ask for (RFC 1858, RFC 3128, RFC 7112).
+    pub tiny: bool,
+}
+
+/// Bytes of a TCP header up to and with its flags, which a first fragment must hold (RFC 1858).
+const TCP_FLAGS_END: usize = 16;
+/// Tags that are looked through.
+const TAGS: usize = 2;
+const TAG_LEN: usize = 4;
+/// Extension headers that are looked through.
+const EXTENSIONS: usize = 8;
+/// Protocols with ports, beside TCP and UDP.
+const DCCP: u8 = 33;
+const SCTP: u8 = 132;
+const UDP_LITE: u8 = 136;
+const MORE: u16 = 0x2000;
+const OFFSET: u16 = 0x1fff;
+
+/// The frame's key, its interface aside; `None` for what rules are not asked about: no IP, or too broken for any
+/// router to pass on.
+pub(crate) fn asked(frame: &[u8]) -> Option<Asked> {
+    let (mut at, mut kind) = (HEADER_LEN, be16(frame, 12)?);
+    for _ in 0..TAGS {
+        if !is_tag(kind) {
+            break;
+        }
+        kind = be16(frame, at + 2)?;
+        at += TAG_LEN;
+    }
+    match kind {
+        ethertype::IPV4 => ipv4(frame.get(at..)?),
+        ethertype::IPV6 => ipv6(frame.get(at..)?),
+        _ => None,
+    }
+}
+
+/// Whether a type says that a tag follows (802.1Q, 802.1ad).
+pub(crate) fn is_tag(kind: u16) -> bool {
+    kind == ethertype::VLAN || kind == ethertype::SERVICE_VLAN
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::UDP | DCCP | SCTP | UDP_LITE)
+}
+
+/// Ports at a place, source's high, if the protocol has any and `room` bytes of the packet hold them.
+fn ports(packet: &[u8], protocol: u8, at: usize, room: usize) -> (Kind, u32) {
+    let ports = (has_ports(protocol) && room >= 4).then(|| be32(packet, at)).flatten();
+    ports.map_or((Kind::None, 0), |ports| (Kind::Ports, ports))
+}
+
+fn ipv4(packet: &[u8]) -> Option<Asked> {
+    let header: &[u8; 20] = packet.first_chunk()?;
+    let (header_len, length) = (usize::from(header[0] & 0xf) * 4, usize::from(be16(header, 2)?));
+    if header[0] >> 4 != 4 || header_len < header.len() || length < header_len {
+        return None;
+    }
+    let (protocol, fragment) = (header[9], be16(header, 6)?);
+    let addresses = [be32(header, 12)?, be32(header, 16)?];
+    let key = |(kind, ports)| Key::ipv4(addresses, protocol, ports, kind);
+    if fragment & OFFSET != 0 {
+        // At offset 1 it would overwrite the flags (RFC 3128).
+        let tiny = protocol == protocol::TCP && fragment & OFFSET == 1;
+        return Some(Asked { key: key((Kind::Later, 0)), tiny });
+    }
+    let room = length - header_len;
+    let tiny = protocol == protocol::TCP && fragment & MORE != 0 && room < TCP_FLAGS_END;
+    Some(Asked { key: key(ports(packet, protocol, header_len, room)), tiny })
+}
+
+fn ipv6(packet: &[u8]) -> Option<Asked> {
+    let header: &[u8; 40] = packet.first_chunk()?;
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    let mut addresses = [0; 8];
+    for (word, bytes) in addresses.iter_mut().zip(header[8..].as_chunks::<4>().0) {
+        *word = u32::from_be_bytes(*bytes);
+    }
+    let chain = follow(packet, header[6], usize::from(be16(header, 4)?));
+    let key = Key::ipv6(addresses, chain.protocol, chain.ports, chain.kind);
+    Some(Asked { key, tiny: chain.tiny })
+}
+
+/// What a chain of extension headers leads to.
+struct Chain {
+    protocol: u8,
+    kind: Kind,
+    ports: u32,
+    tiny: bool,
+}
+
+fn is_extension(next: u8) -> bool {
+    matches!(
+        next,
+        protocol::HOP_BY_HOP
+            | protocol::ROUTING
+            | protocol::DESTINATION_OPTIONS
+            | protocol::FRAGMENT
+            | protocol::AUTHENTICATION
+    )
+}
+
+/// What a first fragment must hold of the header behind the extensions (RFC 7112).
+fn least_of(protocol: u8) -> usize {
+    match protocol {
+        protocol::TCP => 20,
+        protocol::UDP | protocol::ICMPV6 => 8,
+        _ => 0,
+    }
+}
+
+/// Follows a chain of `room` bytes behind the IPv6 header. Where that cannot be done to its end, the last next header
+/// counts as the protocol, without ports.
+fn follow(packet: &[u8], mut next: u8, mut room: usize) -> Chain {
+    let (mut at, mut first) = (40, false);
+    let cut = |protocol, tiny| Chain { protocol, kind: Kind::None, ports: 0, tiny };
+    for _ in 0..EXTENSIONS {
+        if !is_extension(next) {
+            break;
+        }
+        let Some([after, units, rest @ ..]) = packet.get(at..).and_then(|header| header.first_chunk::<4>())
+        else {
+            return cut(next, first);
+        };
+        if room < 8 {
+            return cut(next, first);
+        }
+        let mut size = match next {
+            protocol::AUTHENTICATION => usize::from(*units) * 4 + 8,
+            _ => usize::from(*units) * 8 + 8,
+        };
+        if next == protocol::FRAGMENT {
+            size = 8;
+            let rest = u16::from_be_bytes(*rest);
+            first = rest & 1 == 1;
+            if rest & 0xfff8 != 0 {
+                return Chain { kind: Kind::Later, ..cut(*after, false) };
+            }
+        }
+        next = *after;
+        at += size;
+        if size > room {
+            return cut(next, first);
+        }
+        room -= size;
+    }
+    let tiny = first && (is_extension(next) || room < least_of(next));
+    let (kind, ports) = ports(packet, next, at, room);
+    Chain { protocol: next, kind, ports, tiny }
+}

@@ -1,0 +1,165 @@
+//! Filters in a router; what they say of each frame is compared with the kernel path in crates/control/tests.
+
+use super::*;
+use crate::testing::Lab;
+use bm_filter::{Action, Flat, Rate, Rule, Tree};
+
+const TWO: &str = "
+    interface a 0 02:00:00:00:00:01 192.0.2.1/24
+    interface b 1 02:00:00:00:00:02 198.51.100.1/24
+    neighbour 192.0.2.9 a 02:00:00:00:01:09
+    neighbour 198.51.100.9 b 02:00:00:00:02:09
+    route 10.0.0.0/8 via 198.51.100.9 b
+    route 172.16.0.0/12 via 192.0.2.9 a";
+
+/// UDP between these, to the interface `a`.
+fn udp(source: [u8; 4], destination: [u8; 4], port: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 9, 8, 0];
+    let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0, 0, 9, 17, 0, 0];
+    packet.extend(source.into_iter().chain(destination));
+    let sum = bm_wire::checksum::checksum(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(packet);
+    frame.extend([[0x12, 0x34], port.to_be_bytes(), [0, 8], [0, 0]].concat());
+    frame
+}
+
+fn set(rules: &[Rule], more: impl FnOnce(&mut FilterSet)) -> FilterSet {
+    let flat = rules.iter().zip(0u16..).flat_map(|(rule, at)| Flat::of(rule, at, None));
+    let filters = Filters { tree: Tree::grow(flat.collect()).unwrap(), ..Filters::default() };
+    let mut set = FilterSet {
+        filters: Arc::new(filters),
+        checks: Vec::new(),
+        unknown: [false; 2],
+        ports: vec![true; 2],
+        counts: Arc::new(RuleCounts::new().unwrap()),
+        rates: None,
+    };
+    more(&mut set);
+    set
+}
+
+fn no_dns() -> Rule {
+    Rule { action: Action::Drop, protocol: Some(17), destination_ports: Some(53..=53), ..Rule::default() }
+}
+
+#[test]
+fn a_burst_goes_on_without_what_is_dropped() {
+    let mut lab = Lab::new(TWO);
+    let filters = Arc::new(set(&[no_dns()], |_| {}));
+    lab.filter(Arc::clone(&filters));
+    let ports = [53, 80, 53, 53, 81, 82, 53];
+    ports.map(|port| lab.send(0, &udp([172, 16, 0, 1], [10, 0, 0, 7], port)));
+    lab.run();
+    let out: Vec<u8> = lab.take(1).iter().map(|frame| frame[37]).collect();
+    assert_eq!(out, [80, 81, 82], "in order");
+    assert_eq!((lab.dropped(Reason::Filter), filters.counts.count(0)), (4, 4));
+    assert_eq!(filters.counts.count(UNMATCHED), 3);
+    lab.check();
+}
+
+#[test]
+fn what_is_for_this_machine_goes_to_linux() {
+    let mut lab = Lab::new(TWO);
+    lab.filter(Arc::new(set(&[no_dns()], |_| {})));
+    lab.send(0, &udp([172, 16, 0, 1], [192, 0, 2, 1], 53));
+    lab.run();
+    assert_eq!((lab.take_host(0).len(), lab.dropped(Reason::Filter)), (1, 0));
+    lab.check();
+}
+
+#[test]
+fn ports_of_others_are_left_alone() {
+    let mut lab = Lab::new(TWO);
+    lab.filter(Arc::new(set(&[no_dns()], |set| set.ports = vec![false, true])));
+    lab.send(0, &udp([172, 16, 0, 1], [10, 0, 0, 7], 53));
+    lab.run();
+    assert_eq!(lab.take(1).len(), 1);
+    lab.check();
+}
+
+#[test]
+fn a_vrf_is_asked_for_its_own_ways_back() {
+    let mut lab = Lab::new(
+        "interface red 0 02:00:00:00:00:01 vrf 1 192.0.2.1/24
+        interface out 1 02:00:00:00:00:02 vrf 1 198.51.100.1/24
+        neighbour 198.51.100.9 out 02:00:00:00:02:09
+        route 10.0.0.0/8 vrf 1 via 198.51.100.9 out
+        route 172.16.0.0/12 vrf 1 via 192.0.2.9 red
+        route 172.17.0.0/16 via 192.0.2.9 red",
+    );
+    let strict = |set: &mut FilterSet| set.checks = vec![SourceCheck::Strict; 2];
+    let passes = |lab: &mut Lab, source| {
+        lab.send(0, &udp(source, [10, 0, 0, 7], 80));
+        lab.run();
+        lab.take(1).len() == 1
+    };
+    lab.filter(Arc::new(set(&[], strict)));
+    assert_eq!([[172, 16, 0, 1], [10, 7, 7, 7]].map(|from| passes(&mut lab, from)), [true, false]);
+    assert_eq!(lab.dropped(Reason::ReversePath), 1);
+    // Where only Linux knows the routes, nobody is asked.
+    lab.filter(Arc::new(set(&[], |set| {
+        strict(set);
+        set.unknown = [true, false];
+    })));
+    assert!(passes(&mut lab, [10, 7, 7, 7]));
+    lab.check();
+}
+
+#[test]
+fn a_source_may_send_its_burst() {
+    let mut lab = Lab::new(TWO);
+    let rate = Rate { packets: 10, burst: 3, lengths: [32, 64] };
+    lab.filter(Arc::new(set(&[], |set| {
+        let filters = Filters { rate: Some(rate), ..Filters::clone(&set.filters) };
+        set.filters = Arc::new(filters);
+        set.rates = Some(Arc::new(SourceRates::new(1).unwrap()));
+    })));
+    let burst = |lab: &mut Lab| {
+        (0..9).for_each(|_| lab.send(0, &udp([172, 16, 0, 1], [10, 0, 0, 7], 80)));
+        lab.run();
+        lab.take(1).len()
+    };
+    // One burst, so one time.
+    assert_eq!((burst(&mut lab), lab.dropped(Reason::RateLimit)), (3, 6));
+    lab.check();
+}
+
+/// Not a test of behaviour: `cargo test --release -p bm-forward what_filters_cost -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints figures"]
+fn what_filters_cost() {
+    use crate::tables::Tables;
+    let lab = Lab::new(TWO);
+    let mut seed = 1u64;
+    let mut byte = || {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (seed >> 56) as u8
+    };
+    let rules: Vec<Rule> = (0..10_000)
+        .map(|_| Rule {
+            source: Some(format!("10.{}.{}.{}", byte(), byte(), byte()).parse().unwrap()),
+            destination: Some(format!("10.{}.{}.{}", byte(), byte(), byte()).parse().unwrap()),
+            ..no_dns()
+        })
+        .collect();
+    let frames: Vec<_> = (0..256).map(|last| udp([172, 16, 0, last as u8], [10, 0, 0, 7], 53)).collect();
+    let cost = |set: FilterSet| {
+        let tables: Tables = lab.tables().with_filters(Some(Arc::new(set)));
+        let started = std::time::Instant::now();
+        for now in 0..20_000 {
+            let filter = PortFilter::of(&tables, 0, 0, now * 10_000).unwrap();
+            frames.iter().for_each(|frame| assert_eq!(std::hint::black_box(filter.drops(frame)), None));
+        }
+        started.elapsed().as_nanos() as f64 / (20_000.0 * 256.0)
+    };
+    for round in 0..5 {
+        let (empty, full) = (cost(set(&[], |_| {})), cost(set(&rules, |_| {})));
+        let rate = cost(set(&[], |set| {
+            let rate = Some(Rate { packets: 10_000_000, burst: 10_000_000, lengths: [32, 64] });
+            set.filters = Arc::new(Filters { rate, ..Filters::default() });
+            set.rates = Some(Arc::new(SourceRates::new(1).unwrap()));
+        }));
+        println!("round {round}: {empty:.1} ns with no rules, {full:.1} with 10,000, {rate:.1} with a rate");
+    }
+}
