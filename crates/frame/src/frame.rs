@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::{DATA_OFFSET, HEADROOM_OFFSET};
+use crate::DATA_OFFSET;
 
 /// What workers note of a frame. Plain numbers: none of them decides which memory is touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub struct Meta {
     pub flow_hash: u32,
 }
 
-/// Of one frame. Lua sees `length` and `data` under these names.
-#[repr(C, align(64))]
+/// Of one frame. Lua sees `length` and `data` under these names, and so does DPDK's shim.
+#[repr(C)]
 struct Header {
     /// Bytes of data.
     length: u16,
@@ -37,9 +37,17 @@ struct Header {
     slot: *mut u8,
 }
 
-/// Bytes of a header: a line of the cache to itself, since its neighbours may be another worker's.
-pub(crate) const HEADER_BYTES: usize = 64;
-const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+/// Bytes from one header to the next: a line of the cache for the header, which ends with 24 bytes that DPDK keeps
+/// in front of an mbuf, and two lines for the mbuf. An odd number of lines, so that a burst's headers fall into all
+/// sets of a cache.
+pub const HEADER_STRIDE: usize = 192;
+/// Where the mbuf of a frame begins, in bytes from its header.
+pub const MBUF_OFFSET: usize = 64;
+/// Of a header, in front of what DPDK keeps.
+pub(crate) const HEADER_BYTES: usize = 40;
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES && HEADER_BYTES + 24 <= MBUF_OFFSET);
+// C and Lua know these places.
+const _: () = assert!(std::mem::offset_of!(Header, data) == 8 && std::mem::offset_of!(Header, slot) == 32);
 
 /// There is no room for that many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +121,20 @@ impl Frame {
         self.0.as_ptr() as usize
     }
 
+    /// Where the frame's header is, for a driver that keeps the frame from here on. Its mbuf is
+    /// [`MBUF_OFFSET`] bytes behind.
+    pub fn into_header(self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    /// The frame whose header is there.
+    ///
+    /// # Safety
+    /// `header` came from [`into_header`](Self::into_header), and whoever had the frame since gives it up.
+    pub unsafe fn from_header(header: NonNull<u8>) -> Self {
+        Self(header.cast())
+    }
+
     fn slot(&self) -> *mut u8 {
         self.header().slot
     }
@@ -148,7 +170,7 @@ impl Frame {
 
     /// Bytes free in front of data.
     pub fn headroom(&self) -> usize {
-        self.header().data as usize - self.slot() as usize - HEADROOM_OFFSET
+        self.header().data as usize - self.slot() as usize
     }
 
     /// Bytes free behind data.
@@ -232,7 +254,7 @@ impl Frame {
     #[inline]
     pub unsafe fn place(&mut self, offset: usize, length: usize) -> Result<(), NoRoom> {
         let room = usize::from(self.header().slot_size);
-        if offset < HEADROOM_OFFSET || offset + length > room {
+        if offset + length > room {
             return Err(NoRoom { wanted: offset + length, room });
         }
         let slot = self.slot();
@@ -272,10 +294,10 @@ mod tests {
         let mut frame = unsafe { memory.claim(0) };
         frame.copy_from(&[1, 2, 3, 4]).unwrap();
         frame.trim_front(1);
-        assert_eq!((frame.data(), frame.headroom()), ([2, 3, 4].as_slice(), 257));
+        assert_eq!((frame.data(), frame.headroom()), ([2, 3, 4].as_slice(), 513));
         frame.prepend(1).unwrap();
         assert_eq!(frame.data(), [1, 2, 3, 4]);
-        assert_eq!(frame.prepend(257), Err(NoRoom { wanted: 257, room: 256 }));
+        assert_eq!(frame.prepend(513), Err(NoRoom { wanted: 513, room: 512 }));
         assert_eq!(frame.set_len(1537), Err(NoRoom { wanted: 1537, room: 1536 }));
         frame.set_len(1536).unwrap();
         assert_eq!(frame.tailroom(), 0);

@@ -63,14 +63,16 @@ impl Depot {
         self.free.len()
     }
 
-    fn take(&self) -> Option<Frame> {
+    /// A free frame, fresh; `None` if the region is used up.
+    pub fn take(&self) -> Option<Frame> {
         // SAFETY: an index in the queue stands for a slot that its last owner gave up, and popping it
         // makes us the one who has it.
         self.free.pop().map(|index| unsafe { self.memory.claim(index) })
     }
 
-    fn give(&self, frame: &Frame) {
-        let held = self.free.push(self.memory.index(frame));
+    /// Takes a frame back.
+    pub fn give(&self, frame: Frame) {
+        let held = self.free.push(self.memory.index(&frame));
         debug_assert!(held.is_ok(), "a frame was freed twice");
     }
 }
@@ -167,7 +169,7 @@ impl Freelist {
         let mut gone = 0;
         while gone < count {
             let Some(frame) = self.local.pop() else { break };
-            self.depot.give(&frame);
+            self.depot.give(frame);
             gone += 1;
         }
         self.local.trade(-(gone as i64));

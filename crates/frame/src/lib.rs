@@ -7,14 +7,18 @@
 //! ```text
 //! region  [ slot 0 | slot 1 | slot 2 | ... ][ header 0 | header 1 | header 2 | ... ]
 //!
-//! slot    0         64         192   256            512                    slot size
-//!         | mempool | mbuf     | -   | headroom     | data ...             |
-//!           DPDK's    DPDK's           XDP_PACKET_    bytes of the packet
-//!                                      HEADROOM, or for prepend
+//! slot    0                     512                    slot size
+//!         | headroom            | data ...             |
+//!           for prepend, and      bytes of the packet: a fresh frame's and AF_XDP's begin here,
+//!           XDP_PACKET_HEADROOM   DPDK's from 128 on
+//!
+//! header  0                40            64           192
+//!         | ours, and Lua's | mempool's  | mbuf       |
 //! ```
 //!
 //! Headers within the slots would all be a multiple of 2 KiB apart, and so fall into two of the 64 sets of a
-//! first-level cache: sixteen of a burst's 256 would find room (docs/decisions/0004-headers-apart.md).
+//! first-level cache: sixteen of a burst's 256 would find room (docs/decisions/0004-headers-apart.md). The same
+//! holds for DPDK's mbufs, so they lie with the headers; without DPDK nobody touches their two lines.
 //!
 //! A [`Frame`] owns its slot: it can be moved, not copied, and nobody else reads or writes the slot
 //! meanwhile. It has no destructor, since it must go back to *some* worker's [`Freelist`]; whoever ends a
@@ -27,12 +31,10 @@ mod memory;
 mod stack;
 
 pub use burst::{BURST, Burst, Mask, Places};
-pub use frame::{Frame, Meta, NoRoom};
+pub use frame::{Frame, HEADER_STRIDE, MBUF_OFFSET, Meta, NoRoom};
 pub use freelist::{Depot, Freelist};
 pub use memory::{Memory, MemoryError, Pages};
 pub use stack::StackHead;
 
 /// Where data begins in a slot when a frame is fresh or just received.
 pub const DATA_OFFSET: usize = 512;
-/// Where the headroom begins; data may grow down to here.
-pub const HEADROOM_OFFSET: usize = 256;

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bm_frame::{DATA_OFFSET, HEADROOM_OFFSET, Memory, MemoryError};
+use bm_frame::{DATA_OFFSET, Memory, MemoryError};
 
 use crate::options::BusyPoll;
 use crate::ring::Ring;
@@ -80,7 +80,7 @@ fn register(socket: &OwnedFd, memory: &'static Memory) -> io::Result<()> {
         flags: 0,
         tx_metadata_len: 0,
     };
-    const { assert!(DATA_OFFSET - XDP_PACKET_HEADROOM >= HEADROOM_OFFSET) };
+    const { assert!(DATA_OFFSET >= XDP_PACKET_HEADROOM) };
     set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)
 }
 

@@ -14,7 +14,7 @@ struct packet {
    uint16_t port, interface, network, verdict;
    uint32_t next_hop, flow_hash;
    unsigned char *slot;
-   uint64_t spare[3];
+   uint64_t dpdk[3]; // what a mempool of DPDK keeps in front of its mbuf
 };
 /* `write` is a 32-bit number below 1024 to Rust. Here it has a type of its own: the compiler takes values of one
    type at two addresses for the same, and would load both indices anew for each packet that is passed on. */
