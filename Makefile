@@ -7,7 +7,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 build:
 	@tools/setup build
-	cargo build --release --locked
+	cargo build --release --locked $$(tools/features)
 
 demo: build
 	$(SUDO) $(BRICKMOON) demo $(DEMO)
@@ -17,12 +17,15 @@ lint:
 	cargo fmt --all --check
 	cargo xtask tidy
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	[ -z "$$(tools/features)" ] || cargo clippy -p brickmoon -p bm-port-dpdk -p bm-eval --all-targets --locked \
+		$$(tools/features) -- -D warnings
 
 test:
 	@tools/setup test
 	@$(MAKE) --no-print-directory lint
-	cargo build --release --locked
-	cargo test --workspace --locked
+	cargo build --release --locked $$(tools/features)
+	cargo test --workspace --locked $$(tools/features)
+	[ -z "$$(tools/features)" ] || cargo test -p bm-port-dpdk --locked
 	@$(MAKE) --no-print-directory models
 
 # Every order in which threads can meet, where tables and links are shared without locks. A build of its own.

@@ -38,6 +38,10 @@ pub struct Port {
     pub account: Account,
     /// The device's own counters by name, such as `receive_ring_full`, in frames.
     pub device_counters: BTreeMap<String, u64>,
+    /// All counters that the hardware or its driver keeps, by the driver's names (DPDK's xstats); empty where there
+    /// are none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub hardware_counters: BTreeMap<String, u64>,
     /// What the kernel path did with the port's frames, by name: `forwarded`, and `linux_` with a reason. Empty on
     /// the user path.
     pub kernel_counters: BTreeMap<String, u64>,

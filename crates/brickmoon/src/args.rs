@@ -93,7 +93,7 @@ pub struct Up {
     /// Configuration file. What the command line says goes before what it says.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A port: an interface's name, xdp:IF, tap:NAME or pcap:IN[,OUT]. May be given many times.
+    /// A port: an interface's name, xdp:IF, tap:NAME, pcap:IN[,OUT] or dpdk:DEVICE. May be given many times.
     #[arg(long = "port", value_name = "DEVICE")]
     pub ports: Vec<String>,
     /// Which path packets take.

@@ -70,11 +70,11 @@ fn packets_go_through_apps_in_rust_and_in_lua() {
 #[test]
 fn errors_and_statuses_are_those_of_the_contract() {
     let program =
-        file("bad.lua", b"local c = config.new()\nconfig.app(c, 'x', 'dpdk:7')\nengine.configure(c)\n");
+        file("bad.lua", b"local c = config.new()\nconfig.app(c, 'x', 'card:7')\nengine.configure(c)\n");
     let run = brickmoon(&["run", text(&program)]);
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert_eq!(run.status.code(), Some(1));
-    assert!(said.contains("bad.lua:3: app x: no app in Rust is called \"dpdk:7\""), "{said}");
+    assert!(said.contains("bad.lua:3: app x: no app in Rust is called \"card:7\""), "{said}");
     std::fs::remove_file(program).expect("it is there");
     assert_eq!(brickmoon(&["snabb", "-t", "core.config"]).status.code(), Some(0));
     assert_eq!(brickmoon(&["snabb"]).status.code(), Some(2));

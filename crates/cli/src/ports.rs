@@ -55,6 +55,11 @@ pub fn ports(reply: &Ports) -> String {
                 to_linux.iter().map(|(frames, why)| format!("{} {why}", count(*frames))).collect();
             let _written = writeln!(text, "  {}: left to Linux: {}", port.name, words.join(", "));
         }
+        let hardware: Vec<_> =
+            port.hardware_counters.iter().map(|(name, value)| format!("{name} {}", count(*value))).collect();
+        if !hardware.is_empty() {
+            let _written = writeln!(text, "  {}: the driver counts: {}", port.name, hardware.join(", "));
+        }
         if let Some(reason) = &port.mode_reason {
             let _written = writeln!(text, "  {}: {reason}", port.name);
         }

@@ -117,6 +117,13 @@ impl Interface {
     }
 }
 
+/// Gives the interface behind a queue a carrier, or takes it.
+pub(crate) fn set_carrier(queue: &File, up: bool) -> io::Result<()> {
+    let carrier = libc::c_int::from(up);
+    // SAFETY: the request reads one number, which outlives the call.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETCARRIER as _, &carrier) })
+}
+
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -18,4 +18,4 @@ mod twin;
 
 pub use error::TapError;
 pub use port::{TapDevice, TapPort};
-pub use twin::Twin;
+pub use twin::{Twin, TwinHandle};

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use bm_port::HostPort;
 
 use crate::error::TapError;
-use crate::interface::Interface;
+use crate::interface::{self, Interface};
 
 /// The TAP twin of a port: has its MAC and MTU, and goes with the process.
 pub struct Twin {
@@ -40,6 +40,71 @@ impl Twin {
     /// [`TapError::System`] if the interface is gone.
     pub fn index(&self) -> Result<u32, TapError> {
         self.interface.index()
+    }
+}
+
+/// What tends a twin while the slow path holds it: Linux may change its MAC and MTU, the port its carrier.
+pub struct TwinHandle {
+    interface: Interface,
+    file: File,
+}
+
+impl Twin {
+    /// A second hold on the interface.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if there are no descriptors left.
+    pub fn handle(&self) -> Result<TwinHandle, TapError> {
+        let name = self.name();
+        let file = self.file.try_clone();
+        let file = file.map_err(|error| TapError::System { name: name.clone(), step: "hold it", error })?;
+        Ok(TwinHandle { interface: Interface::new(&name)?, file })
+    }
+}
+
+impl TwinHandle {
+    /// The interface's MAC, as Linux has it now.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if the interface is gone.
+    pub fn mac(&self) -> Result<[u8; 6], TapError> {
+        self.interface.mac()
+    }
+
+    /// The interface's MTU in bytes, as Linux has it now.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if the interface is gone.
+    pub fn mtu(&self) -> Result<usize, TapError> {
+        self.interface.mtu()
+    }
+
+    /// Gives the interface another MTU.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if Linux refuses.
+    pub fn set_mtu(&mut self, mtu: usize) -> Result<(), TapError> {
+        self.interface.set_mtu(mtu)
+    }
+
+    /// Gives the interface another MAC.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if Linux refuses.
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), TapError> {
+        self.interface.set_mac(mac)
+    }
+
+    /// Whether the port has a link: without, Linux sends nothing there and takes its routes away.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if the kernel cannot (before 5.0).
+    pub fn set_carrier(&self, up: bool) -> Result<(), TapError> {
+        interface::set_carrier(&self.file, up).map_err(|error| TapError::System {
+            name: self.interface.name(),
+            step: "set its carrier",
+            error,
+        })
     }
 }
 

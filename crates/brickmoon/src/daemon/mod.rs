@@ -7,6 +7,7 @@
 //! The end goes the other way round: first Linux has all packets again, then threads end.
 
 mod dataplane;
+mod dpdk;
 mod hooks;
 mod notify;
 mod path;

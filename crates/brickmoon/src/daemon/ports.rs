@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bm_api::PortMode;
 use bm_control::config::{self, Device, Switch};
-use bm_frame::Memory;
+use bm_frame::{Depot, Memory};
 use bm_port::{HostPort, NoSteering, Port, Steering};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::{TapDevice, Twin};
@@ -34,18 +34,25 @@ pub struct OpenPort {
     pub steering: Box<dyn Steering>,
     /// What must live as long as the port: the steering program is detached with it.
     pub keep: Box<dyn Any + Send>,
+    /// The hardware's own counters, where there are any.
+    pub hardware: Option<Hardware>,
 }
+
+/// Asks a device for its own counters, by name.
+pub type Hardware = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
 /// The settings of MAC and MTU for twins of devices that have none of their own.
 const TWIN_MTU: usize = 1500;
 
 /// Opens every port of the configuration, each with `queues` queues at most.
-pub fn open(ports: &[config::Port], memory: &'static Memory, most: usize) -> Result<Vec<OpenPort>, Failure> {
+pub fn open(ports: &[config::Port], depot: &Arc<Depot>, most: usize) -> Result<Vec<OpenPort>, Failure> {
+    let memory = depot.memory();
     let shared = Shared::new(memory).map_err(Failure::failed)?;
     let open = |(index, port): (usize, &config::Port)| match &port.device {
         Device::Xdp(interface) => xdp(interface, port, &shared, most),
         Device::Tap(name) => tap(name, port, memory, most),
         Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
+        Device::Dpdk(device) => super::dpdk::open(device, port, depot, most),
     };
     ports.iter().enumerate().map(open).collect()
 }
@@ -57,10 +64,19 @@ pub fn queues(port: &config::Port) -> usize {
         let names = folder.into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.filter(|name| name.to_string_lossy().starts_with("rx-")).count().max(1)
     });
-    port.queues.map_or(has, |wanted| has.min(wanted as usize))
+    match (&port.device, port.queues) {
+        (Device::Dpdk(_), wanted) => wanted.map_or(1, |wanted| wanted as usize),
+        (_, wanted) => wanted.map_or(has, |wanted| has.min(wanted as usize)),
+    }
 }
 
 fn xdp(interface: &str, port: &config::Port, shared: &Arc<Shared>, most: usize) -> Result<OpenPort, Failure> {
+    let slot_size = shared.memory().slot_size();
+    if !matches!(slot_size, 2048 | 4096) {
+        return Err(Failure::Usage(format!(
+            "slot_size = {slot_size}, and AF_XDP on {interface} takes slots of 2048 or 4096 bytes alone"
+        )));
+    }
     let options = Options {
         bind: match port.zero_copy {
             Switch::Auto => Bind::Auto,
@@ -97,6 +113,7 @@ fn xdp(interface: &str, port: &config::Port, shared: &Arc<Shared>, most: usize) 
         host: Box::new(device.host().map_err(Failure::failed)?),
         steering: Box::new(device.steering().map_err(Failure::failed)?),
         keep: Box::new(device),
+        hardware: None,
     })
 }
 
@@ -150,5 +167,6 @@ fn behind_twin(
         host: Box::new(twin),
         steering: Box::new(NoSteering),
         keep,
+        hardware: None,
     })
 }

@@ -8,11 +8,11 @@ use bm_api::PortMode;
 use bm_control::config::{Config, Device, Switch};
 use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::{Attachment, Kernel, NoPins, Pins};
-use bm_frame::{Depot, Memory, Pages};
+use bm_frame::{Depot, Pages};
 use bm_port::NoSteering;
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
-use super::ports::{self, OpenPort};
+use super::ports::{self, Hardware, OpenPort};
 use crate::Failure;
 
 /// Frames that a queue's rings may hold in the kernel, both ways.
@@ -34,6 +34,8 @@ pub struct PortInfo {
     pub reason: Option<String>,
     /// How many queues were taken.
     pub queues: usize,
+    /// The hardware's own counters, where there are any.
+    pub hardware: Option<Hardware>,
 }
 
 /// Ports that are open and take nothing yet.
@@ -107,19 +109,22 @@ impl Opened {
     }
 
     /// Opens the ports of the configuration for workers.
-    pub fn open(config: &Config, memory: &'static Memory) -> Result<(Self, Vec<ControlPort>), Failure> {
+    pub fn open(config: &Config, depot: &Arc<Depot>) -> Result<(Self, Vec<ControlPort>), Failure> {
         let workers = workers(config);
         let mut opened = Self::nothing(workers);
         let mut control = Vec::new();
-        for port in ports::open(&config.ports, memory, workers)? {
-            let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep } = port;
+        for port in ports::open(&config.ports, depot, workers)? {
+            let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep, hardware } =
+                port;
             if queues.len() < workers && config.daemon.workers.is_some() {
                 return Err(Failure::Usage(format!(
                     "{workers} workers, and {name} has {} queue(s): each worker needs a queue of every port; use fewer workers, or `ethtool -L {name} combined {workers}`",
                     queues.len()
                 )));
             }
-            opened.infos.push(PortInfo { name: name.clone(), device, mode, reason, queues: queues.len() });
+            let count = queues.len();
+            let name_here = name.clone();
+            opened.infos.push(PortInfo { name: name_here, device, mode, reason, queues: count, hardware });
             opened.parts.push(Part { name, queues, host });
             opened.keep.push(keep);
             control.push(ControlPort { ifindex, steering });
@@ -150,7 +155,8 @@ impl Opened {
             let behind = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
             let (device, mode) = (port.device.to_string(), PortMode::Kernel);
             let reason = generic.then(|| behind.into());
-            opened.infos.push(PortInfo { name: name.clone(), device, mode, reason, queues: 0 });
+            let name_here = name.clone();
+            opened.infos.push(PortInfo { name: name_here, device, mode, reason, queues: 0, hardware: None });
             control.push(ControlPort { ifindex, steering: Box::new(NoSteering) });
         }
         Ok((opened, control, kernel))

@@ -105,7 +105,7 @@ impl Daemon {
         tracing::info!("{} MiB of frames on {pages}", depot.memory().bytes() >> 20);
         let (registry, stats) = counters(&config)?;
         let readers = Readers::new();
-        let (opened, ports) = Opened::open(&config, depot.memory())?;
+        let (opened, ports) = Opened::open(&config, &depot)?;
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
         let driver = Driver::start(&config, hash_seed, &readers, ports, None).map_err(Failure::failed)?;
         let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
@@ -205,7 +205,7 @@ impl Daemon {
         control.set_ports(Vec::new()).map_err(Failure::failed)?;
         let before = lock(&self.running).take();
         before.into_iter().for_each(Running::stop);
-        let (opened, ports) = Opened::open(config, depot.memory())?;
+        let (opened, ports) = Opened::open(config, depot)?;
         control.set_ports(ports).map_err(Failure::failed)?;
         let running = opened.start(config, &self.shared, control, depot.clone())?;
         *lock(&self.running) = Some(running);
@@ -294,6 +294,7 @@ impl Daemon {
                     None => report::port_account(&counters, &info.name),
                 },
                 device_counters: report::device_counters(&counters, &info.name),
+                hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),
                 kernel_counters: kernel.get(index).map(report::kernel_counters).unwrap_or_default(),
             }
         };

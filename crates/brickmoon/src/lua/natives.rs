@@ -13,6 +13,7 @@ use bm_frame::{Depot, Memory};
 use bm_graph::PortApp;
 use bm_lua::{Natives, Opened, Wanted};
 use bm_port::{Copied, LoopPort, Port, Steering as _};
+use bm_port_dpdk::{DpdkDevice, Spec};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::TapDevice;
 use bm_port_xdp::{Options, Shared, XdpDevice};
@@ -38,6 +39,7 @@ struct Open {
     shared: Option<Arc<Shared>>,
     xdp: HashMap<String, XdpDevice>,
     taps: HashMap<String, TapDevice>,
+    dpdk: HashMap<String, DpdkDevice>,
     routers: Routers,
     ports: u16,
 }
@@ -121,6 +123,7 @@ impl Open {
         let port = match device {
             Device::Xdp(name) => self.xdp(wanted, &name)?,
             Device::Tap(name) => self.tap(wanted, &name)?,
+            Device::Dpdk(device) => self.dpdk(wanted, &device)?,
             Device::Pcap { input, output } => {
                 let repeat = wanted.argument.get("repeat").and_then(Value::as_bool).unwrap_or(false);
                 let port = PcapPort::new(input.as_deref(), output.as_deref(), repeat);
@@ -166,6 +169,22 @@ impl Open {
     }
 }
 
+impl Open {
+    /// This worker's queue of a device that DPDK drives, in the program's own memory.
+    fn dpdk(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
+        let text = |error: bm_port_dpdk::DpdkError| error.to_string();
+        if !self.dpdk.contains_key(name) {
+            let options = bm_port_dpdk::Options { queues: wanted.workers as u16, mtu: None };
+            let device = DpdkDevice::open(&Spec::new(name), wanted.depot, options).map_err(text)?;
+            self.dpdk.insert(name.into(), device);
+        }
+        let device = self.dpdk.get(name).ok_or("the device is gone")?;
+        Ok(Box::new(device.queue(wanted.worker as u16).map_err(text)?))
+    }
+}
+
 fn unknown(class: &str) -> String {
-    format!("no app in Rust is called {class:?}: there are xdp:IF, tap:NAME, pcap:IN,OUT, memory and router")
+    format!(
+        "no app in Rust is called {class:?}: there are xdp:IF, tap:NAME, pcap:IN,OUT, dpdk:DEVICE, memory and router"
+    )
 }

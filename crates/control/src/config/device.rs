@@ -23,6 +23,8 @@ pub enum Device {
         /// Frames go there.
         output: Option<PathBuf>,
     },
+    /// A device that DPDK drives: `dpdk:0000:01:00.0`, `dpdk:net_ring0`, with the driver's arguments after a comma.
+    Dpdk(String),
 }
 
 impl Device {
@@ -30,7 +32,7 @@ impl Device {
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Xdp(name) | Self::Tap(name) => Some(name),
-            Self::Pcap { .. } => None,
+            Self::Pcap { .. } | Self::Dpdk(_) => None,
         }
     }
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Device {
         match self {
             Self::Xdp(name) => write!(f, "xdp:{name}"),
             Self::Tap(name) => write!(f, "tap:{name}"),
+            Self::Dpdk(device) => write!(f, "dpdk:{device}"),
             Self::Pcap { input, output } => {
                 f.write_str("pcap:")?;
                 if let Some(input) = input {
@@ -59,8 +62,8 @@ impl fmt::Display for Device {
 pub enum DeviceError {
     /// What stands before the colon is no kind of device.
     Kind(String),
-    /// DPDK is not part of this build.
-    Dpdk,
+    /// No device of DPDK can be called that.
+    Dpdk(String),
     /// No interface can have this name.
     Name(String),
     /// Neither file is named.
@@ -74,10 +77,14 @@ impl fmt::Display for DeviceError {
                 write!(f, "no kind of device is called `{kind}`: ")?;
                 match super::error::closest(kind, &KINDS) {
                     Some(close) => write!(f, "did you mean `{close}:`?"),
-                    None => f.write_str("write xdp:NAME, tap:NAME or pcap:IN,OUT"),
+                    None => f.write_str("write xdp:NAME, tap:NAME, pcap:IN,OUT or dpdk:DEVICE"),
                 }
             }
-            Self::Dpdk => f.write_str("this build has no DPDK: write xdp:NAME for an interface of Linux"),
+            Self::Dpdk(device) => write!(
+                f,
+                "no device of DPDK can be called `{device}`: write dpdk:0000:01:00.0 for a PCI card, or a virtual \
+                 device as in dpdk:net_ring0 or dpdk:net_pcap0,rx_pcap=FILE"
+            ),
             Self::Name(name) if name.is_empty() => f.write_str("no name is given: write it as in xdp:eth0"),
             Self::Name(name) => write!(
                 f,
@@ -99,7 +106,7 @@ impl FromStr for Device {
             Some(("xdp", rest)) => name(rest).map(Self::Xdp),
             Some(("tap", rest)) => name(rest).map(Self::Tap),
             Some(("pcap", rest)) => files(rest),
-            Some(("dpdk", _)) => Err(DeviceError::Dpdk),
+            Some(("dpdk", rest)) => dpdk(rest),
             Some((kind, _)) => Err(DeviceError::Kind(kind.into())),
         }
     }
@@ -110,6 +117,13 @@ fn name(text: &str) -> Result<String, DeviceError> {
     let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
     let fits = (1..=NAME_MAX).contains(&text.len()) && text != "." && text != ".." && !text.contains(odd);
     if fits { Ok(text.into()) } else { Err(DeviceError::Name(text.into())) }
+}
+
+/// What DPDK makes of it, it says when the device is opened.
+fn dpdk(text: &str) -> Result<Device, DeviceError> {
+    let named = text.split(',').next().is_some_and(|name| !name.is_empty());
+    let fits = named && !text.contains(|c: char| c.is_whitespace() || c == '\0');
+    if fits { Ok(Device::Dpdk(text.into())) } else { Err(DeviceError::Dpdk(text.into())) }
 }
 
 fn files(text: &str) -> Result<Device, DeviceError> {
@@ -131,7 +145,9 @@ mod tests {
 
     #[test]
     fn reads_what_it_writes() {
-        for text in ["xdp:eth0", "tap:tap0", "pcap:in.pcap", "pcap:/a/in.pcap,out.pcap", "pcap:,out.pcap"] {
+        let dpdk = ["dpdk:0000:01:00.0", "dpdk:net_ring0", "dpdk:net_pcap0,rx_pcap=a.pcap,infinite_rx=1"];
+        let others = ["xdp:eth0", "tap:tap0", "pcap:in.pcap", "pcap:/a/in.pcap,out.pcap", "pcap:,out.pcap"];
+        for text in others.into_iter().chain(dpdk) {
             assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
         }
         assert_eq!("eth0.100".parse(), Ok(Device::Xdp("eth0.100".into())));
@@ -143,12 +159,11 @@ mod tests {
         assert_eq!(refused("xpd:eth0"), "no kind of device is called `xpd`: did you mean `xdp:`?");
         assert_eq!(
             refused("vhost:a"),
-            "no kind of device is called `vhost`: write xdp:NAME, tap:NAME or pcap:IN,OUT"
+            "no kind of device is called `vhost`: write xdp:NAME, tap:NAME, pcap:IN,OUT or dpdk:DEVICE"
         );
-        assert_eq!(
-            refused("dpdk:0000:01:00.0"),
-            "this build has no DPDK: write xdp:NAME for an interface of Linux"
-        );
+        for text in ["dpdk:", "dpdk:,a=1", "dpdk:net_ring0 a"] {
+            assert!(refused(text).contains("as in dpdk:net_ring0"), "{text}");
+        }
         assert_eq!(refused("xdp:"), "no name is given: write it as in xdp:eth0");
         assert_eq!(
             refused("tap:a/b"),

@@ -81,7 +81,7 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     section.choice("idle", &[("sleep", IdleChoice::Sleep), ("busy", IdleChoice::Busy)], &mut daemon.idle);
     section.duration("poll_us", Duration::from_micros, 0..=1_000_000, &mut daemon.poll);
     section.number("slots", 1024..=4 << 20, &mut daemon.slots);
-    section.power("slot_size", 2048..=4096, &mut daemon.slot_size);
+    section.power("slot_size", 2048..=16_384, &mut daemon.slot_size);
     section.choice("huge_pages", &SWITCH, &mut daemon.huge_pages);
     if let Some(workers) = daemon.workers
         && !daemon.cores.is_empty()

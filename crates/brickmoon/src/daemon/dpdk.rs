@@ -1,0 +1,157 @@
+//! Devices that DPDK drives, each with its twin in Linux: an interface with the device's MAC, MTU and link state.
+//!
+//! ```text
+//! device ─► queues ─► workers            Linux: ip, ARP, routing daemons
+//!    ▲                                      │
+//!    └── MAC and MTU as Linux has them ── twin ◄── carrier as the device has it
+//! ```
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bm_api::PortMode;
+use bm_control::config;
+use bm_frame::Depot;
+use bm_port::Port;
+use bm_port_dpdk::{DpdkDevice, Options, Spec};
+use bm_port_tap::{Twin, TwinHandle};
+
+use super::ports::OpenPort;
+use crate::Failure;
+
+/// How often device and twin are compared.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Opens a device with at most `most` queues, and makes its twin.
+pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) -> Result<OpenPort, Failure> {
+    let spec = Spec::new(device);
+    let queues = port.queues.unwrap_or(1).min(most as u32).min(u32::from(u16::MAX)) as u16;
+    let options = Options { queues, mtu: None };
+    let device = Arc::new(DpdkDevice::open(&spec, depot, options).map_err(Failure::failed)?);
+    let twin = Twin::new(&spec.twin(), mac(&device, &spec), usize::from(device.mtu()));
+    let twin = twin.map_err(Failure::failed)?;
+    let mut queues: Vec<Box<dyn Port>> = Vec::new();
+    for queue in 0..device.queues() {
+        queues.push(Box::new(device.queue(queue).map_err(Failure::failed)?));
+    }
+    let driver = device.driver();
+    tracing::info!(driver, queues = queues.len(), twin = twin.name(), "dpdk:{}", spec.as_str());
+    let reason = device.copied().map(Into::into);
+    let handle = twin.handle().map_err(Failure::failed)?;
+    let counted = device.clone();
+    let steering = device.steering();
+    Ok(OpenPort {
+        name: twin.name(),
+        device: port.device.to_string(),
+        ifindex: twin.index().map_err(Failure::failed)?,
+        mode: PortMode::Dpdk,
+        reason,
+        queues,
+        host: Box::new(twin),
+        steering: Box::new(steering),
+        keep: Box::new(Tended::start(device, handle)?),
+        hardware: Some(Arc::new(move || counted.counters())),
+    })
+}
+
+/// The device's MAC; where it has none, one of our own that stays the same for this name.
+fn mac(device: &DpdkDevice, spec: &Spec) -> [u8; 6] {
+    let mac = device.mac();
+    if mac != [0; 6] && mac[0] & 1 == 0 {
+        return mac;
+    }
+    let mut hasher = DefaultHasher::new();
+    spec.name().hash(&mut hasher);
+    let hash = hasher.finish().to_be_bytes();
+    // Locally administered, for one station.
+    let mac = [2, hash[0], hash[1], hash[2], hash[3], hash[4]];
+    if let Err(error) = device.set_mac(mac) {
+        tracing::debug!(%error, "a device without a MAC takes every frame");
+    }
+    mac
+}
+
+/// A device and the thread that keeps it and its twin alike.
+struct Tended {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tended {
+    fn start(device: Arc<DpdkDevice>, twin: TwinHandle) -> Result<Self, Failure> {
+        let (end, ended) = mpsc::channel();
+        let mut tending = Tending { mtu: device.mtu(), mac: twin.mac().ok(), up: None, device, twin };
+        let look = move || {
+            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                tending.look();
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("bm-dpdk".into()).spawn(look).map_err(Failure::failed)?;
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        self.end = None;
+        // It has nothing to say; a panic was printed when it happened.
+        let _ended = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+struct Tending {
+    device: Arc<DpdkDevice>,
+    twin: TwinHandle,
+    mtu: u16,
+    mac: Option<[u8; 6]>,
+    up: Option<bool>,
+}
+
+impl Tending {
+    fn look(&mut self) {
+        let up = self.device.link().up;
+        if self.up != Some(up) {
+            self.up = Some(up);
+            if let Err(error) = self.twin.set_carrier(up) {
+                tracing::warn!(%error, "Linux is not told of the link");
+            }
+        }
+        if let Ok(mtu) = self.twin.mtu()
+            && mtu != usize::from(self.mtu)
+        {
+            self.change_mtu(mtu);
+        }
+        if let Ok(mac) = self.twin.mac()
+            && self.mac != Some(mac)
+        {
+            self.change_mac(mac);
+        }
+    }
+
+    /// As Linux has it; what the device refuses, Linux gets back.
+    fn change_mtu(&mut self, mtu: usize) {
+        let set = u16::try_from(mtu).map_err(|error| error.to_string());
+        match set.and_then(|mtu| self.device.set_mtu(mtu).map_err(|error| error.to_string())) {
+            Ok(()) => self.mtu = mtu as u16,
+            Err(error) => {
+                tracing::warn!(%error, "the MTU stays {}", self.mtu);
+                let _gone = self.twin.set_mtu(usize::from(self.mtu));
+            }
+        }
+    }
+
+    /// The same for its MAC.
+    fn change_mac(&mut self, mac: [u8; 6]) {
+        match self.device.set_mac(mac) {
+            Ok(()) => self.mac = Some(mac),
+            Err(error) => {
+                tracing::warn!(%error, "the MAC stays");
+                let _gone = self.mac.map(|mac| self.twin.set_mac(mac));
+            }
+        }
+    }
+}

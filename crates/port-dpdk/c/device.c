@@ -1,0 +1,336 @@
+/* Devices: found, set up, asked, changed, given back. Nothing here is called for a packet. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <rte_dev.h>
+#include <rte_devargs.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_flow.h>
+#include <rte_string_fns.h>
+
+#include "pool.h"
+
+#define DESCRIPTORS 1024
+/* Frames of a pool of DPDK's own: both rings of a queue full, and two bursts. */
+#define OWN_FRAMES (2 * DESCRIPTORS + 512)
+/* Longest key that devices take. */
+#define KEY_BYTES 64
+
+int bm_device_probe(const char *device, uint16_t *port)
+{
+	struct rte_dev_iterator each;
+	struct rte_devargs arguments;
+	int done, found = -1;
+
+	memset(&arguments, 0, sizeof(arguments));
+	done = rte_devargs_parse(&arguments, device);
+	if (done)
+		return done < 0 ? done : -EINVAL;
+	done = rte_dev_probe(device);
+	if (!done) {
+		uint16_t id;
+
+		RTE_ETH_FOREACH_MATCHING_DEV(id, arguments.name, &each) {
+			if (found < 0)
+				found = id;
+		}
+		if (found < 0) {
+			uint16_t by_name;
+
+			if (!rte_eth_dev_get_port_by_name(arguments.name, &by_name))
+				found = by_name;
+		}
+		done = found < 0 ? -ENODEV : 0;
+	}
+	rte_devargs_reset(&arguments);
+	*port = found < 0 ? 0 : found;
+	return done;
+}
+
+int bm_device_info(uint16_t port, struct bm_info *info)
+{
+	struct rte_eth_dev_info found;
+	struct rte_ether_addr mac;
+	int done = rte_eth_dev_info_get(port, &found);
+
+	memset(info, 0, sizeof(*info));
+	if (!done)
+		done = rte_eth_macaddr_get(port, &mac);
+	if (!done)
+		done = rte_eth_dev_get_mtu(port, &info->mtu);
+	if (done)
+		return done;
+	rte_strlcpy(info->driver, found.driver_name, sizeof(info->driver));
+	memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
+	info->mtu_min = found.min_mtu;
+	info->mtu_max = found.max_mtu;
+	info->receive_queues_max = found.max_rx_queues;
+	info->transmit_queues_max = found.max_tx_queues;
+	info->has_rss = (found.flow_type_rss_offloads & RTE_ETH_RSS_IP) != 0 && found.hash_key_size <= KEY_BYTES;
+	return 0;
+}
+
+/* Both directions of a flow to one queue: a key whose bits repeat every 16 (Woo and Park, Scalable TCP Session
+ * Monitoring with Symmetric Receive-side Scaling, 2012). */
+static void use_rss(struct rte_eth_conf *conf, const struct rte_eth_dev_info *info)
+{
+	static uint8_t key[KEY_BYTES];
+
+	for (unsigned int i = 0; i < sizeof(key); i++)
+		key[i] = i % 2 ? 0x5a : 0x6d;
+	conf->rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+	conf->rx_adv_conf.rss_conf.rss_key = info->hash_key_size ? key : NULL;
+	conf->rx_adv_conf.rss_conf.rss_key_len = info->hash_key_size;
+	conf->rx_adv_conf.rss_conf.rss_hf =
+		(RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP) & info->flow_type_rss_offloads;
+}
+
+static int own_pool_make(uint16_t port, uint16_t queues, unsigned int room, void **pool)
+{
+	char name[RTE_MEMPOOL_NAMESIZE];
+
+	snprintf(name, sizeof(name), "bm-own-%u", port);
+	*pool = rte_pktmbuf_pool_create(name, OWN_FRAMES * queues, 0, 0, room, SOCKET_ID_ANY);
+	return *pool ? 0 : -rte_errno;
+}
+
+static int queues_setup(uint16_t port, const struct bm_setup *setup, const struct rte_eth_dev_info *info, void *pool,
+			uint64_t transmit_offloads)
+{
+	struct rte_eth_txconf transmit = info->default_txconf;
+	uint16_t receive_ring = DESCRIPTORS, transmit_ring = DESCRIPTORS;
+	int done = rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive_ring, &transmit_ring);
+
+	transmit.offloads = transmit_offloads;
+	for (uint16_t queue = 0; queue < setup->queues && !done; queue++) {
+		done = rte_eth_rx_queue_setup(port, queue, receive_ring, SOCKET_ID_ANY, NULL, pool);
+		if (!done)
+			done = rte_eth_tx_queue_setup(port, queue, transmit_ring, SOCKET_ID_ANY, &transmit);
+	}
+	return done;
+}
+
+int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool, const char **step)
+{
+	struct rte_eth_dev_info info;
+	struct rte_eth_conf conf;
+	unsigned int room = rte_pktmbuf_data_room_size(setup->pool);
+	unsigned int frame = setup->mtu + RTE_ETHER_HDR_LEN + 2 * RTE_VLAN_HLEN;
+	void *pool = setup->pool;
+	int done = rte_eth_dev_info_get(port, &info);
+
+	*own_pool = NULL;
+	*step = "ask what it can";
+	if (done)
+		return done;
+	memset(&conf, 0, sizeof(conf));
+	conf.rxmode.mtu = setup->mtu;
+	if (setup->queues > 1 && info.flow_type_rss_offloads & RTE_ETH_RSS_IP)
+		use_rss(&conf, &info);
+	/* Frames in many parts are joined on receive. */
+	if (frame + RTE_PKTMBUF_HEADROOM > room || info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER)
+		conf.rxmode.offloads |= info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER;
+	/* All frames of a queue are of one pool and have one owner. */
+	conf.txmode.offloads = info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+	*step = "configure it";
+	done = rte_eth_dev_configure(port, setup->queues, setup->queues, &conf);
+	if (done)
+		return done;
+	if (setup->copied) {
+		*step = "make frames of its own";
+		done = own_pool_make(port, setup->queues, RTE_MAX(frame + RTE_PKTMBUF_HEADROOM, 2048u + RTE_PKTMBUF_HEADROOM),
+				     own_pool);
+		if (done)
+			return done;
+		pool = *own_pool;
+	}
+	*step = "set up its queues";
+	return queues_setup(port, setup, &info, pool, conf.txmode.offloads);
+}
+
+int bm_device_start(uint16_t port)
+{
+	int done = rte_eth_dev_start(port);
+
+	/* Neighbour discovery and routing protocols speak to groups; not every driver can tell them apart. */
+	if (!done && rte_eth_allmulticast_enable(port) < 0)
+		rte_eth_promiscuous_enable(port);
+	return done;
+}
+
+int bm_device_map(uint16_t port, const struct bm_region *region)
+{
+	struct rte_eth_dev_info info;
+	int done = rte_eth_dev_info_get(port, &info);
+
+	if (done)
+		return done;
+	for (size_t at = 0; at < region->bytes; at += region->page) {
+		uint8_t *page = region->slots + at;
+		rte_iova_t place = rte_eal_iova_mode() == RTE_IOVA_PA ? rte_mem_virt2iova(page) : (uintptr_t)page;
+		size_t length = region->page;
+
+		/* One mapping for all of it where addresses follow each other anyway. */
+		if (rte_eal_iova_mode() != RTE_IOVA_PA)
+			length = at ? 0 : region->bytes;
+		if (length && rte_dev_dma_map(info.device, page, place, length) && rte_errno != ENOTSUP &&
+		    rte_errno != EEXIST)
+			return -rte_errno;
+	}
+	return 0;
+}
+
+void bm_device_close(uint16_t port)
+{
+	struct rte_eth_dev_info info;
+	int known = rte_eth_dev_info_get(port, &info);
+	char name[RTE_MEMPOOL_NAMESIZE];
+	struct rte_mempool *own;
+
+	rte_eth_dev_stop(port);
+	rte_eth_dev_close(port);
+	if (!known && info.device)
+		rte_dev_remove(info.device);
+	snprintf(name, sizeof(name), "bm-own-%u", port);
+	own = rte_mempool_lookup(name);
+	if (own)
+		rte_mempool_free(own);
+}
+
+int bm_device_set_mtu(uint16_t port, uint16_t mtu)
+{
+	int done = rte_eth_dev_set_mtu(port, mtu);
+
+	/* Some drivers change it at rest only. */
+	if (done == -EBUSY && !rte_eth_dev_stop(port)) {
+		done = rte_eth_dev_set_mtu(port, mtu);
+		rte_eth_dev_start(port);
+	}
+	return done;
+}
+
+static struct rte_ether_addr address(const uint8_t *mac)
+{
+	struct rte_ether_addr address;
+
+	memcpy(address.addr_bytes, mac, sizeof(address.addr_bytes));
+	return address;
+}
+
+int bm_device_set_mac(uint16_t port, const uint8_t *mac)
+{
+	struct rte_ether_addr new = address(mac);
+
+	return rte_eth_dev_default_mac_addr_set(port, &new);
+}
+
+int bm_device_add_mac(uint16_t port, const uint8_t *mac)
+{
+	struct rte_ether_addr new = address(mac);
+
+	return rte_eth_dev_mac_addr_add(port, &new, 0);
+}
+
+int bm_device_remove_mac(uint16_t port, const uint8_t *mac)
+{
+	struct rte_ether_addr old = address(mac);
+
+	return rte_eth_dev_mac_addr_remove(port, &old);
+}
+
+int bm_device_promiscuous(uint16_t port)
+{
+	return rte_eth_promiscuous_enable(port);
+}
+
+int bm_device_link(uint16_t port, struct bm_link *link)
+{
+	struct rte_eth_link found;
+	int done = rte_eth_link_get_nowait(port, &found);
+
+	if (done)
+		return done;
+	link->up = found.link_status == RTE_ETH_LINK_UP;
+	link->mbps = found.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : found.link_speed;
+	return 0;
+}
+
+int bm_device_counts(uint16_t port, struct bm_counts *counts)
+{
+	struct rte_eth_stats stats;
+	int done = rte_eth_stats_get(port, &stats);
+
+	if (done)
+		return done;
+	counts->missed = stats.imissed;
+	counts->no_frame = stats.rx_nombuf;
+	counts->receive_errors = stats.ierrors;
+	counts->transmit_errors = stats.oerrors;
+	return 0;
+}
+
+/* Fills up to `count` counters; says how many the device has, or -errno. */
+int bm_device_xstats(uint16_t port, struct bm_named *named, unsigned int count)
+{
+	int has = rte_eth_xstats_get_names(port, NULL, 0);
+	struct rte_eth_xstat_name *names;
+	struct rte_eth_xstat *values;
+	int got = -ENOMEM;
+
+	if (has <= 0 || !named)
+		return has;
+	names = calloc(has, sizeof(*names));
+	values = calloc(has, sizeof(*values));
+	if (names && values && rte_eth_xstats_get_names(port, names, has) == has)
+		got = rte_eth_xstats_get(port, values, has);
+	for (int i = 0; i < got && (unsigned int)i < count; i++) {
+		rte_strlcpy(named[i].name, names[values[i].id].name, sizeof(named[i].name));
+		named[i].value = values[i].value;
+	}
+	free(names);
+	free(values);
+	return got;
+}
+
+/* Packets to an address (4 or 16 bytes) to one queue, whatever their hash says. */
+int bm_flow_to_queue(uint16_t port, const uint8_t *to, unsigned int bytes, uint16_t queue, void **flow)
+{
+	const struct rte_flow_attr attributes = { .ingress = 1 };
+	struct rte_flow_item_ipv4 ipv4, ipv4_mask;
+	struct rte_flow_item_ipv6 ipv6, ipv6_mask;
+	struct rte_flow_item pattern[3] = { { .type = RTE_FLOW_ITEM_TYPE_ETH } };
+	struct rte_flow_action_queue number = { .index = queue };
+	struct rte_flow_action actions[2] = { { .type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &number },
+					      { .type = RTE_FLOW_ACTION_TYPE_END } };
+	struct rte_flow_error error;
+
+	memset(&ipv4, 0, sizeof(ipv4));
+	memset(&ipv6, 0, sizeof(ipv6));
+	ipv4_mask = ipv4;
+	ipv6_mask = ipv6;
+	if (bytes == 4) {
+		memcpy(&ipv4.hdr.dst_addr, to, 4);
+		memset(&ipv4_mask.hdr.dst_addr, 0xff, 4);
+		pattern[1] = (struct rte_flow_item){ .type = RTE_FLOW_ITEM_TYPE_IPV4, .spec = &ipv4, .mask = &ipv4_mask };
+	} else {
+		memcpy(&ipv6.hdr.dst_addr, to, 16);
+		memset(&ipv6_mask.hdr.dst_addr, 0xff, 16);
+		pattern[1] = (struct rte_flow_item){ .type = RTE_FLOW_ITEM_TYPE_IPV6, .spec = &ipv6, .mask = &ipv6_mask };
+	}
+	pattern[2].type = RTE_FLOW_ITEM_TYPE_END;
+	*flow = NULL;
+	if (rte_flow_validate(port, &attributes, pattern, actions, &error))
+		return -rte_errno;
+	*flow = rte_flow_create(port, &attributes, pattern, actions, &error);
+	return *flow ? 0 : -rte_errno;
+}
+
+void bm_flow_remove(uint16_t port, void *flow)
+{
+	struct rte_flow_error error;
+
+	rte_flow_destroy(port, flow, &error);
+}

@@ -1,0 +1,37 @@
+/* What eal.c and queue.c share of pools: how a header is found by its mbuf, and whose frames are at hand. */
+#ifndef BM_DPDK_POOL_H
+#define BM_DPDK_POOL_H
+
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+
+#include "shim.h"
+
+/* Mbufs lie so far behind their headers (MBUF_OFFSET of crates/frame). */
+#define BM_MBUF_OFFSET 64
+
+_Static_assert(sizeof(struct bm_header) == 40, "crates/frame says so");
+_Static_assert(sizeof(struct rte_mbuf) == 128, "two lines, for which crates/frame leaves room");
+_Static_assert(sizeof(struct rte_mempool_objhdr) <= BM_MBUF_OFFSET - sizeof(struct bm_header),
+	       "what a mempool keeps in front of an mbuf fits behind our header");
+
+/* The free frames of the thread that is within a port's receive or transmit, and the pool that they are of. */
+struct bm_current {
+	struct bm_stack *stack;
+	void *freelist, *pool;
+};
+
+extern __thread struct bm_current bm_current;
+extern struct bm_calls bm_calls;
+
+static inline struct bm_header *bm_header_of(const void *mbuf)
+{
+	return (struct bm_header *)((uintptr_t)mbuf - BM_MBUF_OFFSET);
+}
+
+static inline struct rte_mbuf *bm_mbuf_of(const struct bm_header *header)
+{
+	return (struct rte_mbuf *)((uintptr_t)header + BM_MBUF_OFFSET);
+}
+
+#endif

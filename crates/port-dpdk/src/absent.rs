@@ -1,0 +1,128 @@
+//! The crate without DPDK: the same to its callers, and no device can be opened.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bm_frame::{Burst, Depot, Freelist};
+use bm_port::{Port, Steering};
+
+use crate::{DpdkError, Link, Options, Spec};
+
+/// A device; there is none without DPDK.
+pub struct DpdkDevice(Infallible);
+/// A queue; there is none without DPDK.
+pub struct DpdkPort(Infallible);
+/// What control tells a device; there is none without DPDK.
+pub struct DpdkSteering(Infallible);
+
+impl DpdkDevice {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// [`DpdkError::NotBuilt`], always.
+    pub fn open(spec: &Spec, _depot: &Arc<Depot>, _options: Options) -> Result<Self, DpdkError> {
+        Err(DpdkError::NotBuilt { device: spec.as_str().into() })
+    }
+
+    /// Name of its driver.
+    pub fn driver(&self) -> &str {
+        match self.0 {}
+    }
+
+    /// Its MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        match self.0 {}
+    }
+
+    /// Its MTU in bytes.
+    pub fn mtu(&self) -> u16 {
+        match self.0 {}
+    }
+
+    /// Why frames are copied between the driver's memory and ours, if they are.
+    pub fn copied(&self) -> Option<&str> {
+        match self.0 {}
+    }
+
+    /// How many queues it has.
+    pub fn queues(&self) -> u16 {
+        match self.0 {}
+    }
+
+    /// One queue.
+    ///
+    /// # Errors
+    /// [`DpdkError::Queues`].
+    pub fn queue(&self, _queue: u16) -> Result<DpdkPort, DpdkError> {
+        match self.0 {}
+    }
+
+    /// What control tells it.
+    pub fn steering(&self) -> DpdkSteering {
+        match self.0 {}
+    }
+
+    /// Its link.
+    pub fn link(&self) -> Link {
+        match self.0 {}
+    }
+
+    /// Changes its MTU.
+    ///
+    /// # Errors
+    /// [`DpdkError`].
+    pub fn set_mtu(&self, _mtu: u16) -> Result<(), DpdkError> {
+        match self.0 {}
+    }
+
+    /// Changes its MAC.
+    ///
+    /// # Errors
+    /// [`DpdkError`].
+    pub fn set_mac(&self, _mac: [u8; 6]) -> Result<(), DpdkError> {
+        match self.0 {}
+    }
+
+    /// Its own counters.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        match self.0 {}
+    }
+}
+
+impl Port for DpdkPort {
+    fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {
+        match self.0 {}
+    }
+
+    fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {
+        match self.0 {}
+    }
+}
+
+impl Steering for DpdkSteering {
+    fn set_macs(&mut self, _macs: &[[u8; 6]]) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    fn set_local(&mut self, _addresses: &[IpAddr]) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    fn set_active(&mut self, _active: bool) -> io::Result<()> {
+        match self.0 {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_how_to_build_with_it() {
+        let depot = Depot::new(8, 2048).unwrap();
+        let refused = DpdkDevice::open(&Spec::new("net_null0"), &depot, Options::default()).err().unwrap();
+        assert!(refused.to_string().contains("cargo build --release --features dpdk"), "{refused}");
+    }
+}

@@ -1,0 +1,276 @@
+//! A device that DPDK drives: opened, asked, changed; given back when the last of its queues goes.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bm_frame::{Depot, Memory, Pages};
+
+use crate::eal;
+use crate::ffi::{self, Info, Named, Setup};
+use crate::pool::{self, Pool};
+use crate::port::DpdkPort;
+use crate::steer::DpdkSteering;
+use crate::{DpdkError, Link, Options, Spec};
+
+/// An Ethernet header and two VLAN tags: what a frame has beyond the MTU.
+const FRAME_OVERHEAD: usize = 14 + 2 * 4;
+/// What drivers leave in front of a frame that they receive, and the lines by which slots are shifted.
+const RECEIVE_OFFSET: usize = 128 + 6 * 64;
+
+/// DPDK opens and closes devices one at a time.
+static OPENING: Mutex<()> = Mutex::new(());
+
+fn opening() -> MutexGuard<'static, ()> {
+    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device at work.
+pub struct DpdkDevice {
+    shared: Arc<Shared>,
+}
+
+/// What the device's queues hold on to.
+pub(crate) struct Shared {
+    pub spec: Spec,
+    pub port: u16,
+    pub pool: Pool,
+    pub memory: &'static Memory,
+    pub driver: String,
+    copied: Option<String>,
+    own_pool: OwnPool,
+    queues: u16,
+}
+
+/// Frames of DPDK's own, or a null pointer. It goes with the device.
+struct OwnPool(*mut c_void);
+
+// SAFETY: a mempool may be used by many threads.
+unsafe impl Send for OwnPool {}
+// SAFETY: as above.
+unsafe impl Sync for OwnPool {}
+
+impl Shared {
+    /// The pool that frames are copied from and to; null where they are not.
+    pub fn own_pool(&self) -> *mut c_void {
+        self.own_pool.0
+    }
+
+    /// An error of this device, unless `done` tells of none.
+    pub fn check(&self, step: &str, done: c_int) -> Result<c_int, DpdkError> {
+        check(&self.spec, step, done)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _alone = opening();
+        // SAFETY: no queue is left, so no thread is in the driver.
+        unsafe { ffi::bm_device_close(self.port) };
+    }
+}
+
+fn check(spec: &Spec, step: &str, done: c_int) -> Result<c_int, DpdkError> {
+    if done >= 0 {
+        return Ok(done);
+    }
+    let (device, step) = (spec.as_str().into(), step.into());
+    Err(DpdkError::Device { device, step, why: eal::text(done), said: eal::said() })
+}
+
+/// A text in an array that ends with a zero.
+fn text(bytes: &[c_char]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
+    // SAFETY: numbers and bytes, for which zero is valid.
+    let mut info: Info = unsafe { std::mem::zeroed() };
+    // SAFETY: the shim writes one `Info`.
+    check(spec, "ask what it can", unsafe { ffi::bm_device_info(port, &mut info) })?;
+    Ok(info)
+}
+
+impl DpdkDevice {
+    /// Starts DPDK if it does not run, then the device, with as many queues as it has and `options` ask for.
+    /// `depot` is where frames come from: its region becomes memory of DPDK.
+    ///
+    /// # Errors
+    /// See [`DpdkError`]; the device is then as it was.
+    pub fn open(spec: &Spec, depot: &Arc<Depot>, options: Options) -> Result<Self, DpdkError> {
+        let Ok(name) = CString::new(spec.as_str()) else {
+            return Err(DpdkError::Name { device: spec.as_str().into() });
+        };
+        if spec.name().is_empty() {
+            return Err(DpdkError::Name { device: spec.as_str().into() });
+        }
+        eal::start()?;
+        let pool = pool::over(depot)?;
+        let alone = opening();
+        let _before = eal::said();
+        let mut port = 0;
+        // SAFETY: a text, and a place for one number.
+        check(spec, "no driver takes it", unsafe { ffi::bm_device_probe(name.as_ptr(), &mut port) })?;
+        let memory = depot.memory();
+        let mut shared = Shared {
+            spec: spec.clone(),
+            port,
+            pool,
+            memory,
+            driver: String::new(),
+            copied: None,
+            own_pool: OwnPool(std::ptr::null_mut()),
+            queues: 0,
+        };
+        let done = shared.set_up(options);
+        // A device that could not be set up is closed right here.
+        drop(alone);
+        done?;
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Name of its driver.
+    pub fn driver(&self) -> &str {
+        &self.shared.driver
+    }
+
+    /// Its MAC address; zeroes if the device is gone.
+    pub fn mac(&self) -> [u8; 6] {
+        info(&self.shared.spec, self.shared.port).map_or([0; 6], |info| info.mac)
+    }
+
+    /// Its MTU in bytes; 0 if the device is gone.
+    pub fn mtu(&self) -> u16 {
+        info(&self.shared.spec, self.shared.port).map_or(0, |info| info.mtu)
+    }
+
+    /// Why frames are copied between the driver's memory and ours, if they are.
+    pub fn copied(&self) -> Option<&str> {
+        self.shared.copied.as_deref()
+    }
+
+    /// How many queues it has.
+    pub fn queues(&self) -> u16 {
+        self.shared.queues
+    }
+
+    /// One queue, for one thread at a time.
+    ///
+    /// # Errors
+    /// [`DpdkError::Queues`] if there is no such queue.
+    pub fn queue(&self, queue: u16) -> Result<DpdkPort, DpdkError> {
+        let has = self.queues();
+        if queue >= has {
+            let device = self.shared.spec.as_str().into();
+            return Err(DpdkError::Queues { device, wanted: queue + 1, has });
+        }
+        Ok(DpdkPort::new(self.shared.clone(), queue))
+    }
+
+    /// What control tells it.
+    pub fn steering(&self) -> DpdkSteering {
+        DpdkSteering::new(self.shared.clone())
+    }
+
+    /// Its link; down if the device is gone.
+    pub fn link(&self) -> Link {
+        let mut link = ffi::Link::default();
+        // SAFETY: the shim writes one `Link`.
+        let known = unsafe { ffi::bm_device_link(self.shared.port, &mut link) } == 0;
+        Link { up: known && link.up != 0, mbps: link.mbps }
+    }
+
+    /// Changes its MTU.
+    ///
+    /// # Errors
+    /// [`DpdkError::Mtu`] if a slot is too small for it, [`DpdkError::Device`] if the device refuses.
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), DpdkError> {
+        self.shared.fits(mtu)?;
+        // SAFETY: a number for a port that is ours.
+        let done = unsafe { ffi::bm_device_set_mtu(self.shared.port, mtu) };
+        self.shared.check(&format!("set an MTU of {mtu}"), done).map(drop)
+    }
+
+    /// Changes its MAC.
+    ///
+    /// # Errors
+    /// [`DpdkError::Device`] if the device refuses.
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), DpdkError> {
+        // SAFETY: six bytes, as the shim reads.
+        let done = unsafe { ffi::bm_device_set_mac(self.shared.port, mac.as_ptr()) };
+        self.shared.check("set its MAC", done).map(drop)
+    }
+
+    /// All counters that the device keeps (DPDK's xstats), by its own names.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        // SAFETY: without a place to write to, the shim says how many there are.
+        let count = unsafe { ffi::bm_device_xstats(self.shared.port, std::ptr::null_mut(), 0) };
+        let mut named = vec![Named { name: [0; 64], value: 0 }; count.max(0) as usize];
+        // SAFETY: room for as many as are named.
+        let got = unsafe { ffi::bm_device_xstats(self.shared.port, named.as_mut_ptr(), named.len() as u32) };
+        named.truncate(got.max(0) as usize);
+        named.iter().map(|named| (text(&named.name), named.value)).collect()
+    }
+}
+
+impl Shared {
+    fn fits(&self, mtu: u16) -> Result<(), DpdkError> {
+        let mtu_max = self.memory.slot_size().saturating_sub(RECEIVE_OFFSET + FRAME_OVERHEAD);
+        if usize::from(mtu) <= mtu_max {
+            return Ok(());
+        }
+        Err(DpdkError::Mtu { device: self.spec.as_str().into(), mtu, mtu_max })
+    }
+
+    fn set_up(&mut self, options: Options) -> Result<(), DpdkError> {
+        let info = info(&self.spec, self.port)?;
+        self.driver = text(&info.driver);
+        let mtu = options.mtu.unwrap_or(info.mtu);
+        self.fits(mtu)?;
+        let has = info.receive_queues_max.min(info.transmit_queues_max).max(1);
+        self.queues = options.queues.clamp(1, has);
+        if self.spec.is_pci() {
+            self.map()?;
+        }
+        self.copied = self.spec.copied().map(Into::into);
+        if let Err(refused) = self.prepare(mtu) {
+            if self.copied.is_some() {
+                return Err(refused);
+            }
+            // Some drivers want room for more than any Ethernet frame of their MTU has.
+            self.copied = Some(format!(
+                "{} takes no frames of ours, as it is, so each is copied; a larger `slot_size` may help",
+                self.driver
+            ));
+            self.prepare(mtu).map_err(|_| refused)?;
+        }
+        // SAFETY: the port was set up just now.
+        self.check("start it", unsafe { ffi::bm_device_start(self.port) }).map(drop)
+    }
+
+    /// Configures the device and its queues, with frames of ours or of DPDK's own.
+    fn prepare(&mut self, mtu: u16) -> Result<(), DpdkError> {
+        let copied = u8::from(self.copied.is_some());
+        let setup = Setup { queues: self.queues, mtu, copied, pool: self.pool.pointer() };
+        let mut step = std::ptr::null();
+        // SAFETY: the pool is DPDK's and lives on; the shim writes two pointers.
+        let done = unsafe { ffi::bm_device_setup(self.port, &setup, &mut self.own_pool.0, &mut step) };
+        if done >= 0 {
+            return Ok(());
+        }
+        // SAFETY: the shim has set it to a text that never changes.
+        let step = unsafe { CStr::from_ptr(step) }.to_string_lossy().into_owned();
+        self.check(&step, done).map(drop)
+    }
+
+    /// Lets a card reach our frames.
+    fn map(&self) -> Result<(), DpdkError> {
+        let region = pool::region(self.memory);
+        // SAFETY: the region is registered, and mapped as long as the process lives.
+        let done = unsafe { ffi::bm_device_map(self.port, &region) };
+        if done < 0 && self.memory.pages() == Pages::Plain {
+            return Err(DpdkError::PlainPages { device: self.spec.as_str().into() });
+        }
+        self.check("let it reach frames", done).map(drop)
+    }
+}

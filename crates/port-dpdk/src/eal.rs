@@ -1,0 +1,182 @@
+//! DPDK's environment (EAL): started once a process, told where free frames are, and listened to.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use bm_frame::{Depot, Frame, Freelist};
+
+use crate::DpdkError;
+use crate::ffi::{self, Calls, Header};
+
+/// Lines of what DPDK said that are kept for errors.
+const LINES: usize = 6;
+/// Free huge pages from which on DPDK's own memory lies on them.
+const HUGE_PAGES: usize = 96;
+/// MiB of memory for DPDK's own sake: rings, and frames of drivers that insist on it.
+const OWN_MIB: &str = "128";
+
+/// Name of the EAL's folder, before the process.
+const FOLDER: &str = "brickmoon-";
+
+static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+static STARTED: OnceLock<Result<(), DpdkError>> = OnceLock::new();
+
+/// Version of the DPDK that is linked.
+pub(crate) fn version() -> String {
+    // SAFETY: a text that never changes.
+    unsafe { CStr::from_ptr(ffi::bm_version()) }.to_string_lossy().into_owned()
+}
+
+/// What an error number of DPDK means.
+pub(crate) fn text(error: c_int) -> String {
+    // SAFETY: a text that holds until this thread asks again.
+    unsafe { CStr::from_ptr(ffi::bm_error_text(error.abs())) }.to_string_lossy().into_owned()
+}
+
+/// What DPDK said since this was asked last.
+pub(crate) fn said() -> Vec<String> {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+}
+
+/// Starts DPDK if it does not run yet.
+pub(crate) fn start() -> Result<(), DpdkError> {
+    STARTED.get_or_init(start_aside).clone()
+}
+
+/// In a thread of its own, which the EAL then pins to a core as it likes.
+fn start_aside() -> Result<(), DpdkError> {
+    let started = std::thread::Builder::new().name("bm-eal".into()).spawn(start_here);
+    let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), said: said() };
+    started.map_err(|error| failed(&error))?.join().unwrap_or_else(|_| Err(failed(&"its thread panicked")))
+}
+
+fn start_here() -> Result<(), DpdkError> {
+    let calls = Calls { refill, make_room, take, give, available, log };
+    let texts: Vec<CString> =
+        arguments().into_iter().map(|text| CString::new(text).unwrap_or_default()).collect();
+    // The EAL moves its arguments about, and keeps some.
+    let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
+    let count = pointers.len() as c_int;
+    pointers.push(std::ptr::null_mut());
+    let pointers = Box::leak(pointers.into_boxed_slice());
+    // SAFETY: `count` texts that are never freed, with a null pointer behind; the calls are copied.
+    let done = unsafe { ffi::bm_eal_start(count, pointers.as_mut_ptr(), &calls) };
+    if done < 0 {
+        return Err(DpdkError::Eal { why: text(done), said: said() });
+    }
+    // SAFETY: a plain function. Whatever else of DPDK runs when the process ends, ends with it.
+    unsafe { libc::atexit(remove_folder) };
+    remove_old_folders();
+    Ok(())
+}
+
+/// Where the EAL keeps files of this process: nothing, as it was started, but the folder is there.
+fn folder() -> PathBuf {
+    // SAFETY: a text that stays as long as the process.
+    let folder = unsafe { CStr::from_ptr(ffi::bm_eal_folder()) };
+    PathBuf::from(folder.to_string_lossy().into_owned())
+}
+
+extern "C" fn remove_folder() {
+    // What another process left there would not be ours to remove.
+    let _kept = std::fs::remove_dir(folder());
+}
+
+/// Folders of processes that were killed.
+fn remove_old_folders() {
+    let siblings = folder().parent().map(std::fs::read_dir).into_iter().flatten().flatten().flatten();
+    for sibling in siblings {
+        let name = sibling.file_name().to_string_lossy().into_owned();
+        let Some(process) = name.strip_prefix(FOLDER) else { continue };
+        if !Path::new("/proc").join(process).exists() {
+            // One that is not empty stays: somebody else may know why.
+            let _kept = std::fs::remove_dir(sibling.path());
+        }
+    }
+}
+
+/// One core, since workers are ours; no files; PCI devices only as they are named.
+fn arguments() -> Vec<String> {
+    let core = std::fs::read_to_string("/proc/self/status").ok().and_then(|status| {
+        let allowed =
+            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_string();
+        Some(allowed.split([',', '-']).next()?.to_string())
+    });
+    let mut arguments = vec![
+        "brickmoon".into(),
+        format!("--lcores=0@{}", core.unwrap_or_else(|| "0".into())),
+        format!("--file-prefix={FOLDER}{}", std::process::id()),
+        "--no-telemetry".into(),
+        "-m".into(),
+        OWN_MIB.into(),
+        // Nothing has this address but a bridge that no driver wants: devices are probed by name later.
+        "-a".into(),
+        "0000:00:00.0".into(),
+    ];
+    if free_huge_pages() >= HUGE_PAGES {
+        arguments.push("--in-memory".into());
+    } else {
+        arguments.extend(["--no-huge".into(), "--no-shconf".into()]);
+    }
+    arguments
+}
+
+fn free_huge_pages() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = info.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
+    free.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// # Safety
+/// `freelist` is that of a [`Freelist`], of which no other reference is in use.
+unsafe extern "C" fn refill(freelist: *mut c_void) {
+    // SAFETY: by the contract; `DpdkPort` passes the one that it was lent, and does not touch it meanwhile.
+    unsafe { (*freelist.cast::<Freelist>()).refill() };
+}
+
+/// # Safety
+/// As [`refill`].
+unsafe extern "C" fn make_room(freelist: *mut c_void) {
+    // SAFETY: as in `refill`.
+    unsafe { (*freelist.cast::<Freelist>()).make_room() };
+}
+
+/// # Safety
+/// `depot` is that of a [`Depot`] that is never freed.
+unsafe extern "C" fn take(depot: *mut c_void) -> *mut Header {
+    // SAFETY: by the contract; a depot may be used by many threads.
+    let frame = unsafe { (*depot.cast::<Depot>()).take() };
+    frame.map_or(std::ptr::null_mut(), |frame| frame.into_header().as_ptr().cast())
+}
+
+/// # Safety
+/// As [`take`], and `header` is that of a frame of this depot that the caller owns.
+unsafe extern "C" fn give(depot: *mut c_void, header: *mut Header) {
+    let Some(header) = NonNull::new(header.cast::<u8>()) else { return };
+    // SAFETY: by the contract.
+    unsafe { (*depot.cast::<Depot>()).give(Frame::from_header(header)) };
+}
+
+/// # Safety
+/// As [`take`].
+unsafe extern "C" fn available(depot: *mut c_void) -> c_uint {
+    // SAFETY: by the contract.
+    unsafe { (*depot.cast::<Depot>()).available() as c_uint }
+}
+
+/// # Safety
+/// `text` is `length` bytes long.
+unsafe extern "C" fn log(text: *const c_char, length: usize) {
+    // SAFETY: by the contract.
+    let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    for line in String::from_utf8_lossy(bytes).lines().filter(|line| !line.trim().is_empty()) {
+        said.push_back(line.trim().into());
+        if said.len() > LINES {
+            said.pop_front();
+        }
+    }
+}

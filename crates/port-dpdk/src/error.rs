@@ -1,0 +1,117 @@
+//! What can go wrong with DPDK and its devices, and what to mend.
+
+use std::fmt;
+
+/// Why there is no DPDK port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DpdkError {
+    /// This build has no DPDK.
+    NotBuilt {
+        /// As asked for.
+        device: String,
+    },
+    /// The EAL did not start. It can be tried once a process.
+    Eal {
+        /// What it returned.
+        why: String,
+        /// What it said last.
+        said: Vec<String>,
+    },
+    /// Frames cannot be DPDK's memory.
+    Memory {
+        /// What was returned.
+        why: String,
+        /// What was said last.
+        said: Vec<String>,
+    },
+    /// A device needs frames at fixed places of memory, and they lie on plain pages.
+    PlainPages {
+        /// As asked for.
+        device: String,
+    },
+    /// No device can be called that.
+    Name {
+        /// As asked for.
+        device: String,
+    },
+    /// Something failed on a device.
+    Device {
+        /// As asked for.
+        device: String,
+        /// What was tried.
+        step: String,
+        /// What was returned.
+        why: String,
+        /// What was said last.
+        said: Vec<String>,
+    },
+    /// A device has fewer queues.
+    Queues {
+        /// Its name.
+        device: String,
+        /// How many were asked for.
+        wanted: u16,
+        /// How many it has.
+        has: u16,
+    },
+    /// A frame of the device is larger than a slot.
+    Mtu {
+        /// Its name.
+        device: String,
+        /// Its MTU in bytes.
+        mtu: u16,
+        /// The largest that fits.
+        mtu_max: usize,
+    },
+}
+
+/// What DPDK said, as more lines.
+fn more(f: &mut fmt::Formatter<'_>, said: &[String]) -> fmt::Result {
+    said.iter().try_for_each(|line| write!(f, "\n  DPDK: {line}"))
+}
+
+impl fmt::Display for DpdkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotBuilt { device } => write!(
+                f,
+                "dpdk:{device}: this build has no DPDK. Build it with: apt-get install libdpdk-dev && \
+                 cargo build --release --features dpdk (or `make`, which does so by itself once libdpdk-dev is there)"
+            ),
+            Self::Eal { why, said } => {
+                write!(
+                    f,
+                    "DPDK does not start: {why}; it starts once a process, so try again with a new one"
+                )?;
+                more(f, said)
+            }
+            Self::Memory { why, said } => {
+                write!(f, "frames cannot be memory of DPDK: {why}")?;
+                more(f, said)
+            }
+            Self::PlainPages { device } => write!(
+                f,
+                "dpdk:{device}: without an IOMMU the card needs frames on huge pages: \
+                 sysctl -w vm.nr_hugepages=256, or give it an IOMMU and vfio-pci"
+            ),
+            Self::Name { device } => write!(
+                f,
+                "dpdk:{device}: name a PCI address (0000:01:00.0) or a virtual device (net_ring0, \
+                 net_pcap0,rx_pcap=FILE, net_memif0,socket=FILE, ...)"
+            ),
+            Self::Device { device, step, why, said } => {
+                write!(f, "dpdk:{device}: {step}: {why}")?;
+                more(f, said)
+            }
+            Self::Queues { device, wanted, has } => {
+                write!(f, "dpdk:{device} has {has} queue(s) and {wanted} are wanted: set `queues = {has}`")
+            }
+            Self::Mtu { device, mtu, mtu_max } => write!(
+                f,
+                "dpdk:{device} has an MTU of {mtu}, and a slot holds {mtu_max}: set a larger `slot_size` in [daemon]"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for DpdkError {}

@@ -1,0 +1,137 @@
+//! The shim's functions, as `c/shim.h` declares them.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// A frame's header, opaque here.
+pub enum Header {}
+
+#[repr(C)]
+pub struct Calls {
+    pub refill: unsafe extern "C" fn(*mut c_void),
+    pub make_room: unsafe extern "C" fn(*mut c_void),
+    pub take: unsafe extern "C" fn(*mut c_void) -> *mut Header,
+    pub give: unsafe extern "C" fn(*mut c_void, *mut Header),
+    pub available: unsafe extern "C" fn(*mut c_void) -> c_uint,
+    pub log: unsafe extern "C" fn(*const c_char, usize),
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Region {
+    pub slots: *mut u8,
+    pub headers: *mut u8,
+    pub count: c_uint,
+    pub slot_size: c_uint,
+    pub stride: c_uint,
+    pub mbuf_offset: c_uint,
+    pub page: usize,
+    pub bytes: usize,
+}
+
+#[repr(C)]
+pub struct Info {
+    pub driver: [c_char; 64],
+    pub mac: [u8; 6],
+    pub mtu: u16,
+    pub mtu_min: u16,
+    pub mtu_max: u16,
+    pub receive_queues_max: u16,
+    pub transmit_queues_max: u16,
+    pub has_rss: u8,
+}
+
+#[repr(C)]
+pub struct Setup {
+    pub queues: u16,
+    pub mtu: u16,
+    pub copied: u8,
+    pub pool: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub struct Link {
+    pub up: u8,
+    pub mbps: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub struct Counts {
+    pub missed: u64,
+    pub no_frame: u64,
+    pub receive_errors: u64,
+    pub transmit_errors: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Named {
+    pub name: [c_char; 64],
+    pub value: u64,
+}
+
+#[repr(C)]
+pub struct Queue {
+    pub port: u16,
+    pub queue: u16,
+    pub pool: *mut c_void,
+    pub own_pool: *mut c_void,
+    pub too_long: u64,
+    pub no_frame: u64,
+    pub invalid: u64,
+}
+
+unsafe extern "C" {
+    pub fn bm_version() -> *const c_char;
+    pub fn bm_error_text(error: c_int) -> *const c_char;
+    pub fn bm_eal_start(count: c_int, arguments: *mut *mut c_char, calls: *const Calls) -> c_int;
+    pub fn bm_eal_folder() -> *const c_char;
+    pub fn bm_pool_make(
+        name: *const c_char,
+        region: *const Region,
+        depot: *mut c_void,
+        pool: *mut *mut c_void,
+    ) -> c_int;
+    pub fn bm_device_probe(device: *const c_char, port: *mut u16) -> c_int;
+    pub fn bm_device_info(port: u16, info: *mut Info) -> c_int;
+    pub fn bm_device_setup(
+        port: u16,
+        setup: *const Setup,
+        own_pool: *mut *mut c_void,
+        step: *mut *const c_char,
+    ) -> c_int;
+    pub fn bm_device_start(port: u16) -> c_int;
+    pub fn bm_device_map(port: u16, region: *const Region) -> c_int;
+    pub fn bm_device_close(port: u16);
+    pub fn bm_device_set_mtu(port: u16, mtu: u16) -> c_int;
+    pub fn bm_device_set_mac(port: u16, mac: *const u8) -> c_int;
+    pub fn bm_device_add_mac(port: u16, mac: *const u8) -> c_int;
+    pub fn bm_device_remove_mac(port: u16, mac: *const u8) -> c_int;
+    pub fn bm_device_promiscuous(port: u16) -> c_int;
+    pub fn bm_device_link(port: u16, link: *mut Link) -> c_int;
+    pub fn bm_device_counts(port: u16, counts: *mut Counts) -> c_int;
+    pub fn bm_device_xstats(port: u16, named: *mut Named, count: c_uint) -> c_int;
+    pub fn bm_flow_to_queue(
+        port: u16,
+        address: *const u8,
+        bytes: c_uint,
+        queue: u16,
+        flow: *mut *mut c_void,
+    ) -> c_int;
+    pub fn bm_flow_remove(port: u16, flow: *mut c_void);
+    pub fn bm_receive(
+        queue: *mut Queue,
+        stack: *mut c_void,
+        freelist: *mut c_void,
+        to: *mut *mut Header,
+        room: c_uint,
+    ) -> c_uint;
+    pub fn bm_transmit(
+        queue: *mut Queue,
+        stack: *mut c_void,
+        freelist: *mut c_void,
+        places: *mut *mut Header,
+        count: c_uint,
+    ) -> c_uint;
+}

@@ -1,0 +1,64 @@
+//! The mempool over a frame region: one a region, for as long as the process lives.
+
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_frame::{Depot, HEADER_STRIDE, MBUF_OFFSET, Memory, Pages};
+
+use crate::DpdkError;
+use crate::eal;
+use crate::ffi::{self, Region};
+
+/// A mempool of DPDK.
+#[derive(Clone, Copy)]
+pub(crate) struct Pool(*mut c_void);
+
+// SAFETY: a mempool may be used by many threads, and is never freed.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    pub fn pointer(self) -> *mut c_void {
+        self.0
+    }
+}
+
+static POOLS: Mutex<Vec<(usize, Pool)>> = Mutex::new(Vec::new());
+
+/// What the shim is told of a memory.
+pub(crate) fn region(memory: &Memory) -> Region {
+    // SAFETY: a question without arguments that matter.
+    let plain = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = if memory.pages() == Pages::Huge { 2 << 20 } else { plain };
+    Region {
+        slots: memory.base().as_ptr(),
+        headers: memory.headers().as_ptr(),
+        count: memory.slots() as u32,
+        slot_size: memory.slot_size() as u32,
+        stride: HEADER_STRIDE as u32,
+        mbuf_offset: MBUF_OFFSET as u32,
+        page,
+        bytes: memory.region_bytes(),
+    }
+}
+
+/// The pool over the slots of `depot`, made at the first call for it.
+pub(crate) fn over(depot: &Arc<Depot>) -> Result<Pool, DpdkError> {
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = depot.memory().base().as_ptr() as usize;
+    if let Some((_, pool)) = pools.iter().find(|(base, _)| *base == key) {
+        return Ok(*pool);
+    }
+    let name = CString::new(format!("bm-{key:x}")).unwrap_or_default();
+    let mut made = std::ptr::null_mut();
+    // The pool outlives whoever holds the depot now.
+    let kept = Arc::into_raw(depot.clone()).cast_mut().cast();
+    // SAFETY: the region is as said, all its bytes are mapped and stay so; the depot is never freed.
+    let done = unsafe { ffi::bm_pool_make(name.as_ptr(), &region(depot.memory()), kept, &mut made) };
+    if done < 0 {
+        return Err(DpdkError::Memory { why: eal::text(done), said: eal::said() });
+    }
+    pools.push((key, Pool(made)));
+    Ok(Pool(made))
+}

@@ -1,0 +1,92 @@
+//! One queue of a device in the hands of a worker.
+
+use std::sync::Arc;
+
+use bm_frame::{BURST, Burst, Freelist};
+use bm_port::{DeviceCounters, Port};
+
+use crate::device::Shared;
+use crate::ffi::{self, Counts, Header, Queue};
+
+/// Frames that a ring in memory may hold at the end.
+const DRAIN: usize = 1 << 16;
+
+/// A queue of a device that DPDK drives.
+pub struct DpdkPort {
+    queue: Queue,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: the pointers in `queue` are those of pools, which many threads may use; the queue itself is used by
+// whoever holds the port alone.
+unsafe impl Send for DpdkPort {}
+
+impl DpdkPort {
+    pub(crate) fn new(shared: Arc<Shared>, queue: u16) -> Self {
+        let queue = Queue {
+            port: shared.port,
+            queue,
+            pool: shared.pool.pointer(),
+            own_pool: shared.own_pool(),
+            too_long: 0,
+            no_frame: 0,
+            invalid: 0,
+        };
+        Self { queue, shared }
+    }
+}
+
+impl Port for DpdkPort {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
+        let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
+        let vacant = burst.vacant_mut();
+        let (to, room) = (vacant.as_mut_ptr().cast::<*mut Header>(), vacant.len() as u32);
+        // SAFETY: an empty place is a null pointer and a frame the address of its header, so the shim can fill
+        // places. It writes headers only of frames that the driver gives up, and takes free frames from the list
+        // that we hold for as long as the call lasts.
+        let count = unsafe { ffi::bm_receive(&mut self.queue, stack.cast(), freelist.cast(), to, room) };
+        burst.occupy(count as usize);
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
+        let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
+        let places = burst.places_mut();
+        let (from, count) = (places.as_mut_ptr().cast::<*mut Header>(), places.len() as u32);
+        // SAFETY: as in `receive`; the shim empties the places of frames that the driver has taken over.
+        unsafe { ffi::bm_transmit(&mut self.queue, stack.cast(), freelist.cast(), from, count) };
+        if burst.places().last().is_none_or(Option::is_none) {
+            burst.reset();
+        }
+    }
+
+    /// A device counts for all of its queues: the first one tells.
+    fn device_counters(&self) -> DeviceCounters {
+        let mut counts = Counts::default();
+        if self.queue.queue == 0 {
+            // SAFETY: the shim writes one `Counts`. What it does not know stays zero.
+            unsafe { ffi::bm_device_counts(self.queue.port, &mut counts) };
+        }
+        DeviceCounters {
+            receive_ring_full: counts.missed,
+            receive_no_frame: counts.no_frame + self.queue.no_frame,
+            receive_other: counts.receive_errors + self.queue.too_long,
+            transmit_invalid: counts.transmit_errors + self.queue.invalid,
+        }
+    }
+
+    /// Rings in memory keep their frames when they are closed, so those are taken out.
+    fn close(&mut self, frames: &mut Freelist) {
+        if self.shared.driver != "net_ring" {
+            return;
+        }
+        let mut burst = Burst::new();
+        for _ in 0..DRAIN / BURST {
+            self.receive(&mut burst, frames);
+            if burst.free_all(frames) == 0 {
+                return;
+            }
+        }
+    }
+}

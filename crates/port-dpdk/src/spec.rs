@@ -1,0 +1,82 @@
+//! How a device is named: `net_ring0`, `net_pcap0,rx_pcap=in.pcap`, `0000:01:00.0`.
+
+/// Longest name of an interface: `IFNAMSIZ` less the closing zero.
+const NAME_MAX: usize = 15;
+/// What stands before the name of a twin.
+const PREFIX: &str = "bm-";
+
+/// Drivers whose frames must lie in memory of DPDK's own, with the reason.
+const COPIED: [(&str, &str); 2] = [
+    (
+        "net_af_xdp",
+        "net_af_xdp makes its UMEM of memory of DPDK's own, so each frame is copied; xdp: ports copy none",
+    ),
+    (
+        "net_virtio_user",
+        "the far end of net_virtio_user sees memory of DPDK's own alone, so each frame is copied",
+    ),
+];
+
+/// A device as DPDK takes it: name, then arguments of its driver after a comma.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec(String);
+
+impl Spec {
+    /// A device string, as after `dpdk:`.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// All of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The device's name, without arguments.
+    pub fn name(&self) -> &str {
+        self.0.split(',').next().unwrap_or_default()
+    }
+
+    /// Whether it is the address of a PCI device, with or without its domain.
+    pub fn is_pci(&self) -> bool {
+        let parts: Vec<_> = self.name().split([':', '.']).collect();
+        let hex = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
+        (3..=4).contains(&parts.len()) && self.name().contains(':') && parts.iter().all(hex)
+    }
+
+    /// Why frames are copied between the driver's memory and ours, if they are.
+    pub fn copied(&self) -> Option<&'static str> {
+        COPIED.iter().find(|(driver, _)| self.name().starts_with(driver)).map(|(_, why)| *why)
+    }
+
+    /// Name of the interface that stands in Linux for the device: `bm-` and its name, without the driver's `net_`
+    /// and a PCI domain of zeroes, with `-` for `:`, cut to what an interface's name may hold.
+    pub fn twin(&self) -> String {
+        let name = self.name();
+        let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);
+        let fit = |c: char| if c == ':' || c == '/' || c.is_whitespace() { '-' } else { c };
+        PREFIX.chars().chain(name.chars().map(fit)).take(NAME_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_names_from_arguments() {
+        let pcap = Spec::new("net_pcap0,rx_pcap=a.pcap,tx_pcap=b.pcap");
+        assert_eq!((pcap.name(), pcap.is_pci(), pcap.twin().as_str()), ("net_pcap0", false, "bm-pcap0"));
+        assert!(Spec::new("net_af_xdp0,iface=eth0").copied().is_some() && pcap.copied().is_none());
+        for (text, twin) in [
+            ("0000:01:00.0", "bm-01-00.0"),
+            ("01:00.1,arg=1", "bm-01-00.1"),
+            ("0001:af:00.0", "bm-0001-af-00.0"),
+        ] {
+            assert!(Spec::new(text).is_pci(), "{text}");
+            assert_eq!(Spec::new(text).twin(), twin);
+        }
+        assert_eq!(Spec::new("net_virtio_user_long0").twin(), "bm-virtio_user_");
+        assert!(["net_tap0", "", "a:b", "1.2.3"].iter().all(|text| !Spec::new(text).is_pci()));
+    }
+}

@@ -1,0 +1,189 @@
+//! A frame crosses from and to other kinds of ports where it lies: the address of its data says so.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bm_frame::{Burst, Depot, Freelist};
+use bm_port::{Port, Steering as _};
+use bm_port_dpdk::{DpdkDevice, DpdkPort, Options, Spec};
+use bm_port_tap::TapDevice;
+use bm_port_xdp::{Shared, XdpDevice};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn packet(number: u8) -> Vec<u8> {
+    let mut packet = vec![number; 100];
+    // To a group, of a protocol for experiments: nobody answers.
+    packet[..14].copy_from_slice(&[3, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
+    packet
+}
+
+/// This thread alone goes to a network of its own, which ends with it. `false` where that needs root.
+fn alone() -> bool {
+    // SAFETY: a flag; other threads stay where they are.
+    unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
+}
+
+fn ip(line: &str) {
+    assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success(), "ip {line}");
+}
+
+/// A socket that sends and gets whole frames at an interface.
+struct Wire(OwnedFd);
+
+impl Wire {
+    fn on(name: &str) -> Self {
+        let protocol = (libc::ETH_P_ALL as u16).to_be();
+        let name = std::ffi::CString::new(name).unwrap();
+        // SAFETY: plain system calls; the address is whole and outlives its call.
+        unsafe {
+            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, i32::from(protocol));
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = protocol;
+            address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+            let bound = libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32);
+            assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+            Self(OwnedFd::from_raw_fd(fd))
+        }
+    }
+
+    fn send(&self, packet: &[u8]) {
+        // SAFETY: as many bytes as are named.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0) };
+        assert_eq!(sent, packet.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Waits until that packet arrives; others are none of ours.
+    fn expect(&self, packet: &[u8]) {
+        let begin = Instant::now();
+        let mut buffer = [0u8; 2048];
+        while begin.elapsed() < PATIENCE {
+            // SAFETY: as many bytes as the buffer has.
+            let got = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            if got == packet.len() as isize && buffer[..packet.len()] == *packet {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("the packet did not arrive");
+    }
+}
+
+/// Receives until one of our packets is there; frees all others.
+fn receive(port: &mut dyn Port, frames: &mut Freelist, wanted: &[u8]) -> Burst {
+    let begin = Instant::now();
+    let mut burst = Burst::new();
+    while begin.elapsed() < PATIENCE {
+        port.tend(frames);
+        port.receive(&mut burst, frames);
+        for place in burst.places_mut() {
+            if let Some(frame) = place.take_if(|frame| frame.data() != wanted) {
+                frames.free(frame);
+            }
+        }
+        burst.compact();
+        if !burst.is_empty() {
+            return burst;
+        }
+    }
+    panic!("nothing came in");
+}
+
+fn ring(name: &str, depot: &Arc<Depot>) -> DpdkPort {
+    let device = DpdkDevice::open(&Spec::new(name), depot, Options::default()).unwrap();
+    device.queue(0).unwrap()
+}
+
+/// From `outside` to `port`, through a ring of DPDK, and back the same way: the frame never moves.
+fn there_and_back(port: &mut dyn Port, ring: &mut DpdkPort, frames: &mut Freelist, outside: &Wire) {
+    for number in 0..5 {
+        let bytes = packet(number);
+        // AF_XDP takes packets only while somebody asks for them.
+        let mut early = Burst::new();
+        port.receive(&mut early, frames);
+        early.free_all(frames);
+        outside.send(&bytes);
+        let mut burst = receive(port, frames, &bytes);
+        let address = burst.get(0).unwrap().data().as_ptr();
+        ring.transmit(&mut burst, frames);
+        assert!(burst.is_empty());
+        let mut burst = receive(ring, frames, &bytes);
+        assert_eq!(burst.get(0).unwrap().data().as_ptr(), address, "the frame was copied");
+        burst.get_mut(0).unwrap().data_mut()[20] = 0xee;
+        port.transmit(&mut burst, frames);
+        assert!(burst.is_empty());
+        let mut changed = bytes;
+        changed[20] = 0xee;
+        outside.expect(&changed);
+    }
+}
+
+fn whole(depot: &Arc<Depot>, mut frames: Freelist, mut port: Box<dyn Port>, mut ring: DpdkPort) {
+    port.close(&mut frames);
+    ring.close(&mut frames);
+    drop((port, ring, frames));
+    assert_eq!(depot.available(), depot.memory().slots(), "every frame has come back");
+}
+
+#[test]
+fn frames_of_af_xdp_and_dpdk_are_the_same() {
+    if !alone() {
+        return eprintln!("skipped: a network of its own needs root");
+    }
+    ip("link add x0 type veth peer name x1");
+    ip("link set x0 up");
+    ip("link set x1 up");
+    let depot = Depot::new(8192, 2048).unwrap();
+    let shared = Shared::new(depot.memory()).unwrap();
+    let options = bm_port_xdp::Options { everything: true, ..bm_port_xdp::Options::default() };
+    let device = XdpDevice::attach("x0", &shared, options).unwrap();
+    let mut port: Box<dyn Port> = Box::new(device.queue(0).unwrap());
+    device.steering().unwrap().set_active(true).unwrap();
+    let (mut ring, mut frames) = (ring("net_ring_xdp", &depot), Freelist::new(depot.clone(), 1024));
+    there_and_back(&mut *port, &mut ring, &mut frames, &Wire::on("x1"));
+    whole(&depot, frames, port, ring);
+}
+
+#[test]
+fn frames_of_tap_and_dpdk_are_the_same() {
+    if !alone() {
+        return eprintln!("skipped: a network of its own needs root");
+    }
+    let depot = Depot::new(4096, 2048).unwrap();
+    let mut device = TapDevice::open("t0").unwrap();
+    let mut port: Box<dyn Port> = Box::new(device.queue(depot.memory().room()).unwrap());
+    let (mut ring, mut frames) = (ring("net_ring_tap", &depot), Freelist::new(depot.clone(), 1024));
+    there_and_back(&mut *port, &mut ring, &mut frames, &Wire::on("t0"));
+    whole(&depot, frames, port, ring);
+}
+
+/// Tags that a device takes off are put back: as Linux does to whoever reads a packet socket.
+#[test]
+fn a_tag_that_the_device_took_off_is_there_again() {
+    if !alone() {
+        return eprintln!("skipped: a network of its own needs root");
+    }
+    ip("link add y0 type veth peer name y1");
+    ip("link set y0 up");
+    ip("link set y1 up");
+    let depot = Depot::new(4096, 4096).unwrap();
+    let device =
+        DpdkDevice::open(&Spec::new("net_af_packet_tag,iface=y0"), &depot, Options::default()).unwrap();
+    assert_eq!(device.copied(), None, "slots of 4096 bytes are large enough for the driver");
+    let (mut port, mut frames) = (device.queue(0).unwrap(), Freelist::new(depot.clone(), 1024));
+    let outside = Wire::on("y1");
+    let mut tagged = packet(7);
+    tagged.splice(12..12, [0x81, 0x00, 0x20, 0x2a]);
+    outside.send(&tagged);
+    let mut burst = receive(&mut port, &mut frames, &tagged);
+    burst.free_all(&mut frames);
+    port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(depot.available(), 4096);
+}

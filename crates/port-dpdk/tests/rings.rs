@@ -1,0 +1,284 @@
+//! Frames through DPDK's virtual devices: the same slots come back, and all of them in the end.
+//!
+//! One process, one EAL: the tests of this file share it.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bm_frame::{Burst, Depot, Freelist};
+use bm_port::Port;
+use bm_port_dpdk::{DpdkDevice, DpdkError, DpdkPort, Options, Spec};
+
+const SLOTS: usize = 4096;
+
+fn open(text: &str, depot: &Arc<Depot>) -> (DpdkDevice, DpdkPort) {
+    let device = DpdkDevice::open(&Spec::new(text), depot, Options::default()).unwrap();
+    let port = device.queue(0).unwrap();
+    (device, port)
+}
+
+fn depot() -> Arc<Depot> {
+    Depot::new(SLOTS, 2048).unwrap()
+}
+
+/// A frame to a group, so that any device takes it, with `number` at its end.
+fn packet(number: u8) -> [u8; 60] {
+    let mut packet = [0; 60];
+    packet[0] = 1;
+    packet[12..14].copy_from_slice(&[0x08, 0x00]);
+    packet[59] = number;
+    packet
+}
+
+fn addresses(burst: &Burst) -> Vec<*const u8> {
+    burst.places().iter().flatten().map(|frame| frame.data().as_ptr()).collect()
+}
+
+#[test]
+fn a_ring_gives_back_the_same_slots_and_bytes() {
+    let depot = depot();
+    let (device, mut port) = open("net_ring_same", &depot);
+    assert_eq!((device.driver(), device.queues()), ("net_ring", 1));
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut burst = Burst::new();
+    for round in 0..20u8 {
+        (0..200u8).for_each(|n| burst.push(frames.allocate_with(&packet(n ^ round)).unwrap()).unwrap());
+        let sent = addresses(&burst);
+        port.transmit(&mut burst, &mut frames);
+        assert_eq!(burst.len(), 0);
+        port.receive(&mut burst, &mut frames);
+        assert_eq!(addresses(&burst), sent);
+        let right = burst.drain().enumerate().all(|(n, frame)| {
+            let right = frame.data() == packet(n as u8 ^ round);
+            frames.free(frame);
+            right
+        });
+        assert!(right, "round {round}");
+    }
+    port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(depot.available(), SLOTS);
+}
+
+#[test]
+fn what_a_full_ring_refuses_stays_in_the_burst_and_the_rest_is_drained() {
+    let depot = depot();
+    let (device, mut port) = open("net_ring_full", &depot);
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut burst = Burst::new();
+    let mut sent = 0;
+    while burst.frames() == 0 {
+        burst.reset();
+        (0..250).for_each(|n| burst.push(frames.allocate_with(&packet(n)).unwrap()).unwrap());
+        frames.free(burst.take(7).unwrap());
+        sent += 249;
+        port.transmit(&mut burst, &mut frames);
+    }
+    sent -= burst.frames();
+    assert_eq!(sent, 1023);
+    // In order: what is left is the end of the burst.
+    assert_eq!(burst.get(249).unwrap().data()[59], 249);
+    assert!(burst.get(0).is_none());
+    burst.free_all(&mut frames);
+    port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(depot.available(), SLOTS);
+}
+
+#[test]
+fn moved_data_leaves_as_it_is() {
+    let depot = depot();
+    let (_device, mut port) = open("net_ring_moved", &depot);
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut burst = Burst::new();
+    for back in [0, 4, 200, 512] {
+        for _ in 0..8 {
+            let mut frame = frames.allocate_with(&packet(1)).unwrap();
+            frame.prepend(back).unwrap();
+            frame.data_mut()[0] = back as u8 | 1;
+            frame.set_len(60).unwrap();
+            burst.push(frame).unwrap();
+        }
+        let sent = addresses(&burst);
+        port.transmit(&mut burst, &mut frames);
+        port.receive(&mut burst, &mut frames);
+        assert_eq!(addresses(&burst), sent);
+        assert!(burst.places().iter().flatten().all(|frame| frame.data()[0] == back as u8 | 1));
+        burst.free_all(&mut frames);
+    }
+}
+
+#[test]
+fn what_is_no_frame_is_dropped_and_counted() {
+    let depot = depot();
+    let (_device, mut port) = open("net_ring_short", &depot);
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut burst = Burst::new();
+    for length in [13, 14] {
+        burst.push(frames.allocate_with(&packet(0)[..length]).unwrap()).unwrap();
+    }
+    port.transmit(&mut burst, &mut frames);
+    port.receive(&mut burst, &mut frames);
+    assert_eq!((burst.len(), burst.get(0).unwrap().len()), (1, 14));
+    assert_eq!(port.device_counters().transmit_invalid, 1);
+    burst.free_all(&mut frames);
+    drop(frames);
+    assert_eq!(depot.available(), SLOTS);
+}
+
+/// Frames of net_null come out of our freelist and go back there; when that is used up, none come.
+#[test]
+fn a_driver_takes_and_gives_at_our_freelist() {
+    let depot = Depot::new(300, 2048).unwrap();
+    let (device, mut port) = open("net_null_take,size=100", &depot);
+    let mut frames = Freelist::new(depot.clone(), 64);
+    let (mut one, mut two) = (Burst::new(), Burst::new());
+    port.receive(&mut one, &mut frames);
+    assert!(one.places().iter().flatten().all(|frame| frame.len() == 100));
+    let taken = one.len();
+    assert!(taken > 0 && depot.available() + frames.held() == 300 - taken);
+    port.receive(&mut two, &mut frames);
+    let mut lines: Vec<_> = addresses(&one).iter().map(|&data| data as usize / 64 % 32).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 7, "packets begin at seven lines of their slots, by turns");
+    port.transmit(&mut one, &mut frames);
+    two.free_all(&mut frames);
+    port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(depot.available(), 300);
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("bm-dpdk-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn write_capture(file: &Path, packets: &[Vec<u8>]) {
+    let mut bytes = Vec::new();
+    for word in [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65_535, 1] {
+        bytes.extend(word.to_le_bytes());
+    }
+    for packet in packets {
+        for word in [0, 0, packet.len() as u32, packet.len() as u32] {
+            bytes.extend(u32::to_le_bytes(word));
+        }
+        bytes.extend(packet);
+    }
+    std::fs::write(file, bytes).unwrap();
+}
+
+fn read_capture(file: &Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(file).unwrap();
+    let mut rest = &bytes[24..];
+    let mut packets = Vec::new();
+    while let Some((head, more)) = rest.split_at_checked(16) {
+        let length = u32::from_le_bytes(head[8..12].try_into().unwrap()) as usize;
+        packets.push(more[..length].to_vec());
+        rest = &more[length..];
+    }
+    packets
+}
+
+#[test]
+fn capture_files_come_in_and_go_out_byte_by_byte() {
+    let (depot, folder) = (depot(), Folder::new("pcap"));
+    let packets: Vec<Vec<u8>> = (60..1500)
+        .step_by(97)
+        .map(|length| (0..length).map(|at| (at * 7 + length) as u8).collect())
+        .collect();
+    let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
+    write_capture(&input, &packets);
+    let (device, mut port) =
+        open(&format!("net_pcap_files,rx_pcap={},tx_pcap={}", input.display(), output.display()), &depot);
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut burst = Burst::new();
+    let mut came = Vec::new();
+    while came.len() < packets.len() {
+        port.receive(&mut burst, &mut frames);
+        assert!(!burst.is_empty());
+        came.extend(burst.places().iter().flatten().map(|frame| frame.data().to_vec()));
+        port.transmit(&mut burst, &mut frames);
+        assert_eq!(burst.len(), 0);
+    }
+    assert_eq!(came, packets);
+    let counters = device.counters();
+    let counted = |name: &str| counters.iter().find(|(other, _)| other == name).unwrap().1;
+    assert_eq!((counted("rx_good_packets"), counted("tx_good_packets")), (15, 15));
+    port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(read_capture(&output), packets);
+    assert_eq!(depot.available(), SLOTS);
+}
+
+#[test]
+fn frames_larger_than_a_slot_are_counted() {
+    let (depot, folder) = (depot(), Folder::new("jumbo"));
+    let input = folder.0.join("in.pcap");
+    write_capture(&input, &[vec![1; 1536], vec![1; 2000], vec![1; 60]]);
+    let (_device, mut port) = open(&format!("net_pcap_jumbo,rx_pcap={}", input.display()), &depot);
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut burst = Burst::new();
+    port.receive(&mut burst, &mut frames);
+    let lengths: Vec<_> = burst.places().iter().flatten().map(|frame| frame.len()).collect();
+    assert_eq!(lengths, [1536, 60]);
+    assert_eq!(port.device_counters().receive_other, 1);
+    burst.free_all(&mut frames);
+    drop(frames);
+    assert_eq!(depot.available(), SLOTS);
+}
+
+#[test]
+fn errors_say_what_dpdk_said() {
+    let depot = depot();
+    let refused = |text: &str| DpdkDevice::open(&Spec::new(text), &depot, Options::default()).err().unwrap();
+    let missing = refused("net_pcap_missing,rx_pcap=/nonexistent/in.pcap");
+    assert!(missing.to_string().contains("/nonexistent/in.pcap"), "{missing}");
+    let unknown = refused("net_nosuch0");
+    assert!(unknown.to_string().starts_with("dpdk:net_nosuch0: no driver takes it"), "{unknown}");
+    assert_eq!(refused(",x"), DpdkError::Name { device: ",x".into() });
+    let (device, _port) = open("net_ring_errors", &depot);
+    assert!(matches!(device.queue(1), Err(DpdkError::Queues { wanted: 2, has: 1, .. })));
+    assert!(matches!(device.set_mtu(9000), Err(DpdkError::Mtu { mtu: 9000, mtu_max: 1514, .. })));
+    assert!(device.link().up);
+    // A name that was given back can be taken again.
+    drop((device, _port));
+    open("net_ring_errors", &depot);
+}
+
+#[test]
+fn many_queues_are_as_many_ports() {
+    let depot = depot();
+    let options = Options { queues: 4, mtu: None };
+    let device = DpdkDevice::open(&Spec::new("net_ring_queues"), &depot, options).unwrap();
+    assert_eq!(device.queues(), 4);
+    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut ports: Vec<_> = (0..4).map(|queue| device.queue(queue).unwrap()).collect();
+    let mut burst = Burst::new();
+    for (queue, port) in ports.iter_mut().enumerate() {
+        burst.push(frames.allocate_with(&packet(queue as u8)).unwrap()).unwrap();
+        port.transmit(&mut burst, &mut frames);
+    }
+    for (queue, port) in ports.iter_mut().enumerate() {
+        port.receive(&mut burst, &mut frames);
+        assert_eq!((burst.len(), burst.get(0).unwrap().data()[59]), (1, queue as u8));
+        burst.free_all(&mut frames);
+        port.close(&mut frames);
+    }
+    drop((ports, device, frames));
+    assert_eq!(depot.available(), SLOTS);
+}

@@ -1,0 +1,241 @@
+//! Ports that DPDK drives, on its virtual devices: the twin in Linux, and two processes on one memif.
+//!
+//! ```text
+//!  host-a ─ veth ─ bridge ─ net_tap1 ┤ brickmoon ├ net_tap2 ─ bridge ─ veth ─ host-b      twin
+//!
+//!  host-a ─ veth ┤ brickmoon ├ net_memif ═══ net_memif ┤ brickmoon ├ veth ─ host-b        two processes
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use bm_tests::netns::Namespace;
+use bm_tests::{report, subject, sys};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon at work in a namespace, with its socket and log in a folder of its own.
+struct Daemon<'a> {
+    namespace: &'a Namespace,
+    child: Child,
+    folder: PathBuf,
+}
+
+impl<'a> Daemon<'a> {
+    /// Starts it; `None`, said aloud, where there is no binary or it has no DPDK.
+    fn start(namespace: &'a Namespace, ports: &[&str]) -> Option<Self> {
+        let test = namespace.name();
+        let Some(binary) = subject::binary() else {
+            report::skip(test, "there is no binary; build one, or name it in BRICKMOON");
+            return None;
+        };
+        let folder = std::env::temp_dir().join(test);
+        std::fs::create_dir_all(&folder).unwrap();
+        let log = File::create(folder.join("log")).unwrap();
+        let mut command = namespace.command(binary);
+        command.args(["-v", "up", "--socket"]).arg(folder.join("api.sock"));
+        command.args(ports.iter().flat_map(|port| ["--port", port]));
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let mut daemon = Self { namespace, child: command.spawn().unwrap(), folder };
+        let begin = Instant::now();
+        loop {
+            let log = daemon.log();
+            if log.contains("\nready: ") {
+                return Some(daemon);
+            }
+            if let Some(status) = daemon.child.try_wait().unwrap() {
+                if log.contains("this build has no DPDK") {
+                    assert!(log.contains("libdpdk-dev") && log.contains("--features dpdk"), "{log}");
+                    report::skip(test, "this build has no DPDK");
+                    return None;
+                }
+                panic!("the daemon ended, {status}:\n{log}");
+            }
+            assert!(begin.elapsed() < PATIENCE, "the daemon is not ready:\n{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    fn ask(&self, what: &[&str]) -> serde_json::Value {
+        let mut command = self.namespace.command(subject::binary().unwrap());
+        command.args(what).args(["--json", "--socket"]).arg(self.folder.join("api.sock"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What `show ports` says of the port `name`.
+    fn port(&self, name: &str) -> serde_json::Value {
+        let ports = self.ask(&["show", "ports"]);
+        let ports = ports["ports"].as_array().unwrap();
+        ports.iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("{name}: {ports:?}")).clone()
+    }
+
+    /// Ends it as a user would; all accounts must close.
+    fn stop(mut self) {
+        for app in self.ask(&["show", "apps"])["apps"].as_array().unwrap() {
+            let account = &app["account"];
+            let number = |key: &str| account[key].as_u64().unwrap();
+            let came = number("received") + number("originated");
+            let went = ["sent", "host", "passed", "held", "consumed", "dropped"].map(number);
+            assert_eq!(came, went.iter().sum::<u64>(), "{app}");
+        }
+        let process = self.child.id();
+        sys::signal(process, libc::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+        let left = PathBuf::from(format!("/var/run/dpdk/brickmoon-{process}"));
+        assert!(!left.exists(), "{} is left behind", left.display());
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the daemon of {} said:\n{}", self.namespace.name(), self.log());
+        }
+        let _gone = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A host on a veth whose far end, `wire`, is in the router's namespace. `NET` is 10.0.NET.2/24.
+fn host(test: &str, role: &str, router: &Namespace, wire: &str, net: u8) -> Namespace {
+    let host = Namespace::new(test, role);
+    host.ip(&format!(
+        "link set lo up\nlink add {wire} type veth peer name v0\nlink set {wire} netns {}",
+        router.name()
+    ));
+    // Checksums are left to a device that there is not.
+    host.run("ethtool -K v0 tx off");
+    host.ip(&format!(
+        "link set v0 up\naddr add 10.0.{net}.2/24 dev v0\naddr add fd00:{net}::2/64 dev v0 nodad\n\
+         route add default via 10.0.{net}.1\n-6 route add default via fd00:{net}::1"
+    ));
+    router.set(&[(&format!("net.ipv6.conf.{wire}.disable_ipv6"), "1")]);
+    router.ip(&format!("link set {wire} up"));
+    host
+}
+
+fn router(test: &str, role: &str) -> Namespace {
+    let router = Namespace::new(test, role);
+    router.ip("link set lo up");
+    router.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")]);
+    router
+}
+
+/// Joins `a` and `b` of a namespace, as a cable would.
+fn join(namespace: &Namespace, bridge: &str, a: &str, b: &str) {
+    namespace.ip(&format!("link add {bridge} type bridge"));
+    let quiet = [bridge, a].map(|name| format!("net.ipv6.conf.{name}.disable_ipv6"));
+    quiet.iter().for_each(|name| namespace.set(&[(name, "1")]));
+    namespace.ip(&format!(
+        "link set {a} master {bridge}\nlink set {b} master {bridge}\nlink set {bridge} up\nlink set {a} up"
+    ));
+}
+
+/// Pings until one comes back, then `count` times, all of which must with that TTL.
+fn ping(from: &Namespace, to: &str, size: u16, ttl: u8) {
+    eventually(&format!("no answer from {to}"), || {
+        from.try_run(&format!("ping -c 1 -W 1 {to}")).status.success()
+    });
+    let said = from.run(&format!("ping -c 5 -i 0.05 -W 2 -s {size} {to}"));
+    assert_eq!(said.matches(&format!("ttl={ttl}")).count(), 5, "{said}");
+    assert!(!said.contains("DUP"), "{said}");
+}
+
+#[test]
+fn a_port_is_an_interface_of_linux() {
+    if !sys::is_root() {
+        return report::skip("dpdk", "it makes namespaces, which needs root");
+    }
+    let rtr = router("dpdk", "rtr");
+    let (a, b) = (host("dpdk", "a", &rtr, "w1", 1), host("dpdk", "b", &rtr, "w2", 2));
+    let Some(daemon) = Daemon::start(&rtr, &["dpdk:net_tap1,iface=dt1", "dpdk:net_tap2,iface=dt2"]) else {
+        return;
+    };
+    for net in [1, 2] {
+        // The kernel's end has the MAC of DPDK's, which a bridge would take for its own.
+        rtr.ip(&format!("link set dt{net} address 02:00:00:00:{net:02x}:99"));
+        join(&rtr, &format!("br{net}"), &format!("dt{net}"), &format!("w{net}"));
+        rtr.ip(&format!(
+            "addr add 10.0.{net}.1/24 dev bm-tap{net}\naddr add fd00:{net}::1/64 dev bm-tap{net} nodad"
+        ));
+    }
+    // To Linux, and through the router: ARP, neighbour discovery, both families, a full frame.
+    ping(&a, "10.0.1.1", 56, 64);
+    ping(&a, "10.0.2.2", 1472, 63);
+    ping(&b, "fd00:1::2", 1400, 63);
+    ping(&rtr, "10.0.2.2", 56, 64);
+    let port = daemon.port("bm-tap1");
+    assert_eq!(port["mode"], "dpdk");
+    assert!(port["account"]["sent"].as_u64().unwrap() >= 10, "{port}");
+    assert!(port["account"]["host"].as_u64().unwrap() >= 5, "{port}");
+    assert!(port["hardware_counters"]["rx_good_packets"].as_u64().unwrap() >= 15, "{port}");
+    // Its MTU is Linux's to change.
+    let has_mtu = |name: &str| rtr.run(&format!("ip -o link show dev {name}")).contains("mtu 1280 ");
+    rtr.ip("link set bm-tap1 mtu 1280");
+    eventually("the device's MTU follows", || has_mtu("dt1"));
+    rtr.ip("link set bm-tap1 mtu 9000");
+    eventually("what no slot holds is refused", || has_mtu("bm-tap1"));
+    // Its link is the device's.
+    let carrier = || rtr.run("ip -o link show dev bm-tap1").contains("LOWER_UP");
+    assert!(carrier());
+    rtr.ip("link set dt1 down");
+    eventually("the twin loses its carrier", || !carrier());
+    assert!(!daemon.port("bm-tap1")["up"].as_bool().unwrap());
+    rtr.ip("link set dt1 up");
+    eventually("the twin has its carrier again", carrier);
+    ping(&a, "10.0.2.2", 56, 63);
+    daemon.stop();
+}
+
+#[test]
+fn two_processes_meet_on_a_memif() {
+    if !sys::is_root() {
+        return report::skip("dpdkmem", "it makes namespaces, which needs root");
+    }
+    let (left, right) = (router("dpdkmem", "left"), router("dpdkmem", "right"));
+    let (a, b) = (host("dpdkmem", "a", &left, "w1", 1), host("dpdkmem", "b", &right, "w2", 2));
+    let socket = std::env::temp_dir().join(format!("bm-memif-{}", std::process::id()));
+    let memif =
+        |role: &str| format!("dpdk:net_memif0,role={role},socket={},socket-abstract=no", socket.display());
+    let Some(one) = Daemon::start(&left, &["xdp:w1", &memif("server")]) else { return };
+    let two = Daemon::start(&right, &["xdp:w2", &memif("client")]).expect("the same binary");
+    left.ip("addr add 10.0.1.1/24 dev w1\naddr add 10.0.12.1/24 dev bm-memif0");
+    right.ip("addr add 10.0.2.1/24 dev w2\naddr add 10.0.12.2/24 dev bm-memif0");
+    eventually("the memif connects", || left.run("ip -o link show dev bm-memif0").contains("LOWER_UP"));
+    left.ip("route add 10.0.2.0/24 via 10.0.12.2");
+    eventually("and the far end", || right.run("ip -o link show dev bm-memif0").contains("LOWER_UP"));
+    right.ip("route add 10.0.1.0/24 via 10.0.12.1");
+    ping(&left, "10.0.12.2", 56, 64);
+    ping(&a, "10.0.2.2", 1472, 62);
+    ping(&b, "10.0.1.2", 56, 62);
+    for daemon in [&one, &two] {
+        let port = daemon.port("bm-memif0");
+        assert!(port["account"]["received"].as_u64().unwrap() >= 20, "{port}");
+        assert!(port["mode_reason"].is_null(), "frames are ours on both ends: {port}");
+    }
+    two.stop();
+    eventually("the link goes with the far end", || {
+        !left.run("ip -o link show dev bm-memif0").contains("LOWER_UP")
+    });
+    one.stop();
+    let _gone = std::fs::remove_file(&socket);
+}
