@@ -20,7 +20,7 @@ use crate::tables::{self, Table, TableError, TableOptions};
 use crate::testbed::TestbedError;
 use crate::traffic::Arrived;
 
-pub use forward::forward;
+pub use forward::{CountOptions, Counted, forward, forward_counted};
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
 pub use lua::lua;

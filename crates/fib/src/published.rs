@@ -45,7 +45,7 @@ struct Registry {
 struct Line(AtomicU64);
 
 /// The place of a retirement in the order of all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point(u64);
 
 impl Readers {
@@ -111,7 +111,8 @@ impl ReaderHandle {
         self.seen.0.store(point, Ordering::Release);
     }
 
-    /// The latest retirement now, for [`Self::quiescent_at`].
+    /// The latest retirement now, for [`Self::quiescent_at`]. As long as it stays the same, so does what was read
+    /// since the reader was quiescent before: whatever replaces or changes something moves it.
     pub fn point(&self) -> Point {
         Point(self.readers.0.point.0.load(Ordering::Acquire))
     }
@@ -193,6 +194,12 @@ impl<T> Retired<T> {
         let oldest = if self.waiting.is_empty() { Point(0) } else { self.readers.oldest() };
         let passed = self.waiting.partition_point(|(point, _)| *point <= oldest);
         self.waiting.drain(..passed).map(|(_, item)| item)
+    }
+
+    /// Tells readers that something which they may have kept since their last quiescent state is out of date: their
+    /// [`point`](ReaderHandle::point) moves.
+    pub fn outdate(&self) {
+        self.readers.retire_point();
     }
 
     /// How many things wait.

@@ -4,6 +4,8 @@
 //! A frame is refused before its first byte is changed, so the slow path and Linux get it as it came. What
 //! decides was read with the header: a packet's own bytes are only written here.
 
+pub(crate) mod plain;
+
 use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, Entry, NextHops};
 use bm_frame::Frame;
@@ -22,103 +24,85 @@ use crate::verdict::{Refusal, Verdict};
 pub(crate) const IPV4_HEAD: usize = HEADER_LEN + ipv4::HEADER_LEN;
 pub(crate) const IPV6_HEAD: usize = HEADER_LEN + ipv6::HEADER_LEN;
 
-/// Makes `frame` leave through `hop`; says through which port, or tells `refuse` why not. `network` is where
-/// its IPv4 header begins.
-///
-/// Refusals go to a function instead of into the result, so that the common way has one word to return.
-#[inline(always)]
+/// Makes `frame` leave through `hop`; says through which port, or why not. `network` is where its IPv4 header
+/// begins.
 pub(crate) fn ipv4(
     tables: &Tables,
     hop: NextHop,
     facts: Facts,
     network: u16,
     frame: &mut Frame,
-    refuse: &mut impl FnMut(Refusal),
-) -> Option<u16> {
+) -> Result<u16, Refusal> {
     let through = match tables.next_hops.entry(hop) {
         entry if entry.is_forward() => (hop, entry),
-        entry => choose_ipv4(tables, entry, frame, network).map_err(&mut *refuse).ok()?,
+        entry => choose_ipv4(tables, entry, frame, network)?,
     };
-    ipv4_through(tables, through, facts, network, frame, refuse)
+    ipv4_through(tables, through, facts, network, frame)
 }
 
 /// The same for IPv6.
-#[inline(always)]
 pub(crate) fn ipv6(
     tables: &Tables,
     hop: NextHop,
     facts: Facts,
     network: u16,
     frame: &mut Frame,
-    refuse: &mut impl FnMut(Refusal),
-) -> Option<u16> {
+) -> Result<u16, Refusal> {
     let through = match tables.next_hops.entry(hop) {
         entry if entry.is_forward() => (hop, entry),
-        entry => choose_ipv6(tables, entry, frame, network).map_err(&mut *refuse).ok()?,
+        entry => choose_ipv6(tables, entry, frame, network)?,
     };
-    ipv6_through(tables, through, facts, network, frame, refuse)
+    ipv6_through(tables, through, facts, network, frame)
 }
 
 /// Makes `frame` leave as an entry that forwards says. Options do not matter here.
-#[inline(always)]
 pub(crate) fn ipv4_through(
     tables: &Tables,
     (hop, entry): (NextHop, Entry),
     facts: Facts,
     network: u16,
     frame: &mut Frame,
-    refuse: &mut impl FnMut(Refusal),
-) -> Option<u16> {
-    let Ok(egress) = egress(tables, entry.interface()).map_err(&mut *refuse) else { return None };
+) -> Result<u16, Refusal> {
+    let egress = egress(tables, entry.interface())?;
     if !fits(facts, egress.mtu, tables.next_hops.mtu(hop)) {
-        refuse(unfit(facts.hops, egress));
-        return None;
+        return Err(unfit(facts.hops, egress));
     }
     tables.next_hops.mark_used(hop);
     if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
-        return tagged_ipv4(network, egress, facts, entry, frame).map_err(refuse).ok();
+        return tagged_ipv4(network, egress, facts, entry, frame);
     }
-    let Some(head) = frame.data_mut().first_chunk_mut::<IPV4_HEAD>() else {
-        refuse(Refusal::Drop(Reason::Ipv4Short));
-        return None;
-    };
+    let head = frame.data_mut().first_chunk_mut::<IPV4_HEAD>().ok_or(Refusal::Drop(Reason::Ipv4Short))?;
     let (ethernet, packet) = split::<IPV4_HEAD, { ipv4::HEADER_LEN }>(head);
     write_macs(ethernet, egress, entry);
     spend_hop(packet, facts);
     // What is behind the datagram is padding of a short frame, and no data.
     frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
-    Some(egress.port)
+    Ok(egress.port)
 }
 
 /// The same for IPv6.
-#[inline(always)]
 pub(crate) fn ipv6_through(
     tables: &Tables,
     (hop, entry): (NextHop, Entry),
     facts: Facts,
     network: u16,
     frame: &mut Frame,
-    refuse: &mut impl FnMut(Refusal),
-) -> Option<u16> {
-    let Ok(egress) = egress(tables, entry.interface()).map_err(&mut *refuse) else { return None };
+) -> Result<u16, Refusal> {
+    let egress = egress(tables, entry.interface())?;
     let mtu = mtu(egress, tables.next_hops.mtu(hop));
     if facts.hops <= 1 || usize::from(facts.length) > mtu_ipv6(mtu) {
-        refuse(unfit(facts.hops, egress));
-        return None;
+        return Err(unfit(facts.hops, egress));
     }
     tables.next_hops.mark_used(hop);
     if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
-        return tagged_ipv6(network, egress, facts, entry, frame).map_err(refuse).ok();
+        return tagged_ipv6(network, egress, facts, entry, frame);
     }
-    let Some(head) = frame.data_mut().first_chunk_mut::<IPV6_HEAD>() else {
-        refuse(Refusal::Drop(Reason::Ipv6Short));
-        return None;
-    };
+    let head = frame.data_mut().first_chunk_mut::<IPV6_HEAD>().ok_or(Refusal::Drop(Reason::Ipv6Short))?;
     let (ethernet, packet) = split::<IPV6_HEAD, { ipv6::HEADER_LEN }>(head);
     write_macs(ethernet, egress, entry);
     spend_hop_ipv6(packet, facts);
     frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
-    Some(egress.port)
+    Ok(egress.port)
 }
 
 /// Both headers of an untagged frame, at their known places.

@@ -10,6 +10,7 @@
 //! time that the slow path slept.
 
 mod arrive;
+mod rewriting;
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::filter::PortFilter;
 use crate::hook::{Hooks, TableRoutes};
 use crate::lookup::Lane;
 use crate::output::{NO_OUTPUT, Tally};
-use crate::rewrite;
+use crate::rewrite::plain::KnownHops;
 use crate::source;
 use crate::tables::{ReversePath, Tables, Vrf};
 use crate::verdict::{Refusal, Refused, Verdict};
@@ -67,16 +68,20 @@ struct Work {
     sources: [u32; BURST],
     /// Interface and place of the network header of each frame that may be routed.
     arrivals: [(u16, u16); BURST],
+    /// All places of the burst.
+    all: Mask,
+    /// Whether no frame of the burst has a tag.
+    untagged: bool,
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
+    known: KnownHops,
+    /// Frames on their way to one of several ports: empty but for that.
+    leaving: Burst,
 }
 
 /// Destinations that the routing table is told of together, ahead of the lookup: about as many lines as can be
 /// on their way to the cache at once.
 const TOGETHER: usize = 16;
-
-/// Frames whose first bytes are asked for ahead of their turn, when they are written: what validation read has left the first cache since, and is near.
-const AHEAD_AGAIN: usize = 4;
 
 impl Router {
     /// A router over `ports`, whose links are called as they are.
@@ -125,6 +130,8 @@ impl App for Router {
 
     fn push(&mut self, io: &mut Io<'_>) {
         let Self { ports, inputs, outputs, published, reader, entrance, hooks, worker, work } = self;
+        // Asked before the tables are: what changes in between is then seen as a change the next time.
+        work.known.keep_if_same(reader.point(), io.now_ns);
         let tables = published.load(reader);
         // Without hooks all of them are one word that is tested once a burst and stage.
         let mut hooks = hooks.as_deref_mut().and_then(|hooks| hooks.begin(io.now_ns));
@@ -185,7 +192,11 @@ impl Work {
             suspects: Mask::NONE,
             sources: [0; BURST],
             arrivals: [(0, 0); BURST],
+            all: Mask::NONE,
+            untagged: true,
             port: [0; BURST],
+            known: KnownHops::new(),
+            leaving: Burst::new(),
         })
     }
 
@@ -255,8 +266,7 @@ impl Work {
 
     /// The table and the number of frames, if all frames of the burst are in `mask` and of one table.
     fn whole_burst(&self, mask: &Mask, view: &PortView) -> Option<(usize, u16)> {
-        let count = self.burst.len();
-        view.vrf.filter(|_| *mask == Mask::first(count)).map(|vrf| (count, vrf))
+        view.vrf.filter(|_| *mask == self.all).map(|vrf| (self.burst.len(), vrf))
     }
 
     #[inline(never)]
@@ -349,48 +359,6 @@ impl Work {
         }
     }
 
-    #[inline(never)]
-    fn rewrite_ipv4(&mut self, tables: &Tables) {
-        let Self { burst, refused, ipv4, arrivals, port, .. } = self;
-        let frames = burst.places_mut();
-        let whole = ipv4.mask == Mask::first(frames.len());
-        for place in 0..frames.len() {
-            if let Some(Some(ahead)) = frames.get(place + AHEAD_AGAIN) {
-                ahead.prefetch();
-            }
-            if !whole && !ipv4.mask.has(place) {
-                continue;
-            }
-            let Some(frame) = &mut frames[place] else { continue };
-            let (hop, facts, network) = (ipv4.hops[place], ipv4.facts[place], arrivals[place].1);
-            let refuse = &mut |why| refused.add(place, why);
-            if let Some(to) = rewrite::ipv4(tables, hop, facts, network, frame, refuse) {
-                port[place] = to;
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn rewrite_ipv6(&mut self, tables: &Tables) {
-        let Self { burst, refused, ipv6, arrivals, port, .. } = self;
-        let frames = burst.places_mut();
-        let whole = ipv6.mask == Mask::first(frames.len());
-        for place in 0..frames.len() {
-            if let Some(Some(ahead)) = frames.get(place + AHEAD_AGAIN) {
-                ahead.prefetch();
-            }
-            if !whole && !ipv6.mask.has(place) {
-                continue;
-            }
-            let Some(frame) = &mut frames[place] else { continue };
-            let (hop, facts, network) = (ipv6.hops[place], ipv6.facts[place], arrivals[place].1);
-            let refuse = &mut |why| refused.add(place, why);
-            if let Some(to) = rewrite::ipv6(tables, hop, facts, network, frame, refuse) {
-                port[place] = to;
-            }
-        }
-    }
-
     /// The last stage: every frame of the burst goes somewhere, in the order they came.
     #[inline(never)]
     fn leave(
@@ -428,7 +396,7 @@ impl Work {
         if others == 0 && self.refused.mask.is_empty() {
             return io.transmit_burst(usize::from(output(first)), &mut self.burst);
         }
-        io.scatter(&mut self.burst, self.port.iter().map(output))
+        io.scatter(&mut self.burst, &self.port, outputs, &mut self.leaving)
     }
 
     /// Drops what found no room.

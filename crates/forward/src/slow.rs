@@ -469,19 +469,15 @@ impl Core {
 fn forward(tables: &Tables, hop: NextHop, entry: Hop, frame: &mut Frame) -> Result<u16, Refusal> {
     let network = frame.meta().network;
     let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
-    let mut why = Refusal::Drop(Reason::EthernetShort);
-    let refuse = &mut |refusal| why = refusal;
-    let port =
-        match (packet.first().map_or(0, |first| first >> 4), packet.first_chunk(), packet.first_chunk()) {
-            (4, Some(header), _) => {
-                rewrite::ipv4_through(tables, (hop, entry), Facts::ipv4(header), network, frame, refuse)
-            }
-            (6, _, Some(header)) => {
-                rewrite::ipv6_through(tables, (hop, entry), Facts::ipv6(header), network, frame, refuse)
-            }
-            _ => None,
-        };
-    port.ok_or(why)
+    match (packet.first().map_or(0, |first| first >> 4), packet.first_chunk(), packet.first_chunk()) {
+        (4, Some(header), _) => {
+            rewrite::ipv4_through(tables, (hop, entry), Facts::ipv4(header), network, frame)
+        }
+        (6, _, Some(header)) => {
+            rewrite::ipv6_through(tables, (hop, entry), Facts::ipv6(header), network, frame)
+        }
+        _ => Err(Refusal::Drop(Reason::EthernetShort)),
+    }
 }
 
 /// Whether an IP packet in a frame for a group is for this machine.

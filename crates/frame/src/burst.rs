@@ -2,6 +2,7 @@
 
 use crate::frame::Frame;
 use crate::freelist::Freelist;
+use crate::pick;
 
 /// Most frames in a burst.
 pub const BURST: usize = 256;
@@ -30,11 +31,18 @@ impl Mask {
         self.0[place / 64] |= 1 << (place % 64);
     }
 
-    /// Adds those of eight places whose bit is set in `bits`; the first is a multiple of eight.
+    /// Adds those of sixteen places whose bit is set in `bits`; the first is a multiple of sixteen.
     #[inline]
-    pub fn set_eight(&mut self, first: usize, bits: u8) {
-        debug_assert!(first.is_multiple_of(8), "eight places lie in one word");
+    pub fn set_sixteen(&mut self, first: usize, bits: u16) {
+        debug_assert!(first.is_multiple_of(16), "sixteen places lie in one word");
         self.0[first / 64] |= u64::from(bits) << (first % 64);
+    }
+
+    /// Takes those of sixteen places away; the first is a multiple of sixteen.
+    #[inline]
+    pub fn clear_sixteen(&mut self, first: usize, bits: u16) {
+        debug_assert!(first.is_multiple_of(16), "sixteen places lie in one word");
+        self.0[first / 64] &= !(u64::from(bits) << (first % 64));
     }
 
     /// Takes a place away.
@@ -234,6 +242,17 @@ impl Burst {
             }
         }
         self.count = kept;
+    }
+
+    /// Moves the frames whose place in `keys` holds `key` to the end of `to`, in order; those that find no room
+    /// there stay. Their places are empty then.
+    #[inline]
+    pub fn move_where(&mut self, keys: &[u16], key: u16, to: &mut Self) {
+        let count = self.count.min(keys.len());
+        if BURST - to.count < count {
+            return pick::one_by_one(&mut self.frames[..count], keys, key, to);
+        }
+        pick::pick(&mut self.frames[..count], &keys[..count], key, to);
     }
 
     /// Forgets all places, which must have been taken.

@@ -30,11 +30,11 @@ struct Header {
     length: u16,
     /// Bytes of the slot, for the bounds of data.
     slot_size: u16,
-    /// First byte of data.
-    data: *mut u8,
+    /// First byte of data; C's and Lua's plain pointer.
+    data: NonNull<u8>,
     meta: Meta,
     /// First byte of the slot.
-    slot: *mut u8,
+    slot: NonNull<u8>,
 }
 
 /// Bytes from one header to the next: a line of the cache for the header, which ends with 24 bytes that DPDK keeps
@@ -85,9 +85,9 @@ impl Frame {
             header.write(Header {
                 length: 0,
                 slot_size: slot_size as u16,
-                data: slot.add(DATA_OFFSET).as_ptr(),
+                data: slot.add(DATA_OFFSET),
                 meta: Meta::default(),
-                slot: slot.as_ptr(),
+                slot,
             });
             Self(header)
         }
@@ -135,7 +135,7 @@ impl Frame {
         Self(header.cast())
     }
 
-    fn slot(&self) -> *mut u8 {
+    fn slot(&self) -> NonNull<u8> {
         self.header().slot
     }
 
@@ -157,7 +157,7 @@ impl Frame {
         let header = self.header();
         // SAFETY: `data` and `length` are changed only by the methods below, which keep both within the
         // slot that this frame owns; slots are zeroed memory at first, so every byte is initialised.
-        unsafe { std::slice::from_raw_parts(header.data, usize::from(header.length)) }
+        unsafe { std::slice::from_raw_parts(header.data.as_ptr(), usize::from(header.length)) }
     }
 
     /// The packet, to change.
@@ -165,18 +165,18 @@ impl Frame {
     pub fn data_mut(&mut self) -> &mut [u8] {
         let header = self.header();
         // SAFETY: as in `data`, and `&mut self` keeps others out.
-        unsafe { std::slice::from_raw_parts_mut(header.data, usize::from(header.length)) }
+        unsafe { std::slice::from_raw_parts_mut(header.data.as_ptr(), usize::from(header.length)) }
     }
 
     /// Bytes free in front of data.
     pub fn headroom(&self) -> usize {
-        self.header().data as usize - self.slot() as usize
+        self.header().data.as_ptr() as usize - self.slot().as_ptr() as usize
     }
 
     /// Bytes free behind data.
     pub fn tailroom(&self) -> usize {
-        let end = self.slot() as usize + usize::from(self.header().slot_size);
-        end - self.header().data as usize - self.len()
+        let end = self.slot().as_ptr() as usize + usize::from(self.header().slot_size);
+        end - self.header().data.as_ptr() as usize - self.len()
     }
 
     /// Makes the data `length` bytes long: cut, or grown by whatever bytes the slot held before.
@@ -272,7 +272,7 @@ impl Frame {
         // SAFETY: prefetching has no effect but on the cache, whatever the address.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.header().data.cast());
+            _mm_prefetch::<_MM_HINT_T0>(self.header().data.as_ptr().cast());
         }
     }
 }

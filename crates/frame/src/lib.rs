@@ -28,6 +28,7 @@ mod burst;
 mod frame;
 mod freelist;
 mod memory;
+mod pick;
 mod stack;
 
 pub use burst::{BURST, Burst, Mask, Places};

@@ -33,6 +33,9 @@ pub trait App: Send {
     fn stop(&mut self, _io: &mut Io<'_>) {}
 }
 
+/// Ways that a burst is scattered over one after the other; over more, frame by frame.
+const WAYS: usize = 4;
+
 /// What an app may touch while it runs: its links and the worker's free frames.
 pub struct Io<'a> {
     pub(crate) links: &'a mut [Link],
@@ -99,13 +102,39 @@ impl<'a> Io<'a> {
         self.outputs.get(index).map_or(0, |&link| self.links[link].transmit_burst(burst))
     }
 
-    /// Moves each frame of `burst` to the output that stands at its place in `outputs`; says how many. Those
-    /// whose link is full, or that have no such output, stay where they are in the burst.
-    #[inline]
-    pub fn scatter(&mut self, burst: &mut Burst, outputs: impl Iterator<Item = u16>) -> usize {
+    /// Moves each frame of `burst` to an output: `ways` holds a number for each place, and `outputs` the output for
+    /// each number. Says how many were moved. Those whose link is full, or that have no such output, stay where they
+    /// are in the burst. `between` is empty before and after.
+    pub fn scatter(
+        &mut self,
+        burst: &mut Burst,
+        ways: &[u16],
+        outputs: &[u16],
+        between: &mut Burst,
+    ) -> usize {
+        let count = burst.len();
+        let link_of = |output: &u16| self.outputs.get(usize::from(*output)).copied();
+        let has_room = |&link: &usize| self.links[link].writable() >= count;
+        if outputs.len() > WAYS || !outputs.iter().filter_map(link_of).all(|link| has_room(&link)) {
+            return self.scatter_each(burst.places_mut(), ways, outputs);
+        }
         let mut moved = 0;
-        for (place, output) in burst.places_mut().iter_mut().zip(outputs) {
-            let Some(&link) = self.outputs.get(usize::from(output)) else { continue };
+        for (way, link) in (0..).zip(outputs.iter().map(link_of)) {
+            let Some(link) = link else { continue };
+            burst.move_where(ways, way, between);
+            moved += self.links[link].transmit_burst(between);
+        }
+        moved
+    }
+
+    /// The same where there are many ways, or a link may become full.
+    #[cold]
+    fn scatter_each(&mut self, frames: &mut [Option<Frame>], ways: &[u16], outputs: &[u16]) -> usize {
+        let mut moved = 0;
+        for (place, &way) in frames.iter_mut().zip(ways) {
+            let output =
+                outputs.get(usize::from(way)).and_then(|&output| self.outputs.get(usize::from(output)));
+            let Some(&link) = output else { continue };
             let Some(frame) = place.take() else { continue };
             match self.links[link].transmit(frame) {
                 Ok(()) => moved += 1,
@@ -138,14 +167,14 @@ mod tests {
         let mut frames = Freelist::new(Depot::new(2048, 2048).unwrap(), 128);
         let mut links = [Link::new(), Link::new()];
         let mut io = Io { links: &mut links, inputs: &[], outputs: &[1, 0], frames: &mut frames, now_ns: 0 };
-        let mut burst = Burst::new();
+        let (mut burst, mut between) = (Burst::new(), Burst::new());
         let mut fill = |io: &mut Io<'_>, count: u8| {
             (0..count).for_each(|n| burst.push(io.frames.allocate_with(&[n]).unwrap()).unwrap());
             std::mem::take(&mut burst)
         };
         let mut sent = fill(&mut io, 5);
         // Places 0 and 3 name an output that is not there.
-        assert_eq!(io.scatter(&mut sent, [7, 0, 1, 7, 0].into_iter()), 3);
+        assert_eq!(io.scatter(&mut sent, &[2, 0, 1, 7, 0], &[0, 1, 9], &mut between), 3);
         let left: Vec<_> = sent.drain().map(|frame| frame.data()[0]).collect();
         assert_eq!((left, io.links[1].readable(), io.links[0].readable()), (vec![0, 3], 2, 1));
         assert_eq!(io.links[1].receive().unwrap().data(), [1]);
@@ -155,7 +184,7 @@ mod tests {
             io.transmit(0, frame).unwrap();
         }
         let mut sent = fill(&mut io, 2);
-        assert_eq!((io.scatter(&mut sent, [0, 1].into_iter()), sent.frames()), (1, 1));
+        assert_eq!((io.scatter(&mut sent, &[0, 1], &[0, 1], &mut between), sent.frames()), (1, 1));
         assert_eq!((io.links[1].stats().txdrop, io.links[0].readable()), (1, 2));
     }
 }

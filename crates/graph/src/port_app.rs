@@ -66,11 +66,11 @@ impl PortApp {
         loop {
             let mut waiting = self.held;
             if waiting == 0 {
-                waiting = (0..io.inputs()).map(|input| io.receive_burst(input, &mut self.pending)).sum();
-                self.sent.add(Entry::Received, waiting);
-                if waiting == 0 {
+                if (0..io.inputs()).all(|input| io.readable(input) == 0) {
                     return;
                 }
+                waiting = (0..io.inputs()).map(|input| io.receive_burst(input, &mut self.pending)).sum();
+                self.sent.add(Entry::Received, waiting);
             }
             self.port.transmit(&mut self.pending, io.frames);
             self.held = self.pending.frames();
@@ -122,9 +122,14 @@ impl App for PortApp {
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
+        let held = self.held;
         self.send(io);
-        self.shed(io);
-        self.sent.set_held(self.held);
+        if self.held > 0 {
+            self.shed(io);
+        }
+        if held != self.held {
+            self.sent.set_held(self.held);
+        }
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {

@@ -20,18 +20,20 @@ use bm_frame::BURST;
 
 use super::{BenchError, Options};
 use crate::addresses::{Pattern, destinations};
-use crate::alternate::{Measured, Turns, alternate};
+use crate::alternate::{Measured, Turns, alternate, thread_time};
 use crate::random::Seed;
 use crate::report::Row;
-use crate::tables::Table;
+use crate::tables::{self, Table};
 use crate::testbed::cores;
 use bed::{Bed, FRAMES, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
 use packet::{FRAME, Packet, leaving};
 
 /// Seconds that the bench takes if it is not told.
 const SECONDS: u64 = 30;
-/// Destinations that are sent to in turn.
-const DESTINATIONS: usize = 1 << 20;
+/// Destinations that are sent to in turn: those within prefixes, as many as others measure with.
+const WITHIN: usize = 1 << 12;
+/// Of the other patterns.
+const DESTINATIONS: usize = 1 << 17;
 const SEED: Seed = Seed(7);
 /// The router, its ports alone, its lookups alone.
 const SUBJECTS: usize = 3;
@@ -116,8 +118,8 @@ fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, 
     let name = case.name();
     let side = A::side(bed);
     let destinations = routable(case.pattern, side);
-    let mut router = bed.router(&destinations)?;
-    let mut ports = bed.source_sink(&destinations)?;
+    let mut router = bed.router(&destinations, BURST)?;
+    let mut ports = bed.source_sink(&destinations, BURST)?;
     check(&name, side, &mut router)?;
     let mut looked_up = 0;
     let measured = alternate(
@@ -131,6 +133,47 @@ fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, 
     check(&name, side, &mut router)?;
     ports.check_accounts().map_err(|counters| BenchError::Lost { case: name.clone(), counters })?;
     Ok(measured.iter().map(|measured| row(&name, side, measured)).collect())
+}
+
+/// What [`forward_counted`] is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct CountOptions {
+    /// Breaths that are counted.
+    pub breaths: usize,
+    /// Most frames that a port gives at a time, 1 to 256.
+    pub burst: usize,
+    /// Routes of the table.
+    pub routes: usize,
+}
+
+/// What it found.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// Packets that were forwarded in the breaths that count.
+    pub packets: u64,
+    /// CPU time that they took.
+    pub time: Duration,
+}
+
+/// Breathes a number of times over a small table, for tools that count instructions. `family` is `ipv4` or `ipv6`.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn forward_counted(family: &str, options: CountOptions) -> Result<Counted, BenchError> {
+    let CountOptions { breaths, burst, routes } = options;
+    let options = tables::TableOptions { ipv4: routes, ipv6: routes, ..tables::TableOptions::default() };
+    let table = tables::generate(&options).map_err(BenchError::Table)?;
+    let bed = Bed::new(table, Bed::depot()?)?;
+    let mut running = match family {
+        "ipv4" => bed.router::<u32>(&routable(Pattern::Prefix, &bed.ipv4), burst)?,
+        "ipv6" => bed.router::<u128>(&routable(Pattern::Prefix, &bed.ipv6), burst)?,
+        other => return Err(BenchError::NoCase { wanted: other.into() }),
+    };
+    let (begin, before) = (thread_time(), running.sent());
+    (0..breaths).for_each(|_| _ = running.engine.breathe());
+    let counted = Counted { packets: running.sent() - before, time: thread_time() - begin };
+    running.check_accounts().map_err(|counters| BenchError::Lost { case: family.into(), counters })?;
+    Ok(counted)
 }
 
 fn row<A: Packet>(case: &str, side: &bed::Side<A>, measured: &Measured) -> Row {
@@ -149,8 +192,8 @@ fn row<A: Packet>(case: &str, side: &bed::Side<A>, measured: &Measured) -> Row {
 fn routable<A: Packet>(pattern: Pattern, side: &bed::Side<A>) -> Arc<[A]> {
     let seeds = (SEED.0..).map(Seed);
     let mut drawn = seeds.map(|seed| -> Vec<A> {
-        let drawn =
-            destinations(pattern, seed, DESTINATIONS, &side.routes[usize::from(side.routes.len() > 1)..]);
+        let count = if pattern == Pattern::Prefix { WITHIN } else { DESTINATIONS };
+        let drawn = destinations(pattern, seed, count, &side.routes[usize::from(side.routes.len() > 1)..]);
         drawn.into_iter().filter_map(A::routable).collect()
     });
     drawn.find(|drawn| !drawn.is_empty()).expect("the seeds do not end").into()

@@ -154,6 +154,7 @@ impl NextHopWriter {
     pub fn set_mtu(&mut self, hop: NextHop, mtu: u16) -> Result<(), NextHopError> {
         self.check(hop)?;
         self.table.mtus[hop.index()].store(mtu, Relaxed);
+        self.retired.outdate();
         Ok(())
     }
 
@@ -264,6 +265,7 @@ impl NextHopWriter {
     fn replace(&mut self, hop: NextHop, entry: Entry) {
         let old = self.table.entry(hop);
         self.table.set_entry(hop, entry);
+        self.retired.outdate();
         if old.is_group() {
             self.retired.push(Freed::Buckets { first: old.first(), order: old.count().ilog2() });
         }
@@ -303,6 +305,22 @@ mod tests {
 
     fn add(writer: &mut NextHopWriter, last: u8) -> NextHop {
         writer.add(forward(last), Gateway::default(), 0).unwrap()
+    }
+
+    #[test]
+    fn every_change_moves_the_point_that_readers_see() {
+        let (mut writer, readers) = writer(8);
+        let (hop, reader) = (add(&mut writer, 1), readers.register());
+        let mut before = reader.point();
+        let mut moved = || std::mem::replace(&mut before, reader.point()) != reader.point();
+        writer.set(hop, forward(2)).unwrap();
+        assert!(moved());
+        writer.set_mtu(hop, 1400).unwrap();
+        assert!(moved());
+        writer.set_group(hop, &[(NextHop(1), 1)]).unwrap();
+        assert!(moved());
+        writer.remove(hop).unwrap();
+        assert!(moved() && !moved());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::compiled::PortView;
 use crate::input::{self, Arrival, Kind};
 use crate::rewrite;
 use crate::tables::Tables;
-use crate::validate::eight::{self, Columns, Eight, HEAD, LANES};
+use crate::validate::eight::{self, Columns, LANES};
 use crate::validate::{self, Packet};
 
 impl Work {
@@ -26,7 +26,8 @@ impl Work {
         let mut closer = Mask::NONE;
         let mut in_eights = true;
         // Most bursts are of one family, so bits are cleared where that does not hold.
-        self.ipv4.mask = Mask::first(count);
+        self.all = Mask::first(count);
+        self.ipv4.mask = self.all;
         self.arrivals[..count].fill((view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16));
         for from in (0..count).step_by(TOGETHER) {
             let group = from..count.min(from + TOGETHER);
@@ -41,7 +42,8 @@ impl Work {
                 () => {}
             }
         }
-        if !closer.is_empty() {
+        self.untagged = closer.is_empty();
+        if !self.untagged {
             self.look_closer(tables, view, &closer);
         }
     }
@@ -56,36 +58,38 @@ impl Work {
         mut places: Range<usize>,
         (in_eights, closer): (&mut bool, &mut Mask),
     ) {
-        while *in_eights && let Some(common) = self.validate_eight(tables, view, places.clone()) {
+        if *in_eights && let Some((count, common)) = self.validate_eights(tables, view, places.clone()) {
             *in_eights = common != 0;
-            for (bit, place) in places.by_ref().take(LANES).enumerate() {
-                if common >> bit & 1 == 0 {
-                    self.validate_one(tables, view, place, closer);
-                }
+            let mut others = !common & (u16::MAX >> (TOGETHER - count));
+            while others != 0 {
+                self.validate_one(tables, view, places.start + others.trailing_zeros() as usize, closer);
+                others &= others - 1;
             }
+            places.start += count;
         }
         places.for_each(|place| self.validate_one(tables, view, place, closer));
     }
 
-    /// The first eight of `places` at once, where this CPU can and there are as many: which of them are IPv4 of
-    /// the common sort.
+    /// As many eights of `places` as there are, where this CPU can: how many frames these were, and which of them
+    /// are IPv4 of the common sort.
     #[inline(always)]
-    fn validate_eight(&mut self, tables: &Tables, view: &PortView, places: Range<usize>) -> Option<u8> {
+    fn validate_eights(
+        &mut self,
+        tables: &Tables,
+        view: &PortView,
+        places: Range<usize>,
+    ) -> Option<(usize, u16)> {
         let Self { form, burst, ipv4, suspects, sources, .. } = self;
-        let frames = burst.places()[places.clone()].first_chunk::<LANES>()?;
-        let mut eight = Eight { heads: [&[0; HEAD]; LANES], lengths: [0; LANES] };
-        for ((head, length), frame) in eight.heads.iter_mut().zip(&mut eight.lengths).zip(frames) {
-            let data = frame.as_ref()?.data();
-            (*head, *length) = (data.first_chunk()?, data.len() as u32);
-        }
+        let first = places.start;
+        let (frames, _) = burst.places()[places].as_chunks::<LANES>();
         let columns = Columns {
-            sources: sources[places.start..].first_chunk_mut()?,
-            destinations: ipv4.destinations[places.start..].first_chunk_mut()?,
-            facts: ipv4.facts[places.start..].first_chunk_mut()?,
+            sources: sources[first..].as_chunks_mut().0,
+            destinations: ipv4.destinations[first..].as_chunks_mut().0,
+            facts: ipv4.facts[first..].as_chunks_mut().0,
         };
-        let seen = eight::common_ipv4(*form, &eight, view.fast_ipv4, &tables.compiled.local, columns)?;
-        suspects.set_eight(places.start, if view.filters { seen.common } else { seen.suspects });
-        Some(seen.common)
+        let seen = eight::common_ipv4(*form, frames, view.fast_ipv4, &tables.compiled.local, columns)?;
+        suspects.set_sixteen(first, if view.filters { seen.common } else { seen.suspects });
+        Some((frames.len() * LANES, seen.common))
     }
 
     #[inline(always)]

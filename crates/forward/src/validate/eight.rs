@@ -8,6 +8,7 @@
 mod avx2;
 
 use bm_fib::Form;
+use bm_frame::Frame;
 
 use super::Facts;
 use crate::compiled::{LocalFilter, MacKey};
@@ -17,43 +18,37 @@ pub(crate) const LANES: usize = 8;
 /// Bytes that are read of each: both headers, and what else is in the last load.
 pub(crate) const HEAD: usize = 42;
 
-/// What is read of eight frames.
-pub(crate) struct Eight<'a> {
-    pub heads: [&'a [u8; HEAD]; LANES],
-    /// Bytes of each frame.
-    pub lengths: [u32; LANES],
-}
-
 /// Where to write what later stages want. Frames that are not of the common sort leave any values.
 pub(crate) struct Columns<'a> {
-    pub sources: &'a mut [u32; LANES],
-    pub destinations: &'a mut [u32; LANES],
-    pub facts: &'a mut [Facts; LANES],
+    pub sources: &'a mut [[u32; LANES]],
+    pub destinations: &'a mut [[u32; LANES]],
+    pub facts: &'a mut [[Facts; LANES]],
 }
 
 /// Bit `i` for frame `i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Untagged, for the MAC, and of the common sort.
-    pub common: u8,
+    pub common: u16,
     /// Of those, the ones whose source may be an address of ours.
-    pub suspects: u8,
+    pub suspects: u16,
 }
 
-/// Looks at eight frames; `None` where the CPU can do one at a time only.
+/// Looks at an eight or two; `None` where there is none, where the CPU can do one at a time only, or where a frame is
+/// missing or shorter than [`HEAD`].
 #[inline(always)]
 #[allow(unsafe_code, unused_variables)]
 pub(crate) fn common_ipv4(
     form: Form,
-    eight: &Eight<'_>,
+    frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
     local: &LocalFilter,
     to: Columns<'_>,
 ) -> Option<Seen> {
     #[cfg(target_arch = "x86_64")]
-    if form != Form::SCALAR {
+    if form != Form::SCALAR && !frames.is_empty() {
         // SAFETY: every form but the scalar one has AVX2.
-        return Some(unsafe { avx2::common_ipv4(eight, mac, local, to) });
+        return unsafe { avx2::common_ipv4(frames, mac, local, to) };
     }
     None
 }
@@ -61,7 +56,9 @@ pub(crate) fn common_ipv4(
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::sync::{Arc, OnceLock};
 
+    use bm_frame::{Depot, Freelist};
     use bm_wire::checksum;
     use proptest::prelude::*;
 
@@ -108,53 +105,95 @@ mod tests {
         validate::common_ipv4(header, frame.len() - 14).filter(|_| is_ours)
     }
 
+    /// Frames for all cases: their memory is never given back.
+    fn list() -> Freelist {
+        static DEPOT: OnceLock<Arc<Depot>> = OnceLock::new();
+        Freelist::new(DEPOT.get_or_init(|| Depot::new(1024, 2048).unwrap()).clone(), 128)
+    }
+
+    /// Frames of such bytes, in eights; what is left over is not needed.
+    fn eights(list: &mut Freelist, frames: &[Vec<u8>]) -> Vec<[Option<Frame>; LANES]> {
+        let eights = frames.as_chunks::<LANES>().0.iter();
+        eights.map(|eight| std::array::from_fn(|lane| list.allocate_with(&eight[lane]))).collect()
+    }
+
+    fn free(list: &mut Freelist, eights: Vec<[Option<Frame>; LANES]>) {
+        eights.into_iter().flatten().flatten().for_each(|frame| list.free(frame));
+    }
+
     #[test]
     fn no_hops_leave_the_protocol_alone() {
+        let mut list = list();
         let mut frame = FRAME;
         frame[22] = 0;
         frame[24..26].fill(0);
         let sum = checksum::ipv4_header(&frame[14..34]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        let mut facts = [Facts::default(); LANES];
+        let frames = eights(&mut list, &vec![frame.to_vec(); LANES]);
+        let mut facts = [[Facts::default(); LANES]];
         for form in Form::all().into_iter().filter(|&form| form != Form::SCALAR) {
-            let eight = Eight { heads: [frame.first_chunk().unwrap(); LANES], lengths: [60; LANES] };
-            let (mut sources, mut destinations) = ([0; LANES], [0; LANES]);
+            let (mut sources, mut destinations) = ([[0; LANES]], [[0; LANES]]);
             let columns =
                 Columns { sources: &mut sources, destinations: &mut destinations, facts: &mut facts };
-            common_ipv4(form, &eight, key_of(MAC), &LocalFilter::of(&[]), columns).unwrap();
-            assert!(facts.iter().all(|facts| facts.spent[..2] == [255, 17]), "{facts:?}");
+            common_ipv4(form, &frames, key_of(MAC), &LocalFilter::of(&[]), columns).unwrap();
+            assert!(facts.iter().flatten().all(|facts| facts.spent[..2] == [255, 17]), "{facts:?}");
         }
+        free(&mut list, frames);
+    }
+
+    #[test]
+    fn what_is_missing_or_short_goes_one_by_one() {
+        let mut list = list();
+        let mut frames = eights(&mut list, &vec![FRAME.to_vec(); 2 * LANES]);
+        let seen = |frames: &[[Option<Frame>; LANES]], form| {
+            let (mut sources, mut destinations) = ([[0; LANES]; 2], [[0; LANES]; 2]);
+            let mut facts = [[Facts::default(); LANES]; 2];
+            let columns =
+                Columns { sources: &mut sources, destinations: &mut destinations, facts: &mut facts };
+            common_ipv4(form, frames, key_of(MAC), &LocalFilter::of(&[]), columns)
+        };
+        for form in Form::all().into_iter().filter(|&form| form != Form::SCALAR) {
+            assert_eq!(seen(&frames, form), Some(Seen { common: 0xffff, suspects: 0 }));
+            assert_eq!(seen(&frames[..1], form), Some(Seen { common: 0xff, suspects: 0 }));
+            assert_eq!(seen(&[], form), None);
+        }
+        let taken = frames[1][7].take().unwrap();
+        assert!(Form::all().into_iter().all(|form| seen(&frames, form).is_none()));
+        frames[1][7] = Some(taken);
+        frames[1][6].as_mut().unwrap().truncate(HEAD as u16 - 1);
+        assert!(Form::all().into_iter().all(|form| seen(&frames, form).is_none()));
+        free(&mut list, frames);
     }
 
     proptest! {
         #[test]
-        fn eight_fare_as_each_alone(frames in prop::collection::vec(frames(), LANES)) {
+        fn eight_fare_as_each_alone(frames in prop::collection::vec(frames(), 2 * LANES)) {
+            let mut list = list();
             let local = LocalFilter::of(&[Ipv4Addr::new(192, 0, 2, 9), Ipv4Addr::new(10, 0, 0, 1)]);
+            let held = eights(&mut list, &frames);
             for form in Form::all() {
-                let mut eight = Eight { heads: [&[0; HEAD]; LANES], lengths: [0; LANES] };
-                for (lane, frame) in frames.iter().enumerate() {
-                    eight.heads[lane] = frame.first_chunk().unwrap();
-                    eight.lengths[lane] = frame.len() as u32;
-                }
-                let (mut sources, mut destinations) = ([0; LANES], [0; LANES]);
-                let mut facts = [Facts::default(); LANES];
+                let (mut sources, mut destinations) = ([[0; LANES]; 2], [[0; LANES]; 2]);
+                let mut facts = [[Facts::default(); LANES]; 2];
                 let columns =
                     Columns { sources: &mut sources, destinations: &mut destinations, facts: &mut facts };
-                let seen = common_ipv4(form, &eight, key_of(MAC), &local, columns);
+                let seen = common_ipv4(form, &held, key_of(MAC), &local, columns);
                 prop_assert_eq!(seen.is_none(), form == Form::SCALAR);
                 let Some(seen) = seen else { continue };
                 for (lane, frame) in frames.iter().enumerate() {
-                    let is = |bits: u8| bits >> lane & 1 == 1;
+                    let is = |bits: u16| bits >> lane & 1 == 1;
                     let expected = alone(frame);
                     prop_assert_eq!(is(seen.common), expected.is_some(), "{:02x?}", frame);
                     let suspect = expected.is_some_and(|packet| local.may_hold(packet.source));
                     prop_assert_eq!(is(seen.suspects), suspect);
                     if let Some(packet) = expected {
-                        let (source, destination) = (sources[lane], destinations[lane]);
-                        prop_assert_eq!(validate::Packet { source, destination, facts: facts[lane] }, packet);
+                        let (source, destination) =
+                            (sources.as_flattened()[lane], destinations.as_flattened()[lane]);
+                        let facts = facts.as_flattened()[lane];
+                        prop_assert_eq!(validate::Packet { source, destination, facts }, packet);
                     }
                 }
             }
+            free(&mut list, held);
         }
     }
 }

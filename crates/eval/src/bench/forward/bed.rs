@@ -124,10 +124,10 @@ impl Bed {
         Depot::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))
     }
 
-    /// The router at work on packets to `destinations`.
-    pub fn router<A: Packet>(&self, destinations: &Arc<[A]>) -> Result<Running, BenchError> {
+    /// The router at work on packets to `destinations`, that come `burst` at a time.
+    pub fn router<A: Packet>(&self, destinations: &Arc<[A]>, burst: usize) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
-        making.ports(destinations)?;
+        making.ports(destinations, burst)?;
         let mut slow = self.slow_path(&mut making)?;
         let mut ports = Vec::new();
         for name in PORTS {
@@ -150,9 +150,13 @@ impl Bed {
     }
 
     /// The ports alone, each sending what the other receives.
-    pub fn source_sink<A: Packet>(&self, destinations: &Arc<[A]>) -> Result<Running, BenchError> {
+    pub fn source_sink<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        burst: usize,
+    ) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
-        making.ports(destinations)?;
+        making.ports(destinations, burst)?;
         making.link("left.output -> right.left")?;
         making.link("right.output -> left.right")?;
         making.running(None)
@@ -261,17 +265,19 @@ impl Making {
     }
 
     /// Both ports, with half of the frames and a part of the destinations each.
-    fn ports<A: Packet>(&mut self, destinations: &Arc<[A]>) -> Result<(), BenchError> {
+    fn ports<A: Packet>(&mut self, destinations: &Arc<[A]>, burst: usize) -> Result<(), BenchError> {
         const { assert!(FRAMES <= Circle::<u32>::ROOM) };
         let share = FRAMES / PORTS.len();
+        let template = A::template(port_mac(0));
+        let arrivals: Arc<[_]> = destinations.iter().map(|&to| A::arrival(&template, to)).collect();
         for (index, name) in PORTS.into_iter().enumerate() {
             let frames: Vec<_> = (0..share).map_while(|_| self.frames.allocate()).collect();
             if frames.len() < share {
                 return Err(BenchError::build("frame memory")("too few slots"));
             }
             let mac = (index, port_mac(index));
-            let part = (destinations.clone(), destinations.len() / PORTS.len() * index);
-            let circle = Circle::new(frames, mac, part, self.sample.clone());
+            let part = (arrivals.clone(), arrivals.len() / PORTS.len() * index);
+            let circle = Circle::<A>::new((frames, burst), mac, part, self.sample.clone());
             let received = self.account(&format!("port/{name}/receive"))?;
             let sent = self.watched(&format!("port/{name}/transmit"))?;
             let app = PortApp::new(Box::new(circle), received, sent);

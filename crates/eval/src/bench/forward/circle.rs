@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Frames circle through their slots as through the rings of a NIC, so the caches see what they would see
-//! there. Writing the new header is the only work done on a frame: it stands for the device's.
+//! there. Writing the new header is the only work done on a frame: it stands for the device's. It writes what the
+//! router may have changed or what differs from packet to packet, and leaves what stands there already.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,55 +49,73 @@ const PLACES: usize = 1024;
 const AHEAD: usize = 8;
 
 /// The port.
-pub(super) struct Circle<A> {
+pub(super) struct Circle<A: Packet> {
     ring: Box<[Option<Frame>; PLACES]>,
     /// Frames that ever came out of the ring, and those that ever went in.
     read: usize,
     write: usize,
     template: Template,
-    destinations: Arc<[A]>,
+    arrivals: Arc<[A::Arrival]>,
     next: usize,
     index: usize,
     sample: Arc<Sample>,
+    /// Most frames that come at a time.
+    burst: usize,
 }
 
 impl<A: Packet> Circle<A> {
     /// Most frames that may circle.
     pub const ROOM: usize = PLACES;
 
-    /// A port of MAC `mac` that sends to `destinations` from `next` on, over and over.
+    /// A port of MAC `mac` with these frames, at most `burst` of them at a time, that sends `arrivals` from `next` on, over and over.
     pub fn new(
-        frames: Vec<Frame>,
+        (frames, burst): (Vec<Frame>, usize),
         (index, mac): (usize, [u8; 6]),
-        (destinations, next): (Arc<[A]>, usize),
+        (arrivals, next): (Arc<[A::Arrival]>, usize),
         sample: Arc<Sample>,
     ) -> Self {
         let mut ring = Box::new([const { None }; PLACES]);
-        let write = frames.len();
-        ring.iter_mut().zip(frames).for_each(|(place, frame)| *place = Some(frame));
-        Self { ring, read: 0, write, template: A::template(mac), destinations, next, index, sample }
+        let (write, template) = (frames.len(), A::template(mac));
+        for (place, mut frame) in ring.iter_mut().zip(frames) {
+            frame.copy_from(template.bytes()).expect("every slot has room for it");
+            *place = Some(frame);
+        }
+        Self { ring, read: 0, write, template, arrivals, next, index, sample, burst }
+    }
+}
+
+impl<A: Packet> Circle<A> {
+    /// Moves the frames from `at` on to `to`, as the packets from `next` on. Neither goes round the end here.
+    #[inline(always)]
+    fn arrive(&mut self, to: &mut [Option<Frame>], at: usize, next: usize) {
+        to.swap_with_slice(&mut self.ring[at..at + to.len()]);
+        let arrivals = &self.arrivals[next..next + to.len()];
+        for (place, arrival) in arrivals.iter().enumerate() {
+            if let Some(Some(ahead)) = to.get(place + AHEAD) {
+                ahead.prefetch();
+            }
+            let Some(frame) = &mut to[place] else { continue };
+            if frame.len() != FRAME {
+                frame.set_len(FRAME).expect("every slot has room for it");
+            }
+            let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
+            A::renew(&self.template, bytes, arrival);
+        }
     }
 }
 
 impl<A: Packet> Port for Circle<A> {
     fn receive(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
         let to = burst.vacant_mut();
-        let count = to.len().min(self.write - self.read);
-        for (offset, to) in to[..count].iter_mut().enumerate() {
-            if let Some(ahead) = &self.ring[(self.read + offset + AHEAD) % PLACES] {
-                ahead.prefetch();
-            }
-            let Some(mut frame) = self.ring[(self.read + offset) % PLACES].take() else { continue };
-            let destination = self.destinations[self.next];
-            self.next = if self.next + 1 == self.destinations.len() { 0 } else { self.next + 1 };
-            if frame.len() != FRAME {
-                frame.set_len(FRAME).expect("every slot has room for it");
-            }
-            let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
-            A::write(&self.template, bytes, destination);
-            *to = Some(frame);
+        let count = to.len().min(self.write - self.read).min(self.burst);
+        let mut to = &mut to[..count];
+        while !to.is_empty() {
+            let (at, next) = (self.read % PLACES, self.next % self.arrivals.len());
+            let part = to.len().min(PLACES - at).min(self.arrivals.len() - next);
+            let (now, later) = to.split_at_mut(part);
+            self.arrive(now, at, next);
+            (self.read, self.next, to) = (self.read + part, next + part, later);
         }
-        self.read += count;
         burst.occupy(count);
     }
 
@@ -104,9 +123,12 @@ impl<A: Packet> Port for Circle<A> {
         if self.sample.wanted.load(Ordering::Relaxed) {
             self.sample.take(self.index, burst);
         }
-        for frame in burst.places_mut() {
-            self.ring[self.write % PLACES] = frame.take();
-            self.write += 1;
+        let mut from = burst.places_mut();
+        while !from.is_empty() {
+            let at = self.write % PLACES;
+            let (now, later) = from.split_at_mut(from.len().min(PLACES - at));
+            now.swap_with_slice(&mut self.ring[at..at + now.len()]);
+            (self.write, from) = (self.write + now.len(), later);
         }
         burst.reset();
     }

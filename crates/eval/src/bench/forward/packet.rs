@@ -33,13 +33,26 @@ pub(super) struct Template {
     sum: u16,
 }
 
+impl Template {
+    pub fn bytes(&self) -> &[u8; FRAME] {
+        &self.bytes
+    }
+}
+
 /// An address family as the bench sends it.
 pub(super) trait Packet: Space {
+    /// The bytes in which one packet differs from another.
+    type Arrival: Copy + Send + Sync + 'static;
+
     /// A frame to the router's port of that MAC.
     fn template(port: [u8; 6]) -> Template;
 
-    /// Makes `bytes` a frame to `destination`, as a device writes a new packet.
-    fn write(template: &Template, bytes: &mut [u8; FRAME], destination: Self);
+    /// What a packet to `destination` is made of.
+    fn arrival(template: &Template, destination: Self) -> Self::Arrival;
+
+    /// Makes `bytes`, a packet of this template that a router has passed on, that packet: as a device writes a new
+    /// one, which does not sum up but has the bytes.
+    fn renew(template: &Template, bytes: &mut [u8; FRAME], arrival: &Self::Arrival);
 
     /// Where a frame goes to.
     fn destination(bytes: &[u8; FRAME]) -> Self;
@@ -71,12 +84,23 @@ impl Packet for u32 {
         Template { bytes, sum: checksum::sum(&header) }
     }
 
-    #[inline(always)]
-    fn write(template: &Template, bytes: &mut [u8; FRAME], destination: Self) {
-        *bytes = template.bytes;
+    /// From the identification on to the end of the header.
+    type Arrival = [u8; 16];
+
+    fn arrival(template: &Template, destination: Self) -> Self::Arrival {
         let sum = u32::from(template.sum) + (destination >> 16) + (destination & 0xffff);
+        let mut bytes = template.bytes;
         bytes[IPV4_CHECKSUM].copy_from_slice(&(!checksum::fold(sum)).to_be_bytes());
         bytes[IPV4_DESTINATION].copy_from_slice(&destination.to_be_bytes());
+        let mut arrival = [0; 16];
+        arrival.copy_from_slice(&bytes[IPV4_HEADER.end - 16..IPV4_HEADER.end]);
+        arrival
+    }
+
+    #[inline(always)]
+    fn renew(template: &Template, bytes: &mut [u8; FRAME], arrival: &Self::Arrival) {
+        bytes[..16].copy_from_slice(&template.bytes[..16]);
+        bytes[IPV4_HEADER.end - 16..IPV4_HEADER.end].copy_from_slice(arrival);
     }
 
     fn destination(bytes: &[u8; FRAME]) -> Self {
@@ -108,10 +132,17 @@ impl Packet for u128 {
         Template { bytes, sum: 0 }
     }
 
+    /// The destination.
+    type Arrival = [u8; 16];
+
+    fn arrival(_template: &Template, destination: Self) -> Self::Arrival {
+        destination.to_be_bytes()
+    }
+
     #[inline(always)]
-    fn write(template: &Template, bytes: &mut [u8; FRAME], destination: Self) {
-        *bytes = template.bytes;
-        bytes[IPV6_DESTINATION].copy_from_slice(&destination.to_be_bytes());
+    fn renew(template: &Template, bytes: &mut [u8; FRAME], arrival: &Self::Arrival) {
+        bytes[..24].copy_from_slice(&template.bytes[..24]);
+        bytes[IPV6_DESTINATION].copy_from_slice(arrival);
     }
 
     fn destination(bytes: &[u8; FRAME]) -> Self {
@@ -138,10 +169,17 @@ fn ethernet(bytes: &mut [u8; FRAME], port: [u8; 6], kind: u16) {
     bytes[12..14].copy_from_slice(&kind.to_be_bytes());
 }
 
+/// The frame to `destination` as it arrives at the port of that MAC.
+pub(super) fn arriving<A: Packet>(destination: A, port: [u8; 6]) -> [u8; FRAME] {
+    let template = A::template(port);
+    let mut bytes = template.bytes;
+    A::renew(&template, &mut bytes, &A::arrival(&template, destination));
+    bytes
+}
+
 /// The frame to `destination` as it must leave: between these MACs and one hop on.
 pub(super) fn leaving<A: Packet>(destination: A, to: [u8; 6], from: [u8; 6]) -> [u8; FRAME] {
-    let mut bytes = [0; FRAME];
-    A::write(&A::template(to), &mut bytes, destination);
+    let mut bytes = arriving(destination, to);
     bytes[6..12].copy_from_slice(&from);
     A::spend_hop(&mut bytes);
     bytes
@@ -159,23 +197,21 @@ mod tests {
 
     #[test]
     fn an_ipv4_frame_is_valid_whatever_its_destination() {
-        let template = u32::template(PORT);
-        let mut bytes = [0; FRAME];
         for destination in (0..=u32::MAX).step_by(0x1_0007) {
-            u32::write(&template, &mut bytes, destination);
+            let bytes = arriving(destination, PORT);
             let packet = Ipv4::parse(&bytes[14..]).unwrap();
             assert!(packet.checksum_ok() && packet.ttl() == 64);
             assert_eq!((packet.destination(), u32::destination(&bytes)), (destination, destination));
         }
+        let bytes = arriving(0x0808_0808u32, PORT);
         assert!(Udp::parse(&bytes[34..]).is_ok());
         assert_eq!(bytes[..14], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 2, 1, 8, 0]);
     }
 
     #[test]
     fn an_ipv6_frame_is_valid() {
-        let mut bytes = [0; FRAME];
         let destination = "2a00:1450:4001::5".parse::<std::net::Ipv6Addr>().unwrap().into();
-        u128::write(&u128::template(PORT), &mut bytes, destination);
+        let bytes = arriving::<u128>(destination, PORT);
         let packet = Ipv6::parse(&bytes[14..]).unwrap();
         assert_eq!((packet.destination(), packet.hop_limit()), (destination, 64));
         assert_eq!(u128::destination(&bytes), destination);

@@ -8,9 +8,10 @@
 
 use std::arch::x86_64::*;
 
+use bm_frame::Frame;
 use bm_wire::{ethernet, ipv4};
 
-use super::{Columns, Eight, HEAD, LANES, Seen};
+use super::{Columns, HEAD, LANES, Seen};
 use crate::compiled::{LocalFilter, MacKey};
 use crate::validate::Facts;
 
@@ -19,15 +20,41 @@ const LOAD: usize = HEAD - size_of::<__m256i>();
 
 /// As [`super::common_ipv4`].
 #[target_feature(enable = "avx2")]
-pub(super) fn common_ipv4(eight: &Eight<'_>, mac: MacKey, local: &LocalFilter, to: Columns<'_>) -> Seen {
-    let [kind, start, id, hops, source, destination] = fields(&eight.heads);
+pub(super) fn common_ipv4(
+    frames: &[[Option<Frame>; LANES]],
+    mac: MacKey,
+    local: &LocalFilter,
+    to: Columns<'_>,
+) -> Option<Seen> {
+    let mut seen = Seen { common: 0, suspects: 0 };
+    let columns = to.sources.iter_mut().zip(to.destinations).zip(to.facts);
+    for (at, (frames, ((sources, destinations), facts))) in frames.iter().zip(columns).enumerate() {
+        let (common, suspects) = eight(frames, (mac, local), sources, destinations, facts)?;
+        seen.common |= u16::from(common) << (at * LANES);
+        seen.suspects |= u16::from(suspects) << (at * LANES);
+    }
+    Some(seen)
+}
+
+/// Which of eight frames are of the common sort, and which of those may come from an address of ours.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn eight(
+    frames: &[Option<Frame>; LANES],
+    (mac, local): (MacKey, &LocalFilter),
+    sources: &mut [u32; LANES],
+    destinations: &mut [u32; LANES],
+    facts: &mut [Facts; LANES],
+) -> Option<(u8, u8)> {
+    let (heads, lengths) = heads(frames)?;
+    let [kind, start, id, hops, source, destination] = fields(&heads);
     let length = _mm256_shuffle_epi8(start, each([3, 2, NONE, NONE]));
-    let room = _mm256_sub_epi32(from(&eight.lengths), all(ethernet::HEADER_LEN as u32));
+    let room = _mm256_sub_epi32(lengths, all(ethernet::HEADER_LEN as u32));
     let misfits = _mm256_or_si256(
         _mm256_cmpgt_epi32(all(ipv4::HEADER_LEN as u32), length),
         _mm256_cmpgt_epi32(length, room),
     );
-    let mut common = _mm256_andnot_si256(misfits, is_for(&eight.heads, mac));
+    let mut common = _mm256_andnot_si256(misfits, is_for(&heads, mac));
     for (word, mask, value) in [
         (kind, 0xffff_0000, u32::from(ethernet::ethertype::IPV4.to_be()) << 16),
         (start, 0xff, 0x45),
@@ -40,13 +67,27 @@ pub(super) fn common_ipv4(eight: &Eight<'_>, mac: MacKey, local: &LocalFilter, t
     common = _mm256_andnot_si256(is_no_host(destination), common);
 
     let hops_left = _mm256_slli_epi32::<16>(_mm256_and_si256(hops, all(0xff)));
-    write_facts(to.facts, _mm256_or_si256(length, hops_left), spent(hops));
+    write_facts(facts, _mm256_or_si256(length, hops_left), spent(hops));
     let swap = each([3, 2, 1, 0]);
     let source = _mm256_shuffle_epi8(source, swap);
-    *to.sources = lanes(source);
-    *to.destinations = lanes(_mm256_shuffle_epi8(destination, swap));
+    *sources = lanes(source);
+    *destinations = lanes(_mm256_shuffle_epi8(destination, swap));
     let suspects = _mm256_and_si256(common, may_be_ours(source, local));
-    Seen { common: bits(common), suspects: bits(suspects) }
+    Some((bits(common), bits(suspects)))
+}
+
+/// The first bytes of each frame, and how long each is.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn heads(frames: &[Option<Frame>; LANES]) -> Option<([&[u8; HEAD]; LANES], __m256i)> {
+    let mut heads = [&[0; HEAD]; LANES];
+    let mut lengths = [0; LANES];
+    for ((head, length), frame) in heads.iter_mut().zip(&mut lengths).zip(frames) {
+        let data = frame.as_ref()?.data();
+        (*head, *length) = (data.first_chunk()?, data.len() as i32);
+    }
+    let [a, b, c, d, e, f, g, h] = lengths;
+    Some((heads, _mm256_setr_epi32(a, b, c, d, e, f, g, h)))
 }
 
 /// The words of hops and checksum, one hop spent and the checksum mended (RFC 1624).
@@ -102,13 +143,6 @@ fn each([a, b, c, d]: [u8; 4]) -> __m256i {
     let words =
         _mm256_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c, 0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c);
     _mm256_or_si256(first, words)
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn from(lanes: &[u32; LANES]) -> __m256i {
-    // SAFETY: the lanes are as many bytes as a vector, and this load asks for no alignment.
-    unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
 }
 
 #[inline]

@@ -1,0 +1,32 @@
+//! Forwards packets for a number of breaths: what `cargo xtask instructions` counts over. Prints the packets and
+//! the nanoseconds of CPU time for each.
+//!
+//! ```text
+//! breaths ipv4|ipv6 BREATHS [BURST [ROUTES]]
+//! ```
+
+use std::process::ExitCode;
+
+use bm_eval::bench::{CountOptions, forward_counted};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Result<Vec<usize>, _> = arguments.iter().skip(1).map(|word| word.parse()).collect();
+    let (Some(family), Ok([breaths, rest @ ..])) = (arguments.first(), numbers.as_deref()) else {
+        eprintln!("usage: breaths ipv4|ipv6 BREATHS [BURST [ROUTES]]");
+        return ExitCode::from(2);
+    };
+    let burst = rest.first().copied().unwrap_or(256).clamp(1, 256);
+    let routes = rest.get(1).copied().unwrap_or(10_000);
+    match forward_counted(family, CountOptions { breaths: *breaths, burst, routes }) {
+        Ok(counted) => {
+            let ns = counted.time.as_nanos() as f64 / counted.packets.max(1) as f64;
+            println!("{} {ns:.2}", counted.packets);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("breaths: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

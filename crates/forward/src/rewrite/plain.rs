@@ -1,0 +1,265 @@
+//! The straight line of stage four: frames without a tag, next hops that forward, packets that fit.
+//!
+//! ```text
+//! hop -> known? -- no --> look at all tables once, keep what must be stored and compared
+//!           '---- yes --> a hop left, short enough? -> three stores
+//! ```
+//!
+//! What is known of a next hop holds until the readers' retirements move on ([`Point`]): whatever changes a next hop
+//! or the tables moves them, so a worker sees the change with its next burst, as it does a new table. Frames that are
+//! not plain are left as they are to [`super::ipv4`] and [`super::ipv6`], which do the same the long way.
+
+use bm_fib::NextHop;
+use bm_fib::published::Point;
+use bm_frame::Frame;
+use bm_wire::ethernet::HEADER_LEN;
+
+use super::mtu;
+use crate::tables::Tables;
+use crate::validate::Facts;
+
+/// No port has this index.
+pub(crate) const NOT_PLAIN: u16 = u16::MAX;
+/// Where the word with the hops begins in a frame without a tag.
+pub(crate) const IPV4_SPENT: usize = HEADER_LEN + 8;
+pub(crate) const IPV6_SPENT: usize = HEADER_LEN + 4;
+
+/// What is known of a next hop: all that the straight line has to store and compare.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Known {
+    /// The frame's first eight bytes: the destination, and the source's first two.
+    start: u64,
+    /// The source's other four.
+    rest: [u8; 4],
+    hop: NextHop,
+    /// The longest packet that fits; 0, so that none does, where the hop is not plain.
+    mtu: u16,
+    port: u16,
+}
+
+/// Next hops that a worker has looked at: most packets' is among them.
+pub(crate) struct KnownHops {
+    known: [Known; KNOWN],
+    /// Where the readers' retirements stood, and in which spell of time.
+    since: (Point, u64),
+}
+
+/// How many are kept, each at a place of its own: a power of two.
+const KNOWN: usize = 64;
+/// Marks of use are set again after so many nanoseconds, as a power of two: some 17 ms.
+const SPELL_LOG2: u32 = 24;
+
+impl KnownHops {
+    pub fn new() -> Self {
+        // No hop stands where the index of another belongs.
+        let unknown = Known { start: 0, rest: [0; 4], hop: NextHop(u32::MAX), mtu: 0, port: 0 };
+        let mut known = [unknown; KNOWN];
+        known[KNOWN - 1].hop = NextHop(0);
+        Self { known, since: (Point::default(), 0) }
+    }
+
+    /// Before a burst: forgets all of them if something has changed since, and now and then, so that next hops
+    /// which are in use are marked.
+    #[inline]
+    pub fn keep_if_same(&mut self, point: Point, now_ns: u64) {
+        let since = (point, now_ns >> SPELL_LOG2);
+        if self.since != since {
+            *self = Self { since, ..Self::new() };
+        }
+    }
+
+    /// What is known of `hop`, or is found out now.
+    #[inline(always)]
+    fn of(&mut self, tables: &Tables, hop: NextHop) -> &Known {
+        let known = &mut self.known[hop.index() % KNOWN];
+        if known.hop != hop {
+            look(tables, hop, known);
+        }
+        known
+    }
+}
+
+#[inline(never)]
+fn look(tables: &Tables, hop: NextHop, known: &mut Known) {
+    (known.hop, known.mtu) = (hop, 0);
+    let entry = tables.next_hops.entry(hop);
+    let Some(egress) = tables.compiled.egress.get(usize::from(entry.interface())) else { return };
+    if !entry.is_forward() || egress.tag.is_some() {
+        return;
+    }
+    tables.next_hops.mark_used(hop);
+    let [a, b, rest @ ..] = egress.mac;
+    known.start = entry.raw() << 16 >> 16 | u64::from(u16::from_le_bytes([a, b])) << 48;
+    (known.rest, known.port) = (rest, egress.port);
+    known.mtu = mtu(egress, tables.next_hops.mtu(hop));
+}
+
+/// The straight line: makes `frame` leave through `hop` if nothing about it is special, and says through which
+/// port. [`NOT_PLAIN`] leaves the frame as it was: [`super::ipv4`] or [`super::ipv6`] then decides.
+///
+/// The frame has no tag. `HEAD` is [`super::IPV4_HEAD`] or [`super::IPV6_HEAD`], `SPENT` where the word with the hops begins.
+#[inline(always)]
+pub(crate) fn rewrite<const HEAD: usize, const SPENT: usize>(
+    tables: &Tables,
+    known: &mut KnownHops,
+    hop: NextHop,
+    facts: Facts,
+    frame: &mut Frame,
+) -> u16 {
+    let known = known.of(tables, hop);
+    if facts.hops <= 1 || facts.length > known.mtu {
+        return NOT_PLAIN;
+    }
+    let Some(head) = frame.data_mut().first_chunk_mut::<HEAD>() else { return NOT_PLAIN };
+    head[..8].copy_from_slice(&known.start.to_le_bytes());
+    head[8..12].copy_from_slice(&known.rest);
+    head[SPENT..SPENT + 4].copy_from_slice(&facts.spent);
+    // What is behind the packet is padding of a short frame, and no data.
+    frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
+    known.port
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{IPV4_HEAD, IPV6_HEAD, ipv4, ipv6};
+    use super::*;
+    use crate::testing::Lab;
+    use bm_fib::next_hop::Action;
+    use bm_frame::{Depot, Freelist};
+    use proptest::prelude::*;
+    use std::sync::{Arc, OnceLock};
+
+    /// Every kind of interface and of next hop.
+    const LINES: &str = "
+        interface lan 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64
+        interface short 1 02:00:00:00:00:02 mtu 600 198.51.100.1/24 2001:db8:2::1/64
+        interface down 2 02:00:00:00:00:03 down 203.0.113.1/24
+        interface lan.7 0 02:00:00:00:00:01 vlan 7 10.7.0.1/16
+        neighbour 192.0.2.7 lan 02:00:00:00:01:07
+        neighbour 198.51.100.7 short 02:00:00:00:01:08
+        neighbour 203.0.113.7 down 02:00:00:00:01:09
+        neighbour 10.7.0.7 lan.7 02:00:00:00:01:0a
+        route 8.0.0.0/16 via 192.0.2.7 lan
+        route 8.1.0.0/16 via 192.0.2.7 lan mtu 300
+        route 8.2.0.0/16 via 198.51.100.7 short
+        route 8.3.0.0/16 via 203.0.113.7 down
+        route 8.4.0.0/16 via 10.7.0.7 lan.7
+        route 8.5.0.0/16 group 192.0.2.7 lan 1 198.51.100.7 short 1
+        route 8.6.0.0/16 blackhole
+        route 8.7.0.0/16 via 192.0.2.99 lan
+    ";
+
+    /// What a rewriting made of a frame: its bytes, and its port if it leaves.
+    type Outcome = (Vec<u8>, Option<u16>);
+
+    /// A frame of these bytes, rewritten on the straight line; its outcome if that did it.
+    fn straight<const HEAD: usize, const SPENT: usize>(
+        tables: &Tables,
+        known: &mut KnownHops,
+        (hop, facts): (NextHop, Facts),
+        frame: &mut Frame,
+    ) -> Option<Outcome> {
+        let before = frame.data().to_vec();
+        let port = rewrite::<HEAD, SPENT>(tables, known, hop, facts, frame);
+        if port == NOT_PLAIN {
+            assert_eq!(frame.data(), before, "it must be left as it was");
+            return None;
+        }
+        Some((frame.data().to_vec(), Some(port)))
+    }
+
+    proptest! {
+        /// The straight line does what the long way does, or nothing.
+        #[test]
+        fn both_ways_agree(
+            cases in prop::collection::vec(
+                (any::<u32>(), 20..700u16, any::<u8>(), any::<[u8; 40]>(), any::<bool>(), 0..20usize),
+                1..40,
+            ),
+        ) {
+            static LAB: OnceLock<(Tables, Arc<Depot>)> = OnceLock::new();
+            let lab = || (Lab::new(LINES).tables(), Depot::new(256, 2048).expect("memory"));
+            let (tables, depot) = LAB.get_or_init(lab);
+            let past = (1..99).find(|&hop| tables.next_hops.action(NextHop(hop)) == Action::None);
+            let hops = past.expect("few hops are in use") + 1;
+            let mut list = Freelist::new(depot.clone(), 64);
+            let mut known = KnownHops::new();
+            for (hop, length, ttl, bytes, is_ipv4, padding) in cases {
+                let hop = NextHop(hop % hops);
+                let mut packet = bytes.to_vec();
+                packet.resize(usize::from(length).max(40), 0x5a);
+                let (mut header4, mut header6) = ([0; 20], [0; 40]);
+                header4.copy_from_slice(&packet[..20]);
+                header6.copy_from_slice(&packet[..40]);
+                header4[2..4].copy_from_slice(&(packet.len() as u16).to_be_bytes());
+                header4[8] = ttl;
+                header6[4..6].copy_from_slice(&(packet.len() as u16 - 40).to_be_bytes());
+                header6[7] = ttl;
+                let facts = if is_ipv4 { Facts::ipv4(&header4) } else { Facts::ipv6(&header6) };
+                let bytes = [&[0xee; 14][..], &packet, &vec![0; padding]].concat();
+                let mut frames = [0, 1].map(|_| list.allocate_with(&bytes).expect("a frame"));
+                let work = (hop, facts);
+                let found = if is_ipv4 {
+                    straight::<IPV4_HEAD, IPV4_SPENT>(tables, &mut known, work, &mut frames[0])
+                } else {
+                    straight::<IPV6_HEAD, IPV6_SPENT>(tables, &mut known, work, &mut frames[0])
+                };
+                let network = HEADER_LEN as u16;
+                let careful = if is_ipv4 { ipv4 } else { ipv6 };
+                let port = careful(tables, hop, facts, network, &mut frames[1]);
+                // Nothing plain is left to the long way, or the straight line would be of no use.
+                let entry = tables.next_hops.entry(hop);
+                let egress = tables.compiled.egress.get(usize::from(entry.interface()));
+                let is_plain = port.is_ok() && entry.is_forward() && egress.is_some_and(|to| to.tag.is_none());
+                prop_assert!(found.is_some() || !is_plain || !is_ipv4 && facts.length > 300);
+                if let Some(found) = found {
+                    prop_assert_eq!(found, (frames[1].data().to_vec(), port.ok()));
+                }
+                frames.into_iter().for_each(|frame| list.free(frame));
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_is_looked_at_anew() {
+        let mut lab = Lab::new(LINES);
+        let frame = |lab: &mut Lab| {
+            let mut packet = vec![0x45, 0, 0, 20, 0, 1, 0, 0, 9, 17, 0, 0, 192, 0, 2, 9, 8, 0, 0, 1];
+            let sum = bm_wire::checksum::ipv4_header(&packet);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            let frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 9, 9, 8, 0][..], &packet].concat();
+            let answer = lab.exchange(0, &frame);
+            answer.only().map(|(port, bytes)| (port, bytes[..6].to_vec()))
+        };
+        let to = |last| vec![2, 0, 0, 0, 1, last];
+        assert_eq!(frame(&mut lab), Some((0, to(7))));
+        lab.change("neighbour 192.0.2.7 lan 02:00:00:00:01:77");
+        assert_eq!(frame(&mut lab), Some((0, to(0x77))));
+        lab.change("route 8.0.0.0/16 via 198.51.100.7 short");
+        assert_eq!(frame(&mut lab), Some((1, to(8))));
+    }
+
+    #[test]
+    fn retirements_and_time_forget_what_is_known() {
+        let lab = Lab::new(LINES);
+        let tables = lab.tables();
+        let hop =
+            (1..20).map(NextHop).find(|&hop| tables.next_hops.entry(hop).is_forward()).expect("one forwards");
+        let mut known = KnownHops::new();
+        let looked = |known: &mut KnownHops, point, now_ns| {
+            known.keep_if_same(point, now_ns);
+            let was_known = known.known[hop.index() % KNOWN].hop == hop;
+            known.of(&tables, hop);
+            !was_known
+        };
+        let readers = bm_fib::published::Readers::new();
+        let reader = readers.register();
+        assert!(looked(&mut known, reader.point(), 0));
+        assert!(!looked(&mut known, reader.point(), (1 << SPELL_LOG2) - 1));
+        assert!(looked(&mut known, reader.point(), 1 << SPELL_LOG2));
+        readers.retire_point();
+        assert!(looked(&mut known, reader.point(), 1 << SPELL_LOG2));
+        assert!(KnownHops::new().known.iter().enumerate().all(|(at, known)| known.hop.index() % KNOWN != at));
+    }
+}

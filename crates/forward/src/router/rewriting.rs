@@ -1,0 +1,104 @@
+//! Stage four over a burst: the straight line where all frames are alike, a look at each where they are not.
+
+use bm_fib::NextHop;
+use bm_frame::{BURST, Frame};
+use bm_wire::ethernet;
+
+use super::Work;
+use crate::lookup::Lane;
+use crate::rewrite;
+use crate::rewrite::plain::{self, KnownHops};
+use crate::tables::Tables;
+use crate::validate::Facts;
+use crate::verdict::{Refusal, Refused};
+
+/// Frames whose first bytes are asked for ahead of their turn, when they are written: what
+/// validation read has left the first cache since, and is near.
+const AHEAD_AGAIN: usize = 4;
+
+impl Work {
+    #[inline(never)]
+    pub(super) fn rewrite_ipv4(&mut self, tables: &Tables) {
+        let straight = self.untagged && self.ipv4.mask == self.all;
+        let Self { burst, refused, ipv4, arrivals, port, known, .. } = self;
+        let rewrite = Rewrite { tables, known, lane: ipv4, frames: burst.places_mut(), arrivals, port };
+        rewrite.all::<{ rewrite::IPV4_HEAD }, { plain::IPV4_SPENT }>(straight, rewrite::ipv4, refused);
+    }
+
+    #[inline(never)]
+    pub(super) fn rewrite_ipv6(&mut self, tables: &Tables) {
+        let straight = self.untagged && self.ipv6.mask == self.all;
+        let Self { burst, refused, ipv6, arrivals, port, known, .. } = self;
+        let rewrite = Rewrite { tables, known, lane: ipv6, frames: burst.places_mut(), arrivals, port };
+        rewrite.all::<{ rewrite::IPV6_HEAD }, { plain::IPV6_SPENT }>(straight, rewrite::ipv6, refused);
+    }
+}
+
+/// One family's frames, at the stage where they become what leaves.
+struct Rewrite<'a, A> {
+    tables: &'a Tables,
+    known: &'a mut KnownHops,
+    lane: &'a Lane<A>,
+    frames: &'a mut [Option<Frame>],
+    arrivals: &'a [(u16, u16); BURST],
+    port: &'a mut [u16; BURST],
+}
+
+impl<A> Rewrite<'_, A> {
+    /// Rewrites all frames of the lane, and notes the ports of those that nothing speaks against. `straight` says
+    /// that these are all of the burst, and that none has a tag.
+    #[inline(always)]
+    fn all<const HEAD: usize, const SPENT: usize>(
+        mut self,
+        straight: bool,
+        careful: Careful,
+        refused: &mut Refused,
+    ) {
+        if straight {
+            for place in 0..self.frames.len() {
+                if let Some(Some(ahead)) = self.frames.get(place + AHEAD_AGAIN) {
+                    ahead.prefetch();
+                }
+                self.one::<HEAD, SPENT>(place, careful, refused);
+            }
+            return;
+        }
+        for place in self.lane.mask.iter() {
+            if self.arrivals[place].1 == ethernet::HEADER_LEN as u16 {
+                self.one::<HEAD, SPENT>(place, careful, refused);
+            } else {
+                self.carefully(place, careful, refused);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn one<const HEAD: usize, const SPENT: usize>(
+        &mut self,
+        place: usize,
+        careful: Careful,
+        refused: &mut Refused,
+    ) {
+        let Some(frame) = &mut self.frames[place] else { return };
+        let (hop, facts) = (self.lane.hops[place], self.lane.facts[place]);
+        let to = plain::rewrite::<HEAD, SPENT>(self.tables, self.known, hop, facts, frame);
+        self.port[place] = to;
+        if to == plain::NOT_PLAIN {
+            self.carefully(place, careful, refused);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn carefully(&mut self, place: usize, careful: Careful, refused: &mut Refused) {
+        let Some(frame) = &mut self.frames[place] else { return };
+        let (hop, facts) = (self.lane.hops[place], self.lane.facts[place]);
+        match careful(self.tables, hop, facts, self.arrivals[place].1, frame) {
+            Ok(to) => self.port[place] = to,
+            Err(why) => refused.add(place, why),
+        }
+    }
+}
+
+/// What a family does with a frame that is not plain.
+type Careful = fn(&Tables, NextHop, Facts, u16, &mut Frame) -> Result<u16, Refusal>;

@@ -1,0 +1,160 @@
+//! Picking frames out of a burst by a key: four at a time with AVX2, eight with AVX-512, or one by one.
+//!
+//! ```text
+//! frames  a b c d      keys == key  1 0 1 1      picked  a c d _      left  0 b 0 0
+//! ```
+//!
+//! Which port a frame leaves through is as good as random, so a branch for each would be guessed wrong every other
+//! time. Vectors have none: frames that match move to the front, all lanes are stored, and the next store begins
+//! behind those that matched.
+
+use crate::burst::{BURST, Burst};
+use crate::frame::Frame;
+
+/// Moves the frames whose key is `key` to the end of `to`, which has room for all of `frames`.
+#[inline]
+pub(crate) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
+    debug_assert!(frames.len() == keys.len() && BURST - to.len() >= frames.len());
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+        // SAFETY: the CPU was just asked.
+        return unsafe { vector::pick(frames, keys, key, to) };
+    }
+    one_by_one(frames, keys, key, to);
+}
+
+/// The same without vectors; frames that find no room stay.
+pub(crate) fn one_by_one(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
+    for (place, _) in frames.iter_mut().zip(keys).filter(|&(_, &other)| other == key) {
+        if let Some(frame) = place.take() {
+            *place = to.push(frame).err();
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vector {
+    use std::arch::x86_64::*;
+
+    use super::{Burst, Frame, one_by_one};
+
+    /// Frames at once.
+    const LANES: usize = 4;
+
+    /// For each set of four lanes, the halves of those lanes at the front.
+    static FRONT: [[u32; 2 * LANES]; 1 << LANES] = {
+        let mut all = [[0; 2 * LANES]; 1 << LANES];
+        let mut set = 0;
+        while set < all.len() {
+            let (mut lane, mut to) = (0, 0);
+            while lane < LANES {
+                if set >> lane & 1 == 1 {
+                    all[set][to] = 2 * lane as u32;
+                    all[set][to + 1] = 2 * lane as u32 + 1;
+                    to += 2;
+                }
+                lane += 1;
+            }
+            set += 1;
+        }
+        all
+    };
+
+    /// As [`super::pick`].
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
+        let (frames_4, rest) = frames.as_chunks_mut::<LANES>();
+        let (keys_4, keys_rest) = keys.as_chunks::<LANES>();
+        let vacant = to.vacant_mut();
+        assert!(vacant.len() >= frames_4.len() * LANES, "there is room for all");
+        let (start, mut count) = (vacant.as_mut_ptr(), 0);
+        let key_4 = _mm256_set1_epi64x(i64::from(key));
+        for (frames, keys) in frames_4.iter_mut().zip(keys_4) {
+            // SAFETY: four places are read and written, each a pointer that is null where there is no frame
+            // (`Frame` is one, and `Option` of it too). Each frame is written once to where it stays: to the
+            // vacant places if its lane is chosen, else back to its own. Of the four vacant places written, those
+            // behind the chosen lanes are written again or emptied below; all are within `vacant`, since
+            // `count` grows by four at most for each four.
+            unsafe {
+                let places = frames.as_mut_ptr().cast::<__m256i>();
+                let four = _mm256_loadu_si256(places);
+                let keys = _mm256_cvtepu16_epi64(_mm_loadl_epi64(keys.as_ptr().cast()));
+                let empty = _mm256_cmpeq_epi64(four, _mm256_setzero_si256());
+                let chosen = _mm256_andnot_si256(empty, _mm256_cmpeq_epi64(keys, key_4));
+                let set = _mm256_movemask_pd(_mm256_castsi256_pd(chosen)) as usize;
+                let front = _mm256_loadu_si256(FRONT[set & 0xf].as_ptr().cast());
+                let picked = _mm256_permutevar8x32_epi32(four, front);
+                _mm256_storeu_si256(start.add(count).cast(), picked);
+                _mm256_storeu_si256(places, _mm256_andnot_si256(chosen, four));
+                count += set.count_ones() as usize;
+            }
+        }
+        let written = (count + LANES).min(vacant.len());
+        for place in &mut vacant[count..written] {
+            // SAFETY: what stands there is a copy of a frame that is elsewhere; `Frame` has no destructor, and
+            // this one is forgotten.
+            unsafe { std::ptr::from_mut(place).write(None) };
+        }
+        to.occupy(count);
+        one_by_one(rest, keys_rest, key, to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::freelist::{Depot, Freelist};
+    use proptest::prelude::*;
+    use std::sync::{Arc, OnceLock};
+
+    /// A burst of frames numbered by their length, with gaps.
+    fn burst(frames: &mut Freelist, places: &[(bool, u16)]) -> Burst {
+        let mut burst = Burst::new();
+        for (number, &(gap, _)) in places.iter().enumerate() {
+            let frame = frames.allocate_with(&vec![0; number]).unwrap();
+            burst.push(frame).unwrap();
+            if gap {
+                burst.take(number).into_iter().for_each(|frame| frames.free(frame));
+            }
+        }
+        burst
+    }
+
+    fn lengths(burst: &Burst) -> Vec<Option<usize>> {
+        burst.places().iter().map(|place| place.as_ref().map(Frame::len)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn picks_what_one_by_one_picks(
+            places in prop::collection::vec((prop::bool::weighted(0.2), 0u16..3), 0..=BURST),
+            before in 0usize..5,
+            key in 0u16..3,
+        ) {
+            // One for all cases: its memory is never given back.
+            static DEPOT: OnceLock<Arc<Depot>> = OnceLock::new();
+            let depot = DEPOT.get_or_init(|| Depot::new(3 * BURST, 2048).unwrap());
+            let mut frames = Freelist::new(depot.clone(), 64);
+            let keys: Vec<u16> = places.iter().map(|&(_, key)| key).collect();
+            let mut found = Vec::new();
+            for by_vector in [true, false] {
+                let mut from = burst(&mut frames, &places);
+                let mut to = burst(&mut frames, &vec![(false, 0); before]);
+                if by_vector {
+                    from.move_where(&keys, key, &mut to);
+                } else {
+                    let count = from.len();
+                    one_by_one(&mut from.places_mut()[..count], &keys, key, &mut to);
+                }
+                found.push((lengths(&from), lengths(&to)));
+                // Places past the end hold nothing: a frame in two places would be freed twice.
+                prop_assert!(to.vacant_mut().iter().all(Option::is_none));
+                from.free_all(&mut frames);
+                to.free_all(&mut frames);
+            }
+            prop_assert_eq!(&found[0], &found[1]);
+            drop(frames);
+            prop_assert_eq!(depot.available(), 3 * BURST);
+        }
+    }
+}
