@@ -30,6 +30,11 @@ pub struct Port {
     /// Why the mode is not the best one, where it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode_reason: Option<String>,
+    /// Path of its packets: `kernel` or `user`.
+    pub path: String,
+    /// Why it is that path, where the configuration leaves the choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_reason: Option<String>,
     /// Its queues.
     pub queues: Vec<Queue>,
     /// Logical interfaces: the port's own, and VLANs on it.

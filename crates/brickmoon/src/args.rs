@@ -96,9 +96,9 @@ pub struct Up {
     /// A port: an interface's name, xdp:IF, tap:NAME, pcap:IN[,OUT] or dpdk:DEVICE. May be given many times.
     #[arg(long = "port", value_name = "DEVICE")]
     pub ports: Vec<String>,
-    /// Which path packets take.
-    #[arg(long, value_enum)]
-    pub path: Option<Path>,
+    /// Which path packets take: kernel, user or auto; PORT=kernel for those of one port. May be given many times.
+    #[arg(long = "path", value_name = "[PORT=]PATH")]
+    pub paths: Vec<PathOf>,
     /// Workers: one a core; by default as many as the ports have queues, at most the cores.
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
@@ -146,6 +146,30 @@ pub struct Snabb {
     /// The program, program.NAME.NAME of the trees, and its arguments.
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
     pub program: Vec<String>,
+}
+
+/// The path of packets, of one port or of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathOf {
+    /// The port, as it was named; none for all that nothing else is said of.
+    pub port: Option<String>,
+    /// The path.
+    pub path: Path,
+}
+
+impl std::str::FromStr for PathOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (port, path) = match text.rsplit_once('=') {
+            Some((port, path)) => (Some(port.into()), path),
+            None => (None, text),
+        };
+        let path = Path::from_str(path, false);
+        let path =
+            path.map_err(|_| "it is one of kernel, user, auto, or PORT= and one of them".to_string())?;
+        Ok(Self { port, path })
+    }
 }
 
 /// Which path packets take.

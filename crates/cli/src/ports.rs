@@ -60,6 +60,9 @@ pub fn ports(reply: &Ports) -> String {
         if !hardware.is_empty() {
             let _written = writeln!(text, "  {}: the driver counts: {}", port.name, hardware.join(", "));
         }
+        if let Some(reason) = &port.path_reason {
+            let _written = writeln!(text, "  {}: path {}, since {reason}", port.name, port.path);
+        }
         if let Some(reason) = &port.mode_reason {
             let _written = writeln!(text, "  {}: {reason}", port.name);
         }

@@ -121,13 +121,22 @@ pub struct Port {
     pub checksum_completion: Switch,
     /// How sources are checked here; `None` as `[filter]` says.
     pub reverse_path: Option<SourceRule>,
+    /// Which path its packets take; `Auto` as `[daemon]` says.
+    pub path: PathChoice,
 }
 
 impl Port {
     /// A port with the defaults, as `--port DEVICE` makes one.
     pub fn new(device: Device) -> Self {
         let auto = Switch::Auto;
-        Self { device, queues: None, zero_copy: auto, checksum_completion: auto, reverse_path: None }
+        Self {
+            device,
+            queues: None,
+            zero_copy: auto,
+            checksum_completion: auto,
+            reverse_path: None,
+            path: PathChoice::Auto,
+        }
     }
 }
 

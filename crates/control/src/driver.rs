@@ -42,6 +42,8 @@ pub struct ControlPort {
     pub ifindex: u32,
     /// What tells it which packets to leave to Linux.
     pub steering: Box<dyn Steering>,
+    /// Whether the kernel path forwards what comes in there, and not workers.
+    pub in_kernel: bool,
 }
 
 type Request = Box<dyn FnOnce(&mut Control) + Send>;

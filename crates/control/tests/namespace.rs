@@ -109,8 +109,11 @@ impl Steering for Told {
 }
 
 fn start(told: &Told) -> Driver {
-    let ports =
-        ["a", "b"].map(|name| ControlPort { ifindex: ifindex(name), steering: Box::new(told.clone()) });
+    let ports = ["a", "b"].map(|name| ControlPort {
+        ifindex: ifindex(name),
+        steering: Box::new(told.clone()),
+        in_kernel: false,
+    });
     Driver::start(&Config::default(), 7, &Readers::new(), ports.into(), None).unwrap()
 }
 

@@ -45,6 +45,19 @@ impl XdpDevice {
         Ok(Self { interface, options, shared: shared.clone(), program, tags_kept })
     }
 
+    /// An interface that another program of ours is on, and stays on: no frame is taken from it by itself. What is
+    /// sent through it is copied, since the device's own rings are the other program's.
+    ///
+    /// # Errors
+    /// As [`Self::attach`], but for what attaching may say.
+    pub fn beside(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
+        let interface = Interface::find(interface)?;
+        check_mtu(&interface, shared.memory())?;
+        let program = Program::beside(&interface, shared, &options)?;
+        let options = Options { bind: Bind::Copy, ..options };
+        Ok(Self { interface, options, shared: shared.clone(), program, tags_kept: false })
+    }
+
     /// The interface's name.
     pub fn name(&self) -> &str {
         &self.interface.name

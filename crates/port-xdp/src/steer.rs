@@ -80,16 +80,17 @@ pub(crate) struct Program {
     control: MapHandle,
     macs: MapHandle,
     counts: MapHandle,
-    /// Closing it detaches the program, also when the process is killed.
-    link: OwnedFd,
+    /// Closing it detaches the program, also when the process is killed; none where another program is.
+    link: Option<OwnedFd>,
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         // At once, also while a child that was just forked has our descriptors. A link whose interface is
         // gone has nothing to detach.
+        let Some(link) = &self.link else { return };
         // SAFETY: passes a number.
-        unsafe { libbpf_sys::bpf_link_detach(self.link.as_raw_fd()) };
+        unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
     }
 }
 
@@ -99,13 +100,13 @@ impl Program {
         refuse_if_taken(port)?;
         let mut native = None;
         if options.attach != Attach::Generic {
-            match Self::attach_as(port, shared, options, false)? {
+            match Self::load(port, shared, options, Some(false))? {
                 Ok(program) => return Ok(program),
                 Err(error) => native = Some(error),
             }
         }
         if options.attach != Attach::Native {
-            match Self::attach_as(port, shared, options, true)? {
+            match Self::load(port, shared, options, Some(true))? {
                 Ok(mut program) => {
                     program.native_error = native;
                     return Ok(program);
@@ -119,13 +120,22 @@ impl Program {
         Err(XdpError::Attach { interface: port.name.clone(), native, generic: None })
     }
 
-    /// Loads the program and attaches it in one mode; the inner error is the driver's refusal.
-    fn attach_as(
+    /// Loads the program for an interface that another one is on: it delivers frames to Linux, and no more.
+    pub(crate) fn beside(port: &Interface, shared: &Shared, options: &Options) -> Result<Self, XdpError> {
+        let refused =
+            |error| XdpError::Attach { interface: port.name.clone(), native: Some(error), generic: None };
+        Self::load(port, shared, options, None)?.map_err(refused)
+    }
+
+    /// Loads the program and attaches it in one mode, generic or not, if in any; the inner error is the driver's
+    /// refusal.
+    fn load(
         port: &Interface,
         shared: &Shared,
         options: &Options,
-        generic: bool,
+        mode: Option<bool>,
     ) -> Result<io::Result<Self>, XdpError> {
+        let generic = mode == Some(true);
         let failed = |error| XdpError::Program { interface: port.name.clone(), error };
         let mut storage = MaybeUninit::uninit();
         let mut open = SteerSkelBuilder::default().open(&mut storage).map_err(failed)?;
@@ -141,7 +151,8 @@ impl Program {
         open.maps.local6.reuse_fd(local.v6.as_fd()).map_err(failed)?;
         open.maps.local_hints.reuse_fd(local.hints.as_fd()).map_err(failed)?;
         let loaded = open.load().map_err(failed)?;
-        let link = match link(loaded.progs.steer.as_fd().as_raw_fd(), port.index, generic) {
+        let steer = loaded.progs.steer.as_fd().as_raw_fd();
+        let link = match mode.map(|generic| link(steer, port.index, generic)).transpose() {
             Ok(link) => link,
             Err(error) => return Ok(Err(error)),
         };

@@ -7,6 +7,7 @@ use bm_control::config::{self, Config, HookStage};
 use bm_graph::Stage;
 use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec};
 
+use super::path::Paths;
 use super::report::Counters;
 use crate::Failure;
 
@@ -43,11 +44,11 @@ pub fn check(file: &Path, config: &Config) -> Result<(), Failure> {
 }
 
 /// Only workers run hooks.
-pub fn can_run(config: &Config, in_kernel: bool) -> Result<(), (String, String)> {
+pub fn can_run(config: &Config, paths: &Paths) -> Result<(), (String, String)> {
     match config.hooks.first() {
-        Some(hook) if in_kernel => Err((
+        Some(hook) if !paths.any_user() => Err((
             format!("hook {} wants the user path, and these ports take the kernel path", hook.name),
-            "start with --path user or auto, or take [[hook]] out of the configuration".into(),
+            "start with --path user or auto, give a port path = \"user\", or take [[hook]] out of the configuration".into(),
         )),
         _ => Ok(()),
     }

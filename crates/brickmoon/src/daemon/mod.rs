@@ -99,8 +99,8 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
             return Err(Failure::Usage(why));
         }
     }
-    let in_kernel = path::choose(&config, path::obstacle).in_kernel();
-    hooks::can_run(&config, in_kernel).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
+    let paths = path::choose(&config, path::obstacle)?;
+    hooks::can_run(&config, &paths).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
     can_filter(&config).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
     if config.daemon.workers == Some(0) {
         return Err(Failure::Usage("--workers 0: there must be one at least".into()));
@@ -121,11 +121,25 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
     }
     config.daemon.metrics = up.metrics.or(config.daemon.metrics);
     config.daemon.workers = up.workers.map(|workers| workers as u32).or(config.daemon.workers);
-    match up.path {
-        Some(args::Path::Kernel) => config.daemon.path = PathChoice::Kernel,
-        Some(args::Path::User) => config.daemon.path = PathChoice::User,
-        Some(args::Path::Auto) => config.daemon.path = PathChoice::Auto,
-        None => {}
+    for said in &up.paths {
+        let path = match said.path {
+            args::Path::Kernel => PathChoice::Kernel,
+            args::Path::User => PathChoice::User,
+            args::Path::Auto => PathChoice::Auto,
+        };
+        let Some(name) = &said.port else {
+            config.daemon.path = path;
+            continue;
+        };
+        let is_it = |port: &&mut Port| {
+            port.device.to_string() == *name || port.device.interface() == Some(name.as_str())
+        };
+        let Some(port) = config.ports.iter_mut().find(is_it) else {
+            return Err(Failure::Usage(format!(
+                "--path {name}=..: no port is called so; name it with --port"
+            )));
+        };
+        port.path = path;
     }
     Ok(config)
 }

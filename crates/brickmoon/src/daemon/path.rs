@@ -1,28 +1,67 @@
-//! Which path packets take where the configuration leaves that open.
+//! Which path each port's packets take.
 //!
-//! In the kernel, unless something in use needs workers: a device that is no interface of Linux, workers or cores
-//! that somebody asked for, an interface that XDP cannot send through, one in a VRF.
+//! ```text
+//! [[port]] path, --path PORT=..  ─► else [daemon] path, --path ─► else: kernel, unless something needs workers
+//! ```
+//!
+//! What needs workers: a device that is no interface of Linux, workers or cores that somebody asked for, hooks, an
+//! interface that XDP cannot send through, one in a VRF. Ports that are told their path are no matter of that choice.
 
-use bm_control::config::{Config, Device, IdleChoice, PathChoice};
+use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 
-/// The path, and why it is that one where there was a choice.
+use crate::Failure;
+
+/// The path of one port, and why it is that one where there was a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    /// `Kernel` or `User`.
-    pub path: PathChoice,
-    /// A few words for `status`; none where the configuration says it.
+pub struct PortPath {
+    /// Whether its packets are forwarded in the kernel.
+    pub in_kernel: bool,
+    /// A few words for `show ports`; none where the configuration says it.
     pub reason: Option<String>,
 }
 
-impl Chosen {
-    /// Whether packets are forwarded in the kernel.
-    pub fn in_kernel(&self) -> bool {
-        self.path == PathChoice::Kernel
+/// The paths of all ports, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths(pub Vec<PortPath>);
+
+impl Paths {
+    /// Whether the kernel forwards for some port.
+    pub fn any_kernel(&self) -> bool {
+        self.0.iter().any(|port| port.in_kernel)
     }
 
-    /// Workers after all, since the kernel path could not be had.
-    pub fn instead(why: &str) -> Self {
-        Self { path: PathChoice::User, reason: Some(why.into()) }
+    /// Whether workers forward for some port.
+    pub fn any_user(&self) -> bool {
+        self.0.iter().any(|port| !port.in_kernel)
+    }
+
+    /// `kernel`, `user` or `mixed`.
+    pub fn name(&self) -> &'static str {
+        match (self.any_kernel(), self.any_user()) {
+            (true, false) => "kernel",
+            (true, true) => "mixed",
+            (false, _) => "user",
+        }
+    }
+
+    /// Why it is that, where all ports have the same reason.
+    pub fn reason(&self) -> Option<String> {
+        let first = self.0.first()?.reason.clone();
+        self.0.iter().all(|port| port.reason == first).then_some(first).flatten()
+    }
+
+    /// Whether workers may forward for all ports that the kernel does not take after all.
+    pub fn may_do_without(&self) -> bool {
+        self.0.iter().filter(|port| port.in_kernel).all(|port| port.reason.is_some())
+    }
+
+    /// Workers for all, since the kernel path could not be had.
+    pub fn instead(&self, why: &str) -> Self {
+        let port = |port: &PortPath| match port.in_kernel {
+            true => PortPath { in_kernel: false, reason: Some(why.into()) },
+            false => port.clone(),
+        };
+        Self(self.0.iter().map(port).collect())
     }
 }
 
@@ -41,26 +80,55 @@ pub fn obstacle(interface: &str) -> Option<String> {
 }
 
 /// Chooses; `obstacle` says what keeps the kernel path from an interface.
-pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Chosen {
-    if config.daemon.path != PathChoice::Auto {
-        return Chosen { path: config.daemon.path, reason: None };
+///
+/// # Errors
+/// If a port shall take the kernel path and is no interface.
+pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Result<Paths, Failure> {
+    let said = |port: &Port| match port.path {
+        PathChoice::Auto => config.daemon.path,
+        path => path,
+    };
+    let open: Vec<&Port> = config.ports.iter().filter(|port| said(port) == PathChoice::Auto).collect();
+    let why = if open.is_empty() { None } else { needs_workers(config, &open, obstacle) };
+    let of_port = |port: &Port| match said(port) {
+        PathChoice::User => PortPath { in_kernel: false, reason: None },
+        PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
+        PathChoice::Auto => match &why {
+            Some(why) => PortPath { in_kernel: false, reason: Some(why.clone()) },
+            None => PortPath { in_kernel: true, reason: Some("nothing in use needs workers".into()) },
+        },
+    };
+    let paths = Paths(config.ports.iter().map(of_port).collect());
+    for (port, path) in config.ports.iter().zip(&paths.0) {
+        if path.in_kernel && !matches!(port.device, Device::Xdp(_)) {
+            return Err(Failure::Usage(format!(
+                "{}: the kernel path forwards between interfaces of Linux only: use --path user, or path = \"user\" for this port",
+                port.device
+            )));
+        }
     }
-    match needs_workers(config, obstacle) {
-        Some(why) => Chosen::instead(&why),
-        None => Chosen { path: PathChoice::Kernel, reason: Some("nothing in use needs workers".into()) },
-    }
+    Ok(paths)
 }
 
-/// What in use needs the user path.
-fn needs_workers(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Option<String> {
+/// What in use needs the user path for ports that are not told theirs.
+fn needs_workers(
+    config: &Config,
+    ports: &[&Port],
+    obstacle: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
     let daemon = &config.daemon;
-    for port in &config.ports {
+    for port in ports {
         let Device::Xdp(name) = &port.device else {
             return Some(format!("{} is no interface of Linux", port.device));
         };
         if let Some(why) = obstacle(name) {
             return Some(why);
         }
+    }
+    // Where some port is told to take the user path, hooks and workers have that.
+    let told = config.ports.iter().any(|port| port.path == PathChoice::User);
+    if told {
+        return None;
     }
     if !config.hooks.is_empty() {
         return Some("hooks run on workers".into());
@@ -75,17 +143,20 @@ fn needs_workers(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> 
 mod tests {
     use super::*;
 
-    fn chosen(text: &str, sends: bool) -> (PathChoice, String) {
+    fn paths(text: &str, sends: bool) -> Result<Paths, Failure> {
         let config = Config::parse(std::path::Path::new("test.toml"), text).expect("a right configuration");
-        let Chosen { path, reason } =
-            choose(&config, |name| (!sends).then(|| format!("{name} takes no frames from XDP")));
-        (path, reason.unwrap_or_default())
+        choose(&config, |name| (!sends).then(|| format!("{name} takes no frames from XDP")))
+    }
+
+    fn chosen(text: &str, sends: bool) -> (String, String) {
+        let paths = paths(text, sends).unwrap_or_else(|_| panic!("{text}"));
+        (paths.name().into(), paths.reason().unwrap_or_default())
     }
 
     #[test]
     fn the_kernel_unless_something_needs_workers() {
         let eth0 = "[[port]]\ndevice = 'eth0'\n";
-        assert_eq!(chosen(eth0, true).0, PathChoice::Kernel);
+        assert_eq!(chosen(eth0, true).0, "kernel");
         for (more, sends, why) in [
             ("", false, "eth0 takes no frames from XDP"),
             ("[[port]]\ndevice = 'tap:vm0'\n", true, "tap:vm0 is no interface of Linux"),
@@ -95,16 +166,36 @@ mod tests {
             ("[daemon]\nidle = 'busy'\n", true, "workers shall be busy"),
         ] {
             let (path, reason) = chosen(&format!("{eth0}{more}"), sends);
-            assert_eq!(path, PathChoice::User, "{more}");
+            assert_eq!(path, "user", "{more}");
             assert!(reason.starts_with(why), "{reason}");
         }
     }
 
     #[test]
     fn what_is_said_holds() {
-        for (word, path) in [("user", PathChoice::User), ("kernel", PathChoice::Kernel)] {
-            let text = format!("[daemon]\npath = '{word}'\nworkers = 2\n");
-            assert_eq!(chosen(&text, false), (path, String::new()));
+        for word in ["user", "kernel"] {
+            let text = format!("[daemon]\npath = '{word}'\nworkers = 2\n[[port]]\ndevice = 'eth0'\n");
+            assert_eq!(chosen(&text, false), (word.into(), String::new()));
         }
+    }
+
+    #[test]
+    fn each_port_may_be_told_its_path() {
+        let port = |name: &str, path: &str| format!("[[port]]\ndevice = '{name}'\npath = '{path}'\n");
+        let three = |hook: &str| {
+            let text = port("eth0", "auto") + &port("tap:vm0", "user") + &port("eth1", "kernel") + hook;
+            let paths = paths(&text, true).unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!(paths.name(), "mixed");
+            paths.0.iter().map(|port| port.in_kernel).collect::<Vec<_>>()
+        };
+        // The port that is told to take the user path is no reason for the others to do so.
+        assert_eq!(three(""), [true, false, true]);
+        assert_eq!(three("[[hook]]\nfile = 'acl.lua'\n"), [true, false, true]);
+        assert!(paths(&port("tap:vm0", "kernel"), true).is_err());
+        // What is said of one goes before what is said of all.
+        let text = format!("[daemon]\npath = 'user'\n{}{}", port("eth0", "auto"), port("eth1", "kernel"));
+        assert_eq!(chosen(&text, true).0, "mixed");
+        let text = port("eth0", "auto") + &port("eth1", "user");
+        assert_eq!(chosen(&text, false).0, "user", "an obstacle is one whatever others do");
     }
 }

@@ -44,12 +44,21 @@ pub type Hardware = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 /// The settings of MAC and MTU for twins of devices that have none of their own.
 const TWIN_MTU: usize = 1500;
 
-/// Opens every port of the configuration, each with `queues` queues at most.
-pub fn open(ports: &[config::Port], depot: &Arc<Depot>, most: usize) -> Result<Vec<OpenPort>, Failure> {
+/// Opens every port of the configuration, each with `most` queues at most. Those that `in_kernel` says the kernel
+/// forwards for, which must be interfaces of Linux, only send for workers.
+pub fn open(
+    ports: &[config::Port],
+    in_kernel: &[bool],
+    depot: &Arc<Depot>,
+    most: usize,
+) -> Result<Vec<OpenPort>, Failure> {
     let memory = depot.memory();
     let shared = Shared::new(memory).map_err(Failure::failed)?;
     let open = |(index, port): (usize, &config::Port)| match &port.device {
-        Device::Xdp(interface) => xdp(interface, port, &shared, most),
+        Device::Xdp(interface) => {
+            let beside = in_kernel.get(index) == Some(&true);
+            xdp(interface, port, beside, &shared, most)
+        }
         Device::Tap(name) => tap(name, port, memory, most),
         Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
         Device::Dpdk(device) => super::dpdk::open(device, port, depot, most),
@@ -70,7 +79,13 @@ pub fn queues(port: &config::Port) -> usize {
     }
 }
 
-fn xdp(interface: &str, port: &config::Port, shared: &Arc<Shared>, most: usize) -> Result<OpenPort, Failure> {
+fn xdp(
+    interface: &str,
+    port: &config::Port,
+    beside: bool,
+    shared: &Arc<Shared>,
+    most: usize,
+) -> Result<OpenPort, Failure> {
     let slot_size = shared.memory().slot_size();
     if !matches!(slot_size, 2048 | 4096) {
         return Err(Failure::Usage(format!(
@@ -91,7 +106,11 @@ fn xdp(interface: &str, port: &config::Port, shared: &Arc<Shared>, most: usize) 
         tagged: true,
         ..Options::default()
     };
-    let device = XdpDevice::attach(interface, shared, options).map_err(Failure::failed)?;
+    let device = match beside {
+        true => XdpDevice::beside(interface, shared, options),
+        false => XdpDevice::attach(interface, shared, options),
+    };
+    let device = device.map_err(Failure::failed)?;
     let count =
         (device.queues() as usize).min(most).min(port.queues.map_or(usize::MAX, |queues| queues as usize));
     let mut zero_copy = true;
@@ -107,11 +126,18 @@ fn xdp(interface: &str, port: &config::Port, shared: &Arc<Shared>, most: usize) 
         name: interface.into(),
         device: port.device.to_string(),
         ifindex: device.index(),
-        mode: if zero_copy { PortMode::ZeroCopy } else { PortMode::Copy },
+        mode: match beside {
+            true => PortMode::Kernel,
+            false if zero_copy => PortMode::ZeroCopy,
+            false => PortMode::Copy,
+        },
         reason: device.is_generic().then(|| generic.into()),
         queues,
         host: Box::new(device.host().map_err(Failure::failed)?),
-        steering: Box::new(device.steering().map_err(Failure::failed)?),
+        steering: match beside {
+            true => Box::new(NoSteering),
+            false => Box::new(device.steering().map_err(Failure::failed)?),
+        },
         keep: Box::new(device),
         hardware: None,
     })

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_api::PortMode;
-use bm_control::config::{Config, Device, Switch};
+use bm_control::config::{Config, Switch};
 use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::{Attachment, Kernel, NoPins, Pins};
 use bm_frame::{Depot, Pages};
 use bm_port::NoSteering;
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
+use super::path::Paths;
 use super::ports::{self, Hardware, OpenPort};
 use crate::Failure;
 
@@ -90,6 +91,36 @@ fn unpinned(why: &NoPins) -> String {
     note
 }
 
+/// A port that the kernel path is on.
+pub struct OnPort {
+    /// Its interface.
+    pub name: String,
+    /// Index of that in Linux.
+    pub ifindex: u32,
+    /// Why it is not as fast there as it could be.
+    pub reason: Option<String>,
+}
+
+/// Has the kernel path on those ports of the configuration whose packets take it; with what `status` is to tell.
+pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<(Kernel, Vec<OnPort>, Vec<String>), Failure> {
+    let mut kernel = Kernel::load(config.daemon.kernel_grace).map_err(Failure::failed)?;
+    let (mut on, mut notes) = (Vec::new(), Vec::new());
+    match Pins::claim() {
+        Ok(pins) => kernel = kernel.pinned(pins),
+        Err(why) => notes.push(unpinned(&why)),
+    }
+    let ports = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
+    for name in ports.filter_map(|(port, _)| port.device.interface()) {
+        let Attachment { ifindex, generic, adopted } = kernel.attach(name).map_err(Failure::failed)?;
+        if let Some(layout) = adopted {
+            tracing::info!(%name, layout, "an earlier daemon's program forwards here until our tables are whole");
+        }
+        let behind = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
+        on.push(OnPort { name: name.into(), ifindex, reason: generic.then(|| behind.into()) });
+    }
+    Ok((kernel, on, notes))
+}
+
 /// Takes off what an earlier daemon left in the kernel, where workers are to forward now.
 pub fn remove_kept() {
     match bm_fastpath::remove_kept() {
@@ -108,12 +139,19 @@ impl Opened {
         Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers, notes: Vec::new() }
     }
 
-    /// Opens the ports of the configuration for workers.
-    pub fn open(config: &Config, depot: &Arc<Depot>) -> Result<(Self, Vec<ControlPort>), Failure> {
+    /// Opens the ports of the configuration for workers; those of the kernel path, which must be on them, only to
+    /// send.
+    pub fn open(
+        config: &Config,
+        depot: &Arc<Depot>,
+        paths: &Paths,
+    ) -> Result<(Self, Vec<ControlPort>), Failure> {
         let workers = workers(config);
         let mut opened = Self::nothing(workers);
         let mut control = Vec::new();
-        for port in ports::open(&config.ports, depot, workers)? {
+        let in_kernel: Vec<bool> = paths.0.iter().map(|port| port.in_kernel).collect();
+        let ports = ports::open(&config.ports, &in_kernel, depot, workers)?;
+        for (port, in_kernel) in ports.into_iter().zip(in_kernel) {
             let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep, hardware } =
                 port;
             if queues.len() < workers && config.daemon.workers.is_some() {
@@ -127,39 +165,31 @@ impl Opened {
             opened.infos.push(PortInfo { name: name_here, device, mode, reason, queues: count, hardware });
             opened.parts.push(Part { name, queues, host });
             opened.keep.push(keep);
-            control.push(ControlPort { ifindex, steering });
+            control.push(ControlPort { ifindex, steering, in_kernel });
         }
         Ok((opened, control))
     }
 
-    /// Has the kernel path on the ports of the configuration.
-    pub fn open_kernel(config: &Config) -> Result<(Self, Vec<ControlPort>, Kernel), Failure> {
-        let mut kernel = Kernel::load(config.daemon.kernel_grace).map_err(Failure::failed)?;
+    /// The ports of the configuration where the kernel forwards for all of them, and is on them.
+    pub fn in_kernel(config: &Config, on: &[OnPort]) -> (Self, Vec<ControlPort>) {
         let mut opened = Self::nothing(0);
-        match Pins::claim() {
-            Ok(pins) => kernel = kernel.pinned(pins),
-            Err(why) => opened.notes.push(unpinned(&why)),
-        }
         let mut control = Vec::new();
-        for port in &config.ports {
-            let Device::Xdp(name) = &port.device else {
-                return Err(Failure::Usage(format!(
-                    "{}: the kernel path forwards between interfaces of Linux only: use --path user",
-                    port.device
-                )));
-            };
-            let Attachment { ifindex, generic, adopted } = kernel.attach(name).map_err(Failure::failed)?;
-            if let Some(layout) = adopted {
-                tracing::info!(%name, layout, "an earlier daemon's program forwards here until our tables are whole");
-            }
-            let behind = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
-            let (device, mode) = (port.device.to_string(), PortMode::Kernel);
-            let reason = generic.then(|| behind.into());
-            let name_here = name.clone();
-            opened.infos.push(PortInfo { name: name_here, device, mode, reason, queues: 0, hardware: None });
-            control.push(ControlPort { ifindex, steering: Box::new(NoSteering) });
+        for (port, on) in config.ports.iter().zip(on) {
+            let (name, device) = (on.name.clone(), port.device.to_string());
+            let (mode, reason) = (PortMode::Kernel, on.reason.clone());
+            opened.infos.push(PortInfo { name, device, mode, reason, queues: 0, hardware: None });
+            control.push(ControlPort {
+                ifindex: on.ifindex,
+                steering: Box::new(NoSteering),
+                in_kernel: true,
+            });
         }
-        Ok((opened, control, kernel))
+        (opened, control)
+    }
+
+    /// Adds to what `status` tells.
+    pub fn note(&mut self, notes: &[String]) {
+        self.notes.extend_from_slice(notes);
     }
 
     /// Starts workers and slow path.

@@ -12,7 +12,7 @@ use bm_api::{
     Routes,
 };
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
-use bm_control::config::{Config, Effect, PathChoice};
+use bm_control::config::{Config, Effect};
 use bm_control::driver::Driver;
 use bm_fib::published::Readers;
 use bm_frame::{Depot, Pages};
@@ -22,9 +22,9 @@ use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
 use super::hooks;
-use super::path::{self, Chosen};
+use super::path::{self, Paths};
 use super::report::{self, Counters};
-use super::running::{Opened, PortInfo, Running, frame_memory, remove_kept};
+use super::running::{Opened, PortInfo, Running, attach_kernel, frame_memory, remove_kept};
 use super::server::Removed;
 use super::switches::Bridges;
 use crate::Failure;
@@ -45,7 +45,7 @@ pub struct Daemon {
     running: Mutex<Option<Running>>,
     switches: Bridges,
     config: Mutex<Config>,
-    chosen: Chosen,
+    paths: Paths,
     /// What the command line said.
     up: Up,
     started: Instant,
@@ -86,50 +86,59 @@ impl Daemon {
 
     /// Opens ports, loads tables, starts workers, and has the ports take packets.
     fn start_router(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
-        let mut chosen = path::choose(&config, path::obstacle);
-        if chosen.in_kernel() {
-            let tried = Self::start_kernel(config.clone(), up.clone(), started);
-            // Where nobody asked for the kernel path by name, workers do as well.
-            let may_do_without = chosen.reason.is_some();
-            match tried {
-                Err(Failure::Failed(why)) if may_do_without => {
-                    tracing::warn!(%why, "the kernel path cannot be had: workers forward");
-                    chosen = Chosen::instead(&why);
-                }
-                tried => return tried.map(|daemon| Self { chosen, ..daemon }),
-            }
+        let paths = path::choose(&config, path::obstacle)?;
+        if !paths.any_kernel() {
+            return Self::start_on(config, up, started, paths);
         }
-        remove_kept();
-        let depot = frame_memory(&config)?;
-        let pages = depot.memory().pages();
-        tracing::info!("{} MiB of frames on {pages}", depot.memory().bytes() >> 20);
-        let (registry, stats) = counters(&config)?;
-        let readers = Readers::new();
-        let (opened, ports) = Opened::open(&config, &depot)?;
-        let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
-        let driver = Driver::start(&config, hash_seed, &readers, ports, None).map_err(Failure::failed)?;
-        let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
-        let hooks = Some(Arc::new(HookSet::new(world).map_err(Failure::failed)?));
-        let shared = Shared { published: driver.handle().published().clone(), readers, registry, hooks };
-        let running = opened.start(&config, &shared, driver.handle(), depot.clone())?;
-        driver.handle().set_active(true).map_err(Failure::failed)?;
-        let daemon = Self::of(driver, shared, Some(depot), running, (config, up, started), stats);
-        Ok(Self { chosen, ..daemon })
+        match Self::start_on(config.clone(), up.clone(), started, paths.clone()) {
+            // Where nobody asked for the kernel path by name, workers do as well.
+            Err(Failure::Failed(why)) if paths.may_do_without() => {
+                tracing::warn!(%why, "the kernel path cannot be had: workers forward");
+                Self::start_on(config, up, started, paths.instead(&why))
+            }
+            tried => tried,
+        }
     }
 
-    /// The same where packets are forwarded in the kernel: no frames, no workers.
-    fn start_kernel(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
+    /// The same on these paths. Where the kernel forwards for all ports there are no frames and no workers.
+    fn start_on(config: Config, up: Up, started: Instant, paths: Paths) -> Result<Self, Failure> {
+        let depot = paths.any_user().then(|| frame_memory(&config)).transpose()?;
+        if let Some(depot) = &depot {
+            let memory = depot.memory();
+            tracing::info!("{} MiB of frames on {}", memory.bytes() >> 20, memory.pages());
+        }
         let (registry, stats) = counters(&config)?;
         let readers = Readers::new();
-        let (opened, ports, kernel) = Opened::open_kernel(&config)?;
+        let (kernel, on, notes) = match paths.any_kernel() {
+            true => {
+                let (kernel, on, notes) = attach_kernel(&config, &paths)?;
+                (Some(kernel), on, notes)
+            }
+            false => {
+                remove_kept();
+                (None, Vec::new(), Vec::new())
+            }
+        };
+        let (mut opened, ports) = match &depot {
+            Some(depot) => Opened::open(&config, depot, &paths)?,
+            None => Opened::in_kernel(&config, &on),
+        };
+        opened.note(&notes);
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
-        let driver =
-            Driver::start(&config, hash_seed, &readers, ports, Some(kernel)).map_err(Failure::failed)?;
-        let published = driver.handle().published().clone();
-        let shared = Shared { published, readers, registry, hooks: None };
-        let running = opened.without_workers();
+        let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
+        let hooks = depot.as_ref().map(|depot| {
+            let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
+            HookSet::new(world).map(Arc::new).map_err(Failure::failed)
+        });
+        let hooks = hooks.transpose()?;
+        let shared = Shared { published: driver.handle().published().clone(), readers, registry, hooks };
+        let running = match &depot {
+            Some(depot) => opened.start(&config, &shared, driver.handle(), depot.clone())?,
+            None => opened.without_workers(),
+        };
         driver.handle().set_active(true).map_err(Failure::failed)?;
-        Ok(Self::of(driver, shared, None, running, (config, up, started), stats))
+        let daemon = Self::of(driver, shared, depot, running, (config, up, started), stats);
+        Ok(Self { paths, ..daemon })
     }
 
     fn of(
@@ -147,7 +156,7 @@ impl Daemon {
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
             config: Mutex::new(config),
-            chosen: Chosen { path: PathChoice::Auto, reason: None },
+            paths: Paths::default(),
             up,
             started,
             restarts: AtomicU64::new(0),
@@ -205,7 +214,7 @@ impl Daemon {
         control.set_ports(Vec::new()).map_err(Failure::failed)?;
         let before = lock(&self.running).take();
         before.into_iter().for_each(Running::stop);
-        let (opened, ports) = Opened::open(config, depot)?;
+        let (opened, ports) = Opened::open(config, depot, &self.paths)?;
         control.set_ports(ports).map_err(Failure::failed)?;
         let running = opened.start(config, &self.shared, control, depot.clone())?;
         *lock(&self.running) = Some(running);
@@ -231,8 +240,9 @@ impl Daemon {
         self.switches.add_to(&mut counters);
         let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
         if let Some(running) = lock(&self.running).as_ref() {
-            let ports = running.ports.iter().zip(&kernel);
-            ports.for_each(|(port, kernel)| report::add_kernel(&mut counters, &port.name, kernel));
+            let ports = running.ports.iter().zip(&self.paths.0).zip(&kernel);
+            let in_kernel = ports.filter(|((_, path), _)| path.in_kernel);
+            in_kernel.for_each(|((port, _), kernel)| report::add_kernel(&mut counters, &port.name, kernel));
         }
         counters
     }
@@ -244,8 +254,8 @@ impl Daemon {
         status.version = env!("CARGO_PKG_VERSION").into();
         status.pid = std::process::id();
         status.uptime_s = self.started.elapsed().as_secs();
-        status.path = if self.depot.is_some() { "user" } else { "kernel" }.into();
-        status.path_reason = self.chosen.reason.clone();
+        status.path = self.paths.name().into();
+        status.path_reason = self.paths.reason();
         status.config = self.up.config.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
@@ -271,6 +281,8 @@ impl Daemon {
         let ports = running.ports.iter().enumerate();
         let port = |(index, info): (usize, &PortInfo)| {
             let (up, of_port) = interfaces.get(index).cloned().unwrap_or_default();
+            let path = self.paths.0.get(index);
+            let in_kernel = kernel.get(index).filter(|_| path.is_some_and(|path| path.in_kernel));
             let queue = |queue: usize| {
                 let group = format!("port/{}/{queue}/receive", info.name);
                 Queue {
@@ -286,16 +298,18 @@ impl Daemon {
                 up,
                 active: !of_port.is_empty(),
                 mode: info.mode,
-                mode_reason: info.reason.clone().or_else(|| kernel.get(index).and(left_to_linux(&of_port))),
+                mode_reason: info.reason.clone().or_else(|| in_kernel.and(left_to_linux(&of_port))),
+                path: if in_kernel.is_some() { "kernel" } else { "user" }.into(),
+                path_reason: path.and_then(|path| path.reason.clone()),
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,
-                account: match kernel.get(index) {
+                account: match in_kernel {
                     Some(kernel) => report::kernel_account(kernel),
                     None => report::port_account(&counters, &info.name),
                 },
                 device_counters: report::device_counters(&counters, &info.name),
                 hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),
-                kernel_counters: kernel.get(index).map(report::kernel_counters).unwrap_or_default(),
+                kernel_counters: in_kernel.map(report::kernel_counters).unwrap_or_default(),
             }
         };
         Ports { ports: ports.map(port).collect() }
@@ -407,20 +421,20 @@ impl Daemon {
             Failure::Failed(why) | Failure::Usage(why) => Error::new(why),
             Failure::Status(status) => Error::new(format_args!("exit status {status}")),
         })?;
-        hooks::can_run(&new, self.depot.is_none()).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        hooks::can_run(&new, &self.paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         super::can_filter(&new).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         let mut config = lock(&self.config);
         let mut reloaded = Reloaded::default();
         for changed in config.diff(&new) {
             match changed.effect {
                 Effect::Live => reloaded.changed.push(changed.key),
-                // There are no workers to start again in the kernel.
-                Effect::Workers if self.depot.is_none() => reloaded.needs_restart.push(changed.key),
+                // The kernel path's ports change with a new start only.
+                Effect::Workers if self.paths.any_kernel() => reloaded.needs_restart.push(changed.key),
                 Effect::Workers => reloaded.restarted.push(changed.key),
                 Effect::Daemon => reloaded.needs_restart.push(changed.key),
             }
         }
-        if self.depot.is_none() {
+        if self.paths.any_kernel() {
             new.ports = config.ports_as_in(&new);
         }
         if let Some(set) = &self.shared.hooks {
@@ -447,7 +461,7 @@ impl Daemon {
     pub fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
         if query.keep {
             // Workers end with the daemon; a switch beside them need not.
-            let in_kernel = self.depot.is_none();
+            let in_kernel = self.paths.any_kernel();
             if in_kernel || self.switches.count().0 == 0 {
                 self.driver.handle().keep()?;
             }

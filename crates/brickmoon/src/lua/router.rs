@@ -137,7 +137,8 @@ impl Routers {
 impl Set {
     fn start(wanted: &Wanted<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
-        let opened = daemon::open_ports(&config.ports, &memory.depot, wanted.workers).map_err(daemon::why)?;
+        let opened =
+            daemon::open_ports(&config.ports, &[], &memory.depot, wanted.workers).map_err(daemon::why)?;
         let readers = Readers::new();
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
         let (mut queues, mut devices) = (HashMap::new(), Vec::new());
@@ -148,7 +149,7 @@ impl Set {
                 queues.insert((device.clone(), worker), (index as u16, memory.port(queue)));
             }
             devices.push(device);
-            control.push(ControlPort { ifindex, steering });
+            control.push(ControlPort { ifindex, steering, in_kernel: false });
             keep.push(kept);
             parts.push((name, host));
         }

@@ -68,6 +68,8 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
     config
 }
 
+const PATHS: [(&str, PathChoice); 3] =
+    [("auto", PathChoice::Auto), ("user", PathChoice::User), ("kernel", PathChoice::Kernel)];
 const SWITCH: [(&str, Switch); 3] = [("auto", Switch::Auto), ("on", Switch::On), ("off", Switch::Off)];
 
 fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
@@ -75,8 +77,7 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     section.listen("metrics", &mut daemon.metrics);
     section.number_or("workers", "auto", 1..=1024, &mut daemon.workers);
     section.numbers("cores", 0..=4095, &mut daemon.cores);
-    let paths = [("auto", PathChoice::Auto), ("user", PathChoice::User), ("kernel", PathChoice::Kernel)];
-    section.choice("path", &paths, &mut daemon.path);
+    section.choice("path", &PATHS, &mut daemon.path);
     section.duration("kernel_grace_s", Duration::from_secs, 0..=86_400, &mut daemon.kernel_grace);
     section.choice("idle", &[("sleep", IdleChoice::Sleep), ("busy", IdleChoice::Busy)], &mut daemon.idle);
     section.duration("poll_us", Duration::from_micros, 0..=1_000_000, &mut daemon.poll);
@@ -158,6 +159,7 @@ fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
     section.number_or("queues", "all", 1..=4096, &mut port.queues);
     section.choice("zero_copy", &SWITCH, &mut port.zero_copy);
     section.choice("checksum_completion", &SWITCH, &mut port.checksum_completion);
+    section.choice("path", &PATHS, &mut port.path);
     if section.table.contains_key("reverse_path") {
         let reverse_path = port.reverse_path.get_or_insert_default();
         section.choice("reverse_path", &SOURCE_RULES, reverse_path);

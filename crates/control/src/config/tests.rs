@@ -71,6 +71,7 @@ fn reads_every_key() {
         queues = 4
         zero_copy = 'off'
         checksum_completion = 'on'
+        path = 'kernel'
         reverse_path = 'strict'
         [[port]]
         device = 'pcap:in.pcap,out.pcap'
@@ -136,6 +137,7 @@ fn reads_every_key() {
         zero_copy: Switch::Off,
         checksum_completion: Switch::On,
         reverse_path: Some(SourceRule::Strict),
+        path: PathChoice::Kernel,
     };
     let files = Device::Pcap { input: Some("in.pcap".into()), output: Some("out.pcap".into()) };
     assert_eq!(config.ports, [eth0, Port::new(files)]);

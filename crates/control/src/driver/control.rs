@@ -92,7 +92,7 @@ impl Control {
         let watch =
             Watch::open(options).map_err(|error| Error::new(format_args!("the kernel's tables: {error}")))?;
         compiler.set_ports(ports.iter().map(|port| Some(port.ifindex)).collect());
-        compiler.set_worker_ports(vec![kernel.is_none(); ports.len()]);
+        compiler.set_worker_ports(ports.iter().map(|port| !port.in_kernel).collect());
         compiler.set_filters(config);
         let batch = Batch::open().map_err(Error::new)?;
         let mut control = Self {
@@ -200,10 +200,11 @@ impl Control {
         Ok(())
     }
 
-    /// Ports that take packets now.
+    /// Ports whose packets the kernel path takes now.
     fn active_ports(&self) -> BTreeSet<u16> {
-        let ports = if self.active { self.ports.len() as u16 } else { 0 };
-        (0..ports).filter(|port| self.compiler.interfaces().of_port(*port).next().is_some()).collect()
+        let ports = self.ports.iter().zip(0u16..).filter(|(port, _)| self.active && port.in_kernel);
+        let is_ours = |port: &u16| self.compiler.interfaces().of_port(*port).next().is_some();
+        ports.map(|(_, number)| number).filter(is_ours).collect()
     }
 
     /// Tells the kernel path what is published now.
@@ -267,7 +268,7 @@ impl Control {
         }
     }
 
-    /// What the kernel path did with the frames of each port.
+    /// What the kernel path did with the frames of each port; zeros for those of workers.
     pub fn kernel_counters(&self) -> Vec<Counters> {
         let of_port = |kernel: &KernelPath, port| {
             let interfaces = self.compiler.interfaces();
@@ -291,7 +292,7 @@ impl Control {
         self.ports = ports;
         self.told = None;
         self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
-        self.compiler.set_worker_ports(vec![self.kernel.is_none(); self.ports.len()]);
+        self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
         self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
         self.steer();
         self.follow()

@@ -49,7 +49,7 @@ fn lock(kernel: &Shared) -> MutexGuard<'_, Kernel> {
 pub(super) struct Now<'a> {
     pub compiler: &'a Compiler,
     pub mirror: &'a Mirror,
-    /// Ports that take packets.
+    /// Ports whose packets the kernel path takes.
     pub active: &'a BTreeSet<u16>,
 }
 
