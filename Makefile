@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test test-vm lint models install clean
+.PHONY: build demo test test-vm lint models instructions install clean
 
 BRICKMOON := target/release/brickmoon
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -26,11 +26,16 @@ test:
 	cargo build --release --locked $$(tools/features)
 	cargo test --workspace --locked $$(tools/features)
 	[ -z "$$(tools/features)" ] || cargo test -p bm-port-dpdk --locked
+	@$(MAKE) --no-print-directory instructions
 	@$(MAKE) --no-print-directory models
 
 # Every order in which threads can meet, where tables and links are shared without locks. A build of its own.
 models:
 	RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom -p bm-fib -p bm-link --lib model
+
+# What a packet costs, counted: fails when it has risen over the record in xtask/instructions.toml.
+instructions:
+	cargo xtask instructions
 
 # Debian's kernel in QEMU without KVM, some five minutes: what an older kernel takes, and VLANs and VRFs of its own.
 test-vm:

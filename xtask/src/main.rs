@@ -1,9 +1,11 @@
-//! The project's own chores: `cargo xtask tidy` holds the tree to its rules, `cargo xtask graph` draws it.
+//! The project's own chores: `cargo xtask tidy` holds the tree to its rules, `cargo xtask graph` draws it, and
+//! `cargo xtask instructions` counts what a packet costs.
 //!
 //! Limits are tests here (see STYLE.md): what a reviewer would have to look for is looked for by a
 //! program, and each finding says what to do.
 
 mod graph;
+mod instructions;
 mod layers;
 mod sources;
 mod tidy;
@@ -20,7 +22,17 @@ fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
         Some("tidy") => tidy::run(&root),
         Some("graph") => graph::write(&root),
-        _ => Err(vec!["usage: cargo xtask tidy | graph".into()]),
+        Some("instructions") => {
+            let more = std::env::args().nth(2);
+            match more.as_deref() {
+                None => instructions::run(&root, false),
+                Some("--record") => instructions::run(&root, true),
+                Some(other) => {
+                    Err(vec![format!("{other:?} is no option of instructions: there is --record")])
+                }
+            }
+        }
+        _ => Err(vec!["usage: cargo xtask tidy | graph | instructions [--record]".into()]),
     };
     match done {
         Ok(said) => {

@@ -2,7 +2,8 @@
 //!
 //! Frames of 60 bytes circle through two ports of memory and the router between them: receive, validate,
 //! look up, rewrite, send, with every counter kept. Next to it, turn about, stand the parts that the figure
-//! holds anyway: the ports without a router (`source-sink`) and the lookups alone (`lookup`).
+//! holds anyway: the ports without a router (`source-sink`), the lookups alone (`lookup`), and reading and writing
+//! the headers alone (`headers`). `over_parts` is the router's time over that of lookups and headers together.
 //!
 //! Figures count only if every frame was forwarded, and rightly: all accounts must close, and before and
 //! after the turns of a case what leaves is compared, byte by byte, with what an oracle of plain binary
@@ -10,6 +11,7 @@
 
 mod bed;
 mod circle;
+mod headers;
 mod packet;
 
 use std::sync::Arc;
@@ -35,8 +37,8 @@ const WITHIN: usize = 1 << 12;
 /// Of the other patterns.
 const DESTINATIONS: usize = 1 << 17;
 const SEED: Seed = Seed(7);
-/// The router, its ports alone, its lookups alone.
-const SUBJECTS: usize = 3;
+/// The router, its ports alone, its lookups alone, headers alone.
+const SUBJECTS: usize = 4;
 /// What one subject of one case is given whatever the bound: five turns of 100 ms, warmed up.
 const LEAST: Duration = Duration::from_millis(600);
 /// Breaths between two looks at the clock.
@@ -121,18 +123,25 @@ fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, 
     let mut router = bed.router(&destinations, BURST)?;
     let mut ports = bed.source_sink(&destinations, BURST)?;
     check(&name, side, &mut router)?;
-    let mut looked_up = 0;
+    let (mut looked_up, mut headers) = (0, bed.headers(&destinations)?);
     let measured = alternate(
         turns,
         &mut [
             ("brickmoon", &mut || breathe(&mut router)),
             ("source-sink", &mut || breathe(&mut ports)),
             ("lookup", &mut || look_up(side, &destinations, &mut looked_up)),
+            ("headers", &mut || (0..BREATHS).map(|_| headers.pass()).sum()),
         ],
     );
     check(&name, side, &mut router)?;
     ports.check_accounts().map_err(|counters| BenchError::Lost { case: name.clone(), counters })?;
-    Ok(measured.iter().map(|measured| row(&name, side, measured)).collect())
+    let mut rows: Vec<_> = measured.iter().map(|measured| row(&name, side, measured)).collect();
+    if let [router, _, lookup, headers] = &mut rows[..] {
+        let parts = lookup.ns + headers.ns;
+        let over = (router.ns / parts * 100.0).round() / 100.0;
+        *router = router.clone().with("parts_ns", (parts * 100.0).round() / 100.0).with("over_parts", over);
+    }
+    Ok(rows)
 }
 
 /// What [`forward_counted`] is asked for.

@@ -23,6 +23,7 @@ use bm_graph::{Engine, Network, PortApp, Waker};
 use bm_stats::{Account, Entry, Registry};
 
 use super::circle::{Circle, Sample};
+use super::headers::Headers;
 use super::packet::Packet;
 use crate::bench::BenchError;
 use crate::oracle::Oracle;
@@ -160,6 +161,12 @@ impl Bed {
         making.link("left.output -> right.left")?;
         making.link("right.output -> left.right")?;
         making.running(None)
+    }
+
+    /// As many frames as circle in the router, whose headers alone are read and written.
+    pub fn headers<A: Packet>(&self, destinations: &[A]) -> Result<Headers<A>, BenchError> {
+        Headers::new(FRAMES, Freelist::new(self.depot.clone(), 2 * FRAMES), destinations)
+            .ok_or_else(|| BenchError::build("frame memory")("too few slots"))
     }
 
     fn slow_path(&self, making: &mut Making) -> Result<SlowPath, BenchError> {

@@ -60,6 +60,13 @@ pub(super) trait Packet: Space {
     /// Spends a hop, with the checksum summed up anew.
     fn spend_hop(bytes: &mut [u8; FRAME]);
 
+    /// Whether the type and the header are what they should be.
+    fn is_right(bytes: &[u8; FRAME]) -> bool;
+
+    /// Spends a hop as a router does, in place; the last but one brings all of them back, so that a frame can
+    /// pass for ever.
+    fn spend_and_mend(bytes: &mut [u8; FRAME]);
+
     /// The nearest address that a router may forward to, or `None` where this draw is to be left out.
     fn routable(self) -> Option<Self>;
 
@@ -113,6 +120,29 @@ impl Packet for u32 {
         bytes[IPV4_CHECKSUM].copy_from_slice(&sum.to_be_bytes());
     }
 
+    #[inline(always)]
+    fn is_right(bytes: &[u8; FRAME]) -> bool {
+        let length = u16::from_be_bytes([bytes[16], bytes[17]]);
+        let header = bytes[IPV4_HEADER].first_chunk::<20>();
+        bytes[12..15] == [8, 0, 0x45]
+            && usize::from(length) <= FRAME - 14
+            && bytes[IPV4_TTL] > 1
+            && header.is_some_and(checksum::is_whole20)
+    }
+
+    #[inline(always)]
+    fn spend_and_mend(bytes: &mut [u8; FRAME]) {
+        let spent: u16 =
+            if bytes[IPV4_TTL] > 2 { 1 } else { u16::from(bytes[IPV4_TTL]).wrapping_sub(TTL.into()) };
+        bytes[IPV4_TTL] = bytes[IPV4_TTL].wrapping_sub(spent as u8);
+        // The word falls by so many hops, so the sum rises by them (RFC 1624), or falls where hops come back.
+        let sum = u32::from(u16::from_be_bytes([bytes[IPV4_CHECKSUM.start], bytes[IPV4_CHECKSUM.start + 1]]));
+        let risen = if spent == 1 { sum + 0x0100 } else { sum + u32::from(!(spent.wrapping_neg() << 8)) };
+        let folded = (risen & 0xffff) + (risen >> 16);
+        let folded = if folded == 0xffff { 0 } else { folded as u16 };
+        bytes[IPV4_CHECKSUM].copy_from_slice(&folded.to_be_bytes());
+    }
+
     fn routable(self) -> Option<Self> {
         is_single_host(self).then_some(self)
     }
@@ -151,6 +181,22 @@ impl Packet for u128 {
 
     fn spend_hop(bytes: &mut [u8; FRAME]) {
         bytes[IPV6_HOPS] -= 1;
+    }
+
+    #[inline(always)]
+    fn is_right(bytes: &[u8; FRAME]) -> bool {
+        let length = u16::from_be_bytes([bytes[18], bytes[19]]);
+        bytes[12..14] == [0x86, 0xdd]
+            && bytes[14] >> 4 == 6
+            && usize::from(length) <= FRAME - 54
+            && bytes[IPV6_HOPS] > 1
+            && bytes[22] >> 5 == 1
+            && bytes[IPV6_DESTINATION.start] >> 5 == 1
+    }
+
+    #[inline(always)]
+    fn spend_and_mend(bytes: &mut [u8; FRAME]) {
+        bytes[IPV6_HOPS] = if bytes[IPV6_HOPS] > 2 { bytes[IPV6_HOPS] - 1 } else { TTL };
     }
 
     /// Global unicast is 2000::/3 as yet; what is drawn from the whole space is moved there.

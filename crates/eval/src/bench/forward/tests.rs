@@ -48,8 +48,11 @@ fn forwards_every_frame_of_every_pattern() {
             _ => measure::<u128>(&case, &bed, turns()).unwrap(),
         };
         let subjects: Vec<_> = rows.iter().map(|row| row.subject.as_str()).collect();
-        assert_eq!(subjects, ["brickmoon", "source-sink", "lookup"]);
+        assert_eq!(subjects, ["brickmoon", "source-sink", "lookup", "headers"]);
         assert!(rows.iter().all(|row| row.case == case.name() && row.median > 0.0 && row.runs == 3));
+        assert!(
+            rows[0].detail.get("over_parts").and_then(|over| over.as_f64()).is_some_and(|over| over > 0.0)
+        );
         assert!(rows[0].ns > rows[1].ns, "the router cannot be quicker than its ports alone");
     }
 }

@@ -1,0 +1,161 @@
+//! `cargo xtask instructions`: how many instructions does a packet cost, and is that more than it was?
+//!
+//! Time on a busy machine says little of a change of a few instructions; callgrind counts them all. It shows
+//! programs a CPU with AVX2 and without AVX-512, so the count is the same on every machine that has AVX2. The
+//! record, `xtask/instructions.toml`, is a ratchet: a count above it fails, one below it asks for `--record`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Breaths that are counted: some 40,000 packets.
+const BREATHS: &str = "100";
+/// What is counted: everything that the engine calls.
+const COUNTED: &str = "--toggle-collect=bm_graph::engine::Engine::breathe*";
+/// Hundredths by which a count may rise without a word: compilers differ a little.
+const MARGIN_PERCENT: f64 = 2.0;
+const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
+const RECORD: &str = "xtask/instructions.toml";
+const HEAD: &str = "# Instructions a packet: 60-byte frames through the whole router, bursts of 256, AVX2.\n\
+                    # `cargo xtask instructions` compares, `cargo xtask instructions --record` writes.\n";
+
+/// Counts, and compares with the record, or writes it.
+pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
+    if let Some(why) = cannot_count() {
+        return Ok(format!("instructions: skipped, since {why}"));
+    }
+    let program = build(root)?;
+    let mut counts = Vec::new();
+    for family in FAMILIES {
+        counts.push((family, count(&program, family)?));
+    }
+    if record {
+        let lines: String = counts.iter().map(|(family, count)| format!("{family} = {count:.1}\n")).collect();
+        fs::write(root.join(RECORD), format!("{HEAD}{lines}")).map_err(|error| one(RECORD, &error))?;
+    }
+    let recorded = recorded(root)?;
+    let mut findings = Vec::new();
+    let mut said = Vec::new();
+    for (family, count) in counts {
+        let before = recorded.get(family).and_then(toml::Value::as_float).unwrap_or(0.0);
+        match verdict(before, count) {
+            Verdict::Same => said.push(format!("{family} {count:.1} of {before:.1}")),
+            Verdict::Less => said.push(format!("{family} {count:.1} of {before:.1}, so write it down: --record")),
+            Verdict::More => findings.push(format!(
+                "instructions: {family} takes {count:.1} a packet, {before:.1} were recorded in {RECORD}. Find what \
+                 was added (valgrind --tool=callgrind, docs/performance.md); if it is worth that, say so in the \
+                 commit and run: cargo xtask instructions --record"
+            )),
+        }
+    }
+    if findings.is_empty() {
+        Ok(format!("instructions a packet: {}", said.join("; ")))
+    } else {
+        Err(findings)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Less,
+    Same,
+    More,
+}
+
+fn verdict(recorded: f64, found: f64) -> Verdict {
+    match (found - recorded) / recorded.max(1.0) * 100.0 {
+        percent if percent > MARGIN_PERCENT => Verdict::More,
+        percent if percent < -MARGIN_PERCENT => Verdict::Less,
+        _ => Verdict::Same,
+    }
+}
+
+fn cannot_count() -> Option<&'static str> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return Some("there is no valgrind (tools/setup test installs it)");
+    }
+    #[cfg(target_arch = "x86_64")]
+    let has_avx2 = is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_avx2 = false;
+    (!has_avx2).then_some("this CPU has no AVX2, and the record is of code that uses it")
+}
+
+/// Builds what is counted, and says where it is.
+fn build(root: &Path) -> Result<String, Vec<String>> {
+    let arguments = ["build", "--release", "--locked", "-p", "bm-eval", "--example", "breaths"];
+    let arguments = arguments.into_iter().chain(["--message-format=json-render-diagnostics"]);
+    let built = Command::new(env!("CARGO")).args(arguments).current_dir(root).output();
+    let built = built.map_err(|error| one("cargo build", &error))?;
+    let text = String::from_utf8_lossy(&built.stdout);
+    executable(&text).ok_or_else(|| {
+        let why = String::from_utf8_lossy(&built.stderr).into_owned();
+        vec![format!("instructions: the example `breaths` of bm-eval was not built:\n{why}")]
+    })
+}
+
+/// The last executable that cargo's messages name.
+fn executable(messages: &str) -> Option<String> {
+    let key = "\"executable\":\"";
+    let (_, rest) = messages.rsplit_once(key)?;
+    rest.split_once('"').map(|(path, _)| path.to_string())
+}
+
+/// Instructions a packet.
+fn count(program: &str, family: &str) -> Result<f64, Vec<String>> {
+    let file = std::env::temp_dir().join(format!("bm-instructions-{}-{family}", std::process::id()));
+    let to = format!("--callgrind-out-file={}", file.display());
+    let run = Command::new("valgrind")
+        .args(["--tool=callgrind", COUNTED, &to, program, family, BREATHS])
+        .output()
+        .map_err(|error| one("valgrind", &error))?;
+    let counted = fs::read_to_string(&file).map_err(|error| one("callgrind's output", &error));
+    // Gone or not, nothing depends on it.
+    let _removed = fs::remove_file(&file);
+    let packets = String::from_utf8_lossy(&run.stdout);
+    let packets = packets.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+    match (packets, total(&counted?)) {
+        (Some(packets), Some(total)) if packets > 0.0 && total > 0.0 => Ok(total / packets),
+        _ => {
+            let said = String::from_utf8_lossy(&run.stderr).into_owned();
+            Err(vec![format!("instructions: `breaths {family}` under valgrind counted nothing:\n{said}")])
+        }
+    }
+}
+
+/// The instructions in callgrind's output.
+fn total(output: &str) -> Option<f64> {
+    output.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok())
+}
+
+fn recorded(root: &Path) -> Result<toml::Table, Vec<String>> {
+    let text = fs::read_to_string(root.join(RECORD)).map_err(|error| one(RECORD, &error))?;
+    text.parse().map_err(|error| one(RECORD, &error))
+}
+
+fn one(what: &str, error: &dyn std::fmt::Display) -> Vec<String> {
+    vec![format!("instructions: {what}: {error}")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rises_by_more_than_the_margin_fail() {
+        assert_eq!(verdict(200.0, 203.9), Verdict::Same);
+        assert_eq!(verdict(200.0, 204.1), Verdict::More);
+        assert_eq!(verdict(200.0, 195.9), Verdict::Less);
+        assert_eq!(verdict(0.0, 100.0), Verdict::More);
+    }
+
+    #[test]
+    fn reads_what_cargo_and_callgrind_say() {
+        let messages =
+            "{\"executable\":null}\n{\"executable\":\"/x/breaths\",\"fresh\":true}\n{\"success\":true}";
+        assert_eq!(executable(messages).as_deref(), Some("/x/breaths"));
+        assert_eq!(executable("{\"success\":false}"), None);
+        assert_eq!(total("events: Ir\nsummary: 12\n\ntotals: 12\n"), Some(12.0));
+        assert_eq!(total("events: Ir\n"), None);
+    }
+}
