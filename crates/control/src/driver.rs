@@ -141,8 +141,8 @@ impl Drop for Driver {
 /// Only two structures can be searched in the kernel, and its maps have room for so much.
 fn fit(options: &mut compile::Options) {
     let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
-    if let Some(chunk16) = by_name("chunk16") {
-        options.ipv4 = *chunk16;
+    if let Some(chunk17) = by_name("chunk17") {
+        options.ipv4 = *chunk17;
     }
     options.ipv6 = structure::IPV6[0];
     options.next_hops = options.next_hops.min(bm_fastpath::HOPS as u32);

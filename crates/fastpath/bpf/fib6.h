@@ -40,13 +40,34 @@ static __always_inline __u64 ends_of_fork(const __u32 *cells, __u32 key)
 	return n + is_past(cells[n], key);
 }
 
-/* How many of seven. */
+/* How many of ten. */
 static __always_inline __u64 ends_of_leaf(const __u32 *cells, __u32 key)
+{
+	__u64 n = is_past(cells[4], key) * 5;
+
+	n += is_past(cells[n + 2], key) * 3;
+	n += is_past(cells[n], key);
+	return n + is_past(cells[n], key);
+}
+
+/* How many of seven. */
+static __always_inline __u64 ends_of_wide_leaf(const __u32 *cells, __u32 key)
 {
 	__u64 n = is_past(cells[3], key) << 2;
 
 	n += is_past(cells[n + 1], key) << 1;
 	return n + is_past(cells[n], key);
+}
+
+/* What a leaf says of a key: two bytes, or a word where the leaf is wide. */
+static __always_inline __u32 fib6_leaf(const __u32 *cells, __u32 key)
+{
+	__u64 n;
+
+	if (cells[15] >> 16 != 0xffff)
+		return cells[8 + ends_of_wide_leaf(cells, key)];
+	n = ends_of_leaf(cells, key);
+	return cells[10 + (n >> 1)] >> 16 * (n & 1) & 0xffff;
 }
 
 /* One window: the word of the range that `key` is in. */
@@ -61,8 +82,7 @@ static __always_inline __u32 fib6_descend(const struct fib6 *fib, __u32 word, __
 		cells = fib6_line(fib, line);
 		line = cells[15] + ends_of_fork(cells, key);
 	}
-	cells = fib6_line(fib, line);
-	return cells[8 + ends_of_leaf(cells, key)];
+	return fib6_leaf(fib6_line(fib, line), key);
 }
 
 /* The window of 32 bits from bit 16 + 32 * depth on. */

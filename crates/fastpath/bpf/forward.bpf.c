@@ -521,7 +521,7 @@ static __always_inline int forward_all(struct xdp_md *ctx)
  * buffers (jumbo frames on a veth) come too: they are longer than what lies here, so they are Linux's.
  */
 SEC("xdp.frags")
-int bm_forward_3(struct xdp_md *ctx)
+int bm_forward_4(struct xdp_md *ctx)
 {
 	return tags_on ? forward_all(ctx) : forward(ctx, filters_on);
 }

@@ -29,9 +29,10 @@ struct hops {
 };
 
 #define FIB4_WORDS (1 << 20)
+#define FIB4_SHIFT 15
 struct fib4 {
 	__u8 directory[PAGE];
-	__u32 root[1 << 16];
+	__u32 root[1 << (32 - FIB4_SHIFT)];
 	__u64 words[FIB4_WORDS];
 };
 

@@ -25,7 +25,7 @@ use bm_filter::UNMATCHED;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
 
 /// The forwarding program in it.
-pub(crate) const PROGRAM: &str = "bm_forward_3";
+pub(crate) const PROGRAM: &str = "bm_forward_4";
 
 /// The maps of tables that one program reads.
 struct Tables {
@@ -123,7 +123,7 @@ impl Kernel {
     }
 
     /// Memory for a new table, which the program reads from the next [`Self::publish`] on: next hops, routes of
-    /// IPv4 as [`bm_fib::Chunk16`], routes of IPv6 as [`bm_fib::Range6`].
+    /// IPv4 as [`bm_fib::Chunk17`], routes of IPv6 as [`bm_fib::Range6`].
     ///
     /// # Errors
     /// What the kernel refused.

@@ -8,16 +8,17 @@ const PAGE: usize = 4096;
 pub const HOPS: usize = 1 << 16;
 /// Buckets of groups that there is room for.
 pub const BUCKETS: usize = 1 << 18;
-const ROOT_BYTES: usize = 4 << 16;
+const FIB4_ROOT_BYTES: usize = 4 << 17;
+const FIB6_ROOT_BYTES: usize = 4 << 16;
 const FIB4_BYTES: usize = 8 << 20;
 const FIB6_BYTES: usize = 64 << 17;
 
 /// Rooms of `struct hops`: entries, buckets, MTUs, marks of use.
 pub const HOPS_ROOMS: [usize; 4] = [8 * HOPS, 4 * BUCKETS, 2 * HOPS, HOPS];
 /// Rooms of `struct fib4`: root, words.
-pub const FIB4_ROOMS: [usize; 2] = [ROOT_BYTES, FIB4_BYTES];
+pub const FIB4_ROOMS: [usize; 2] = [FIB4_ROOT_BYTES, FIB4_BYTES];
 /// Rooms of `struct fib6`: root, lines.
-pub const FIB6_ROOMS: [usize; 2] = [ROOT_BYTES, FIB6_BYTES];
+pub const FIB6_ROOMS: [usize; 2] = [FIB6_ROOT_BYTES, FIB6_BYTES];
 
 /// Sets of interfaces that sources may come in on, each a bit for each of our indices.
 const SETS_BYTES: usize = bm_fib::sets::SETS * INTERFACES / 8;
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384 + 49_152);
         assert_eq!(size_of::<Views>(), 64 + 2 * size_of::<View>());
         assert_eq!(bytes(&HOPS_ROOMS), 4096 + (512 + 1024 + 128 + 64) * 1024);
-        assert_eq!(bytes(&FIB4_ROOMS), 4096 + (256 + 8192) * 1024);
+        assert_eq!(bytes(&FIB4_ROOMS), 4096 + (512 + 8192) * 1024);
         assert_eq!(bytes(&FIB6_ROOMS), 4096 + (256 + 8192) * 1024);
         assert_eq!(bytes(&SOURCES4_ROOMS) - bytes(&FIB4_ROOMS), 512 * 1024);
         assert_eq!(bytes(&SOURCES6_ROOMS) - bytes(&FIB6_ROOMS), 512 * 1024);

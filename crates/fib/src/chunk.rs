@@ -1,15 +1,15 @@
-//! IPv4 in under 2 MiB: a 16-bit root and a block a slot, for caches that are cold or shared.
+//! IPv4 in under 2 MiB: a 17-bit root and a block a slot, for caches that are cold or shared.
 //!
 //! ```text
-//! address  [ 16 bits | 8 bits | 8 bits ]
+//! address  [ 17 bits | 7 bits | 8 bits ]
 //!               |         |        `----- only where routes longer than /24 are
-//!          root[2^16]     v
-//!          next hop, or a block: which third bytes start a range (a bit each), and their next hops
+//!          root[2^17]     v
+//!          next hop, or a block: which /24s start a range (a bit each), and their next hops
 //! ```
 //!
 //! # Layout, which readers outside this program may rely on
 //!
-//! Two arrays, little-endian, no pointers. `root` is 65,536 words of 32 bits; `words` is 64-bit words.
+//! Two arrays, little-endian, no pointers. `root` is 131,072 words of 32 bits; `words` is 64-bit words.
 //!
 //! ```text
 //! entry of the root   bit 31  30   29..22  21..0
@@ -17,26 +17,31 @@
 //!                         1   0    0       offset of a block in words
 //!                         1   1    0       offset of a deep block in words
 //!
-//! block   byte  0 ..  32   starts: bit k (of word k / 64, bit k % 64) is set where a range starts
+//! block   byte  0 ..  16   starts: bit k (of word k / 64, bit k % 64) is set where a range starts
+//!              16 ..       next hops, 2 bytes each, in the order of the ranges
+//!
+//! deep    byte  0 ..  16   deep: bit k is set where /24 number k has longer routes
+//!              16 ..       a block; at a set bit of deep its "next hop" is the offset, in words from
+//!                          the start of the deep block, of a wide block for the fourth byte
+//!              ....        those wide blocks
+//!
+//! wide    byte  0 ..  32   starts, of 256
 //!              32          0
 //!              33          how many bits are set in word 0 of starts
 //!              34          in words 0 and 1
 //!              35          in words 0 to 2
-//!              36 ..       next hops, 2 bytes each, in the order of the ranges
-//!
-//! deep    byte  0 ..  32   deep: bit k is set where third byte k has routes longer than /24
-//!              32 ..       a block; at a set bit of deep its "next hop" is the offset, in words from
-//!                          the start of the deep block, of a block for the fourth byte
-//!              ....        those blocks
+//!              36 ..       next hops
 //! ```
 //!
-//! Finding key k (0 to 255) in a block takes two loads from one or two cache lines, then one more:
+//! Finding key k (0 to 127) in a block takes two loads that lie side by side, and one more that in two of
+//! five lookups of a full table is in the same cache line:
 //!
 //! ```text
-//! w = k / 64      n = byte(32 + w) + popcount(starts[w] & (2 << k % 64) - 1)      hop = half(17 + n)
+//! n = how many bits of starts are set up to bit k, and with it      hop = half(7 + n)
 //! ```
 //!
-//! with `half(i)` the two bytes at `2 * i`; bit 0 of starts is always set, so n is at least 1. No step
+//! with `half(i)` the two bytes at `2 * i`; bit 0 of starts is always set, so n is at least 1. In a wide
+//! block it is `n = byte(32 + k / 64) + bits set in word k / 64 up to k` and `half(17 + n)`. No step
 //! branches or loops. `words` has [`WORDS`](table::WORDS) words, a power of two, so a mask keeps any
 //! index within, also in the hands of a verifier. A block never changes in its place; a changed slot gets
 //! another block by one 32-bit store, and the old one's words are used again only after a grace.
@@ -44,7 +49,7 @@
 //! Readers that do not register (programs in the kernel) have a stand-in, which control keeps and which
 //! holds up the reuse of words: [`ReaderHandle::quiescent_at`](crate::published::ReaderHandle::quiescent_at).
 //!
-//! Why bits and not a byte a start: the bits need no search. They cost 0.26 MiB on a full table.
+//! Why bits and not a byte a start: the bits need no search.
 
 mod ranges;
 mod space;
@@ -61,26 +66,34 @@ use crate::{Fib, Form, NextHop, SharedFib};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-const ROOT: usize = 1 << 16;
+const SLOT_LENGTH: u8 = 17;
+const ROOT: usize = 1 << SLOT_LENGTH;
+const SHIFT: u8 = 32 - SLOT_LENGTH;
 /// The entry has a block.
 const BLOCK: u32 = 1 << 31;
 /// The block is deep.
 const DEEP: u32 = 1 << 30;
 /// Words of `deep`.
-const DEEP_WORDS: u32 = 4;
+const DEEP_WORDS: u32 = 2;
+/// From an entry, so many places down, to the words of `deep` that it has, if it is masked by their number.
+const DEEP_SHIFT: u32 = 29;
+/// Keys of a block.
+const KEYS: u32 = 128;
 /// Halves of a block before its first next hop, less the one that every count includes.
-const HALVES: u64 = 17;
+const HALVES: u64 = 7;
+/// The same of a wide block.
+const WIDE_HALVES: u64 = 17;
 /// Addresses that are looked up together.
 const LANES: usize = 64;
 /// Fewer than so many are looked up one by one.
 const FEW: usize = 16;
 
 /// The table as control builds and changes it.
-pub type Chunk16 = Table<Blocks>;
+pub type Chunk17 = Table<Blocks>;
 
 /// The table as workers read it.
 #[derive(Debug)]
-pub struct Chunk16Fib {
+pub struct Chunk17Fib {
     root: Array<AtomicU32>,
     words: Array<AtomicU64>,
     form: Form,
@@ -96,13 +109,28 @@ fn word(words: &[AtomicU64; WORDS], at: u64) -> u64 {
     words[at as usize & (WORDS - 1)].load(Relaxed)
 }
 
+/// Which bits of a block's two words stand for keys up to `key`.
+#[inline(always)]
+fn up_to(key: u32) -> [u64; 2] {
+    let (mask, second) = ((2u64 << (key & 63)).wrapping_sub(1), u64::from(key >> 6 & 1).wrapping_neg());
+    [mask | second, mask & second]
+}
+
 /// Which half of the array of words holds the next hop of `key`, in the block at `block`.
 #[inline(always)]
 fn half(words: &[AtomicU64; WORDS], block: u64, key: u32) -> u64 {
+    let [first, second] = up_to(key);
+    let n = (word(words, block) & first).count_ones() + (word(words, block + 1) & second).count_ones();
+    block * 4 + HALVES + u64::from(n)
+}
+
+/// The same in a wide block.
+#[inline(always)]
+fn wide_half(words: &[AtomicU64; WORDS], block: u64, key: u32) -> u64 {
     let at = u64::from(key >> 6);
     let starts = word(words, block + at) & (2u64 << (key & 63)).wrapping_sub(1);
     let before = word(words, block + 4) >> (8 * at) & 0xff;
-    block * 4 + HALVES + before + u64::from(starts.count_ones())
+    block * 4 + WIDE_HALVES + before + u64::from(starts.count_ones())
 }
 
 /// The two bytes there.
@@ -111,23 +139,29 @@ fn value(words: &[AtomicU64; WORDS], half: u64) -> u32 {
     u32::from((word(words, half >> 2) >> (half % 4 * 16)) as u16)
 }
 
-/// Where the block for the third byte starts.
+/// The key of an address in its block.
+#[inline(always)]
+fn key(address: u32) -> u32 {
+    address >> 8 & (KEYS - 1)
+}
+
+/// Where the block for the /24s starts.
 #[inline(always)]
 fn block(entry: u32) -> u64 {
-    u64::from((entry & OFFSET) + (entry >> 28 & DEEP_WORDS))
+    u64::from((entry & OFFSET) + (entry >> DEEP_SHIFT & DEEP_WORDS))
 }
 
 /// What `found` leads to in a deep block: itself, or what the fourth byte says.
 #[inline(always)]
 fn deeper(words: &[AtomicU64; WORDS], entry: u32, address: u32, found: u32) -> u32 {
-    let (deep, key) = (u64::from(entry & OFFSET), address >> 8 & 0xff);
+    let (deep, key) = (u64::from(entry & OFFSET), key(address));
     if word(words, deep + u64::from(key >> 6)) >> (key & 63) & 1 == 0 {
         return found;
     }
-    value(words, half(words, deep + u64::from(found), address & 0xff))
+    value(words, wide_half(words, deep + u64::from(found), address & 0xff))
 }
 
-impl Chunk16Fib {
+impl Chunk17Fib {
     fn new(source: &Source) -> Result<Self, OutOfMemory> {
         Ok(Self {
             root: source.array(ROOT, Filled::ByNeed)?,
@@ -150,29 +184,27 @@ impl Chunk16Fib {
     #[inline(always)]
     fn lookup_lanes(&self, addresses: &[u32; LANES], hops: &mut [NextHop; LANES]) {
         let (root, words) = self.flat();
-        let (mut entries, mut blocks, mut at) = ([0u32; LANES], [0u32; LANES], [0u32; LANES]);
+        let (mut entries, mut blocks) = ([0u32; LANES], [0u32; LANES]);
         for i in 0..LANES {
-            entries[i] = load(&root[(addresses[i] >> 16) as usize]);
+            entries[i] = load(&root[(addresses[i] >> SHIFT) as usize]);
         }
         for i in 0..LANES {
             let is_block = ((entries[i] as i32) >> 31) as u32;
-            blocks[i] = ((entries[i] & OFFSET) + (entries[i] >> 28 & DEEP_WORDS)) & is_block;
-            at[i] = (blocks[i] + (addresses[i] >> 14 & 3)) & OFFSET;
+            blocks[i] = ((entries[i] & OFFSET) + (entries[i] >> DEEP_SHIFT & DEEP_WORDS)) & is_block;
         }
         for i in 0..LANES {
-            prefetch(&words[at[i] as usize & (WORDS - 1)]);
+            prefetch(&words[blocks[i] as usize & (WORDS - 1)]);
         }
-        let (mut starts, mut before) = ([0u64; LANES], [0u64; LANES]);
+        let (mut starts, mut second) = ([0u64; LANES], [0u64; LANES]);
         for i in 0..LANES {
-            starts[i] = words[at[i] as usize & (WORDS - 1)].load(Relaxed);
-            before[i] = words[(blocks[i] + 4) as usize & (WORDS - 1)].load(Relaxed);
+            starts[i] = words[blocks[i] as usize & (WORDS - 1)].load(Relaxed);
+            second[i] = words[(blocks[i] + 1) as usize & (WORDS - 1)].load(Relaxed);
         }
-        let mut halves = [0u32; LANES];
+        let (mut halves, mut at) = ([0u32; LANES], [0u32; LANES]);
         for i in 0..LANES {
-            let key = addresses[i] >> 8;
-            let starts = starts[i] & (2u64 << (key & 63)).wrapping_sub(1);
-            let before = before[i] >> (8 * (key >> 6 & 3)) & 0xff;
-            halves[i] = (blocks[i] * 4 + 17).wrapping_add(before as u32 + starts.count_ones());
+            let up_to = up_to(addresses[i] >> 8);
+            let n = (starts[i] & up_to[0]).count_ones() + (second[i] & up_to[1]).count_ones();
+            halves[i] = (blocks[i] * 4 + HALVES as u32).wrapping_add(n);
             at[i] = halves[i] >> 2 & OFFSET;
         }
         for i in 0..LANES {
@@ -232,17 +264,17 @@ impl Chunk16Fib {
     }
 }
 
-impl Fib for Chunk16Fib {
+impl Fib for Chunk17Fib {
     type Address = u32;
 
     #[inline(always)]
     fn lookup(&self, address: u32) -> NextHop {
         let (root, words) = self.flat();
-        let entry = load(&root[(address >> 16) as usize]);
+        let entry = load(&root[(address >> SHIFT) as usize]);
         if entry & BLOCK == 0 {
             return NextHop(entry);
         }
-        let found = value(words, half(words, block(entry), address >> 8 & 0xff));
+        let found = value(words, half(words, block(entry), key(address)));
         if entry & DEEP == 0 {
             return NextHop(found);
         }
@@ -251,7 +283,7 @@ impl Fib for Chunk16Fib {
 
     fn prefetch(&self, addresses: &[u32]) {
         let (root, _) = self.flat();
-        addresses.iter().for_each(|address| prefetch(&root[(address >> 16) as usize]));
+        addresses.iter().for_each(|address| prefetch(&root[(address >> SHIFT) as usize]));
     }
 
     fn lookup_burst_by(&self, form: Form, addresses: &[u32], hops: &mut [NextHop]) {
@@ -278,36 +310,36 @@ impl Fib for Chunk16Fib {
     }
 }
 
-impl SharedFib for Chunk16Fib {
+impl SharedFib for Chunk17Fib {
     fn attach(source: &Source) -> Result<Self, NotAttached> {
         Ok(Self::new(source)?)
     }
 }
 
-/// The form of [`Chunk16`]'s blocks.
+/// The form of [`Chunk17`]'s blocks.
 #[derive(Debug)]
 pub struct Blocks;
 
 impl Shape for Blocks {
-    const SLOT_LENGTH: u8 = 16;
+    const SLOT_LENGTH: u8 = SLOT_LENGTH;
     const EXTENSION: u8 = 0;
-    type Fib = Chunk16Fib;
+    type Fib = Chunk17Fib;
 
-    fn reader(source: &Source) -> Result<Chunk16Fib, OutOfMemory> {
-        Chunk16Fib::new(source)
+    fn reader(source: &Source) -> Result<Chunk17Fib, OutOfMemory> {
+        Chunk17Fib::new(source)
     }
 
-    fn root(fib: &Chunk16Fib) -> &[AtomicU32] {
+    fn root(fib: &Chunk17Fib) -> &[AtomicU32] {
         &fib.root
     }
 
-    fn words(fib: &Chunk16Fib) -> &[AtomicU64] {
+    fn words(fib: &Chunk17Fib) -> &[AtomicU64] {
         fib.words.writable()
     }
 
     fn encode(ranges: &[u32], block: &mut Vec<u64>) -> u32 {
         if ranges.iter().all(|range| start(*range) & 0xff == 0) {
-            append(block, ranges.len(), ranges.iter().map(|r| ((start(*r) >> 8) as u8, hop(*r))));
+            append(block, ranges.iter().map(|r| ((start(*r) >> 8) as u8, hop(*r))));
             return BLOCK;
         }
         encode_deep(ranges, block);
@@ -324,11 +356,11 @@ impl Shape for Blocks {
             let word = words[deep + usize::from(key >> 6)].load(Relaxed);
             entry & DEEP != 0 && word >> (key & 63) & 1 == 1
         };
-        each(words, block(entry) as usize, |key, value| {
+        each(words, block(entry) as usize, 2, |key, value| {
             let third = u16::from(key) << 8;
             if is_deep(key) {
                 let fourth = |key, value| ranges.push(third | u16::from(key), value);
-                each(words, deep + usize::from(value), fourth);
+                each(words, deep + usize::from(value), 4, fourth);
             } else {
                 ranges.push(third, value);
             }
@@ -336,16 +368,29 @@ impl Shape for Blocks {
     }
 }
 
-/// Appends a block of `n` ranges; returns where its next hops start, as a half of `block`.
-fn append(block: &mut Vec<u64>, n: usize, ranges: impl Iterator<Item = (u8, u16)>) {
+/// Words of a block with so many ranges.
+fn len(ranges: usize) -> usize {
+    (2 * (HALVES as usize + 1 + ranges)).div_ceil(8)
+}
+
+/// The same of a wide block.
+fn wide_len(ranges: usize) -> usize {
+    (2 * (WIDE_HALVES as usize + 1 + ranges)).div_ceil(8)
+}
+
+/// Appends a block.
+fn append(block: &mut Vec<u64>, ranges: impl ExactSizeIterator<Item = (u8, u16)>) {
     let at = block.len();
-    block.resize(at + (36 + 2 * n).div_ceil(8), 0);
+    block.resize(at + len(ranges.len()), 0);
+    put(&mut block[at..], HALVES as usize + 1, ranges);
+}
+
+/// Appends a wide block.
+fn append_wide(block: &mut Vec<u64>, ranges: impl ExactSizeIterator<Item = (u8, u16)>) {
+    let at = block.len();
+    block.resize(at + wide_len(ranges.len()), 0);
     let block = &mut block[at..];
-    for (i, (key, value)) in ranges.enumerate() {
-        block[usize::from(key >> 6)] |= 1 << (key & 63);
-        let half = i + 18;
-        block[half / 4] |= u64::from(value) << (half % 4 * 16);
-    }
+    put(block, WIDE_HALVES as usize + 1, ranges);
     let mut before = 0;
     for word in 0..3 {
         before += u64::from(block[word].count_ones());
@@ -353,13 +398,21 @@ fn append(block: &mut Vec<u64>, n: usize, ranges: impl Iterator<Item = (u8, u16)
     }
 }
 
-/// A deep block: the third bytes that need one get a block for the fourth.
+/// Writes starts, and next hops from half number `first` on.
+fn put(block: &mut [u64], first: usize, ranges: impl Iterator<Item = (u8, u16)>) {
+    for ((key, value), half) in ranges.zip(first..) {
+        block[usize::from(key >> 6)] |= 1 << (key & 63);
+        block[half / 4] |= u64::from(value) << (half % 4 * 16);
+    }
+}
+
+/// A deep block: the /24s that need one get a wide block for the fourth byte.
 fn encode_deep(ranges: &[u32], block: &mut Vec<u64>) {
-    let (mut deep, mut top) = ([0u64; 4], Vec::<(u8, u16)>::new());
-    // By index into `top`: the ranges within that third byte.
+    let (mut deep, mut top) = ([0u64; DEEP_WORDS as usize], Vec::<(u8, u16)>::new());
+    // By index into `top`: the ranges within that /24.
     let mut below: Vec<(usize, Vec<(u8, u16)>)> = Vec::new();
     let (mut rest, mut value, mut was_deep) = (ranges, 0, false);
-    for key in 0..=255u8 {
+    for key in 0..KEYS as u8 {
         let here = rest.partition_point(|range| start(*range) >> 8 <= u16::from(key));
         let (inner, behind) = rest.split_at(here);
         rest = behind;
@@ -376,20 +429,21 @@ fn encode_deep(ranges: &[u32], block: &mut Vec<u64>) {
         was_deep = inner.len() > usize::from(at_its_start);
         value = inner.last().map_or(value, |range| hop(*range));
     }
-    let mut place = DEEP_WORDS as usize + (36 + 2 * top.len()).div_ceil(8);
+    let mut place = DEEP_WORDS as usize + len(top.len());
     for (index, inner) in &below {
         top[*index].1 = place as u16;
-        place += (36 + 2 * inner.len()).div_ceil(8);
+        place += wide_len(inner.len());
     }
     block.extend(deep);
-    append(block, top.len(), top.into_iter());
-    below.into_iter().for_each(|(_, inner)| append(block, inner.len(), inner.into_iter()));
+    append(block, top.into_iter());
+    below.into_iter().for_each(|(_, inner)| append_wide(block, inner.into_iter()));
 }
 
-/// Each range of the block at `at`: key and value.
-fn each(words: &[AtomicU64], at: usize, mut range: impl FnMut(u8, u16)) {
-    let mut half = at * 4 + 18;
-    for word in 0..4u8 {
+/// Each range of the block at `at`, whose starts are so many words: key and value.
+fn each(words: &[AtomicU64], at: usize, starts: u8, mut range: impl FnMut(u8, u16)) {
+    // Wide blocks have four counts behind.
+    let mut half = at * 4 + if starts == 2 { HALVES } else { WIDE_HALVES } as usize + 1;
+    for word in 0..starts {
         let mut starts = words[at + usize::from(word)].load(Relaxed);
         while starts != 0 {
             let value = words[half / 4].load(Relaxed) >> (half % 4 * 16);

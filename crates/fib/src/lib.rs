@@ -32,7 +32,7 @@ pub mod sets;
 pub mod structure;
 mod sync;
 
-pub use chunk::{Chunk16, Chunk16Fib};
+pub use chunk::{Chunk17, Chunk17Fib};
 pub use cpu::Form;
 pub use dir18::{Dir18, Dir18Fib};
 pub use dir24_8::{Dir24_8, Dir24_8Fib};

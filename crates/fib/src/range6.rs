@@ -7,7 +7,8 @@
 //!          next hop, or v
 //!          fork: [ ends of children 0 .. 14           | first child ]   children lie side by side,
 //!            |                                                          so one number names sixteen
-//!          fork, leaf: [ ends of ranges 0 .. 6 | - | words 0 .. 7 ]
+//!          fork, leaf: [ ends of ranges 0 .. 9 | next hops 0 .. 10, two bytes each | ffff ]
+//!                wide: [ ends of ranges 0 .. 5 | - - | words 0 .. 6              | - 0000 ]
 //!                                                    `- a next hop, or a tree of the next window
 //! ```
 //!
@@ -15,7 +16,8 @@
 //! keys. A step of a lookup reads one line and counts how many ends the key is past: one vector
 //! comparison, no branch. The number of steps follows the number of routes around the address, however
 //! many prefix lengths there are: three forks and a leaf on a full table. Sixteen bits of root
-//! and 32 of window end at /48, where nearly all routes end; 32-bit keys are half the memory of 64.
+//! and 32 of window end at /48, where nearly all routes end; 32-bit keys are half the memory of 64. Nearly
+//! all leaves know two bytes of a next hop; one is wide where a range leads deeper, or a next hop is past 65,534.
 //!
 //! # Contract for other readers
 //!
@@ -29,11 +31,14 @@
 //!     line = word & 0x0fffffff
 //!     repeat (word >> 28 & 7) times:            3 in window 0 of a full table, never over 7
 //!         line = lines[line][15] + |{ i < 15: lines[line][i] < key }|
-//!     word = lines[line][8 + |{ i < 7: lines[line][i] < key }|]
+//!     if lines[line][15] >> 16 == 0xffff:
+//!         n = |{ i < 10: lines[line][i] < key }|;  word = the two bytes at 40 + 2 * n of the line
+//!     else:
+//!         word = lines[line][8 + |{ i < 7: lines[line][i] < key }|]
 //! next hop = word
 //! ```
 //!
-//! Ends ascend, so the count is four halvings (three in a leaf), each a load, a comparison and an
+//! Ends ascend, so the count is four halvings (three in a wide leaf), each a load, a comparison and an
 //! addition. Indices are to be masked to the array all the same: a reader that is not registered may
 //! meet a line in the making. Cells that readers follow change by single aligned stores.
 //!

@@ -5,7 +5,7 @@
 
 use crate::memory::Source;
 use crate::published::Readers;
-use crate::{BuildFib, Chunk16, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, NextHop, Range6, TableFull};
+use crate::{BuildFib, Chunk17, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, NextHop, Range6, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 
@@ -13,9 +13,9 @@ use std::fmt;
 pub const IPV4: &[Structure<u32>] = &[
     Structure::of::<Dir18>("dir18", "a root of 18 bits, then packed blocks of 6 and 8: 3 MiB"),
     Structure::of::<Dir24_8>("dir24_8", "a root of 24 bits, then blocks of 8: 33 MiB, the plain reference"),
-    Structure::of::<Chunk16>(
-        "chunk16",
-        "a root of 16 bits, then a bit a range, equal blocks shared: under 2 MiB, for caches cold or shared",
+    Structure::of::<Chunk17>(
+        "chunk17",
+        "a root of 17 bits, then a bit a range, equal blocks shared: under 2 MiB, for caches cold or shared",
     ),
     Structure::of::<D16R>("dxr16", "DXR, a root of 16 bits and ranges: 2 MiB"),
     Structure::of::<D18R>("dxr18", "DXR, a root of 18 bits and ranges: 3 MiB"),

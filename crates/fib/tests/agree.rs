@@ -7,7 +7,7 @@ mod common;
 
 use bm_fib::published::Readers;
 use bm_fib::{
-    BuildFib, Change, Chunk16, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, Dxr, Fib, Form, NextHop, Range6,
+    BuildFib, Change, Chunk17, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, Dxr, Fib, Form, NextHop, Range6,
 };
 use bm_wire::prefix::Prefix;
 use common::{Number, Plain, Seeded};
@@ -90,8 +90,8 @@ proptest! {
     }
 
     #[test]
-    fn chunk16_on_nested_tables(changes in changes::<u32>(&[8, 16, 20, 24, 28, 32], 60), seed: u64) {
-        check::<Chunk16>(&changes, seed);
+    fn chunk17_on_nested_tables(changes in changes::<u32>(&[8, 16, 20, 24, 28, 32], 60), seed: u64) {
+        check::<Chunk17>(&changes, seed);
     }
 
     #[test]
@@ -204,8 +204,8 @@ fn range6_in_bulk_on_the_real_table() {
 }
 
 #[test]
-fn chunk16_on_the_real_table() {
-    churn::<Chunk16>("rib4-full.txt.gz", 100_000, 100);
+fn chunk17_on_the_real_table() {
+    churn::<Chunk17>("rib4-full.txt.gz", 100_000, 100);
 }
 
 #[test]

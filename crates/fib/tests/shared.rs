@@ -7,7 +7,7 @@ mod common;
 use bm_fib::memory::memfd;
 use bm_fib::published::Readers;
 use bm_fib::{
-    BuildFib, Change, Chunk16, Chunk16Fib, D16X4R, Dir18, Dir18Fib, Dir24_8, Dir24_8Fib, DxrFib, Fib,
+    BuildFib, Change, Chunk17, Chunk17Fib, D16X4R, Dir18, Dir18Fib, Dir24_8, Dir24_8Fib, DxrFib, Fib,
     NextHop, Range6, Range6Fib, SharedFib, Source,
 };
 use bm_wire::prefix::Prefix;
@@ -63,8 +63,8 @@ fn dir24_8_in_a_memfd() {
 }
 
 #[test]
-fn chunk16_in_a_memfd() {
-    shared::<Chunk16, Chunk16Fib>();
+fn chunk17_in_a_memfd() {
+    shared::<Chunk17, Chunk17Fib>();
 }
 
 #[test]

@@ -9,7 +9,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Chunk16, D16X4R, D18R, Dir18, Dir24_8, Fib, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk17, D16X4R, D18R, Dir18, Dir24_8, Fib, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -136,9 +136,9 @@ fn range6_under_churn_of_short_routes() {
 }
 
 #[test]
-fn chunk16_under_churn() {
+fn chunk17_under_churn() {
     // A host route each, many to a slot, so that blocks are deep and large.
-    stress::<Chunk16>(0x0a00_0001, 12, 20);
+    stress::<Chunk17>(0x0a00_0001, 12, 20);
 }
 
 #[test]

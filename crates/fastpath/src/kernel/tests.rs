@@ -7,7 +7,7 @@ use crate::situation::{Interface, ReversePath};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Chunk16, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
 use std::process::Command;
 
 mod cost;
@@ -41,7 +41,7 @@ struct Lab {
     kernel: Kernel,
     readers: Readers,
     hops: NextHopWriter,
-    ipv4: Chunk16,
+    ipv4: Chunk17,
     ipv6: Range6,
     situation: Situation,
     ifindex: u32,
@@ -68,7 +68,7 @@ fn lab() -> Option<Lab> {
     let readers = Readers::new();
     let source = kernel.source(Part::NextHops).unwrap();
     let hops = NextHopWriter::with_room_in(1 << 16, 18, &readers, &source).unwrap();
-    let ipv4 = Chunk16::build_in(&mut [].into_iter(), &readers, &kernel.source(Part::Ipv4).unwrap()).unwrap();
+    let ipv4 = Chunk17::build_in(&mut [].into_iter(), &readers, &kernel.source(Part::Ipv4).unwrap()).unwrap();
     let ipv6 = Range6::build_in(&mut [].into_iter(), &readers, &kernel.source(Part::Ipv6).unwrap()).unwrap();
     let input = Interface {
         index: 0,
@@ -424,7 +424,7 @@ fn finds_what_the_builders_readers_find() {
     }
     // In the place of the program's own tables, so that a renewed program is tested too.
     let source = lab.kernel.source(Part::Ipv4).unwrap();
-    lab.ipv4 = Chunk16::build_in(&mut [].into_iter(), &lab.readers, &source).unwrap();
+    lab.ipv4 = Chunk17::build_in(&mut [].into_iter(), &lab.readers, &source).unwrap();
     lab.publish();
     lab.ipv4.apply(&four).unwrap();
     lab.ipv6.apply(&six).unwrap();
@@ -507,7 +507,7 @@ fn is_kept_and_taken_over() {
     assert!(kept.is_some());
 
     let mut failed = load();
-    assert_eq!(failed.attach("in").unwrap().adopted, Some(3));
+    assert_eq!(failed.attach("in").unwrap().adopted, Some(4));
     drop(failed);
     assert_eq!(attach::program_on(ifindex), kept, "a start that fails takes nothing away");
 

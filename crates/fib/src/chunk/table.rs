@@ -1,4 +1,4 @@
-//! How routes become blocks, whatever the form of a block: shared by [`Chunk16`](super::Chunk16) and
+//! How routes become blocks, whatever the form of a block: shared by [`Chunk17`](super::Chunk17) and
 //! [`Dxr`](crate::dxr::Dxr).
 //!
 //! ```text

@@ -9,27 +9,31 @@ fn p(text: &str) -> Prefix<u32> {
     text.parse().unwrap()
 }
 
-fn build(routes: &[(&str, u32)], readers: &Readers) -> Chunk16 {
-    Chunk16::build(routes.iter().map(|(prefix, hop)| (p(prefix), NextHop(*hop))), readers).unwrap()
+fn build(routes: &[(&str, u32)], readers: &Readers) -> Chunk17 {
+    Chunk17::build(routes.iter().map(|(prefix, hop)| (p(prefix), NextHop(*hop))), readers).unwrap()
 }
 
 /// As a program elsewhere reads it, by the contract alone: bytes, no words.
-fn by_the_contract(fib: &Chunk16Fib, address: u32) -> u32 {
+fn by_the_contract(fib: &Chunk17Fib, address: u32) -> u32 {
     let byte = |at: usize| (fib.words[at / 8].load(Relaxed) >> (at % 8 * 8)) as u8;
     let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| byte(at + i)));
+    let half = |at: usize| u32::from(u16::from_le_bytes([byte(2 * at), byte(2 * at + 1)]));
+    let up_to = |at: usize, bit: u32| (long(at) & (2u64 << bit).wrapping_sub(1)).count_ones() as usize;
     let find = |block: usize, key: u32| {
-        let (word, bit) = ((key / 64) as usize, key % 64);
-        let starts = long(block + 8 * word) & (2u64 << bit).wrapping_sub(1);
-        let n = usize::from(byte(block + 32 + word)) + starts.count_ones() as usize;
-        u32::from(u16::from_le_bytes([byte(block + 2 * (17 + n)), byte(block + 2 * (17 + n) + 1)]))
+        let first = if key < 64 { up_to(block, key) } else { long(block).count_ones() as usize };
+        half(block / 2 + 7 + first + if key < 64 { 0 } else { up_to(block + 8, key - 64) })
     };
-    let entry = fib.root[(address >> 16) as usize].load(Relaxed);
-    let (offset, third) = ((entry & 0x3f_ffff) as usize * 8, address >> 8 & 0xff);
+    let find_wide = |block: usize, key: u32| {
+        let word = (key / 64) as usize;
+        half(block / 2 + 17 + usize::from(byte(block + 32 + word)) + up_to(block + 8 * word, key % 64))
+    };
+    let entry = fib.root[(address >> 15) as usize].load(Relaxed);
+    let (offset, key) = ((entry & 0x3f_ffff) as usize * 8, address >> 8 & 0x7f);
     match entry >> 30 {
         0 => entry,
-        2 => find(offset, third),
-        3 if long(offset + 8 * (third / 64) as usize) >> (third % 64) & 1 == 0 => find(offset + 32, third),
-        _ => find(offset + 8 * find(offset + 32, third) as usize, address & 0xff),
+        2 => find(offset, key),
+        3 if long(offset + 8 * (key / 64) as usize) >> (key % 64) & 1 == 0 => find(offset + 16, key),
+        _ => find_wide(offset + 8 * find(offset + 16, key) as usize, address & 0xff),
     }
 }
 
@@ -47,7 +51,8 @@ fn the_contract_and_the_lookups_agree() {
     ];
     let table = build(&routes, &Readers::new());
     let entry = |slot: usize| table.fib().root[slot].load(Relaxed) >> 30;
-    assert_eq!([entry(0), entry(0x0a00), entry(0x0a01), entry(0x0a02)], [0, 0, 2, 3]);
+    let slots = [0, 0x0a00 << 1, 0x0a01 << 1, 0x0a01 << 1 | 1, 0x0a02 << 1, 0x0a02 << 1 | 1];
+    assert_eq!(slots.map(entry), [0, 0, 2, 2, 3, 3]);
     for address in (0x0a00_ff00..0x0a03_0100).chain([0, u32::MAX]) {
         let expected = table.rib().longest_match(address).map_or(0, |(_, hop)| hop.0);
         assert_eq!(by_the_contract(table.fib(), address), expected, "{address:#x}");
@@ -66,7 +71,7 @@ fn names_65_536_next_hops_and_no_more() {
     assert_eq!(table.fib().lookup(0x0a00_0001), NextHop(65_535));
     assert_eq!(table.fib().lookup(0x0a00_0101), NextHop(1));
     assert_eq!(table.rib().len(), 2);
-    let refused = Chunk16::build([(p("0.0.0.0/0"), hop)], &readers);
+    let refused = Chunk17::build([(p("0.0.0.0/0"), hop)], &readers);
     assert_eq!(refused.map(drop), Err(TableFull { prefix: p("0.0.0.0/0"), applied: 0, ..full }));
 }
 
@@ -84,11 +89,11 @@ fn a_change_that_does_not_fit_leaves_the_table_as_it_was() {
     let readers = Readers::new();
     let mut reader = readers.register();
     let mut table = build(&[("0.0.0.0/0", 9)], &readers);
-    // Every /24 of a slot its own next hop, and other ones in each slot: a block of 69 words.
+    // Every /24 of a /16 its own next hop, and other ones in each: two blocks of 34 words that none shares.
     let slot = |slot: u32| {
         let route = move |third: u32| {
             let prefix = Prefix::containing(slot << 16 | third << 8, 24).unwrap();
-            Change::Set(prefix, NextHop((3 * slot + 5 * third) & 0xffff))
+            Change::Set(prefix, NextHop((3 * slot + 5 * third * third) & 0xffff))
         };
         (0..256).map(route).collect::<Vec<_>>()
     };
@@ -139,7 +144,7 @@ fn a_million_updates_leave_few_holes() {
     let readers = Readers::new();
     let mut reader = readers.register();
     let (mut table, mut plain) =
-        (Chunk16::build([], &readers).unwrap(), Dir24_8::build([], &readers).unwrap());
+        (Chunk17::build([], &readers).unwrap(), Dir24_8::build([], &readers).unwrap());
     let mut most = 0f64;
     for _ in 0..1000 {
         let changes: Vec<_> = (0..1000).map(|_| change()).collect();

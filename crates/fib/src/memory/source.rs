@@ -83,7 +83,7 @@ impl Source {
     /// page of the directory, `rooms` bytes for each array in turn, whole pages each.
     ///
     /// A builder that wants a longer array gets what there is; the rest reads as zero. Only structures that
-    /// look at how much they got can be built there ([`crate::Chunk16`], [`crate::Range6`], next hops).
+    /// look at how much they got can be built there ([`crate::Chunk17`], [`crate::Range6`], next hops).
     ///
     /// # Errors
     /// What `dup`, `fstat` or `mmap` say; `InvalidInput` if there is a table in it already, or if a room is no

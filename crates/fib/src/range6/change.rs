@@ -12,8 +12,9 @@ use super::{LOW, Link, ROOT_LENGTH, Range6, slot};
 use crate::{Lack, NextHop};
 use bm_wire::prefix::Prefix;
 
-/// So many ranges surely fit a tree of height LOW: three quarters of what it holds when full.
-const PACKED_LOW: usize = RANGES * CHILDREN.pow(LOW) / 4 * 3;
+/// So many ranges surely fit a tree of height LOW: leaves of a large tree have ten ranges at least before those
+/// that have to be wide are halved.
+const PACKED_LOW: usize = RANGES / 2 * CHILDREN.pow(LOW);
 /// Changes that a slot's tree always takes before it is packed anew.
 const PATIENCE_MIN: u32 = 1024;
 
@@ -60,7 +61,7 @@ impl Range6 {
         }
         while window.is_past(prefix) {
             let (key, _) = window.keys(prefix);
-            let below = self.writer.find(self.writer.load(link), key);
+            let Some(below) = self.writer.find(self.writer.load(link), key) else { break };
             let all = window.prefix(key);
             // The key leads deeper, and still has to.
             if !self.writer.load(below).is_tree() || !self.rib.has_longer_within(all, all.length()) {

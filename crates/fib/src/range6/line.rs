@@ -1,10 +1,13 @@
 //! A line: one cache line of sixteen 32-bit cells, either a fork or a leaf of ranges.
 //!
 //! ```text
-//! cells   0 .. 6         7        8 .. 14        15
-//! fork  [ end of child 0 .. end of child 14    | first child ]   children lie side by side
-//! leaf  [ end of range 0 .. 6 | - | word of range 0 .. 7     ]   cell 7 is unused
+//! cells   0 .. 5        6 7   8 .. 9     10 .. 14               15
+//! fork  [ end of child 0 ..                 end of child 14   | first child ]  children lie side by side
+//! leaf  [ end of range 0 ..   9        | next hop of range 0 .. 10 | ffff   ]  of two bytes each
+//! wide  [ end of range 0 .. 5 | - - | word of range 0 .. 6          | 0     ]
 //! ```
+//!
+//! A leaf is wide where a range leads deeper, or to a next hop past 65,534. The last two bytes of the line tell.
 //!
 //! An *end* is the last key of a child or a range; the last one needs none, and unused cells hold the
 //! greatest key, which no key is past. So the place of a key is how many ends it is past: one vector
@@ -21,14 +24,25 @@ pub const CELLS: usize = 16;
 /// Children that a fork may have.
 pub const CHILDREN: usize = 16;
 /// Ranges that a leaf may have.
-pub const RANGES: usize = 8;
+pub const RANGES: usize = 11;
+/// Ranges that a wide leaf may have.
+pub const WIDE_RANGES: usize = 7;
 /// Where a fork names its first child.
 pub const FIRST_CHILD: usize = 15;
-/// Where a leaf's words begin.
+/// Where a wide leaf's words begin.
 pub const WORDS: usize = 8;
+/// The cell in whose halves a leaf's next hops begin.
+pub const HOPS: usize = 10;
+/// The cell whose high half tells a leaf from a wide one.
+pub const KIND: usize = 15;
+/// What it is in a leaf.
+pub const NARROW: u32 = 0xffff;
 /// The cells of a fork that are ends, as a mask.
 #[cfg(target_arch = "x86_64")]
 pub const FORK_ENDS: u32 = 0x7fff;
+/// The same of a leaf.
+#[cfg(target_arch = "x86_64")]
+pub const LEAF_ENDS: u32 = 0x3ff;
 
 /// What a line holds.
 pub type Cells = [u32; CELLS];
@@ -58,6 +72,11 @@ impl Word {
     pub fn hop(hop: NextHop) -> Self {
         debug_assert!(Self::can_name(hop));
         Self(hop.0)
+    }
+
+    /// Whether only a wide leaf can hold it.
+    fn is_wide(self) -> bool {
+        self.0 >= NARROW
     }
 
     /// A tree with `height` levels of forks above its leaves.
@@ -134,19 +153,83 @@ impl Line {
         }
         place
     }
+
+    /// How many of a leaf's ten ends `key` is past.
+    #[inline(always)]
+    fn past_leaf(&self, key: u32) -> usize {
+        let (mut place, mut left) = (0, RANGES);
+        while left > 1 {
+            let half = left / 2;
+            place += if self.0[(place + half - 1) & 15].load(Relaxed) < key { half } else { 0 };
+            left -= half;
+        }
+        place
+    }
+
+    /// Of a leaf, wide or not: what `key` leads to.
+    #[inline(always)]
+    pub fn word(&self, key: u32) -> Word {
+        if self.0[KIND].load(Relaxed) >> 16 != NARROW {
+            return self.wide_word(key);
+        }
+        let place = self.past_leaf(key);
+        Word(self.0[(HOPS + place / 2) & 15].load(Relaxed) >> (place % 2 * 16) & 0xffff)
+    }
+
+    /// Of a wide leaf.
+    #[inline]
+    pub fn wide_word(&self, key: u32) -> Word {
+        Word(self.cell(self.wide_cell(key)))
+    }
+
+    /// Which cell of a wide leaf has the word of `key`.
+    #[inline(always)]
+    fn wide_cell(&self, key: u32) -> usize {
+        (WORDS + self.past::<4>(key)) & 15
+    }
+
+    /// The cell of the word that `key` leads to, which a change may store to: only a wide leaf has one.
+    pub fn word_cell(&self, key: u32) -> Option<usize> {
+        (self.0[KIND].load(Relaxed) >> 16 != NARROW).then(|| self.wide_cell(key))
+    }
 }
 
-/// The cells of a leaf.
+/// Whether these ranges take a wide leaf.
+pub fn are_wide(ranges: &[Range]) -> bool {
+    ranges.iter().any(|(_, word)| word.is_wide())
+}
+
+/// The cells of a leaf, which is wide where it has to be.
 ///
 /// # Panics
-/// If there are no ranges, or more than [`RANGES`].
+/// If there are no ranges, or more than [`RANGES`], or than [`WIDE_RANGES`] in a wide one.
 pub fn leaf(ranges: &[Range]) -> Cells {
-    let mut cells = ends(ranges.iter().map(|(start, _)| *start), RANGES);
-    cells[WORDS..].fill(0);
-    for (cell, (_, word)) in cells[WORDS..].iter_mut().zip(ranges) {
-        *cell = word.0;
+    let is_wide = are_wide(ranges);
+    let mut cells = ends(ranges.iter().map(|(start, _)| *start), if is_wide { WIDE_RANGES } else { RANGES });
+    if is_wide {
+        cells[WORDS..].fill(0);
+        for (cell, (_, word)) in cells[WORDS..].iter_mut().zip(ranges) {
+            *cell = word.0;
+        }
+    } else {
+        cells[HOPS..].fill(0);
+        for (i, (_, word)) in ranges.iter().enumerate() {
+            cells[HOPS + i / 2] |= word.0 << (i % 2 * 16);
+        }
+        cells[KIND] |= NARROW << 16;
     }
     cells
+}
+
+/// The ranges of a leaf, wide or not, that starts at `low`.
+pub fn ranges(cells: Cells, low: u32) -> impl Iterator<Item = Range> {
+    let is_wide = cells[KIND] >> 16 != NARROW;
+    let word = move |i: usize| match is_wide {
+        true => cells[WORDS + i],
+        false => cells[HOPS + i / 2] >> (i % 2 * 16) & 0xffff,
+    };
+    let count = count(&cells, if is_wide { WIDE_RANGES } else { RANGES });
+    (0..count).map(move |i| (start(&cells, i, low), Word(word(i))))
 }
 
 /// The cells of a fork of children with these first keys, which lie at `first_child` and behind.
@@ -189,20 +272,33 @@ mod tests {
         Line(cells.map(AtomicU32::new))
     }
 
+    const STARTS: [u32; RANGES] =
+        [0, 1, 2, 9, 10, 11, 0x7fff_ffff, 0x8000_0000, 0x8fff_ffff, u32::MAX - 1, u32::MAX];
+
+    /// Whether a leaf of these ranges finds each key's, and gives them back.
+    fn check(ranges: &[Range]) {
+        let cells = leaf(ranges);
+        assert!(super::ranges(cells, 0).eq(ranges.iter().copied()));
+        let line = line(cells);
+        assert_eq!(line.word_cell(0).is_some(), are_wide(ranges));
+        for key in KEYS.into_iter().chain(STARTS) {
+            let expected = ranges.iter().rfind(|(start, _)| *start <= key).unwrap().1;
+            assert_eq!(line.word(key), expected, "{key:#x} of {}", ranges.len());
+            if let Some(cell) = line.word_cell(key) {
+                assert_eq!((Word(cells[cell]), line.wide_word(key)), (expected, expected));
+            }
+        }
+    }
+
     #[test]
     fn finds_the_range_of_a_key() {
-        let all = [0, 1, 2, 9, 0x7fff_ffff, 0x8000_0000, u32::MAX - 1, u32::MAX];
-        for n in 1..=all.len() {
-            let ranges: Vec<Range> =
-                all[..n].iter().zip(1..).map(|(start, hop)| (*start, Word(hop))).collect();
-            let cells = leaf(&ranges);
-            assert_eq!(count(&cells, RANGES), n);
-            assert!((0..n).all(|i| start(&cells, i, 0) == all[i]));
-            for key in KEYS {
-                let expected = all[..n].iter().filter(|start| **start <= key).count();
-                let place = line(cells).past::<4>(key);
-                assert_eq!((place + 1, cells[WORDS + place]), (expected, expected as u32), "{key:#x} of {n}");
-            }
+        let ranges = |n: usize, words: [u32; 3]| {
+            STARTS[..n].iter().enumerate().map(|(i, start)| (*start, Word(words[i % 3]))).collect::<Vec<_>>()
+        };
+        (1..=RANGES).for_each(|n| check(&ranges(n, [0, 0xfffe, 7])));
+        for wide in [0xffff, 0x10_000, 0x7fff_ffff, Word::tree(1 << 20, 3).0] {
+            (1..=WIDE_RANGES).for_each(|n| check(&ranges(n, [wide, 0, 0xfffe])));
+            (3..=WIDE_RANGES).for_each(|n| check(&ranges(n, [1, 2, wide])));
         }
     }
 

@@ -12,7 +12,7 @@
 //! tree is higher, which takes more than 30,000 ranges in a slot, its lanes go down to LOW first. A
 //! [`Step`] is what differs from CPU to CPU.
 
-use super::line::{FIRST_CHILD, Line, WORDS, Word};
+use super::line::{FIRST_CHILD, Line, Word};
 use super::{LINES, LOW, ROOT, Range6Fib, key, slot};
 use crate::NextHop;
 use crate::memory::prefetch;
@@ -54,8 +54,7 @@ impl Step for Halving {
 
     #[inline(always)]
     fn word(self, lines: &[Line; LINES], leaf: At, address: &u128) -> Word {
-        let leaf = leaf.line(lines);
-        Word(leaf.cell((WORDS + leaf.past::<4>(key(*address, 0))) & 15))
+        leaf.line(lines).word(key(*address, 0))
     }
 }
 

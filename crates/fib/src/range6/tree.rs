@@ -9,7 +9,7 @@
 //! ```
 
 use super::arena::Block;
-use super::line::{self, CHILDREN, Cells, FIRST_CHILD, RANGES, Range, WORDS, Word};
+use super::line::{self, CHILDREN, Cells, FIRST_CHILD, RANGES, Range, WIDE_RANGES, Word};
 use super::sweep::{self, Window};
 use super::{Link, Writer};
 use crate::Lack;
@@ -70,14 +70,14 @@ impl Writer {
         ranges
     }
 
-    /// The way of `key` to the cell of its range's word.
-    pub fn find(&self, tree: Word, key: u32) -> Link {
+    /// The way of `key` to the cell of its range's word; none where a next hop of two bytes is all there is.
+    pub fn find(&self, tree: Word, key: u32) -> Option<Link> {
         let mut line = tree.line();
         for _ in 0..tree.height() {
             let fork = self.arena.line(line);
             line = fork.cell(FIRST_CHILD) + fork.past::<8>(key) as u32;
         }
-        Link::Cell { line, cell: WORDS + self.arena.line(line).past::<4>(key) }
+        self.arena.line(line).word_cell(key).map(|cell| Link::Cell { line, cell })
     }
 
     /// Drops the lines of a tree; with those of deeper windows if `deeper`.
@@ -200,9 +200,7 @@ impl Writer {
 
     /// The ranges of a leaf.
     fn ranges(&self, leaf: Step) -> impl Iterator<Item = Range> + use<> {
-        let cells = self.arena.cells(leaf.line);
-        let count = line::count(&cells, RANGES);
-        (0..count).map(move |i| (line::start(&cells, i, leaf.low), Word(cells[WORDS + i])))
+        line::ranges(self.arena.cells(leaf.line), leaf.low)
     }
 
     /// Drops deeper trees that keys from `first` to `last` led to in the outermost leaves.
@@ -232,8 +230,7 @@ impl Writer {
             }
             self.arena.drop_block(start, lines);
         } else if deeper {
-            let words = cells[WORDS..].iter().take(line::count(&cells, RANGES));
-            words.for_each(|word| self.drop_tree(Word(*word), true));
+            line::ranges(cells, 0).for_each(|(_, word)| self.drop_tree(word, true));
         }
     }
 
@@ -245,16 +242,20 @@ impl Writer {
                 self.collect(child, height - 1, line::start(&cells, i, low), ranges);
             }
         } else {
-            let leaf =
-                (0..line::count(&cells, RANGES)).map(|i| (line::start(&cells, i, low), cells[WORDS + i]));
-            leaf.for_each(|(start, word)| push(ranges, (start, Word(word))));
+            line::ranges(cells, low).for_each(|range| push(ranges, range));
         }
     }
 
-    /// Leaves over `ranges`, evenly filled.
+    /// Leaves over `ranges`, evenly filled; where one has to be wide, it may be two.
     fn pack(&self, ranges: &[Range]) -> Vec<Piece> {
-        let parts = even(ranges.len(), ranges.len().div_ceil(RANGES));
-        parts.map(|part| (ranges[part.start].0, line::leaf(&ranges[part]))).collect()
+        let mut pieces = Vec::with_capacity(ranges.len().div_ceil(RANGES));
+        for part in even(ranges.len(), ranges.len().div_ceil(RANGES)) {
+            let part = &ranges[part];
+            let leaves = if line::are_wide(part) { part.len().div_ceil(WIDE_RANGES) } else { 1 };
+            let leaves = even(part.len(), leaves).map(|leaf| &part[leaf]);
+            pieces.extend(leaves.map(|leaf| (leaf[0].0, line::leaf(leaf))));
+        }
+        pieces
     }
 
     /// Forks over `pieces`, which get their places.

@@ -1,8 +1,8 @@
 //! A step by AVX-512: all sixteen cells of a line at once.
 
-use super::line::{FIRST_CHILD, FORK_ENDS, Line, WORDS, Word};
+use super::line::{FIRST_CHILD, FORK_ENDS, HOPS, KIND, LEAF_ENDS, Line, NARROW, Word};
 use super::search::{self, At, LANES, Step};
-use super::{LINES, Range6Fib};
+use super::{LINES, Range6Fib, key};
 use crate::NextHop;
 use std::arch::asm;
 use std::arch::x86_64::{__m512i, _mm512_set1_epi32};
@@ -74,28 +74,32 @@ fn child(lines: &[Line; LINES], fork: At, key: __m512i) -> At {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
 fn word(lines: &[Line; LINES], leaf: At, address: &u128) -> Word {
-    let word: u32;
-    // SAFETY: as above, and bits 16 to 47 of a u128 are its bytes 10 to 13 on this architecture. The low eight cells of a leaf count no more than the seven that may be ends, as
-    // the eighth is the greatest key, so the word lies in the line; even if not, it lies in the next.
+    let (hop, kind): (u32, u32);
+    // SAFETY: as above, and bits 16 to 47 of a u128 are its bytes 10 to 13 on this architecture. At most ten
+    // cells count, so the two bytes lie in the line, as those behind them do.
     unsafe {
         asm!(
-            "vmovdqa {cells:y}, [{lines} + {leaf}]",
-            "vpcmpud {past}, {cells:y}, dword ptr [{address} + 10]{{1to8}}, 1",
-            "kmovb {word:e}, {past}",
-            "popcnt {word:e}, {word:e}",
-            "lea {word:r}, [{leaf} + 4 * {word:r}]",
-            "mov {word:e}, [{lines} + {word:r} + {words}]",
+            "vmovdqa32 {cells}, [{lines} + {leaf}]",
+            "vpcmpud {past}{{{ends}}}, {cells}, dword ptr [{address} + 10]{{1to16}}, 1",
+            "kmovw {hop:e}, {past}",
+            "popcnt {hop:e}, {hop:e}",
+            "lea {hop:r}, [{leaf} + 2 * {hop:r}]",
+            "movzx {hop:e}, word ptr [{lines} + {hop:r} + {hops}]",
+            "movzx {kind:e}, word ptr [{lines} + {leaf} + {kind_at}]",
             cells = out(zmm_reg) _,
             past = out(kreg) _,
-            word = out(reg) word,
+            ends = in(kreg) LEAF_ENDS as u16,
+            hop = out(reg) hop,
+            kind = out(reg) kind,
             lines = in(reg) lines,
             leaf = in(reg) leaf.offset(),
             address = in(reg) address,
-            words = const WORDS * 4,
+            hops = const HOPS * 4,
+            kind_at = const KIND * 4 + 2,
             options(pure, readonly, nostack),
         );
     }
-    Word(word)
+    if kind != NARROW { leaf.line(lines).wide_word(key(*address, 0)) } else { Word(hop) }
 }
 
 /// See [`search::burst`].

@@ -143,7 +143,7 @@ fn cost() {
     let hops: Vec<NextHop> = (0..1024).map(|number| lab.hop(number)).collect();
     let (ipv4, ipv6) = (routes::<u32>("BM_RIB4", &hops), routes::<u128>("BM_RIB6", &hops));
     let source = lab.kernel.source(Part::Ipv4).unwrap();
-    lab.ipv4 = Chunk16::build_in(ipv4.iter().copied(), &lab.readers, &source).unwrap();
+    lab.ipv4 = Chunk17::build_in(ipv4.iter().copied(), &lab.readers, &source).unwrap();
     let source = lab.kernel.source(Part::Ipv6).unwrap();
     lab.ipv6 = Range6::build_in(ipv6.iter().copied(), &lab.readers, &source).unwrap();
     let mib = [lab.ipv4.memory_bytes(), lab.ipv6.memory_bytes()].map(|bytes| bytes as f64 / 1_048_576.0);

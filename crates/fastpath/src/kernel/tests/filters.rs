@@ -195,7 +195,7 @@ fn sources_may_come_by_any_feasible_way() {
     }
     // The best way back is the other interface; worse ones lead out of 0 and 1, then of others alone.
     let sources = lab.kernel.source(Part::Sources4).unwrap();
-    let mut ways4 = Chunk16::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
+    let mut ways4 = Chunk17::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
     let mut sets4 = SetWriter::with_width_in(INTERFACES, &lab.readers, &sources).unwrap();
     let sources = lab.kernel.source(Part::Sources6).unwrap();
     let mut ways6 = Range6::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
