@@ -13,7 +13,7 @@ use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action as Hop, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
 use bm_fib::sets::SetWriter;
-use bm_fib::{BuildFib, Change, Chunk16, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
 use bm_filter::{Action, AnyPrefix, Flat, Rule, Tree, UNMATCHED};
 use bm_forward::filter::{FilterSet, RuleCounts, drops};
 use bm_forward::tables::{Feasible, Interface, PortInterfaces, ReversePath, Settings, Tables, Vlan, Vrf};
@@ -195,9 +195,9 @@ struct Lab {
     counts: Arc<RuleCounts>,
     readers: Readers,
     hops: NextHopWriter,
-    ipv4: Chunk16,
+    ipv4: Chunk17,
     ipv6: Range6,
-    ways4: (Chunk16, SetWriter),
+    ways4: (Chunk17, SetWriter),
     ways6: (Range6, SetWriter),
 }
 
@@ -244,7 +244,7 @@ fn lab() -> Lab {
     let mut hops = NextHopWriter::with_room_in(1 << 16, 18, &readers, &source).unwrap();
     let mut chunk = |part| {
         let source = kernel.source(part).unwrap();
-        (Chunk16::build_in(&mut [].into_iter(), &readers, &source).unwrap(), source)
+        (Chunk17::build_in(&mut [].into_iter(), &readers, &source).unwrap(), source)
     };
     let (mut ipv4, _) = chunk(Part::Ipv4);
     let (mut ways4, source4) = chunk(Part::Sources4);
