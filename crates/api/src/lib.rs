@@ -41,4 +41,4 @@ pub use route::{Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};
 pub use switch::{Station, Stations, Switch, SwitchPort, Switches};
 pub use verify::{Area, Difference, Verify};
-pub use worker::{App, Apps, Drop, DropAt, Drops, Link, Links, Worker, Workers};
+pub use worker::{App, Apps, Drop, DropAt, Drops, Link, Links, Lua, Worker, Workers};

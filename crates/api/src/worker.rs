@@ -35,6 +35,35 @@ pub struct Worker {
     pub frames: u32,
     /// Those of them that are free.
     pub frames_free: u32,
+    /// What LuaJIT did for its hooks and apps; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lua: Option<Lua>,
+}
+
+/// What LuaJIT did on a worker since the start, all states together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lua {
+    /// Traces compiled.
+    pub traces: u64,
+    /// Recordings given up.
+    pub aborts: u64,
+    /// Times that all traces of a state were thrown away.
+    pub flushes: u64,
+    /// Bytes of machine code of the traces that there are.
+    pub code_bytes: u64,
+    /// Bytes that garbage collectors look after.
+    pub heap_bytes: u64,
+}
+
+impl std::ops::AddAssign for Lua {
+    fn add_assign(&mut self, other: Self) {
+        self.traces += other.traces;
+        self.aborts += other.aborts;
+        self.flushes += other.flushes;
+        self.code_bytes += other.code_bytes;
+        self.heap_bytes += other.heap_bytes;
+    }
 }
 
 /// All apps.
@@ -50,7 +79,8 @@ pub struct Apps {
 pub struct App {
     /// Its name.
     pub name: String,
-    /// The worker that runs it; absent for the slow path, which has its own thread.
+    /// The worker that runs it; absent for the slow path, which has its own thread, and where several workers of a
+    /// program are summed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
     /// What became of its frames.

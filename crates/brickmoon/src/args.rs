@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -117,6 +118,10 @@ pub struct Lua {
     /// Lua trees. May be given many times.
     #[arg(long = "path", value_name = "DIR")]
     pub trees: Vec<PathBuf>,
+    /// Unix socket on which `brickmoon show` is answered: the daemon's unless one answers there, else run-PID.sock
+    /// beside it.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// Longest packet. Up to 1536 (or 3584) AF_XDP ports receive without a copy where the driver can.
     #[arg(long, value_name = "BYTES", default_value_t = 10_240, value_parser = clap::value_parser!(u16).range(64..=10_240))]
     pub packet_bytes: u16,
@@ -264,6 +269,9 @@ pub struct Bench {
     /// lookup: beside ours the structures of DPDK, if it is installed (apt-get install libdpdk-dev).
     #[arg(long)]
     pub peers: bool,
+    /// lua: run for so long (90s, 20m, 2h), and say minute by minute whether it stays as fast as it was.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub soak: Option<Duration>,
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
@@ -301,4 +309,31 @@ pub struct Demo {
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A time with its unit: `90s`, `20m`, `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let of_unit = |(letter, seconds): (char, u64)| {
+        let number: u64 = text.strip_suffix(letter)?.parse().ok()?;
+        number.checked_mul(seconds).filter(|&seconds| (1..=1_000_000).contains(&seconds))
+    };
+    let seconds = units.into_iter().find_map(of_unit);
+    seconds.map(Duration::from_secs).ok_or_else(|| "give a number and a unit, such as 90s, 20m or 2h".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_times() {
+        let seconds = |text| duration(text).map(|time| time.as_secs());
+        assert_eq!(["1s", "20m", "2h"].map(|text| seconds(text).unwrap()), [1, 1200, 7200]);
+        assert!(
+            ["", "20", "m", "0s", "-1s", "1.5h", "5x", "99999999999999999999h", "300h"]
+                .iter()
+                .all(|text| seconds(text).is_err())
+        );
+    }
 }

@@ -156,6 +156,9 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
     use bm_eval::bench;
     let common = bench::Options { rib: bench.rib.clone(), seconds: bench.seconds, case: bench.case.clone() };
     let structure = bench.structure.clone().filter(|name| name != "all");
+    if let Some(time) = bench.soak {
+        return soak(bench, &common, time);
+    }
     let (title, rows) = match bench.what {
         BenchWhat::Lookup => {
             let options = bench::LookupOptions { common, structure, peers: bench.peers };
@@ -177,6 +180,25 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         bench::plot(title, &rows, file).map_err(Failure::failed)?;
     }
     write(&bench::text(&rows, bench.json))
+}
+
+/// Measures for a long time; with `--json` every minute is printed when it is over.
+fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Duration) -> Result<(), Failure> {
+    use bm_eval::bench;
+    if bench.what != BenchWhat::Lua || bench.plot.is_some() {
+        return Err(Failure::usage("--soak is for `brickmoon bench lua` alone, and without --plot"));
+    }
+    let json = bench.json;
+    let mut written = Ok(());
+    let each = |minutes: &[bench::Minute]| {
+        let rows: Vec<_> = minutes.iter().flat_map(bench::Minute::rows).collect();
+        if json && written.is_ok() {
+            written = write(&bench::text(&rows, true));
+        }
+    };
+    let minutes = bench::soak(options, time, each).map_err(asked_wrongly)?;
+    written?;
+    if json { Ok(()) } else { write(&bench::soak_table(&minutes)) }
 }
 
 fn demo(demo: Demo) -> Result<(), Failure> {

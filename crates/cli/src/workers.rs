@@ -35,7 +35,33 @@ pub fn workers(reply: &Workers) -> String {
             format!("{} of {}", count(u64::from(worker.frames_free)), count(u64::from(worker.frames))),
         ]);
     }
-    table.to_string()
+    table.to_string() + &lua(reply)
+}
+
+/// What LuaJIT did, one line a worker; nothing without Lua.
+fn lua(reply: &Workers) -> String {
+    let columns = [
+        ("WORKER", Right),
+        ("TRACES", Right),
+        ("ABORTS", Right),
+        ("FLUSHES", Right),
+        ("CODE", Right),
+        ("HEAP", Right),
+    ];
+    let mut table = Table::new(&columns, "");
+    let of_workers = reply.workers.iter().filter_map(|worker| Some((worker.worker, worker.lua?)));
+    let lines: Vec<_> = of_workers.collect();
+    for (worker, lua) in &lines {
+        table.row([
+            worker.to_string(),
+            count(lua.traces),
+            count(lua.aborts),
+            count(lua.flushes),
+            bytes(lua.code_bytes),
+            bytes(lua.heap_bytes),
+        ]);
+    }
+    if lines.is_empty() { String::new() } else { format!("\nLua:\n{table}") }
 }
 
 /// One line an app, with its closed account.
@@ -65,7 +91,12 @@ pub fn apps(reply: &Apps) -> String {
             account.consumed,
             account.dropped,
         ];
-        let worker = app.worker.map_or("slow path".into(), |worker| worker.to_string());
+        let nobody = match app.name.split(' ').next() {
+            Some(first) if first == "slow" || first.starts_with("return/") => "slow path",
+            Some("kernel" | "switch") => "kernel",
+            _ => "all",
+        };
+        let worker = app.worker.map_or(nobody.into(), |worker| worker.to_string());
         table.row([app.name.clone(), worker].into_iter().chain(entries.map(count)));
     }
     table.to_string()

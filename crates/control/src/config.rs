@@ -8,6 +8,7 @@
 //! file are reported at once. Absent on purpose: routes, addresses and anything else that Linux knows.
 //! `docs/brickmoon.toml` shows every key with its default, and a test holds it to that.
 
+pub mod app;
 mod device;
 mod diff;
 mod error;
@@ -51,6 +52,10 @@ pub struct Config {
     pub filter: Filter,
     /// Each `[[hook]]`, in the order they run.
     pub hooks: Vec<Hook>,
+    /// Each `[[app]]`, in the order of the file.
+    pub apps: Vec<app::App>,
+    /// Each `[[link]]`, in the order of the file.
+    pub links: Vec<app::Link>,
 }
 
 /// `[daemon]`: the process and its workers.
@@ -307,6 +312,11 @@ impl Config {
             read::config(text).map_err(|problems| ConfigError { file: file.into(), problems })?;
         let folder = file.parent().unwrap_or(Path::new(""));
         config.hooks.iter_mut().for_each(|hook| hook.file = folder.join(&hook.file));
+        for app in &mut config.apps {
+            if let app::Module::File(file) = &mut app.module {
+                *file = folder.join(&file);
+            }
+        }
         Ok(config)
     }
 }

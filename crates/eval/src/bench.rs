@@ -23,7 +23,7 @@ use crate::traffic::Arrived;
 pub use forward::{CountOptions, Counted, forward, forward_counted};
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
-pub use lua::lua;
+pub use lua::{Minute, lua, soak, soak_table};
 
 /// What every bench over a routing table is asked with.
 #[derive(Clone, Debug, Default)]

@@ -89,6 +89,11 @@ impl Network {
         Self::default()
     }
 
+    /// The links, in the order they were added.
+    pub fn links(&self) -> impl Iterator<Item = &LinkSpec> {
+        self.links.iter()
+    }
+
     /// Adds an app.
     ///
     /// # Errors

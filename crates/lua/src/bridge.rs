@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, LuaString, Table, Value};
 
+use crate::hook::guard::held;
 use crate::modules;
 use crate::native::{Native, Opened, Wanted};
 use crate::pool::Pool;
@@ -31,15 +32,27 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
     // both, and Lua waits for them; each borrow ends with its call.
     let take_link = move |_: &Lua, (): ()| {
         // SAFETY: see above.
-        unsafe { (*runtime).links.take() }.ok_or_else(|| "4096 links are in use: no more fit".into_lua_err())
+        held(|| unsafe { (*runtime).links.take() })
+            .ok_or_else(|| "4096 links are in use: no more fit".into_lua_err())
     };
     table.set("take_link", lua.create_function(take_link)?)?;
     let give_link = move |_: &Lua, index: usize| {
         // SAFETY: see above.
-        unsafe { (*runtime).links.give(index) };
+        held(|| unsafe { (*runtime).links.give(index) });
         Ok(())
     };
     table.set("give_link", lua.create_function(give_link)?)?;
+    let (desk, worker) = (seat.flags.desk.clone(), seat.worker);
+    let answer = move |lua: &Lua, report: Value| {
+        let report = lua.from_value(report);
+        // Packets go on, whatever becomes of an answer.
+        held(|| match report {
+            Ok(report) => desk.answer(report),
+            Err(error) => eprintln!("brickmoon: worker {worker} cannot say how it is: {error}"),
+        });
+        Ok(())
+    };
+    table.set("answer", lua.create_function(answer)?)?;
     natives(lua, &table, world, runtime, seat)?;
     if seat.worker == 0 {
         workers(lua, &table, Pool::new(world.clone(), seat.clone()))?;
@@ -54,7 +67,8 @@ fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat:
         let argument: serde_json::Value = lua.from_value(argument)?;
         let (depot, worker) = (&world.depot, seat.worker);
         let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, depot };
-        let opened = seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted));
+        // Not to be broken off in between: it may hold locks.
+        let opened = held(|| seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
         let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
         // SAFETY: as in `table`.
         let native = unsafe { (*runtime).adopt(Native::new(app, runtime)) };
@@ -73,7 +87,7 @@ fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat:
     table.set("connect", lua.create_function(connect)?)?;
     let close = move |_: &Lua, native: LightUserData| {
         // SAFETY: as in `table`.
-        unsafe { Runtime::close(runtime, pointer(native)) };
+        held(|| unsafe { Runtime::close(runtime, pointer(native)) });
         Ok(())
     };
     table.set("close", lua.create_function(close)?)

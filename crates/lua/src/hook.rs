@@ -10,7 +10,7 @@
 //! fails has no effect on the burst at hand, and its last good version takes over; so an error never loses a frame.
 
 mod burst;
-mod guard;
+pub(crate) mod guard;
 mod loaded;
 mod meter;
 mod published;
@@ -18,5 +18,6 @@ mod set;
 mod version;
 mod worker;
 
-pub use set::{HANGS_AFTER, HookNews, HookReport, HookSet, HookWorld, check};
+pub use guard::HANGS_AFTER;
+pub use set::{HookNews, HookReport, HookSet, HookWorld, check};
 pub use version::{Health, HookSpec};

@@ -9,6 +9,7 @@
 //! Lua sources lie under `lua/` and are part of the binary. `core.*` is always ours; any other module is looked
 //! for in the user's trees first. Foreign types (`lua_State`) end here.
 
+pub mod apps;
 mod bridge;
 pub mod hook;
 mod links;
@@ -16,6 +17,7 @@ mod modules;
 mod native;
 mod pool;
 mod program;
+mod report;
 mod ring;
 mod runtime;
 mod state;
@@ -24,6 +26,7 @@ mod world;
 pub use modules::{Tree, embedded};
 pub use native::{Natives, NoNatives, Opened, Wanted};
 pub use program::{Outcome, Program, What};
-pub use runtime::{end_on_signals, interrupted};
+pub use report::{AppReport, Desks, JitReport, LinkReport, Report};
+pub use runtime::{end_on_signals, interrupt, interrupted};
 pub use state::{LuaError, Prepared, State};
 pub use world::{PAYLOAD, World};

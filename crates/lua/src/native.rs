@@ -10,6 +10,7 @@ use bm_graph::{App, Io};
 use bm_link::Link;
 use serde_json::Value;
 
+use crate::hook::guard::held;
 use crate::runtime::Runtime;
 
 /// What a Lua program asks for with `config.app(c, name, "class", argument)`.
@@ -133,7 +134,7 @@ impl Native {
 /// `native` is one that the runtime opened and has not closed, called on its thread.
 pub(crate) unsafe extern "C" fn pull(native: *mut Native) {
     // SAFETY: by the caller's word.
-    unsafe { (*native).with(|app, io| app.pull(io)) }
+    held(|| unsafe { (*native).with(|app, io| app.pull(io)) })
 }
 
 /// The app's push, for Lua's engine.
@@ -142,5 +143,5 @@ pub(crate) unsafe extern "C" fn pull(native: *mut Native) {
 /// As [`pull`].
 pub(crate) unsafe extern "C" fn push(native: *mut Native) {
     // SAFETY: by the caller's word.
-    unsafe { (*native).with(|app, io| app.push(io)) }
+    held(|| unsafe { (*native).with(|app, io| app.push(io)) })
 }

@@ -4,6 +4,7 @@
 //! packets are loads and stores. Rust is called for what is rare: an empty or full list of frames, sleep.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
@@ -14,9 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::links::{LINKS, Links};
 use crate::native::{self, Native};
-
-/// Free frames that a worker keeps for itself: enough for several full links.
-const KEEP: usize = 8192;
+use crate::report::Desk;
 
 /// Longest sleep while an app must be asked again.
 const SOON_NS: u64 = 100_000;
@@ -44,12 +43,28 @@ pub(crate) struct Shared {
     pub pause: *const AtomicI32,
     /// Not zero once another worker of the program has failed.
     pub trouble: *const AtomicI32,
+    /// Not zero when somebody wants to know how this worker is.
+    pub asked: *const AtomicI32,
     refill: unsafe extern "C" fn(*mut Runtime),
     spill: unsafe extern "C" fn(*mut Runtime),
     clock: unsafe extern "C" fn(*mut Runtime) -> u64,
     wait: unsafe extern "C" fn(*mut Runtime, u64),
     pull: unsafe extern "C" fn(*mut Native),
     push: unsafe extern "C" fn(*mut Native),
+    /// What the compiler has done: written by `core.jitwatch`.
+    pub jit: JitCounts,
+    /// How long the worker may sleep, in microseconds; 0 for as long as nothing comes (`core.part`).
+    pub rest_us: i32,
+}
+
+/// What a state's compiler has done so far. Fields in the order of `struct brickmoon_jit`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct JitCounts {
+    pub traces: u64,
+    pub aborts: u64,
+    pub flushes: u64,
+    pub code_bytes: u64,
 }
 
 /// What the threads of a program tell each other in passing.
@@ -59,6 +74,8 @@ pub(crate) struct Flags {
     pub pause: Arc<AtomicI32>,
     /// One for all: a worker has failed.
     pub trouble: Arc<AtomicI32>,
+    /// Asked how the worker is, and told so.
+    pub desk: Arc<Desk>,
 }
 
 /// What a state and Rust share. `shared` comes first: its address is the runtime's.
@@ -73,12 +90,12 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// For worker `worker`, with frames from `depot`.
+    /// For worker `worker`, with frames from `depot`, of which it keeps up to `keep` free ones.
     ///
     /// # Errors
     /// What the system said to the memory of links.
-    pub(crate) fn new(depot: &Arc<Depot>, worker: usize, flags: Flags) -> io::Result<Box<Self>> {
-        let frames = Freelist::new(depot.clone(), KEEP);
+    pub(crate) fn new(depot: &Arc<Depot>, keep: usize, worker: usize, flags: Flags) -> io::Result<Box<Self>> {
+        let frames = Freelist::new(depot.clone(), keep);
         let links = Links::new()?;
         let shared = Shared {
             freelist: frames.stack().as_ptr(),
@@ -92,12 +109,15 @@ impl Runtime {
             interrupted: &INTERRUPTED,
             pause: Arc::as_ptr(&flags.pause),
             trouble: Arc::as_ptr(&flags.trouble),
+            asked: flags.desk.asked(),
             refill,
             spill,
             clock,
             wait,
             pull: native::pull,
             push: native::push,
+            jit: JitCounts::default(),
+            rest_us: 0,
         };
         Ok(Box::new(Self {
             shared,
@@ -154,26 +174,41 @@ impl Runtime {
         if known { Some(unsafe { &mut *native }) } else { None }
     }
 
+    /// The apps in Rust.
+    fn natives(&mut self) -> impl Iterator<Item = &mut Native> {
+        // SAFETY: in the list, so made by `adopt` and not dropped; each stands there once, and `&mut self` keeps other
+        // holders out.
+        self.natives.iter().map(|&native| unsafe { &mut *native })
+    }
+
+    /// Before sleeping: whether every app in Rust may.
+    pub(crate) fn before_sleep(&mut self) -> bool {
+        // Every app is asked, so that each can expect `after_sleep` whatever another says.
+        self.natives().filter_map(|native| (!native.before_sleep()).then_some(())).count() == 0
+    }
+
+    /// After sleeping, or after [`before_sleep`](Self::before_sleep) said no.
+    pub(crate) fn after_sleep(&mut self) {
+        self.natives().for_each(Native::after_sleep);
+    }
+
+    /// What becomes readable when an app in Rust has something to pull.
+    pub(crate) fn wait_on(&mut self) -> Vec<BorrowedFd<'_>> {
+        self.natives().filter_map(|native| native.wait_on()).collect()
+    }
+
     /// Sleeps until an app in Rust has something to pull, or for `most_ns`.
     fn sleep(&mut self, most_ns: u64) {
-        // SAFETY: in the list, so made by `adopt` and not dropped; each is borrowed once.
-        let mut natives: Vec<&mut Native> =
-            self.natives.iter().map(|&native| unsafe { &mut *native }).collect();
-        // Every app is asked, so that each can expect `after_sleep` whatever another says.
-        let busy = natives.iter_mut().filter_map(|native| (!native.before_sleep()).then_some(())).count();
         // One that nothing would wake, or that waits for its device, is asked again soon.
-        let most_ns = if busy > 0 { most_ns.min(SOON_NS) } else { most_ns };
-        let mut watched: Vec<_> = natives
-            .iter()
-            .filter_map(|native| native.wait_on())
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
+        let most_ns = if self.before_sleep() { most_ns } else { most_ns.min(SOON_NS) };
+        let watched = self.wait_on().into_iter();
+        let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout =
             Timespec { tv_sec: (most_ns / 1_000_000_000) as _, tv_nsec: (most_ns % 1_000_000_000) as _ };
         // Interrupted or timed out: the engine looks at everything in any case.
         let _woken = poll(&mut watched, Some(&timeout));
         drop(watched);
-        natives.iter_mut().for_each(|native| native.after_sleep());
+        self.after_sleep();
     }
 }
 
@@ -226,6 +261,11 @@ pub fn end_on_signals() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Has programs end at their next breath, as a signal would.
+pub fn interrupt() {
+    INTERRUPTED.store(1, Ordering::Relaxed);
 }
 
 /// Whether a signal asked programs to end.

@@ -7,8 +7,9 @@ use mlua::{Function, IntoLua as _, Lua, MultiValue, Table, Value};
 
 use crate::bridge;
 use crate::modules;
+use crate::report::{Desks, JitReport};
 use crate::ring::Rings;
-use crate::runtime::{Flags, Runtime};
+use crate::runtime::{Flags, JitCounts, Runtime};
 use crate::world::World;
 
 /// What a program did wrong: the message names file and line, the traceback how it got there.
@@ -55,6 +56,8 @@ pub struct State {
     startup: ManuallyDrop<Table>,
     lua: ManuallyDrop<Lua>,
     runtime: *mut Runtime,
+    desks: Desks,
+    seat: Seat,
 }
 
 // SAFETY: the state and all references into it are in this one value, and its methods take it by reference from
@@ -73,14 +76,17 @@ impl State {
     /// A state for a worker of a program.
     pub(crate) fn of_worker(world: &World, seat: &Seat) -> Result<Self, LuaError> {
         let flags = seat.flags.clone();
-        let runtime = Runtime::new(&world.depot, seat.worker, flags).map_err(LuaError::new)?;
+        let runtime = Runtime::new(&world.depot, world.keep, seat.worker, flags).map_err(LuaError::new)?;
         let runtime = Box::into_raw(runtime);
         // SAFETY: programs may use FFI and so break anything; that is what they are for. Whoever runs a program
         // trusts it as he trusts a binary.
         let lua = unsafe { Lua::unsafe_new() };
         match Self::start(&lua, world, runtime, seat) {
             Ok(startup) => {
-                Ok(Self { startup: ManuallyDrop::new(startup), lua: ManuallyDrop::new(lua), runtime })
+                let (desks, seat) = (world.desks.clone(), seat.clone());
+                desks.open(seat.worker, &seat.flags.desk);
+                let (startup, lua) = (ManuallyDrop::new(startup), ManuallyDrop::new(lua));
+                Ok(Self { startup, lua, runtime, desks, seat })
             }
             Err(error) => {
                 drop(lua);
@@ -109,9 +115,21 @@ impl State {
         Ok(result.as_bytes().to_vec())
     }
 
+    /// What the last call of `prepare` or `part` gave.
+    pub(crate) fn prepared(&self) -> Result<Table, LuaError> {
+        Ok(self.startup.get("prepared")?)
+    }
+
     /// What it shares with Rust.
     pub(crate) fn runtime(&self) -> *mut Runtime {
         self.runtime
+    }
+
+    /// What the compiler and the garbage collector have done so far.
+    pub fn jit(&self) -> JitReport {
+        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
+        let JitCounts { traces, aborts, flushes, code_bytes } = unsafe { (*self.runtime).shared.jit };
+        JitReport { traces, aborts, flushes, code_bytes, heap_bytes: self.lua.used_memory() as u64 }
     }
 
     /// Calls `core.startup`'s function `name`. The exit status if the program asked to end with one.
@@ -160,6 +178,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
+        self.desks.close(self.seat.worker, &self.seat.flags.desk);
         // SAFETY: made in `new`; Lua does not run now. Apps in Rust stop first, while links and frames are there.
         // Finalizers of Lua may reach the runtime's memory, so the state goes before it; none of the three is
         // touched again.

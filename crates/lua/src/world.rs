@@ -6,11 +6,14 @@ use bm_frame::{Depot, MemoryError};
 
 use crate::modules::Tree;
 use crate::native::Natives;
+use crate::report::Desks;
 
 /// Bytes of a packet that Snabb's programs may rely on.
 pub const PAYLOAD: usize = 10_240;
 /// Slots unless more are asked for.
 const SLOTS: usize = 32_768;
+/// Free packets that a worker keeps for itself: enough for several full links.
+const KEEP: usize = 8192;
 
 /// What all states of a process share: packets, modules, and who makes apps in Rust.
 #[derive(Clone)]
@@ -21,6 +24,10 @@ pub struct World {
     pub natives: Arc<dyn Natives>,
     /// Where modules are, before ours.
     pub trees: Vec<Tree>,
+    /// Where the workers are asked how they are.
+    pub desks: Desks,
+    /// Free packets that each worker keeps for itself.
+    pub keep: usize,
 }
 
 impl World {
@@ -30,7 +37,7 @@ impl World {
     /// As [`Depot::new`].
     pub fn new(natives: Arc<dyn Natives>, trees: Vec<Tree>, room: usize) -> Result<Self, MemoryError> {
         let depot = Depot::new(SLOTS, slot_size(room))?;
-        Ok(Self { depot, natives, trees })
+        Ok(Self { depot, natives, trees, desks: Desks::default(), keep: KEEP })
     }
 }
 

@@ -32,6 +32,11 @@ fn replay_keeps_order_and_time() {
 }
 
 #[test]
+fn ttl_guard_passes_neighbours_alone() {
+    run("ttl-guard");
+}
+
+#[test]
 fn switch_learns_where_stations_are() {
     run("switch");
 }

@@ -4,6 +4,7 @@ use bm_tests::command::Running;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::{report, subject, sys};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -128,4 +129,72 @@ fn the_router_is_an_app_of_a_program() {
     let said = lab.src.run(&format!("ping -c 4 -i 0.2 -W 5 {}", Side::Snk.v4(2)));
     assert!(said.contains("4 received") && said.contains("ttl=63"), "{said}");
     program.end(&lab);
+}
+
+#[test]
+fn a_program_says_how_it_is() {
+    let Some(binary) = subject::binary() else {
+        return report::skip("lua-show", "no binary: build it, or name it with BRICKMOON");
+    };
+    const PROGRAM: &str = r#"
+        local basic = require("apps.basic.basic_apps")
+        local c = config.new()
+        config.app(c, "source", basic.Source)
+        config.app(c, "tee", basic.Tee)
+        config.app(c, "sink", basic.Sink)
+        config.link(c, "source.output -> tee.input")
+        config.link(c, "tee.one -> sink.one")
+        config.link(c, "tee.two -> sink.two")
+        engine.configure(c, { workers = 2 })
+        engine.main()
+    "#;
+    let file = |end: &str| std::env::temp_dir().join(format!("bm-lua-show-{}.{end}", std::process::id()));
+    let (program, socket) = (file("lua"), file("sock"));
+    std::fs::write(&program, PROGRAM).expect("the test can write");
+    let mut running =
+        Running::start(Command::new(&binary).arg("run").arg("--socket").arg(&socket).arg(&program));
+    let ask = |what: &[&str]| {
+        let output =
+            Command::new(&binary).args(what).arg("--socket").arg(&socket).output().expect("it starts");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let json = |what: &str| -> Option<serde_json::Value> {
+        serde_json::from_str(&ask(&["show", what, "--json"])?).ok()
+    };
+    // Until both workers have answered once: their reports are there from then on.
+    let deadline = Instant::now() + PATIENCE * 3;
+    let workers = loop {
+        let workers = json("workers").unwrap_or_default()["workers"].clone();
+        if workers.as_array().is_some_and(|workers| {
+            workers.len() == 2 && workers.iter().all(|w| w["moves"].as_u64() > Some(0))
+        }) {
+            break workers;
+        }
+        assert!(Instant::now() < deadline, "{workers}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(
+        workers[1]["lua"]["traces"].as_u64() > Some(0) && workers[1]["lua"]["code_bytes"].as_u64() > Some(0)
+    );
+    let apps = json("apps").expect("it answers");
+    let names: Vec<_> =
+        apps["apps"].as_array().into_iter().flatten().map(|app| app["name"].as_str().unwrap_or("")).collect();
+    assert_eq!(names, ["sink", "source", "tee"], "one line for both workers");
+    for app in apps["apps"].as_array().into_iter().flatten() {
+        let of = |name: &str| app["account"][name].as_u64().unwrap_or(0);
+        let (came, went) =
+            (of("received") + of("originated"), of("sent") + of("held") + of("consumed") + of("dropped"));
+        assert!(came == went && came > 0, "{app}");
+    }
+    let links = json("links").expect("it answers");
+    let put = |at: usize| links["links"][at]["put"].as_u64().unwrap_or(0);
+    assert!(links["links"].as_array().is_some_and(|links| links.len() == 3) && put(0) > 0, "{links}");
+    let routes =
+        Command::new(&binary).args(["show", "routes", "--socket"]).arg(&socket).output().expect("it starts");
+    let said = String::from_utf8_lossy(&routes.stderr);
+    assert!(!routes.status.success() && said.contains("a program in Lua cannot answer that"), "{said}");
+    assert!(ask(&["stop"]).is_some(), "it can be stopped");
+    let status = running.child().wait().expect("it is ours");
+    assert!(status.success() && !socket.exists(), "{status}");
+    std::fs::remove_file(program).expect("it is ours");
 }

@@ -13,6 +13,7 @@ use bm_forward::tables::Tables;
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
 use bm_frame::{Depot, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker, Worker, WorkerReport};
+use bm_lua::apps::AppSet;
 use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
 use bm_stats::{Account, Block, Registry};
@@ -44,6 +45,8 @@ pub struct Shared {
     pub registry: Arc<Registry>,
     /// Hooks in Lua.
     pub hooks: Option<Arc<HookSet>>,
+    /// Apps in Lua.
+    pub apps: Option<Arc<AppSet>>,
 }
 
 /// A worker that runs, with its counters.
@@ -96,6 +99,9 @@ impl DataPlane {
         if let Some(hooks) = &shared.hooks {
             hooks.start(&super::hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
             hooks.slow().into_iter().for_each(|hook| slow.set_hook(hook));
+        }
+        if let Some(apps) = &shared.apps {
+            apps.start(&super::apps::spec(config), workers).map_err(Failure::usage)?;
         }
         let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
         for part in parts {
@@ -212,15 +218,12 @@ fn start_worker(
     }
     network.app("router", Box::new(router)).map_err(Failure::failed)?;
     network.app("slow", Box::new(returning)).map_err(Failure::failed)?;
-    for name in names.iter().filter(|name| network.has(name)).cloned().collect::<Vec<_>>() {
-        for link in [
-            format!("{name}.output -> router.{name}"),
-            format!("router.{name} -> {name}.router"),
-            format!("slow.{name} -> {name}.slow"),
-        ] {
-            network.link(&link).map_err(Failure::failed)?;
-        }
+    if let Some(part) =
+        shared.apps.as_ref().filter(|_| !config.apps.is_empty()).and_then(|apps| apps.part(index))
+    {
+        network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
     }
+    super::apps::join(&mut network, config, names).map_err(Failure::failed)?;
     let engine = Engine::new(network, Freelist::new(depot.clone(), FREELIST)).map_err(Failure::failed)?;
     let fields = ["txpackets", "txbytes", "rxpackets", "rxbytes", "txdrop"];
     let links: Vec<_> =

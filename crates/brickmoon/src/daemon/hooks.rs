@@ -99,6 +99,8 @@ fn hook(report: HookReport, counters: &Counters) -> Hook {
     let mut cycles = 0;
     for (counter, &value) in of_hooks(counters).filter(|(_, of, _)| *of == name).map(|(c, _, v)| (c, v)) {
         match counter.split_once('/') {
+            // Of the state and not of the hook: `show workers` has it.
+            Some(("jit", _)) => {}
             Some(("drop", reason)) => *hook.drops.entry(reason.into()).or_default() += value,
             Some((_, own)) => *hook.counters.entry(own.into()).or_default() += value,
             None => match counter {

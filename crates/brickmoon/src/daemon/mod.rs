@@ -6,15 +6,16 @@
 //!
 //! The end goes the other way round: first Linux has all packets again, then threads end.
 
+pub mod apps;
 mod dataplane;
 mod dpdk;
 mod hooks;
 mod notify;
 mod path;
 mod ports;
-mod report;
+pub mod report;
 mod running;
-mod server;
+pub mod server;
 mod state;
 mod switches;
 
@@ -41,13 +42,15 @@ pub fn why(failure: Failure) -> String {
     }
 }
 
-/// How often the data path is looked at.
+/// How often the data path is looked at, and how often scripts on it are, of which one may hang.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_AT_LUA_EVERY: Duration = Duration::from_millis(20);
 
 /// Says nothing if the file is right.
 pub fn check(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
-    hooks::check(file, &config)
+    hooks::check(file, &config)?;
+    apps::check(Some(file), &config)
 }
 
 /// Runs until it is told to end.
@@ -63,7 +66,7 @@ pub fn up(up: Up) -> Result<(), Failure> {
             None => None,
         };
         let daemon = Arc::new(Daemon::start(config, up, started)?);
-        let answering = tokio::spawn(socket.serve(daemon.clone()));
+        let answering = tokio::spawn(socket.serve(server::routes(daemon.clone())));
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
         }
@@ -100,7 +103,10 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
         }
     }
     let paths = path::choose(&config, path::obstacle)?;
-    hooks::can_run(&config, &paths).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
+    for can in [hooks::can_run(&config, &paths), apps::can_run(&config, &paths)] {
+        can.map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
+    }
+    apps::check(up.config.as_deref(), &config)?;
     can_filter(&config).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
     if config.daemon.workers == Some(0) {
         return Err(Failure::Usage("--workers 0: there must be one at least".into()));
@@ -161,6 +167,8 @@ async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     let mut hangup = on(SignalKind::hangup())?;
     let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut look_at_lua = tokio::time::interval(LOOK_AT_LUA_EVERY);
+    look_at_lua.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
@@ -173,6 +181,10 @@ async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
                     Ok(reloaded) => tracing::info!(?reloaded, "the configuration was read again"),
                     Err(error) => tracing::error!(%error, "the configuration was not read again"),
                 }
+            }
+            _ = look_at_lua.tick(), if daemon.has_scripts() => {
+                let daemon = daemon.clone();
+                tokio::task::spawn_blocking(move || daemon.look_after_lua()).await.map_err(Failure::failed)??;
             }
             _ = look.tick() => {
                 let daemon = daemon.clone();

@@ -133,6 +133,9 @@ fn needs_workers(
     if !config.hooks.is_empty() {
         return Some("hooks run on workers".into());
     }
+    if !config.apps.is_empty() {
+        return Some("apps run on workers".into());
+    }
     if daemon.workers.is_some() || !daemon.cores.is_empty() {
         return Some("workers or cores are named".into());
     }
@@ -161,6 +164,7 @@ mod tests {
             ("", false, "eth0 takes no frames from XDP"),
             ("[[port]]\ndevice = 'tap:vm0'\n", true, "tap:vm0 is no interface of Linux"),
             ("[[hook]]\nfile = 'acl.lua'\n", true, "hooks run on workers"),
+            ("[[app]]\nname = 'guard'\nmodule = 'guard.lua'\n", true, "apps run on workers"),
             ("[daemon]\nworkers = 2\n", true, "workers or cores are named"),
             ("[daemon]\ncores = [1]\n", true, "workers or cores are named"),
             ("[daemon]\nidle = 'busy'\n", true, "workers shall be busy"),

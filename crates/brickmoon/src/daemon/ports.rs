@@ -170,10 +170,9 @@ fn pcap(
     behind_twin(port, twin, vec![queue], PortMode::Memory, Box::new(()))
 }
 
-/// Twins are called `bm-NAME`, cut to what an interface's name may hold.
+/// The end in Linux of what is no interface there.
 fn twin(name: &str, mac: [u8; 6], mtu: usize) -> Result<Twin, Failure> {
-    let name: String = format!("bm-{name}").chars().take(15).collect();
-    Twin::new(&name, mac, mtu).map_err(Failure::failed)
+    Twin::new(&config::app::twin_name(name), mac, mtu).map_err(Failure::failed)
 }
 
 fn behind_twin(

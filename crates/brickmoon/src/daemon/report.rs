@@ -39,9 +39,11 @@ pub fn account(counters: &Counters, group: &str) -> Account {
 }
 
 /// What became of the frames that came in on a port: what its queues received, and what the port, the
-/// router and the slow path did with them, as one account.
-pub fn port_account(counters: &Counters, port: &str) -> Account {
+/// router and the slow path did with them, as one account. Where apps stand between port and router, what they took
+/// or added is in it.
+pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account {
     let mut sum = Account::default();
+    let (mut passed, mut taken) = (0, 0);
     for group in groups(counters) {
         let parts: Vec<_> = group.split('/').collect();
         let part = || account(counters, &group);
@@ -49,10 +51,12 @@ pub fn port_account(counters: &Counters, port: &str) -> Account {
             ["port", name, _, "receive"] if *name == port => {
                 let part = part();
                 sum.received += part.received;
+                passed += part.passed;
                 add_drops(&mut sum, &part);
             }
-            ["router", _, name] | ["slow", name] if *name == port => {
+            [app, .., name] if matches!(*app, "router" | "slow") && *name == port => {
                 let part = part();
+                taken += if *app == "router" { part.received } else { 0 };
                 sum.sent += part.sent;
                 sum.originated += part.originated;
                 sum.host += part.host;
@@ -62,6 +66,10 @@ pub fn port_account(counters: &Counters, port: &str) -> Account {
             }
             _ => {}
         }
+    }
+    if has_apps {
+        sum.consumed += u64::saturating_sub(passed, taken);
+        sum.originated += u64::saturating_sub(taken, passed);
     }
     sum
 }
@@ -221,11 +229,16 @@ mod tests {
 
     #[test]
     fn a_ports_account_closes_over_all_apps() {
-        let account = port_account(&counters(), "eth0");
+        let account = port_account(&counters(), "eth0", false);
         assert_eq!((account.received, account.originated, account.dropped), (10, 2, 2));
         let went = account.sent + account.host + account.held + account.consumed + account.dropped;
         assert_eq!(account.received + account.originated, went);
-        assert_eq!(port_account(&counters(), "eth1"), Account::default());
+        let mut fewer = counters();
+        fewer.insert("router/0/eth0/received".into(), 7);
+        fewer.insert("router/0/eth0/sent".into(), 3);
+        let account = port_account(&fewer, "eth0", true);
+        assert_eq!((account.received, account.sent, account.consumed), (10, 5, 4), "an app took two");
+        assert_eq!(port_account(&counters(), "eth1", false), Account::default());
     }
 
     #[test]

@@ -33,7 +33,10 @@ impl Socket {
         }
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             let mend = "stop it with `brickmoon stop`, or choose another socket with --socket";
-            return Err(Failure::Failed(format!("a daemon answers at {} already: {mend}", path.display())));
+            return Err(Failure::Failed(format!(
+                "a daemon or a program answers at {} already: {mend}",
+                path.display()
+            )));
         }
         // Left by a daemon that was killed. Anything else than a socket is not ours to remove.
         if std::fs::symlink_metadata(path).is_ok_and(|meta| {
@@ -49,9 +52,9 @@ impl Socket {
     }
 
     /// Answers until the task is dropped.
-    pub async fn serve(self, daemon: Arc<Daemon>) -> std::io::Result<()> {
+    pub async fn serve(self, routes: Router) -> std::io::Result<()> {
         let Self { listener, removed_at_the_end } = self;
-        let served = axum::serve(listener, routes(daemon)).await;
+        let served = axum::serve(listener, routes).await;
         drop(removed_at_the_end);
         served
     }
@@ -79,7 +82,8 @@ pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) -> std::i
     axum::serve(listener, Router::new().route("/metrics", get(metrics)).with_state(daemon)).await
 }
 
-fn routes(daemon: Arc<Daemon>) -> Router {
+/// The daemon's answers.
+pub fn routes(daemon: Arc<Daemon>) -> Router {
     Router::new()
         .route(
             request::STATUS,
@@ -127,7 +131,7 @@ fn routes(daemon: Arc<Daemon>) -> Router {
         .route(request::METRICS, get(metrics))
         .fallback(|| async {
             let mend = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
-            reply::<()>(StatusCode::NOT_FOUND, Err(Error::new("no such path").mend(mend)))
+            not_found(Error::new("no such path").mend(mend))
         })
         .with_state(daemon)
 }
@@ -141,14 +145,19 @@ async fn routes_of(State(daemon): State<Arc<Daemon>>, Query(query): Query<RouteQ
 }
 
 /// Answers on a thread of its own: some questions wait for control, and none may hold up another.
-async fn answer<T: Serialize + Send + 'static>(
-    daemon: Arc<Daemon>,
-    question: impl FnOnce(&Daemon) -> Result<T, Error> + Send + 'static,
+pub async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
+    asked: Arc<D>,
+    question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
 ) -> Response {
-    match tokio::task::spawn_blocking(move || question(&daemon)).await {
+    match tokio::task::spawn_blocking(move || question(&asked)).await {
         Ok(result) => reply(StatusCode::BAD_REQUEST, result),
         Err(panicked) => reply::<()>(StatusCode::INTERNAL_SERVER_ERROR, Err(Error::new(panicked))),
     }
+}
+
+/// There is nothing at this path.
+pub fn not_found(error: Error) -> Response {
+    reply::<()>(StatusCode::NOT_FOUND, Err(error))
 }
 
 fn reply<T: Serialize>(unless: StatusCode, result: Result<T, Error>) -> Response {
@@ -160,7 +169,12 @@ fn reply<T: Serialize>(unless: StatusCode, result: Result<T, Error>) -> Response
 }
 
 async fn metrics(State(daemon): State<Arc<Daemon>>) -> Response {
-    let text = tokio::task::spawn_blocking(move || daemon.metrics()).await.unwrap_or_default();
+    metrics_reply(move || daemon.metrics()).await
+}
+
+/// What `render` says, as scrapers want it.
+pub async fn metrics_reply(render: impl FnOnce() -> String + Send + 'static) -> Response {
+    let text = tokio::task::spawn_blocking(render).await.unwrap_or_default();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

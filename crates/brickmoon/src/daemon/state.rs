@@ -1,5 +1,7 @@
 //! What the daemon knows of itself, and its answers to every question of the socket.
 
+mod after;
+
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,24 +18,23 @@ use bm_control::config::{Config, Effect};
 use bm_control::driver::Driver;
 use bm_fib::published::Readers;
 use bm_frame::{Depot, Pages};
+use bm_lua::apps::{AppSet, AppWorld};
 use bm_lua::hook::{HookSet, HookWorld};
 use bm_stats::Registry;
 use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
-use super::hooks;
 use super::path::{self, Paths};
 use super::report::{self, Counters};
 use super::running::{Opened, PortInfo, Running, attach_kernel, frame_memory, remove_kept};
 use super::server::Removed;
 use super::switches::Bridges;
+use super::{apps, hooks};
 use crate::Failure;
 use crate::args::Up;
 
 /// Counters that there is room for: some fifty for each account, three accounts a port and worker.
 const COUNTERS: usize = 1 << 16;
-/// A data path that fails more often than this is not started again: Linux does better.
-const RESTARTS_MAX: u64 = 5;
 
 /// The daemon, as those who answer for it see it.
 pub struct Daemon {
@@ -73,6 +74,15 @@ fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
     let file = config.daemon.socket.with_extension("stats");
     let registry = Arc::new(Registry::create(&file, COUNTERS).map_err(Failure::failed)?);
     Ok((registry, Removed(file)))
+}
+
+/// Lua on workers: hooks, and apps.
+fn scripts(depot: &Arc<Depot>, registry: &Arc<Registry>) -> Result<(Arc<HookSet>, Arc<AppSet>), Failure> {
+    let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
+    let hooks = Arc::new(HookSet::new(world).map_err(Failure::failed)?);
+    let natives = Arc::new(crate::lua::Natives::new(registry.clone()));
+    let world = AppWorld { depot: depot.clone(), natives };
+    Ok((hooks, Arc::new(AppSet::new(world).map_err(Failure::failed)?)))
 }
 
 impl Daemon {
@@ -126,12 +136,10 @@ impl Daemon {
         opened.note(&notes);
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
         let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
-        let hooks = depot.as_ref().map(|depot| {
-            let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
-            HookSet::new(world).map(Arc::new).map_err(Failure::failed)
-        });
-        let hooks = hooks.transpose()?;
-        let shared = Shared { published: driver.handle().published().clone(), readers, registry, hooks };
+        let scripts = depot.as_ref().map(|depot| scripts(depot, &registry)).transpose()?;
+        let (hooks, apps) = scripts.unzip();
+        let shared =
+            Shared { published: driver.handle().published().clone(), readers, registry, hooks, apps };
         let running = match &depot {
             Some(depot) => opened.start(&config, &shared, driver.handle(), depot.clone())?,
             None => opened.without_workers(),
@@ -181,44 +189,6 @@ impl Daemon {
             bm_cli::count(status.routes_ipv6 as u64),
             self.started.elapsed().as_millis(),
         )
-    }
-
-    /// Starts the data path again if a thread of it has panicked or hangs; Linux forwards meanwhile.
-    pub fn look_after(&self) -> Result<(), Failure> {
-        if let Some(hooks) = &self.shared.hooks
-            && let Err(stuck) = hooks::look_after(hooks)
-        {
-            // Its thread never ends, so the process must; what the kernel does not take back, it does then.
-            let _given_back = self.driver.handle().set_active(false);
-            tracing::error!("{}", super::why(stuck));
-            std::process::exit(1);
-        }
-        let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
-        let Some(trouble) = trouble else { return Ok(()) };
-        if self.restarts.fetch_add(1, Ordering::Relaxed) >= RESTARTS_MAX {
-            return Err(Failure::Failed(format!("{trouble}, again and again: Linux forwards from here on")));
-        }
-        tracing::error!("{trouble}: it is started again, and Linux forwards meanwhile");
-        let config = lock(&self.config).clone();
-        self.restart(&config)
-    }
-
-    /// Ends the data path and starts it as `config` says.
-    fn restart(&self, config: &Config) -> Result<(), Failure> {
-        let control = self.driver.handle();
-        let Some(depot) = &self.depot else {
-            return Err(Failure::Failed("ports of the kernel path change with a new start only".into()));
-        };
-        control.set_active(false).map_err(Failure::failed)?;
-        // Steering programs leave their interfaces before they can be put there again.
-        control.set_ports(Vec::new()).map_err(Failure::failed)?;
-        let before = lock(&self.running).take();
-        before.into_iter().for_each(Running::stop);
-        let (opened, ports) = Opened::open(config, depot, &self.paths)?;
-        control.set_ports(ports).map_err(Failure::failed)?;
-        let running = opened.start(config, &self.shared, control, depot.clone())?;
-        *lock(&self.running) = Some(running);
-        control.set_active(true).map_err(Failure::failed)
     }
 
     /// Gives everything back to Linux and ends all threads.
@@ -276,6 +246,8 @@ impl Daemon {
         let interfaces = self.driver.handle().interfaces().unwrap_or_default();
         let counters = self.counters();
         let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
+        let config = lock(&self.config).clone();
+        let has_apps = |port: &str| config.has_apps_behind(port);
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Ports::default() };
         let ports = running.ports.iter().enumerate();
@@ -305,7 +277,7 @@ impl Daemon {
                 interfaces: of_port,
                 account: match in_kernel {
                     Some(kernel) => report::kernel_account(kernel),
-                    None => report::port_account(&counters, &info.name),
+                    None => report::port_account(&counters, &info.name, has_apps(&info.name)),
                 },
                 device_counters: report::device_counters(&counters, &info.name),
                 hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),
@@ -337,12 +309,22 @@ impl Daemon {
 
     /// Apps and their accounts.
     pub fn apps(&self) -> Apps {
-        report::apps(&self.counters())
+        let mut apps = report::apps(&self.counters());
+        apps::add(&self.reports(), &mut apps, &mut Links::default());
+        apps
+    }
+
+    /// How the apps in Lua are on each worker.
+    fn reports(&self) -> Vec<bm_lua::Report> {
+        let apps = self.shared.apps.iter().filter(|apps| !apps.is_empty());
+        apps.flat_map(|apps| apps.reports(apps::PATIENCE)).collect()
     }
 
     /// Links between apps.
     pub fn links(&self) -> Links {
-        report::links(&self.counters())
+        let mut links = report::links(&self.counters());
+        apps::add(&self.reports(), &mut Apps::default(), &mut links);
+        links
     }
 
     /// Drops by reason.
@@ -352,6 +334,7 @@ impl Daemon {
         let hooks = self.shared.hooks.as_ref().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::name_drops(&mut drops, &hooks, &counters);
         self.switches.add_drops(&mut drops);
+        apps::add_drops(&self.reports(), &mut drops);
         drops
     }
 
@@ -368,6 +351,7 @@ impl Daemon {
 
     /// Workers and their frames.
     pub fn workers(&self) -> Workers {
+        let (counters, reports) = (self.counters(), self.reports());
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Workers::default() };
         let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
@@ -386,6 +370,7 @@ impl Daemon {
                 restarts,
                 frames: frames as u32,
                 frames_free: free as u32,
+                lua: apps::lua_of_worker(index, &counters, &reports),
             }
         };
         Workers { workers: running.workers().into_iter().enumerate().map(worker).collect() }
@@ -422,6 +407,8 @@ impl Daemon {
             Failure::Status(status) => Error::new(format_args!("exit status {status}")),
         })?;
         hooks::can_run(&new, &self.paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        apps::can_run(&new, &self.paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        apps::check(Some(file), &new).map_err(|failure| Error::new(super::why(failure)))?;
         super::can_filter(&new).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         let mut config = lock(&self.config);
         let mut reloaded = Reloaded::default();
@@ -442,6 +429,15 @@ impl Daemon {
             // Files are loaded anew whether their text differs or not.
             if !new.hooks.is_empty() && !reloaded.changed.iter().any(|key| key == "hook") {
                 reloaded.changed.push("hook".into());
+            }
+        }
+        if let Some(set) = &self.shared.apps
+            && reloaded.restarted.is_empty()
+            && !(new.apps.is_empty() && set.is_empty())
+        {
+            apps::reload(set, &new)?;
+            if !reloaded.changed.iter().any(|key| key.starts_with("app.")) {
+                reloaded.changed.push("app".into());
             }
         }
         self.driver.handle().reconfigure(&new)?;

@@ -2,14 +2,20 @@
 
 mod natives;
 mod router;
+mod server;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bm_lua::{Outcome, Program, Tree, What, World};
 use bm_stats::Registry;
 
 use crate::Failure;
 use crate::args::{Lua, Run, Snabb};
+
+use server::{Facts, Server};
+
+pub use natives::Apps as Natives;
 
 /// Counters that there is room for.
 const COUNTERS: usize = 1 << 15;
@@ -39,9 +45,14 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     }
     let trees = lua.trees.iter().flat_map(|folder| Tree::at(folder)).collect();
     let registry = Arc::new(Registry::anonymous(COUNTERS).map_err(Failure::failed)?);
-    let apps = Arc::new(natives::Apps::new(registry));
+    let apps = Arc::new(natives::Apps::new(registry.clone()));
     let world = World::new(apps, trees, lua.packet_bytes as usize).map_err(Failure::failed)?;
     bm_lua::end_on_signals().map_err(Failure::failed)?;
+    let facts =
+        Facts { registry, desks: world.desks.clone(), depot: world.depot.clone(), started: Instant::now() };
+    // A test is over before anybody asks.
+    let is_test = matches!(what, What::Test(_)) && lua.socket.is_none();
+    let _server = if is_test { None } else { Server::start(lua.socket.as_deref(), facts)? };
     match (Program { what, arguments, world }).run() {
         Ok(Outcome::Done | Outcome::Exit(0)) => Ok(()),
         Ok(Outcome::Exit(status)) => Err(Failure::Status(status)),

@@ -20,7 +20,7 @@ use bm_port_xdp::{Options, Shared, XdpDevice};
 use bm_stats::{Account, Registry};
 use serde_json::Value;
 
-use super::router::{NumberedPort, Routers};
+use super::router::Routers;
 
 /// Slots for AF_XDP where a program's own are larger than it takes.
 const SMALL_SLOTS: usize = 16_384;
@@ -41,7 +41,6 @@ struct Open {
     taps: HashMap<String, TapDevice>,
     dpdk: HashMap<String, DpdkDevice>,
     routers: Routers,
-    ports: u16,
 }
 
 /// Where ports have their frames: in the program's memory, or in some of their own.
@@ -97,7 +96,7 @@ impl Natives for Apps {
             let memory = open.memory(wanted)?;
             return open.routers.open(wanted, &memory, &self.registry);
         }
-        let (_, port) = open.port(wanted)?;
+        let port = open.port(wanted)?;
         self.port_app(wanted, port)
     }
 }
@@ -110,27 +109,25 @@ impl Open {
         self.memory.clone().ok_or_else(|| "there is no memory for ports".into())
     }
 
-    /// The port that `wanted` names, with the index that frames are marked with.
-    fn port(&mut self, wanted: &Wanted<'_>) -> Result<NumberedPort, String> {
+    /// The port that `wanted` names.
+    fn port(&mut self, wanted: &Wanted<'_>) -> Result<Box<dyn Port>, String> {
         if let Some(port) = self.routers.port(wanted)? {
             return Ok(port);
         }
-        self.ports += 1;
         if wanted.class == "memory" {
-            return Ok((self.ports, Box::new(LoopPort::default())));
+            return Ok(Box::new(LoopPort::default()));
         }
         let device: Device = wanted.class.parse().map_err(|_| unknown(wanted.class))?;
-        let port = match device {
-            Device::Xdp(name) => self.xdp(wanted, &name)?,
-            Device::Tap(name) => self.tap(wanted, &name)?,
-            Device::Dpdk(device) => self.dpdk(wanted, &device)?,
+        match device {
+            Device::Xdp(name) => self.xdp(wanted, &name),
+            Device::Tap(name) => self.tap(wanted, &name),
+            Device::Dpdk(device) => self.dpdk(wanted, &device),
             Device::Pcap { input, output } => {
                 let repeat = wanted.argument.get("repeat").and_then(Value::as_bool).unwrap_or(false);
                 let port = PcapPort::new(input.as_deref(), output.as_deref(), repeat);
-                Box::new(port.map_err(|error| error.to_string())?)
+                Ok(Box::new(port.map_err(|error| error.to_string())?))
             }
-        };
-        Ok((self.ports, port))
+        }
     }
 
     /// This worker's queue of an interface, all of whose frames the program gets.

@@ -26,8 +26,6 @@ use bm_stats::{Account, Registry};
 use super::natives::PortMemory;
 use crate::daemon::{self, OpenPort};
 
-/// A queue, with the index that its frames are marked with.
-pub type NumberedPort = (u16, Box<dyn Port>);
 /// What must live as long as the ports.
 type Kept = Vec<Box<dyn Any + Send>>;
 
@@ -38,7 +36,7 @@ pub struct Routers(HashMap<String, Weak<Set>>);
 /// One router: its parts for each worker, and what all workers share.
 struct Set {
     parts: Mutex<Vec<Option<RouterApp>>>,
-    queues: Mutex<HashMap<(String, usize), NumberedPort>>,
+    queues: Mutex<HashMap<(String, usize), Box<dyn Port>>>,
     devices: Vec<String>,
     /// Ended in this order: what the slow path sent last still leaves, then Linux has all packets again.
     _rest: Mutex<(SlowThread, Driver, Kept)>,
@@ -122,7 +120,7 @@ impl Routers {
     }
 
     /// This worker's queue of a port that a router has opened.
-    pub fn port(&self, wanted: &Wanted<'_>) -> Result<Option<NumberedPort>, String> {
+    pub fn port(&self, wanted: &Wanted<'_>) -> Result<Option<Box<dyn Port>>, String> {
         let class = wanted.class.strip_prefix("xdp:").unwrap_or(wanted.class);
         let mut sets = self.0.values().filter_map(Weak::upgrade);
         let Some(set) = sets.find(|set| set.devices.iter().any(|device| device == class)) else {
@@ -142,11 +140,11 @@ impl Set {
         let readers = Readers::new();
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
         let (mut queues, mut devices) = (HashMap::new(), Vec::new());
-        for (index, port) in opened.into_iter().enumerate() {
+        for port in opened {
             let OpenPort { name, device, ifindex, queues: each, host, steering, keep: kept, .. } = port;
             let device = device.strip_prefix("xdp:").unwrap_or(&device).to_string();
             for (worker, queue) in each.into_iter().enumerate() {
-                queues.insert((device.clone(), worker), (index as u16, memory.port(queue)));
+                queues.insert((device.clone(), worker), memory.port(queue));
             }
             devices.push(device);
             control.push(ControlPort { ifindex, steering, in_kernel: false });
@@ -159,6 +157,7 @@ impl Set {
             readers,
             registry: registry.clone(),
             hooks: None,
+            apps: None,
         };
         let asker = Box::new(driver.handle().asker().map_err(text)?);
         let depot: &Arc<Depot> = wanted.depot;

@@ -42,7 +42,8 @@ impl Config {
     /// Every setting as a text, with what its change takes.
     pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
         use Effect::{Daemon, Live, Workers};
-        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches, filter, hooks } = self;
+        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches, filter, hooks, apps, links } =
+            self;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
             settings.insert(key.to_owned(), (format!("{value:?}"), effect));
@@ -91,6 +92,14 @@ impl Config {
         for hook in hooks {
             // The line is only for messages, and files are read again whatever their names.
             set(&format!("hook.{}", hook.name), &Hook { line: 0, ..hook.clone() }, Live);
+        }
+        for app in apps {
+            set(&format!("app.{}", app.name), &app::App { line: 0, ..app.clone() }, Live);
+        }
+        // A new way for packets is made of new workers.
+        if !links.is_empty() {
+            let ends: Vec<_> = links.iter().map(|link| (&link.from, &link.to)).collect();
+            set("link", &ends, Workers);
         }
         for switch in switches {
             set(&format!("switch.{}", switch.name), switch, Daemon);

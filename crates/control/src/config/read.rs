@@ -3,6 +3,7 @@
 //! Each key is read by one call, which also makes it known; what no call asked for is an unknown key.
 //! So the list of keys cannot part from what is read.
 
+mod apps;
 mod filter;
 mod hooks;
 mod switches;
@@ -59,6 +60,8 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
         section.finish();
     }
     config.hooks = hooks::hooks(&mut top);
+    config.apps = apps::apps(&mut top);
+    config.links = apps::links(&mut top);
     config.switches = switches::switches(&mut top, &config.ports);
     if let Some(mut section) = top.section("filter", "[filter]") {
         filter::filter(&mut section, &mut config.filter);

@@ -6,6 +6,7 @@
 
 mod apps;
 mod hooks;
+mod soak;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use super::{BenchError, Options};
 use crate::alternate::{Sample, Turns, alternate, alternate_samples, process_time};
 use crate::report::Row;
 use crate::testbed::cores;
+
+pub use soak::{Minute, soak, soak_table};
 
 /// Seconds that the bench takes if it is not told.
 const SECONDS: u64 = 20;
@@ -66,10 +69,7 @@ pub fn lua(options: &Options) -> Result<Vec<Row>, BenchError> {
     if options.wants(WORKERS) {
         rows.extend(workers(turns)?);
     }
-    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
-    if let Some(&core) = cores::allowed().last() {
-        let _refused = cores::pin(0, core);
-    }
+    settle();
     for case in cases {
         rows.extend(measure(case, turns)?);
     }
@@ -83,14 +83,33 @@ fn world() -> Result<World, BenchError> {
     World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).map_err(BenchError::build("frame memory"))
 }
 
-fn measure(case: &Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
+/// Stays on one core: a thread that wanders starts with cold caches. Refusal is no harm.
+fn settle() {
+    if let Some(&core) = cores::allowed().last() {
+        let _refused = cores::pin(0, core);
+    }
+}
+
+/// A case in Lua, ready for turns.
+fn in_lua(case: &Case) -> Result<(State, Prepared), BenchError> {
     let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
     let program =
         state.prepare(case.name, case.lua, ROUND).map_err(BenchError::build("the network in Lua"))?;
+    Ok((state, program))
+}
+
+/// The same in Rust, with the packets that one breath is worth.
+fn in_rust(case: &Case) -> Result<(Engine, u64), BenchError> {
     let depot = Depot::new(32_768, 2048).map_err(BenchError::build("frame memory"))?;
     let mut frames = Freelist::new(depot, 8192);
     let (network, packets) = (case.rust)(&mut frames);
-    let mut engine = Engine::new(network, frames).map_err(BenchError::build("the network in Rust"))?;
+    let engine = Engine::new(network, frames).map_err(BenchError::build("the network in Rust"))?;
+    Ok((engine, packets))
+}
+
+fn measure(case: &Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let (_state, program) = in_lua(case)?;
+    let (mut engine, packets) = in_rust(case)?;
     let mut failed = None;
     let measured = alternate(
         turns,

@@ -16,6 +16,7 @@ local ffi = require("ffi")
 local bit = require("bit")
 local buffer = require("string.buffer")
 require("core.runtime")
+require("core.jitwatch")
 local bridge = require("brickmoon.hook.bridge")
 
 local band, bnot, lshift, rshift, bor = bit.band, bit.bnot, bit.lshift, bit.rshift, bit.bor

@@ -44,6 +44,8 @@ end
 
 -- Packets that an app holds: below zero it freed or sent more than it had.
 function M.held (app)
+   -- What is outside keeps an account of its own.
+   if app.outer then return 0 end
    local account = accounts[app]
    local held = tonumber(account.sum.net) + account.base
    if account.closed then return held end

@@ -22,6 +22,7 @@ local account = require("core.account")
 local pace = require("core.pace")
 local jitwatch = require("core.jitwatch")
 local workers = require("core.workers")
+local report = require("core.report")
 
 local shared, frees = runtime.shared, runtime.frees
 
@@ -149,6 +150,7 @@ end
 -- Looks at what does not come with packets: signals, and workers that have failed. The first worker does.
 local function look_around ()
    if workers.trouble() then return true end
+   if shared.asked[0] ~= 0 then report.answer(M) end
    if shared.worker == 0 and shared.interrupted[0] ~= 0 then
       M.stop()
       os.exit(0)

@@ -38,7 +38,7 @@ function M.app (config, name, class, arg, place)
    config.apps[name] = { class = class, arg = arg, core = core }
 end
 
-M.link_syntax = [[^ *([%w_%.]+)%.([%w_]+) *-> *([%w_%.]+)%.([%w_]+) *$]]
+M.link_syntax = [[^ *([%w_%.%-]+)%.([%w_%-]+) *-> *([%w_%.%-]+)%.([%w_%-]+) *$]]
 
 -- "a.out -> b.in": "a", "out", "b", "in".
 function M.parse_link (spec)
@@ -91,6 +91,7 @@ function M.selftest ()
    assert(M.parse_app_arg("{ a = 1 }").a == 1 and M.parse_app_arg({ z = 2 }).z == 2)
    M.link(c, "  one.out->two.in_1 ")
    M.link(c, "eth0.100.output -> one.in")
+   assert(M.canonical_link("br-0.out->tx-1.in-2") == "br-0.out -> tx-1.in-2")
    assert(c.links["one.out -> two.in_1"] and c.links["eth0.100.output -> one.in"])
    assert(select("#", M.parse_link("a.b -> c.d")) == 4)
    for _, wrong in ipairs { "a.b", "a -> b.c", "a.b -> c", "a b.c -> d.e" } do

@@ -10,7 +10,8 @@ local C, shared, freelist, frees = ffi.C, runtime.shared, runtime.freelist, runt
 
 require("core.lib_h")
 
-local M = {}
+-- `sleeps`: how often it rested since nothing came.
+local M = { sleeps = 0 }
 
 -- Seconds of monotonic time.
 function M.seconds () return C.get_monotonic_time() end
@@ -49,6 +50,7 @@ local function idle (engine, ticking, pulls_in_lua)
       collectgarbage("step", 1)
       jitwatch.publish()
    end
+   M.sleeps = M.sleeps + 1
    shared.wait(shared, engine.sleep * 1e3)
 end
 

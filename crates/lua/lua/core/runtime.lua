@@ -29,6 +29,7 @@ struct freelist {
    int64_t traded;
    struct packet *list[1];
 };
+struct brickmoon_jit { uint64_t traces, aborts, flushes, code_bytes; };
 struct brickmoon;
 struct brickmoon_native;
 struct brickmoon {
@@ -38,13 +39,15 @@ struct brickmoon {
    uint64_t now_ns;
    int32_t failed, worker;
    uint64_t moved;
-   const volatile int32_t *interrupted, *pause, *trouble;
+   const volatile int32_t *interrupted, *pause, *trouble, *asked;
    void (*refill)(struct brickmoon *);
    void (*spill)(struct brickmoon *);
    uint64_t (*clock)(struct brickmoon *);
    void (*wait)(struct brickmoon *, uint64_t ns);
    void (*pull)(struct brickmoon_native *);
    void (*push)(struct brickmoon_native *);
+   struct brickmoon_jit jit;
+   int32_t rest_us, pad;
 };
 struct brickmoon_frees { uint64_t packets, bytes, short_bytes; };
 ]]

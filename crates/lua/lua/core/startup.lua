@@ -64,12 +64,15 @@ local function app_at_work ()
 end
 
 local function trace (what)
+   if type(what) == "table" and what.traceback then return what end
    if getmetatable(what) == Exit then return what end
    -- What Rust says brings a traceback of its own.
    local message = tostring(what):gsub("\nstack traceback:.*", "")
    if not message:match("^[^\n]-:%d+: ") then message = place()..message end
    return { message = message..app_at_work(), traceback = debug.traceback("", 2):gsub("^\n", "") }
 end
+
+startup.explain = trace
 
 -- Calls f(...): "done"; "exit" and a status; or "error", a message and a traceback.
 function startup.protected (f, ...)
@@ -140,6 +143,12 @@ local begun = false
 function startup.worker (name, bytes)
    if not begun then globals() begun = true end
    startup.result = require("core.workers").remote[name](bytes)
+end
+
+-- The apps of a daemon's worker: gives core.part.
+function startup.part ()
+   globals()
+   startup.prepared = require("core.part")
 end
 
 -- Runs a chunk for the function that it gives back.

@@ -74,6 +74,11 @@ function M.run_to_time (ns)
    end
 end
 
+-- Whether any is active.
+function M.any ()
+   return next(due) ~= nil
+end
+
 -- Runs what is due now.
 function M.run ()
    if M.ticks then M.run_to_time(C.get_time_ns()) end

@@ -85,38 +85,76 @@ pub fn held<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// A call that sleeps, and has lasted so long by the clock, hangs.
+pub const HANGS_AFTER: Duration = Duration::from_millis(500);
+/// One that has used so much of its processor hangs: what other threads take from it does not count.
+const LOOPS_AFTER: Duration = Duration::from_millis(100);
+/// One that cannot be broken off for so long never will be.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
+
 /// How often the thread is asked in one look: it may be in the middle of malloc now, and not a moment later.
 const ATTEMPTS: u32 = 20;
+
+/// A call that was at work when it was looked at first.
+#[derive(Clone, Copy)]
+struct Seen {
+    call: u64,
+    since: Instant,
+    /// What its thread had used of its processor then.
+    used: Option<Duration>,
+}
 
 /// Watches one thread.
 #[derive(Default)]
 pub struct Watch {
-    seen: Option<(u64, Instant)>,
+    seen: Option<Seen>,
 }
 
 impl Watch {
-    /// Looks once. Breaks a call off that has gone on for `most`; says how long it has gone on if it resists.
-    pub fn look(&mut self, pulse: &Pulse, most: Duration, now: Instant) -> Option<Duration> {
-        let calls = pulse.calls.load(Ordering::Relaxed);
-        let since = match self.seen {
-            Some((seen, since)) if seen == calls && calls % 2 == 1 => since,
-            _ => {
-                self.seen = Some((calls, now));
-                return None;
-            }
+    /// Looks once, at `now`. Breaks off a call that hangs; says how long it has gone on if it resists for so long that
+    /// it always will.
+    pub fn look(&mut self, pulse: &Pulse, now: Instant) -> Option<Duration> {
+        let call = pulse.calls.load(Ordering::Relaxed);
+        if call.is_multiple_of(2) {
+            self.seen = None;
+            return None;
+        }
+        let thread = pulse.thread.load(Ordering::Relaxed);
+        let used = processor_time(thread);
+        let Some(seen) = self.seen.filter(|seen| seen.call == call) else {
+            self.seen = Some(Seen { call, since: now, used });
+            return None;
         };
-        let lasts = now.duration_since(since);
-        if lasts < most {
+        let lasts = now.duration_since(seen.since);
+        let worked = used.zip(seen.used).map_or(Duration::ZERO, |(used, before)| used.saturating_sub(before));
+        if worked < LOOPS_AFTER && (lasts < HANGS_AFTER || is_runnable(thread)) {
             return None;
         }
         for _ in 0..ATTEMPTS {
             // SAFETY: the pulse lives; a thread that is gone gets no signal, any other looks at its own guard.
-            unsafe { bm_guard_break(pulse, calls) };
+            unsafe { bm_guard_break(pulse, call) };
             std::thread::sleep(Duration::from_millis(1));
-            if pulse.calls.load(Ordering::Relaxed) != calls {
+            if pulse.calls.load(Ordering::Relaxed) != call {
                 return None;
             }
         }
-        Some(lasts)
+        (lasts > STUCK_AFTER).then_some(lasts)
     }
+}
+
+/// Whether a thread only waits for its turn: then the machine is slow, and not the thread.
+fn is_runnable(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    // The name stands in brackets, and may hold some (proc_pid_stat(5)).
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('R'))
+}
+
+/// What a thread of this process has used of its processor; `None` if there is no such thread.
+fn processor_time(thread: i32) -> Option<Duration> {
+    // As in the kernel's posix-timers.h: the clock of one thread (4) by what the scheduler counted (2).
+    let clock = (!thread << 3) | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a whole timespec that outlives the call, which writes nothing else.
+    let failed = unsafe { libc::clock_gettime(clock, &mut time) } != 0;
+    (!failed && thread > 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }

@@ -16,11 +16,19 @@ use super::meter::{Meter, cycles};
 use super::published::Published;
 use super::version::{Health, Version};
 use crate::native::NoNatives;
+use crate::report::{Desks, JitReport};
 use crate::state::{LuaError, State};
 use crate::world::World;
 
 /// Counters of a hook in front of those that it names itself.
 pub const FIXED: [&str; 6] = ["calls", "frames", "cycles", "errors", "ejections", "hangs"];
+
+/// Counters behind those: what the compiler and the collector did in the hook's state.
+const JIT: [&str; 5] = ["traces", "aborts", "flushes", "code_bytes", "heap_bytes"];
+/// Free packets that a hook keeps for itself.
+const KEEP: usize = 128;
+/// Calls between two looks at them, and calls at the beginning after each of which they are looked at.
+const LOOK_EVERY: u64 = 64;
 
 /// Places on the stack of the thread that runs the functions: message handler, functions by stage, burst.
 const FIRST: c_int = 2;
@@ -54,6 +62,7 @@ pub struct Loaded {
     /// What the hook's own counters were before.
     bases: Vec<u64>,
     reasons: usize,
+    calls: u64,
     pub stages: Stages,
     pub version: Arc<Version>,
 }
@@ -75,7 +84,13 @@ impl Loaded {
     /// What is wrong with the file, with line and traceback.
     pub fn new(version: &Arc<Version>, seat: &Seat<'_>) -> Result<Self, LuaError> {
         let natives = Arc::new(NoNatives);
-        let world = World { depot: seat.depot.clone(), natives, trees: Vec::new() };
+        let world = World {
+            depot: seat.depot.clone(),
+            natives,
+            trees: Vec::new(),
+            desks: Desks::default(),
+            keep: KEEP,
+        };
         let state = State::new(&world)?;
         let shared = Shared::new(seat.published.generation());
         bridge(state.lua(), version, seat, &shared)?;
@@ -89,6 +104,7 @@ impl Loaded {
         let mut names: Vec<String> = FIXED.map(String::from).into();
         names.extend(declared.reasons.iter().map(|name| format!("drop/{name}")));
         names.extend(declared.counters.iter().map(|name| format!("count/{name}")));
+        names.extend(JIT.map(|name| format!("jit/{name}")));
         let counters = (seat.counters)(&names)?;
         let own = FIXED.len() + declared.reasons.len();
         let bases = (0..declared.counters.len()).map(|at| counters.get(own + at)).collect();
@@ -98,7 +114,7 @@ impl Loaded {
         let stages = stages.into_iter().fold(Stages::NONE, Stages::with);
         let version = version.clone();
         let guard = Guard::new();
-        Ok(Self { state, thread, shared, guard, meter, counters, bases, reasons, stages, version })
+        Ok(Self { state, thread, shared, guard, meter, counters, bases, reasons, calls: 0, stages, version })
     }
 
     /// Runs it over a burst. A hook that fails has no effect, and its version is retired.
@@ -125,10 +141,21 @@ impl Loaded {
         for (at, base) in self.bases.iter().enumerate() {
             counters.set(own + at, base + self.shared.counters[at]);
         }
+        self.calls += 1;
+        if self.calls < LOOK_EVERY || self.calls.is_multiple_of(LOOK_EVERY) {
+            self.publish_jit(own + self.bases.len());
+        }
         match self.meter.note(frames, took) {
             Some(each) => self.eject(each),
             None => Health::Good,
         }
+    }
+
+    /// Shows what the compiler and the collector did in this state, from counter `first` on.
+    fn publish_jit(&self, first: usize) {
+        let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = self.state.jit();
+        let values = [traces, aborts, flushes, code_bytes, heap_bytes];
+        values.into_iter().enumerate().for_each(|(at, value)| self.counters.set(first + at, value));
     }
 
     #[cold]

@@ -18,10 +18,6 @@ use super::version::{Health, HookSpec, Version};
 use super::worker::{Parcel, ThreadHooks};
 use crate::state::LuaError;
 
-/// A hook that has been in one burst for so long hangs.
-pub const HANGS_AFTER: Duration = Duration::from_millis(500);
-/// One that cannot be broken off for so long never will be.
-const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// How long a reload waits for all threads to take the new versions.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 /// Sets that may be on their way to a thread.
@@ -249,8 +245,8 @@ impl HookSet {
             while let Some(old) = thread.old.pop() {
                 drop(old);
             }
-            let lasts = thread.watch.look(&thread.pulse, HANGS_AFTER, now);
-            if let Some(lasts) = lasts.filter(|&lasts| lasts > STUCK_AFTER) {
+            let lasts = thread.watch.look(&thread.pulse, now);
+            if let Some(lasts) = lasts {
                 news.push(HookNews::Stuck { lasts });
             }
         }

@@ -212,7 +212,7 @@ fn an_endless_hook_is_broken_off() {
         // The burst that it hangs in goes on as if there were no hook, and so do the frames behind it.
         passes(&mut rig);
         let lasted = start.elapsed();
-        assert!((Duration::from_millis(400)..Duration::from_secs(20)).contains(&lasted), "{lasted:?}");
+        assert!((Duration::from_millis(90)..Duration::from_secs(20)).contains(&lasted), "{lasted:?}");
         // The version before takes over; its state is whole.
         assert!(rig.lab.exchange(LEFT, &IN).is_silence());
         assert_eq!((rig.count("hangs"), rig.count("drop/before")), (1, 1), "{text}");

@@ -77,13 +77,13 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     Some(hook)
 }
 
-fn table_of(table: &Table<'_>) -> Value {
+pub(super) fn table_of(table: &Table<'_>) -> Value {
     let pairs = table.iter().map(|(key, value)| (key.get_ref().to_string(), value_of(value.get_ref())));
     Value::Object(pairs.collect::<Map<_, _>>())
 }
 
 /// A value as Lua will have it; a time is its text.
-fn value_of(value: &DeValue<'_>) -> Value {
+pub(super) fn value_of(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(truth) => Value::Bool(*truth),

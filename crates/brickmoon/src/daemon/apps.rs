@@ -1,0 +1,352 @@
+//! Apps in Lua of the configuration, joined with the workers' ports and router, and back to `show`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bm_api::{Account, App, Apps, Drop, DropAt, Drops, Error, Link, Links, Lua};
+use bm_control::config::Config;
+use bm_control::config::app::{self, ROUTER};
+use bm_graph::{Network, NetworkError};
+use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppsSpec, Module};
+use bm_lua::{AppReport, JitReport, LinkReport, Report};
+
+use super::path::Paths;
+use super::report::Counters;
+use crate::Failure;
+
+/// What the workers call all apps in Lua together.
+pub const PART: &str = "lua";
+/// How long a worker may take to say how its apps are: it sleeps a tenth of a second at most.
+pub const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What `bm-lua` is told of the apps of a configuration.
+pub fn spec(config: &Config) -> AppsSpec {
+    let app = |app: &app::App| AppSpec {
+        name: app.name.clone(),
+        module: match &app.module {
+            app::Module::File(file) => Module::File(file.clone()),
+            app::Module::Lua(name) => Module::Lua(name.clone()),
+            app::Module::Rust(name) => Module::Rust(name.clone()),
+        },
+        class: app.class.clone(),
+        argument: app.argument.clone(),
+    };
+    let link = |link: &app::Link| AppLink { from: link.from.clone(), to: link.to.clone() };
+    let ports = config.ports.iter().enumerate().map(|(index, port)| port.name(index));
+    AppsSpec {
+        apps: config.apps.iter().map(app).collect(),
+        links: config.links.iter().map(link).collect(),
+        outer: ports.chain([ROUTER.into()]).collect(),
+    }
+}
+
+/// Everything that is wrong with apps and links, with lines of `file`; files are run for their classes' schemas.
+pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Failure> {
+    let mut problems = config.check_links();
+    if problems.is_empty() {
+        let found = bm_lua::apps::check(&spec(config)).map_err(Failure::failed)?;
+        problems.extend(found.into_iter().map(|(name, why)| {
+            let line = config.apps.iter().find(|app| app.name == name).map_or(0, |app| app.line);
+            (line, format!("app {name}: {why}"))
+        }));
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    problems.sort();
+    let file = file.map_or_else(|| "the configuration".into(), |file| file.display().to_string());
+    let lines = problems.into_iter().map(|(line, why)| format!("{file}, line {line}: {why}"));
+    Err(Failure::Usage(lines.collect::<Vec<_>>().join("\n")))
+}
+
+/// Only workers run apps, and only ports of theirs give apps packets.
+pub fn can_run(config: &Config, paths: &Paths) -> Result<(), (String, String)> {
+    if let Some(app) = config.apps.first()
+        && !paths.any_user()
+    {
+        return Err((
+            format!("app {} wants the user path, and these ports take the kernel path", app.name),
+            "start with --path user or auto, give a port path = \"user\", or take [[app]] out of the configuration".into(),
+        ));
+    }
+    let in_kernel = config.ports.iter().enumerate().zip(&paths.0).filter(|(_, path)| path.in_kernel);
+    let names: Vec<_> = in_kernel.map(|((index, port), _)| port.name(index)).collect();
+    match config.links.iter().find(|link| names.contains(&link.from.0)) {
+        Some(app::Link { from: (port, _), line, .. }) => Err((
+            format!("the [[link]] on line {line} is for packets from {port}, which takes the kernel path"),
+            "give that port path = \"user\"".into(),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Joins the ports `names` with the router and the slow path, and where links lead to apps, with those.
+pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<(), NetworkError> {
+    let has = |app: &str, name: &str, from: bool| {
+        let end = |link: &app::Link| if from { link.from.clone() } else { link.to.clone() };
+        config.links.iter().any(|link| end(link) == (app.into(), name.into()))
+    };
+    for name in names.iter().filter(|name| network.has(name)).cloned().collect::<Vec<_>>() {
+        if !has(&name, "output", true) && !has(ROUTER, &name, false) {
+            network.link(&format!("{name}.output -> router.{name}"))?;
+        }
+        if has(ROUTER, &name, true) {
+            // What the slow path answers or has held back goes the same way as the rest.
+            network.link(&format!("router.{name} -> {PART}.router:{name}"))?;
+            network.link(&format!("slow.{name} -> {PART}.slow:{name}"))?;
+        } else {
+            network.link(&format!("router.{name} -> {name}.router"))?;
+            network.link(&format!("slow.{name} -> {name}.slow"))?;
+        }
+    }
+    let is_app = |name: &str| config.apps.iter().any(|app| app.name == name);
+    for app::Link { from: (from, output), to: (to, input), .. } in &config.links {
+        // A worker without a queue of a port has nothing to do with it.
+        if !is_app(from) && from != ROUTER && network.has(from) {
+            network.link(&format!("{from}.{output} -> {PART}.{from}:{output}"))?;
+        }
+        if !is_app(to) && network.has(to) {
+            network.link(&format!("{PART}.{to}:{input} -> {to}.{input}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Has workers take the apps of `config`.
+pub fn reload(set: &AppSet, config: &Config) -> Result<(), Error> {
+    let mend = "mend the file and reload again: the apps from before go on";
+    set.reload(&spec(config)).map_err(|error| Error::new(error).mend(mend))
+}
+
+/// Breaks off what hangs. Why the workers have to be started again, if they have; fails if that would not help.
+pub fn look_after(set: &AppSet) -> Result<Option<String>, Failure> {
+    let mut trouble = None;
+    for news in set.look_after(Instant::now()) {
+        match news {
+            AppNews::Failed { worker, why } => {
+                trouble.get_or_insert(format!("the apps of worker {worker} have failed: {why}"));
+            }
+            AppNews::Stuck { lasts } => {
+                let seconds = lasts.as_secs();
+                return Err(Failure::Failed(format!(
+                    "an app has been in a C function for {seconds} s and cannot be broken off: Linux forwards from here on"
+                )));
+            }
+        }
+    }
+    Ok(trouble)
+}
+
+/// The apps of a worker.
+pub fn apps_of(report: &Report) -> impl Iterator<Item = App> {
+    report.apps.iter().map(|app| {
+        let AppReport { name, received, originated, sent, held, consumed, dropped } = app.clone();
+        let drops = (dropped > 0).then(|| (bm_stats::Reason::LinkFull.name().to_string(), dropped));
+        let drops = drops.into_iter().collect();
+        let account =
+            Account { received, originated, sent, held, consumed, dropped, drops, ..Account::default() };
+        App { name, worker: Some(report.worker as u32), account }
+    })
+}
+
+/// The links of a worker.
+pub fn links_of(report: &Report) -> impl Iterator<Item = Link> {
+    report.links.iter().map(|link| {
+        let LinkReport { name, txpackets, txbytes, rxpackets, rxbytes, txdrop } = link.clone();
+        Link {
+            name,
+            worker: report.worker as u32,
+            put: txpackets,
+            put_bytes: txbytes,
+            taken: rxpackets,
+            taken_bytes: rxbytes,
+            dropped: txdrop,
+            waiting: txpackets.saturating_sub(rxpackets),
+        }
+    })
+}
+
+/// What LuaJIT did, for `show workers`.
+pub fn lua_of(jit: JitReport) -> Lua {
+    let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = jit;
+    Lua { traces, aborts, flushes, code_bytes, heap_bytes }
+}
+
+/// Puts apps and links into what is shown of the workers, in the place of the one that hides them.
+pub fn add(reports: &[Report], apps: &mut Apps, links: &mut Links) {
+    apps.apps.extend(reports.iter().flat_map(apps_of));
+    let hidden = |name: &str| name.contains(&format!("-> {PART}.")) || name.starts_with(&format!("{PART}."));
+    links.links.retain(|link| !hidden(&link.name));
+    links.links.extend(reports.iter().flat_map(links_of));
+    links.links.sort_by(|one, two| (one.worker, &one.name).cmp(&(two.worker, &two.name)));
+}
+
+/// Adds what full links made apps drop.
+pub fn add_drops(reports: &[Report], drops: &mut Drops) {
+    let reason = bm_stats::Reason::LinkFull;
+    let at = reports.iter().flat_map(|report| &report.apps).filter(|app| app.dropped > 0);
+    let at: Vec<_> = at.map(|app| DropAt { app: format!("app {}", app.name), frames: app.dropped }).collect();
+    let frames: u64 = at.iter().map(|at| at.frames).sum();
+    if frames == 0 {
+        return;
+    }
+    drops.total += frames;
+    match drops.drops.iter_mut().find(|drop| drop.reason == reason.name()) {
+        Some(drop) => {
+            drop.frames += frames;
+            drop.at.extend(at);
+        }
+        None => {
+            let (reason, meaning) = (reason.name().into(), reason.meaning().into());
+            drops.drops.push(Drop { reason, meaning, frames, at });
+        }
+    }
+    drops.drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
+}
+
+/// What LuaJIT did on a worker for hooks, whose counters these are, and for apps; `None` without either.
+pub fn lua_of_worker(worker: usize, counters: &Counters, reports: &[Report]) -> Option<Lua> {
+    let mut sum: Option<Lua> = None;
+    for report in reports.iter().filter(|report| report.worker == worker) {
+        *sum.get_or_insert_default() += lua_of(report.jit);
+    }
+    let thread = worker.to_string();
+    for (name, &value) in
+        counters.range("hook/".to_string()..).take_while(|(name, _)| name.starts_with("hook/"))
+    {
+        let ["hook", _, of, "jit", what] = name.split('/').collect::<Vec<_>>()[..] else { continue };
+        if of != thread {
+            continue;
+        }
+        let sum = sum.get_or_insert_default();
+        match what {
+            "traces" => sum.traces += value,
+            "aborts" => sum.aborts += value,
+            "flushes" => sum.flushes += value,
+            "code_bytes" => sum.code_bytes += value,
+            _ => sum.heap_bytes += value,
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(links: &str) -> Config {
+        let text = format!(
+            "[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'eth1'\n[[app]]\nname = 'guard'\nmodule = 'guard.lua'\n{links}"
+        );
+        Config::parse(Path::new("/etc/x/test.toml"), &text).expect("a right configuration")
+    }
+
+    fn link(from: &str, to: &str) -> String {
+        format!("[[link]]\nfrom = '{from}'\nto = '{to}'\n")
+    }
+
+    struct Nothing;
+    impl bm_graph::App for Nothing {}
+
+    fn joined(links: &str) -> Vec<String> {
+        let mut network = Network::new();
+        for name in ["eth0", "eth1", "router", "slow", "lua"] {
+            network.app(name, Box::new(Nothing)).expect("names differ");
+        }
+        let config = config(links);
+        join(&mut network, &config, &["eth0".into(), "eth1".into()]).expect("links fit");
+        network.links().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn links_lead_through_apps_where_they_are_asked_to() {
+        let plain = joined("");
+        assert_eq!(plain.len(), 6);
+        assert_eq!(plain[0], "eth0.output -> router.eth0");
+        let ways = link("eth0.output", "guard.input")
+            + &link("guard.output", "router.eth0")
+            + &link("router.eth1", "guard.back")
+            + &link("guard.out", "eth1.guard");
+        assert_eq!(
+            joined(&ways),
+            [
+                "router.eth0 -> eth0.router",
+                "slow.eth0 -> eth0.slow",
+                "eth1.output -> router.eth1",
+                "router.eth1 -> lua.router:eth1",
+                "slow.eth1 -> lua.slow:eth1",
+                "eth0.output -> lua.eth0:output",
+                "lua.router:eth0 -> router.eth0",
+                "lua.eth1:guard -> eth1.guard",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_links() {
+        for (links, why) in [
+            (
+                link("eth0.output", "gard.input"),
+                "gard.input: no app or port is called gard: there are guard, eth0, eth1, router",
+            ),
+            (link("eth0.input", "guard.input"), "eth0.input: what comes in on a port is at eth0.output"),
+            (
+                link("guard.output", "router.eth2"),
+                "router.eth2: links of the router are called as ports, of which there are eth0, eth1",
+            ),
+            (
+                link("guard.output", "eth0.slow"),
+                "eth0.slow is the router's own link to the port: call this one otherwise",
+            ),
+            (
+                link("eth0.output", "router.eth1"),
+                "this [[link]] leads past all apps: ports and the router are linked by themselves",
+            ),
+        ] {
+            let Err(Failure::Usage(said)) = check(Some(Path::new("f.toml")), &config(&links)) else {
+                panic!("{links}")
+            };
+            assert_eq!(said, format!("f.toml, line 8: {why}"));
+        }
+        let twice = link("eth0.output", "guard.input") + &link("eth1.output", "guard.input");
+        let Err(Failure::Usage(said)) = check(None, &config(&twice)) else {
+            panic!("two links into one place")
+        };
+        assert_eq!(
+            said,
+            "the configuration, line 11: guard.input has a link already, on line 8: a place takes one"
+        );
+    }
+
+    #[test]
+    fn twins_are_called_in_links_as_in_linux() {
+        for device in ["net_pcap0,rx_pcap=a.pcap", "0000:01:00.0", "eth_af_packet_with_a_long_name"] {
+            let port = bm_control::config::Port::new(bm_control::config::Device::Dpdk(device.into()));
+            assert_eq!(port.name(0), bm_port_dpdk::Spec::new(device).twin());
+        }
+    }
+
+    #[test]
+    fn hides_what_stands_for_all_apps() {
+        let named = |name: &str| Link { name: name.into(), ..Link::default() };
+        let names = [
+            "eth0.output -> lua.eth0:output",
+            "lua.router:eth0 -> router.eth0",
+            "router.eth0 -> eth0.router",
+        ];
+        let mut links = Links { links: names.map(named).into() };
+        let own = LinkReport {
+            name: "eth0.output -> guard.input".into(),
+            txpackets: 3,
+            rxpackets: 1,
+            ..LinkReport::default()
+        };
+        let app = AppReport { name: "guard".into(), received: 1, consumed: 1, ..AppReport::default() };
+        let report = Report { apps: vec![app], links: vec![own], ..Report::default() };
+        let mut apps = Apps::default();
+        add(&[report], &mut apps, &mut links);
+        let left: Vec<_> = links.links.iter().map(|link| (link.name.as_str(), link.waiting)).collect();
+        assert_eq!(left, [("eth0.output -> guard.input", 2), ("router.eth0 -> eth0.router", 0)]);
+        assert_eq!((apps.apps[0].name.as_str(), apps.apps[0].worker), ("guard", Some(0)));
+    }
+}

@@ -1,0 +1,258 @@
+//! The control socket of a Lua program: `show apps`, `links`, `workers` and `drops` as of a daemon.
+//!
+//! Counters of ports and routers lie in shared memory. Apps in Lua are asked ([`Desks`]): their workers answer between
+//! two breaths. What several workers have of one app or link is summed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::{get, post};
+use bm_api::request::{self, SOCKET};
+use bm_api::{Account, App, Apps, Drops, Error, Link, Links, Status, Stopping, Worker, Workers};
+use bm_frame::Depot;
+use bm_lua::{Desks, Report};
+use bm_stats::Registry;
+use tokio::sync::oneshot;
+
+use crate::Failure;
+use crate::daemon::server::{Socket, answer, metrics_reply, not_found};
+use crate::daemon::{apps, report};
+
+/// What is asked about.
+pub struct Facts {
+    /// Counters of apps in Rust.
+    pub registry: Arc<Registry>,
+    /// Where workers are asked.
+    pub desks: Desks,
+    /// Where packets come from.
+    pub depot: Arc<Depot>,
+    /// When the program began.
+    pub started: Instant,
+}
+
+/// A thread that answers until this is dropped.
+pub struct Server {
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Answers at `path`, or where there is room: at the daemon's socket, or if one answers there, at one of the
+    /// program's own, and says so. A program that has nowhere to answer runs all the same.
+    ///
+    /// # Errors
+    /// If `path` is given, and cannot be had.
+    pub fn start(path: Option<&Path>, facts: Facts) -> Result<Option<Self>, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(Failure::failed)?;
+        let socket = runtime.block_on(async {
+            path.map_or_else(|| Ok(somewhere()), |path| Socket::listen(path).map(Some))
+        })?;
+        let Some(socket) = socket else { return Ok(None) };
+        let (end, ended) = oneshot::channel();
+        let work = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = socket.serve(routes(Arc::new(facts))) => {}
+                    _ = ended => {}
+                }
+            });
+        };
+        let thread =
+            std::thread::Builder::new().name("bm-api".into()).spawn(work).map_err(Failure::failed)?;
+        Ok(Some(Self { end: Some(end), thread: Some(thread) }))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The thread ends by the sender's end, too.
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// The daemon's socket if it is free, else one of this process.
+fn somewhere() -> Option<Socket> {
+    if let Ok(socket) = Socket::listen(Path::new(SOCKET)) {
+        return Some(socket);
+    }
+    let name = format!("run-{}.sock", std::process::id());
+    let folders = [
+        Path::new(SOCKET).parent().map(PathBuf::from),
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
+    ];
+    let (path, socket) = folders.into_iter().flatten().find_map(|folder| {
+        let path = folder.join(&name);
+        Socket::listen(&path).ok().map(|socket| (path, socket))
+    })?;
+    eprintln!("brickmoon: ask this program with --socket {}", path.display());
+    Some(socket)
+}
+
+fn routes(facts: Arc<Facts>) -> Router {
+    let others = "this is a program in Lua: it has status, apps, links, workers, drops, metrics and stop";
+    Router::new()
+        .route(
+            request::STATUS,
+            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.status()))),
+        )
+        .route(request::APPS, get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.apps()))))
+        .route(
+            request::LINKS,
+            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.links()))),
+        )
+        .route(
+            request::WORKERS,
+            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.workers()))),
+        )
+        .route(
+            request::DROPS,
+            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.drops()))),
+        )
+        .route(request::STOP, post(|State(facts): State<Arc<Facts>>| answer(facts, |_| Ok(stop()))))
+        .route(
+            request::METRICS,
+            get(|State(facts): State<Arc<Facts>>| metrics_reply(move || facts.metrics())),
+        )
+        .fallback(
+            move || async move { not_found(Error::new("a program in Lua cannot answer that").mend(others)) },
+        )
+        .with_state(facts)
+}
+
+fn stop() -> Stopping {
+    bm_lua::interrupt();
+    Stopping { pid: std::process::id(), kept: false }
+}
+
+impl Facts {
+    fn reports(&self) -> Vec<Report> {
+        self.desks.ask(apps::PATIENCE)
+    }
+
+    fn counters(&self) -> report::Counters {
+        let mut counters = report::Counters::new();
+        let all = self.registry.counters().into_iter();
+        all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
+        counters
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            path: "lua".into(),
+            workers: self.reports().len() as u32,
+            ..Status::default()
+        }
+    }
+
+    fn apps(&self) -> Apps {
+        let mut all = report::apps(&self.counters()).apps;
+        all.extend(self.reports().iter().flat_map(apps::apps_of));
+        Apps { apps: summed(all) }
+    }
+
+    fn links(&self) -> Links {
+        let mut sums: BTreeMap<String, Link> = BTreeMap::new();
+        for link in self.reports().iter().flat_map(apps::links_of) {
+            let sum = sums.entry(link.name.clone()).or_default();
+            sum.put += link.put;
+            sum.put_bytes += link.put_bytes;
+            sum.taken += link.taken;
+            sum.taken_bytes += link.taken_bytes;
+            sum.dropped += link.dropped;
+            sum.waiting += link.waiting;
+            // Where only one worker has it, that one is named.
+            sum.worker = link.worker;
+            sum.name = link.name;
+        }
+        Links { links: sums.into_values().collect() }
+    }
+
+    fn workers(&self) -> Workers {
+        let (frames, free) = (self.depot.memory().slots() as u32, self.depot.available() as u32);
+        let worker = |report: &Report| Worker {
+            worker: report.worker as u32,
+            alive: true,
+            breaths: report.breaths,
+            moves: report.moves,
+            sleeps: report.sleeps,
+            frames,
+            frames_free: free,
+            lua: Some(apps::lua_of(report.jit)),
+            ..Worker::default()
+        };
+        Workers { workers: self.reports().iter().map(worker).collect() }
+    }
+
+    fn drops(&self) -> Drops {
+        let mut drops = report::drops(&self.counters());
+        apps::add_drops(&self.reports(), &mut drops);
+        drops
+    }
+
+    fn metrics(&self) -> String {
+        let counters: Vec<_> = self.counters().into_iter().collect();
+        bm_telemetry::render(&self.status(), &counters)
+    }
+}
+
+/// Accounts of one name together.
+fn summed(apps: Vec<App>) -> Vec<App> {
+    let mut sums: BTreeMap<String, App> = BTreeMap::new();
+    for App { name, worker, account } in apps {
+        let sum =
+            sums.entry(name.clone()).or_insert_with(|| App { name, worker, account: Account::default() });
+        if sum.worker != worker {
+            sum.worker = None;
+        }
+        let of = &mut sum.account;
+        for (entry, more) in [
+            (&mut of.received, account.received),
+            (&mut of.originated, account.originated),
+            (&mut of.sent, account.sent),
+            (&mut of.host, account.host),
+            (&mut of.passed, account.passed),
+            (&mut of.held, account.held),
+            (&mut of.consumed, account.consumed),
+            (&mut of.dropped, account.dropped),
+        ] {
+            *entry += more;
+        }
+        for (reason, frames) in account.drops {
+            *of.drops.entry(reason).or_default() += frames;
+        }
+    }
+    sums.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_of_all_workers_are_one() {
+        let of = |name: &str, worker, received| App {
+            name: name.into(),
+            worker: Some(worker),
+            account: Account { received, drops: [("link_full".into(), 1)].into(), ..Account::default() },
+        };
+        let sums = summed(vec![of("sink", 0, 5), of("source", 1, 2), of("sink", 1, 7)]);
+        let shown: Vec<_> = sums
+            .iter()
+            .map(|app| (app.name.as_str(), app.worker, app.account.received, app.account.drops["link_full"]))
+            .collect();
+        assert_eq!(shown, [("sink", None, 12, 2), ("source", Some(1), 2, 1)]);
+    }
+}

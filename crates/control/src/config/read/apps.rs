@@ -1,0 +1,117 @@
+//! `[[app]]` and `[[link]]`: apps in Lua, and what leads from one to another.
+
+use super::hooks::{table_of, value_of};
+use super::*;
+use crate::config::app::{App, Link, Module, TAKEN};
+
+/// The tables of a list such as `[[app]]`, each with what reads it.
+fn tables<T>(
+    top: &mut Section<'_, '_>,
+    (key, name, example): (&'static str, &'static str, &str),
+    mut read: impl FnMut(&mut Section<'_, '_>, usize) -> Option<T>,
+) -> Vec<T> {
+    let Some(value) = top.value(key) else { return Vec::new() };
+    let DeValue::Array(list) = value.get_ref() else {
+        top.wrong_type(top.key(key), value, "a table for each", example.into());
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for item in list {
+        let DeValue::Table(table) = item.get_ref() else {
+            top.wrong_type(top.key(key), item, "a table for each", example.into());
+            continue;
+        };
+        let mut section = Section { name, table, known: Vec::new(), report: top.report };
+        found.extend(read(&mut section, item.span().start));
+        section.finish();
+    }
+    found
+}
+
+/// A text that must be there.
+fn needed<'s>(
+    section: &mut Section<'s, '_>,
+    key: &'static str,
+    example: &'static str,
+    start: usize,
+) -> Option<(usize, &'s str)> {
+    let text = section.text(key, example.split_once(" = ").map_or(example, |(_, value)| value));
+    if !section.table.contains_key(key) {
+        let what = What::Missing { key: section.key(key), example };
+        section.report.add(start, what);
+    }
+    text
+}
+
+/// All apps.
+pub(super) fn apps(top: &mut Section<'_, '_>) -> Vec<App> {
+    let example = "[[app]] with name = \"guard\" and module = \"guard.lua\" below it";
+    let mut places: Vec<(String, usize)> = Vec::new();
+    tables(top, ("app", "[[app]]", example), |section, start| {
+        let app = app(section, start)?;
+        if let Some((_, first)) = places.iter().find(|(name, _)| *name == app.name) {
+            let what = What::Again { what: format!("app \"{}\"", app.name), first: *first };
+            section.report.add(start, what);
+            return None;
+        }
+        places.push((app.name.clone(), app.line));
+        Some(app)
+    })
+}
+
+fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
+    let name = needed(section, "name", "name = \"guard\"", start);
+    let module = needed(section, "module", "module = \"guard.lua\"", start);
+    let class = section.text("class", "\"Guard\"").map(|(_, class)| class.to_string());
+    let argument = section.value("config").map_or(serde_json::Value::Null, |value| match value.get_ref() {
+        DeValue::Table(table) => table_of(table),
+        other => value_of(other),
+    });
+    let ((at, name), (place, module)) = (name?, module?);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
+        let mend = "give 1 to 24 letters, digits, `-` or `_`";
+        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), mend });
+        return None;
+    }
+    if TAKEN.contains(&name) {
+        let mend = "the workers have an app of that name: take another";
+        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), mend });
+        return None;
+    }
+    let module = Module::of(module);
+    if let Module::Rust(class) = &module
+        && class != "memory"
+        && let Err(why) = class.parse::<Device>()
+    {
+        section.report.add(place, What::Device(why));
+        return None;
+    }
+    let line = section.report.line(start);
+    Some(App { name: name.into(), module, class, argument, line })
+}
+
+/// All links.
+pub(super) fn links(top: &mut Section<'_, '_>) -> Vec<Link> {
+    let example = "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it";
+    tables(top, ("link", "[[link]]", example), |section, start| {
+        let from = end(section, "from", "from = \"eth0.output\"", start);
+        let to = end(section, "to", "to = \"guard.input\"", start);
+        Some(Link { from: from?, to: to?, line: section.report.line(start) })
+    })
+}
+
+fn end(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    example: &'static str,
+    start: usize,
+) -> Option<(String, String)> {
+    let (at, text) = needed(section, key, example, start)?;
+    let end = Link::end(text);
+    if end.is_none() {
+        let mend = "give an app, a dot, and the app's name for the link";
+        section.report.add(at, What::Text { key: section.key(key), found: text.into(), mend });
+    }
+    end
+}

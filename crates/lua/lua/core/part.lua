@@ -1,0 +1,211 @@
+-- Apps of the daemon's configuration: on each worker a network of their own, joined with the worker's ports and its
+-- router.
+--
+--    worker: eth0.output ─► [ eth0 ─► guard ─► router ] ─► router.eth0        in brackets: this state
+--
+-- What is outside stands in the network as an app that does nothing: src/apps/part.rs moves packets between the links
+-- of such an app and the links outside. It calls `breathe` once a breath, `idle` before the worker sleeps,
+-- `configure` for a new configuration, and `stop`.
+
+local engine = require("core.app")
+local config = require("core.config")
+local counter = require("core.counter")
+local ffi = require("ffi")
+local native = require("core.native")
+local packages = package.loaded
+local report = require("core.report")
+local runtime = require("core.runtime")
+local startup = require("core.startup")
+local timer = require("core.timer")
+
+local shared = runtime.shared
+
+local M = {}
+
+-- Stands for an app outside.
+local Outer = {}
+function Outer:new () return setmetatable({ outer = true }, { __index = Outer }) end
+
+-- Files by path, as they were when they were run last: one that has not changed is the same class again.
+local files = {}
+
+local function read (path)
+   local file, why = io.open(path, "rb")
+   if not file then error(why, 0) end
+   local text = file:read("*a")
+   file:close()
+   return text
+end
+
+local function run_file (path)
+   local text = read(path)
+   local known = files[path]
+   if known and known.text == text then return known.value end
+   local folder = path:match("^(.*)/[^/]*$") or "."
+   local place = folder.."/?.lua;"..folder.."/?/init.lua;"
+   if package.path:sub(1, #place) ~= place then package.path = place..package.path end
+   local chunk, why = load(text, "@"..path)
+   if not chunk then error(why, 0) end
+   local value = chunk()
+   files[path] = { text = text, value = value }
+   return value
+end
+
+local function is_class (value)
+   return type(value) == "table" and type(rawget(value, "new")) == "function"
+end
+
+-- The class that a module gives, itself or as one of its fields.
+local function class_of (app)
+   local place = app.file or app.module
+   local value
+   if app.file then value = run_file(app.file) else value = require(app.module) end
+   if type(value) ~= "table" then
+      error(("%s must return a class, or a table of classes, and returns %s")
+         :format(place, value == nil and "nothing" or "a "..type(value)), 0)
+   end
+   if app.class then
+      if not is_class(value[app.class]) then
+         error(("%s has no class %s: a table with the function new"):format(place, app.class), 0)
+      end
+      return value[app.class]
+   end
+   if is_class(value) then return value end
+   local names = {}
+   for name, field in pairs(value) do
+      if is_class(field) then names[#names + 1] = tostring(name) end
+   end
+   table.sort(names)
+   if #names == 1 then return value[names[1]] end
+   error(#names == 0 and place.." returns no class: a table with the function new"
+      or ("%s has the classes %s: say which with `class`"):format(place, table.concat(names, ", ")), 0)
+end
+
+-- What went wrong, in one line; which line of ours found it is of no use to whoever wrote the app.
+local function words (why)
+   return (tostring(why.message or why):gsub("^brickmoon/[^:]+:%d+: ", ""))
+end
+
+local function add_app (c, app)
+   config.app(c, app.name, app.rust or class_of(app), app.config)
+end
+
+-- The network that `spec` asks for, and what is wrong with it: { { app, message }, ... }.
+local function build (spec)
+   local c, problems = config.new(), {}
+   for _, name in ipairs(spec.outer) do c.apps[name] = { class = Outer } end
+   for _, app in ipairs(spec.apps) do
+      local fine, why = xpcall(add_app, startup.explain, c, app)
+      if not fine then problems[#problems + 1] = { app.name, words(why) } end
+   end
+   for _, link in ipairs(spec.links) do
+      config.link(c, ("%s.%s -> %s.%s"):format(link.from, link.output, link.to, link.input))
+   end
+   return c, problems
+end
+
+-- What is wrong with `spec`, as build() gives it; nothing is started.
+function M.check (spec)
+   local _, problems = build(spec)
+   return problems
+end
+
+local function place_of (l)
+   return tonumber(ffi.cast("struct link *", l) - shared.links)
+end
+
+-- Where packets cross: for each link with an app outside, what it is called there, its place among the links of this
+-- state, and which way it leads.
+local function crossings ()
+   local list = {}
+   for name, app in pairs(engine.app_table) do
+      if app.outer then
+         for key, l in pairs(app.output) do
+            if type(key) == "string" then list[#list + 1] = { name..":"..key, place_of(l), true } end
+         end
+         for key, l in pairs(app.input) do
+            if type(key) == "string" then list[#list + 1] = { name..":"..key, place_of(l), false } end
+         end
+      end
+   end
+   return list
+end
+
+-- Microseconds that the worker may sleep: apps in Lua that pull, ticks and timers wake nobody.
+local PULL_US, TICK_US = 500, 1000
+local rest_us = 0
+
+local function settle ()
+   rest_us = 0
+   for _, app in pairs(engine.app_table) do
+      if app.tick and rest_us == 0 then rest_us = TICK_US end
+      if app.pull and not app.native then rest_us = PULL_US end
+   end
+   engine.enable_tick()
+end
+
+-- Makes the network what `spec` says; if that fails, what it was before. Gives nothing, or why it was refused.
+function M.become (spec, workers)
+   require("core.workers").total = workers
+   local before = engine.configuration
+   local old = { apps = {}, links = {} }
+   for name, app in pairs(before.apps) do old.apps[name] = app end
+   for name in pairs(before.links) do old.links[name] = true end
+   local c, problems = build(spec)
+   if problems[1] then return ("app %s: %s"):format(problems[1][1], problems[1][2]) end
+   local fine, why = xpcall(engine.configure_here, startup.explain, c)
+   if not fine then engine.configure_here(old) end
+   settle()
+   if not fine then return words(why) end
+end
+
+-- For Rust, which leaves the order in its table and finds the answer there.
+local bridge = packages["core.part.bridge"]
+
+function M.configure ()
+   bridge.refused = M.become(bridge.spec, bridge.workers)
+   bridge.crossings = crossings()
+end
+
+-- How often timers and questions are looked at, and shared counters brought up to date, in seconds.
+local LOOK_EVERY, SHOW_EVERY = 2e-4, 0.1
+local next_look, next_show = 0, 0
+
+function M.breathe ()
+   engine.breathe()
+   local now = engine.monotonic_now
+   if now >= next_look then
+      next_look = now + LOOK_EVERY
+      timer.run()
+      if shared.asked[0] ~= 0 then report.answer(engine) end
+      if now >= next_show then
+         next_show = now + SHOW_EVERY
+         counter.commit()
+      end
+   end
+end
+
+-- Nobody waits for packets now, so garbage is collected.
+function M.idle ()
+   collectgarbage("step", 1)
+   shared.rest_us = timer.any() and (rest_us == 0 and TICK_US or rest_us) or rest_us
+end
+
+function M.stop ()
+   engine.configure_here(config.new())
+   counter.commit()
+end
+
+-- A failure in words, with its traceback; os.exit() too is one.
+local function explain (what)
+   local why = startup.explain(what)
+   if type(why) == "table" and why.message then return why.message.."\n"..why.traceback end
+   return "it called os.exit(), which would end the daemon: raise an error, or stop() what is to stop"
+end
+
+-- For Rust: what its stack must hold.
+function M.functions ()
+   return explain, M.breathe, M.configure, M.idle, M.stop, true
+end
+
+return M

@@ -1,0 +1,20 @@
+//! Apps in Lua between a daemon's ports and its router.
+//!
+//! ```text
+//!             worker's engine (bm-graph)                     one state a worker (core.part)
+//! eth0.output ─► lua ─► router.eth0            [ eth0 ─► guard ─► router ]   in brackets: Lua's own engine
+//!                 └── Part: moves packets in and out, one guarded call a breath
+//! AppSet ── start, reload ─► Part        look_after: what hangs is broken off; what failed is told
+//! ```
+//!
+//! To the worker all apps in Lua are one app, so that an error or a hang in any of them leaves ports and router whole.
+//! A part that has failed does nothing more, and says so; the daemon starts its workers again.
+
+mod loaded;
+mod part;
+mod set;
+mod spec;
+
+pub use part::Part;
+pub use set::{AppNews, AppSet, AppWorld, check};
+pub use spec::{AppLink, AppSpec, AppsSpec, Module};

@@ -1,0 +1,210 @@
+//! A state with the apps of one worker, called so that it can be broken off.
+
+use std::ffi::{CStr, c_int};
+
+use bm_link::Link;
+use mlua::{LuaSerdeExt as _, MultiValue, Table, Value, ffi};
+
+use super::spec::AppsSpec;
+use crate::hook::guard::{BROKEN_OFF, Guard, Pulse};
+use crate::runtime::Runtime;
+use crate::state::{LuaError, Seat, State};
+use crate::world::World;
+
+/// Places on the stack of the thread that runs the functions, behind the message handler.
+const BREATHE: c_int = 2;
+const CONFIGURE: c_int = 3;
+const IDLE: c_int = 4;
+const STOP: c_int = 5;
+const ARGUMENT: c_int = 6;
+
+/// What Rust and `core.part` tell each other, in `package.loaded`.
+const BRIDGE: &str = "core.part.bridge";
+
+/// Where packets cross between the worker's engine and Lua's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crossing {
+    /// App outside and its link, as `eth0:output`.
+    pub name: String,
+    /// Place among the state's links.
+    pub link: usize,
+    /// Whether packets come in.
+    pub inwards: bool,
+}
+
+/// Why a call did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// An error, with its traceback.
+    Error(String),
+    /// It was broken off: the state must never be touched again.
+    Hung,
+}
+
+/// A state with the apps of one worker.
+pub struct Loaded {
+    state: State,
+    /// Runs the functions; anchored in the state.
+    thread: *mut ffi::lua_State,
+    guard: Guard,
+}
+
+// SAFETY: the state and all that points into it are in this one value, which is one thread's at a time.
+unsafe impl Send for Loaded {}
+
+impl Loaded {
+    /// A state for worker `worker`, without apps yet.
+    ///
+    /// # Errors
+    /// What the system said, or Lua.
+    pub fn new(world: &World, worker: usize) -> Result<Self, LuaError> {
+        let state = State::of_worker(world, &Seat { worker, ..Seat::default() })?;
+        let loaded: Table = state.lua().globals().get::<Table>("package")?.get("loaded")?;
+        loaded.set(BRIDGE, state.lua().create_table()?)?;
+        state.call("part", MultiValue::new())?;
+        let part: Table = state.prepared()?;
+        let values: MultiValue = part.get::<mlua::Function>("functions")?.call(())?;
+        let count = values.len() as c_int;
+        if count != ARGUMENT {
+            return Err(LuaError::new(format!("core.part gave {count} values, and {ARGUMENT} are needed")));
+        }
+        let mut thread = std::ptr::null_mut();
+        // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is
+        // left.
+        unsafe {
+            state.lua().exec_raw::<()>(values, |state| {
+                thread = ffi::lua_newthread(state);
+                // Popped and kept for as long as the state lives.
+                ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
+                ffi::lua_xmove(state, thread, count);
+            })?;
+        }
+        Ok(Self { state, thread, guard: Guard::new() })
+    }
+
+    /// What is wrong with `spec`, by app; nothing is started.
+    ///
+    /// # Errors
+    /// What Lua said beside that.
+    pub fn check(&self, spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
+        let part: Table = self.state.prepared()?;
+        let spec: Value = self.state.lua().to_value(&spec.to_json())?;
+        let problems: Vec<(String, String)> = part
+            .get::<mlua::Function>("check")?
+            .call::<Vec<Vec<String>>>(spec)?
+            .into_iter()
+            .filter_map(|problem| <[String; 2]>::try_from(problem).ok().map(Into::into))
+            .collect();
+        Ok(problems)
+    }
+
+    /// Makes the network what `spec` says. Where packets cross; or why it was refused, and things are as they were.
+    ///
+    /// # Errors
+    /// See [`Broken`]: the state is of no more use.
+    pub fn configure(
+        &mut self,
+        pulse: &Pulse,
+        spec: &AppsSpec,
+        workers: usize,
+    ) -> Result<(Vec<Crossing>, Option<String>), Broken> {
+        let say = |error: LuaError| Broken::Error(error.to_string());
+        self.order(spec, workers).map_err(say)?;
+        self.call(pulse, CONFIGURE)?;
+        self.outcome().map_err(say)
+    }
+
+    fn bridge(&self) -> Result<Table, LuaError> {
+        let loaded: Table = self.state.lua().globals().get::<Table>("package")?.get("loaded")?;
+        Ok(loaded.get(BRIDGE)?)
+    }
+
+    fn order(&self, spec: &AppsSpec, workers: usize) -> Result<(), LuaError> {
+        let bridge = self.bridge()?;
+        bridge.set("spec", self.state.lua().to_value(&spec.to_json())?)?;
+        Ok(bridge.set("workers", workers)?)
+    }
+
+    fn outcome(&self) -> Result<(Vec<Crossing>, Option<String>), LuaError> {
+        let bridge = self.bridge()?;
+        let crossing = |found: mlua::Result<Table>| {
+            let found = found?;
+            Ok(Crossing { name: found.get(1)?, link: found.get(2)?, inwards: found.get(3)? })
+        };
+        let list = bridge.get::<Table>("crossings")?;
+        let crossings = list.sequence_values().map(crossing);
+        Ok((crossings.collect::<mlua::Result<_>>()?, bridge.get("refused")?))
+    }
+
+    /// One breath.
+    ///
+    /// # Errors
+    /// See [`Broken`].
+    pub fn breathe(&mut self, pulse: &Pulse) -> Result<(), Broken> {
+        self.call(pulse, BREATHE)
+    }
+
+    /// Before the worker sleeps. How many microseconds it may, 0 for as long as nothing comes.
+    ///
+    /// # Errors
+    /// See [`Broken`].
+    pub fn idle(&mut self, pulse: &Pulse) -> Result<u64, Broken> {
+        self.call(pulse, IDLE)?;
+        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
+        Ok(unsafe { (*self.runtime()).shared.rest_us }.max(0) as u64)
+    }
+
+    /// Stops all apps.
+    ///
+    /// # Errors
+    /// See [`Broken`].
+    pub fn stop(&mut self, pulse: &Pulse) -> Result<(), Broken> {
+        self.call(pulse, STOP)
+    }
+
+    fn call(&mut self, pulse: &Pulse, function: c_int) -> Result<(), Broken> {
+        // SAFETY: the thread is this value's, its stack was laid out in `new`; after a call that was broken off the
+        // caller forgets this value.
+        match unsafe { self.guard.call(pulse, self.thread, function, ARGUMENT) } {
+            0 => Ok(()),
+            BROKEN_OFF => Err(Broken::Hung),
+            _ => Err(Broken::Error(self.message())),
+        }
+    }
+
+    #[cold]
+    fn message(&mut self) -> String {
+        // SAFETY: a failed call leaves one value on the stack, a string by our message handler; the pointer is good
+        // while it stays there.
+        unsafe {
+            let text = ffi::lua_tolstring(self.thread, -1, std::ptr::null_mut());
+            let words = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+            ffi::lua_settop(self.thread, ARGUMENT);
+            words.unwrap_or_else(|| "an error without words".into())
+        }
+    }
+
+    /// The links of the state.
+    pub fn links(&mut self) -> &mut [Link] {
+        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now, and the
+        // borrow ends with that of this value.
+        unsafe { (*self.runtime()).links.slice() }
+    }
+
+    /// How often packets were put into links of the state or taken out.
+    pub fn moves(&mut self) -> u64 {
+        // SAFETY: as in `links`.
+        unsafe { (*self.runtime()).links.used() }.iter().map(Link::moves).sum()
+    }
+
+    /// Whether no packet waits on a link.
+    pub fn is_empty(&mut self) -> bool {
+        // SAFETY: as in `links`.
+        unsafe { (*self.runtime()).links.used() }.iter().all(Link::is_empty)
+    }
+
+    /// What it shares with Rust.
+    pub fn runtime(&self) -> *mut Runtime {
+        self.state.runtime()
+    }
+}

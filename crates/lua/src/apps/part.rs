@@ -1,0 +1,261 @@
+//! The apps in Lua of one worker, as one app of the worker's network.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bm_graph::{App, Io};
+use bm_link::{Consumer, Link};
+use rustix::event::epoll;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use super::loaded::{Broken, Crossing, Loaded};
+use super::spec::AppsSpec;
+use crate::hook::guard::Pulse;
+use crate::state::LuaError;
+
+/// What became of an order: `Some` says why it was refused.
+pub type Reply = Option<String>;
+/// Why a part does nothing any more.
+pub type Failure = Arc<Mutex<Option<Broken>>>;
+
+/// A link outside, the link inside that it goes on in, and up to where Lua's reading has been settled.
+struct Joint {
+    outside: usize,
+    inside: usize,
+    settled: usize,
+}
+
+/// What a part has of its set.
+pub struct Ends {
+    /// New configurations.
+    pub orders: Consumer<AppsSpec>,
+    /// What became of them.
+    pub replies: Sender<Reply>,
+    /// What the supervisor sees of calls.
+    pub pulse: Arc<Pulse>,
+    /// Where a failure is told.
+    pub failure: Failure,
+    /// How many workers there are.
+    pub workers: usize,
+}
+
+/// The apps in Lua of one worker.
+pub struct Part {
+    /// `None` once it has failed.
+    loaded: Option<Loaded>,
+    crossings: Vec<Crossing>,
+    /// Names of the links outside, by their index in [`Io`].
+    names: [Vec<String>; 2],
+    ins: Vec<Joint>,
+    outs: Vec<Joint>,
+    ends: Ends,
+    moved: u64,
+    wakes: Wakes,
+}
+
+impl Part {
+    /// With the apps of `spec` started.
+    ///
+    /// # Errors
+    /// What is wrong with one of them.
+    pub fn new(mut loaded: Loaded, spec: &AppsSpec, ends: Ends) -> Result<Self, LuaError> {
+        // A pulse is of the thread that it beats on first, and this is not the worker's; nobody watches a start.
+        let (crossings, refused) = match loaded.configure(&Pulse::default(), spec, ends.workers) {
+            Ok(done) => done,
+            Err(Broken::Error(why)) => return Err(LuaError::new(why)),
+            Err(Broken::Hung) => {
+                std::mem::forget(loaded);
+                return Err(LuaError::new("an app did not come back from its new(), and was broken off"));
+            }
+        };
+        if let Some(why) = refused {
+            return Err(LuaError::new(why));
+        }
+        let wakes = Wakes::new(&loaded).map_err(LuaError::new)?;
+        let (names, ins, outs) = Default::default();
+        Ok(Self { loaded: Some(loaded), crossings, names, ins, outs, ends, moved: 0, wakes })
+    }
+
+    /// Joins links outside with links inside, by name. What the slow path sends goes the way of what the router sends.
+    fn join(&mut self) {
+        let Self { crossings, names: [inputs, outputs], ins, outs, .. } = self;
+        let joint = |(outside, name): (usize, &String), inwards: bool, before: &[Joint]| {
+            let name =
+                name.strip_prefix("slow:").map_or_else(|| name.clone(), |port| format!("router:{port}"));
+            let crossing =
+                crossings.iter().find(|crossing| crossing.inwards == inwards && crossing.name == name)?;
+            let same = before.iter().find(|joint| joint.inside == crossing.link);
+            let settled = same.map_or(0, |joint| joint.settled);
+            Some(Joint { outside, inside: crossing.link, settled })
+        };
+        *ins = inputs.iter().enumerate().filter_map(|input| joint(input, true, ins)).collect();
+        *outs = outputs.iter().enumerate().filter_map(|output| joint(output, false, outs)).collect();
+    }
+
+    /// Carries out new configurations.
+    #[cold]
+    fn take_orders(&mut self) {
+        while let Some(spec) = self.ends.orders.pop() {
+            let Some(loaded) = &mut self.loaded else { return };
+            match loaded.configure(&self.ends.pulse, &spec, self.ends.workers) {
+                Ok((crossings, refused)) => {
+                    self.crossings = crossings;
+                    self.wakes.watch(loaded);
+                    self.join();
+                    // Whoever asked may have given up waiting.
+                    let _gone = self.ends.replies.send(refused);
+                }
+                Err(why) => self.fail(why),
+            }
+        }
+    }
+
+    /// Ends Lua's part of the worker; packets stay on the links that lead to it.
+    #[cold]
+    fn fail(&mut self, why: Broken) {
+        if let Some(loaded) = self.loaded.take()
+            && why == Broken::Hung
+        {
+            std::mem::forget(loaded);
+        }
+        let mut failure = self.ends.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(why);
+    }
+}
+
+/// Moves what waits on `from` to `to` while there is room.
+fn enter(io: &mut Io<'_>, joint: &mut Joint, links: &mut [Link]) {
+    let to = &mut links[joint.inside];
+    joint.settled = to.settle(joint.settled);
+    for _ in 0..io.readable(joint.outside).min(to.writable()) {
+        let Some(frame) = io.receive(joint.outside) else { break };
+        if let Err(frame) = to.transmit(frame) {
+            io.frames.free(frame);
+        }
+    }
+}
+
+/// Moves what Lua sent on its way while there is room.
+fn leave(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
+    let from = &mut links[joint.inside];
+    for _ in 0..from.readable().min(io.writable(joint.outside)) {
+        let Some(frame) = from.receive() else { break };
+        if let Err(frame) = io.transmit(joint.outside, frame) {
+            io.frames.free(frame);
+        }
+    }
+}
+
+impl App for Part {
+    fn push(&mut self, io: &mut Io<'_>) {
+        if self.ends.orders.readable() > 0 {
+            self.take_orders();
+        }
+        let Some(loaded) = &mut self.loaded else { return };
+        self.ins.iter_mut().for_each(|joint| enter(io, joint, loaded.links()));
+        if let Err(why) = loaded.breathe(&self.ends.pulse) {
+            return self.fail(why);
+        }
+        self.outs.iter().for_each(|joint| leave(io, joint, loaded.links()));
+    }
+
+    fn connect(&mut self, inputs: &[String], outputs: &[String]) {
+        self.names = [inputs.to_vec(), outputs.to_vec()];
+        self.join();
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wakes.all.as_fd())
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        let Some(loaded) = &mut self.loaded else { return true };
+        let moves = loaded.moves();
+        // What apps of this state pass among themselves is work, too, though no link outside shows it.
+        let quiet = std::mem::replace(&mut self.moved, moves) == moves && loaded.is_empty();
+        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
+        let natives = unsafe { (*loaded.runtime()).before_sleep() };
+        match loaded.idle(&self.ends.pulse) {
+            Ok(most_us) => {
+                self.wakes.within(Duration::from_micros(most_us));
+                quiet && natives
+            }
+            Err(why) => {
+                self.fail(why);
+                false
+            }
+        }
+    }
+
+    fn after_sleep(&mut self) {
+        self.wakes.clear();
+        if let Some(loaded) = &mut self.loaded {
+            // SAFETY: as in `before_sleep`.
+            unsafe { (*loaded.runtime()).after_sleep() };
+        }
+    }
+
+    fn stop(&mut self, _io: &mut Io<'_>) {
+        let Some(mut loaded) = self.loaded.take() else { return };
+        // An app whose stop() fails is closed all the same.
+        if loaded.stop(&self.ends.pulse) == Err(Broken::Hung) {
+            std::mem::forget(loaded);
+        }
+    }
+}
+
+/// What wakes the worker for Lua's sake: ports that apps have of their own, and a timer.
+struct Wakes {
+    all: OwnedFd,
+    timer: OwnedFd,
+    /// Duplicates of what is watched, so that one that is closed cannot be mistaken for another.
+    ports: Vec<OwnedFd>,
+}
+
+impl Wakes {
+    fn new(loaded: &Loaded) -> std::io::Result<Self> {
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        epoll::add(&all, &timer, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        let mut wakes = Self { all, timer, ports: Vec::new() };
+        wakes.watch(loaded);
+        Ok(wakes)
+    }
+
+    /// Watches the ports that there are now.
+    fn watch(&mut self, loaded: &Loaded) {
+        for port in self.ports.drain(..) {
+            // One that its device has closed is gone from the list by itself.
+            let _gone = epoll::delete(&self.all, &port);
+        }
+        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
+        let fds = unsafe { (*loaded.runtime()).wait_on() };
+        for fd in fds {
+            let Ok(port) = fd.try_clone_to_owned() else { continue };
+            // Without it the port is looked at when the worker wakes by itself.
+            let _unwatched =
+                epoll::add(&self.all, &port, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+            self.ports.push(port);
+        }
+    }
+
+    /// Wakes the worker after `time`, or not at all if that is zero.
+    fn within(&self, time: Duration) {
+        if time.is_zero() {
+            return;
+        }
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos() as _ };
+        let timer = Itimerspec { it_interval: zero, it_value: value };
+        // The worker wakes by itself ten times a second.
+        let _late = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer);
+    }
+
+    fn clear(&self) {
+        // EAGAIN means that it has not run out.
+        let _none = rustix::io::read(&self.timer, &mut [0u8; 8]);
+    }
+}

@@ -1,0 +1,193 @@
+//! The apps of a daemon: started for all its workers, changed while they run, looked after.
+
+use std::sync::mpsc::{Receiver, channel as replies};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bm_frame::Depot;
+use bm_link::{Producer, channel};
+
+use super::loaded::{Broken, Loaded};
+use super::part::{Ends, Failure, Part, Reply};
+use super::spec::AppsSpec;
+use crate::hook::guard::{self, Pulse, Watch};
+use crate::native::{Natives, NoNatives};
+use crate::report::{Desks, Report};
+use crate::state::LuaError;
+use crate::world::World;
+
+/// Configurations that may be on their way to a worker.
+const ORDERS: usize = 4;
+/// How long a worker may take to carry one out.
+const TAKEN_WITHIN: Duration = Duration::from_secs(2);
+/// Free packets that a worker's apps keep for themselves.
+const KEEP: usize = 1024;
+
+/// What a set of apps is made with.
+pub struct AppWorld {
+    /// Where packets come from.
+    pub depot: Arc<Depot>,
+    /// Who makes apps in Rust.
+    pub natives: Arc<dyn Natives>,
+}
+
+/// The daemon's end of a part.
+struct Worker {
+    part: Option<Part>,
+    orders: Producer<AppsSpec>,
+    replies: Receiver<Reply>,
+    pulse: Arc<Pulse>,
+    watch: Watch,
+    failure: Failure,
+}
+
+#[derive(Default)]
+struct Inner {
+    spec: AppsSpec,
+    workers: Vec<Worker>,
+}
+
+/// What the daemon should hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppNews {
+    /// A worker's apps do nothing any more.
+    Failed {
+        /// Which worker's.
+        worker: usize,
+        /// Why, with a traceback where there is one.
+        why: String,
+    },
+    /// They hang in a place that cannot be left: only the end of the process helps.
+    Stuck {
+        /// For how long.
+        lasts: Duration,
+    },
+}
+
+/// The apps of a daemon.
+pub struct AppSet {
+    world: World,
+    inner: Mutex<Inner>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panicking thread left is still what there is.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AppSet {
+    /// No apps yet.
+    ///
+    /// # Errors
+    /// If the system refuses a signal handler.
+    pub fn new(world: AppWorld) -> Result<Self, LuaError> {
+        guard::install().map_err(LuaError::new)?;
+        let AppWorld { depot, natives } = world;
+        let world = World { depot, natives, trees: Vec::new(), desks: Desks::default(), keep: KEEP };
+        Ok(Self { world, inner: Mutex::default() })
+    }
+
+    /// Starts the apps for `workers` workers, which get them by [`part`](Self::part). Workers from before are
+    /// forgotten.
+    ///
+    /// # Errors
+    /// What is wrong with an app; then none runs.
+    pub fn start(&self, spec: &AppsSpec, workers: usize) -> Result<(), LuaError> {
+        let mut inner = lock(&self.inner);
+        *inner = Inner::default();
+        let workers = (0..workers).map(|number| self.worker(spec, number, workers));
+        *inner = Inner { workers: workers.collect::<Result<_, _>>()?, spec: spec.clone() };
+        Ok(())
+    }
+
+    fn worker(&self, spec: &AppsSpec, number: usize, workers: usize) -> Result<Worker, LuaError> {
+        let (orders, taken) = channel(ORDERS);
+        let (answer, replies) = replies();
+        let (pulse, failure) = (Arc::<Pulse>::default(), Failure::default());
+        let ends =
+            Ends { orders: taken, replies: answer, pulse: pulse.clone(), failure: failure.clone(), workers };
+        let part = Part::new(Loaded::new(&self.world, number)?, spec, ends)?;
+        Ok(Worker { part: Some(part), orders, replies, pulse, watch: Watch::default(), failure })
+    }
+
+    /// The apps of worker `index`; `None` if there is no such worker, or it has them already.
+    pub fn part(&self, index: usize) -> Option<Part> {
+        lock(&self.inner).workers.get_mut(index)?.part.take()
+    }
+
+    /// Has every worker make its apps what `spec` says; links with ports and router must be as they were.
+    ///
+    /// # Errors
+    /// What is wrong with an app; then all workers go on with what they had.
+    pub fn reload(&self, spec: &AppsSpec) -> Result<(), LuaError> {
+        let mut inner = lock(&self.inner);
+        let refused = inner.workers.iter_mut().find_map(|worker| worker.become_as(spec));
+        let Some(why) = refused else {
+            inner.spec = spec.clone();
+            return Ok(());
+        };
+        let Inner { spec: before, workers } = &mut *inner;
+        // Whoever has taken it goes back; one that cannot has failed, and is started again.
+        workers.iter_mut().for_each(|worker| drop(worker.become_as(before)));
+        Err(LuaError::new(why))
+    }
+
+    /// Looks after all workers: breaks off what hangs, says who has failed.
+    pub fn look_after(&self, now: Instant) -> Vec<AppNews> {
+        let mut inner = lock(&self.inner);
+        let mut news = Vec::new();
+        for (number, worker) in inner.workers.iter_mut().enumerate() {
+            if let Some(lasts) = worker.watch.look(&worker.pulse, now) {
+                news.push(AppNews::Stuck { lasts });
+            }
+            if let Some(why) = lock(&worker.failure).take() {
+                let why = match why {
+                    Broken::Error(why) => why,
+                    Broken::Hung => "an app did not come back, and was broken off".into(),
+                };
+                news.push(AppNews::Failed { worker: number, why });
+            }
+        }
+        news
+    }
+
+    /// How the apps of each worker are; see [`Desks::ask`].
+    pub fn reports(&self, patience: Duration) -> Vec<Report> {
+        self.world.desks.ask(patience)
+    }
+
+    /// Whether there is any app.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.inner).spec.apps.is_empty()
+    }
+}
+
+impl Worker {
+    /// Has it carry a configuration out. Why not, if it does not.
+    fn become_as(&mut self, spec: &AppsSpec) -> Option<String> {
+        // An answer that came too late was to another question.
+        while self.replies.try_recv().is_ok() {}
+        if self.orders.push(spec.clone()).is_err() {
+            return Some("a worker has not taken the last configurations yet: reload again later".into());
+        }
+        match self.replies.recv_timeout(TAKEN_WITHIN) {
+            Ok(refused) => refused,
+            Err(_) => Some("a worker did not take the new configuration in time".into()),
+        }
+    }
+}
+
+/// What is wrong with the apps of `spec`, by name: files and modules are run, and arguments held against the schemas
+/// of their classes; no app is started.
+///
+/// # Errors
+/// What is wrong beside that.
+pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
+    if spec.apps.is_empty() {
+        return Ok(Vec::new());
+    }
+    let depot = Depot::new(64, 2048).map_err(LuaError::new)?;
+    let natives = Arc::new(NoNatives);
+    let world = World { depot, natives, trees: Vec::new(), desks: Desks::default(), keep: 0 };
+    Loaded::new(&world, 0)?.check(spec)
+}

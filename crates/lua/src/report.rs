@@ -1,0 +1,195 @@
+//! What a state says of itself when somebody outside asks: its apps, its links, its compiler.
+//!
+//! ```text
+//! control thread: Desks::ask ─► Desk.asked ··· the engine sees it between two breaths ─► core.report ─► Desk.answer
+//! ```
+//!
+//! Nothing is gathered until somebody asks, so the packet path pays one load now and then.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+/// A worker of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Report {
+    /// Its number, from 0.
+    pub worker: usize,
+    /// Rounds through its apps.
+    pub breaths: u64,
+    /// Packets that went into its links.
+    pub moves: u64,
+    /// Times that it slept.
+    pub sleeps: u64,
+    /// Its apps in Lua, by name.
+    pub apps: Vec<AppReport>,
+    /// Its links, by name.
+    pub links: Vec<LinkReport>,
+    /// Its compiler and its garbage.
+    pub jit: JitReport,
+}
+
+/// The closed account of an app: received + originated = sent + held + consumed + dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct AppReport {
+    /// Its name.
+    pub name: String,
+    /// Packets that it took from links.
+    pub received: u64,
+    /// Packets that it allocated beyond those that it freed.
+    pub originated: u64,
+    /// Packets that it put on links.
+    pub sent: u64,
+    /// Packets that it holds.
+    pub held: u64,
+    /// Packets that it freed beyond those that it allocated, less those dropped.
+    pub consumed: u64,
+    /// Packets that a full link made it drop.
+    pub dropped: u64,
+}
+
+/// A link between two apps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct LinkReport {
+    /// As `app.output -> app.input`.
+    pub name: String,
+    /// Packets put in.
+    pub txpackets: u64,
+    /// Bytes put in.
+    pub txbytes: u64,
+    /// Packets taken out.
+    pub rxpackets: u64,
+    /// Bytes taken out.
+    pub rxbytes: u64,
+    /// Packets that found it full.
+    pub txdrop: u64,
+}
+
+/// What LuaJIT did in a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct JitReport {
+    /// Traces compiled.
+    pub traces: u64,
+    /// Recordings given up.
+    pub aborts: u64,
+    /// Times that all traces were thrown away.
+    pub flushes: u64,
+    /// Bytes of machine code of the traces that there are.
+    pub code_bytes: u64,
+    /// Bytes that the garbage collector looks after.
+    pub heap_bytes: u64,
+}
+
+impl std::ops::AddAssign for JitReport {
+    fn add_assign(&mut self, other: Self) {
+        self.traces += other.traces;
+        self.aborts += other.aborts;
+        self.flushes += other.flushes;
+        self.code_bytes += other.code_bytes;
+        self.heap_bytes += other.heap_bytes;
+    }
+}
+
+/// Where one worker is asked.
+#[derive(Default)]
+pub(crate) struct Desk {
+    asked: AtomicI32,
+    /// How often it answered, and what it said last.
+    answer: Mutex<(u64, Report)>,
+    answered: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panicking thread left is still what there is.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Desk {
+    /// What Lua looks at.
+    pub fn asked(&self) -> *const AtomicI32 {
+        &self.asked
+    }
+
+    /// Called by the worker.
+    pub fn answer(&self, report: Report) {
+        let mut answer = lock(&self.answer);
+        *answer = (answer.0 + 1, report);
+        self.asked.store(0, Ordering::Relaxed);
+        self.answered.notify_all();
+    }
+}
+
+/// Where the workers of a program are asked.
+#[derive(Clone, Default)]
+pub struct Desks(Arc<Mutex<BTreeMap<usize, Arc<Desk>>>>);
+
+impl Desks {
+    pub(crate) fn open(&self, worker: usize, desk: &Arc<Desk>) {
+        lock(&self.0).insert(worker, desk.clone());
+    }
+
+    pub(crate) fn close(&self, worker: usize, desk: &Arc<Desk>) {
+        let mut desks = lock(&self.0);
+        if desks.get(&worker).is_some_and(|open| Arc::ptr_eq(open, desk)) {
+            desks.remove(&worker);
+        }
+    }
+
+    /// How each worker is, by number. One that does not answer within `patience`, since it is busy with something
+    /// else than packets, is as it was when it answered last; one that never answered is left out.
+    pub fn ask(&self, patience: Duration) -> Vec<Report> {
+        let desks: Vec<_> = lock(&self.0).values().cloned().collect();
+        let before: Vec<u64> = desks
+            .iter()
+            .map(|desk| {
+                let answers = lock(&desk.answer).0;
+                desk.asked.store(1, Ordering::Relaxed);
+                answers
+            })
+            .collect();
+        let end = Instant::now() + patience;
+        let wait = |(desk, before): (&Arc<Desk>, u64)| {
+            let mut answer = lock(&desk.answer);
+            loop {
+                let left = end.saturating_duration_since(Instant::now());
+                if answer.0 > before || left.is_zero() {
+                    return (answer.0 > 0).then(|| answer.1.clone());
+                }
+                let woken = desk.answered.wait_timeout(answer, left);
+                answer = woken.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        };
+        desks.iter().zip(before).filter_map(wait).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_those_who_are_there_and_remembers_the_others() {
+        let (desks, here, away) = (Desks::default(), Arc::new(Desk::default()), Arc::new(Desk::default()));
+        let breaths = |reports: &[Report]| reports.iter().map(|report| report.breaths).collect::<Vec<_>>();
+        desks.open(0, &here);
+        let answering = here.clone();
+        let worker = std::thread::spawn(move || {
+            while answering.asked.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            answering.answer(Report { breaths: 3, ..Report::default() });
+        });
+        assert_eq!(breaths(&desks.ask(Duration::from_secs(600))), [3]);
+        worker.join().unwrap();
+        desks.open(1, &away);
+        assert_eq!(breaths(&desks.ask(Duration::ZERO)), [3], "one has never answered");
+        away.answer(Report { worker: 1, breaths: 7, ..Report::default() });
+        assert_eq!(breaths(&desks.ask(Duration::ZERO)), [3, 7], "as they were");
+        desks.close(1, &here);
+        desks.close(0, &here);
+        assert_eq!(breaths(&desks.ask(Duration::ZERO)), [7]);
+    }
+}

@@ -1,0 +1,288 @@
+//! Apps of a configuration on a worker: what goes through them byte by byte, what is refused, what is changed while
+//! they run, and what becomes of those that fail.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use bm_frame::{Depot, Freelist};
+use bm_graph::{Engine, Network, PortApp};
+use bm_lua::NoNatives;
+use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppWorld, AppsSpec, Module, check};
+use bm_port::{MemoryPort, Wire};
+use bm_stats::{Account, Registry};
+use serde_json::{Value, json};
+
+/// Adds `by` to the first byte of what goes through; what begins with `last` is dropped.
+const ADD: &str = r#"
+local Add = { config = { by = { required = true }, last = { default = 255 } } }
+function Add:new (conf) return setmetatable({ by = conf.by, last = conf.last, seen = 0 }, { __index = Add }) end
+function Add:push ()
+   for _ = 1, link.nreadable(self.input.input) do
+      local p = link.receive(self.input.input)
+      self.seen = self.seen + 1
+      if p.data[0] == self.last then
+         packet.free(p)
+      else
+         p.data[0] = p.data[0] + self.by
+         p.data[1] = self.seen
+         link.transmit(self.output.output, p)
+      end
+   end
+end
+return Add
+"#;
+
+/// A worker with two ports, `left` and `right`, and apps between them.
+struct Rig {
+    engine: Engine,
+    left: Wire,
+    right: Wire,
+    set: AppSet,
+    spec: AppsSpec,
+    depot: Arc<Depot>,
+    folder: PathBuf,
+}
+
+fn folder() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("bm-apps-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn link(from: &str, to: &str) -> AppLink {
+    let end = |text: &str| text.rsplit_once('.').map(|(app, link)| (app.into(), link.into())).unwrap();
+    AppLink { from: end(from), to: end(to) }
+}
+
+fn spec(file: PathBuf, argument: Value) -> AppsSpec {
+    AppsSpec {
+        apps: vec![AppSpec { name: "app".into(), module: Module::File(file), class: None, argument }],
+        links: vec![link("left.output", "app.input"), link("app.output", "right.input")],
+        outer: vec!["left".into(), "right".into()],
+    }
+}
+
+impl Rig {
+    fn new(text: &str, argument: Value) -> Result<Self, String> {
+        let folder = folder();
+        std::fs::write(folder.join("app.lua"), text).unwrap();
+        let depot = Depot::new(4096, 2048).unwrap();
+        let world = AppWorld { depot: depot.clone(), natives: Arc::new(NoNatives) };
+        let set = AppSet::new(world).unwrap();
+        let spec = spec(folder.join("app.lua"), argument);
+        set.start(&spec, 1).map_err(|error| error.to_string())?;
+        let registry = Registry::anonymous(4096).unwrap();
+        let (left, right, mut network) = (Wire::new(), Wire::new(), Network::new());
+        for (name, wire) in [("left", &left), ("right", &right)] {
+            let account = |side: &str| Account::open(&registry, &format!("{name}/{side}")).unwrap();
+            let port = Box::new(MemoryPort::new(wire.clone()));
+            network.app(name, Box::new(PortApp::new(port, account("receive"), account("transmit")))).unwrap();
+        }
+        network.app("lua", Box::new(set.part(0).unwrap())).unwrap();
+        network.link("left.output -> lua.left:output").unwrap();
+        network.link("lua.right:input -> right.input").unwrap();
+        let engine = Engine::new(network, Freelist::new(depot.clone(), 128)).unwrap();
+        Ok(Self { engine, left, right, set, spec, depot, folder })
+    }
+
+    /// What comes out on the right when this goes in on the left.
+    fn pass(&mut self, packets: &[[u8; 60]]) -> Vec<Vec<u8>> {
+        packets.iter().for_each(|packet| self.left.send(packet));
+        (0..3).for_each(|_| _ = self.engine.breathe());
+        self.right.take()
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(self.folder.join("app.lua"), text).unwrap();
+    }
+
+    fn reload(&mut self, argument: Value) -> Result<(), String> {
+        let mut spec = self.spec.clone();
+        spec.apps[0].argument = argument;
+        let (set, engine) = (&self.set, &mut self.engine);
+        std::thread::scope(|scope| {
+            let reloading = scope.spawn(|| set.reload(&spec).map_err(|error| error.to_string()));
+            while !reloading.is_finished() {
+                engine.breathe();
+            }
+            reloading.join().unwrap()
+        })
+    }
+
+    /// What the supervisor hears once there is something to hear, while the worker breathes.
+    fn news(&mut self) -> Vec<AppNews> {
+        loop {
+            let news = self.set.look_after(Instant::now());
+            if !news.is_empty() {
+                return news;
+            }
+            self.engine.breathe();
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A packet that begins so.
+fn packet(first: u8) -> [u8; 60] {
+    let mut packet = [7; 60];
+    packet[..2].copy_from_slice(&[first, 0]);
+    packet
+}
+
+/// The same as it comes out.
+fn out(first: u8, seen: u8) -> Vec<u8> {
+    let mut packet = packet(first);
+    packet[1] = seen;
+    packet.to_vec()
+}
+
+#[test]
+fn packets_go_through_an_app_and_none_is_lost() {
+    let mut rig = Rig::new(ADD, json!({ "by": 2, "last": 9 })).unwrap();
+    assert_eq!(rig.pass(&[packet(1), packet(9), packet(3)]), [out(3, 1), out(5, 3)]);
+    // More than a link holds at a time.
+    for round in 0..4 {
+        let many: Vec<_> = (0..200).map(|_| packet(20)).collect();
+        assert_eq!(rig.pass(&many).len(), 200, "round {round}");
+    }
+    assert_eq!(rig.engine.stop(), 0);
+    let Rig { engine, depot, .. } = &mut rig;
+    let nothing = Engine::new(Network::new(), Freelist::new(depot.clone(), 128)).unwrap();
+    drop(std::mem::replace(engine, nothing));
+    assert_eq!(rig.depot.available(), 4096);
+}
+
+#[test]
+fn says_how_its_apps_are() {
+    let mut rig = Rig::new(ADD, json!({ "by": 1, "last": 9 })).unwrap();
+    rig.pass(&[packet(1), packet(9), packet(3)]);
+    let (set, engine) = (&rig.set, &mut rig.engine);
+    let reports = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| set.reports(Duration::from_secs(600)));
+        while !asking.is_finished() {
+            engine.breathe();
+        }
+        asking.join().unwrap()
+    });
+    let [report] = &reports[..] else { panic!("{reports:?}") };
+    let [app] = &report.apps[..] else { panic!("{report:?}") };
+    assert_eq!((app.name.as_str(), app.received, app.sent, app.consumed), ("app", 3, 2, 1));
+    assert_eq!((app.originated, app.held, app.dropped), (0, 0, 0));
+    let links: Vec<_> =
+        report.links.iter().map(|link| (link.name.as_str(), link.txpackets, link.rxbytes)).collect();
+    assert_eq!(links, [("app.output -> right.input", 2, 120), ("left.output -> app.input", 3, 180)]);
+    assert!(report.breaths > 0 && report.jit.heap_bytes > 0);
+}
+
+#[test]
+fn a_changed_argument_or_file_holds_and_a_wrong_one_does_not() {
+    let mut rig = Rig::new(ADD, json!({ "by": 1 })).unwrap();
+    assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
+    // The same again: the app goes on, with what it has counted.
+    rig.reload(json!({ "by": 1 })).unwrap();
+    assert_eq!(rig.pass(&[packet(1)]), [out(2, 2)]);
+    rig.reload(json!({ "by": 10 })).unwrap();
+    assert_eq!(rig.pass(&[packet(1)]), [out(11, 1)]);
+    let why = rig.reload(json!({ "bye": 10 })).unwrap_err();
+    assert!(why.contains("app app: ") && why.contains("missing required parameter 'by'"), "{why}");
+    rig.write("return {");
+    let why = rig.reload(json!({ "by": 10 })).unwrap_err();
+    assert!(why.contains("app.lua:1:"), "{why}");
+    // new() fails when the one before has been stopped: that one is started again.
+    rig.write(&ADD.replace("return setmeta", "assert(conf.by < 20, 'too much') return setmeta"));
+    let why = rig.reload(json!({ "by": 30 })).unwrap_err();
+    assert!(why.contains("too much"), "{why}");
+    assert_eq!(rig.pass(&[packet(1)]), [out(11, 1)]);
+    rig.write(&ADD.replace("+ self.by", "- self.by"));
+    rig.reload(json!({ "by": 1 })).unwrap();
+    assert_eq!(rig.pass(&[packet(5)]), [out(4, 1)]);
+    assert!(rig.set.look_after(Instant::now()).is_empty());
+}
+
+#[test]
+fn an_error_ends_the_apps_and_says_where() {
+    let text = ADD.replace("self.seen = self.seen + 1", "self.sen = self.sen + 1");
+    let mut rig = Rig::new(&text, json!({ "by": 1 })).unwrap();
+    assert!(rig.pass(&[packet(1)]).is_empty());
+    let news = rig.news();
+    let [AppNews::Failed { worker: 0, why }] = &news[..] else { panic!("{news:?}") };
+    assert!(why.contains("app.lua:7: ") && why.contains("'sen'") && why.contains("(in app app)"), "{why}");
+    assert!(why.contains("stack traceback:"), "{why}");
+    rig.engine.breathe();
+    assert!(rig.set.look_after(Instant::now()).is_empty(), "told once");
+}
+
+#[test]
+fn an_app_that_hangs_is_broken_off() {
+    for body in ["while true do end", "local x = 0 while true do x = x + 1 end"] {
+        let text = ADD.replace("self.seen = self.seen + 1", body);
+        let mut rig = Rig::new(&text, json!({ "by": 1 })).unwrap();
+        rig.left.send(&packet(1));
+        let (set, engine) = (&rig.set, &mut rig.engine);
+        let news = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| {
+                loop {
+                    let news = set.look_after(Instant::now());
+                    if !news.is_empty() {
+                        return news;
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            // The worker's thread, which is not the one that made the apps.
+            scope.spawn(|| engine.breathe()).join().unwrap();
+            watching.join().unwrap()
+        });
+        let why = "an app did not come back, and was broken off".to_string();
+        assert_eq!(news, [AppNews::Failed { worker: 0, why }], "{body}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_apps_is_found_before_they_start() {
+    let file = |text: &str| {
+        let file = folder().join("app.lua");
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    for (text, argument, why) in [
+        (ADD, json!({}), "missing required parameter 'by'"),
+        (ADD, json!({ "by": 1, "too": 2 }), "too"),
+        ("return {", Value::Null, "app.lua:1:"),
+        ("return 1", Value::Null, "must return a class, or a table of classes, and returns a number"),
+        ("return {}", Value::Null, "returns no class: a table with the function new"),
+        (
+            "local C = { new = print } return { A = C, B = C }",
+            Value::Null,
+            "has the classes A, B: say which with `class`",
+        ),
+        ("error('no luck')", Value::Null, "app.lua:1: no luck"),
+    ] {
+        let problems = check(&spec(file(text), argument)).unwrap();
+        let [(name, said)] = &problems[..] else { panic!("{problems:?}") };
+        assert!(name == "app" && said.contains(why), "{said}");
+    }
+    assert_eq!(check(&spec(file(ADD), json!({ "by": 1 }))).unwrap(), []);
+    let missing = check(&spec("/nonexistent/app.lua".into(), Value::Null)).unwrap();
+    assert!(missing[0].1.contains("/nonexistent/app.lua: No such file"), "{missing:?}");
+    let module = |name: &str, class: Option<&str>| {
+        let mut spec = spec("x.lua".into(), Value::Null);
+        spec.apps[0].module = Module::Lua(name.into());
+        spec.apps[0].class = class.map(String::from);
+        check(&spec).unwrap()
+    };
+    assert_eq!(module("apps.basic.basic_apps", Some("Tee")), []);
+    assert!(module("apps.basic.basic_apps", Some("Te"))[0].1.contains("has no class Te"));
+    assert!(module("apps.none", None)[0].1.contains("no module 'apps.none'"));
+}

@@ -1,0 +1,228 @@
+//! Apps in Lua of the configuration, between real ports and the router: what goes through them, what of them is shown,
+//! changed while packets flow, and what becomes of one that fails.
+
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::packet::{Ip4, routed};
+use bm_tests::report;
+use bm_tests::subject::{Forwarding, Router, Subject};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Writes `mark` into the sender's MAC; drops UDP to port 23; fails, or hangs, on ports 6666 and 7777.
+const MARK: &str = r#"
+local Mark = { config = { mark = { required = true } } }
+function Mark:new (conf) return setmetatable({ mark = conf.mark }, { __index = Mark }) end
+function Mark:push ()
+   local input, output = self.input.input, self.output.output
+   for _ = 1, link.nreadable(input) do
+      local p = link.receive(input)
+      local port = p.data[12] == 8 and p.data[23] == 17 and p.data[36] * 256 + p.data[37]
+      if port == 6666 then error("port 6666 is too much") end
+      while port == 7777 do end
+      if port == 23 then
+         packet.free(p)
+      else
+         p.data[6] = self.mark
+         link.transmit(output, p)
+      end
+   end
+end
+return { Mark = Mark }
+"#;
+
+/// What leaves on r1, and what the router sends on r0, goes through an app.
+fn config(file: &Path, mark: u8) -> String {
+    let file = file.display();
+    format!(
+        "
+[[app]]
+name = 'out'
+module = '{file}'
+config = {{ mark = {mark} }}
+[[app]]
+name = 'in'
+module = '{file}'
+config = {{ mark = 0x12 }}
+[[link]]
+from = 'router.r1'
+to = 'out.input'
+[[link]]
+from = 'out.output'
+to = 'r1.out'
+[[link]]
+from = 'r0.output'
+to = 'in.input'
+[[link]]
+from = 'in.output'
+to = 'router.r0'
+"
+    )
+}
+
+struct File(PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Runs a test on workers with the apps.
+fn with_apps(test: &str, deed: impl FnOnce(&Lab, &mut Router, &Path)) {
+    let is_user =
+        |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
+    let Some(subject) = Subject::all(test).into_iter().find(is_user) else { return };
+    let file = File(std::env::temp_dir().join(format!("bm-apps-{test}-{}.lua", std::process::id())));
+    std::fs::write(&file.0, MARK).expect("the test can write");
+    let lab = Lab::new(test, Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_with(&SIDES.map(|side| side.router()), &config(&file.0, 0x42));
+    deed(&lab, &mut router, &file.0);
+}
+
+/// Where a packet of the source to 10/8 comes out, and what stands in its sender's MAC then.
+fn comes_out(lab: &Lab, packet: &[u8]) -> Option<u8> {
+    let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
+    let mut expected = Side::Snk.to_neighbour(2, &routed(packet));
+    let same = |frame: &[u8]| frame.len() == expected.len() && frame[12..] == expected[12..];
+    let seen = heard.seen.iter().find(|seen| seen.side == Side::Snk && same(&seen.frame))?;
+    expected[6] = seen.frame[6];
+    assert_eq!(seen.frame, expected, "only that byte is the app's");
+    Some(seen.frame[6])
+}
+
+fn udp(port: u16) -> Vec<u8> {
+    Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, port, b"apps").bytes()
+}
+
+fn shown(router: &Router, what: &str) -> serde_json::Value {
+    let reply = router.ask("show", &[what, "--json"]).expect("a daemon");
+    serde_json::from_slice(&reply.stdout).expect("show prints JSON")
+}
+
+/// Sends until the packet comes out with `mark`.
+fn await_mark(lab: &Lab, mark: u8) {
+    let deadline = Instant::now() + PATIENCE;
+    while comes_out(lab, &udp(80)) != Some(mark) {
+        assert!(Instant::now() < deadline, "no packet comes out with {mark:#x}");
+    }
+}
+
+#[test]
+fn packets_go_through_apps_and_a_changed_one_takes_over() {
+    with_apps("appsway", |lab, router, file| {
+        assert_eq!(comes_out(lab, &udp(80)), Some(0x42));
+        assert_eq!(comes_out(lab, &udp(23)), None, "an app drops it");
+        let (apps, links) = (shown(router, "apps"), shown(router, "links"));
+        let of = |name: &str| {
+            let mut apps = apps["apps"].as_array().into_iter().flatten();
+            apps.find(|app| app["name"] == name)
+                .unwrap_or_else(|| panic!("{name}: {apps}", apps = shown(router, "apps")))["account"]
+                .clone()
+        };
+        assert_eq!(of("in")["consumed"], 1);
+        assert!(of("in")["received"].as_u64() > of("out")["sent"].as_u64());
+        let names: Vec<_> = links["links"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|link| link["name"].as_str().unwrap_or_default())
+            .collect();
+        for name in [
+            "r0.output -> in.input",
+            "in.output -> router.r0",
+            "router.r1 -> out.input",
+            "out.output -> r1.out",
+        ] {
+            assert!(names.contains(&name), "{name}: {names:?}");
+        }
+        let workers = shown(router, "workers");
+        assert!(workers["workers"][0]["lua"]["heap_bytes"].as_u64() > Some(0), "{workers}");
+        // Another argument holds from then on; a wrong one does not, and names its line.
+        let reloaded = router.reload_with(&config(file, 0x43)).expect("a daemon");
+        let said = String::from_utf8_lossy(&reloaded.stdout).into_owned();
+        assert!(reloaded.status.success() && said.contains("app.out"), "{said}");
+        assert_eq!(comes_out(lab, &udp(80)), Some(0x43));
+        let refused = router.reload_with(&config(file, 0x44).replace("mark = 0x12", "mask = 1"));
+        let refused = refused.expect("a daemon");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("line 6: app in: "), "{said}");
+        assert_eq!(comes_out(lab, &udp(80)), Some(0x43));
+        router.reload_with(&config(file, 0x43)).expect("a daemon");
+        router.settle();
+    });
+}
+
+#[test]
+fn an_app_that_fails_is_started_again_and_linux_forwards_meanwhile() {
+    with_apps("appsfail", |lab, router, _| {
+        assert_eq!(comes_out(lab, &udp(80)), Some(0x42));
+        lab.send(Side::Src, &Side::Src.to_router(&udp(6666)));
+        let said = |router: &Router, text: &str| {
+            let deadline = Instant::now() + PATIENCE;
+            while !router.log().contains(text) {
+                assert!(Instant::now() < deadline, "{text}: {}", router.log());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        said(router, "port 6666 is too much (in app in)");
+        await_mark(lab, 0x42);
+        lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
+        said(router, "an app did not come back, and was broken off");
+        await_mark(lab, 0x42);
+        report::say("appsfail: forwards again after an error and after a hang");
+    });
+}
+
+#[test]
+fn a_hook_that_hangs_is_ejected_and_packets_go_on() {
+    const HOOK: &str = r#"
+        return { ingress = function (burst)
+           for i = 0, burst.count - 1 do
+              local p = burst.packet[i]
+              while p.data[36] * 256 + p.data[37] == 7777 do end
+           end
+        end }"#;
+    let test = "hookhang";
+    let is_user =
+        |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
+    let Some(subject) = Subject::all(test).into_iter().find(is_user) else { return };
+    let file = File(std::env::temp_dir().join(format!("bm-hook-{}.lua", std::process::id())));
+    std::fs::write(&file.0, HOOK).expect("the test can write");
+    let lab = Lab::new(test, Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    let config = format!("[[hook]]\nname = 'loop'\nfile = '{}'\n", file.0.display());
+    router.restart_with(&SIDES.map(|side| side.router()), &config);
+    assert_eq!(comes_out(&lab, &udp(80)), Some(2), "the router's own MAC");
+    let hook = |router: &Router| shown(router, "hooks")["hooks"][0].clone();
+    assert_eq!((&hook(&router)["state"], &hook(&router)["hangs"]), (&"active".into(), &0.into()));
+    let begin = Instant::now();
+    lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
+    while hook(&router)["state"] != "hung" {
+        assert!(begin.elapsed() < PATIENCE, "{}", hook(&router));
+    }
+    report::say(&format!("hookhang: broken off within {:?}", begin.elapsed()));
+    // By the worker without it, or by Linux while it looked away: the packet is the same.
+    for port in [80, 7777] {
+        assert_eq!(comes_out(&lab, &udp(port)), Some(2));
+    }
+    let after = hook(&router);
+    assert_eq!((&after["hangs"], &after["running"]), (&1.into(), &serde_json::Value::Null), "{after}");
+    let error = after["last_error"].as_str().unwrap_or_default();
+    assert!(error.contains("did not come back from a burst, and was broken off"), "{after}");
+    let deadline = Instant::now() + PATIENCE;
+    while !router.log().contains("hook loop: version 1") {
+        assert!(Instant::now() < deadline, "{}", router.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(router.log().contains("is hung: it did not come back"), "{}", router.log());
+    // Loaded again it is in charge again.
+    assert!(router.ask("reload", &[]).expect("a daemon").status.success());
+    assert_eq!(hook(&router)["state"], "active");
+    router.settle();
+    router.stop();
+}
