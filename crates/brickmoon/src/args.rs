@@ -287,6 +287,8 @@ pub enum BenchWhat {
     Lookup,
     /// The whole router in memory, one core, full tables.
     Forward,
+    /// DPDK ports on virtual devices, with and without the router, beside DPDK's own testpmd; in a build with DPDK.
+    Ports,
     /// Networks of Lua apps beside the same apps in Rust.
     Lua,
     /// The kernel path beside Linux, bpf_fib_lookup and a fixed next hop, and the switch beside Linux's bridge

@@ -170,6 +170,11 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             return Err(Failure::usage("--peers and --structure are for `brickmoon bench lookup` alone"));
         }
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
+        BenchWhat::Ports => {
+            let found = bench::ports(&common).map_err(asked_wrongly)?;
+            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            ("brickmoon bench ports", found.rows)
+        }
         BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(asked_wrongly)?),
         BenchWhat::Kernel => {
             let options = bench::KernelOptions::new(common);

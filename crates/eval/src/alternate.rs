@@ -116,7 +116,7 @@ pub fn alternate_samples<E>(
 }
 
 /// Repeats the work for a time; the wall bounds it, the thread's clock measures it.
-fn repeat(time: Duration, work: &mut dyn FnMut() -> u64) -> Sample {
+pub(crate) fn repeat(time: Duration, work: &mut dyn FnMut() -> u64) -> Sample {
     let (wall, start, mut items) = (Instant::now(), thread_time(), 0);
     loop {
         items += work();

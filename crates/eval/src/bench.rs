@@ -20,6 +20,7 @@ use crate::tables::{self, Table, TableError, TableOptions};
 use crate::testbed::TestbedError;
 use crate::traffic::Arrived;
 
+pub use forward::ports::{PortsFound, ports};
 pub use forward::{CountOptions, Counted, forward, forward_counted};
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
@@ -108,6 +109,8 @@ pub enum BenchError {
         /// What arrived.
         arrived: Arrived,
     },
+    /// There is no DPDK to measure.
+    Dpdk(bm_port_dpdk::DpdkError),
     /// A drawing cannot be written.
     Plot {
         /// Where to.
@@ -151,6 +154,7 @@ impl fmt::Display for BenchError {
             Self::Arrived { case, subject, arrived } => {
                 write!(f, "{case}: {subject} did not forward every packet as it should: {arrived:?}")
             }
+            Self::Dpdk(error) => error.fmt(f),
             Self::Plot { file, error } => write!(f, "{}: {error}", file.display()),
         }
     }

@@ -13,6 +13,7 @@ mod bed;
 mod circle;
 mod headers;
 mod packet;
+pub mod ports;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -20,6 +20,7 @@ use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Table
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
 use bm_frame::{Depot, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker};
+use bm_port::Port;
 use bm_stats::{Account, Entry, Registry};
 
 use super::circle::{Circle, Sample};
@@ -93,12 +94,21 @@ impl Bed {
     /// A router of these routes. Both families get a default route if they have none, so that no address is
     /// without a way.
     pub fn new(table: Table, depot: Arc<Depot>) -> Result<Self, BenchError> {
+        Self::with_hops(table, depot, |number| (next_hop_port(number), next_hop_mac(number)))
+    }
+
+    /// The same with next hops, counted from 1, behind ports and with MACs as `hop` says.
+    pub fn with_hops(
+        table: Table,
+        depot: Arc<Depot>,
+        hop: impl Fn(u16) -> (usize, [u8; 6]),
+    ) -> Result<Self, BenchError> {
         let readers = Readers::new();
         let mut next_hops = NextHopWriter::new(&readers).map_err(BenchError::build("next hops"))?;
         let mut hops = vec![NextHop::NONE];
         for number in 1..=NEXT_HOPS {
-            let port = next_hop_port(number);
-            let action = Action::Forward { mac: next_hop_mac(number), interface: port as u16 };
+            let (port, mac) = hop(number);
+            let action = Action::Forward { mac, interface: port as u16 };
             let address = IpAddr::from([10, 0, port as u8, number as u8]);
             let gateway = Gateway { address: Some(address), interface: port as u32 };
             hops.push(next_hops.add(action, gateway, 0).map_err(BenchError::build("next hops"))?);
@@ -125,10 +135,35 @@ impl Bed {
         Depot::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))
     }
 
+    /// Where its frames come from.
+    pub fn frames(&self) -> &Arc<Depot> {
+        &self.depot
+    }
+
     /// The router at work on packets to `destinations`, that come `burst` at a time.
     pub fn router<A: Packet>(&self, destinations: &Arc<[A]>, burst: usize) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
         making.ports(destinations, burst)?;
+        self.routed(making, PORTS.len())
+    }
+
+    /// The router at work on a device of the caller's, the first port; next hops must all be behind it.
+    pub fn router_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
+        let mut making = Making::new(&self.depot)?;
+        making.device(device)?;
+        self.routed(making, 1)
+    }
+
+    /// A device of the caller's alone, sending what it receives.
+    pub fn loop_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
+        let mut making = Making::new(&self.depot)?;
+        making.device(device)?;
+        making.link("left.output -> left.left")?;
+        making.running(None)
+    }
+
+    /// A router between the first `joined` of the ports in the making.
+    fn routed(&self, mut making: Making, joined: usize) -> Result<Running, BenchError> {
         let mut slow = self.slow_path(&mut making)?;
         let mut ports = Vec::new();
         for name in PORTS {
@@ -142,7 +177,7 @@ impl Bed {
         let router = Router::new(ports, self.published.clone(), self.readers.register(), entrance);
         making.app("router", Box::new(router))?;
         making.app("slow", Box::new(back))?;
-        for name in PORTS {
+        for name in &PORTS[..joined] {
             making.link(&format!("{name}.output -> router.{name}"))?;
             making.link(&format!("router.{name} -> {name}.router"))?;
             making.link(&format!("slow.{name} -> {name}.slow"))?;
@@ -291,6 +326,14 @@ impl Making {
             self.app(name, Box::new(app))?;
         }
         Ok(())
+    }
+
+    /// A device as the first port.
+    fn device(&mut self, device: Box<dyn Port>) -> Result<(), BenchError> {
+        let name = PORTS[0];
+        let received = self.account(&format!("port/{name}/receive"))?;
+        let sent = self.watched(&format!("port/{name}/transmit"))?;
+        self.app(name, Box::new(PortApp::new(device, received, sent)))
     }
 
     fn running(self, slow: Option<SlowPath>) -> Result<Running, BenchError> {

@@ -1,0 +1,264 @@
+//! `bench ports`: what does a packet cost on a DPDK port, on one core, with the router and without?
+//!
+//! ```text
+//! net_ring   what is sent comes in again: no allocation, no copy   ring -> [router ->] ring
+//! net_pcap   allocates and fills a frame each time, drops what is sent
+//! net_null   allocates a frame each time, frees what is sent
+//! ```
+//!
+//! Beside it, turn about on the same core, DPDK's own testpmd does on the same virtual device what it can: hand
+//! frames on (`testpmd-io`), and write their MACs (`testpmd-mac`).
+//!
+//! Frames that run in a ring would spend all their hops, so the bench's port gives each 255 again before that: a
+//! write a lap of 200. Figures count only if all accounts close and what leaves is right byte by byte.
+
+mod device;
+mod testpmd;
+
+use std::time::{Duration, Instant};
+
+use bm_frame::{BURST, Depot};
+use bm_port_dpdk::{BUILT, DpdkDevice, DpdkError, Options as DeviceOptions, Spec};
+
+use super::bed::{Bed, NEXT_HOPS, Running, port_mac};
+use super::{BREATHS, BenchError, LEAST, SAMPLE_BREATHS, breathe, cores, routable};
+use crate::addresses::Pattern;
+use crate::alternate::{Measured, Turns, alternate_samples, repeat};
+use crate::bench::Options;
+use crate::report::Row;
+use device::{Capture, Looped, frame};
+use testpmd::Testpmd;
+
+/// Seconds that the bench takes if it is not told.
+const SECONDS: u64 = 40;
+/// Destinations that are sent to in turn.
+const DESTINATIONS: usize = 4096;
+/// Frames in a ring of 1,024 places.
+const RING_FRAMES: usize = 1023;
+const SLOTS: usize = 16_384;
+const FRAME: usize = device::FRAME;
+
+/// Rows, and what is to be said besides.
+#[derive(Default)]
+pub struct PortsFound {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// Such as that testpmd is not there.
+    pub notes: Vec<String>,
+}
+
+/// Which device, and whether the router is between its receiving and its sending side.
+#[derive(Clone, Copy)]
+struct Case {
+    routed: bool,
+    vdev: &'static str,
+}
+
+impl Case {
+    const ALL: [Self; 5] = {
+        const fn case(routed: bool, vdev: &'static str) -> Case {
+            Case { routed, vdev }
+        }
+        [
+            case(true, "net_ring"),
+            case(true, "net_pcap"),
+            case(false, "net_ring"),
+            case(false, "net_pcap"),
+            case(false, "net_null"),
+        ]
+    };
+
+    fn name(&self) -> String {
+        format!("{}-{}", if self.routed { "ipv4-full-prefix" } else { "minimal" }, self.vdev)
+    }
+
+    /// The device as ours and testpmd's process each call it.
+    fn device(&self, capture: &Capture) -> String {
+        let name = format!("{}_{}", self.vdev, if self.routed { "routed" } else { "minimal" });
+        match self.vdev {
+            "net_pcap" => format!("{name},rx_pcap={},infinite_rx=1", capture.path()),
+            "net_null" => format!("{name},size={FRAME}"),
+            _ => name,
+        }
+    }
+}
+
+/// Measures all cases that are asked for.
+///
+/// # Errors
+/// [`BenchError::Dpdk`] in a build without DPDK; else see [`BenchError`].
+pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
+    let begin = Instant::now();
+    let cases: Vec<_> = Case::ALL.into_iter().filter(|case| options.wants(&case.name())).collect();
+    if cases.is_empty() {
+        return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
+    }
+    if !BUILT {
+        return Err(BenchError::Dpdk(DpdkError::NotBuilt { device: cases[0].vdev.into() }));
+    }
+    let core = cores::allowed().last().copied().unwrap_or(0);
+    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
+    let _refused = cores::pin(0, core);
+    let depot = Depot::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))?;
+    let table = options.table(NEXT_HOPS)?;
+    // What leaves comes in again, so it must be to the port's own MAC.
+    let bed = Bed::with_hops(table, depot, |_| (0, port_mac(0)))?;
+    let destinations = routable(Pattern::Prefix, &bed.ipv4);
+    let destinations = &destinations[..destinations.len().min(DESTINATIONS)];
+    let capture = Capture::write(destinations).map_err(BenchError::build("capture file"))?;
+    let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
+    let measurements = cases.len() * (1 + testpmd::MODES.len());
+    let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
+    let turns = Turns::within(left, measurements);
+    let mut found = PortsFound::default();
+    for case in cases {
+        let measured = measure(case, &bed, destinations, &capture, (core, turns), &mut found.notes)?;
+        let row = |measured: &Measured| row(&case, &bed, measured);
+        found.rows.extend(measured.iter().map(row));
+    }
+    Ok(found)
+}
+
+fn row(case: &Case, bed: &Bed, measured: &Measured) -> Row {
+    let row = Row::mpps("ports", &case.name(), measured).with("frame_bytes", FRAME);
+    let version = bm_port_dpdk::version().unwrap_or_default();
+    let row = row.with("dpdk", version).with("frames", RING_FRAMES).with("destinations", DESTINATIONS);
+    match (case.routed, measured.subject.as_str()) {
+        (true, "brickmoon") => row
+            .with("routes", bed.ipv4.routes.len())
+            .with("structure", bed.ipv4.structure)
+            .with("burst", BURST),
+        (false, "brickmoon") => row.with("burst", BURST),
+        _ => row.with("burst", testpmd::BURST),
+    }
+}
+
+fn measure(
+    case: Case,
+    bed: &Bed,
+    destinations: &[u32],
+    capture: &Capture,
+    (core, turns): (usize, Turns),
+    notes: &mut Vec<String>,
+) -> Result<Vec<Measured>, BenchError> {
+    let device = case.device(capture);
+    let (mut running, device_kept) = run(case, bed, destinations, &device)?;
+    check(&case, &mut running.0, &running.1, destinations)?;
+    let mut peers = Vec::new();
+    for mode in testpmd::MODES {
+        match Testpmd::start(mode, &device, core) {
+            Ok(peer) => peers.push((format!("testpmd-{mode}"), peer)),
+            Err(why) if notes.contains(&why) => {}
+            Err(why) => notes.push(why),
+        }
+    }
+    let names = std::iter::once("brickmoon".to_string()).chain(peers.iter().map(|(name, _)| name.clone()));
+    let names: Vec<_> = names.collect();
+    let measured = alternate_samples(turns.runs, names, |index| match index {
+        0 => {
+            let work = &mut || breathe(&mut running.0);
+            repeat(turns.warm_up, work);
+            Ok(repeat(turns.slot, work))
+        }
+        peer => peers[peer - 1].1.turn(turns.slot + turns.warm_up).map_err(BenchError::build("testpmd")),
+    })?;
+    check(&case, &mut running.0, &running.1, destinations)?;
+    drop((running, device_kept));
+    Ok(measured)
+}
+
+type Watched = (Running, device::Sent);
+
+/// Our engine on the device, with frames in its ring.
+fn run(case: Case, bed: &Bed, destinations: &[u32], text: &str) -> Result<(Watched, DpdkDevice), BenchError> {
+    let device = DpdkDevice::open(&Spec::new(text), bed.frames(), DeviceOptions::default());
+    let device = device.map_err(BenchError::Dpdk)?;
+    let port = device.queue(0).map_err(BenchError::Dpdk)?;
+    let in_ring = if case.vdev == "net_ring" { RING_FRAMES } else { 0 };
+    let port = Looped::new(port, bed.frames(), destinations, (in_ring, case.routed));
+    let sent = port.sent();
+    let running = if case.routed { bed.router_over(Box::new(port)) } else { bed.loop_over(Box::new(port)) }?;
+    Ok(((running, sent), device))
+}
+
+/// Runs for a while and compares what leaves, byte by byte, with what must.
+fn check(
+    case: &Case,
+    running: &mut Running,
+    sent: &device::Sent,
+    destinations: &[u32],
+) -> Result<(), BenchError> {
+    sent.begin();
+    (0..SAMPLE_BREATHS.min(BREATHS)).for_each(|_| _ = running.engine.breathe());
+    running.check_accounts().map_err(|counters| BenchError::Lost { case: case.name(), counters })?;
+    let frames = sent.end();
+    if frames.is_empty() {
+        let counters = "no frame was sent".into();
+        return Err(BenchError::Lost { case: case.name(), counters });
+    }
+    if case.vdev == "net_null" {
+        return Ok(());
+    }
+    let from = if case.routed { port_mac(0) } else { device::SENDER };
+    for found in frames {
+        // Where it goes and how many hops it has left are its own; the rest follows.
+        let to = found.get(30..34).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
+        let ttl = found.get(22).copied().unwrap_or(0);
+        let known = to.filter(|to| destinations.contains(to) && ttl > 0);
+        let expected = known.map(|to| frame(to, from, ttl).to_vec()).unwrap_or_default();
+        if expected != found {
+            return Err(BenchError::Wrong { case: case.name(), expected, found });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_end_in_their_device() {
+        assert_eq!(Case::ALL[0].name(), "ipv4-full-prefix-net_ring");
+        assert_eq!(Case::ALL[4].name(), "minimal-net_null");
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let nothing = Options { case: Some("net_nosuch".into()), ..Options::default() };
+        assert!(matches!(ports(&nothing), Err(BenchError::NoCase { .. })));
+        if !BUILT {
+            assert!(matches!(ports(&Options::default()), Err(BenchError::Dpdk(_))));
+        }
+    }
+
+    /// Each case forwards every frame as it should, before and after its turns.
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn every_case_forwards_rightly() {
+        let table = crate::tables::generate(&crate::tables::TableOptions {
+            ipv4: 1000,
+            ipv6: 10,
+            next_hops: NEXT_HOPS,
+            ..crate::tables::TableOptions::default()
+        });
+        let depot = Depot::new(SLOTS, 2048).expect("memory");
+        let bed =
+            Bed::with_hops(table.expect("a table"), depot.clone(), |_| (0, port_mac(0))).expect("a bed");
+        let destinations = routable(Pattern::Prefix, &bed.ipv4);
+        let destinations = &destinations[..256];
+        let capture = Capture::write(destinations).expect("a file");
+        for case in Case::ALL {
+            let (mut running, kept) =
+                run(case, &bed, destinations, &case.device(&capture)).unwrap_or_else(|e| panic!("{e}"));
+            for _ in 0..3 {
+                // Far more laps than a packet has hops.
+                (0..2000).for_each(|_| _ = running.0.engine.breathe());
+                check(&case, &mut running.0, &running.1, destinations).unwrap_or_else(|e| panic!("{e}"));
+            }
+            assert!(running.0.sent() > 10_000);
+            drop((running, kept));
+            assert_eq!(depot.available(), SLOTS, "{}", case.name());
+        }
+    }
+}

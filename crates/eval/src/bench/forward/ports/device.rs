@@ -1,0 +1,182 @@
+//! The device of `bench ports`: a DPDK port that gives frames their hops back, and shows what it sends.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_frame::{Burst, Depot, Frame, Freelist};
+use bm_port::Port;
+use bm_port_dpdk::DpdkPort;
+use bm_wire::checksum;
+
+use super::super::bed::port_mac;
+
+/// Bytes of a frame (64 with the frame check sequence).
+pub(super) const FRAME: usize = 60;
+/// MAC of the hosts that send to us.
+pub(super) const SENDER: [u8; 6] = [2, 0, 0, 0, 2, 1];
+/// Hops of a fresh packet.
+const HOPS: u8 = 255;
+/// Laps after which a packet in a ring gets its hops back.
+const LAPS: usize = 200;
+const IPV4: std::ops::Range<usize> = 14..34;
+
+/// A UDP datagram for `to` on its way to the router's port: 198.18.0.1 (for benches, RFC 2544) sends it.
+pub(super) fn frame(to: u32, from_mac: [u8; 6], ttl: u8) -> [u8; FRAME] {
+    let mut bytes = [0; FRAME];
+    bytes[..6].copy_from_slice(&port_mac(0));
+    bytes[6..12].copy_from_slice(&from_mac);
+    bytes[12..14].copy_from_slice(&[0x08, 0]);
+    bytes[IPV4].copy_from_slice(&[0x45, 0, 0, 46, 0, 1, 0x40, 0, ttl, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0]);
+    bytes[30..34].copy_from_slice(&to.to_be_bytes());
+    bytes[34..42].copy_from_slice(&[4, 0, 4, 0, 0, 26, 0, 0]);
+    sum(&mut bytes);
+    bytes
+}
+
+/// Writes the IPv4 checksum anew.
+fn sum(bytes: &mut [u8]) {
+    bytes[24..26].fill(0);
+    let sum = checksum::ipv4_header(&bytes[IPV4]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Copies of what a port sends while they are wanted.
+#[derive(Clone, Default)]
+pub(super) struct Sent(Arc<(AtomicBool, Mutex<Vec<Vec<u8>>>)>);
+
+impl Sent {
+    /// Begins to keep copies.
+    pub fn begin(&self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends it, and gives them.
+    pub fn end(&self) -> Vec<Vec<u8>> {
+        self.0.0.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.0.1.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[cold]
+    fn keep(&self, burst: &Burst) {
+        let copies = burst.places().iter().flatten().map(|frame| frame.data().to_vec());
+        self.0.1.lock().unwrap_or_else(PoisonError::into_inner).extend(copies);
+    }
+}
+
+/// The port.
+pub(super) struct Looped {
+    port: DpdkPort,
+    /// Frames that run in the ring, if any and if they spend hops.
+    running: usize,
+    /// Frames that came in since the last of them got its hops back, and how many have yet to.
+    seen: usize,
+    due: usize,
+    sent: Sent,
+}
+
+impl Looped {
+    /// A port with so many frames in its ring, which spend hops if they are routed.
+    pub fn new(
+        mut port: DpdkPort,
+        depot: &Arc<Depot>,
+        destinations: &[u32],
+        (in_ring, routed): (usize, bool),
+    ) -> Self {
+        let mut frames = Freelist::new(depot.clone(), 0);
+        let mut burst = Burst::new();
+        for index in 0..in_ring {
+            let bytes = frame(destinations[index % destinations.len()], SENDER, HOPS);
+            if let Some(fresh) = frames.allocate_with(&bytes)
+                && let Err(fresh) = burst.push(fresh)
+            {
+                frames.free(fresh);
+            }
+            if burst.is_full() || index + 1 == in_ring {
+                port.transmit(&mut burst, &mut frames);
+            }
+        }
+        burst.free_all(&mut frames);
+        let running = if routed { in_ring } else { 0 };
+        Self { port, running, seen: 0, due: 0, sent: Sent::default() }
+    }
+
+    /// What it sends, on request.
+    pub fn sent(&self) -> Sent {
+        self.sent.clone()
+    }
+
+    /// After so many laps, each frame of one lap gets its hops back.
+    #[cold]
+    fn renew(&mut self, burst: &mut Burst) {
+        if self.due == 0 {
+            (self.due, self.seen) = (self.running, 0);
+        }
+        let here = self.due.min(burst.len());
+        burst.places_mut()[..here].iter_mut().flatten().for_each(restore);
+        self.due -= here;
+    }
+}
+
+fn restore(frame: &mut Frame) {
+    let bytes = frame.data_mut();
+    if bytes.len() >= IPV4.end {
+        bytes[22] = HOPS;
+        sum(bytes);
+    }
+}
+
+impl Port for Looped {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        self.port.receive(burst, frames);
+        self.seen += burst.len();
+        if self.running > 0 && (self.due > 0 || self.seen > LAPS * self.running) {
+            self.renew(burst);
+        }
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        if self.sent.0.0.load(Ordering::Relaxed) {
+            self.sent.keep(burst);
+        }
+        self.port.transmit(burst, frames);
+    }
+
+    fn close(&mut self, frames: &mut Freelist) {
+        self.port.close(frames);
+    }
+}
+
+/// A capture file with a packet to each destination. It goes with the bench.
+pub(super) struct Capture(PathBuf);
+
+impl Capture {
+    /// Writes it.
+    pub fn write(destinations: &[u32]) -> io::Result<Self> {
+        let file = std::env::temp_dir().join(format!("bm-bench-{}.pcap", std::process::id()));
+        let mut bytes = Vec::new();
+        // Magic, version 2.4, zone, precision, longest packet, Ethernet (draft-ietf-opsawg-pcap 4).
+        let words = [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65_535, 1];
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        for &to in destinations {
+            bytes.extend([0, 0, FRAME as u32, FRAME as u32].iter().flat_map(|word| word.to_le_bytes()));
+            bytes.extend(frame(to, SENDER, 64));
+        }
+        fs::write(&file, bytes)?;
+        Ok(Self(file))
+    }
+
+    /// Its name.
+    pub fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        // Somebody may have tidied up before us.
+        let _gone = fs::remove_file(&self.0);
+    }
+}
