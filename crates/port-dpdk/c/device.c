@@ -166,7 +166,9 @@ int bm_device_map(uint16_t port, const struct bm_region *region)
 	struct rte_eth_dev_info info;
 	int done = rte_eth_dev_info_get(port, &info);
 
-	if (done)
+	if (!done && rte_eal_iova_mode() != RTE_IOVA_PA)
+		done = bm_memory_register(region);
+	if (done && done != -EEXIST)
 		return done;
 	for (size_t at = 0; at < region->bytes; at += region->page) {
 		uint8_t *page = region->slots + at;

@@ -167,8 +167,8 @@ static void mbuf_make(struct rte_mempool *mp, void *opaque, void *object, unsign
 	rte_mbuf_refcnt_set(mbuf, 1);
 }
 
-/* DPDK must know the memory before a device may reach it. */
-static int memory_register(const struct bm_region *region)
+/* DPDK must know the memory before a device may reach it by itself. */
+int bm_memory_register(const struct bm_region *region)
 {
 	unsigned int pages = region->bytes / region->page;
 	rte_iova_t *places;
@@ -205,7 +205,9 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *depot, 
 	if (sizes.total_size != region->stride || sizes.header_size != region->mbuf_offset ||
 	    region->mbuf_offset != BM_MBUF_OFFSET)
 		return -EPROTO;
-	done = memory_register(region);
+	/* Places of memory are asked for just below. Without need it is not registered: net_virtio_user would want to
+	 * share it with its far end, and cannot. */
+	done = rte_eal_iova_mode() == RTE_IOVA_PA ? bm_memory_register(region) : 0;
 	if (done)
 		return done;
 	pool = calloc(1, sizeof(*pool));

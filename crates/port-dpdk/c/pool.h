@@ -24,6 +24,8 @@ struct bm_current {
 extern __thread struct bm_current bm_current;
 extern struct bm_calls bm_calls;
 
+int bm_memory_register(const struct bm_region *region);
+
 static inline struct bm_header *bm_header_of(const void *mbuf)
 {
 	return (struct bm_header *)((uintptr_t)mbuf - BM_MBUF_OFFSET);

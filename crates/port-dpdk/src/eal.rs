@@ -174,6 +174,7 @@ unsafe extern "C" fn log(text: *const c_char, length: usize) {
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     for line in String::from_utf8_lossy(bytes).lines().filter(|line| !line.trim().is_empty()) {
+        tracing::debug!("DPDK: {}", line.trim());
         said.push_back(line.trim().into());
         if said.len() > LINES {
             said.pop_front();

@@ -7,7 +7,7 @@
 //!     └── other ports, Lua ...                   burst ─► DpdkPort::transmit ──► driver
 //! ```
 //!
-//! The frame region is DPDK's memory (`rte_extmem_register`) and its slots are a mempool's: the mempool has no list
+//! The frame region is memory of DPDK (`rte_extmem_register`, for cards) and its slots are a mempool's, which has no list
 //! of its own, but takes and gives at the [`Freelist`](bm_frame::Freelist) of the worker that is in the port just
 //! then. An mbuf lies behind the header of its frame, so each is found from the other by an addition, and a frame
 //! goes from a DPDK port to any other, or to Lua, where it lies.

@@ -142,7 +142,7 @@ fn router(test: &str, role: &str) -> Namespace {
 
 /// Joins `a` and `b` of a namespace, as a cable would.
 fn join(namespace: &Namespace, bridge: &str, a: &str, b: &str) {
-    namespace.ip(&format!("link add {bridge} type bridge"));
+    namespace.ip(&format!("link add {bridge} type bridge mcast_snooping 0"));
     let quiet = [bridge, a].map(|name| format!("net.ipv6.conf.{name}.disable_ipv6"));
     quiet.iter().for_each(|name| namespace.set(&[(name, "1")]));
     namespace.ip(&format!(
@@ -206,36 +206,52 @@ fn a_port_is_an_interface_of_linux() {
     daemon.stop();
 }
 
-#[test]
-fn two_processes_meet_on_a_memif() {
+/// Two daemons, each with a host on AF_XDP, joined by two devices of DPDK; `no_copy` says whose frames are ours.
+fn meet(test: &str, devices: [&str; 2], twins: [&str; 2], no_copy: [bool; 2]) {
     if !sys::is_root() {
-        return report::skip("dpdkmem", "it makes namespaces, which needs root");
+        return report::skip(test, "it makes namespaces, which needs root");
     }
-    let (left, right) = (router("dpdkmem", "left"), router("dpdkmem", "right"));
-    let (a, b) = (host("dpdkmem", "a", &left, "w1", 1), host("dpdkmem", "b", &right, "w2", 2));
-    let socket = std::env::temp_dir().join(format!("bm-memif-{}", std::process::id()));
-    let memif =
-        |role: &str| format!("dpdk:net_memif0,role={role},socket={},socket-abstract=no", socket.display());
-    let Some(one) = Daemon::start(&left, &["xdp:w1", &memif("server")]) else { return };
-    let two = Daemon::start(&right, &["xdp:w2", &memif("client")]).expect("the same binary");
-    left.ip("addr add 10.0.1.1/24 dev w1\naddr add 10.0.12.1/24 dev bm-memif0");
-    right.ip("addr add 10.0.2.1/24 dev w2\naddr add 10.0.12.2/24 dev bm-memif0");
-    eventually("the memif connects", || left.run("ip -o link show dev bm-memif0").contains("LOWER_UP"));
+    let (left, right) = (router(test, "left"), router(test, "right"));
+    let (a, b) = (host(test, "a", &left, "w1", 1), host(test, "b", &right, "w2", 2));
+    let Some(one) = Daemon::start(&left, &["xdp:w1", devices[0]]) else { return };
+    let two = Daemon::start(&right, &["xdp:w2", devices[1]]).expect("the same binary");
+    left.ip(&format!("addr add 10.0.1.1/24 dev w1\naddr add 10.0.12.1/24 dev {}", twins[0]));
+    right.ip(&format!("addr add 10.0.2.1/24 dev w2\naddr add 10.0.12.2/24 dev {}", twins[1]));
+    let has_carrier = |router: &Namespace, twin: &str| {
+        router.run(&format!("ip -o link show dev {twin}")).contains("LOWER_UP")
+    };
+    eventually("the devices connect", || has_carrier(&left, twins[0]) && has_carrier(&right, twins[1]));
     left.ip("route add 10.0.2.0/24 via 10.0.12.2");
-    eventually("and the far end", || right.run("ip -o link show dev bm-memif0").contains("LOWER_UP"));
     right.ip("route add 10.0.1.0/24 via 10.0.12.1");
     ping(&left, "10.0.12.2", 56, 64);
     ping(&a, "10.0.2.2", 1472, 62);
     ping(&b, "10.0.1.2", 56, 62);
-    for daemon in [&one, &two] {
-        let port = daemon.port("bm-memif0");
+    for (index, daemon) in [&one, &two].into_iter().enumerate() {
+        let port = daemon.port(twins[index]);
         assert!(port["account"]["received"].as_u64().unwrap() >= 20, "{port}");
-        assert!(port["mode_reason"].is_null(), "frames are ours on both ends: {port}");
+        assert_eq!(port["mode_reason"].is_null(), no_copy[index], "{port}");
     }
     two.stop();
-    eventually("the link goes with the far end", || {
-        !left.run("ip -o link show dev bm-memif0").contains("LOWER_UP")
-    });
+    eventually("the link goes with the far end", || !has_carrier(&left, twins[0]));
     one.stop();
+}
+
+fn socket(name: &str) -> String {
+    std::env::temp_dir().join(format!("bm-{name}-{}", std::process::id())).display().to_string()
+}
+
+#[test]
+fn two_processes_meet_on_a_memif() {
+    let socket = socket("memif");
+    let memif = |role: &str| format!("dpdk:net_memif0,role={role},socket={socket},socket-abstract=no");
+    meet("dpdkmem", [&memif("server"), &memif("client")], ["bm-memif0", "bm-memif0"], [true, true]);
+    let _gone = std::fs::remove_file(&socket);
+}
+
+#[test]
+fn two_processes_meet_by_vhost_user() {
+    let socket = socket("vhost");
+    let devices = [format!("dpdk:net_vhost0,iface={socket}"), format!("dpdk:net_virtio_user0,path={socket}")];
+    meet("dpdkvh", [&devices[0], &devices[1]], ["bm-vhost0", "bm-virtio_user0"], [true, false]);
     let _gone = std::fs::remove_file(&socket);
 }
