@@ -187,3 +187,36 @@ fn a_tag_that_the_device_took_off_is_there_again() {
     drop((port, device, frames));
     assert_eq!(depot.available(), 4096);
 }
+
+/// Flow rules and further MACs, on a driver that knows rules (net_tap, by tc) and on one that knows neither.
+#[test]
+fn what_control_says_is_taken_or_done_without() {
+    if !alone() {
+        return eprintln!("skipped: a network of its own needs root");
+    }
+    let depot = Depot::new(8192, 4096).unwrap();
+    for text in ["net_tap_rules,iface=z0", "net_ring_rules"] {
+        let options = Options { queues: 2, mtu: None };
+        let device = DpdkDevice::open(&Spec::new(text), &depot, options).unwrap();
+        assert_eq!(device.queues(), 2, "{text}");
+        let mut steering = device.steering();
+        let addresses = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        steering.set_macs(&[device.mac(), [2, 0, 0, 0, 0, 9]]).unwrap();
+        steering.set_local(&addresses).unwrap();
+        steering.set_local(&addresses[1..]).unwrap();
+        steering.set_macs(&[device.mac()]).unwrap();
+        steering.set_active(true).unwrap();
+        drop(steering);
+        let mut frames = Freelist::new(depot.clone(), 1024);
+        for queue in 0..2 {
+            let mut port = device.queue(queue).unwrap();
+            let mut burst = Burst::new();
+            burst.push(frames.allocate_with(&packet(queue as u8)).unwrap()).unwrap();
+            port.transmit(&mut burst, &mut frames);
+            assert!(burst.is_empty());
+            port.close(&mut frames);
+        }
+        drop((device, frames));
+        assert_eq!(depot.available(), 8192, "{text}");
+    }
+}
