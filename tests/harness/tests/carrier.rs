@@ -1,6 +1,6 @@
 //! A link loses its carrier under load, and tables are published again and again (checks 73, 76, 107).
 
-use bm_tests::flow::Stream;
+use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab};
 use bm_tests::report;
 use bm_tests::subject::{Subject, each};
@@ -63,14 +63,9 @@ nexthop replace id 16 group 14/15");
     });
 }
 
-#[test]
-fn tables_published_a_hundred_times_lose_nothing() {
-    let Some(subject) = Subject::kernel("publish") else { return };
-    let lab = Lab::new("publish", Ends::Silent);
-    let router = subject.start(&lab);
-    groups(&lab);
-    router.settle();
-    let ((), outcome) = spread().during(&lab, || {
+/// What becomes of packets while addresses and an MTU change, each of which publishes a table.
+fn published_a_hundred_times(lab: &Lab) -> Outcome {
+    let ((), outcome) = spread().during(lab, || {
         for number in 1..=50 {
             lab.rtr
                 .ip(&format!("addr add 10.200.0.{number}/32 dev r2\nlink set r2 mtu {}", 1280 + number % 20));
@@ -79,8 +74,32 @@ fn tables_published_a_hundred_times_lose_nothing() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    report::say(&format!("carrier: published 100 times: {outcome}"));
-    assert_eq!((outcome.lost(), outcome.out_of_order), (0, 0), "{outcome}");
+    outcome
+}
+
+/// So many runs on the kernel path, in each of which nothing may be lost.
+fn publishes(test: &str, runs: u32) {
+    let Some(subject) = Subject::kernel(test) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    let router = subject.start(&lab);
+    groups(&lab);
+    router.settle();
+    for run in 1..=runs {
+        let outcome = published_a_hundred_times(&lab);
+        report::say(&format!("carrier: published 100 times, run {run}: {outcome}"));
+        assert_eq!((outcome.lost(), outcome.out_of_order), (0, 0), "run {run}: {outcome}");
+    }
     router.settle();
     router.stop();
+}
+
+#[test]
+fn tables_published_a_hundred_times_lose_nothing() {
+    publishes("publish", 1);
+}
+
+#[test]
+#[ignore = "ten runs, a minute: cargo test -p bm-tests --test carrier -- --ignored --nocapture"]
+fn ten_runs_of_a_hundred_tables_lose_nothing() {
+    publishes("publish-ten", 10);
 }

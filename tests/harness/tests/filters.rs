@@ -209,3 +209,29 @@ fn a_rule_for_what_is_no_port_is_refused_aloud() {
         assert!(refused.contains("r9, which is no port"), "{refused}");
     }
 }
+
+/// Figures: filters come, change and go in a flow of 10,000 packets a second that none of them drops.
+#[test]
+#[ignore = "ten runs, half a minute: cargo test -p bm-tests --test filters -- --ignored --nocapture"]
+fn ten_runs_of_changed_sets_lose_nothing() {
+    let Some(subject) = Subject::kernel("sets-ten") else { return };
+    let lab = Lab::new("sets-ten", Ends::Silent);
+    let mut router = subject.start(&lab);
+    let stream = Stream { destinations: vec!["10.9.9.9".into(), "10.1.1.200".into()], rate: 10_000 };
+    let sets = ["protocol = 'udp'\ndestination_ports = 6000\n", "destination = '10.9.8.0/24'\n"]
+        .map(|of| format!("[[filter.rule]]\naction = 'drop'\n{of}"));
+    router.end(&[]);
+    router.restart_with(&SIDES.map(|side| side.router()), &sets[0]);
+    for run in 1..=10 {
+        let ((), outcome) = stream.during(&lab, || {
+            for set in [&*sets[0], "", &*sets[1]].iter().cycle().take(12) {
+                let done = router.reload_with(set).expect("a daemon");
+                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            }
+        });
+        report::say(&format!("filters: 12 changes, run {run}: {outcome}"));
+        assert_eq!(outcome.lost(), 0, "run {run}: {outcome}");
+    }
+    router.settle();
+    router.stop();
+}
