@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Filters {
     /// The names.
     pub filters: Vec<Filter>,
+    /// Claims: packets that workers get from ports of the kernel path.
+    pub claims: Vec<Filter>,
     /// What becomes of packets that no rule matches: `accept` or `drop`.
     pub unmatched: String,
     /// How many those were.

@@ -24,6 +24,9 @@ pub fn filters(reply: &Filters) -> String {
         let packets = count(reply.unmatched_packets);
         table.row(["(none)".into(), reply.unmatched.clone(), packets, "what no rule matches".into()]);
     }
+    for claim in &reply.claims {
+        table.row([claim.name.clone(), claim.action.clone(), count(claim.packets), claim.asks.clone()]);
+    }
     let mut text = table.to_string();
     let mut checks: Vec<&str> = Vec::new();
     for source in &reply.sources {
@@ -56,7 +59,13 @@ mod tests {
         let filters = vec![filter("telnet", 1, 12_345), filter("list", 3, 0)];
         let source = |port: &str, check: &str| SourceCheck { port: port.into(), check: check.into() };
         let sources = vec![source("eth0", "strict"), source("eth1", "feasible"), source("eth2", "strict")];
-        let reply = Filters { filters, unmatched: "accept".into(), unmatched_packets: 7, sources };
+        let reply = Filters {
+            filters,
+            unmatched: "accept".into(),
+            unmatched_packets: 7,
+            sources,
+            ..Filters::default()
+        };
         let text = super::filters(&reply);
         let expected = "\
 RULE    ACTION  PACKETS  MATCHES

@@ -23,6 +23,7 @@ pub use filter::{Filter, SourceRule};
 pub use hook::{Hook, HookStage};
 
 use bm_fib::structure::{self, Structure};
+use bm_filter::Rule;
 use bm_graph::Idle;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,9 @@ pub struct Config {
     pub switches: Vec<bm_switch::Settings>,
     /// `[filter]`.
     pub filter: Filter,
+    /// Each `[[claim]]`: packets that workers get though their port takes the kernel path. What becomes of others,
+    /// an action, means nothing here.
+    pub claims: Vec<Rule>,
     /// Each `[[hook]]`, in the order they run.
     pub hooks: Vec<Hook>,
     /// Each `[[app]]`, in the order of the file.
@@ -288,7 +292,8 @@ impl Config {
     /// Names of ports in rules that no port has.
     pub fn unknown_ports_of_rules(&self) -> Vec<&str> {
         let names = || self.ports.iter().filter_map(|port| port.device.interface());
-        let asked = self.filter.rules.iter().filter_map(|rule| rule.port.as_deref());
+        let rules = self.filter.rules.iter().chain(&self.claims);
+        let asked = rules.filter_map(|rule| rule.port.as_deref());
         asked.filter(|asked| names().all(|name| name != *asked)).collect()
     }
 

@@ -65,6 +65,7 @@ enum source_check { CHECK_NONE, CHECK_STRICT, CHECK_LOOSE, CHECK_FEASIBLE };
 
 #define DROP_UNMATCHED 1
 #define DROP_TINY 2
+#define HAS_CLAIMS 4
 
 /* Times of the rate limit are in sixteenths of nanoseconds, so that short ones are exact enough. */
 #define TICK_SHIFT 4
@@ -76,7 +77,7 @@ struct filter_set {
 	__u64 depth;	/* that a source may be ahead: a burst less one packet */
 	__u32 masks[4]; /* of IPv6 sources */
 	__u32 mask;	/* of IPv4 sources */
-	__u32 unused;
+	__u32 claims;	/* root of the tree of claims */
 	__u8 check[INTERFACES];
 	__u64 local6[LOCAL_BITS / 64];
 	__u32 words[FILTER_WORDS];
@@ -98,6 +99,18 @@ struct {
 	__type(key, __u32);
 	__type(value, struct filters);
 } filters SEC(".maps");
+
+/* Claims are in a program of their own sort as well: sockets of workers, by interface and queue. */
+const volatile __u32 claims_on SEC(".rodata.claims") = 0;
+
+#define CLAIM_QUEUES 16
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, INGRESSES *CLAIM_QUEUES);
+	__type(key, __u32);
+	__type(value, __u32);
+} claims SEC(".maps");
 
 /* Feasible ways back are in a program of their own sort, as filters are. */
 const volatile __u32 feasible_on SEC(".rodata.feasible") = 0;
@@ -389,9 +402,9 @@ static __always_inline __u32 filter_first(const struct filter_set *set, __u32 le
 }
 
 /* The leaf that a key belongs to. */
-static __always_inline __u32 filter_leaf(const struct filter_set *set, const struct filter_key *key)
+static __always_inline __u32 filter_leaf(const struct filter_set *set, __u32 word, const struct filter_key *key)
 {
-	__u32 word = set->root, field;
+	__u32 field;
 
 	for (int i = 0; i < FILTER_DEPTH; i++) {
 		if (word & FILTER_LEAF)
@@ -414,10 +427,22 @@ __noinline int asked_rules(const struct filter_key *key)
 
 	if (!set || !key)
 		return 0;
-	found = filter_first(set, filter_leaf(set, key), key);
+	found = filter_first(set, filter_leaf(set, set->root, key), key);
 	if (!found)
 		found = FILTER_RULES | (set->flags & DROP_UNMATCHED ? FOUND_DROPS : 0);
 	return found & (FOUND_DROPS | 0xffff);
+}
+
+/* Whether a packet is claimed for workers: one more than the claim's counter, or 0. */
+__noinline int asked_claims(const struct filter_key *key)
+{
+	const struct filter_set *set = filter_set();
+	__u32 found;
+
+	if (!set || !key || !(set->flags & HAS_CLAIMS))
+		return 0;
+	found = filter_first(set, filter_leaf(set, set->claims, key), key);
+	return found ? (found & 0xffff) + 1 : 0;
 }
 
 static __always_inline void count_rule(__u32 counter)
@@ -607,24 +632,31 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 	return set->interval && source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
 }
 
-/* The interface that a frame came in on; one that sources are not checked on where Linux alone knows it. */
-static __always_inline __u32 logical_interface(const struct packet *packet)
+/* The interface that a frame came in on; NULL where Linux alone knows it. */
+static __always_inline const struct ingress *logical_interface(const struct packet *packet)
 {
 	const struct ethernet *eth = packet->data;
 	const struct vlan_tag *tag = (void *)(eth + 1);
-	const struct ingress *ingress;
 	__u32 number;
 
 	if (!is_tag(eth->type) || (void *)(tag + 1) > packet->end)
-		return packet->ingress->interface;
+		return packet->ingress;
 	number = bpf_ntohs(tag->priority_id) & VLAN_ID;
 	if (!number)
-		return packet->ingress->interface;
+		return packet->ingress;
 	if (is_tag(tag->type))
-		return INTERFACES - 1;
-	ingress = vlan_ingress(packet->view, packet->ingress->ifindex,
-			       (__u32)bpf_ntohs(eth->type) << 16 | number);
-	return ingress ? ingress->interface : INTERFACES - 1;
+		return NULL;
+	return vlan_ingress(packet->view, packet->ingress->ifindex,
+			    (__u32)bpf_ntohs(eth->type) << 16 | number);
+}
+
+/* Whether workers may have a frame: it is for us, of an interface that is forwarded from, and a daemon lives. */
+static __always_inline bool is_claimable(const struct packet *packet, const struct ingress *logical, bool ipv6)
+{
+	__u64 mac = *(__u64 *)packet->data << 16;
+
+	return logical && logical->flags & (ipv6 ? FORWARD_IPV6 : FORWARD_IPV4) &&
+	       (mac == logical->mac || mac == packet->ingress->mac) && !is_unattended();
 }
 
 /* Whether filters are asked about a frame: Linux takes tagged ones for the MACs of its VLANs as well. */
@@ -635,25 +667,58 @@ static __always_inline bool is_filtered(const struct packet *packet)
 	return *(__u64 *)eth << 16 == packet->ingress->mac || is_tag(eth->type);
 }
 
-/* What filters say of a frame: FORWARDED, or why it is dropped. */
+/* Sends a claimed frame to the worker of its queue; Linux has it where there is none. */
+static __always_inline int claimed(struct xdp_md *ctx, const struct packet *packet)
+{
+	__u32 queue = ctx->rx_queue_index, place;
+	int verdict = XDP_PASS;
+
+	place = (ctx->ingress_ifindex & (INGRESSES - 1)) * CLAIM_QUEUES + queue;
+	if (queue < CLAIM_QUEUES)
+		verdict = bpf_redirect_map(&claims, place, XDP_PASS);
+	count(packet->ingress->interface, verdict == XDP_REDIRECT ? CLAIMED : PASSED_NO_WORKER, 0);
+	return verdict;
+}
+
+/* Whether a frame lies in several buffers, which no worker's socket takes. */
+static __always_inline bool is_in_pieces(struct xdp_md *ctx)
+{
+	long length = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+
+	/* The verifier wants the difference of the two pointers by itself. */
+	asm volatile("" : "+r"(length));
+	return bpf_xdp_get_buff_len(ctx) > (__u64)length;
+}
+
+/* What filters say of a frame: FORWARDED, CLAIMED, or why it is dropped. */
 static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct packet *packet)
 {
 	const struct filter_set *set = filter_set();
 	const struct ethernet *eth = packet->data;
+	const struct ingress *logical;
 	struct filter_key key = {};
-	__u32 verdict, local;
+	__u32 verdict, local, claim = 0;
 
 	if (!set || (!filter_quick(packet, &key) && !filter_key(ctx, eth->type, &key)))
 		return FORWARDED;
+	logical = logical_interface(packet);
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
-	key.of[KEY_LOGICAL] = logical_interface(packet);
+	key.of[KEY_LOGICAL] = logical ? logical->interface : INTERFACES - 1;
 	verdict = filter_verdict(set, &key);
-	if (verdict == FORWARDED)
-		return FORWARDED;
+	if (verdict == FORWARDED) {
+		if (claims_on && is_claimable(packet, logical, key.of[KEY_IPV6]))
+			claim = asked_claims(&key);
+		if (!claim || is_in_pieces(ctx))
+			return FORWARDED;
+	}
 	local = key.of[KEY_IPV6] ? may_be_local6(set, &key) :
 				   may_be_local(packet->view, key.of[KEY_DESTINATION]);
 	if (is_for_linux(&key, local))
 		return FORWARDED;
+	if (claim) {
+		count_rule(claim - 1);
+		return CLAIMED;
+	}
 	if ((verdict & 0xff) == DROPPED_FILTER)
 		count_rule(verdict >> 8 & 0xffff);
 	return verdict & 0xff;

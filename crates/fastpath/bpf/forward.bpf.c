@@ -479,6 +479,8 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 		done = forward_packet(ctx, &packet);
 	if (done >= 0)
 		return done;
+	if (filters && claims_on && done == -CLAIMED)
+		return claimed(ctx, &packet);
 	count(packet.ingress->interface, -done, 0);
 	return -done >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
@@ -488,8 +490,8 @@ static __noinline int forward_untagged(struct xdp_md *ctx)
 	return forward(ctx, false);
 }
 
-/* Whether filters drop a frame, which is counted then. */
-static __noinline int filters_drop(struct xdp_md *ctx)
+/* What XDP is to do with a frame that filters drop or workers claim, which is counted then; 0 for others. */
+static __noinline int filters_take(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
 	enum verdict verdict;
@@ -500,8 +502,10 @@ static __noinline int filters_drop(struct xdp_md *ctx)
 	verdict = filtered(ctx, &packet);
 	if (verdict == FORWARDED)
 		return 0;
+	if (claims_on && verdict == CLAIMED)
+		return claimed(ctx, &packet);
 	count(packet.ingress->interface, verdict, 0);
-	return 1;
+	return XDP_DROP;
 }
 
 /* With and without tags: calls, since the stack has no room for all of it in one. */
@@ -509,8 +513,10 @@ static __always_inline int forward_all(struct xdp_md *ctx)
 {
 	struct ethernet *eth = (void *)(long)ctx->data;
 
-	if (filters_on && filters_drop(ctx))
-		return XDP_DROP;
+	int taken = filters_on ? filters_take(ctx) : 0;
+
+	if (taken)
+		return taken;
 	if ((void *)(eth + 1) <= (void *)(long)ctx->data_end && is_tag(eth->type))
 		return forward_tagged(ctx);
 	return forward_untagged(ctx);

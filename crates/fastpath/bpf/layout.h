@@ -135,6 +135,8 @@ enum verdict {
 	PASSED_SAME_INTERFACE, /* back where it came from: Linux may want to tell the sender of a shorter way */
 	PASSED_PARTIAL_SUM, /* a checksum that only Linux knows to be half done */
 	PASSED_FLOW,   /* a group whose flow only Linux can tell */
+	PASSED_NO_WORKER, /* claimed for workers, of whom none has a socket on the queue */
+	CLAIMED,	   /* gone to a worker */
 	DROPPED_FILTER, /* from here on by filter.h: a rule says so */
 	DROPPED_TINY_FRAGMENT,
 	DROPPED_REVERSE_PATH,

@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `VERDICTS` of `layout.h`.
-const KINDS: usize = 20;
+const KINDS: usize = 22;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -23,6 +23,8 @@ pub const COUNTERS: [&str; KINDS] = [
     "linux_same_interface",
     "linux_partial_sum",
     "linux_flow",
+    "linux_no_worker",
+    "claimed",
     "drop_filter",
     "drop_tiny_fragment",
     "drop_reverse_path",
@@ -59,9 +61,14 @@ impl Counters {
         self.named().filter_map(move |(name, frames)| Some((name.strip_prefix(prefix)?, frames)))
     }
 
+    /// Frames that workers got.
+    pub fn claimed(&self) -> u64 {
+        self.of("claimed").map(|(_, frames)| frames).sum()
+    }
+
     /// Frames that came in.
     pub fn received(&self) -> u64 {
-        self.forwarded() + self.linux() + self.drops().map(|(_, frames)| frames).sum::<u64>()
+        self.forwarded() + self.linux() + self.claimed() + self.drops().map(|(_, frames)| frames).sum::<u64>()
     }
 
     /// All, with their names.

@@ -20,6 +20,7 @@ use crate::maps;
 
 const DROP_UNMATCHED: u32 = 1;
 const DROP_TINY: u32 = 2;
+const HAS_CLAIMS: u32 = 4;
 
 /// `struct filter_set` before its words.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,7 +32,7 @@ struct Head {
     depth: u64,
     masks: [u32; 4],
     mask: u32,
-    unused: u32,
+    claims: u32,
     check: [u8; INTERFACES],
     local6: [u64; LOCAL_BITS / 64],
 }
@@ -48,12 +49,13 @@ impl Head {
         let mut head = Box::new(Self {
             root: filters.tree.root,
             flags: flag(filters.drop_unmatched, DROP_UNMATCHED)
-                | flag(filters.drop_tiny_fragments, DROP_TINY),
+                | flag(filters.drop_tiny_fragments, DROP_TINY)
+                | flag(filters.tree.claims.is_some(), HAS_CLAIMS),
             interval: 0,
             depth: 0,
             masks: [0; 4],
             mask: 0,
-            unused: 0,
+            claims: filters.tree.claims.unwrap_or_default(),
             check: [0; INTERFACES],
             local6: [0; LOCAL_BITS / 64],
         });

@@ -10,6 +10,7 @@ use bm_fib::memory::{Part, Source};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput, ProgramMut};
 
 use crate::attach::{self, Attached, Attachment};
+use crate::claims::Claims;
 use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::filters::FilterMaps;
@@ -46,6 +47,8 @@ pub struct Kernel {
     counts: MapHandle,
     /// What filters go by, where there are any.
     filters: Option<FilterMaps>,
+    /// Sockets of workers, where packets may be claimed for them.
+    claims: Option<MapHandle>,
     /// Whether the program looks at tags.
     tags: bool,
     object: Object,
@@ -88,7 +91,7 @@ impl Kernel {
         let mapped = MappedViews::map(&views).map_err(KernelError::system("mapping its tables"))?;
         let jiffies = jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
-        let object = object(&tables, &views, None, (None, false))?;
+        let object = object(&tables, &views, None, (None, None, false))?;
         let counts = find(&object, "counts")?;
         let mut kernel = Self {
             tables,
@@ -97,6 +100,7 @@ impl Kernel {
             mapped,
             counts,
             filters: None,
+            claims: None,
             tags: false,
             object,
             attached: Vec::new(),
@@ -210,6 +214,18 @@ impl Kernel {
         Ok(())
     }
 
+    /// Has packets be claimed for workers, by filters that say so: where their sockets go. To be called before the
+    /// first [`Self::publish`].
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn take_claims(&mut self) -> Result<Claims, KernelError> {
+        let failed = KernelError::program("making a map of workers' sockets");
+        let map = Claims::create().map_err(&failed)?;
+        self.claims = Some(map.handle().map_err(&failed)?);
+        Ok(map)
+    }
+
     /// Whether frames can be sent through an interface of ours.
     pub fn sends_through(&self, ifindex: u32) -> bool {
         attach::takes_frames(ifindex)
@@ -316,7 +332,8 @@ impl Kernel {
             sources: if feasible { self.sources().map_err(&failed)? } else { None },
         };
         let with = filters.as_ref().unwrap_or(&self.filters).as_ref();
-        let mut object = object(&tables, &self.views, Some(&self.counts), (with, tags))?;
+        let mut object =
+            object(&tables, &self.views, Some(&self.counts), (with, self.claims.as_ref(), tags))?;
         let forward = program(&mut object, PROGRAM);
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits) {
             switch(attached, &forward)?;
@@ -412,13 +429,16 @@ const TAGS_ON: &str = ".rodata.tags";
 /// Where it says whether it knows feasible ways back, and the maps that only then are there.
 const FEASIBLE_ON: &str = ".rodata.feasible";
 const SOURCE_MAPS: [&str; 2] = ["sources4", "sources6"];
+/// Where it says whether packets may be claimed for workers, and the map that only then is there.
+const CLAIMS_ON: &str = ".rodata.claims";
+const CLAIMS_MAP: &str = "claims";
 
 /// The program, loaded over these maps.
 fn object(
     tables: &Tables,
     views: &MapHandle,
     counts: Option<&MapHandle>,
-    (filters, tags): (Option<&FilterMaps>, bool),
+    (filters, claims, tags): (Option<&FilterMaps>, Option<&MapHandle>, bool),
 ) -> Result<Object, KernelError> {
     let failed = KernelError::program("loading the program");
     let mut builder = ObjectBuilder::default();
@@ -426,13 +446,21 @@ fn object(
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let feasible = tables.sources.is_some();
-        for (switch, on) in [(FILTERS_ON, filters.is_some()), (TAGS_ON, tags), (FEASIBLE_ON, feasible)] {
+        let claiming = claims.filter(|_| filters.is_some());
+        let switches = [
+            (FILTERS_ON, filters.is_some()),
+            (TAGS_ON, tags),
+            (FEASIBLE_ON, feasible),
+            (CLAIMS_ON, claiming.is_some()),
+        ];
+        for (switch, on) in switches {
             if name == switch {
                 map.set_initial_value(&u32::from(on).to_ne_bytes()).map_err(&failed)?;
             }
         }
         if filters.is_none() && FILTER_MAPS.contains(&name.as_str())
             || !feasible && SOURCE_MAPS.contains(&name.as_str())
+            || claiming.is_none() && name == CLAIMS_MAP
         {
             map.set_autocreate(false).map_err(&failed)?;
         }
@@ -440,6 +468,7 @@ fn object(
             ".bss.hops" => Some(&tables.hops),
             ".bss.fib4" => Some(&tables.fib4),
             ".bss.fib6" => Some(&tables.fib6),
+            CLAIMS_MAP => claiming,
             "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
             "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
             ".bss.views" => Some(views),

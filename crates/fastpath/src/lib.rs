@@ -23,6 +23,7 @@
 //! Absent on purpose: ICMP errors, fragments, neighbour resolution. Linux does them.
 
 mod attach;
+mod claims;
 mod counters;
 mod error;
 mod filters;
@@ -36,6 +37,7 @@ mod tags;
 
 pub use attach::{Attachment, sends_through};
 pub use bm_filter::{Filters, Rate, SourceCheck};
+pub use claims::{CLAIM_QUEUES, Claims};
 pub use counters::{COUNTERS, Counters};
 pub use error::KernelError;
 pub use grace::Grace;

@@ -117,14 +117,19 @@ pub(crate) struct Grower<'r> {
 }
 
 impl<'r> Grower<'r> {
-    /// Words and root of a tree whose leaves hold `leaf_rules` where cuts can bring that about; `None` if it has
-    /// no room.
-    pub fn grow(rules: &'r [Flat], leaf_rules: usize, room: usize) -> Option<(Vec<u32>, u32)> {
+    /// Words and roots of a tree of the first `split` rules and one of the others, whose leaves hold `leaf_rules`
+    /// where cuts can bring that about; `None` if they have no room.
+    pub fn grow(
+        rules: &'r [Flat],
+        split: u32,
+        leaf_rules: usize,
+        room: usize,
+    ) -> Option<(Vec<u32>, [u32; 2])> {
         let (wanted, leaves) = (rules.iter().map(wanted).collect(), HashMap::new());
         let mut grower = Self { rules, wanted, words: Vec::new(), leaves, leaf_rules, room };
-        let all = (0..rules.len() as u32).collect();
-        let root = grower.node(all, Region::default(), 0)?;
-        Some((grower.words, root))
+        let first = grower.node((0..split).collect(), Region::default(), 0)?;
+        let second = grower.node((split..rules.len() as u32).collect(), Region::default(), 0)?;
+        Some((grower.words, [first, second]))
     }
 
     fn node(&mut self, mut rules: Vec<u32>, region: Region, depth: usize) -> Option<u32> {

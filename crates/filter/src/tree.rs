@@ -48,8 +48,10 @@ pub struct Tree {
     pub words: Vec<u32>,
     /// Where the search begins.
     pub root: u32,
-    /// In their order.
+    /// In their order; those of claims behind the others.
     pub rules: Vec<Flat>,
+    /// Where the search among claims begins; none where there are none.
+    pub claims: Option<u32>,
 }
 
 /// What an inner node cuts.
@@ -81,14 +83,25 @@ impl Tree {
     /// # Errors
     /// If there is no room for so many.
     pub fn grow(rules: Vec<Flat>) -> Result<Self, TooMany> {
+        Self::grow_with(rules, Vec::new())
+    }
+
+    /// The same with claims, which are looked for by themselves.
+    ///
+    /// # Errors
+    /// If there is no room for so many.
+    pub fn grow_with(mut rules: Vec<Flat>, claims: Vec<Flat>) -> Result<Self, TooMany> {
+        let of_rules = rules.len() as u32;
+        rules.extend(claims);
         if rules.len() > ROOM_RULES {
             return Err(TooMany { rules: rules.len() });
         }
         let mut leaf = LEAF_RULES;
         loop {
             // With leaves that hold all rules it fits for sure.
-            if let Some((words, root)) = Grower::grow(&rules, leaf, ROOM_WORDS) {
-                return Ok(Self { words, root, rules });
+            if let Some((words, [root, claims])) = Grower::grow(&rules, of_rules, leaf, ROOM_WORDS) {
+                let claims = (rules.len() as u32 > of_rules).then_some(claims);
+                return Ok(Self { words, root, rules, claims });
             }
             leaf *= 4;
         }
@@ -96,7 +109,15 @@ impl Tree {
 
     /// The first rule that matches.
     pub fn find(&self, key: &Key) -> Option<&Flat> {
-        let mut word = self.root;
+        self.find_from(self.root, key)
+    }
+
+    /// The first claim that matches.
+    pub fn find_claim(&self, key: &Key) -> Option<&Flat> {
+        self.find_from(self.claims?, key)
+    }
+
+    fn find_from(&self, mut word: u32, key: &Key) -> Option<&Flat> {
         while word & LEAF == 0 {
             word = *self.words.get(((word & PLACE) + Cut::child(word, key)) as usize)?;
         }

@@ -95,6 +95,11 @@ impl XdpPort {
         self.binding.queue
     }
 
+    /// Its AF_XDP socket, for a program of others to send frames to; none once it is closed.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.bound.as_ref().map(|bound| bound.socket.as_fd())
+    }
+
     /// Frames that the kernel has now, to receive into or on their way out.
     pub fn in_kernel(&self) -> usize {
         self.lent.count()

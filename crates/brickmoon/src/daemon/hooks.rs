@@ -46,9 +46,9 @@ pub fn check(file: &Path, config: &Config) -> Result<(), Failure> {
 /// Only workers run hooks.
 pub fn can_run(config: &Config, paths: &Paths) -> Result<(), (String, String)> {
     match config.hooks.first() {
-        Some(hook) if !paths.any_user() => Err((
+ Some(hook) if !paths.needs_workers(config) => Err((
             format!("hook {} wants the user path, and these ports take the kernel path", hook.name),
-            "start with --path user or auto, give a port path = \"user\", or take [[hook]] out of the configuration".into(),
+            "start with --path user or auto, give a port path = \"user\", claim packets for them with [[claim]], or take [[hook]] out of the configuration".into(),
         )),
         _ => Ok(()),
     }

@@ -4,8 +4,8 @@
 //! [[port]] path, --path PORT=..  ─► else [daemon] path, --path ─► else: kernel, unless something needs workers
 //! ```
 //!
-//! What needs workers: a device that is no interface of Linux, workers or cores that somebody asked for, hooks, an
-//! interface that XDP cannot send through, one in a VRF. Ports that are told their path are no matter of that choice.
+//! What needs workers: a device that is no interface of Linux, workers or cores that somebody asked for, hooks (those
+//! two only where no claims say which packets they are for), an interface that XDP cannot send through, one in a VRF. Ports that are told their path are no matter of that choice.
 
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 
@@ -42,6 +42,16 @@ impl Paths {
             (true, true) => "mixed",
             (false, _) => "user",
         }
+    }
+
+    /// Whether workers are needed: for ports, or for what is claimed from the kernel's.
+    pub fn needs_workers(&self, config: &Config) -> bool {
+        self.any_user() || self.claims(config)
+    }
+
+    /// Whether packets are claimed from the kernel's ports.
+    pub fn claims(&self, config: &Config) -> bool {
+        self.any_kernel() && !config.claims.is_empty()
     }
 
     /// Why it is that, where all ports have the same reason.
@@ -125,16 +135,19 @@ fn needs_workers(
             return Some(why);
         }
     }
-    // Where some port is told to take the user path, hooks and workers have that.
-    let told = config.ports.iter().any(|port| port.path == PathChoice::User);
-    if told {
+    // Where some port is told to take the user path, apps, hooks and workers have that.
+    if config.ports.iter().any(|port| port.path == PathChoice::User) {
+        return None;
+    }
+    if !config.apps.is_empty() {
+        return Some("apps run on workers".into());
+    }
+    // Where packets are claimed, hooks and workers have those.
+    if !config.claims.is_empty() {
         return None;
     }
     if !config.hooks.is_empty() {
         return Some("hooks run on workers".into());
-    }
-    if !config.apps.is_empty() {
-        return Some("apps run on workers".into());
     }
     if daemon.workers.is_some() || !daemon.cores.is_empty() {
         return Some("workers or cores are named".into());
@@ -173,6 +186,13 @@ mod tests {
             assert_eq!(path, "user", "{more}");
             assert!(reason.starts_with(why), "{reason}");
         }
+    }
+
+    #[test]
+    fn claims_give_hooks_their_packets() {
+        let text = "[[port]]\ndevice = 'eth0'\n[[hook]]\nfile = 'acl.lua'\n[[claim]]\nprotocol = 'udp'\n";
+        assert_eq!(chosen(text, true).0, "kernel");
+        assert_eq!(chosen(text, false).0, "user");
     }
 
     #[test]

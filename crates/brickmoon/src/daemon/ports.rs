@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bm_api::PortMode;
 use bm_control::config::{self, Device, Switch};
+use bm_fastpath::Claims;
 use bm_frame::{Depot, Memory};
 use bm_port::{HostPort, NoSteering, Port, Steering};
 use bm_port_pcap::PcapPort;
@@ -45,10 +46,11 @@ pub type Hardware = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 const TWIN_MTU: usize = 1500;
 
 /// Opens every port of the configuration, each with `most` queues at most. Those that `in_kernel` says the kernel
-/// forwards for, which must be interfaces of Linux, only send for workers.
+/// forwards for, which must be interfaces of Linux, only send for workers, and receive what is claimed for them.
 pub fn open(
     ports: &[config::Port],
     in_kernel: &[bool],
+    claims: Option<&Claims>,
     depot: &Arc<Depot>,
     most: usize,
 ) -> Result<Vec<OpenPort>, Failure> {
@@ -56,7 +58,7 @@ pub fn open(
     let shared = Shared::new(memory).map_err(Failure::failed)?;
     let open = |(index, port): (usize, &config::Port)| match &port.device {
         Device::Xdp(interface) => {
-            let beside = in_kernel.get(index) == Some(&true);
+            let beside = (in_kernel.get(index) == Some(&true)).then_some(claims);
             xdp(interface, port, beside, &shared, most)
         }
         Device::Tap(name) => tap(name, port, memory, most),
@@ -82,7 +84,7 @@ pub fn queues(port: &config::Port) -> usize {
 fn xdp(
     interface: &str,
     port: &config::Port,
-    beside: bool,
+    beside: Option<Option<&Claims>>,
     shared: &Arc<Shared>,
     most: usize,
 ) -> Result<OpenPort, Failure> {
@@ -107,8 +109,8 @@ fn xdp(
         ..Options::default()
     };
     let device = match beside {
-        true => XdpDevice::beside(interface, shared, options),
-        false => XdpDevice::attach(interface, shared, options),
+        Some(_) => XdpDevice::beside(interface, shared, options),
+        None => XdpDevice::attach(interface, shared, options),
     };
     let device = device.map_err(Failure::failed)?;
     let count =
@@ -118,6 +120,9 @@ fn xdp(
     for queue in 0..count as u32 {
         let queue = device.queue(queue).map_err(Failure::failed)?;
         zero_copy &= queue.is_zero_copy();
+        if let (Some(Some(claims)), Some(socket)) = (beside, queue.socket()) {
+            claims.bind(device.index(), queue.queue(), socket).map_err(Failure::failed)?;
+        }
         queues.push(Box::new(queue));
     }
     tracing::info!("{device}");
@@ -127,16 +132,16 @@ fn xdp(
         device: port.device.to_string(),
         ifindex: device.index(),
         mode: match beside {
-            true => PortMode::Kernel,
-            false if zero_copy => PortMode::ZeroCopy,
-            false => PortMode::Copy,
+            Some(_) => PortMode::Kernel,
+            None if zero_copy => PortMode::ZeroCopy,
+            None => PortMode::Copy,
         },
         reason: device.is_generic().then(|| generic.into()),
         queues,
         host: Box::new(device.host().map_err(Failure::failed)?),
         steering: match beside {
-            true => Box::new(NoSteering),
-            false => Box::new(device.steering().map_err(Failure::failed)?),
+            Some(_) => Box::new(NoSteering),
+            None => Box::new(device.steering().map_err(Failure::failed)?),
         },
         keep: Box::new(device),
         hardware: None,

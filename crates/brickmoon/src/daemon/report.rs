@@ -154,6 +154,7 @@ pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
         received: counters.received(),
         sent: counters.forwarded(),
         host: counters.linux(),
+        passed: counters.claimed(),
         dropped: counters.drops().map(|(_, frames)| frames).sum(),
         drops: counters
             .drops()
@@ -164,12 +165,21 @@ pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
     }
 }
 
+/// Resident memory, as the kernel counts it.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default();
+    kib * 1024
+}
+
 /// The same among the counters of accounts, for `show drops` and metrics.
 pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Counters) {
     let mut set = |name: &str, value| counters.insert(format!("kernel/{port}/{name}"), value);
     set("received", kernel.received());
     set("sent", kernel.forwarded());
     set("host", kernel.linux());
+    set("passed", kernel.claimed());
     kernel.drops().for_each(|(reason, frames)| {
         set(&format!("drop/{reason}"), frames);
     });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bm_api::PortMode;
 use bm_control::config::{Config, Switch};
 use bm_control::driver::{ControlPort, Handle};
-use bm_fastpath::{Attachment, Kernel, NoPins, Pins};
+use bm_fastpath::{Attachment, Claims, Kernel, NoPins, Pins};
 use bm_frame::{Depot, Pages};
 use bm_port::NoSteering;
 
@@ -101,9 +101,21 @@ pub struct OnPort {
     pub reason: Option<String>,
 }
 
-/// Has the kernel path on those ports of the configuration whose packets take it; with what `status` is to tell.
-pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<(Kernel, Vec<OnPort>, Vec<String>), Failure> {
+/// The kernel path, on its ports.
+pub struct InKernel {
+    pub kernel: Kernel,
+    /// Its ports.
+    pub on: Vec<OnPort>,
+    /// Where workers' sockets go, if packets are claimed.
+    pub claims: Option<Claims>,
+    /// What `status` is to tell.
+    pub notes: Vec<String>,
+}
+
+/// Has the kernel path on those ports of the configuration whose packets take it.
+pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<InKernel, Failure> {
     let mut kernel = Kernel::load(config.daemon.kernel_grace).map_err(Failure::failed)?;
+    let claims = paths.claims(config).then(|| kernel.take_claims()).transpose().map_err(Failure::failed)?;
     let (mut on, mut notes) = (Vec::new(), Vec::new());
     match Pins::claim() {
         Ok(pins) => kernel = kernel.pinned(pins),
@@ -116,9 +128,14 @@ pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<(Kernel, Vec<OnPo
             tracing::info!(%name, layout, "an earlier daemon's program forwards here until our tables are whole");
         }
         let behind = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
+        if generic && claims.is_some() {
+            return Err(Failure::Failed(format!(
+                "{name}: {behind}, where what workers give back to Linux would be claimed again: take [[claim]] out of the configuration, or give the port path = \"user\""
+            )));
+        }
         on.push(OnPort { name: name.into(), ifindex, reason: generic.then(|| behind.into()) });
     }
-    Ok((kernel, on, notes))
+    Ok(InKernel { kernel, on, claims, notes })
 }
 
 /// Takes off what an earlier daemon left in the kernel, where workers are to forward now.
@@ -140,17 +157,18 @@ impl Opened {
     }
 
     /// Opens the ports of the configuration for workers; those of the kernel path, which must be on them, only to
-    /// send.
+    /// send and to receive what is claimed.
     pub fn open(
         config: &Config,
         depot: &Arc<Depot>,
         paths: &Paths,
+        claims: Option<&Claims>,
     ) -> Result<(Self, Vec<ControlPort>), Failure> {
         let workers = workers(config);
         let mut opened = Self::nothing(workers);
         let mut control = Vec::new();
         let in_kernel: Vec<bool> = paths.0.iter().map(|port| port.in_kernel).collect();
-        let ports = ports::open(&config.ports, &in_kernel, depot, workers)?;
+        let ports = ports::open(&config.ports, &in_kernel, claims, depot, workers)?;
         for (port, in_kernel) in ports.into_iter().zip(in_kernel) {
             let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep, hardware } =
                 port;

@@ -16,6 +16,7 @@ use bm_api::{
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{Config, Effect};
 use bm_control::driver::Driver;
+use bm_fastpath::Claims;
 use bm_fib::published::Readers;
 use bm_frame::{Depot, Pages};
 use bm_lua::apps::{AppSet, AppWorld};
@@ -26,7 +27,7 @@ use tokio::sync::Notify;
 use super::dataplane::{DataPlane, Shared};
 use super::path::{self, Paths};
 use super::report::{self, Counters};
-use super::running::{Opened, PortInfo, Running, attach_kernel, frame_memory, remove_kept};
+use super::running::{InKernel, Opened, PortInfo, Running, attach_kernel, frame_memory, remove_kept};
 use super::server::Removed;
 use super::switches::Bridges;
 use super::{apps, hooks};
@@ -47,6 +48,8 @@ pub struct Daemon {
     switches: Bridges,
     config: Mutex<Config>,
     paths: Paths,
+    /// Where workers' sockets go that packets are claimed for.
+    claims: Option<Claims>,
     /// What the command line said.
     up: Up,
     started: Instant,
@@ -112,25 +115,25 @@ impl Daemon {
 
     /// The same on these paths. Where the kernel forwards for all ports there are no frames and no workers.
     fn start_on(config: Config, up: Up, started: Instant, paths: Paths) -> Result<Self, Failure> {
-        let depot = paths.any_user().then(|| frame_memory(&config)).transpose()?;
+        let depot = paths.needs_workers(&config).then(|| frame_memory(&config)).transpose()?;
         if let Some(depot) = &depot {
             let memory = depot.memory();
             tracing::info!("{} MiB of frames on {}", memory.bytes() >> 20, memory.pages());
         }
         let (registry, stats) = counters(&config)?;
         let readers = Readers::new();
-        let (kernel, on, notes) = match paths.any_kernel() {
+        let (kernel, on, claims, notes) = match paths.any_kernel() {
             true => {
-                let (kernel, on, notes) = attach_kernel(&config, &paths)?;
-                (Some(kernel), on, notes)
+                let InKernel { kernel, on, claims, notes } = attach_kernel(&config, &paths)?;
+                (Some(kernel), on, claims, notes)
             }
             false => {
                 remove_kept();
-                (None, Vec::new(), Vec::new())
+                (None, Vec::new(), None, Vec::new())
             }
         };
         let (mut opened, ports) = match &depot {
-            Some(depot) => Opened::open(&config, depot, &paths)?,
+            Some(depot) => Opened::open(&config, depot, &paths, claims.as_ref())?,
             None => Opened::in_kernel(&config, &on),
         };
         opened.note(&notes);
@@ -146,7 +149,7 @@ impl Daemon {
         };
         driver.handle().set_active(true).map_err(Failure::failed)?;
         let daemon = Self::of(driver, shared, depot, running, (config, up, started), stats);
-        Ok(Self { paths, ..daemon })
+        Ok(Self { paths, claims, ..daemon })
     }
 
     fn of(
@@ -165,6 +168,7 @@ impl Daemon {
             switches: Bridges::default(),
             config: Mutex::new(config),
             paths: Paths::default(),
+            claims: None,
             up,
             started,
             restarts: AtomicU64::new(0),
@@ -232,7 +236,12 @@ impl Daemon {
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
         (status.switches, status.switch_ports) = self.switches.count();
         status.notes.extend(self.switches.notes());
-        status.memory_bytes = resident_bytes();
+        status.memory_bytes = report::resident_bytes();
+        if !self.paths.any_kernel() && !lock(&self.config).claims.is_empty() {
+            status.notes.push(
+                "claims mean nothing: workers have all packets, since no port takes the kernel path".into(),
+            );
+        }
         if self.depot.as_ref().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
             status.notes.push(
                 "frames lie on plain pages; `sysctl -w vm.nr_hugepages=64` before the start is faster".into(),
@@ -424,6 +433,12 @@ impl Daemon {
         if self.paths.any_kernel() {
             new.ports = config.ports_as_in(&new);
         }
+        // Workers have no sockets there.
+        if self.paths.any_kernel() && self.claims.is_none() && !new.claims.is_empty() {
+            reloaded.changed.retain(|key| !key.starts_with("claim."));
+            reloaded.needs_restart.push("claim".into());
+            new.claims.clear();
+        }
         if let Some(set) = &self.shared.hooks {
             hooks::reload(set, &new)?;
             // Files are loaded anew whether their text differs or not.
@@ -475,12 +490,4 @@ fn left_to_linux(interfaces: &[Interface]) -> Option<String> {
     let names: Vec<&str> = in_vrf.map(|interface| interface.name.as_str()).collect();
     let names = names.join(", ");
     (!names.is_empty()).then(|| format!("{names}: what comes in there is Linux's, since it is in a VRF"))
-}
-
-/// Resident memory, as the kernel counts it.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default();
-    kib * 1024
 }

@@ -15,6 +15,7 @@ use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
 #[derive(Default)]
 pub(super) struct Filtering {
     config: config::Filter,
+    claims: Vec<Rule>,
     /// By port, with its name.
     sources: Vec<(String, SourceRule)>,
     /// The counter of each name. A name keeps it as long as any rule has that name.
@@ -39,18 +40,21 @@ impl Filtering {
             (name, config.source_rule(port))
         };
         self.sources = config.ports.iter().map(source).collect();
-        if self.config == config.filter && !self.counters.is_empty() {
+        if self.config == config.filter && self.claims == config.claims && !self.counters.is_empty() {
             return Vec::new();
         }
         self.config = config.filter.clone();
+        self.claims.clone_from(&config.claims);
         self.made = None;
-        let names: BTreeSet<&str> = self.config.rules.iter().map(|rule| rule.name.as_str()).collect();
-        self.counters.retain(|name, _| names.contains(name.as_str()));
+        let claims = self.claims.iter().map(of_claim);
+        let names: BTreeSet<String> =
+            self.config.rules.iter().map(|rule| rule.name.clone()).chain(claims).collect();
+        self.counters.retain(|name, _| names.contains(name));
         let known: BTreeSet<u16> = self.counters.values().copied().collect();
         let mut free = (0..self.fresh).filter(|counter| !known.contains(counter));
         let mut used = Vec::new();
         for name in names {
-            if self.counters.contains_key(name) {
+            if self.counters.contains_key(&name) {
                 continue;
             }
             // What an earlier rule has counted is no matter of this one.
@@ -62,7 +66,7 @@ impl Filtering {
                 used.push(counter);
                 counter
             };
-            self.counters.insert(name.into(), counter);
+            self.counters.insert(name, counter);
         }
         used
     }
@@ -75,7 +79,7 @@ impl Filtering {
     /// Whether anything is filtered.
     fn is_on(&self) -> bool {
         let checks = |(_, rule): &(String, SourceRule)| check_of(*rule) != SourceCheck::None;
-        self.config.drops() || self.sources.iter().any(checks)
+        self.config.drops() || !self.claims.is_empty() || self.sources.iter().any(checks)
     }
 
     /// What is to be done, where interfaces are as they are now.
@@ -85,7 +89,7 @@ impl Filtering {
             return None;
         }
         let index = |rule: &Rule| interface_called(interfaces, rule.port.as_deref()?);
-        let now: Vec<_> = self.config.rules.iter().map(index).collect();
+        let now: Vec<_> = self.config.rules.iter().chain(&self.claims).map(index).collect();
         let made = self.made.take().filter(|made| made.interfaces == now);
         let made = made.unwrap_or_else(|| {
             let filters = Arc::new(self.make(&now));
@@ -97,14 +101,18 @@ impl Filtering {
     }
 
     fn make(&self, interfaces: &[Option<u16>]) -> Filters {
-        let of_rule = |(rule, interface): (&Rule, &Option<u16>)| {
+        let flat = |rule: &Rule, name: &str, interface: &Option<u16>| {
             // A port that is not there now lets nothing in.
             let off = rule.port.is_some() && interface.is_none();
-            let counter = self.counters.get(&rule.name).copied().filter(|_| !off);
+            let counter = self.counters.get(name).copied().filter(|_| !off);
             counter.into_iter().flat_map(|counter| Flat::of(rule, counter, *interface)).collect::<Vec<_>>()
         };
-        let flat = self.config.rules.iter().zip(interfaces).flat_map(of_rule).collect();
-        let tree = Tree::grow(flat).unwrap_or_else(|error| {
+        let (of_rules, of_claims) = interfaces.split_at(self.config.rules.len().min(interfaces.len()));
+        let rules = self.config.rules.iter().zip(of_rules);
+        let rules = rules.flat_map(|(rule, interface)| flat(rule, &rule.name, interface)).collect();
+        let claims = self.claims.iter().zip(of_claims);
+        let claims = claims.flat_map(|(claim, interface)| flat(claim, &of_claim(claim), interface)).collect();
+        let tree = Tree::grow_with(rules, claims).unwrap_or_else(|error| {
             tracing::error!(%error, "rules are not carried out");
             Tree::default()
         });
@@ -140,6 +148,14 @@ impl Filtering {
                 }
             }
         }
+        let claim = |claim: &Rule| Filter {
+            name: claim.name.clone(),
+            action: "claim".into(),
+            asks: claim.to_string(),
+            rules: 1,
+            packets: self.counters.get(&of_claim(claim)).map_or(0, |counter| count(*counter)),
+        };
+        let claims = self.claims.iter().map(claim).collect();
         let unmatched = self.config.unmatched.to_string();
         let unmatched_packets = count(UNMATCHED);
         let set = self.sources.iter().filter(|(_, rule)| *rule != SourceRule::Kernel);
@@ -147,7 +163,7 @@ impl Filtering {
             port: port.clone(),
             check: rule.to_string(),
         };
-        Shown { filters, unmatched, unmatched_packets, sources: set.map(source).collect() }
+        Shown { filters, claims, unmatched, unmatched_packets, sources: set.map(source).collect() }
     }
 }
 
@@ -212,6 +228,11 @@ impl Compiler {
             rates: self.rates.clone(),
         }))
     }
+}
+
+/// The name that a claim is counted by: one that no rule of a filter can have.
+fn of_claim(claim: &Rule) -> String {
+    format!("\0{}", claim.name)
 }
 
 /// What filters have to do for a rule about sources.

@@ -42,8 +42,7 @@ impl Config {
     /// Every setting as a text, with what its change takes.
     pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
         use Effect::{Daemon, Live, Workers};
-        let Self { daemon, ports, fib, slow_path, neighbors, mirror, switches, filter, hooks, apps, links } =
-            self;
+        let Self { daemon, fib, slow_path, neighbors, mirror, filter, .. } = self;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
             settings.insert(key.to_owned(), (format!("{value:?}"), effect));
@@ -82,6 +81,31 @@ impl Config {
         set("filter.rate_ipv6_length", &filter.rate_ipv6_length, Live);
         set("filter.reverse_path", &filter.reverse_path, Live);
         set("filter.rule", &filter.rules, Live);
+        self.listed(&mut set);
+        settings
+    }
+
+    /// The same of what there may be many of.
+    fn listed(&self, set: &mut dyn FnMut(&str, &dyn std::fmt::Debug, Effect)) {
+        use Effect::{Daemon, Live, Workers};
+        // Named one by one, so that a new list is not forgotten here.
+        let Self {
+            ports,
+            switches,
+            claims,
+            hooks,
+            apps,
+            links,
+            daemon: _,
+            fib: _,
+            slow_path: _,
+            neighbors: _,
+            mirror: _,
+            filter: _,
+        } = self;
+        for (at, claim) in claims.iter().enumerate() {
+            set(&format!("claim.{}", at + 1), claim, Live);
+        }
         for port in ports {
             let name = format!("port.{}", port.device);
             set(&name, &Port { reverse_path: None, ..port.clone() }, Workers);
@@ -104,6 +128,5 @@ impl Config {
         for switch in switches {
             set(&format!("switch.{}", switch.name), switch, Daemon);
         }
-        settings
     }
 }

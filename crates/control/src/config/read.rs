@@ -62,6 +62,7 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
     config.hooks = hooks::hooks(&mut top);
     config.apps = apps::apps(&mut top);
     config.links = apps::links(&mut top);
+    config.claims = filter::claims(&mut top);
     config.switches = switches::switches(&mut top, &config.ports);
     if let Some(mut section) = top.section("filter", "[filter]") {
         filter::filter(&mut section, &mut config.filter);

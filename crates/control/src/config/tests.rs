@@ -192,7 +192,7 @@ fn names_the_key_that_was_meant() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`: it may be `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror`, `hook`, `app`, `link`, `switch` or `filter`"
+         `neighbors`, `mirror`, `hook`, `app`, `link`, `claim`, `switch` or `filter`"
     );
     assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(
@@ -484,6 +484,21 @@ fn the_example_of_a_switch_holds() {
         (defaults.ageing, defaults.flood_limit, defaults.table)
     );
     assert_eq!((switch.rules.len(), switch.statics.len()), (2, 1));
+}
+
+#[test]
+fn reads_claims() {
+    let config = read(
+        "[[claim]]\nname = 'dns'\nprotocol = 'udp'\ndestination_ports = 53\nport = 'eth0'\n\
+         [[claim]]\nsource = '2001:db8::/32'\n",
+    );
+    let shown: Vec<_> = config.claims.iter().map(|claim| format!("{}: {claim}", claim.name)).collect();
+    assert_eq!(shown, ["dns: udp from any to any port 53 in on eth0", "claim-2: from 2001:db8::/32 to any"]);
+    assert_eq!(config.unknown_ports_of_rules(), ["eth0"]);
+    let keys: Vec<_> = read("").diff(&config).into_iter().map(|changed| changed.key).collect();
+    assert_eq!(keys, ["claim.1", "claim.2"]);
+    assert!(refused("[[claim]]\naction = 'drop'\n").contains("unknown key `action`"));
+    assert!(refused("claim = 3\n").contains("[[claim]] with protocol"));
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Daemon {
         control.set_ports(Vec::new()).map_err(Failure::failed)?;
         let before = lock(&self.running).take();
         before.into_iter().for_each(Running::stop);
-        let (opened, ports) = Opened::open(config, depot, &self.paths)?;
+        let (opened, ports) = Opened::open(config, depot, &self.paths, self.claims.as_ref())?;
         control.set_ports(ports).map_err(Failure::failed)?;
         let running = opened.start(config, &self.shared, control, depot.clone())?;
         *lock(&self.running) = Some(running);

@@ -59,6 +59,33 @@ fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
     rules
 }
 
+/// Each `[[claim]]`.
+pub(super) fn claims(top: &mut Section<'_, '_>) -> Vec<Rule> {
+    const EXAMPLE: &str = "[[claim]] with protocol = \"udp\" below it";
+    const WANTS: &str = "a table for each claim";
+    let Some(value) = top.value("claim") else { return Vec::new() };
+    let DeValue::Array(list) = value.get_ref() else {
+        top.wrong_type(top.key("claim"), value, WANTS, EXAMPLE.into());
+        return Vec::new();
+    };
+    let mut claims = Vec::new();
+    for item in list {
+        let DeValue::Table(table) = item.get_ref() else {
+            top.wrong_type(top.key("claim"), item, WANTS, EXAMPLE.into());
+            continue;
+        };
+        let mut section = Section { name: "[[claim]]", table, known: Vec::new(), report: &mut *top.report };
+        let mut claim = Rule { name: format!("claim-{}", claims.len() + 1), ..Rule::default() };
+        if let Some((_, name)) = section.text("name", "\"dns\"") {
+            claim.name = name.into();
+        }
+        matches(&mut section, item.span().start, &mut claim);
+        section.finish();
+        claims.push(claim);
+    }
+    claims
+}
+
 fn rule(section: &mut Section<'_, '_>, start: usize, number: usize) -> Rule {
     let mut rule = Rule { name: format!("rule-{number}"), ..Rule::default() };
     if let Some((_, name)) = section.text("name", "\"no-telnet\"") {
@@ -68,10 +95,16 @@ fn rule(section: &mut Section<'_, '_>, start: usize, number: usize) -> Rule {
     if !section.table.contains_key("action") {
         section.report.add(start, What::NoAction);
     }
+    matches(section, start, &mut rule);
+    rule
+}
+
+/// What a rule asks for.
+fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
     rule.port = section.text("port", "\"eth0\"").map(|(_, port)| port.into());
     rule.source = section.prefix("source");
     rule.destination = section.prefix("destination");
-    let has_ports = protocol(section, &mut rule);
+    let has_ports = protocol(section, rule);
     rule.source_ports = section.ports("source_ports");
     rule.destination_ports = section.ports("destination_ports");
     if (rule.source_ports.is_some() || rule.destination_ports.is_some()) && !has_ports {
@@ -82,7 +115,6 @@ fn rule(section: &mut Section<'_, '_>, start: usize, number: usize) -> Rule {
     {
         section.complain("destination", What::TwoFamilies { source, destination });
     }
-    rule
 }
 
 /// Reads the protocol; whether packets of it have ports.

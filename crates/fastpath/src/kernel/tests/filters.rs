@@ -353,3 +353,31 @@ fn what_filters_cost() {
         );
     }
 }
+
+#[test]
+fn claimed_packets_are_linuxs_while_no_worker_is_there() {
+    let Some(mut lab) = lab() else { return };
+    let hop = lab.hop(1);
+    lab.set4("0.0.0.0/0", hop);
+    lab.set6("::/0", hop);
+    let _claims = lab.kernel.take_claims().unwrap();
+    let dns = Rule { protocol: Some(17), destination_ports: Some(53..=53), ..rule(Say::Accept) };
+    let no = Rule { source: Some("192.0.2.9".parse().unwrap()), ..rule(Say::Drop) };
+    let flat = |rule: &Rule, counter| Flat::of(rule, counter, None).collect::<Vec<_>>();
+    let tree = Tree::grow_with(flat(&no, 0), flat(&dns, 1)).unwrap();
+    lab.filter(&[], |filters| filters.tree = tree.clone());
+    lab.check_linux(&IPV4, "linux_no_worker");
+    lab.check_linux(&IPV6, "linux_no_worker");
+    lab.check_forwarded(&with(&IPV4, 36, &[0, 54]));
+    // Rules come first, and what is for this machine or too broken is nobody's to claim.
+    lab.check_drop(&with(&IPV4, 26, &[192, 0, 2, 9]), "drop_filter");
+    let host = lab.hops.add(Action::Host, Gateway::default(), 0).unwrap();
+    lab.set4("192.0.2.254/32", host);
+    lab.check_linux(&with(&IPV4, 30, &[192, 0, 2, 254]), "linux_local");
+    lab.check_linux(&with(&IPV4, 0, &[2, 0, 0, 0, 0, 9]), "linux_other_mac");
+    assert_eq!([0, 1].map(|counter| lab.kernel.rule_count(counter).unwrap()), [1, 2]);
+    // Where nothing is forwarded, nothing is claimed.
+    lab.situation.interfaces[0].forward = [false, true];
+    lab.publish();
+    lab.check_linux(&IPV4, "linux_inactive");
+}

@@ -1,0 +1,125 @@
+//! Claims: of a port that the kernel forwards for, workers and their hooks get what was claimed, and no more.
+
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::packet::{Ip4, Ip6, routed};
+use bm_tests::subject::{Router, Subject};
+
+const CLAIM: &str = "[[claim]]\nname = 'dns'\nprotocol = 'udp'\ndestination_ports = 53\n";
+
+/// The router with these claims and a hook that counts what it sees, its path left to it.
+fn with_claims(test: &str, more: &str, deed: impl Fn(&Lab, &mut Router)) {
+    let Some(subject) = Subject::kernel(test) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    let file = std::env::temp_dir().join(format!("bm-claims-{test}-{}.lua", std::process::id()));
+    let script = "local seen = require('brickmoon.hook').counter('seen')\n\
+        return function (burst) seen:add(burst.count) end\n";
+    std::fs::write(&file, script).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let hook = format!("[[hook]]\nname = 'watch'\nfile = '{}'\nstage = 'ingress'\n", file.display());
+    router.restart_choosing(&SIDES.map(|side| side.router()), &format!("{more}{hook}"));
+    deed(&lab, &mut router);
+    router.settle();
+    router.stop();
+    let _gone = std::fs::remove_file(file);
+}
+
+fn said(router: &Router, what: &[&str]) -> String {
+    let (verb, rest) = what.split_first().expect("a command");
+    let reply = router.ask(verb, rest).expect("a daemon");
+    String::from_utf8_lossy(&reply.stdout).into_owned()
+}
+
+fn shown(router: &Router, what: &str) -> serde_json::Value {
+    serde_json::from_str(&said(router, &["show", what, "--json"])).expect("show prints JSON")
+}
+
+/// UDP to a port.
+fn udp(destination: &str, port: u16) -> Vec<u8> {
+    Ip4::udp_ports("192.0.2.2", destination, 4000, port, &[7; 20]).bytes()
+}
+
+/// Whether a packet from the source comes out where it should, once.
+fn passes(lab: &Lab, to: Side, packet: &[u8]) -> bool {
+    let expected = to.to_neighbour(2, &routed(packet));
+    let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
+    heard.complete && heard.seen.iter().filter(|seen| seen.side == to && seen.frame == expected).count() == 1
+}
+
+/// What the first port's program counted under a name.
+fn counted(router: &Router, name: &str) -> u64 {
+    shown(router, "ports")["ports"][0]["kernel_counters"][name].as_u64().unwrap_or(0)
+}
+
+fn seen_by_hook(router: &Router) -> u64 {
+    let text = said(router, &["show", "hooks"]);
+    let line = text.lines().find_map(|line| line.strip_prefix("watch counted seen "));
+    line.map_or(0, |count| count.trim().replace(',', "").parse().expect("a number"))
+}
+
+#[test]
+fn a_hook_sees_what_is_claimed_and_no_more() {
+    with_claims("claim", CLAIM, |lab, router| {
+        assert!(said(router, &["status"]).contains("path kernel"), "{}", said(router, &["status"]));
+        for port in [53, 54, 53, 5353, 53] {
+            assert!(passes(lab, Side::Snk, &udp("10.9.9.9", port)), "port {port}");
+        }
+        // What leaves by another port of the kernel, what the slow path answers, and what is not UDP.
+        assert!(passes(lab, Side::Low, &udp("10.2.3.4", 53)));
+        let udp = Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, 53, &[7; 20]);
+        let spent = Ip4 { ttl: 1, ..udp };
+        let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(&spent.bytes()))], 1, true);
+        assert!(heard.seen.iter().any(|seen| seen.side == Side::Src && seen.frame.get(34) == Some(&11)));
+        assert!(passes(lab, Side::Snk, &Ip4::tcp_syn("192.0.2.2", "10.9.9.9", 4000, 53).bytes()));
+        assert!(passes(
+            lab,
+            Side::Snk,
+            &Ip6::new("2001:db8:1::2", "2001:db8:a000::9", 253, vec![0; 8]).bytes()
+        ));
+        assert_eq!(seen_by_hook(router), 5);
+        assert_eq!((counted(router, "claimed"), counted(router, "forwarded") >= 4), (5, true));
+        let filters = shown(router, "filters");
+        assert_eq!(
+            (&filters["claims"][0]["name"], &filters["claims"][0]["packets"]),
+            (&"dns".into(), &5.into())
+        );
+    });
+}
+
+#[test]
+fn filters_come_before_claims() {
+    let rules = "[[filter.rule]]\naction = 'drop'\nprotocol = 'udp'\ndestination = '10.9.9.0/24'\n";
+    with_claims("claim-drop", &format!("{rules}{CLAIM}"), |lab, router| {
+        assert!(!passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
+        assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 53)));
+        assert_eq!((seen_by_hook(router), counted(router, "drop_filter")), (1, 1));
+    });
+}
+
+#[test]
+fn claims_change_while_packets_flow() {
+    with_claims("claim-reload", CLAIM, |lab, router| {
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
+        assert_eq!(seen_by_hook(router), 1);
+        let file = said(router, &["status", "--json"]);
+        let file: serde_json::Value = serde_json::from_str(&file).expect("status prints JSON");
+        let path = file["config"].as_str().expect("a configuration file").to_string();
+        let config = std::fs::read_to_string(path).expect("the configuration");
+        let other = config.replace("destination_ports = 53", "destination_ports = 54");
+        assert!(router.reload_with(&other).expect("a daemon").status.success());
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)) && passes(lab, Side::Snk, &udp("10.9.9.9", 54)));
+        assert_eq!(seen_by_hook(router), 2);
+        // A hook that would get no packets is refused aloud, and everything stays as it is.
+        let none = config.replace(CLAIM, "");
+        let refused = router.reload_with(&none).expect("a daemon");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("claim packets for them"), "{refused:?}");
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 54)));
+        assert_eq!(seen_by_hook(router), 3);
+        // Without the hook no claim is needed: all is the kernel's again.
+        let (none, _) = none.split_once("[[hook]]").expect("a hook");
+        assert!(router.reload_with(&format!("{none}\n")).expect("a daemon").status.success());
+        let before = counted(router, "claimed");
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)) && passes(lab, Side::Snk, &udp("10.9.9.9", 54)));
+        assert_eq!(counted(router, "claimed"), before);
+    });
+}
