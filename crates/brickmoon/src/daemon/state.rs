@@ -451,6 +451,7 @@ impl Daemon {
             && !(new.apps.is_empty() && set.is_empty())
         {
             apps::reload(set, &new)?;
+            // Files are loaded anew whether their text differs or not.
             if !reloaded.changed.iter().any(|key| key.starts_with("app.")) {
                 reloaded.changed.push("app".into());
             }

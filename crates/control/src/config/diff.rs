@@ -120,7 +120,10 @@ impl Config {
         for app in apps {
             set(&format!("app.{}", app.name), &app::App { line: 0, ..app.clone() }, Live);
         }
-        // A new way for packets is made of new workers.
+        // Workers without apps have no place for them, and a new way for packets is made of new workers.
+        if !apps.is_empty() {
+            set("app", &"some", Workers);
+        }
         if !links.is_empty() {
             let ends: Vec<_> = links.iter().map(|link| (&link.from, &link.to)).collect();
             set("link", &ends, Workers);

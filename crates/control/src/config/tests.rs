@@ -587,6 +587,8 @@ fn reads_apps_and_links() {
     assert_eq!(effects(&format!("\n{text}")), [], "lines are only for messages");
     assert_eq!(effects(&text.replace("255", "254")), [("app.guard".into(), Effect::Live)]);
     assert_eq!(effects(&text.replace("guard.input", "guard.in")), [("link".into(), Effect::Workers)]);
+    let apps = effects("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'tap:vm0'");
+    assert!(apps.contains(&("app".into(), Effect::Workers)), "the last app goes: {apps:?}");
 }
 
 #[test]

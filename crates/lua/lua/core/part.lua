@@ -194,6 +194,7 @@ end
 function M.stop ()
    engine.configure_here(config.new())
    counter.commit()
+   startup.finish()
 end
 
 -- A failure in words, with its traceback; os.exit() too is one.

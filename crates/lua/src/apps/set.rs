@@ -95,6 +95,9 @@ impl AppSet {
     pub fn start(&self, spec: &AppsSpec, workers: usize) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
         *inner = Inner::default();
+        if spec.apps.is_empty() {
+            return Ok(());
+        }
         let workers = (0..workers).map(|number| self.worker(spec, number, workers));
         *inner = Inner { workers: workers.collect::<Result<_, _>>()?, spec: spec.clone() };
         Ok(())
