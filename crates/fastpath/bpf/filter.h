@@ -150,11 +150,15 @@ struct {
 	__type(value, __u64);
 } filter_sources SEC(".maps");
 
+/* None where there are no filters: global functions are looked at all the same before Linux 6.8. */
 static __always_inline const struct filter_set *filter_set(void)
 {
+	struct filters *all;
 	__u32 zero = 0;
-	struct filters *all = bpf_map_lookup_elem(&filters, &zero);
 
+	if (!filters_on)
+		return NULL;
+	all = bpf_map_lookup_elem(&filters, &zero);
 	return all ? &all->of[all->current & 1] : NULL;
 }
 
@@ -548,7 +552,8 @@ __noinline int comes_feasibly(const struct filter_key *key)
 	struct address6 address;
 	__u32 zero = 0;
 
-	if (!key)
+	/* Linux before 6.8 looks at a global function though nobody calls it, and then these maps are not there. */
+	if (!feasible_on || !key)
 		return 0;
 	if (key->of[KEY_IPV6]) {
 		const struct sources6 *ipv6 = bpf_map_lookup_elem(&sources6, &zero);
