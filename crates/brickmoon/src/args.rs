@@ -103,6 +103,9 @@ pub struct Up {
     /// Workers: one a core; by default as many as the ports have queues, at most the cores.
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
+    /// What workers do when nothing comes [default: sleep].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub poll: Option<Poll>,
     /// Where to answer [default: /run/brickmoon/api.sock].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -175,6 +178,15 @@ impl std::str::FromStr for PathOf {
             path.map_err(|_| "it is one of kernel, user, auto, or PORT= and one of them".to_string())?;
         Ok(Self { port, path })
     }
+}
+
+/// What workers do when nothing comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Poll {
+    /// Ask on and on: the least latency, a whole core each.
+    Busy,
+    /// Sleep until something comes.
+    Sleep,
 }
 
 /// Which path packets take.
@@ -266,6 +278,9 @@ pub struct Bench {
     /// lookup: only this structure, also in its scalar form. A wrong name lists the right ones.
     #[arg(long, value_name = "all|NAME")]
     pub structure: Option<String>,
+    /// batch: only this strategy, masks or rebatch.
+    #[arg(long, value_name = "NAME")]
+    pub strategy: Option<String>,
     /// lookup: beside ours the structures of DPDK, if it is installed (apt-get install libdpdk-dev).
     #[arg(long)]
     pub peers: bool,
@@ -287,6 +302,8 @@ pub enum BenchWhat {
     Lookup,
     /// The whole router in memory, one core, full tables.
     Forward,
+    /// The same by how many frames are received and sent at a time, with masks and with new batches.
+    Batch,
     /// DPDK ports on virtual devices, with and without the router, beside DPDK's own testpmd; in a build with DPDK.
     Ports,
     /// Networks of Lua apps beside the same apps in Rust.

@@ -169,6 +169,13 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         _ if bench.peers || structure.is_some() => {
             return Err(Failure::usage("--peers and --structure are for `brickmoon bench lookup` alone"));
         }
+        BenchWhat::Batch => {
+            let rows = bench::batch(&common, bench.strategy.as_deref()).map_err(asked_wrongly)?;
+            ("brickmoon bench batch", rows)
+        }
+        _ if bench.strategy.is_some() => {
+            return Err(Failure::usage("--strategy is for `brickmoon bench batch` alone"));
+        }
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
         BenchWhat::Ports => {
             let found = bench::ports(&common).map_err(asked_wrongly)?;

@@ -20,6 +20,7 @@ use crate::tables::{self, Table, TableError, TableOptions};
 use crate::testbed::TestbedError;
 use crate::traffic::Arrived;
 
+pub use forward::batch::batch;
 pub use forward::ports::{PortsFound, ports};
 pub use forward::{CountOptions, Counted, forward, forward_counted};
 pub use kernel::{KernelOptions, kernel};

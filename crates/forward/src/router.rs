@@ -10,6 +10,7 @@
 //! time that the slow path slept.
 
 mod arrive;
+mod rebatch;
 mod rewriting;
 
 use std::sync::Arc;
@@ -70,6 +71,8 @@ struct Work {
     arrivals: [(u16, u16); BURST],
     /// All places of the burst.
     all: Mask,
+    /// Whether stages move frames to new batches.
+    rebatches: bool,
     /// Whether no frame of the burst has a tag.
     untagged: bool,
     /// Port that each accepted frame leaves through.
@@ -96,6 +99,13 @@ impl Router {
         let outputs = vec![NO_OUTPUT; ports.len()];
         let (inputs, work) = (Vec::new(), Work::new());
         Self { ports, inputs, outputs, published, reader, entrance, hooks: None, worker: 0, work }
+    }
+
+    /// The same with a new batch after each stage, for measuring what the masks are worth.
+    #[must_use]
+    pub fn rebatching(mut self) -> Self {
+        self.work.rebatches = true;
+        self
     }
 
     /// The same with a hook at its stages.
@@ -193,6 +203,7 @@ impl Work {
             sources: [0; BURST],
             arrivals: [(0, 0); BURST],
             all: Mask::NONE,
+            rebatches: false,
             untagged: true,
             port: [0; BURST],
             known: KnownHops::new(),
@@ -210,6 +221,7 @@ impl Work {
             return self.refuse_all(Refusal::Slow(Verdict::Host));
         };
         self.input_and_validate(tables, view);
+        self.rebatch_if_asked();
         let vrf_of = |vrf| tables.vrfs.get(usize::from(vrf));
         if !self.ipv4.mask.is_empty() {
             self.look_up_ipv4(tables, view, vrf_of);
@@ -223,6 +235,7 @@ impl Work {
                     refused,
                 );
             }
+            self.rebatch_if_asked();
             self.rewrite_ipv4(tables);
         }
         if !self.ipv6.mask.is_empty() {
@@ -237,8 +250,10 @@ impl Work {
                     refused,
                 );
             }
+            self.rebatch_if_asked();
             self.rewrite_ipv6(tables);
         }
+        self.rebatch_if_asked();
         if let Some(hooks) = hooks.filter(|hooks| hooks.has(Stage::Egress)) {
             let Self { burst, refused, port: ports, .. } = self;
             hooks.egress(&TableRoutes::of(tables, port), burst, ports, refused);
@@ -257,6 +272,13 @@ impl Work {
             }
         }
         self.burst.compact();
+    }
+
+    #[inline(always)]
+    fn rebatch_if_asked(&mut self) {
+        if self.rebatches {
+            self.rebatch();
+        }
     }
 
     #[cold]

@@ -21,7 +21,13 @@ pub trait App: Send {
         None
     }
 
-    /// Before the worker sleeps. `false` if it must not: the app has work left, or nothing would wake it.
+    /// Whether the app has to be asked again and again, since nothing becomes readable when it has something to
+    /// pull. A worker with such an app naps instead of sleeping.
+    fn must_be_asked(&self) -> bool {
+        false
+    }
+
+    /// Before the worker sleeps. `false` if it must not: the app has work left.
     fn before_sleep(&mut self) -> bool {
         true
     }
@@ -93,6 +99,12 @@ impl<'a> Io<'a> {
     #[inline]
     pub fn receive_burst(&mut self, index: usize, burst: &mut Burst) -> usize {
         self.inputs.get(index).map_or(0, |&link| self.links[link].receive_burst(burst))
+    }
+
+    /// Moves at most `most` frames of input `index` into `burst`, until it is full; says how many.
+    #[inline]
+    pub fn receive_some(&mut self, index: usize, burst: &mut Burst, most: usize) -> usize {
+        self.inputs.get(index).map_or(0, |&link| self.links[link].receive_some(burst, most))
     }
 
     /// Moves the frames of `burst` to output `index` until the link is full; says how many. Those that are

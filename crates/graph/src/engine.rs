@@ -138,6 +138,11 @@ impl Engine {
         self.apps.iter().filter_map(|placed| placed.app.wait_on())
     }
 
+    /// Whether an app can only be asked: nothing wakes a worker for it.
+    pub fn must_ask(&self) -> bool {
+        self.apps.iter().any(|placed| placed.app.must_be_asked())
+    }
+
     /// Before sleeping. `false` if frames wait on a link or an app must not sleep.
     pub fn before_sleep(&mut self) -> bool {
         let links_empty = self.links.iter().all(Link::is_empty);

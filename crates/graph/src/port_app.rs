@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bm_frame::Burst;
+use bm_frame::{BURST, Burst};
 use bm_port::{DeviceCounters, Port};
 use bm_stats::{Account, Block, Entry, Reason};
 
@@ -22,6 +22,9 @@ pub struct PortApp {
     arrived: Burst,
     device: Option<Block>,
     breaths: u32,
+    /// Bursts received in a breath, and frames handed to the device at a time.
+    pulls: usize,
+    send_max: usize,
 }
 
 impl PortApp {
@@ -36,7 +39,17 @@ impl PortApp {
             arrived: Burst::new(),
             device: None,
             breaths: 0,
+            pulls: 1,
+            send_max: BURST,
         }
+    }
+
+    /// The same with up to `pulls` bursts received in a breath, and at most `send_max` frames handed to the device at
+    /// a time: for measuring what batches bring.
+    #[must_use]
+    pub fn with_batches(mut self, pulls: usize, send_max: usize) -> Self {
+        (self.pulls, self.send_max) = (pulls.max(1), send_max.clamp(1, BURST));
+        self
     }
 
     /// Names of the device's own counters, in the order of the block for [`with_device`](Self::with_device).
@@ -69,7 +82,9 @@ impl PortApp {
                 if (0..io.inputs()).all(|input| io.readable(input) == 0) {
                     return;
                 }
-                waiting = (0..io.inputs()).map(|input| io.receive_burst(input, &mut self.pending)).sum();
+                for input in 0..io.inputs() {
+                    waiting += io.receive_some(input, &mut self.pending, self.send_max - waiting);
+                }
                 self.sent.add(Entry::Received, waiting);
             }
             self.port.transmit(&mut self.pending, io.frames);
@@ -86,13 +101,36 @@ impl PortApp {
     /// under a name, rather than in the app before.
     fn shed(&mut self, io: &mut Io<'_>) {
         for input in 0..io.inputs() {
-            while io.readable(input) > bm_link::CAPACITY - bm_frame::BURST {
+            while io.readable(input) > bm_link::CAPACITY - BURST {
                 let Some(frame) = io.receive(input) else { break };
                 self.sent.add(Entry::Received, 1);
                 self.sent.drop(Reason::TransmitFull, 1);
                 io.frames.free(frame);
             }
         }
+    }
+}
+
+impl PortApp {
+    /// Passes on a burst of what came in; whether there may be more.
+    fn pull_burst(&mut self, io: &mut Io<'_>) -> bool {
+        if io.outputs() > 0 && io.writable(0) < BURST {
+            // The next app is behind: what stays in the device is the device's to count.
+            return false;
+        }
+        self.port.receive(&mut self.arrived, io.frames);
+        if self.arrived.is_empty() {
+            return false;
+        }
+        let count = self.arrived.len();
+        self.received.add(Entry::Received, count);
+        let passed = io.transmit_burst(0, &mut self.arrived);
+        self.received.add(Entry::Passed, passed);
+        if !self.arrived.is_empty() {
+            let reason = if io.outputs() == 0 { Reason::NoOutput } else { Reason::LinkFull };
+            self.received.drop(reason, self.arrived.free_all(io.frames));
+        }
+        true
     }
 }
 
@@ -103,21 +141,10 @@ impl App for PortApp {
             self.look_at_device();
         }
         self.port.tend(io.frames);
-        if io.outputs() > 0 && io.writable(0) < bm_frame::BURST {
-            // The next app is behind: what stays in the device is the device's to count.
-            return;
-        }
-        self.port.receive(&mut self.arrived, io.frames);
-        if self.arrived.is_empty() {
-            return;
-        }
-        let count = self.arrived.len();
-        self.received.add(Entry::Received, count);
-        let passed = io.transmit_burst(0, &mut self.arrived);
-        self.received.add(Entry::Passed, passed);
-        if !self.arrived.is_empty() {
-            let reason = if io.outputs() == 0 { Reason::NoOutput } else { Reason::LinkFull };
-            self.received.drop(reason, self.arrived.free_all(io.frames));
+        for _ in 0..self.pulls {
+            if !self.pull_burst(io) {
+                break;
+            }
         }
     }
 
@@ -136,9 +163,13 @@ impl App for PortApp {
         self.port.wait_on()
     }
 
+    fn must_be_asked(&self) -> bool {
+        self.port.wait_on().is_none()
+    }
+
     fn before_sleep(&mut self) -> bool {
         self.look_at_device();
-        self.port.wait_on().is_some() && self.held == 0
+        self.held == 0
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {

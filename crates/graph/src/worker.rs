@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,8 @@ use crate::engine::Engine;
 pub enum Idle {
     /// Asks on and on: the least latency, a whole core.
     Busy,
-    /// Asks on for this long, then sleeps until a port or another thread wakes it.
+    /// Asks on for this long, then sleeps until a port or another thread wakes it; or naps, where a port can only
+    /// be asked.
     Sleep {
         /// How long it asks on after the last frame.
         after: Duration,
@@ -31,8 +33,13 @@ impl Default for Idle {
     }
 }
 
-/// Longest sleep: a worker shows that it lives, and looks at ports that cannot wake it, this often.
+/// Longest sleep: a worker shows that it lives this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Longest sleep where a port cannot wake the worker, so that the first packet waits less than 100 us; and once
+/// nothing has come for [`LONG_IDLE`], where a nap's own cost, some 20 us in a virtual machine, counts for more.
+const NAP: Duration = Duration::from_micros(75);
+const LONG_NAP: Duration = Duration::from_millis(1);
+const LONG_IDLE: Duration = Duration::from_secs(1);
 
 /// Why a worker did not start.
 #[derive(Debug)]
@@ -144,6 +151,9 @@ impl Worker {
         let watch = watch(&waker, &engine).map_err(WorkerError::Watch)?;
         let run = move || {
             let _gone = pinned.send(core.map_or(Ok(()), pin));
+            // The kernel may make sleeps 50 us longer, so that wakes fall together: too much for a nap. Where it
+            // does not take this, naps are that much longer.
+            let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
             Loop { engine, idle, counters, links, waker: wake, watch }.run(&stopped)
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(WorkerError::Spawn)?;
@@ -214,7 +224,7 @@ impl Loop {
             } else if let Idle::Sleep { after } = self.idle
                 && last_frame.elapsed() >= after
             {
-                self.sleep();
+                self.sleep(last_frame.elapsed());
             }
         }
         self.engine.stop();
@@ -233,14 +243,19 @@ impl Loop {
         }
     }
 
-    fn sleep(&mut self) {
+    fn sleep(&mut self, idle: Duration) {
         if self.engine.before_sleep() {
             self.counters.add(2, 1);
-            let mut events =
-                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
-            let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP_MAX.as_nanos() as _ };
-            // Interrupted or timed out: the loop looks at everything in any case.
-            let _woken = epoll::wait(&self.watch, events.as_mut_slice(), Some(&timeout));
+            // Asked each time: a port may hold frames for a moment that nothing outside tells of.
+            let most = match self.engine.must_ask() {
+                true if idle < LONG_IDLE => NAP,
+                true => LONG_NAP,
+                false => SLEEP_MAX,
+            };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: most.as_nanos() as _ };
+            // By `poll`, whose time limit is not in whole milliseconds. Interrupted or timed out: the loop looks at
+            // everything in any case.
+            let _woken = poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout));
             self.waker.clear();
         }
         self.engine.after_sleep();
@@ -262,16 +277,45 @@ mod tests {
         }
     }
 
-    #[test]
-    fn sleeps_when_idle_and_wakes_when_told() {
-        let pulls = Arc::default();
+    /// A worker with one app, that sleeps as soon as nothing comes.
+    fn worker(app: impl App + 'static) -> (Worker, Block, Waker) {
         let mut network = Network::new();
-        network.app("pulls", Box::new(Pulls(Arc::clone(&pulls)))).unwrap();
+        network.app("app", Box::new(app)).unwrap();
         let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
         let counters = Registry::anonymous(64).unwrap().block("worker/0", &WorkerReport::NAMES).unwrap();
         let waker = Waker::new().unwrap();
         let idle = Idle::Sleep { after: Duration::ZERO };
         let worker = Worker::start("bm-test", Some(0), idle, engine, counters, None, waker.clone()).unwrap();
+        (worker, counters, waker)
+    }
+
+    /// Can only be asked, and says whether it was.
+    struct Asked(Arc<std::sync::atomic::AtomicU64>);
+    impl App for Asked {
+        fn pull(&mut self, _io: &mut Io<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn must_be_asked(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn naps_where_an_app_can_only_be_asked() {
+        let pulls = Arc::default();
+        let (worker, counters, _waker) = worker(Asked(Arc::clone(&pulls)));
+        // Nobody wakes it: sleeps of the longest kind would make this a test of ten seconds.
+        while counters.get(2) < 100 {
+            std::thread::yield_now();
+        }
+        assert!(pulls.load(Ordering::Relaxed) >= 100);
+        assert!(worker.stop().is_some());
+    }
+
+    #[test]
+    fn sleeps_when_idle_and_wakes_when_told() {
+        let pulls = Arc::default();
+        let (worker, counters, waker) = worker(Pulls(Arc::clone(&pulls)));
         let asleep = |n| {
             while counters.get(2) < n {
                 std::thread::yield_now()

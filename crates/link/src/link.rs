@@ -1,7 +1,7 @@
 //! The ring between two apps of one worker. Places and indices are as in Snabb's `struct link`, so Lua works on them
 //! as they are. What comes out is not counted: it is what went in, less what waits.
 
-use bm_frame::{Burst, Frame};
+use bm_frame::{BURST, Burst, Frame};
 
 /// Places in the ring.
 const PLACES: usize = 1024;
@@ -107,8 +107,14 @@ impl Link {
     /// Moves frames into `burst` until it is full or the link empty; says how many.
     #[inline]
     pub fn receive_burst(&mut self, burst: &mut Burst) -> usize {
+        self.receive_some(burst, BURST)
+    }
+
+    /// The same, at most `most` frames.
+    #[inline]
+    pub fn receive_some(&mut self, burst: &mut Burst, most: usize) -> usize {
         let to = burst.vacant_mut();
-        let (count, start) = (self.readable().min(to.len()), self.read as usize % PLACES);
+        let (count, start) = (self.readable().min(to.len()).min(most), self.read as usize % PLACES);
         let to = &mut to[..count];
         let (front, back) = to.split_at_mut(count.min(PLACES - start));
         // Places swap what they hold: the ring is left with the burst's empty ones.

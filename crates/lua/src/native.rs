@@ -89,8 +89,9 @@ impl Native {
         self.app.wait_on()
     }
 
+    /// Whether it may sleep: not if it has work left, nor if nothing would wake it.
     pub fn before_sleep(&mut self) -> bool {
-        self.app.before_sleep()
+        self.app.before_sleep() && !self.app.must_be_asked()
     }
 
     pub fn after_sleep(&mut self) {

@@ -23,11 +23,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_control::config::{Config, Device, PathChoice, Port};
+use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
-use crate::args::{self, Up};
+use crate::args::{self, Poll, Up};
 use state::Daemon;
 
 pub use dataplane::{Shared, slow_path};
@@ -126,6 +126,10 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
         config.daemon.socket.clone_from(socket);
     }
     config.daemon.metrics = up.metrics.or(config.daemon.metrics);
+    config.daemon.idle = up.poll.map_or(config.daemon.idle, |poll| match poll {
+        Poll::Busy => IdleChoice::Busy,
+        Poll::Sleep => IdleChoice::Sleep,
+    });
     config.daemon.workers = up.workers.map(|workers| workers as u32).or(config.daemon.workers);
     for said in &up.paths {
         let path = match said.path {

@@ -9,6 +9,7 @@
 //! after the turns of a case what leaves is compared, byte by byte, with what an oracle of plain binary
 //! search says must leave.
 
+pub(super) mod batch;
 mod bed;
 mod circle;
 mod headers;
@@ -28,7 +29,7 @@ use crate::random::Seed;
 use crate::report::Row;
 use crate::tables::{self, Table};
 use crate::testbed::cores;
-use bed::{Bed, FRAMES, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
+use bed::{Batching, Bed, FRAMES, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
 use packet::{FRAME, Packet, leaving};
 
 /// Seconds that the bench takes if it is not told.
@@ -96,10 +97,7 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     if cases.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
-    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
-    if let Some(&core) = cores::allowed().last() {
-        let _refused = cores::pin(0, core);
-    }
+    pin();
     let depot = Bed::depot()?;
     let (full, one) = (Bed::new(table, depot.clone())?, Bed::new(Table::default(), depot)?);
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
@@ -117,12 +115,19 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
+/// A thread that wanders between cores starts with cold caches. Refusal is no harm.
+fn pin() {
+    if let Some(&core) = cores::allowed().last() {
+        let _refused = cores::pin(0, core);
+    }
+}
+
 fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
     let name = case.name();
     let side = A::side(bed);
     let destinations = routable(case.pattern, side);
-    let mut router = bed.router(&destinations, BURST)?;
-    let mut ports = bed.source_sink(&destinations, BURST)?;
+    let mut router = bed.router(&destinations, Batching::default())?;
+    let mut ports = bed.source_sink(&destinations)?;
     check(&name, side, &mut router)?;
     let (mut looked_up, mut headers) = (0, bed.headers(&destinations)?);
     let measured = alternate(
@@ -174,9 +179,10 @@ pub fn forward_counted(family: &str, options: CountOptions) -> Result<Counted, B
     let options = tables::TableOptions { ipv4: routes, ipv6: routes, ..tables::TableOptions::default() };
     let table = tables::generate(&options).map_err(BenchError::Table)?;
     let bed = Bed::new(table, Bed::depot()?)?;
+    let batching = Batching { receive: burst, ..Batching::default() };
     let mut running = match family {
-        "ipv4" => bed.router::<u32>(&routable(Pattern::Prefix, &bed.ipv4), burst)?,
-        "ipv6" => bed.router::<u128>(&routable(Pattern::Prefix, &bed.ipv6), burst)?,
+        "ipv4" => bed.router::<u32>(&routable(Pattern::Prefix, &bed.ipv4), batching)?,
+        "ipv6" => bed.router::<u128>(&routable(Pattern::Prefix, &bed.ipv6), batching)?,
         other => return Err(BenchError::NoCase { wanted: other.into() }),
     };
     let (begin, before) = (thread_time(), running.sent());

@@ -49,7 +49,7 @@ fn a_burst_goes_on_without_what_is_dropped() {
     let filters = Arc::new(set(&[no_dns()], |_| {}));
     lab.filter(Arc::clone(&filters));
     let ports = [53, 80, 53, 53, 81, 82, 53];
-    ports.map(|port| lab.send(0, &udp([172, 16, 0, 1], [10, 0, 0, 7], port)));
+    ports.into_iter().for_each(|port| lab.send(0, &udp([172, 16, 0, 1], [10, 0, 0, 7], port)));
     lab.run();
     let out: Vec<u8> = lab.take(1).iter().map(|frame| frame[37]).collect();
     assert_eq!(out, [80, 81, 82], "in order");

@@ -18,7 +18,7 @@ use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, NextHop, Structure, next_hop::NextHopWriter};
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
-use bm_frame::{Depot, Freelist};
+use bm_frame::{BURST, Depot, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker};
 use bm_port::Port;
 use bm_stats::{Account, Entry, Registry};
@@ -34,8 +34,8 @@ use crate::tables::{Route, Table};
 const PORTS: [&str; 2] = ["left", "right"];
 /// Next hops, half of them behind each port.
 pub(super) const NEXT_HOPS: u16 = 16;
-/// Frames that circle.
-pub(super) const FRAMES: usize = 1024;
+/// Frames that circle: no more than a link holds, should all leave through one port in one breath.
+pub(super) const FRAMES: usize = 1000;
 /// Slots: enough for two engines at once.
 const SLOTS: usize = 4 * FRAMES;
 /// Counters of one engine, and room to spare.
@@ -73,6 +73,23 @@ pub(super) struct Running {
     accounts: Vec<(String, Account)>,
     /// Kept, so that the router's way to it stays open.
     _slow: Option<SlowPath>,
+}
+
+/// How many frames are handled together.
+#[derive(Clone, Copy)]
+pub(super) struct Batching {
+    /// Most that a port receives in a breath.
+    pub receive: usize,
+    /// Most that a device is handed at a time.
+    pub send: usize,
+    /// Whether stages move frames to new batches.
+    pub rebatches: bool,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self { receive: BURST, send: BURST, rebatches: false }
+    }
 }
 
 /// The MAC of a port.
@@ -140,18 +157,22 @@ impl Bed {
         &self.depot
     }
 
-    /// The router at work on packets to `destinations`, that come `burst` at a time.
-    pub fn router<A: Packet>(&self, destinations: &Arc<[A]>, burst: usize) -> Result<Running, BenchError> {
+    /// The router at work on packets to `destinations`.
+    pub fn router<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        batching: Batching,
+    ) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
-        making.ports(destinations, burst)?;
-        self.routed(making, PORTS.len())
+        making.ports(destinations, batching)?;
+        self.routed(making, PORTS.len(), batching.rebatches)
     }
 
     /// The router at work on a device of the caller's, the first port; next hops must all be behind it.
     pub fn router_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
         making.device(device)?;
-        self.routed(making, 1)
+        self.routed(making, 1, false)
     }
 
     /// A device of the caller's alone, sending what it receives.
@@ -163,7 +184,7 @@ impl Bed {
     }
 
     /// A router between the first `joined` of the ports in the making.
-    fn routed(&self, mut making: Making, joined: usize) -> Result<Running, BenchError> {
+    fn routed(&self, mut making: Making, joined: usize, rebatches: bool) -> Result<Running, BenchError> {
         let mut slow = self.slow_path(&mut making)?;
         let mut ports = Vec::new();
         for name in PORTS {
@@ -175,6 +196,7 @@ impl Bed {
         let names = PORTS.map(String::from).to_vec();
         let (entrance, back) = slow.add_worker(SLOW_QUEUE, names, making.account("return")?, None);
         let router = Router::new(ports, self.published.clone(), self.readers.register(), entrance);
+        let router = if rebatches { router.rebatching() } else { router };
         making.app("router", Box::new(router))?;
         making.app("slow", Box::new(back))?;
         for name in &PORTS[..joined] {
@@ -186,13 +208,9 @@ impl Bed {
     }
 
     /// The ports alone, each sending what the other receives.
-    pub fn source_sink<A: Packet>(
-        &self,
-        destinations: &Arc<[A]>,
-        burst: usize,
-    ) -> Result<Running, BenchError> {
+    pub fn source_sink<A: Packet>(&self, destinations: &Arc<[A]>) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
-        making.ports(destinations, burst)?;
+        making.ports(destinations, Batching::default())?;
         making.link("left.output -> right.left")?;
         making.link("right.output -> left.right")?;
         making.running(None)
@@ -307,7 +325,7 @@ impl Making {
     }
 
     /// Both ports, with half of the frames and a part of the destinations each.
-    fn ports<A: Packet>(&mut self, destinations: &Arc<[A]>, burst: usize) -> Result<(), BenchError> {
+    fn ports<A: Packet>(&mut self, destinations: &Arc<[A]>, batching: Batching) -> Result<(), BenchError> {
         const { assert!(FRAMES <= Circle::<u32>::ROOM) };
         let share = FRAMES / PORTS.len();
         let template = A::template(port_mac(0));
@@ -319,10 +337,12 @@ impl Making {
             }
             let mac = (index, port_mac(index));
             let part = (arrivals.clone(), arrivals.len() / PORTS.len() * index);
+            let burst = batching.receive.min(BURST);
             let circle = Circle::<A>::new((frames, burst), mac, part, self.sample.clone());
             let received = self.account(&format!("port/{name}/receive"))?;
             let sent = self.watched(&format!("port/{name}/transmit"))?;
             let app = PortApp::new(Box::new(circle), received, sent);
+            let app = app.with_batches(batching.receive.div_ceil(BURST), batching.send);
             self.app(name, Box::new(app))?;
         }
         Ok(())

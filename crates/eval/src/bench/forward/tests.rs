@@ -61,7 +61,7 @@ fn forwards_every_frame_of_every_pattern() {
 fn a_worker_allocates_nothing_once_it_runs() {
     fn asked<A: Packet>(bed: &Bed, pattern: Pattern) -> (u64, u64) {
         let destinations = routable(pattern, A::side(bed));
-        let mut router = bed.router(&destinations, BURST).unwrap();
+        let mut router = bed.router(&destinations, Batching::default()).unwrap();
         breathe(&mut router);
         let before = ASKED.get();
         let forwarded = (0..10).map(|_| breathe(&mut router)).sum();
@@ -81,7 +81,7 @@ fn a_worker_allocates_nothing_once_it_runs() {
 fn notices_a_frame_that_leaves_the_wrong_way() {
     let mut bed = bed();
     let destinations: Arc<[u32]> = routable(Pattern::Prefix, &bed.ipv4);
-    let mut router = bed.router(&destinations, BURST).unwrap();
+    let mut router = bed.router(&destinations, Batching::default()).unwrap();
     // The oracle is told another default route than the router has.
     bed.ipv4.oracle =
         crate::oracle::Oracle::new(&[Route { prefix: "0.0.0.0/0".parse().unwrap(), next_hop: 16 }]);
@@ -94,7 +94,7 @@ fn notices_frames_that_are_not_forwarded() {
     let bed = bed();
     // The router's own network: nothing is forwarded to a group.
     let destinations: Arc<[u32]> = Arc::new([0x0808_0808, 0xe000_0001]);
-    let mut router = bed.router(&destinations, BURST).unwrap();
+    let mut router = bed.router(&destinations, Batching::default()).unwrap();
     let lost = check("case", &bed.ipv4, &mut router).unwrap_err().to_string();
     assert!(lost.contains("router/left: received") && lost.contains("slow path"), "{lost}");
 }

@@ -1,0 +1,145 @@
+//! `bench batch`: what do batches bring, on the way in and on the way out, and what does it cost to make new ones?
+//!
+//! ```text
+//! receive up to R a breath -> the router's stages -> send up to S at a time
+//!                             masks:   one batch through all, with a bit for each frame
+//!                             rebatch: every stage moves what it passes on to a new batch
+//! ```
+//!
+//! The matrix is R from 1 to 1024 by S from 1 to 128, the router that of `bench forward` over the full table. A
+//! burst holds 256: what is received beyond that comes in several. `one-flow` is `masks` with a single destination:
+//! next to it, `masks` shows what random destinations cost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::bed::{Batching, Bed, NEXT_HOPS};
+use super::{BenchError, Options, breathe, check, pin, routable};
+use crate::addresses::Pattern;
+use crate::alternate::{Measured, Sample, alternate_samples, repeat};
+use crate::report::Row;
+
+/// Seconds that the bench takes if it is not told.
+const SECONDS: u64 = 60;
+/// Turns of each cell.
+const RUNS: u32 = 3;
+/// Shortest turn.
+const LEAST: Duration = Duration::from_millis(4);
+/// Most frames that are received in a breath, and sent at a time.
+const RECEIVE: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const SEND: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Parts of a turn that warm up.
+const WARM_UP: u32 = 4;
+
+/// How the router treats batches, or where packets go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    subject: &'static str,
+    pattern: Pattern,
+    rebatches: bool,
+}
+
+const WAYS: [Way; 3] = [
+    Way { subject: "masks", pattern: Pattern::Prefix, rebatches: false },
+    Way { subject: "rebatch", pattern: Pattern::Prefix, rebatches: true },
+    Way { subject: "one-flow", pattern: Pattern::Flow, rebatches: false },
+];
+
+/// What is measured on its own.
+#[derive(Clone, Copy)]
+struct Cell {
+    receive: usize,
+    send: usize,
+    way: Way,
+}
+
+impl Cell {
+    fn case(&self) -> String {
+        format!("ipv4-full-send-{}-batch-{}", self.send, self.receive)
+    }
+}
+
+/// Measures the matrix, or those cases whose name contains what is asked for. `strategy` is `masks` or `rebatch`, or
+/// none for both.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn batch(options: &Options, strategy: Option<&str>) -> Result<Vec<Row>, BenchError> {
+    let begin = Instant::now();
+    let is_wanted = |way: &&Way| match strategy {
+        None => true,
+        Some("masks") => !way.rebatches,
+        Some(name) => way.subject == name,
+    };
+    let ways: Vec<&Way> = WAYS.iter().filter(is_wanted).collect();
+    let cells = SEND.iter().flat_map(|&send| RECEIVE.iter().map(move |&receive| (receive, send)));
+    let cells = cells.flat_map(|(receive, send)| ways.iter().map(move |&&way| Cell { receive, send, way }));
+    let cells: Vec<Cell> = cells.filter(|cell| options.wants(&cell.case())).collect();
+    if cells.is_empty() {
+        let wanted = options.case.clone().or(strategy.map(String::from)).unwrap_or_default();
+        return Err(BenchError::NoCase { wanted });
+    }
+    pin();
+    let bed = Bed::new(options.table(NEXT_HOPS)?, Bed::depot()?)?;
+    let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
+    let turn = whole.saturating_sub(begin.elapsed()) / (cells.len() as u32 * RUNS);
+    measure(&bed, &cells, turn.max(LEAST))
+}
+
+fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchError> {
+    let within: Arc<[u32]> = routable(Pattern::Prefix, &bed.ipv4);
+    let flow: Arc<[u32]> = routable(Pattern::Flow, &bed.ipv4);
+    let subjects = cells.iter().map(|cell| cell.way.subject.into()).collect();
+    let measured = alternate_samples(RUNS, subjects, |index| -> Result<Sample, BenchError> {
+        let Cell { receive, send, way } = cells[index];
+        let destinations = if way.pattern == Pattern::Flow { &flow } else { &within };
+        let mut running = bed.router(destinations, Batching { receive, send, rebatches: way.rebatches })?;
+        let mut work = || breathe(&mut running);
+        repeat(turn / WARM_UP, &mut work);
+        let sample = repeat(turn - turn / WARM_UP, &mut work);
+        check(&cells[index].case(), &bed.ipv4, &mut running)?;
+        Ok(sample)
+    })?;
+    let best = |way: Way| -> f64 {
+        let of_way = cells.iter().zip(&measured).filter(|(cell, _)| cell.way == way);
+        of_way.map(|(_, measured)| measured.rates().1).fold(0.0, f64::max)
+    };
+    let rows = cells.iter().zip(&measured).map(|(cell, measured)| row(cell, measured, best(cell.way)));
+    Ok(rows.collect())
+}
+
+fn row(cell: &Cell, measured: &Measured, best: f64) -> Row {
+    let of_best = (measured.rates().1 / best * 1000.0).round() / 1000.0;
+    Row::mpps("batch", &cell.case(), measured)
+        .with("receive", cell.receive)
+        .with("send", cell.send)
+        .with("of_best", of_best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::{TableOptions, generate};
+
+    #[test]
+    fn every_cell_forwards_all_it_receives() {
+        let options = TableOptions { ipv4: 1_000, ipv6: 10, ..TableOptions::default() };
+        let bed = Bed::new(generate(&options).unwrap(), Bed::depot().unwrap()).unwrap();
+        let sizes = [(1, 1), (8, 128), (32, 32), (256, 2), (1024, 128)];
+        let cells = sizes.into_iter().flat_map(|(receive, send)| WAYS.map(|way| Cell { receive, send, way }));
+        let cells: Vec<Cell> = cells.collect();
+        let rows = measure(&bed, &cells, Duration::from_millis(2)).unwrap();
+        assert!(rows.iter().all(|row| row.median > 0.0));
+        assert_eq!(rows.len(), sizes.len() * WAYS.len());
+        assert_eq!(rows[0].case, "ipv4-full-send-1-batch-1");
+        let best =
+            rows.iter().filter(|row| row.subject == "rebatch").map(|row| row.detail["of_best"].as_f64());
+        assert!(best.flatten().any(|of_best| of_best == 1.0));
+    }
+
+    #[test]
+    fn says_when_there_is_no_such_strategy() {
+        let outcome = batch(&Options::default(), Some("flags"));
+        assert!(matches!(outcome, Err(BenchError::NoCase { wanted }) if wanted == "flags"));
+    }
+}
