@@ -10,6 +10,7 @@
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 
 use crate::Failure;
+use std::path::Path;
 
 /// The path of one port, and why it is that one where there was a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,16 +78,30 @@ impl Paths {
 
 /// What keeps the kernel path from an interface, if anything does.
 pub fn obstacle(interface: &str) -> Option<String> {
-    // A master that is neither of these is a VRF, or one whose members are no ports of ours on any path.
-    let master = std::path::Path::new("/sys/class/net").join(interface).join("master");
-    if master.exists() && !["bridge", "bonding"].iter().any(|kind| master.join(kind).exists()) {
-        return Some(format!("{interface} is in a VRF, for which the kernel path has no tables"));
+    if let Some(name) = in_vrf(Path::new("/sys/class/net"), interface) {
+        return Some(format!("{name} is in a VRF, for which the kernel path has no tables"));
     }
     (!bm_fastpath::sends_through(interface)).then(|| {
         format!(
             "{interface} takes no frames from XDP; `ethtool -K {interface} gro on` at its far end, if it is a veth, lets it"
         )
     })
+}
+
+/// The interface, or one that is made of it (a VLAN), that is in a VRF; `links` is the kernel's folder of them.
+fn in_vrf(links: &Path, interface: &str) -> Option<String> {
+    let is_in_one = |name: &String| {
+        // A master that is neither of these is a VRF, or one whose members are no ports of ours on any path.
+        let master = links.join(name).join("master");
+        master.exists() && !["bridge", "bonding"].iter().any(|kind| master.join(kind).exists())
+    };
+    let entries = std::fs::read_dir(links.join(interface)).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let above = names.filter_map(|name| name.strip_prefix("upper_").map(String::from));
+    // A master is above its members as well.
+    let above =
+        above.filter(|name| !links.join(name).join(format!("lower_{interface}")).join("master").exists());
+    std::iter::once(interface.to_string()).chain(above).find(is_in_one)
 }
 
 /// Chooses; `obstacle` says what keeps the kernel path from an interface.
@@ -186,6 +201,22 @@ mod tests {
             assert_eq!(path, "user", "{more}");
             assert!(reason.starts_with(why), "{reason}");
         }
+    }
+
+    #[test]
+    fn vlans_in_a_vrf_are_seen() {
+        let links = std::env::temp_dir().join(format!("bm-links-{}", std::process::id()));
+        let make = |path: &str| std::fs::create_dir_all(links.join(path)).expect("a folder");
+        for path in
+            ["eth0/upper_eth0.7", "eth0.7/lower_eth0", "eth1/upper_eth1.7", "eth1.7/master", "br0/bridge"]
+        {
+            make(path);
+        }
+        make("eth2/master/bridge");
+        make("eth3/master");
+        let found = ["eth0", "eth1", "eth2", "eth3", "eth9"].map(|name| in_vrf(&links, name));
+        let _gone = std::fs::remove_dir_all(&links);
+        assert_eq!(found, [None, Some("eth1.7".into()), None, Some("eth3".into()), None]);
     }
 
     #[test]

@@ -236,6 +236,9 @@ impl Daemon {
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
         (status.switches, status.switch_ports) = self.switches.count();
         status.notes.extend(self.switches.notes());
+        let interfaces = self.driver.handle().interfaces().unwrap_or_default();
+        let in_kernel = interfaces.iter().zip(&self.paths.0).filter(|(_, path)| path.in_kernel);
+        status.notes.extend(in_kernel.filter_map(|((_, of_port), _)| left_to_linux(of_port)));
         status.memory_bytes = report::resident_bytes();
         if !self.paths.any_kernel() && !lock(&self.config).claims.is_empty() {
             status.notes.push(
