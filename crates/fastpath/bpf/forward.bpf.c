@@ -481,7 +481,7 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 		return done;
 	if (filters && claims_on && done == -CLAIMED)
 		return claimed(ctx, &packet);
-	count(packet.ingress->interface, -done, 0);
+	count(packet.ingress->interface, -done & 31, 0); /* Linux 6.1 knows no bounds of what was negated */
 	return -done >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
 
