@@ -543,6 +543,9 @@ static __always_inline int is_in_set(const __u64 *sets, __u32 set, __u32 interfa
 {
 	__u32 word = (set & (SETS - 1)) * SET_WORDS + (interface >> 6 & (SET_WORDS - 1));
 
+	/* Linux 6.1 knows no bounds of such a sum: it is told at the end, where clang sees no need. */
+	asm volatile("" : "+r"(word));
+	word &= SETS * SET_WORDS - 1;
 	return sets[word] >> (interface & 63) & 1;
 }
 

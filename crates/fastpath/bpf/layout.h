@@ -144,6 +144,9 @@ enum verdict {
 	VERDICTS
 };
 
+/* The verifier of Linux 6.1 is told five bits (forward.bpf.c). */
+_Static_assert(VERDICTS <= 32, "verdicts fit in five bits");
+
 struct counts {
 	__u64 of[VERDICTS];
 };
