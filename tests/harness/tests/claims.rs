@@ -87,6 +87,38 @@ fn a_hook_sees_what_is_claimed_and_no_more() {
 }
 
 #[test]
+fn an_app_gets_what_is_claimed_and_no_more() {
+    let file = std::env::temp_dir().join(format!("bm-claimed-{}.lua", std::process::id()));
+    // Takes what is for 10.9.8.0/24, and lets all else through.
+    let script = "local Guard = {}\n\
+        function Guard:new () return setmetatable({}, { __index = Guard }) end\n\
+        function Guard:push ()\n\
+           local input, output = self.input.input, self.output.output\n\
+           for _ = 1, link.nreadable(input) do\n\
+              local p = link.receive(input)\n\
+              if p.data[32] == 8 then packet.free(p) else link.transmit(output, p) end\n\
+           end\n\
+        end\n\
+        return { Guard = Guard }\n";
+    std::fs::write(&file, script).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let app = format!(
+        "{CLAIM}[[app]]\nname = 'guard'\nmodule = '{}'\n\
+         [[link]]\nfrom = 'r0.output'\nto = 'guard.input'\n\
+         [[link]]\nfrom = 'guard.output'\nto = 'router.r0'\n",
+        file.display()
+    );
+    with_claims("claim-app", &app, |lab, router| {
+        assert!(said(router, &["status"]).contains("path kernel"), "{}", said(router, &["status"]));
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
+        assert!(!passes(lab, Side::Snk, &udp("10.9.8.9", 53)), "the app takes it");
+        assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 54)), "the app does not see it");
+        assert_eq!((seen_by_hook(router), counted(router, "claimed")), (1, 2));
+        assert!(counted(router, "forwarded") >= 1);
+    });
+    let _gone = std::fs::remove_file(file);
+}
+
+#[test]
 fn filters_come_before_claims() {
     let rules = "[[filter.rule]]\naction = 'drop'\nprotocol = 'udp'\ndestination = '10.9.9.0/24'\n";
     with_claims("claim-drop", &format!("{rules}{CLAIM}"), |lab, router| {

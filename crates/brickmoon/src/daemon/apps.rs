@@ -59,22 +59,25 @@ pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Failure> {
     Err(Failure::Usage(lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// Only workers run apps, and only ports of theirs give apps packets.
+/// Only workers run apps, and only ports of theirs give apps packets, or packets claimed from the kernel's.
 pub fn can_run(config: &Config, paths: &Paths) -> Result<(), (String, String)> {
     if let Some(app) = config.apps.first()
-        && !paths.any_user()
+        && !paths.needs_workers(config)
     {
         return Err((
             format!("app {} wants the user path, and these ports take the kernel path", app.name),
-            "start with --path user or auto, give a port path = \"user\", or take [[app]] out of the configuration".into(),
+            "start with --path user or auto, give a port path = \"user\", claim packets for it with [[claim]], or take [[app]] out of the configuration".into(),
         ));
+    }
+    if paths.claims(config) {
+        return Ok(());
     }
     let in_kernel = config.ports.iter().enumerate().zip(&paths.0).filter(|(_, path)| path.in_kernel);
     let names: Vec<_> = in_kernel.map(|((index, port), _)| port.name(index)).collect();
     match config.links.iter().find(|link| names.contains(&link.from.0)) {
         Some(app::Link { from: (port, _), line, .. }) => Err((
             format!("the [[link]] on line {line} is for packets from {port}, which takes the kernel path"),
-            "give that port path = \"user\"".into(),
+            "give that port path = \"user\", or claim packets for it with [[claim]]".into(),
         )),
         None => Ok(()),
     }

@@ -4,8 +4,9 @@
 //! [[port]] path, --path PORT=..  ─► else [daemon] path, --path ─► else: kernel, unless something needs workers
 //! ```
 //!
-//! What needs workers: a device that is no interface of Linux, workers or cores that somebody asked for, hooks (those
-//! two only where no claims say which packets they are for), an interface that XDP cannot send through, one in a VRF. Ports that are told their path are no matter of that choice.
+//! What needs workers: a device that is no interface of Linux, workers or cores that somebody asked for, hooks and
+//! apps (those only where no claims say which packets they are for), an interface that XDP cannot send through, one
+//! in a VRF. Ports that are told their path are no matter of that choice.
 
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 
@@ -154,12 +155,12 @@ fn needs_workers(
     if config.ports.iter().any(|port| port.path == PathChoice::User) {
         return None;
     }
-    if !config.apps.is_empty() {
-        return Some("apps run on workers".into());
-    }
-    // Where packets are claimed, hooks and workers have those.
+    // Where packets are claimed, apps, hooks and workers have those.
     if !config.claims.is_empty() {
         return None;
+    }
+    if !config.apps.is_empty() {
+        return Some("apps run on workers".into());
     }
     if !config.hooks.is_empty() {
         return Some("hooks run on workers".into());
@@ -220,10 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn claims_give_hooks_their_packets() {
-        let text = "[[port]]\ndevice = 'eth0'\n[[hook]]\nfile = 'acl.lua'\n[[claim]]\nprotocol = 'udp'\n";
-        assert_eq!(chosen(text, true).0, "kernel");
-        assert_eq!(chosen(text, false).0, "user");
+    fn claims_give_hooks_and_apps_their_packets() {
+        for of in ["[[hook]]\nfile = 'acl.lua'\n", "[[app]]\nname = 'guard'\nmodule = 'guard.lua'\n"] {
+            let text = format!("[[port]]\ndevice = 'eth0'\n{of}[[claim]]\nprotocol = 'udp'\n");
+            assert_eq!(chosen(&text, true).0, "kernel");
+            assert_eq!(chosen(&text, false).0, "user");
+        }
     }
 
     #[test]
