@@ -1,0 +1,140 @@
+//! Hooks, apps and links.
+
+use super::*;
+
+#[test]
+fn reads_hooks() {
+    let text = "[[hook]]\nfile = 'acl.lua'\nstage = 'ingress'\n[[hook]]\nfile = '/etc/x.lua'\nname = 'y'\n\
+                budget = 0\nbudget_ms = 20\nargs = { rate = 10, deep = { list = ['a', 1.5, true] } }\n";
+    let config = Config::parse(Path::new("/etc/brickmoon/b.toml"), text).unwrap();
+    let [acl, other] = &config.hooks[..] else { panic!("{:?}", config.hooks) };
+    assert_eq!(
+        (acl.name.as_str(), acl.file.to_str(), acl.stage),
+        ("acl", Some("/etc/brickmoon/acl.lua"), Some(HookStage::Ingress))
+    );
+    assert_eq!((acl.budget, acl.patience, acl.line), (5000, Duration::from_secs(1), 1));
+    assert_eq!((other.name.as_str(), other.file.to_str(), other.budget), ("y", Some("/etc/x.lua"), 0));
+    assert_eq!(other.arguments.to_string(), r#"{"deep":{"list":["a",1.5,true]},"rate":10}"#);
+    let changed = Config::default().diff(&config);
+    assert!(changed.iter().all(|changed| changed.effect == Effect::Live), "{changed:?}");
+}
+
+#[test]
+fn refuses_wrong_hooks() {
+    assert_eq!(
+        refused("\n[[hook]]\n"),
+        "test.toml, line 2: `file` in [[hook]] is missing: write file = \"acl.lua\""
+    );
+    let twice = refused("[[hook]]\nfile = 'a.lua'\n[[hook]]\nfile = 'b/a.lua'\n");
+    assert_eq!(twice, "test.toml, line 3: hook \"a\" is named on line 1 already: remove one of the two");
+    let stage = refused("[[hook]]\nfile = 'a.lua'\nstage = 'ingres'\n");
+    assert!(
+        stage.starts_with("test.toml, line 3: `stage` in [[hook]] is \"ingres\": did you mean \"ingress\"?"),
+        "{stage}"
+    );
+    assert!(refused("[[hook]]\nfile = 'a.lua'\nargs = 3\n").contains("args = { limit = 1000 }"));
+}
+
+#[test]
+fn reads_apps_and_links() {
+    let text = "
+        [[port]]
+        device = 'eth0'
+        [[port]]
+        device = 'tap:vm0'
+        [[app]]
+        name = 'guard'
+        module = 'guard.lua'
+        config = { minimum = 255, names = ['a', 'b'] }
+        [[app]]
+        name = 'tee'
+        module = 'apps.basic.basic_apps'
+        class = 'Tee'
+        [[app]]
+        name = 'dump'
+        module = 'pcap:,out.pcap'
+        [[link]]
+        from = 'eth0.output'
+        to = 'guard.input'
+        [[link]]
+        from = 'guard.output'
+        to = 'bm-vm0.guard'";
+    let config = Config::parse(Path::new("/etc/b/x.toml"), text).unwrap();
+    let app = |name: &str, module, class: Option<&str>, argument, line| app::App {
+        name: name.into(),
+        module,
+        class: class.map(String::from),
+        argument,
+        line,
+    };
+    let argument = serde_json::json!({ "minimum": 255, "names": ["a", "b"] });
+    let null = serde_json::Value::Null;
+    assert_eq!(
+        config.apps,
+        [
+            app("guard", app::Module::File("/etc/b/guard.lua".into()), None, argument, 6),
+            app("tee", app::Module::Lua("apps.basic.basic_apps".into()), Some("Tee"), null.clone(), 10),
+            app("dump", app::Module::Rust("pcap:,out.pcap".into()), None, null, 14),
+        ]
+    );
+    let ends: Vec<_> =
+        config.links.iter().map(|link| (&*link.from.0, &*link.to.0, &*link.to.1, link.line)).collect();
+    assert_eq!(ends, [("eth0", "guard", "input", 17), ("guard", "bm-vm0", "guard", 20)]);
+    assert_eq!(config.check_links(), []);
+    let effects = |other: &str| {
+        let other = Config::parse(Path::new("/etc/b/x.toml"), other).unwrap();
+        config.diff(&other).into_iter().map(|changed| (changed.key, changed.effect)).collect::<Vec<_>>()
+    };
+    assert_eq!(effects(&format!("\n{text}")), [], "lines are only for messages");
+    assert_eq!(effects(&text.replace("255", "254")), [("app.guard".into(), Effect::Live)]);
+    assert_eq!(effects(&text.replace("guard.input", "guard.in")), [("link".into(), Effect::Workers)]);
+    let apps = effects("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'tap:vm0'");
+    assert!(apps.contains(&("app".into(), Effect::Workers)), "the last app goes: {apps:?}");
+}
+
+#[test]
+fn says_what_is_wrong_with_apps_and_links() {
+    let said = |text: &str| Config::parse(Path::new("x.toml"), text).unwrap_err().to_string();
+    let app = "[[app]]\nname = 'a'\nmodule = 'a.lua'\n";
+    for (text, why) in [
+        (
+            "[app]\nname = 'a'".into(),
+            "x.toml, line 1: `app` in this file wants a table for each, but this is a table: write [[app]] with name = \"guard\" and module = \"guard.lua\" below it",
+        ),
+        (
+            "[[app]]\nmodule = 'a.lua'".into(),
+            "x.toml, line 1: `name` in [[app]] is missing: write name = \"guard\"",
+        ),
+        (
+            "[[app]]\nname = 'a'".into(),
+            "x.toml, line 1: `module` in [[app]] is missing: write module = \"guard.lua\"",
+        ),
+        (
+            "[[app]]\nname = 'a b'\nmodule = 'a.lua'".into(),
+            "x.toml, line 2: `name` in [[app]] is \"a b\": give 1 to 24 letters, digits, `-` or `_`",
+        ),
+        (
+            "[[app]]\nname = 'router'\nmodule = 'a.lua'".into(),
+            "x.toml, line 2: `name` in [[app]] is \"router\": the workers have an app of that name: take another",
+        ),
+        (
+            "[[app]]\nname = 'a'\nmodule = 'xpd:eth0'".into(),
+            "x.toml, line 3: no kind of device is called `xpd`: did you mean `xdp:`?",
+        ),
+        (
+            format!("{app}{app}"),
+            "x.toml, line 4: app \"a\" is named on line 1 already: remove one of the two",
+        ),
+        (format!("{app}modul = 1"), "x.toml, line 4: unknown key `modul` in [[app]]: did you mean `module`?"),
+        (
+            "[[link]]\nfrom = 'a'\nto = 'b.i'".into(),
+            "x.toml, line 2: `from` in [[link]] is \"a\": give an app, a dot, and the app's name for the link",
+        ),
+        (
+            "[[link]]\nfrom = 'a.o'".into(),
+            "x.toml, line 1: `to` in [[link]] is missing: write to = \"guard.input\"",
+        ),
+    ] {
+        assert_eq!(said(&text), why);
+    }
+}

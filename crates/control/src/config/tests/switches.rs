@@ -1,0 +1,99 @@
+//! Switches and their ports.
+
+use super::*;
+
+const SWITCH: &str = "
+[[switch]]
+name = 'lan'
+ports = ['veth*', 'tap0']
+ageing_s = 60
+flood_limit = 500
+table = 1024
+interface = 'lan0'
+[[switch.port]]
+ports = 'veth1'
+access = 10
+[[switch.port]]
+ports = ['tap0', 'veth2']
+trunk = [10, '20-22']
+native = 5
+flood_limit = 0
+[[switch.static]]
+mac = '02:00:00:00:00:0a'
+port = 'veth1'
+";
+
+#[test]
+fn reads_switches() {
+    use bm_switch::Vlans;
+    let config = read(SWITCH);
+    let [lan] = config.switches.as_slice() else { panic!("{:?}", config.switches) };
+    assert_eq!((lan.name.as_str(), lan.interface.as_deref(), lan.table), ("lan", Some("lan0"), 1024));
+    assert_eq!((lan.ageing, lan.flood_limit), (Duration::from_secs(60), 500));
+    assert!(lan.has("veth77") && lan.has("tap0") && lan.has("lan0.bm") && !lan.has("tap1"));
+    assert_eq!((lan.of("veth1").vlans, lan.of("veth1").flood_limit), (Vlans::Access(10), 500));
+    let trunk = Vlans::Trunk { tagged: vec![(10, 10), (20, 22)], native: Some(5) };
+    assert_eq!((lan.of("veth2").vlans, lan.of("veth2").flood_limit), (trunk, 0));
+    assert_eq!(lan.statics[0].mac, [2, 0, 0, 0, 0, 10]);
+    let changed = Config::default().diff(&config);
+    assert_eq!(changed, [Changed { key: "switch.lan".into(), effect: Effect::Daemon }]);
+}
+
+#[test]
+fn says_what_is_wrong_with_a_switch() {
+    let told = |from: &str, to: &str| {
+        assert!(SWITCH.contains(from), "{from}");
+        let text = refused(&SWITCH.replace(from, to));
+        text.strip_prefix("test.toml, line ").unwrap_or_else(|| panic!("{text}")).to_string()
+    };
+    for (from, to, expected) in [
+        ("name = 'lan'", "name = 'a b'", "3: `name` in [[switch]] is \"a b\": give 1 to 12 letters"),
+        ("name = 'lan'\n", "", "3: `name` in [[switch]] is missing: write name = \"lan\""),
+        ("'tap0']", "5]", "4: `ports` in [[switch]] wants names or patterns, but this is the number 5"),
+        ("ageing_s", "aging_s", "5: unknown key `aging_s` in [[switch]]: did you mean `ageing_s`?"),
+        (
+            "access = 10",
+            "access = 4095",
+            "11: `access` in [[switch.port]] is 4095: give a number from 1 to 4094",
+        ),
+        ("'20-22'", "'22-20'", "14: `trunk` in [[switch.port]] is \"22-20\": give a range such as \"30-39\""),
+        ("access = 10", "access = 10\ntrunk = [5]", "11: `access` in [[switch.port]] is \"10\": a port with"),
+        ("trunk = [10, '20-22']\n", "", "14: `trunk` in [[switch.port]] is missing: write trunk = [20]"),
+        (
+            "02:00",
+            "03:00",
+            "18: `mac` in [[switch.static]] is \"03:00:00:00:00:0a\": give the MAC of one station",
+        ),
+        (
+            "'lan0'",
+            "'lan0-is-too-long'",
+            "8: `interface` in [[switch]] is \"lan0-is-too-long\": give the new",
+        ),
+    ] {
+        let text = told(from, to);
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+    let twice = refused(&format!("{SWITCH}[[switch]]\nname = 'lan'\nports = 'x'\n"));
+    assert!(twice.contains("switch \"lan\" is named on line 2 already"), "{twice}");
+    let twice = refused(&format!("{SWITCH}[[switch]]\nname = 'b'\nports = 'tap0'\n"));
+    assert!(twice.contains("the port tap0 is named on line 2 already"), "{twice}");
+    let both = refused(&format!("[[port]]\ndevice = 'veth3'\n{SWITCH}"));
+    assert!(both.contains("\"veth3\": that is a [[port]] of the router"), "{both}");
+}
+
+#[test]
+fn the_example_of_a_switch_holds() {
+    let (_, shown) = EXAMPLE.split_once("# [[switch]]").unwrap();
+    let (shown, _) = shown.split_once("\n[fib]").unwrap();
+    let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));
+    let lines: Vec<_> = lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
+    let config = read(&format!("[[switch]]\n{}", lines.join("\n")));
+    let [switch] = config.switches.as_slice() else { panic!("{:?}", config.switches) };
+    let defaults = bm_switch::Settings::new("lan");
+    assert_eq!(switch.interface.as_deref(), Some("lan0"));
+    assert_eq!(
+        (switch.ageing, switch.flood_limit, switch.table),
+        (defaults.ageing, defaults.flood_limit, defaults.table)
+    );
+    assert_eq!((switch.rules.len(), switch.statics.len()), (2, 1));
+}
