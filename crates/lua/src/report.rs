@@ -83,16 +83,6 @@ pub struct JitReport {
     pub heap_bytes: u64,
 }
 
-impl std::ops::AddAssign for JitReport {
-    fn add_assign(&mut self, other: Self) {
-        self.traces += other.traces;
-        self.aborts += other.aborts;
-        self.flushes += other.flushes;
-        self.code_bytes += other.code_bytes;
-        self.heap_bytes += other.heap_bytes;
-    }
-}
-
 /// Where one worker is asked.
 #[derive(Default)]
 pub(crate) struct Desk {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bm_api::{Account, App, Apps, Drop, DropAt, Drops, Error, Link, Links, Lua};
+use bm_api::{Account, App, Drop, DropAt, Drops, Error, Link, Lua};
 use bm_control::config::Config;
 use bm_control::config::app::{self, ROUTER};
 use bm_graph::{Network, NetworkError};
@@ -86,8 +86,8 @@ pub fn can_run(config: &Config, paths: &Paths) -> Result<(), (String, String)> {
 /// Joins the ports `names` with the router and the slow path, and where links lead to apps, with those.
 pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<(), NetworkError> {
     let has = |app: &str, name: &str, from: bool| {
-        let end = |link: &app::Link| if from { link.from.clone() } else { link.to.clone() };
-        config.links.iter().any(|link| end(link) == (app.into(), name.into()))
+        let ends = config.links.iter().map(|link| if from { &link.from } else { &link.to });
+        ends.into_iter().any(|(one, end)| one == app && end == name)
     };
     for name in names.iter().filter(|name| network.has(name)).cloned().collect::<Vec<_>>() {
         if !has(&name, "output", true) && !has(ROUTER, &name, false) {
@@ -175,13 +175,12 @@ pub fn lua_of(jit: JitReport) -> Lua {
     Lua { traces, aborts, flushes, code_bytes, heap_bytes }
 }
 
-/// Puts apps and links into what is shown of the workers, in the place of the one that hides them.
-pub fn add(reports: &[Report], apps: &mut Apps, links: &mut Links) {
-    apps.apps.extend(reports.iter().flat_map(apps_of));
+/// Takes the links that lead to [`PART`] out, and adds those that apps in Lua have in their place.
+pub fn add_links(reports: &[Report], links: &mut Vec<Link>) {
     let hidden = |name: &str| name.contains(&format!("-> {PART}.")) || name.starts_with(&format!("{PART}."));
-    links.links.retain(|link| !hidden(&link.name));
-    links.links.extend(reports.iter().flat_map(links_of));
-    links.links.sort_by(|one, two| (one.worker, &one.name).cmp(&(two.worker, &two.name)));
+    links.retain(|link| !hidden(&link.name));
+    links.extend(reports.iter().flat_map(links_of));
+    links.sort_by(|one, two| (one.worker, &one.name).cmp(&(two.worker, &two.name)));
 }
 
 /// Adds what full links made apps drop.
@@ -337,7 +336,7 @@ mod tests {
             "lua.router:eth0 -> router.eth0",
             "router.eth0 -> eth0.router",
         ];
-        let mut links = Links { links: names.map(named).into() };
+        let mut links: Vec<_> = names.map(named).into();
         let own = LinkReport {
             name: "eth0.output -> guard.input".into(),
             txpackets: 3,
@@ -346,10 +345,10 @@ mod tests {
         };
         let app = AppReport { name: "guard".into(), received: 1, consumed: 1, ..AppReport::default() };
         let report = Report { apps: vec![app], links: vec![own], ..Report::default() };
-        let mut apps = Apps::default();
-        add(&[report], &mut apps, &mut links);
-        let left: Vec<_> = links.links.iter().map(|link| (link.name.as_str(), link.waiting)).collect();
+        let apps: Vec<_> = apps_of(&report).collect();
+        add_links(&[report], &mut links);
+        let left: Vec<_> = links.iter().map(|link| (link.name.as_str(), link.waiting)).collect();
         assert_eq!(left, [("eth0.output -> guard.input", 2), ("router.eth0 -> eth0.router", 0)]);
-        assert_eq!((apps.apps[0].name.as_str(), apps.apps[0].worker), ("guard", Some(0)));
+        assert_eq!((apps[0].name.as_str(), apps[0].worker), ("guard", Some(0)));
     }
 }

@@ -322,7 +322,7 @@ impl Daemon {
     /// Apps and their accounts.
     pub fn apps(&self) -> Apps {
         let mut apps = report::apps(&self.counters());
-        apps::add(&self.reports(), &mut apps, &mut Links::default());
+        apps.apps.extend(self.reports().iter().flat_map(apps::apps_of));
         apps
     }
 
@@ -335,7 +335,7 @@ impl Daemon {
     /// Links between apps.
     pub fn links(&self) -> Links {
         let mut links = report::links(&self.counters());
-        apps::add(&self.reports(), &mut Apps::default(), &mut links);
+        apps::add_links(&self.reports(), &mut links.links);
         links
     }
 
