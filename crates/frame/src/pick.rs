@@ -1,4 +1,4 @@
-//! Picking frames out of a burst by a key: four at a time with AVX2, eight with AVX-512, or one by one.
+//! Picking frames out of a burst by a key: four at a time with AVX2, or one by one.
 //!
 //! ```text
 //! frames  a b c d      keys == key  1 0 1 1      picked  a c d _      left  0 b 0 0
