@@ -54,6 +54,8 @@ pub struct Config {
     /// Each `[[claim]]`: packets that workers get though their port takes the kernel path. What becomes of others,
     /// an action, means nothing here.
     pub claims: Vec<Rule>,
+    /// `[lua]`.
+    pub lua: Lua,
     /// Each `[[hook]]`, in the order they run.
     pub hooks: Vec<Hook>,
     /// Each `[[app]]`, in the order of the file.
@@ -235,6 +237,16 @@ impl Default for Mirror {
     }
 }
 
+/// `[lua]`: what hooks and apps share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lua {
+    /// Folders in which modules are looked for before those in brickmoon; a relative name begins at the configuration
+    /// file's folder.
+    pub path: Vec<PathBuf>,
+    /// Line of the file where they stand; 0 if it names none.
+    pub line: usize,
+}
+
 /// On, off, or whatever works best.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
@@ -317,6 +329,7 @@ impl Config {
             read::config(text).map_err(|problems| ConfigError { file: file.into(), problems })?;
         let folder = file.parent().unwrap_or(Path::new(""));
         config.hooks.iter_mut().for_each(|hook| hook.file = folder.join(&hook.file));
+        config.lua.path.iter_mut().for_each(|tree| *tree = folder.join(&tree));
         for app in &mut config.apps {
             if let app::Module::File(file) = &mut app.module {
                 *file = folder.join(&file);

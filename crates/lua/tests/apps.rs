@@ -65,6 +65,7 @@ fn spec(file: PathBuf, argument: Value) -> AppsSpec {
         apps: vec![AppSpec { name: "app".into(), module: Module::File(file), class: None, argument }],
         links: vec![link("left.output", "app.input"), link("app.output", "right.input")],
         outer: vec!["left".into(), "right".into()],
+        trees: Vec::new(),
     }
 }
 
@@ -145,6 +146,28 @@ fn out(first: u8, seen: u8) -> Vec<u8> {
     let mut packet = packet(first);
     packet[1] = seen;
     packet.to_vec()
+}
+
+#[test]
+fn apps_find_modules_in_the_trees_of_their_specification() {
+    let folder = folder();
+    std::fs::create_dir_all(folder.join("site/nf")).unwrap();
+    std::fs::write(folder.join("site/nf/words.lua"), "return { by = 3 }").unwrap();
+    let text = "local by = require('nf.words').by\nlocal A = {}\n\
+                function A:new () assert(by == 3) return setmetatable({}, { __index = A }) end\nreturn A";
+    std::fs::write(folder.join("app.lua"), text).unwrap();
+    let without = spec(folder.join("app.lua"), Value::Null);
+    let with = AppsSpec { trees: bm_lua::Tree::at(&folder.join("site")), ..without.clone() };
+    let said = check(&without).unwrap();
+    assert!(
+        said[0].1.contains("no module 'nf.words' in the trees of --path, of [lua] path, or in brickmoon")
+    );
+    assert_eq!(check(&with).unwrap(), []);
+    let depot = Depot::new(4096, 2048).unwrap();
+    let set = AppSet::new(AppWorld { depot, natives: Arc::new(NoNatives) }).unwrap();
+    assert!(set.start(&without, 1).is_err());
+    set.start(&with, 1).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

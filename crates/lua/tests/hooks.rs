@@ -59,7 +59,7 @@ pub(crate) fn folder() -> PathBuf {
 pub(crate) fn spec(file: PathBuf, stage: Option<Stage>) -> HookSpec {
     let name = file.file_stem().unwrap().to_str().unwrap().to_string();
     let (arguments, patience) = (serde_json::Value::Null, Duration::from_millis(500));
-    HookSpec { name, file, stage, arguments, budget: 0, patience }
+    HookSpec { name, file, stage, arguments, budget: 0, patience, trees: Vec::new() }
 }
 
 impl Rig {

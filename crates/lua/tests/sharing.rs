@@ -51,7 +51,15 @@ impl Rig {
         let registry = Arc::new(Registry::anonymous(4096).unwrap());
         let set = HookSet::new(HookWorld { depot: depot.clone(), registry: registry.clone() }).unwrap();
         let (arguments, patience) = (serde_json::Value::Null, Duration::from_secs(3600));
-        let spec = HookSpec { name: "hook".into(), file, stage: None, arguments, budget: 0, patience };
+        let spec = HookSpec {
+            name: "hook".into(),
+            file,
+            stage: None,
+            arguments,
+            budget: 0,
+            patience,
+            trees: Vec::new(),
+        };
         set.start(&[spec], 2, vec!["left".into()]).unwrap();
         Self { set: Arc::new(set), depot, registry, folder }
     }

@@ -1,6 +1,6 @@
 //! Apps in Lua of the configuration, joined with the workers' ports and router, and back to `show`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bm_api::{Account, App, Drop, DropAt, Drops, Error, Link, Lua};
@@ -8,7 +8,7 @@ use bm_control::config::Config;
 use bm_control::config::app::{self, ROUTER};
 use bm_graph::{Network, NetworkError};
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppsSpec, Module};
-use bm_lua::{AppReport, JitReport, LinkReport, Report};
+use bm_lua::{AppReport, JitReport, LinkReport, Report, Tree};
 
 use super::path::Paths;
 use super::report::Counters;
@@ -37,12 +37,29 @@ pub fn spec(config: &Config) -> AppsSpec {
         apps: config.apps.iter().map(app).collect(),
         links: config.links.iter().map(link).collect(),
         outer: ports.chain([ROUTER.into()]).collect(),
+        trees: trees(config),
     }
 }
 
-/// Everything that is wrong with apps and links, with lines of `file`; files are run for their classes' schemas.
+/// Where modules are looked for before ours.
+pub fn trees(config: &Config) -> Vec<Tree> {
+    config.lua.path.iter().flat_map(|folder| Tree::at(folder)).collect()
+}
+
+/// The folders of `[lua] path` that are not there, by line.
+fn missing_trees(config: &Config) -> Vec<(usize, String)> {
+    let missing = config.lua.path.iter().filter(|folder| !folder.is_dir());
+    let why = |folder: &PathBuf| {
+        (config.lua.line, format!("`path` in [lua]: no such folder: {}", folder.display()))
+    };
+    missing.map(why).collect()
+}
+
+/// Everything that is wrong with apps, links, and where their modules are, with lines of `file`; files are run for
+/// their classes' schemas.
 pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Failure> {
     let mut problems = config.check_links();
+    problems.extend(missing_trees(config));
     if problems.is_empty() {
         let found = bm_lua::apps::check(&spec(config)).map_err(Failure::failed)?;
         problems.extend(found.into_iter().map(|(name, why)| {
@@ -318,6 +335,16 @@ mod tests {
             said,
             "the configuration, line 11: guard.input has a link already, on line 8: a place takes one"
         );
+    }
+
+    #[test]
+    fn names_folders_of_modules_that_are_not_there() {
+        let config =
+            Config::parse(Path::new("/none/b.toml"), "\n[lua]\npath = ['x', '/']").expect("readable");
+        let Err(Failure::Usage(said)) = check(Some(Path::new("b.toml")), &config) else {
+            panic!("no such folder")
+        };
+        assert_eq!(said, "b.toml, line 3: `path` in [lua]: no such folder: /none/x");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use bm_api::{Drop, DropAt, Drops, Error, Hook, Hooks};
 use bm_control::config::{self, Config, HookStage};
 use bm_graph::Stage;
+use bm_lua::Tree;
 use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec};
 
 use super::path::Paths;
@@ -13,10 +14,11 @@ use crate::Failure;
 
 /// What `bm-lua` is told of the hooks of a configuration.
 pub fn specs(config: &Config) -> Vec<HookSpec> {
-    config.hooks.iter().map(spec).collect()
+    let trees = super::apps::trees(config);
+    config.hooks.iter().map(|hook| spec(hook, &trees)).collect()
 }
 
-fn spec(hook: &config::Hook) -> HookSpec {
+fn spec(hook: &config::Hook, trees: &[Tree]) -> HookSpec {
     let stage = hook.stage.map(|stage| match stage {
         HookStage::Ingress => Stage::Ingress,
         HookStage::Lookup => Stage::Lookup,
@@ -30,6 +32,7 @@ fn spec(hook: &config::Hook) -> HookSpec {
         arguments: hook.arguments.clone(),
         budget: u64::from(hook.budget),
         patience: hook.patience,
+        trees: trees.to_vec(),
     }
 }
 

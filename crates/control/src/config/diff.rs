@@ -93,6 +93,7 @@ impl Config {
             ports,
             switches,
             claims,
+            lua,
             hooks,
             apps,
             links,
@@ -117,6 +118,8 @@ impl Config {
             // The line is only for messages, and files are read again whatever their names.
             set(&format!("hook.{}", hook.name), &Hook { line: 0, ..hook.clone() }, Live);
         }
+        // A hook is loaded in a state of its own every time; apps keep theirs, and where modules are is in there.
+        set("lua.path", &lua.path, if apps.is_empty() { Live } else { Workers });
         for app in apps {
             set(&format!("app.{}", app.name), &app::App { line: 0, ..app.clone() }, Live);
         }

@@ -59,6 +59,10 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
         mirror(&mut section, &mut config.mirror);
         section.finish();
     }
+    if let Some(mut section) = top.section("lua", "[lua]") {
+        lua(&mut section, &mut config.lua);
+        section.finish();
+    }
     config.hooks = hooks::hooks(&mut top);
     config.apps = apps::apps(&mut top);
     config.links = apps::links(&mut top);
@@ -126,6 +130,13 @@ fn neighbors(section: &mut Section<'_, '_>, neighbors: &mut Neighbors) {
 fn mirror(section: &mut Section<'_, '_>, mirror: &mut Mirror) {
     section.duration("compare_s", Duration::from_secs, 0..=86_400, &mut mirror.compare);
     section.number("receive_buffer", 1 << 16..=1 << 30, &mut mirror.receive_buffer);
+}
+
+fn lua(section: &mut Section<'_, '_>, lua: &mut Lua) {
+    if let Some((at, path)) = section.texts("path", "[\"lua\", \"/usr/share/lua/site\"]") {
+        lua.line = if path.is_empty() { 0 } else { section.report.line(at) };
+        lua.path = path.into_iter().map(PathBuf::from).collect();
+    }
 }
 
 fn ports(top: &mut Section<'_, '_>) -> Vec<Port> {
@@ -272,6 +283,24 @@ impl<'s, 't> Section<'s, 't> {
                 None
             }
         }
+    }
+
+    /// A list of strings and where it stands.
+    fn texts(&mut self, key: &'static str, example: &str) -> Option<(usize, Vec<&'s str>)> {
+        const WANTS: &str = "a list of strings";
+        let (value, example) = (self.value(key)?, format!("{key} = {example}"));
+        let DeValue::Array(items) = value.get_ref() else {
+            self.wrong_type(self.key(key), value, WANTS, example);
+            return None;
+        };
+        let mut texts = Vec::new();
+        for item in items {
+            match item.get_ref() {
+                DeValue::String(text) => texts.push(text.as_ref()),
+                _ => self.wrong_type(self.key(key), item, WANTS, example.clone()),
+            }
+        }
+        Some((value.span().start, texts))
     }
 
     fn file(&mut self, key: &'static str, target: &mut PathBuf) {

@@ -26,7 +26,10 @@ const EXAMPLE: &str = include_str!("../../../../docs/brickmoon.toml");
 #[test]
 fn an_empty_file_means_the_defaults() {
     assert_eq!(read(""), Config::default());
-    assert_eq!(read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n[filter]\n"), Config::default());
+    assert_eq!(
+        read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n[lua]\n[filter]\n"),
+        Config::default()
+    );
 }
 
 #[test]
@@ -98,6 +101,8 @@ fn reads_every_key() {
         [mirror]
         compare_s = 0
         receive_buffer = 1048576
+        [lua]
+        path = ['lua', '/usr/share/nf']
         [filter]
         unmatched = 'drop'
         tiny_fragments = 'drop'
@@ -187,7 +192,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.worker_idle(), Idle::Busy);
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 23 + chosen + 1 + 2 + 8 + 1);
+    assert_eq!(Config::default().diff(&config).len(), 23 + chosen + 1 + 2 + 8 + 1 + 1);
 }
 
 #[test]
@@ -196,7 +201,7 @@ fn names_the_key_that_was_meant() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`: it may be `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror`, `hook`, `app`, `link`, `claim`, `switch` or `filter`"
+         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch` or `filter`"
     );
     assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(

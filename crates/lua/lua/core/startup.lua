@@ -35,7 +35,7 @@ local function searcher (name)
       local loader = maker(name, find)
       if loader then return loader end
    end
-   return "\n\tno module '"..name.."' in the trees of --path, or in brickmoon"
+   return "\n\tno module '"..name.."' in the trees of --path, of [lua] path, or in brickmoon"
 end
 
 -- After package.preload and before LUA_PATH.

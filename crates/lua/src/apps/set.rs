@@ -109,7 +109,8 @@ impl AppSet {
         let (pulse, failure) = (Arc::<Pulse>::default(), Failure::default());
         let ends =
             Ends { orders: taken, replies: answer, pulse: pulse.clone(), failure: failure.clone(), workers };
-        let part = Part::new(Loaded::new(&self.world, number)?, spec, ends)?;
+        let world = World { trees: spec.trees.clone(), ..self.world.clone() };
+        let part = Part::new(Loaded::new(&world, number)?, spec, ends)?;
         Ok(Worker { part: Some(part), orders, replies, pulse, watch: Watch::default(), failure })
     }
 
@@ -191,6 +192,6 @@ pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
     }
     let depot = Depot::new(64, 2048).map_err(LuaError::new)?;
     let natives = Arc::new(NoNatives);
-    let world = World { depot, natives, trees: Vec::new(), desks: Desks::default(), keep: 0 };
+    let world = World { depot, natives, trees: spec.trees.clone(), desks: Desks::default(), keep: 0 };
     Loaded::new(&world, 0)?.check(spec)
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::modules::Tree;
+
 /// The apps of a daemon and their links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AppsSpec {
@@ -13,6 +15,8 @@ pub struct AppsSpec {
     pub links: Vec<AppLink>,
     /// Names of what is outside: ports, and the router.
     pub outer: Vec<String>,
+    /// Where modules are, before ours; apps that run keep those that they were started with.
+    pub trees: Vec<Tree>,
 }
 
 /// An app.

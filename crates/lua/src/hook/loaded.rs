@@ -87,7 +87,7 @@ impl Loaded {
         let world = World {
             depot: seat.depot.clone(),
             natives,
-            trees: Vec::new(),
+            trees: version.spec.trees.clone(),
             desks: Desks::default(),
             keep: KEEP,
         };

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bm_graph::Stage;
 
+use crate::modules::Tree;
+
 /// A hook as the configuration names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookSpec {
@@ -22,6 +24,8 @@ pub struct HookSpec {
     pub budget: u64,
     /// For how long it may take more.
     pub patience: Duration,
+    /// Where modules are, before ours.
+    pub trees: Vec<Tree>,
 }
 
 /// How a version is.

@@ -24,6 +24,27 @@ fn passes(rig: &mut Rig) {
 }
 
 #[test]
+fn finds_modules_in_the_trees_of_its_specification() {
+    let text = "local name = require('nf.names').drop\nlocal hook = require('brickmoon.hook')\nhook.reason(name)\n\
+                return function (burst) for i in burst.each() do burst.drop(i, name) end end";
+    let site = folder();
+    std::fs::create_dir_all(site.join("nf")).unwrap();
+    std::fs::write(site.join("nf/names.lua"), "return { drop = 'named' }").unwrap();
+    let trees = bm_lua::Tree::at(&site);
+    let mut rig = Rig::with(|spec| HookSpec { stage: Some(Stage::Ingress), trees, ..spec }, text);
+    assert!(rig.lab.exchange(LEFT, &IN).is_silence());
+    assert_eq!(rig.count("drop/named"), 1);
+    // A module that has changed is loaded with the next version.
+    std::fs::write(site.join("nf/names.lua"), "return { drop = 'anew' }").unwrap();
+    rig.reload(text).unwrap();
+    assert!(rig.lab.exchange(LEFT, &IN).is_silence());
+    assert_eq!((rig.count("drop/named"), rig.count("drop/anew")), (1, 1));
+    rig.specs[0].trees.clear();
+    assert!(rig.reload(text).unwrap_err().contains("no module 'nf.names' in the trees"));
+    std::fs::remove_dir_all(&site).unwrap();
+}
+
+#[test]
 fn a_reload_takes_the_new_text_or_keeps_the_old() {
     let mut rig = Rig::new(Stage::Ingress, &dropping("one"));
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());

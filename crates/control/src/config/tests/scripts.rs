@@ -36,6 +36,26 @@ fn refuses_wrong_hooks() {
 }
 
 #[test]
+fn reads_where_lua_modules_are() {
+    let parse = |text: &str| Config::parse(Path::new("/etc/brickmoon/b.toml"), text).unwrap();
+    let config = parse("\n[lua]\npath = ['lua', '/usr/share/nf']\n");
+    let path = vec!["/etc/brickmoon/lua".into(), "/usr/share/nf".into()];
+    assert_eq!(config.lua, Lua { path, line: 3 });
+    let effect = |apps: &str| {
+        let before = parse(apps);
+        let after = parse(&format!("[lua]\npath = ['lua']\n{apps}"));
+        before.diff(&after).into_iter().map(|changed| (changed.key, changed.effect)).collect::<Vec<_>>()
+    };
+    assert_eq!(effect("[[hook]]\nfile = 'a.lua'"), [("lua.path".into(), Effect::Live)]);
+    assert_eq!(effect("[[app]]\nname = 'a'\nmodule = 'a.lua'"), [("lua.path".into(), Effect::Workers)]);
+    assert_eq!(
+        complaint("lua", "path = 'lua'"),
+        "`path` in [lua] wants a list of strings, but this is the string \"lua\": write path = [\"lua\", \"/usr/share/lua/site\"]"
+    );
+    assert!(complaint("lua", "path = ['a', 3]").contains("but this is the number 3"));
+}
+
+#[test]
 fn reads_apps_and_links() {
     let text = "
         [[port]]

@@ -153,7 +153,7 @@ fn loaded(case: &Case, depot: &Arc<Depot>) -> Result<(HookSet, Box<dyn StageHook
     let set = HookSet::new(world).map_err(BenchError::build("the hook"))?;
     let (file, patience) = (folder.0.join("hook.lua"), Duration::from_secs(1));
     let (name, arguments) = (case.name.into(), serde_json::Value::Null);
-    let spec = HookSpec { name, file, stage: None, arguments, budget: 0, patience };
+    let spec = HookSpec { name, file, stage: None, arguments, budget: 0, patience, trees: Vec::new() };
     set.start(&[spec], 1, vec!["left".into()]).map_err(BenchError::build("the hook"))?;
     let hook = set.worker(0).ok_or_else(|| BenchError::build("the hook")("it has no worker"))?;
     Ok((set, hook))
