@@ -72,11 +72,16 @@ fn spec(file: PathBuf, argument: Value) -> AppsSpec {
 impl Rig {
     fn new(text: &str, argument: Value) -> Result<Self, String> {
         let folder = folder();
+        let spec = spec(folder.join("app.lua"), argument);
+        Self::joined(text, folder, spec, &["left.output -> lua.left:output"])
+    }
+
+    /// With the ports joined by `inwards` to what `spec` has.
+    fn joined(text: &str, folder: PathBuf, spec: AppsSpec, inwards: &[&str]) -> Result<Self, String> {
         std::fs::write(folder.join("app.lua"), text).unwrap();
         let depot = Depot::new(4096, 2048).unwrap();
         let world = AppWorld { depot: depot.clone(), natives: Arc::new(NoNatives) };
         let set = AppSet::new(world).unwrap();
-        let spec = spec(folder.join("app.lua"), argument);
         set.start(&spec, 1).map_err(|error| error.to_string())?;
         let registry = Registry::anonymous(4096).unwrap();
         let (left, right, mut network) = (Wire::new(), Wire::new(), Network::new());
@@ -86,7 +91,7 @@ impl Rig {
             network.app(name, Box::new(PortApp::new(port, account("receive"), account("transmit")))).unwrap();
         }
         network.app("lua", Box::new(set.part(0).unwrap())).unwrap();
-        network.link("left.output -> lua.left:output").unwrap();
+        inwards.iter().for_each(|link| network.link(link).unwrap());
         network.link("lua.right:input -> right.input").unwrap();
         let engine = Engine::new(network, Freelist::new(depot.clone(), 128)).unwrap();
         Ok(Self { engine, left, right, set, spec, depot, folder })
@@ -184,6 +189,45 @@ fn packets_go_through_an_app_and_none_is_lost() {
     let nothing = Engine::new(Network::new(), Freelist::new(depot.clone(), 128)).unwrap();
     drop(std::mem::replace(engine, nothing));
     assert_eq!(rig.depot.available(), 4096);
+}
+
+/// Takes two packets a breath.
+const SLOW: &str = r#"
+local Slow = {}
+function Slow:new () return setmetatable({}, { __index = Slow }) end
+function Slow:push ()
+   for _ = 1, math.min(2, link.nreadable(self.input.input)) do
+      link.transmit(self.output.output, link.receive(self.input.input))
+   end
+end
+return Slow
+"#;
+
+#[test]
+fn two_ways_into_a_full_link_lose_nothing() {
+    let folder = folder();
+    let mut spec = spec(folder.join("app.lua"), Value::Null);
+    spec.links[0] = link("router.right", "app.input");
+    spec.outer.push("router".into());
+    let inwards = ["left.output -> lua.router:right", "right.output -> lua.slow:right"];
+    let mut rig = Rig::joined(SLOW, folder, spec, &inwards).unwrap();
+    // On each side more than half a link.
+    const EACH: u16 = 1200;
+    for number in 0..EACH {
+        let [high, low] = number.to_be_bytes();
+        for (side, wire) in [(1, &rig.left), (2, &rig.right)] {
+            let mut packet = packet(side);
+            packet[2..4].copy_from_slice(&[high, low]);
+            wire.send(&packet);
+        }
+    }
+    (0..2 * EACH).for_each(|_| _ = rig.engine.breathe());
+    let all = rig.right.take();
+    for side in [1, 2] {
+        let ours = all.iter().filter(|packet| packet[0] == side);
+        let numbers: Vec<_> = ours.map(|packet| u16::from_be_bytes([packet[2], packet[3]])).collect();
+        assert_eq!(numbers, (0..EACH).collect::<Vec<_>>(), "side {side}");
+    }
 }
 
 #[test]

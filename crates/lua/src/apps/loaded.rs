@@ -1,6 +1,7 @@
 //! A state with the apps of one worker, called so that it can be broken off.
 
 use std::ffi::{CStr, c_int};
+use std::mem::ManuallyDrop;
 
 use bm_link::Link;
 use mlua::{LuaSerdeExt as _, MultiValue, Table, Value, ffi};
@@ -37,13 +38,14 @@ pub struct Crossing {
 pub enum Broken {
     /// An error, with its traceback.
     Error(String),
-    /// It was broken off: the state must never be touched again.
+    /// It was broken off: the state must never be called again.
     Hung,
 }
 
-/// A state with the apps of one worker.
+/// A state with the apps of one worker. One that was broken off stays for ever: it may not even be closed.
 pub struct Loaded {
-    state: State,
+    state: ManuallyDrop<State>,
+    broken_off: bool,
     /// Runs the functions; anchored in the state.
     thread: *mut ffi::lua_State,
     guard: Guard,
@@ -79,7 +81,7 @@ impl Loaded {
                 ffi::lua_xmove(state, thread, count);
             })?;
         }
-        Ok(Self { state, thread, guard: Guard::new() })
+        Ok(Self { state: ManuallyDrop::new(state), broken_off: false, thread, guard: Guard::new() })
     }
 
     /// What is wrong with `spec`, by app; nothing is started.
@@ -163,11 +165,17 @@ impl Loaded {
     }
 
     fn call(&mut self, pulse: &Pulse, function: c_int) -> Result<(), Broken> {
-        // SAFETY: the thread is this value's, its stack was laid out in `new`; after a call that was broken off the
-        // caller forgets this value.
+        if self.broken_off {
+            return Err(Broken::Hung);
+        }
+        // SAFETY: the thread is this value's, its stack was laid out in `new`; after a call that was broken off there
+        // is no other, and the state is not closed.
         match unsafe { self.guard.call(pulse, self.thread, function, ARGUMENT) } {
             0 => Ok(()),
-            BROKEN_OFF => Err(Broken::Hung),
+            BROKEN_OFF => {
+                self.broken_off = true;
+                Err(Broken::Hung)
+            }
             _ => Err(Broken::Error(self.message())),
         }
     }
@@ -206,5 +214,14 @@ impl Loaded {
     /// What it shares with Rust.
     pub fn runtime(&self) -> *mut Runtime {
         self.state.runtime()
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if !self.broken_off {
+            // SAFETY: it is dropped here alone, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.state) };
+        }
     }
 }

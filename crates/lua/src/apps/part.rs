@@ -20,9 +20,14 @@ pub type Reply = Option<String>;
 /// Why a part does nothing any more.
 pub type Failure = Arc<Mutex<Option<Broken>>>;
 
-/// A link outside, the link inside that it goes on in, and up to where Lua's reading has been settled.
+/// A link outside, and the link inside that it goes on in.
 struct Joint {
     outside: usize,
+    inside: usize,
+}
+
+/// A link inside that joints lead to, several perhaps, and up to where Lua's reading of it has been settled.
+struct Entry {
     inside: usize,
     settled: usize,
 }
@@ -49,6 +54,7 @@ pub struct Part {
     /// Names of the links outside, by their index in [`Io`].
     names: [Vec<String>; 2],
     ins: Vec<Joint>,
+    entries: Vec<Entry>,
     outs: Vec<Joint>,
     ends: Ends,
     moved: u64,
@@ -66,7 +72,6 @@ impl Part {
             Ok(done) => done,
             Err(Broken::Error(why)) => return Err(LuaError::new(why)),
             Err(Broken::Hung) => {
-                std::mem::forget(loaded);
                 return Err(LuaError::new("an app did not come back from its new(), and was broken off"));
             }
         };
@@ -74,24 +79,29 @@ impl Part {
             return Err(LuaError::new(why));
         }
         let wakes = Wakes::new(&loaded).map_err(LuaError::new)?;
-        let (names, ins, outs) = Default::default();
-        Ok(Self { loaded: Some(loaded), crossings, names, ins, outs, ends, moved: 0, wakes })
+        let (names, ins, entries, outs) = Default::default();
+        Ok(Self { loaded: Some(loaded), crossings, names, ins, entries, outs, ends, moved: 0, wakes })
     }
 
     /// Joins links outside with links inside, by name. What the slow path sends goes the way of what the router sends.
     fn join(&mut self) {
-        let Self { crossings, names: [inputs, outputs], ins, outs, .. } = self;
-        let joint = |(outside, name): (usize, &String), inwards: bool, before: &[Joint]| {
+        let Self { crossings, names: [inputs, outputs], ins, entries, outs, .. } = self;
+        let joint = |(outside, name): (usize, &String), inwards: bool| {
             let name =
                 name.strip_prefix("slow:").map_or_else(|| name.clone(), |port| format!("router:{port}"));
             let crossing =
                 crossings.iter().find(|crossing| crossing.inwards == inwards && crossing.name == name)?;
-            let same = before.iter().find(|joint| joint.inside == crossing.link);
-            let settled = same.map_or(0, |joint| joint.settled);
-            Some(Joint { outside, inside: crossing.link, settled })
+            Some(Joint { outside, inside: crossing.link })
         };
-        *ins = inputs.iter().enumerate().filter_map(|input| joint(input, true, ins)).collect();
-        *outs = outputs.iter().enumerate().filter_map(|output| joint(output, false, outs)).collect();
+        *ins = inputs.iter().enumerate().filter_map(|input| joint(input, true)).collect();
+        *outs = outputs.iter().enumerate().filter_map(|output| joint(output, false)).collect();
+        let mut insides: Vec<_> = ins.iter().map(|joint| joint.inside).collect();
+        insides.sort_unstable();
+        insides.dedup();
+        let before = std::mem::take(entries);
+        let settled =
+            |inside| before.iter().find(|entry| entry.inside == inside).map_or(0, |entry| entry.settled);
+        *entries = insides.into_iter().map(|inside| Entry { inside, settled: settled(inside) }).collect();
     }
 
     /// Carries out new configurations.
@@ -115,20 +125,15 @@ impl Part {
     /// Ends Lua's part of the worker; packets stay on the links that lead to it.
     #[cold]
     fn fail(&mut self, why: Broken) {
-        if let Some(loaded) = self.loaded.take()
-            && why == Broken::Hung
-        {
-            std::mem::forget(loaded);
-        }
+        self.loaded = None;
         let mut failure = self.ends.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert(why);
     }
 }
 
 /// Moves what waits on `from` to `to` while there is room.
-fn enter(io: &mut Io<'_>, joint: &mut Joint, links: &mut [Link]) {
+fn enter(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
     let to = &mut links[joint.inside];
-    joint.settled = to.settle(joint.settled);
     for _ in 0..io.readable(joint.outside).min(to.writable()) {
         let Some(frame) = io.receive(joint.outside) else { break };
         if let Err(frame) = to.transmit(frame) {
@@ -154,7 +159,11 @@ impl App for Part {
             self.take_orders();
         }
         let Some(loaded) = &mut self.loaded else { return };
-        self.ins.iter_mut().for_each(|joint| enter(io, joint, loaded.links()));
+        // All before any frame goes in: what was read a breath ago would be looked for among new frames.
+        for entry in &mut self.entries {
+            entry.settled = loaded.links()[entry.inside].settle(entry.settled);
+        }
+        self.ins.iter().for_each(|joint| enter(io, joint, loaded.links()));
         if let Err(why) = loaded.breathe(&self.ends.pulse) {
             return self.fail(why);
         }
@@ -200,9 +209,7 @@ impl App for Part {
     fn stop(&mut self, _io: &mut Io<'_>) {
         let Some(mut loaded) = self.loaded.take() else { return };
         // An app whose stop() fails is closed all the same.
-        if loaded.stop(&self.ends.pulse) == Err(Broken::Hung) {
-            std::mem::forget(loaded);
-        }
+        let _failed = loaded.stop(&self.ends.pulse);
     }
 }
 
