@@ -1,6 +1,7 @@
 //! One version of a hook in one state: loaded, and called once a burst.
 
 use std::ffi::{CStr, c_int};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use bm_frame::Depot;
@@ -50,9 +51,10 @@ pub struct Seat<'a> {
     pub counters: &'a dyn Fn(&[String]) -> Result<Block, LuaError>,
 }
 
-/// A hook in a state of its own.
+/// A hook in a state of its own. A state that was broken off stays for ever: it may not even be closed.
 pub struct Loaded {
-    state: State,
+    state: ManuallyDrop<State>,
+    broken_off: bool,
     /// Runs the functions; anchored in the state.
     thread: *mut ffi::lua_State,
     shared: Box<Shared>,
@@ -113,8 +115,20 @@ impl Loaded {
         let meter = Meter::new(version.spec.budget, version.spec.patience);
         let stages = stages.into_iter().fold(Stages::NONE, Stages::with);
         let version = version.clone();
-        let guard = Guard::new();
-        Ok(Self { state, thread, shared, guard, meter, counters, bases, reasons, calls: 0, stages, version })
+        Ok(Self {
+            state: ManuallyDrop::new(state),
+            broken_off: false,
+            thread,
+            shared,
+            guard: Guard::new(),
+            meter,
+            counters,
+            bases,
+            reasons,
+            calls: 0,
+            stages,
+            version,
+        })
     }
 
     /// Runs it over a burst. A hook that fails has no effect, and its version is retired.
@@ -125,7 +139,7 @@ impl Loaded {
         let start = cycles();
         let status = self.shared.with(stage, burst, now_ns, || {
             // SAFETY: the thread is this value's, its stack was laid out in `thread`, and after a call that was
-            // broken off the version is retired and this value forgotten.
+            // broken off `failed` notes it: a version that is not good is not run again, nor its state closed.
             unsafe { guard.call(pulse, thread, function, BURST_AT) }
         });
         let took = cycles().wrapping_sub(start);
@@ -177,6 +191,7 @@ impl Loaded {
             unsafe { (*runtime).frames.free(frame) };
         }
         if status == BROKEN_OFF {
+            self.broken_off = true;
             let why = "it did not come back from a burst, and was broken off".to_string();
             if self.version.retire(Health::Hung, why) {
                 self.counters.add(5, 1);
@@ -199,6 +214,15 @@ impl Loaded {
         };
         self.version.retire(Health::Failed, why);
         Health::Failed
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if !self.broken_off {
+            // SAFETY: it is dropped here alone, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.state) };
+        }
     }
 }
 

@@ -183,10 +183,12 @@ impl HookSet {
             std::thread::sleep(Duration::from_millis(1));
         }
         // Of each hook the last good version stays, since it may be needed again.
-        let stays = |old: &Arc<Version>| old.is_good() && specs.iter().any(|spec| spec.name == old.spec.name);
-        let mut kept: Vec<Arc<Version>> = inner.versions.iter().filter(|old| stays(old)).cloned().collect();
-        kept.reverse();
-        kept.dedup_by(|one, two| one.spec.name == two.spec.name);
+        let good = |spec: &HookSpec| {
+            let mut versions =
+                inner.versions.iter().filter(|old| old.is_good() && old.spec.name == spec.name);
+            versions.next_back().cloned()
+        };
+        let mut kept: Vec<Arc<Version>> = specs.iter().filter_map(good).collect();
         kept.append(&mut versions);
         (inner.versions, inner.specs) = (kept, specs.to_vec());
         Ok(())

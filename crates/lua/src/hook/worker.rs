@@ -79,11 +79,8 @@ impl ThreadHooks {
         self.stages = running.fold(Stages::NONE, |stages, slot| stages.or(slot.current.stages));
     }
 
-    /// States that are not run any more. One that was broken off is never looked at again, not even to close it.
+    /// States that are not run any more.
     fn give_back(&mut self, old: Parcel) {
-        let (hung, old): (Parcel, Parcel) =
-            old.into_iter().partition(|loaded| loaded.version.health() == Health::Hung);
-        hung.into_iter().for_each(std::mem::forget);
         if !old.is_empty()
             && let Err(old) = self.old.push(old)
         {
@@ -112,14 +109,6 @@ impl ThreadHooks {
     fn now_ns(&mut self, now_ns: u64) -> u64 {
         let offset = *self.offset_ns.get_or_insert_with(|| machine_ns().wrapping_sub(now_ns));
         now_ns.wrapping_add(offset)
-    }
-}
-
-impl Drop for ThreadHooks {
-    fn drop(&mut self) {
-        let slots = std::mem::take(&mut self.slots);
-        let all = slots.into_iter().flat_map(|slot| std::iter::once(slot.current).chain(slot.previous));
-        all.filter(|loaded| loaded.version.health() == Health::Hung).for_each(std::mem::forget);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bm_graph::Stage;
 use bm_lua::hook::{Health, HookNews, HookSpec};
 
-use crate::{IN, OUT, Rig, folder, spec};
+use crate::{IN, OUT, Rig, WORLD, folder, spec};
 
 const LEFT: usize = 0;
 const RIGHT: usize = 1;
@@ -109,6 +109,21 @@ fn the_last_good_version_takes_over() {
     rig.reload(&dropping("better")).unwrap();
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!((rig.count("drop/better"), rig.report().running), (1, Some(3)));
+}
+
+#[test]
+fn of_several_hooks_each_has_its_last_good_version() {
+    let folder = folder();
+    let files = ["first.lua", "hook.lua"].map(|name| folder.join(name));
+    files.iter().for_each(|file| std::fs::write(file, "return function () end").unwrap());
+    let specs = files.map(|file| spec(file, Some(Stage::Ingress))).to_vec();
+    let mut rig = Rig::of(specs, folder, WORLD).unwrap();
+    rig.reload(&dropping("second")).unwrap();
+    rig.reload("return function () error('bad luck') end").unwrap();
+    passes(&mut rig);
+    assert!(rig.lab.exchange(LEFT, &IN).is_silence());
+    let running: Vec<_> = rig.set.report().into_iter().map(|hook| (hook.name, hook.running)).collect();
+    assert_eq!(running, [("first".into(), Some(3)), ("hook".into(), Some(2))]);
 }
 
 #[test]
