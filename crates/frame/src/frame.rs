@@ -5,6 +5,15 @@ use std::ptr::NonNull;
 
 use crate::DATA_OFFSET;
 
+/// Lines of a slot that data begins at by turns.
+const STARTS: u32 = 7;
+const _: () = assert!(DATA_OFFSET - (STARTS as usize - 1) * 64 >= 128, "room for what is prepended");
+
+/// Where data begins in the slot of that number, unless a kernel or a driver has put it elsewhere.
+pub(crate) fn start_of(index: u32) -> usize {
+    DATA_OFFSET - (index % STARTS) as usize * 64
+}
+
 /// What workers note of a frame. Plain numbers: none of them decides which memory is touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -30,6 +39,8 @@ struct Header {
     length: u16,
     /// Bytes of the slot, for the bounds of data.
     slot_size: u16,
+    /// Where data begins in the slot unless somebody else places it.
+    start: u16,
     /// First byte of data; C's and Lua's plain pointer.
     data: NonNull<u8>,
     meta: Meta,
@@ -76,16 +87,22 @@ unsafe impl Send for Frame {}
 
 impl Frame {
     /// # Safety
-    /// `slot` is the first byte of a slot of `slot_size` bytes that nobody else owns, and `header` that of its
-    /// header, a multiple of 64; both in a region that lives as long as the process.
-    pub(crate) unsafe fn at(slot: NonNull<u8>, slot_size: usize, header: NonNull<u8>) -> Self {
-        // SAFETY: the data's offset is below the slot's size; the header is aligned and goes with the slot.
+    /// `slot` is the first byte of the slot number `index`, of `slot_size` bytes, that nobody else owns, and
+    /// `header` that of its header, a multiple of 64; both in a region that lives as long as the process.
+    pub(crate) unsafe fn at(
+        slot: NonNull<u8>,
+        (index, slot_size): (u32, usize),
+        header: NonNull<u8>,
+    ) -> Self {
+        let start = start_of(index);
+        // SAFETY: data starts below the slot's size; the header is aligned and goes with the slot.
         unsafe {
             let header = header.cast::<Header>();
             header.write(Header {
                 length: 0,
                 slot_size: slot_size as u16,
-                data: slot.add(DATA_OFFSET),
+                start: start as u16,
+                data: slot.add(start),
                 meta: Meta::default(),
                 slot,
             });
@@ -227,18 +244,20 @@ impl Frame {
         header.length -= count as u16;
     }
 
-    /// Sets data to a copy of `bytes`, at the usual place.
+    /// Sets data to a copy of `bytes`, at the slot's usual place: at [`DATA_OFFSET`] or some lines before it.
     ///
     /// # Errors
-    /// [`NoRoom`] if the slot is smaller; nothing is changed.
+    /// [`NoRoom`] if they are more than any frame of the region holds; nothing is changed.
     pub fn copy_from(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         let room = usize::from(self.header().slot_size) - DATA_OFFSET;
         if bytes.len() > room {
             return Err(NoRoom { wanted: bytes.len(), room });
         }
+        let slot = self.slot();
+        let header = self.header_mut();
         // SAFETY: the usual place lies within the slot.
-        self.header_mut().data = unsafe { self.slot().add(DATA_OFFSET) };
-        self.header_mut().length = bytes.len() as u16;
+        header.data = unsafe { slot.add(usize::from(header.start)) };
+        header.length = bytes.len() as u16;
         self.data_mut().copy_from_slice(bytes);
         Ok(())
     }
@@ -286,6 +305,25 @@ impl fmt::Debug for Frame {
 #[cfg(test)]
 mod tests {
     use crate::{Memory, NoRoom};
+
+    #[test]
+    fn data_begins_at_seven_lines_by_turns() {
+        let memory = Memory::new(15, 2048).unwrap();
+        let begins = |slot| {
+            // SAFETY: each slot is claimed once.
+            let mut frame = unsafe { memory.claim(slot) };
+            let fresh = frame.headroom();
+            frame.set_len(1).unwrap();
+            frame.prepend(14).unwrap();
+            frame.copy_from(&[0; 1536]).unwrap();
+            assert_eq!(frame.headroom(), fresh, "a copy begins where a fresh frame does");
+            assert!(frame.copy_from(&[0; 1537]).is_err(), "all frames hold as much");
+            fresh
+        };
+        let found: Vec<_> = (0..15).map(begins).collect();
+        let turn = [512, 448, 384, 320, 256, 192, 128];
+        assert_eq!(found, [&turn[..], &turn, &turn[..1]].concat());
+    }
 
     #[test]
     fn grows_and_shrinks_within_its_slot() {

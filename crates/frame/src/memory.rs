@@ -133,7 +133,7 @@ impl Memory {
         self.pages
     }
 
-    /// Bytes of data that a fresh frame holds.
+    /// Bytes of data that every fresh frame holds.
     pub fn room(&self) -> usize {
         self.slot_size - DATA_OFFSET
     }
@@ -163,7 +163,7 @@ impl Memory {
         unsafe {
             let slot = self.base.add(index as usize * self.slot_size);
             let header = self.base.add(self.bytes() + index as usize * HEADER_STRIDE);
-            Frame::at(slot, self.slot_size, header)
+            Frame::at(slot, (index, self.slot_size), header)
         }
     }
 }
@@ -220,8 +220,8 @@ mod tests {
         let memory = Memory::new(8, 2048).unwrap();
         // SAFETY: the region is ours alone and the slot is claimed once.
         let mut frame = unsafe { memory.claim(3) };
-        assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 512));
+        assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 320));
         frame.prepend(14).unwrap();
-        assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 498));
+        assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 306));
     }
 }

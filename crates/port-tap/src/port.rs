@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use bm_frame::{Burst, Frame, Freelist};
+use bm_frame::{Burst, Frame, Freelist, NoRoom};
 use bm_port::{DeviceCounters, Port};
 
 use crate::error::TapError;
@@ -74,28 +74,33 @@ impl TapDevice {
             Some(first) => first,
             None => self.interface.open_queue()?,
         };
-        Ok(TapPort { file, counters: DeviceCounters::default() })
+        Ok(TapPort { file, room, counters: DeviceCounters::default() })
     }
 }
 
 /// One queue of a TAP interface.
 pub struct TapPort {
     file: File,
+    /// Bytes that every frame holds; some hold more.
+    room: usize,
     counters: DeviceCounters,
 }
 
 impl TapPort {
     /// Reads the next frame into `frame`; `false` if there is none.
     fn read(&mut self, frame: &mut Frame) -> io::Result<bool> {
-        let room = frame.tailroom();
+        let room = frame.tailroom().min(self.room);
         frame.set_len(room).map_err(io::Error::other)?;
-        // The kernel cuts what does not fit, silently: the byte behind the slot tells.
+        // The kernel cuts what does not fit, silently: the byte behind the room tells.
         let mut overrun = [0];
         let mut buffers = [IoSliceMut::new(frame.data_mut()), IoSliceMut::new(&mut overrun)];
         let length = match (&self.file).read_vectored(&mut buffers) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             read => read?,
         };
+        if length > room {
+            return Err(io::Error::other(NoRoom { wanted: length, room }));
+        }
         frame.set_len(length).map_err(io::Error::other)?;
         Ok(true)
     }
