@@ -39,6 +39,7 @@ enum filter_word {
 	KEY_IPV6,
 	KEY_FRAGMENT, /* not for rules: whether it is too small for one that may be */
 	KEY_LOGICAL,  /* not for rules: the interface of the tag, that of the port where there is none */
+	KEY_SET,      /* not for rules: which of the two sets was current when the packet came */
 	KEY_WORDS = 16
 };
 
@@ -151,15 +152,19 @@ struct {
 } filter_sources SEC(".maps");
 
 /* None where there are no filters: global functions are looked at all the same before Linux 6.8. */
-static __always_inline const struct filter_set *filter_set(void)
+static __always_inline const struct filters *both_sets(void)
 {
-	struct filters *all;
 	__u32 zero = 0;
 
-	if (!filters_on)
-		return NULL;
-	all = bpf_map_lookup_elem(&filters, &zero);
-	return all ? &all->of[all->current & 1] : NULL;
+	return filters_on ? bpf_map_lookup_elem(&filters, &zero) : NULL;
+}
+
+/* The set that a packet meets: the one of its key, since another may be current by now. */
+static __always_inline const struct filter_set *filter_set(const struct filter_key *key)
+{
+	const struct filters *both = both_sets();
+
+	return both ? &both->of[key->of[KEY_SET] & 1] : NULL;
 }
 
 /* --- the key --- */
@@ -377,7 +382,7 @@ static __always_inline __u32 filter_rule_says(const struct filter_set *set, __u3
 
 static long filter_try(__u32 at, struct filter_search *search)
 {
-	const struct filter_set *set = filter_set();
+	const struct filter_set *set = filter_set(search->key);
 
 	if (set)
 		search->found = filter_rule_says(set, search->list + at, search->key);
@@ -426,10 +431,13 @@ static __always_inline __u32 filter_leaf(const struct filter_set *set, __u32 wor
  */
 __noinline int asked_rules(const struct filter_key *key)
 {
-	const struct filter_set *set = filter_set();
+	const struct filter_set *set;
 	__u32 found;
 
-	if (!set || !key)
+	if (!key)
+		return 0;
+	set = filter_set(key);
+	if (!set)
 		return 0;
 	found = filter_first(set, filter_leaf(set, set->root, key), key);
 	if (!found)
@@ -440,10 +448,13 @@ __noinline int asked_rules(const struct filter_key *key)
 /* Whether a packet is claimed for workers: one more than the claim's counter, or 0. */
 __noinline int asked_claims(const struct filter_key *key)
 {
-	const struct filter_set *set = filter_set();
+	const struct filter_set *set;
 	__u32 found;
 
-	if (!set || !key || !(set->flags & HAS_CLAIMS))
+	if (!key)
+		return 0;
+	set = filter_set(key);
+	if (!set || !(set->flags & HAS_CLAIMS))
 		return 0;
 	found = filter_first(set, filter_leaf(set, set->claims, key), key);
 	return found ? (found & 0xffff) + 1 : 0;
@@ -461,11 +472,14 @@ static __always_inline void count_rule(__u32 counter)
 
 __noinline int source_over_rate(const struct filter_key *key)
 {
-	const struct filter_set *set = filter_set();
+	const struct filter_set *set;
 	struct filter_source source = {};
 	__u64 now, due, from, *at;
 
-	if (!set || !key || !set->interval)
+	if (!key)
+		return 0;
+	set = filter_set(key);
+	if (!set || !set->interval)
 		return 0;
 	if (key->of[KEY_IPV6]) {
 		for (int i = 0; i < 4; i++)
@@ -701,14 +715,18 @@ static __always_inline bool is_in_pieces(struct xdp_md *ctx)
 /* What filters say of a frame: FORWARDED, CLAIMED, or why it is dropped. */
 static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct packet *packet)
 {
-	const struct filter_set *set = filter_set();
+	const struct filters *both = both_sets();
 	const struct ethernet *eth = packet->data;
+	const struct filter_set *set;
 	const struct ingress *logical;
 	struct filter_key key = {};
 	__u32 verdict, local, claim = 0;
 
-	if (!set || (!filter_quick(packet, &key) && !filter_key(ctx, eth->type, &key)))
+	if (!both || (!filter_quick(packet, &key) && !filter_key(ctx, eth->type, &key)))
 		return FORWARDED;
+	/* Read once: control may make the other set current at any time, and a packet meets one of them whole. */
+	key.of[KEY_SET] = *(volatile const __u32 *)&both->current & 1;
+	set = &both->of[key.of[KEY_SET] & 1];
 	logical = logical_interface(packet);
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
 	key.of[KEY_LOGICAL] = logical ? logical->interface : INTERFACES - 1;

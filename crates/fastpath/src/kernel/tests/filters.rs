@@ -1,6 +1,7 @@
 //! Filters, frame by frame.
 
 use super::*;
+use crate::filters::Asked;
 use crate::layout::INTERFACES;
 use bm_fib::sets::SetWriter;
 use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, SourceCheck, Tree};
@@ -310,16 +311,50 @@ fn ten_thousand_rules_are_found_as_the_tree_finds_them() {
     assert!(drops > 50, "{drops}");
 }
 
+/// Rules of one leaf, since the interface is no field that is cut by: the one at `matching` drops everything, the
+/// others ask for an interface that nobody has.
+fn leaf_of(rules: u16, matching: u16) -> Arc<Filters> {
+    let interface = |at| (at != matching).then_some(999);
+    let flat = |at| Flat::of(&rule(Say::Drop), at, interface(at)).collect::<Vec<_>>();
+    let tree = Tree::grow((0..rules).flat_map(flat).collect()).unwrap();
+    Arc::new(Filters { tree, ..Filters::default() })
+}
+
 #[test]
 fn each_packet_meets_one_set_whole_while_sets_change() {
-    // Two sets that agree on this packet only as a whole: one drops it by its source, one by its port.
-    let by_source = Rule { source: Some("192.0.2.1".parse().unwrap()), ..rule(Say::Drop) };
-    let by_port = Rule { destination_ports: Some(53..=53), ..rule(Say::Drop) };
-    let Some(mut lab) = filtered(std::slice::from_ref(&by_source)) else { return };
-    for round in 0..60 {
-        lab.filter(std::slice::from_ref(if round % 2 == 0 { &by_port } else { &by_source }), |_| {});
-        (0..20).for_each(|_| lab.check_drop(&IPV4, "drop_filter"));
+    let Some(mut lab) = filtered(&[]) else { return };
+    // Three sets, each of which drops the packet, by a rule far back in a leaf, by one in front, by its source.
+    // One that met two of them would go on. The search through the long leaf takes most of the time.
+    let strict = Asked { checks: vec![(0, SourceCheck::Strict)], ..Asked::default() };
+    let sets = [
+        (leaf_of(400, 399), Asked::default()),
+        (leaf_of(400, 1), Asked::default()),
+        (Arc::new(Filters::default()), strict),
+    ];
+    let mut maps = lab.kernel.filters.take().unwrap();
+    maps.publish(&sets[0].0, sets[0].1.clone());
+    grace::wait().unwrap();
+    let flips = std::thread::spawn(move || {
+        for (filters, asked) in sets.iter().cycle().skip(1).take(90) {
+            maps.publish(filters, asked.clone());
+            grace::wait().unwrap();
+        }
+        maps
+    });
+    let mut context = [0u8; 24];
+    context[4..8].copy_from_slice(&(IPV4.len() as u32).to_ne_bytes());
+    context[12..16].copy_from_slice(&lab.ifindex.to_ne_bytes());
+    let mut runs = 0;
+    while !flips.is_finished() {
+        let (data_in, context_in) = (Some(&IPV4[..]), Some(&mut context[..]));
+        let input = ProgramInput { data_in, context_in, repeat: 1 << 14, ..ProgramInput::default() };
+        program(&mut lab.kernel.object, PROGRAM).test_run(input).unwrap();
+        runs += 1 << 14;
     }
+    lab.kernel.filters = Some(flips.join().unwrap());
+    let counters = lab.kernel.counters(0).unwrap();
+    let dropped: u64 = counters.drops().map(|(_, frames)| frames).sum();
+    assert_eq!(dropped, runs, "{counters:?}");
 }
 
 /// Not a test of behaviour: `cargo test --release -p bm-fastpath what_filters_cost -- --ignored --nocapture`.
