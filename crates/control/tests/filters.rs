@@ -311,9 +311,10 @@ fn lab() -> Lab {
 
 impl Lab {
     /// Both paths filter so from now on; what workers read.
-    fn filter(&mut self, filters: Filters, checks: [SourceCheck; 3]) -> Tables {
+    fn filter(&mut self, filters: Filters, checks: [SourceCheck; 3], unknown: [bool; 2]) -> Tables {
         let filters = Arc::new(filters);
         self.situation.filters = Some(Arc::clone(&filters));
+        self.situation.unknown = unknown;
         let interfaces = self.situation.interfaces.iter_mut();
         interfaces.zip(checks).for_each(|(interface, check)| interface.check = check);
         self.kernel.publish(&self.situation).unwrap();
@@ -354,7 +355,7 @@ impl Lab {
         let set = FilterSet {
             filters,
             checks: checks.to_vec(),
-            unknown: [false; 2],
+            unknown,
             ports: vec![true; 2],
             counts: Arc::clone(&self.counts),
             rates: None,
@@ -400,12 +401,16 @@ fn compare() {
         const CHECKS: [SourceCheck; 4] =
             [SourceCheck::None, SourceCheck::Strict, SourceCheck::Loose, SourceCheck::Feasible];
         let checks = [0; 3].map(|_: u8| dice.one_of(&CHECKS));
-        let tables = lab.filter(filters, checks);
+        let unknown = [0; 2].map(|_: u8| dice.roll(6) == 0);
+        let tables = lab.filter(filters, checks, unknown);
         for _ in 0..200 {
             let frame = frame(&mut dice);
             let in_kernel = lab.in_kernel(&frame);
             let by_worker = drops(&tables, 0, &frame, 0).map(|reason| reason.name());
-            assert_eq!(by_worker, in_kernel, "round {round}, {checks:?}: {frame:02x?}\n{rules:#?}");
+            assert_eq!(
+                by_worker, in_kernel,
+                "round {round}, {checks:?}, {unknown:?}: {frame:02x?}\n{rules:#?}"
+            );
             *seen.entry(by_worker).or_default() += 1;
         }
         for counter in (0..rules.len() as u16).chain([UNMATCHED]) {

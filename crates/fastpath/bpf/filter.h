@@ -43,6 +43,9 @@ enum filter_word {
 	KEY_WORDS = 16
 };
 
+/* An interface that only Linux knows. */
+#define NO_INTERFACE 0xffff
+
 enum filter_kind { KIND_PORTS = 1, KIND_LATER = 2, KIND_NONE = 4 };
 #define KIND_IPV6_SHIFT 3
 
@@ -67,6 +70,9 @@ enum source_check { CHECK_NONE, CHECK_STRICT, CHECK_LOOSE, CHECK_FEASIBLE };
 #define DROP_UNMATCHED 1
 #define DROP_TINY 2
 #define HAS_CLAIMS 4
+/* Families whose routes only Linux knows: no way back is asked for. */
+#define UNKNOWN_IPV4 8
+#define UNKNOWN_IPV6 16
 
 /* Times of the rate limit are in sixteenths of nanoseconds, so that short ones are exact enough. */
 #define TICK_SHIFT 4
@@ -637,13 +643,23 @@ static __always_inline bool may_be_local6(const struct filter_set *set, const st
 	return set->local6[hash >> 6 & (LOCAL_BITS / 64 - 1)] >> (hash & 63) & 1;
 }
 
+/* How the source of a packet is checked: not at all where it came in on no interface of ours. */
+static __always_inline __u32 check_of(const struct filter_set *set, const struct filter_key *key)
+{
+	__u32 logical = key->of[KEY_LOGICAL];
+
+	if (logical >= INTERFACES || set->flags & (key->of[KEY_IPV6] ? UNKNOWN_IPV6 : UNKNOWN_IPV4))
+		return CHECK_NONE;
+	return set->check[logical & (INTERFACES - 1)];
+}
+
 static __always_inline enum verdict filter_verdict(const struct filter_set *set, const struct filter_key *key)
 {
 	__u32 check, found;
 
 	if (key->of[KEY_FRAGMENT] && set->flags & DROP_TINY)
 		return DROPPED_TINY_FRAGMENT;
-	check = set->check[key->of[KEY_LOGICAL] & (INTERFACES - 1)];
+	check = check_of(set, key);
 	if (check != CHECK_NONE && !source_comes_back(key, check))
 		return DROPPED_REVERSE_PATH;
 	found = asked_rules(key);
@@ -729,7 +745,7 @@ static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct pa
 	set = &both->of[key.of[KEY_SET] & 1];
 	logical = logical_interface(packet);
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
-	key.of[KEY_LOGICAL] = logical ? logical->interface : INTERFACES - 1;
+	key.of[KEY_LOGICAL] = logical ? logical->interface : NO_INTERFACE;
 	verdict = filter_verdict(set, &key);
 	if (verdict == FORWARDED) {
 		if (claims_on && is_claimable(packet, logical, key.of[KEY_IPV6]))

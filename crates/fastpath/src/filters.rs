@@ -21,6 +21,8 @@ use crate::maps;
 const DROP_UNMATCHED: u32 = 1;
 const DROP_TINY: u32 = 2;
 const HAS_CLAIMS: u32 = 4;
+/// By family, IPv4 first.
+const UNKNOWN: [u32; 2] = [8, 16];
 
 /// `struct filter_set` before its words.
 #[derive(Clone, PartialEq, Eq)]
@@ -50,7 +52,9 @@ impl Head {
             root: filters.tree.root,
             flags: flag(filters.drop_unmatched, DROP_UNMATCHED)
                 | flag(filters.drop_tiny_fragments, DROP_TINY)
-                | flag(filters.tree.claims.is_some(), HAS_CLAIMS),
+                | flag(filters.tree.claims.is_some(), HAS_CLAIMS)
+                | flag(asked.unknown[0], UNKNOWN[0])
+                | flag(asked.unknown[1], UNKNOWN[1]),
             interval: 0,
             depth: 0,
             masks: [0; 4],
@@ -85,6 +89,7 @@ impl Head {
 pub(crate) struct Asked {
     pub checks: Vec<(u16, SourceCheck)>,
     pub local_ipv6: Vec<Ipv6Addr>,
+    pub unknown: [bool; 2],
 }
 
 /// The maps of a program with filters.

@@ -23,6 +23,8 @@ pub struct Situation {
     pub filters: Option<Arc<Filters>>,
     /// Whether filters may ask for [`SourceCheck::Feasible`]: the tables of sources are loaded, and let go of without.
     pub feasible: bool,
+    /// Families, IPv4 first, whose routes only Linux knows: filters ask for no way back to their sources.
+    pub unknown: [bool; 2],
     /// Seed of the flow hash.
     pub flow_seed: u32,
     /// `fib_multipath_hash_policy` of IPv4 and IPv6; what is past 2 counts as 1.
@@ -163,7 +165,7 @@ impl Situation {
     pub(crate) fn asked(&self) -> Asked {
         let checked = self.interfaces.iter().filter(|interface| interface.check != SourceCheck::None);
         let checks = checked.map(|interface| (interface.index, interface.check)).collect();
-        Asked { checks, local_ipv6: self.local_ipv6.clone() }
+        Asked { checks, local_ipv6: self.local_ipv6.clone(), unknown: self.unknown }
     }
 
     /// Interfaces that are to forward and found no place, by their index in Linux.

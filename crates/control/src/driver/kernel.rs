@@ -227,6 +227,7 @@ impl KernelPath {
             local_ipv6: compiler.local().1.to_vec(),
             filters: filters.cloned(),
             feasible: compiler.choices().feasible,
+            unknown: linux_only,
             flow_seed: settings.hash_seed,
             policies: [settings.hash_policy_ipv4, settings.hash_policy_ipv6],
         }

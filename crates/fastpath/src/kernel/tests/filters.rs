@@ -179,10 +179,33 @@ fn sources_without_a_way_back_are_dropped() {
             }
         }
     }
+    // Where only Linux knows the routes of a family, nobody can tell.
+    lab.situation.unknown = [true, false];
+    lab.publish();
+    lab.check_forwarded(&IPV4);
+    lab.check_drop(&IPV6, "drop_reverse_path");
+    lab.situation.unknown = [false, true];
+    lab.publish();
+    lab.check_drop(&IPV4, "drop_reverse_path");
+    lab.check_forwarded(&IPV6);
+    lab.situation.unknown = [false; 2];
+    lab.publish();
     // DHCP's 0.0.0.0, and sources of the link, have no way back and need none.
     lab.check_linux(&with(&IPV4, 26, &[0; 4]), "linux_header");
     lab.check_linux(&with(&IPV6, 22, &[0xfe, 0x80]), "linux_header");
     lab.check_linux(&with(&IPV6, 22, &[0; 16]), "linux_header");
+}
+
+#[test]
+fn what_comes_in_on_no_interface_of_ours_is_checked_as_none() {
+    let Some(mut lab) = lab() else { return };
+    let last = INTERFACES as u16 - 1;
+    let other = Interface { index: last, ifindex: 99, check: SourceCheck::Strict, ..Interface::default() };
+    lab.situation.interfaces.push(other);
+    lab.filter(&[], |_| {});
+    // Two tags: none of our interfaces, not even the last.
+    let twice = [&IPV4[..12], &[0x88, 0xa8, 0, 9, 0x81, 0, 0, 7], &IPV4[12..]].concat();
+    lab.check_linux(&twice, "linux_other_type");
 }
 
 #[test]
