@@ -20,7 +20,8 @@ pub struct PortApp {
     pending: Burst,
     held: usize,
     arrived: Burst,
-    device: Option<Block>,
+    /// Where the device's own counters are shown, and what stood there at the start beyond them.
+    device: Option<(Block, [u64; 4])>,
     breaths: u32,
     /// Bursts received in a breath, and frames handed to the device at a time.
     pulls: usize,
@@ -56,22 +57,28 @@ impl PortApp {
     pub const DEVICE_COUNTERS: [&'static str; 4] =
         ["receive_ring_full", "receive_no_frame", "receive_other", "transmit_invalid"];
 
-    /// Shows the device's own counters in `block`.
+    /// Shows the device's own counters in `block`, where what stands there is counted on.
     #[must_use]
     pub fn with_device(mut self, block: Block) -> Self {
-        self.device = Some(block);
+        let now = self.device_counters();
+        // Both wrap: a device that is opened again may begin at zero, or go on.
+        let before = std::array::from_fn(|index| block.get(index).wrapping_sub(now[index]));
+        self.device = Some((block, before));
         self
     }
 
     fn look_at_device(&mut self) {
-        let Some(block) = self.device else { return };
+        let Some((block, before)) = self.device else { return };
+        for (index, (value, before)) in self.device_counters().into_iter().zip(before).enumerate() {
+            block.set(index, before.wrapping_add(value));
+        }
+    }
+
+    /// The device's own counters in the order of [`DEVICE_COUNTERS`](Self::DEVICE_COUNTERS).
+    fn device_counters(&self) -> [u64; 4] {
         let DeviceCounters { receive_ring_full, receive_no_frame, receive_other, transmit_invalid } =
             self.port.device_counters();
-        for (index, value) in
-            [receive_ring_full, receive_no_frame, receive_other, transmit_invalid].into_iter().enumerate()
-        {
-            block.set(index, value);
-        }
+        [receive_ring_full, receive_no_frame, receive_other, transmit_invalid]
     }
 
     /// Sends what is pending, then what waits on the inputs, until the device has no more room.
@@ -179,5 +186,46 @@ impl App for PortApp {
         self.sent.drop(Reason::Stopped, left);
         self.look_at_device();
         self.port.close(io.frames);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::Freelist;
+    use bm_stats::Registry;
+
+    /// A device that has lost as many frames as it says.
+    struct Lossy(u64);
+    impl Port for Lossy {
+        fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn device_counters(&self) -> DeviceCounters {
+            DeviceCounters { receive_ring_full: self.0, ..DeviceCounters::default() }
+        }
+    }
+
+    #[test]
+    fn a_devices_counters_go_on_though_the_port_is_opened_again() {
+        let registry = Registry::anonymous(256).unwrap();
+        let opened = |lost| {
+            let account = Account::open(&registry, "port/eth0/0/receive").unwrap();
+            let device = registry.block("port/eth0/0/device", &PortApp::DEVICE_COUNTERS).unwrap();
+            (PortApp::new(Box::new(Lossy(lost)), account, account).with_device(device), device)
+        };
+        let (mut app, device) = opened(7);
+        app.look_at_device();
+        assert_eq!(device.get(0), 0, "what the device lost before is not ours");
+        app.port = Box::new(Lossy(10));
+        app.look_at_device();
+        assert_eq!(device.get(0), 3);
+        // One begins at zero again, another goes on.
+        for (at_first, then) in [(0, 2), (10, 12)] {
+            let before = device.get(0);
+            let (mut app, device) = opened(at_first);
+            app.port = Box::new(Lossy(then));
+            app.look_at_device();
+            assert_eq!(device.get(0), before + 2);
+        }
     }
 }

@@ -114,6 +114,9 @@ impl Waker {
     }
 }
 
+/// Counters that a link has.
+const LINK_FIELDS: usize = 5;
+
 /// What a worker says of itself, in the order of [`WorkerReport::NAMES`].
 pub struct WorkerReport;
 
@@ -132,7 +135,7 @@ pub struct Worker {
 impl Worker {
     /// Starts a worker on `core` (or wherever the system puts it) that runs what `build` makes there.
     ///
-    /// `links` has five counters a link of the engine, in the order of `LinkStats`.
+    /// `links` has five counters a link of the engine, in the order of `LinkStats`; what stands there is counted on.
     ///
     /// # Errors
     /// See [`WorkerError`].
@@ -149,6 +152,10 @@ impl Worker {
         let (stopped, wake) = (stop.clone(), waker.clone());
         let (pinned, is_pinned) = std::sync::mpsc::channel();
         let watch = watch(&waker, &engine).map_err(WorkerError::Watch)?;
+        let links = links.map(|block| {
+            let before = (0..engine.link_stats().count() * LINK_FIELDS).map(|index| block.get(index));
+            (block, before.collect())
+        });
         let run = move || {
             let _gone = pinned.send(core.map_or(Ok(()), pin));
             // The kernel may make sleeps 50 us longer, so that wakes fall together: too much for a nap. Where it
@@ -206,7 +213,8 @@ struct Loop {
     engine: Engine,
     idle: Idle,
     counters: Block,
-    links: Option<Block>,
+    /// The counters of links, and what stood in them at the start.
+    links: Option<(Block, Vec<u64>)>,
     waker: Waker,
     watch: OwnedFd,
 }
@@ -233,13 +241,14 @@ impl Loop {
     }
 
     fn publish_links(&self) {
-        let Some(block) = self.links else { return };
-        for (at, stats) in self.engine.link_stats().enumerate() {
-            let values = [stats.txpackets, stats.txbytes, stats.rxpackets, stats.rxbytes, stats.txdrop];
-            values
-                .into_iter()
-                .enumerate()
-                .for_each(|(field, value)| block.set(at * values.len() + field, value));
+        let Some((block, before)) = &self.links else { return };
+        let before = before.chunks_exact(LINK_FIELDS);
+        for (at, (stats, before)) in self.engine.link_stats().zip(before).enumerate() {
+            let values: [u64; LINK_FIELDS] =
+                [stats.txpackets, stats.txbytes, stats.rxpackets, stats.rxbytes, stats.txdrop];
+            for (field, (value, before)) in values.into_iter().zip(before).enumerate() {
+                block.set(at * LINK_FIELDS + field, before + value);
+            }
         }
     }
 
@@ -287,6 +296,25 @@ mod tests {
         let idle = Idle::Sleep { after: Duration::ZERO };
         let worker = Worker::start("bm-test", Some(0), idle, engine, counters, None, waker.clone()).unwrap();
         (worker, counters, waker)
+    }
+
+    #[test]
+    fn counts_on_where_an_earlier_worker_ended() {
+        let mut network = Network::new();
+        for name in ["a", "b"] {
+            network.app(name, Box::new(Pulls(Arc::default()))).unwrap();
+        }
+        network.link("a.out -> b.in").unwrap();
+        let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
+        let registry = Registry::anonymous(64).unwrap();
+        let block = |group, names: &[&str]| registry.block(group, names).unwrap();
+        let links = block("link/0", &["put", "put_bytes", "taken", "taken_bytes", "dropped"]);
+        (0..LINK_FIELDS).for_each(|field| links.set(field, 40 + field as u64));
+        let (counters, waker) = (block("worker/0", &WorkerReport::NAMES), Waker::new().unwrap());
+        let idle = Idle::Sleep { after: Duration::ZERO };
+        let worker = Worker::start("bm-test", None, idle, engine, counters, Some(links), waker).unwrap();
+        assert!(worker.stop().is_some());
+        assert_eq!([0, 1, 2, 3, 4].map(|field| links.get(field)), [40, 41, 42, 43, 44]);
     }
 
     /// Can only be asked, and says whether it was.

@@ -1,5 +1,6 @@
 //! The shared-memory file: a header, then names, then values.
 
+use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -34,7 +35,7 @@ pub enum StatsError {
         /// Which file.
         path: String,
     },
-    /// All counters are taken: give the registry a larger capacity.
+    /// All counters are taken.
     Full {
         /// What was asked for.
         name: String,
@@ -54,7 +55,10 @@ impl fmt::Display for StatsError {
             Self::Io { path, error } => write!(f, "counters in {path}: {error}"),
             Self::Format { path } => write!(f, "{path} holds no counters that this version can read"),
             Self::Full { name, capacity } => {
-                write!(f, "no counter left for {name}: all {capacity} are taken")
+                write!(
+                    f,
+                    "no counter left for {name}, since all {capacity} are taken: use fewer ports, workers, hooks or apps; those of what is gone are free again after a new start"
+                )
             }
             Self::NameTooLong { name } => write!(f, "counter name {name:?} is over {NAME} bytes"),
         }
@@ -113,8 +117,8 @@ fn map(file: &File, capacity: usize, writable: bool) -> io::Result<Mapping> {
 /// The counters of this process, as the one that makes them sees them.
 pub struct Registry {
     mapping: Mapping,
-    /// Held while names are added; never on the packet path.
-    adding: Mutex<()>,
+    /// Blocks by the names of their counters. Locked while names are added; never on the packet path.
+    made: Mutex<HashMap<String, Block>>,
 }
 
 impl Registry {
@@ -156,22 +160,28 @@ impl Registry {
         let mapping = map(file, capacity, true)?;
         mapping.header.capacity.store(capacity as u32, Ordering::Relaxed);
         mapping.header.magic.store(MAGIC, Ordering::Release);
-        Ok(Self { mapping, adding: Mutex::new(()) })
+        Ok(Self { mapping, made: Mutex::default() })
     }
 
-    /// Makes one counter for each of `names`, called `group/name`, side by side and zero.
+    /// One counter for each of `names`, called `group/name`, side by side: zero, or where there have been all of
+    /// them before, those, so that what is started again counts on. Whoever wrote them must have ended.
     ///
     /// # Errors
     /// [`StatsError::Full`] or [`StatsError::NameTooLong`]; then none is made.
     pub fn block(&self, group: &str, names: &[&str]) -> Result<Block, StatsError> {
-        let _adding = self.adding.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let full: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
+        let mut made = self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // No name of a counter has a line break.
+        let key = full.join("\n");
+        if let Some(block) = made.get(&key) {
+            return Ok(*block);
+        }
         let first = self.mapping.header.used.load(Ordering::Relaxed) as usize;
         let capacity = self.mapping.values.len();
         let end = (first + names.len()).next_multiple_of(LINE);
         if end > capacity {
             return Err(StatsError::Full { name: group.into(), capacity });
         }
-        let full: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
         if let Some(name) = full.iter().find(|name| name.len() > NAME) {
             return Err(StatsError::NameTooLong { name: name.clone() });
         }
@@ -182,7 +192,9 @@ impl Registry {
             unsafe { self.mapping.names.add(first + index).write(padded) };
         }
         self.mapping.header.used.store(end as u32, Ordering::Release);
-        Ok(Block(&self.mapping.values[first..first + names.len()]))
+        let block = Block(&self.mapping.values[first..first + names.len()]);
+        made.insert(key, block);
+        Ok(block)
     }
 
     /// All counters and their values.
@@ -291,6 +303,22 @@ mod tests {
         assert!(matches!(registry.block(&"x".repeat(200), &["y"]), Err(StatsError::NameTooLong { .. })));
         assert!(registry.counters().is_empty());
         assert!(registry.block("a", &names[..8]).is_ok());
+    }
+
+    #[test]
+    fn who_starts_again_counts_on() {
+        let registry = Registry::anonymous(16).unwrap();
+        for restart in 0..100 {
+            let block = registry.block("worker/0", &["breaths", "moves"]).unwrap();
+            assert_eq!(block.get(1), restart);
+            block.add(1, 1);
+        }
+        assert_eq!(registry.block("worker/0", &["breaths"]).unwrap().get(0), 0, "another block");
+        let full = registry.block("worker/1", &["breaths"]).err().unwrap().to_string();
+        assert_eq!(
+            full,
+            "no counter left for worker/1, since all 16 are taken: use fewer ports, workers, hooks or apps; those of what is gone are free again after a new start"
+        );
     }
 
     #[test]

@@ -246,6 +246,15 @@ impl Router<'_> {
         reply.split_once("\r\n\r\n").map(|(_, body)| body.into())
     }
 
+    /// How many counters of the daemon are taken, as its file of counters says.
+    pub fn counters_used(&self) -> u32 {
+        let Some(daemon) = &self.daemon else { return 0 };
+        let file = daemon.socket.with_extension("stats");
+        let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        // The magic number and the capacity stand before it.
+        u32::from_ne_bytes(bytes[12..16].try_into().expect("four bytes"))
+    }
+
     /// What the daemon has said.
     pub fn log(&self) -> String {
         self.daemon.as_ref().map(Daemon::log).unwrap_or_default()

@@ -54,6 +54,8 @@ struct Running {
     worker: Worker,
     core: Option<usize>,
     counters: Block,
+    /// Breaths that were counted before it, by the worker in whose place it is.
+    breaths_before: u64,
 }
 
 impl Running {
@@ -61,7 +63,8 @@ impl Running {
     /// port is sent before is lost.
     fn await_first_breath(&self) {
         let started = Instant::now();
-        while self.counters.get(0) == 0 && self.worker.is_alive() && started.elapsed() < FIRST_BREATH {
+        let breaths = || self.counters.get(0);
+        while breaths() == self.breaths_before && self.worker.is_alive() && started.elapsed() < FIRST_BREATH {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -231,9 +234,10 @@ fn start_worker(
     let links: Vec<_> = links.iter().map(String::as_str).collect();
     let links = block(shared, &format!("link/{index}"), &links)?;
     let counters = block(shared, &format!("worker/{index}"), &WorkerReport::NAMES)?;
+    let breaths_before = counters.get(0);
     let core = config.daemon.cores.get(index).map(|&core| core as usize);
     let idle = config.daemon.worker_idle();
     let worker =
         Worker::start(&format!("bm-worker-{index}"), core, idle, engine, counters, Some(links), waker);
-    Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters })
+    Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters, breaths_before })
 }

@@ -208,7 +208,7 @@ impl Daemon {
 
     fn counters(&self) -> Counters {
         let mut counters = Counters::new();
-        // A data path that was started again has counters of the same names: they go on, so they are summed.
+        // Links that are others than before may have some of the same names: those go on, so they are summed.
         let all = self.shared.registry.counters().into_iter();
         all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
         self.switches.add_to(&mut counters);

@@ -1,6 +1,5 @@
 //! The hooks of a daemon: loaded for all its threads, exchanged while they run, looked after.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,8 +58,6 @@ struct Inner {
 pub struct HookSet {
     world: HookWorld,
     published: Arc<Published>,
-    /// Counters by the names of their group and themselves: a version that counts the same counts on.
-    blocks: Mutex<HashMap<String, Block>>,
     inner: Mutex<Inner>,
 }
 
@@ -122,8 +119,7 @@ impl HookSet {
     /// If the system refuses a signal handler.
     pub fn new(world: HookWorld) -> Result<Self, LuaError> {
         guard::install().map_err(LuaError::new)?;
-        let (published, blocks, inner) = (Arc::default(), Mutex::default(), Mutex::default());
-        Ok(Self { world, published, blocks, inner })
+        Ok(Self { world, published: Arc::default(), inner: Mutex::default() })
     }
 
     /// Loads hooks for `workers` workers and the slow path, which get them by [`worker`](Self::worker) and
@@ -225,17 +221,10 @@ impl HookSet {
         Ok((versions, parcels))
     }
 
-    /// Counters of these names; those from before where there are some.
+    /// Counters of these names; those from before where there are some: a version that counts the same counts on.
     fn block(&self, group: &str, names: &[String]) -> Result<Block, LuaError> {
-        let mut blocks = lock(&self.blocks);
-        let key = format!("{group} {}", names.join(" "));
-        if let Some(block) = blocks.get(&key) {
-            return Ok(*block);
-        }
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let block = self.world.registry.block(group, &names).map_err(LuaError::new)?;
-        blocks.insert(key, block);
-        Ok(block)
+        self.world.registry.block(group, &names).map_err(LuaError::new)
     }
 
     /// Looks after everything: closes old versions, breaks off what hangs. Says what is new.

@@ -1,0 +1,73 @@
+//! `reload`: what it changes goes on at once, what cannot be changed is said, and packets and counts go on.
+
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::packet::{Ip4, routed};
+use bm_tests::subject::{Forwarding, Router, Subject};
+
+/// Ports on workers, by names of the router's interfaces.
+fn ports(names: &[&str]) -> String {
+    names.iter().map(|name| format!("[[port]]\ndevice = '{name}'\n")).collect()
+}
+
+/// Runs a test on workers with these ports, which the configuration names.
+fn on_workers(test: &str, names: &[&str], deed: impl FnOnce(&Lab, &mut Router)) {
+    let is_user =
+        |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
+    let Some(subject) = Subject::all(test).into_iter().find(is_user) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_with(&[], &ports(names));
+    deed(&lab, &mut router);
+    router.settle();
+    router.stop();
+}
+
+/// Sends a packet from one side that must leave by another.
+fn crosses(lab: &Lab, from: Side, to: Side) {
+    let packet = Ip4::udp(&from.v4(2), ["172.16.0.7", "10.9.9.9", "10.2.3.4"][to as usize], 20).bytes();
+    let expected = to.to_neighbour(2, &routed(&packet));
+    let heard = lab.exchange(&[(from, from.to_router(&packet))], 1, true);
+    let came = heard.seen.iter().filter(|seen| seen.side == to && seen.frame == expected).count();
+    assert_eq!(came, 1, "{from:?} to {to:?}: {:?}", heard.seen);
+}
+
+/// Reloads, which must do. What it says.
+fn reloads(router: &Router, config: &str) -> String {
+    let done = router.reload_with(config).expect("a daemon");
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success(), "{said}");
+    said
+}
+
+fn shown(router: &Router, what: &str) -> serde_json::Value {
+    let reply = router.ask("show", &[what, "--json"]).expect("a daemon");
+    serde_json::from_slice(&reply.stdout).expect("show prints JSON")
+}
+
+/// The account of a port, by the name of its interface.
+fn sent(router: &Router, port: &str) -> Option<u64> {
+    let ports = shown(router, "ports");
+    let port = ports["ports"].as_array()?.iter().find(|one| one["name"] == port)?.clone();
+    port["account"]["sent"].as_u64()
+}
+
+#[test]
+fn workers_that_are_started_again_count_on_in_the_same_counters() {
+    let names = SIDES.map(Side::router);
+    on_workers("reload-count", &names, |lab, router| {
+        crosses(lab, Side::Src, Side::Snk);
+        let used = router.counters_used();
+        let breaths = |router: &Router| shown(router, "workers")["workers"][0]["breaths"].as_u64();
+        let mut before = (sent(router, "r0"), breaths(router));
+        for poll in 1..=4 {
+            let said = reloads(router, &format!("{}[daemon]\npoll_us = {poll}\n", ports(&names)));
+            assert!(said.contains("daemon.poll_us"), "{said}");
+            crosses(lab, Side::Src, Side::Snk);
+            let now = (sent(router, "r0"), breaths(router));
+            assert!(now.0 > before.0 && now.1 > before.1, "{now:?} after {before:?}");
+            before = now;
+        }
+        assert_eq!(router.counters_used(), used);
+    });
+}
