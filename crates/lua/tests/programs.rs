@@ -168,3 +168,31 @@ engine.main()"#,
     let message = outcome.unwrap_err().message;
     assert!(message.contains("no free packets: all are in use: app hoard holds 32"), "{message}");
 }
+
+#[test]
+fn a_name_is_a_programs_for_as_long_as_it_runs() {
+    let text = r#"local shm = require("core.shm")
+ffi = require("ffi")
+ffi.cdef("int symlink (const char *target, const char *path); int getpid (void);")
+local name, killed = "bm-test-"..ffi.C.getpid(), "bm-killed-"..ffi.C.getpid()
+engine.claim_name(name)
+assert(engine.enumerate_named_programs()[name] == ffi.C.getpid())
+local fine, why = pcall(engine.claim_name, name.."/")
+assert(not fine)
+-- One that was killed could not give its name up.
+assert(ffi.C.symlink(shm.root.."/1073741824", shm.root.."/by-name/"..killed) == 0)
+assert(not engine.enumerate_named_programs()[killed])
+engine.claim_name(killed)
+assert(engine.enumerate_named_programs()[killed] == ffi.C.getpid())
+assert(not engine.enumerate_named_programs()[name])
+-- Whoever runs keeps it.
+local parent = "bm-parent-"..ffi.C.getpid()
+assert(ffi.C.symlink(shm.root.."/1", shm.root.."/by-name/"..parent) == 0)
+local fine, why = pcall(engine.claim_name, parent)
+require("brickmoon.sys").remove(shm.root.."/by-name/"..parent)
+assert(not fine and why:find("Name already taken: "..parent.." is process 1", 1, true), why)"#;
+    for round in ["names", "names again"] {
+        let (outcome, _) = run(round, &format!("local ffi\n{text}"));
+        outcome.unwrap_or_else(|error| panic!("{round}: {}", error.message));
+    }
+}

@@ -19,15 +19,25 @@ local function readlink (path)
    return length > 0 and ffi.string(to, length) or nil
 end
 
+-- The process that a link points to, and whether it runs.
+local function process (link)
+   local target = readlink(link)
+   local pid = target and tonumber(target:match("([^/]+)$"))
+   return pid, pid and C.kill(pid, 0) == 0
+end
+
 -- Takes `name`, and gives up the name that the program had.
 function M.claim (name, had)
    if had == name then return name end
    local mine, link = shm.root.."/"..C.getpid(), folder().."/"..name
    shm.mkdir("by-name/")
-   shm.mkdir("engine/")
+   shm.mkdir(C.getpid().."/")
    if C.symlink(mine, link) ~= 0 then
-      local owner = readlink(link)
-      error(("Name already taken: %s is %s"):format(name, owner or "there"), 2)
+      local pid, runs = process(link)
+      if runs then error(("Name already taken: %s is process %d: end it, or claim another"):format(name, pid), 3) end
+      -- Its program was killed before it could give the name up.
+      C.unlink(link)
+      if C.symlink(mine, link) ~= 0 then error(("cannot make %s"):format(link), 3) end
    end
    if had then M.unclaim(had) end
    C.symlink(link, mine.."/name")
@@ -47,9 +57,8 @@ end
 function M.enumerate (by_pid)
    local programs = {}
    for _, name in ipairs(shm.children("/by-name") or {}) do
-      local target = readlink(folder().."/"..name)
-      local pid = target and tonumber(target:match("([^/]+)$"))
-      if pid and C.kill(pid, 0) == 0 then
+      local pid, runs = process(folder().."/"..name)
+      if runs then
          if by_pid then programs[pid] = name else programs[name] = pid end
       end
    end

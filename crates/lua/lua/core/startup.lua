@@ -110,6 +110,7 @@ end
 function startup.finish ()
    local app = package.loaded["core.app"]
    if type(app) == "table" and app.stop then app.stop() end
+   if type(app) == "table" and app.program_name then app.unclaim_name() end
    -- Objects in shared memory go with the process. Where many programs share one, as in tests, they stay.
    local sys, shm = require("brickmoon.sys"), package.loaded["core.shm"]
    if shm and (sys.readlink("/proc/self/exe") or ""):match("/brickmoon$") then shm.unlink("/"..sys.getpid()) end
