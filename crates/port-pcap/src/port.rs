@@ -95,13 +95,21 @@ impl PcapPort {
                     None
                 }
                 Err(error) => {
-                    self.error.get_or_insert(error);
                     self.input = Input::Ended;
+                    note(&mut self.error, error);
                     None
                 }
             },
         }
     }
+}
+
+/// Tells the log of the first error, and keeps it.
+fn note(first: &mut Option<PcapPortError>, error: PcapPortError) {
+    first.get_or_insert_with(|| {
+        tracing::error!("{error}");
+        error
+    });
 }
 
 fn all(mut capture: Capture) -> Result<Vec<Vec<u8>>, PcapPortError> {
@@ -139,7 +147,7 @@ impl Port for PcapPort {
                 && let Err(error) = output.write((self.clock)(), frame.data())
             {
                 self.counters.transmit_invalid += 1;
-                self.error.get_or_insert(error);
+                note(&mut self.error, error);
             }
             frames.free(frame);
         }
@@ -152,7 +160,7 @@ impl Port for PcapPort {
     fn close(&mut self, _frames: &mut Freelist) {
         self.input = Input::Ended;
         if let Some(Err(error)) = self.output.take().map(Output::finish) {
-            self.error.get_or_insert(error);
+            note(&mut self.error, error);
         }
     }
 }
