@@ -151,9 +151,29 @@ fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
     }
 }
 
+/// Refuses options that the bench would not look at.
+fn fits(bench: &Bench) -> Result<(), Failure> {
+    let options = [
+        ("--peers", bench.peers, BenchWhat::Lookup, "lookup"),
+        ("--structure", bench.structure.is_some(), BenchWhat::Lookup, "lookup"),
+        ("--strategy", bench.strategy.is_some(), BenchWhat::Batch, "batch"),
+        ("--soak", bench.soak.is_some(), BenchWhat::Lua, "lua"),
+    ];
+    match options.into_iter().find(|&(_, given, what, _)| given && bench.what != what) {
+        Some((option, _, _, name)) => {
+            Err(Failure::usage(format!("{option} is for `brickmoon bench {name}` alone")))
+        }
+        None if bench.soak.is_some() && bench.plot.is_some() => {
+            Err(Failure::usage("--soak draws nothing: leave --plot out"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Measures and prints; the figures come at the end, all cases together.
 fn bench(bench: &Bench) -> Result<(), Failure> {
     use bm_eval::bench;
+    fits(bench)?;
     let common = bench::Options { rib: bench.rib.clone(), seconds: bench.seconds, case: bench.case.clone() };
     let structure = bench.structure.clone().filter(|name| name != "all");
     if let Some(time) = bench.soak {
@@ -166,15 +186,9 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
             ("brickmoon bench lookup", found.rows)
         }
-        _ if bench.peers || structure.is_some() => {
-            return Err(Failure::usage("--peers and --structure are for `brickmoon bench lookup` alone"));
-        }
         BenchWhat::Batch => {
             let rows = bench::batch(&common, bench.strategy.as_deref()).map_err(asked_wrongly)?;
             ("brickmoon bench batch", rows)
-        }
-        _ if bench.strategy.is_some() => {
-            return Err(Failure::usage("--strategy is for `brickmoon bench batch` alone"));
         }
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
         BenchWhat::Ports => {
@@ -197,9 +211,6 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
 /// Measures for a long time; with `--json` every minute is printed when it is over.
 fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Duration) -> Result<(), Failure> {
     use bm_eval::bench;
-    if bench.what != BenchWhat::Lua || bench.plot.is_some() {
-        return Err(Failure::usage("--soak is for `brickmoon bench lua` alone, and without --plot"));
-    }
     let json = bench.json;
     let mut written = Ok(());
     let each = |minutes: &[bench::Minute]| {

@@ -1,0 +1,20 @@
+//! `brickmoon bench` with options that it would not look at: they are refused before anything is measured.
+
+use std::process::Command;
+
+#[test]
+fn refuses_options_of_another_bench() {
+    for (arguments, words) in [
+        (&["lookup", "--strategy", "masks"][..], "--strategy is for `brickmoon bench batch` alone"),
+        (&["forward", "--peers"], "--peers is for `brickmoon bench lookup` alone"),
+        (&["batch", "--structure", "dir18"], "--structure is for `brickmoon bench lookup` alone"),
+        (&["ports", "--soak", "1m"], "--soak is for `brickmoon bench lua` alone"),
+        (&["lua", "--soak", "1m", "--plot", "x.svg"], "leave --plot out"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
+        let done = command.arg("bench").args(arguments).output().expect("cargo has built it");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+}
