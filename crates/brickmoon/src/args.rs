@@ -304,6 +304,8 @@ pub enum BenchWhat {
     Forward,
     /// The same by how many frames are received and sent at a time, with masks and with new batches.
     Batch,
+    /// The whole router in memory on one core, two, and so on to all, and cut into a pipeline over two.
+    Workers,
     /// DPDK ports on virtual devices, with and without the router, beside DPDK's own testpmd; in a build with DPDK.
     Ports,
     /// Networks of Lua apps beside the same apps in Rust.

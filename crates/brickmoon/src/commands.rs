@@ -191,6 +191,11 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             ("brickmoon bench batch", rows)
         }
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
+        BenchWhat::Workers => {
+            let found = bench::workers(&common).map_err(asked_wrongly)?;
+            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            ("brickmoon bench workers", found.rows)
+        }
         BenchWhat::Ports => {
             let found = bench::ports(&common).map_err(asked_wrongly)?;
             found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));

@@ -22,6 +22,7 @@ use crate::traffic::Arrived;
 
 pub use forward::batch::batch;
 pub use forward::ports::{PortsFound, ports};
+pub use forward::workers::{WorkersFound, workers};
 pub use forward::{CountOptions, Counted, forward, forward_counted};
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};

@@ -87,6 +87,23 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
+    /// Puts in what stands in `items`, from the front until the ring is full, and leaves the rest; says how many. The
+    /// consumer sees all of them at once: one store to the line that both sides share, not one an item.
+    pub fn push_some(&mut self, items: &mut [Option<T>]) -> usize {
+        let free = self.free(items.len());
+        let waiting = items.iter_mut().filter(|item| item.is_some());
+        let mut count = 0;
+        for item in waiting.take(free) {
+            let at = self.tail.wrapping_add(count) & (self.ring.places.len() - 1);
+            // SAFETY: as in `push`; no more places are written than were free, and the store comes after all.
+            unsafe { *self.ring.places[at].get() = item.take() };
+            count += 1;
+        }
+        self.tail = self.tail.wrapping_add(count);
+        self.ring.tail.0.store(self.tail, Ordering::Release);
+        count
+    }
+
     /// Whether the other end is gone.
     pub fn is_closed(&self) -> bool {
         Arc::strong_count(&self.ring) == 1
@@ -109,6 +126,20 @@ impl<T: Send> Consumer<T> {
         self.head = self.head.wrapping_add(1);
         self.ring.head.0.store(self.head, Ordering::Release);
         item
+    }
+
+    /// Takes the oldest out into `places`, from the front, as many as there are; says how many. The producer sees all
+    /// places free at once.
+    pub fn pop_some(&mut self, places: &mut [Option<T>]) -> usize {
+        let count = self.readable().min(places.len());
+        for (ahead, place) in places[..count].iter_mut().enumerate() {
+            let at = self.head.wrapping_add(ahead) & (self.ring.places.len() - 1);
+            // SAFETY: as in `pop`; no more places are read than lie before the tail, and the store comes after all.
+            *place = unsafe { (*self.ring.places[at].get()).take() };
+        }
+        self.head = self.head.wrapping_add(count);
+        self.ring.head.0.store(self.head, Ordering::Release);
+        count
     }
 
     /// How many wait.
@@ -134,6 +165,44 @@ mod tests {
         assert_eq!((consumer.pop(), consumer.readable()), (Some(0), 3));
         assert_eq!(producer.push(9), Ok(()));
         assert_eq!(std::iter::from_fn(|| consumer.pop()).collect::<Vec<_>>(), [1, 2, 3, 9]);
+    }
+
+    #[test]
+    fn moves_several_at_a_time_and_leaves_the_rest() {
+        let (mut producer, mut consumer) = channel(4);
+        let mut items = [Some(1), None, Some(2), Some(3), Some(4), Some(5)];
+        assert_eq!((producer.push_some(&mut items), items), (4, [None, None, None, None, None, Some(5)]));
+        assert_eq!(producer.push_some(&mut items), 0);
+        let mut places = [None; 3];
+        assert_eq!((consumer.pop_some(&mut places), places), (3, [Some(1), Some(2), Some(3)]));
+        assert_eq!((producer.push_some(&mut items), items[5]), (1, None));
+        assert_eq!((consumer.pop_some(&mut places), &places[..2]), (2, &[Some(4), Some(5)][..]));
+        assert_eq!((consumer.pop_some(&mut places), consumer.pop()), (0, None));
+    }
+
+    #[test]
+    fn several_at_a_time_cross_threads_in_order() {
+        let (mut producer, mut consumer) = channel(64);
+        let writer = std::thread::spawn(move || {
+            for first in (0..100_000u64).step_by(50) {
+                let mut items: [_; 50] = std::array::from_fn(|n| Some(first + n as u64));
+                let mut sent = 0;
+                while sent < items.len() {
+                    sent += producer.push_some(&mut items);
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let (mut expected, mut places) = (0, [None; 30]);
+        while expected < 100_000 {
+            let count = consumer.pop_some(&mut places);
+            for place in &mut places[..count] {
+                assert_eq!(place.take(), Some(expected));
+                expected += 1;
+            }
+            std::thread::yield_now();
+        }
+        writer.join().unwrap();
     }
 
     #[test]

@@ -14,7 +14,9 @@ mod bed;
 mod circle;
 mod headers;
 mod packet;
+mod pipeline;
 pub mod ports;
+pub(super) mod workers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -236,11 +238,18 @@ fn look_up<A: Packet>(side: &bed::Side<A>, destinations: &[A], from: &mut usize)
 
 /// Runs the router for a while and compares what leaves with what must.
 fn check<A: Packet>(case: &str, side: &bed::Side<A>, router: &mut Running) -> Result<(), BenchError> {
-    router.sample.begin();
-    (0..SAMPLE_BREATHS).for_each(|_| _ = router.engine.breathe());
+    check_all(case, side, std::slice::from_mut(router))
+}
+
+/// The same for engines that breathe in turn.
+fn check_all<A: Packet>(case: &str, side: &bed::Side<A>, engines: &mut [Running]) -> Result<(), BenchError> {
+    engines.iter().for_each(|running| running.sample.begin());
+    for _ in 0..SAMPLE_BREATHS {
+        engines.iter_mut().for_each(|running| _ = running.engine.breathe());
+    }
     let lost = |counters| BenchError::Lost { case: case.into(), counters };
-    router.check_accounts().map_err(lost)?;
-    for (port, found) in router.sample.end() {
+    engines.iter().try_for_each(Running::check_accounts).map_err(lost)?;
+    for (port, found) in engines.iter().flat_map(|running| running.sample.end()) {
         let expected = expected(side, port, &found);
         if expected.as_ref().map(<[u8; FRAME]>::as_slice) != Some(&found) {
             let expected = expected.map(Vec::from).unwrap_or_default();

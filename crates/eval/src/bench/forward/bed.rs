@@ -31,7 +31,7 @@ use crate::oracle::Oracle;
 use crate::tables::{Route, Table};
 
 /// Names of the ports.
-const PORTS: [&str; 2] = ["left", "right"];
+pub(super) const PORTS: [&str; 2] = ["left", "right"];
 /// Next hops, half of them behind each port.
 pub(super) const NEXT_HOPS: u16 = 16;
 /// Frames that circle: no more than a link holds, should all leave through one port in one breath.
@@ -149,7 +149,12 @@ impl Bed {
 
     /// Frame memory for all beds.
     pub fn depot() -> Result<Arc<Depot>, BenchError> {
-        Depot::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))
+        Self::depot_of(1)
+    }
+
+    /// Frame memory for as many engines at a time, and as many again.
+    pub fn depot_of(workers: usize) -> Result<Arc<Depot>, BenchError> {
+        Depot::new(SLOTS * workers, 2048).map_err(BenchError::build("frame memory"))
     }
 
     /// Where its frames come from.
@@ -166,6 +171,22 @@ impl Bed {
         let mut making = Making::new(&self.depot)?;
         making.ports(destinations, batching)?;
         self.routed(making, PORTS.len(), batching.rebatches)
+    }
+
+    /// Routers of so many workers as the daemon has them: tables, frame memory and counters are shared, ports and
+    /// all else are each worker's own.
+    pub fn routers<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        workers: usize,
+    ) -> Result<Vec<Running>, BenchError> {
+        let registry = Making::registry(workers)?;
+        let router = |worker| {
+            let mut making = Making::of_worker(&self.depot, &registry, worker);
+            making.ports(destinations, Batching::default())?;
+            self.routed(making, PORTS.len(), false)
+        };
+        (0..workers).map(router).collect()
     }
 
     /// The router at work on a device of the caller's, the first port; next hops must all be behind it.
@@ -185,7 +206,18 @@ impl Bed {
 
     /// A router between the first `joined` of the ports in the making.
     fn routed(&self, mut making: Making, joined: usize, rebatches: bool) -> Result<Running, BenchError> {
-        let mut slow = self.slow_path(&mut making)?;
+        let slow = self.router_app(&mut making, rebatches)?;
+        for name in &PORTS[..joined] {
+            making.link(&format!("{name}.output -> router.{name}"))?;
+            making.link(&format!("router.{name} -> {name}.router"))?;
+            making.link(&format!("slow.{name} -> {name}.slow"))?;
+        }
+        making.running(Some(slow))
+    }
+
+    /// Adds the router and the way back from its slow path, without links.
+    pub(super) fn router_app(&self, making: &mut Making, rebatches: bool) -> Result<SlowPath, BenchError> {
+        let mut slow = self.slow_path(making)?;
         let mut ports = Vec::new();
         for name in PORTS {
             let account = making.account(&format!("slow/{name}"))?;
@@ -199,12 +231,7 @@ impl Bed {
         let router = if rebatches { router.rebatching() } else { router };
         making.app("router", Box::new(router))?;
         making.app("slow", Box::new(back))?;
-        for name in &PORTS[..joined] {
-            making.link(&format!("{name}.output -> router.{name}"))?;
-            making.link(&format!("router.{name} -> {name}.router"))?;
-            making.link(&format!("slow.{name} -> {name}.slow"))?;
-        }
-        making.running(Some(slow))
+        Ok(slow)
     }
 
     /// The ports alone, each sending what the other receives.
@@ -287,45 +314,66 @@ fn interface(port: usize) -> Interface {
 }
 
 /// An engine in the making.
-struct Making {
-    registry: Registry,
+pub(super) struct Making {
+    registry: Arc<Registry>,
     network: Network,
-    frames: Freelist,
-    sample: Arc<Sample>,
+    pub frames: Freelist,
+    pub sample: Arc<Sample>,
     accounts: Vec<(String, Account)>,
+    worker: usize,
 }
 
 impl Making {
     fn new(depot: &Arc<Depot>) -> Result<Self, BenchError> {
-        Ok(Self {
-            registry: Registry::anonymous(COUNTERS).map_err(BenchError::build("counters"))?,
+        Ok(Self::of_worker(depot, &Self::registry(1)?, 0))
+    }
+
+    /// Counters of so many workers.
+    pub fn registry(workers: usize) -> Result<Arc<Registry>, BenchError> {
+        Registry::anonymous(workers * COUNTERS).map(Arc::new).map_err(BenchError::build("counters"))
+    }
+
+    /// That of the worker with this number.
+    pub fn of_worker(depot: &Arc<Depot>, registry: &Arc<Registry>, worker: usize) -> Self {
+        Self {
+            registry: registry.clone(),
             network: Network::new(),
             frames: Freelist::new(depot.clone(), 2 * FRAMES),
             sample: Arc::default(),
             accounts: Vec::new(),
-        })
+            worker,
+        }
     }
 
-    fn account(&self, group: &str) -> Result<Account, BenchError> {
+    /// Where in `count` arrivals a port of this worker begins, so that no two send the same at a time.
+    pub fn begin(&self, port: usize, count: usize) -> usize {
+        count / PORTS.len() * port + count / 7 * self.worker
+    }
+
+    pub fn account(&self, group: &str) -> Result<Account, BenchError> {
         Account::open(&self.registry, group).map_err(BenchError::build("counters"))
     }
 
-    fn watched(&mut self, group: &str) -> Result<Account, BenchError> {
+    pub fn watched(&mut self, group: &str) -> Result<Account, BenchError> {
         let account = self.account(group)?;
         self.accounts.push((group.into(), account));
         Ok(account)
     }
 
-    fn app(&mut self, name: &str, app: Box<dyn bm_graph::App>) -> Result<(), BenchError> {
+    pub fn app(&mut self, name: &str, app: Box<dyn bm_graph::App>) -> Result<(), BenchError> {
         self.network.app(name, app).map_err(BenchError::build("network"))
     }
 
-    fn link(&mut self, link: &str) -> Result<(), BenchError> {
+    pub fn link(&mut self, link: &str) -> Result<(), BenchError> {
         self.network.link(link).map_err(BenchError::build("network"))
     }
 
     /// Both ports, with half of the frames and a part of the destinations each.
-    fn ports<A: Packet>(&mut self, destinations: &Arc<[A]>, batching: Batching) -> Result<(), BenchError> {
+    pub fn ports<A: Packet>(
+        &mut self,
+        destinations: &Arc<[A]>,
+        batching: Batching,
+    ) -> Result<(), BenchError> {
         const { assert!(FRAMES <= Circle::<u32>::ROOM) };
         let share = FRAMES / PORTS.len();
         let template = A::template(port_mac(0));
@@ -336,7 +384,7 @@ impl Making {
                 return Err(BenchError::build("frame memory")("too few slots"));
             }
             let mac = (index, port_mac(index));
-            let part = (arrivals.clone(), arrivals.len() / PORTS.len() * index);
+            let part = (arrivals.clone(), self.begin(index, arrivals.len()));
             let burst = batching.receive.min(BURST);
             let circle = Circle::<A>::new((frames, burst), mac, part, self.sample.clone());
             let received = self.account(&format!("port/{name}/receive"))?;
@@ -356,7 +404,7 @@ impl Making {
         self.app(name, Box::new(PortApp::new(device, received, sent)))
     }
 
-    fn running(self, slow: Option<SlowPath>) -> Result<Running, BenchError> {
+    pub fn running(self, slow: Option<SlowPath>) -> Result<Running, BenchError> {
         let Self { network, frames, sample, accounts, .. } = self;
         let engine = Engine::new(network, frames).map_err(BenchError::build("network"))?;
         Ok(Running { engine, sample, accounts, _slow: slow })

@@ -35,6 +35,13 @@ impl Sample {
         std::mem::take(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Copies what leaves through a port, if it is looked at.
+    pub fn look(&self, port: usize, burst: &Burst) {
+        if self.wanted.load(Ordering::Relaxed) {
+            self.take(port, burst);
+        }
+    }
+
     #[cold]
     fn take(&self, port: usize, burst: &Burst) {
         let copies = burst.places().iter().flatten().map(|frame| (port, frame.data().to_vec()));
@@ -89,18 +96,23 @@ impl<A: Packet> Circle<A> {
     #[inline(always)]
     fn arrive(&mut self, to: &mut [Option<Frame>], at: usize, next: usize) {
         to.swap_with_slice(&mut self.ring[at..at + to.len()]);
-        let arrivals = &self.arrivals[next..next + to.len()];
-        for (place, arrival) in arrivals.iter().enumerate() {
-            if let Some(Some(ahead)) = to.get(place + AHEAD) {
-                ahead.prefetch();
-            }
-            let Some(frame) = &mut to[place] else { continue };
-            if frame.len() != FRAME {
-                frame.set_len(FRAME).expect("every slot has room for it");
-            }
-            let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
-            A::renew(&self.template, bytes, arrival);
+        renew::<A>(&self.template, to, &self.arrivals[next..next + to.len()]);
+    }
+}
+
+/// Makes frames that went out before the packets of `arrivals`, one each.
+#[inline(always)]
+pub(super) fn renew<A: Packet>(template: &Template, to: &mut [Option<Frame>], arrivals: &[A::Arrival]) {
+    for (place, arrival) in arrivals.iter().enumerate() {
+        if let Some(Some(ahead)) = to.get(place + AHEAD) {
+            ahead.prefetch();
         }
+        let Some(frame) = &mut to[place] else { continue };
+        if frame.len() != FRAME {
+            frame.set_len(FRAME).expect("every slot has room for it");
+        }
+        let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
+        A::renew(template, bytes, arrival);
     }
 }
 
@@ -120,9 +132,7 @@ impl<A: Packet> Port for Circle<A> {
     }
 
     fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
-        if self.sample.wanted.load(Ordering::Relaxed) {
-            self.sample.take(self.index, burst);
-        }
+        self.sample.look(self.index, burst);
         let mut from = burst.places_mut();
         while !from.is_empty() {
             let at = self.write % PLACES;

@@ -1,0 +1,254 @@
+//! The router cut in two, each part on a core of its own: what RouteBricks (section 4.2) calls a pipeline, beside the
+//! router that runs to completion on every core.
+//!
+//! ```text
+//! receive:  core A  left, right ──ring a port──> core B  router -> left, right      receiving | all else
+//!             ^                                                      │
+//!             └────────────── the device: a ring a port ─────────────┘
+//! router:   core A  left, right ──ring a port──> core B  router     ports | router
+//!             ^                                            │
+//!             └────────────────ring a port─────────────────┘
+//! ```
+//!
+//! Rings carry bursts: a side looks at the other's index once a burst, and sends its own once a burst.
+
+use std::sync::Arc;
+
+use bm_frame::{BURST, Burst, Frame, Freelist};
+use bm_graph::{App, Io, PortApp};
+use bm_link::{Consumer, Producer, channel};
+use bm_port::Port;
+
+use super::bed::{Batching, Bed, FRAMES, Making, PORTS, Running, port_mac};
+use super::circle::{Sample, renew};
+use super::packet::{Packet, Template};
+use crate::bench::BenchError;
+
+/// Places of each ring: all frames fit, so none is ever refused.
+const PLACES: usize = FRAMES.next_power_of_two();
+
+/// Where the router is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Receiving on one core, routing and sending on the other.
+    Receive,
+    /// Ports on one core, the router on the other.
+    Router,
+}
+
+impl Bed {
+    /// A router cut in two engines, the ports' first: for two cores. Counters come from `making`.
+    pub(super) fn pipeline<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        cut: Cut,
+        (first, second): (Making, Making),
+    ) -> Result<[Running; 2], BenchError> {
+        match cut {
+            Cut::Receive => self.cut_behind_receiving(destinations, first, second),
+            Cut::Router => self.cut_around_router(destinations, first, second),
+        }
+    }
+
+    fn cut_behind_receiving<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        mut front: Making,
+        mut back: Making,
+    ) -> Result<[Running; 2], BenchError> {
+        let (leave, enter) = crossing();
+        front.app("leave", Box::new(leave))?;
+        back.app("enter", Box::new(enter))?;
+        let template = A::template(port_mac(0));
+        let arrivals: Arc<[_]> = destinations.iter().map(|&to| A::arrival(&template, to)).collect();
+        for (port, name) in PORTS.into_iter().enumerate() {
+            let (mut sending, receiving) = channel(PLACES);
+            front.fill(&mut sending, A::template(port_mac(port)).bytes())?;
+            let next = front.begin(port, arrivals.len());
+            let inlet = Inlet::<A> {
+                ring: receiving,
+                template: A::template(port_mac(port)),
+                arrivals: arrivals.clone(),
+                next,
+            };
+            let outlet = Outlet { ring: sending, port, sample: back.sample.clone() };
+            front.port(name, Box::new(inlet))?;
+            back.port(name, Box::new(outlet))?;
+            front.link(&format!("{name}.output -> leave.{name}"))?;
+        }
+        let slow = self.router_app(&mut back, false)?;
+        for name in PORTS {
+            back.link(&format!("enter.{name} -> router.{name}"))?;
+            back.link(&format!("router.{name} -> {name}.router"))?;
+            back.link(&format!("slow.{name} -> {name}.slow"))?;
+        }
+        Ok([front.running(None)?, back.running(Some(slow))?])
+    }
+
+    fn cut_around_router<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        mut ports: Making,
+        mut routing: Making,
+    ) -> Result<[Running; 2], BenchError> {
+        ports.ports(destinations, Batching::default())?;
+        let ((there, arriving), (back, returning)) = (crossing(), crossing());
+        ports.app("leave", Box::new(there))?;
+        ports.app("enter", Box::new(returning))?;
+        routing.app("enter", Box::new(arriving))?;
+        routing.app("leave", Box::new(back))?;
+        let slow = self.router_app(&mut routing, false)?;
+        for name in PORTS {
+            ports.link(&format!("{name}.output -> leave.{name}"))?;
+            ports.link(&format!("enter.{name} -> {name}.router"))?;
+            routing.link(&format!("enter.{name} -> router.{name}"))?;
+            routing.link(&format!("router.{name} -> leave.{name}"))?;
+        }
+        Ok([ports.running(None)?, routing.running(Some(slow))?])
+    }
+}
+
+impl Making {
+    /// Puts a port's share of the frames into the ring that it receives from.
+    fn fill(&mut self, ring: &mut Producer<Frame>, bytes: &[u8]) -> Result<(), BenchError> {
+        for _ in 0..FRAMES / PORTS.len() {
+            let frame = self.frames.allocate_with(bytes);
+            let frame = frame.ok_or_else(|| BenchError::build("frame memory")("too few slots"))?;
+            if let Err(frame) = ring.push(frame) {
+                self.frames.free(frame);
+            }
+        }
+        Ok(())
+    }
+
+    fn port(&mut self, name: &str, port: Box<dyn Port>) -> Result<(), BenchError> {
+        let received = self.account(&format!("port/{name}/receive"))?;
+        let sent = self.watched(&format!("port/{name}/transmit"))?;
+        self.app(name, Box::new(PortApp::new(port, received, sent)))
+    }
+}
+
+/// Both ends of a ring a port: the app that puts in, and the one that takes out, of links called as ports.
+fn crossing() -> (Leave, Enter) {
+    let (producers, consumers) = PORTS.map(|_| channel(PLACES)).into_iter().unzip();
+    let enter = Enter { rings: consumers, outputs: Vec::new(), burst: Burst::new() };
+    (Leave { rings: producers, inputs: Vec::new(), burst: Burst::new() }, enter)
+}
+
+/// For each link, which port it is called as.
+fn ports_of(links: &[String]) -> Vec<usize> {
+    links.iter().filter_map(|name| PORTS.iter().position(|port| port == name)).collect()
+}
+
+/// Puts what comes in over links into rings to another core.
+struct Leave {
+    rings: Vec<Producer<Frame>>,
+    /// For each input, its port.
+    inputs: Vec<usize>,
+    burst: Burst,
+}
+
+impl App for Leave {
+    fn connect(&mut self, inputs: &[String], _outputs: &[String]) {
+        self.inputs = ports_of(inputs);
+    }
+
+    fn push(&mut self, io: &mut Io<'_>) {
+        for (input, &port) in self.inputs.iter().enumerate() {
+            while io.receive_burst(input, &mut self.burst) > 0 {
+                // All frames there are fit in one ring.
+                self.rings[port].push_some(self.burst.places_mut());
+                debug_assert_eq!(self.burst.frames(), 0);
+                self.burst.reset();
+            }
+        }
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        for input in 0..self.inputs.len() {
+            while let Some(frame) = io.receive(input) {
+                io.frames.free(frame);
+            }
+        }
+    }
+}
+
+/// Takes frames out of rings from another core, to links.
+struct Enter {
+    rings: Vec<Consumer<Frame>>,
+    /// For each output, its port.
+    outputs: Vec<usize>,
+    burst: Burst,
+}
+
+impl App for Enter {
+    fn connect(&mut self, _inputs: &[String], outputs: &[String]) {
+        self.outputs = ports_of(outputs);
+    }
+
+    fn pull(&mut self, io: &mut Io<'_>) {
+        for (output, &port) in self.outputs.iter().enumerate() {
+            if io.writable(output) < BURST {
+                continue;
+            }
+            let count = self.rings[port].pop_some(self.burst.vacant_mut());
+            self.burst.occupy(count);
+            if count > 0 {
+                io.transmit_burst(output, &mut self.burst);
+            }
+        }
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        for ring in &mut self.rings {
+            std::iter::from_fn(|| ring.pop()).for_each(|frame| io.frames.free(frame));
+        }
+    }
+}
+
+/// The receiving side of a device whose sending side is on another core.
+struct Inlet<A: Packet> {
+    ring: Consumer<Frame>,
+    template: Template,
+    arrivals: Arc<[A::Arrival]>,
+    next: usize,
+}
+
+impl<A: Packet> Port for Inlet<A> {
+    fn receive(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
+        let to = burst.vacant_mut();
+        let next = self.next % self.arrivals.len();
+        let most = to.len().min(self.arrivals.len() - next);
+        let count = self.ring.pop_some(&mut to[..most]);
+        renew::<A>(&self.template, &mut to[..count], &self.arrivals[next..next + count]);
+        self.next = next + count;
+        burst.occupy(count);
+    }
+
+    fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+
+    fn close(&mut self, frames: &mut Freelist) {
+        std::iter::from_fn(|| self.ring.pop()).for_each(|frame| frames.free(frame));
+    }
+}
+
+/// Its sending side.
+struct Outlet {
+    ring: Producer<Frame>,
+    port: usize,
+    sample: Arc<Sample>,
+}
+
+impl Port for Outlet {
+    fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+
+    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
+        self.sample.look(self.port, burst);
+        self.ring.push_some(burst.places_mut());
+        if burst.frames() == 0 {
+            burst.reset();
+        }
+    }
+
+    fn close(&mut self, _frames: &mut Freelist) {}
+}

@@ -1,0 +1,366 @@
+//! `bench workers`: what do more cores bring, and is it better to run to completion on each or to cut the router in
+//! two?
+//!
+//! ```text
+//! workers-1..N   N routers on N cores, each with its own ports: tables, frame memory and counters are shared
+//! apart-2        two that share nothing: what workers-2 should come to
+//! pipeline       case of its own: two cores a router, cut behind receiving, or around the router
+//! ```
+//!
+//! Each worker is pinned and works on packets of its own, as on queues of its own. Every case comes twice: `-wall`
+//! counts by the clock on the wall, so whatever else runs on a worker's core is missing; `-cpu` counts the CPU time
+//! that the workers had, which leaves out what others take, and shows what workers take from each other. A part of
+//! a pipeline that waits for the other part has the core all the same.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use super::bed::{Bed, Making, NEXT_HOPS, Running};
+use super::packet::Packet;
+use super::pipeline::Cut;
+use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
+use crate::addresses::Pattern;
+use crate::alternate::{Measured, Sample, Turns, alternate_samples, spread, thread_time};
+use crate::report::Row;
+use crate::tables::Table;
+use crate::testbed::cores;
+
+/// Seconds that the bench takes if it is not told.
+const SECONDS: u64 = 30;
+/// What one subject is given whatever the bound.
+const LEAST: Duration = Duration::from_millis(600);
+/// Real-time priority of workers, above work that is not: turns are short, and the kernel keeps a twentieth of each
+/// second for the rest.
+const PRIORITY: i32 = 1;
+/// The cases: which family, and whether run-to-completion is compared with pipelines.
+const CASES: [(&str, bool); 4] = [("ipv4", false), ("ipv4", true), ("ipv6", false), ("ipv6", true)];
+
+/// Rows, and what is to be said besides.
+#[derive(Debug, Default)]
+pub struct WorkersFound {
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// How well it scales, in words.
+    pub notes: Vec<String>,
+}
+
+/// How routers are laid over cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// A router a core.
+    Whole { workers: usize },
+    /// The same with nothing shared, on two cores.
+    Apart,
+    /// A router on every two cores.
+    Pipelines { cut: Cut, cores: usize },
+}
+
+impl Layout {
+    fn cores(self) -> usize {
+        match self {
+            Self::Whole { workers } => workers,
+            Self::Apart => 2,
+            Self::Pipelines { cores, .. } => cores,
+        }
+    }
+
+    fn subject(self) -> String {
+        match self {
+            Self::Whole { workers } => format!("workers-{workers}"),
+            Self::Apart => "apart-2".into(),
+            Self::Pipelines { cut: Cut::Receive, cores } => format!("pipeline-receive-{cores}"),
+            Self::Pipelines { cut: Cut::Router, cores } => format!("pipeline-router-{cores}"),
+        }
+    }
+
+    /// What is measured in a case on so many cores.
+    fn all(pipelines: bool, cores: usize) -> Vec<Self> {
+        if !pipelines {
+            let whole = (1..=cores).map(|workers| Self::Whole { workers });
+            return whole.chain((cores > 1).then_some(Self::Apart)).collect();
+        }
+        let cores = cores - cores % 2;
+        let cuts = [Cut::Receive, Cut::Router].map(|cut| Self::Pipelines { cut, cores });
+        let whole = Self::Whole { workers: cores };
+        if cores == 0 { Vec::new() } else { [whole].into_iter().chain(cuts).collect() }
+    }
+}
+
+/// Measures all cases that are asked for and have routes of their family.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn workers(options: &Options) -> Result<WorkersFound, BenchError> {
+    let begin = Instant::now();
+    let cores = cores::allowed();
+    let table = options.table(NEXT_HOPS)?;
+    let has_routes =
+        |family: &str| !if family == "ipv4" { table.ipv4.is_empty() } else { table.ipv6.is_empty() };
+    let is_wanted =
+        |&(family, pipelines): &(&str, bool)| has_routes(family) && options.wants(&case(family, pipelines));
+    let cases: Vec<_> = CASES.into_iter().filter(is_wanted).collect();
+    if cases.is_empty() {
+        return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
+    }
+    let beds = Beds::new(table, cores.len())?;
+    let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
+    let subjects = cases.iter().map(|&(_, pipelines)| Layout::all(pipelines, cores.len()).len()).sum();
+    let turns = Turns::within(whole.saturating_sub(begin.elapsed()).max(LEAST * subjects as u32), subjects);
+    let mut found = WorkersFound::default();
+    if cores.len() == 1 {
+        found.notes.push("there is one core: nothing to scale over, and none for a pipeline".into());
+    }
+    for (family, pipelines) in cases {
+        let name = case(family, pipelines);
+        let layouts = Layout::all(pipelines, cores.len());
+        let (wall, cpu) = match family {
+            "ipv4" => measure::<u32>(&name, &beds, &layouts, &cores, turns)?,
+            _ => measure::<u128>(&name, &beds, &layouts, &cores, turns)?,
+        };
+        found.add(&name, &layouts, &wall, &cpu);
+    }
+    Ok(found)
+}
+
+fn case(family: &str, pipelines: bool) -> String {
+    format!("{family}-full-prefix-{}", if pipelines { "pipeline" } else { "workers" })
+}
+
+/// Two routers with all that workers share, once each.
+struct Beds([Bed; 2]);
+
+impl Beds {
+    fn new(table: Table, cores: usize) -> Result<Self, BenchError> {
+        let (one, two) = (Bed::depot_of(cores)?, Bed::depot_of(1)?);
+        Ok(Self([Bed::new(table.clone(), one)?, Bed::new(table, two)?]))
+    }
+
+    /// Engines of a layout, one a core.
+    fn engines<A: Packet>(
+        &self,
+        layout: Layout,
+        destinations: &Arc<[A]>,
+    ) -> Result<Vec<Running>, BenchError> {
+        let Self([bed, other]) = self;
+        match layout {
+            Layout::Whole { workers } => bed.routers(destinations, workers),
+            Layout::Apart => Ok([bed.routers(destinations, 1)?, other.routers(destinations, 1)?]
+                .into_iter()
+                .flatten()
+                .collect()),
+            Layout::Pipelines { cut, cores } => {
+                let registry = Making::registry(cores)?;
+                let making = |worker| Making::of_worker(bed.frames(), &registry, worker);
+                let pipeline = |at| bed.pipeline(destinations, cut, (making(at), making(at + 1)));
+                let pipelines = (0..cores).step_by(2).map(pipeline).collect::<Result<Vec<_>, _>>()?;
+                Ok(pipelines.into_iter().flatten().collect())
+            }
+        }
+    }
+}
+
+/// What one worker did in a turn.
+struct Shift {
+    items: u64,
+    wall: Duration,
+    cpu: Duration,
+}
+
+/// Turn about, all layouts: by the clock on the wall, and in CPU time.
+fn measure<A: Packet>(
+    case: &str,
+    beds: &Beds,
+    layouts: &[Layout],
+    cores: &[usize],
+    turns: Turns,
+) -> Result<(Vec<Measured>, Vec<Measured>), BenchError> {
+    let side = A::side(&beds.0[0]);
+    let destinations = routable(Pattern::Prefix, side);
+    let subjects: Vec<String> = layouts.iter().map(|layout| layout.subject()).collect();
+    let mut cpu: Vec<Measured> =
+        subjects.iter().map(|subject| Measured { subject: subject.clone(), samples: Vec::new() }).collect();
+    let wall = alternate_samples(turns.runs, subjects, |index| -> Result<Sample, BenchError> {
+        let mut engines = beds.engines(layouts[index], &destinations)?;
+        // No core is always the one that few workers are on.
+        let from = cpu[index].samples.len();
+        let cores: Vec<_> = cores.iter().cycle().skip(from % cores.len()).take(engines.len()).collect();
+        check_all(case, side, &mut engines)?;
+        let shifts = work(&mut engines, &cores, turns).map_err(BenchError::build("a worker's thread"))?;
+        check_all(case, side, &mut engines)?;
+        let (by_wall, by_cpu) = rates(&shifts);
+        cpu[index].samples.push(by_cpu);
+        Ok(by_wall)
+    })?;
+    Ok((wall, cpu))
+}
+
+/// Has each engine breathe on its core for a turn, all at once.
+fn work(engines: &mut [Running], cores: &[&usize], turns: Turns) -> std::io::Result<Vec<Shift>> {
+    let start = Barrier::new(engines.len());
+    std::thread::scope(|scope| {
+        let shift = |(running, &&core): (_, &&usize)| {
+            let start = &start;
+            scope.spawn(move || {
+                let pinned = cores::pin(0, core);
+                // Other work that gets a core stops a whole pipeline. Where the system refuses, it shows.
+                let _refused = cores::prioritise(0, PRIORITY);
+                let shift = one_shift(running, start, turns);
+                pinned.map(|()| shift)
+            })
+        };
+        let threads: Vec<_> = engines.iter_mut().zip(cores).map(shift).collect();
+        let panicked = |_| std::io::Error::other("it panicked");
+        threads.into_iter().map(|thread| thread.join().map_err(panicked)?).collect()
+    })
+}
+
+fn one_shift(running: &mut Running, start: &Barrier, turns: Turns) -> Shift {
+    let for_a_time = |running: &mut Running, time: Duration| {
+        let begin = Instant::now();
+        let mut items = 0;
+        while begin.elapsed() < time {
+            items += breathe(running);
+        }
+        (items, begin.elapsed())
+    };
+    for_a_time(running, turns.warm_up);
+    start.wait();
+    let cpu = thread_time();
+    let (items, wall) = for_a_time(running, turns.slot);
+    Shift { items, wall, cpu: thread_time() - cpu }
+}
+
+/// All workers together, by the clock on the wall and in the CPU time of each.
+fn rates(shifts: &[Shift]) -> (Sample, Sample) {
+    let items: u64 = shifts.iter().map(|shift| shift.items).sum();
+    let cores = shifts.len() as f64;
+    let sample = |rate: f64| Sample { items, rate, ns: if items == 0 { 0.0 } else { cores * 1e9 / rate } };
+    let seconds = |time: Duration| time.as_secs_f64().max(1e-9);
+    let by_wall = shifts.iter().map(|shift| shift.items as f64 / seconds(shift.wall)).sum();
+    let cpu: f64 = shifts.iter().map(|shift| seconds(shift.cpu)).sum();
+    (sample(by_wall), sample(items as f64 * cores / cpu))
+}
+
+/// Of so many cores' rate at one, what comes of it: least, median and greatest of the rounds.
+fn efficiency(measured: &Measured, one: &Measured, cores: usize) -> (f64, f64, f64) {
+    let rounds = measured.samples.iter().zip(&one.samples);
+    spread(rounds.map(|(many, one)| many.rate / (one.rate * cores as f64)))
+}
+
+impl WorkersFound {
+    fn add(&mut self, case: &str, layouts: &[Layout], wall: &[Measured], cpu: &[Measured]) {
+        for (clock, measured) in [("wall", wall), ("cpu", cpu)] {
+            let case = format!("{case}-{clock}");
+            for (layout, measured_one) in layouts.iter().zip(measured) {
+                let row = row(&case, *layout, measured_one);
+                let one = measured.first().filter(|_| layouts[0] == Layout::Whole { workers: 1 });
+                self.rows.push(one.map_or_else(
+                    || row.clone(),
+                    |one| {
+                        let (least, median, greatest) = efficiency(measured_one, one, layout.cores());
+                        let row = row.clone().with("efficiency", rounded(median));
+                        row.with("efficiency_min", rounded(least)).with("efficiency_max", rounded(greatest))
+                    },
+                ));
+            }
+        }
+        let Some((last, _)) = layouts.iter().zip(wall).rfind(|(layout, _)| {
+            matches!(layout, Layout::Whole { workers } if *workers > 1) && layouts[0] != **layout
+        }) else {
+            return;
+        };
+        let workers = last.cores();
+        let times = |measured: &[Measured]| {
+            let (least, median, greatest) = efficiency(&measured[workers - 1], &measured[0], workers);
+            let [least, median, greatest] = [least, median, greatest].map(|part| part * workers as f64);
+            format!("{median:.2} times one ({least:.2} to {greatest:.2})")
+        };
+        self.notes.push(format!(
+            "{case}: {workers} workers do {} in the CPU time that they had, {} by the clock on the wall",
+            times(cpu),
+            times(wall)
+        ));
+    }
+}
+
+fn rounded(part: f64) -> f64 {
+    (part * 1e3).round() / 1e3
+}
+
+fn row(case: &str, layout: Layout, measured: &Measured) -> Row {
+    let per_core = measured.rates().1 / layout.cores() as f64 / 1e6;
+    Row::mpps("workers", case, measured)
+        .with("cores", layout.cores())
+        .with("per_core_mpps", rounded(per_core))
+        .with("breaths_at_a_time", BREATHS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::{TableOptions, generate};
+
+    fn beds() -> Beds {
+        let options = TableOptions { ipv4: 3_000, ipv6: 1_000, ..TableOptions::default() };
+        Beds::new(generate(&options).unwrap(), 4).unwrap()
+    }
+
+    fn turns() -> Turns {
+        Turns { runs: 3, slot: Duration::from_millis(3), warm_up: Duration::from_millis(1) }
+    }
+
+    #[test]
+    fn every_layout_forwards_all_it_receives() {
+        let beds = beds();
+        for pipelines in [false, true] {
+            let layouts = Layout::all(pipelines, 4);
+            let cores: Vec<_> = cores::allowed().into_iter().cycle().take(4).collect();
+            let (wall, cpu) = measure::<u32>("case", &beds, &layouts, &cores, turns()).unwrap();
+            assert_eq!((wall.len(), cpu.len()), (layouts.len(), layouts.len()));
+            for measured in wall.iter().chain(&cpu) {
+                assert!(measured.samples.len() == 3 && measured.rates().0 > 0.0, "{measured:?}");
+            }
+            let (wall, _) = measure::<u128>("case", &beds, &layouts, &cores, turns()).unwrap();
+            assert!(wall.iter().all(|measured| measured.rates().0 > 0.0));
+        }
+        let free = beds.0[0].frames().available();
+        assert_eq!(free, beds.0[0].frames().memory().slots(), "no layout keeps a frame");
+    }
+
+    #[test]
+    fn lays_routers_over_cores() {
+        let subjects = |pipelines, cores| -> Vec<String> {
+            Layout::all(pipelines, cores).into_iter().map(Layout::subject).collect()
+        };
+        assert_eq!(subjects(false, 1), ["workers-1"]);
+        assert_eq!(subjects(false, 3), ["workers-1", "workers-2", "workers-3", "apart-2"]);
+        assert_eq!(subjects(true, 3), ["workers-2", "pipeline-receive-2", "pipeline-router-2"]);
+        assert!(subjects(true, 1).is_empty());
+    }
+
+    #[test]
+    fn counts_what_each_clock_says() {
+        let shift = |items, wall, cpu| Shift {
+            items,
+            wall: Duration::from_millis(wall),
+            cpu: Duration::from_millis(cpu),
+        };
+        // Somebody else had the second core for half of the time.
+        let (wall, cpu) = rates(&[shift(1_000, 100, 100), shift(500, 100, 50)]);
+        assert_eq!((wall.rate.round(), cpu.rate.round()), (15_000.0, 20_000.0));
+        let one = Measured { subject: "workers-1".into(), samples: vec![rates(&[shift(1_000, 100, 100)]).1] };
+        let two = Measured { subject: "workers-2".into(), samples: vec![cpu] };
+        assert!((efficiency(&two, &one, 2).1 - 1.0).abs() < 1e-9);
+        let mut found = WorkersFound::default();
+        let layouts = [Layout::Whole { workers: 1 }, Layout::Whole { workers: 2 }];
+        found.add("case", &layouts, &[one.clone(), two.clone()], &[one, two]);
+        assert_eq!(
+            found.notes,
+            [
+                "case: 2 workers do 2.00 times one (2.00 to 2.00) in the CPU time that they had, 2.00 times one (2.00 to 2.00) by the clock on the wall"
+            ]
+        );
+        assert_eq!(found.rows[3].case, "case-cpu");
+        assert_eq!(found.rows[3].detail["efficiency"], 1.0);
+    }
+}
