@@ -37,7 +37,8 @@ models:
 instructions:
 	cargo xtask instructions
 
-# Debian's kernel in QEMU without KVM, some five minutes: what an older kernel takes, and VLANs and VRFs of its own.
+# Debian's kernel in QEMU without KVM, some eight minutes: what an older kernel takes, VLANs and VRFs of its own, and
+# network cards driven by DPDK.
 test-vm:
 	@tools/setup vm
 	tests/vm/run

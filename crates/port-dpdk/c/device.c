@@ -153,8 +153,13 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 
 int bm_device_start(uint16_t port)
 {
+	struct rte_eth_dev_info info;
 	int done = rte_eth_dev_start(port);
 
+	/* QEMU's virtio-net passes no VLAN that it was not told of, even where nobody asked it to filter any; which
+	 * VLANs there are is Linux's to say, at any time. */
+	if (!done && !rte_eth_dev_info_get(port, &info) && !strcmp(info.driver_name, "net_virtio"))
+		rte_eth_promiscuous_enable(port);
 	/* Neighbour discovery and routing protocols speak to groups; not every driver can tell them apart. */
 	if (!done && rte_eth_allmulticast_enable(port) < 0)
 		rte_eth_promiscuous_enable(port);

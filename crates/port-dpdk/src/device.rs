@@ -1,12 +1,14 @@
 //! A device that DPDK drives: opened, asked, changed; given back when the last of its queues goes.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bm_frame::{Depot, Memory, Pages};
 
 use crate::eal;
 use crate::ffi::{self, Info, Named, Setup};
+use crate::pci;
 use crate::pool::{self, Pool};
 use crate::port::DpdkPort;
 use crate::steer::DpdkSteering;
@@ -110,7 +112,11 @@ impl DpdkDevice {
         let _before = eal::said();
         let mut port = 0;
         // SAFETY: a text, and a place for one number.
-        check(spec, "no driver takes it", unsafe { ffi::bm_device_probe(name.as_ptr(), &mut port) })?;
+        let probed = unsafe { ffi::bm_device_probe(name.as_ptr(), &mut port) };
+        if let Err(refused) = check(spec, "no driver takes it", probed) {
+            let kept = pci::kept_from_us(Path::new(pci::DEVICES), Path::new(pci::IOMMUS), spec);
+            return Err(kept.unwrap_or(refused));
+        }
         let memory = depot.memory();
         let mut shared = Shared {
             spec: spec.clone(),

@@ -29,6 +29,26 @@ pub enum DpdkError {
         /// As asked for.
         device: String,
     },
+    /// There is no such card.
+    NoCard {
+        /// As asked for.
+        device: String,
+        /// Its PCI address with the domain.
+        place: String,
+    },
+    /// A card belongs to a driver of Linux, or to none.
+    KernelDriver {
+        /// As asked for.
+        device: String,
+        /// Its PCI address with the domain.
+        place: String,
+        /// Who has it.
+        driver: Option<String>,
+        /// Interfaces of Linux that go with it.
+        interfaces: Vec<String>,
+        /// The driver that can give it to programs on this machine.
+        giver: &'static str,
+    },
     /// No device can be called that.
     Name {
         /// As asked for.
@@ -94,6 +114,23 @@ impl fmt::Display for DpdkError {
                 "dpdk:{device}: without an IOMMU the card needs frames on huge pages: \
                  sysctl -w vm.nr_hugepages=256, or give it an IOMMU and vfio-pci"
             ),
+            Self::NoCard { device, place } => {
+                write!(
+                    f,
+                    "dpdk:{device}: there is no PCI device {place}; `lspci -D` lists those that are there"
+                )
+            }
+            Self::KernelDriver { device, place, driver, interfaces, giver } => {
+                match driver {
+                    Some(driver) => write!(f, "dpdk:{device} is driven by Linux ({driver})")?,
+                    None => write!(f, "dpdk:{device} has no driver that gives it to programs")?,
+                }
+                write!(f, ". To give it away: modprobe {giver} && dpdk-devbind.py -b {giver} {place}")?;
+                match interfaces.as_slice() {
+                    [] => Ok(()),
+                    names => write!(f, " (the interface {} goes then)", names.join(", ")),
+                }
+            }
             Self::Name { device } => write!(
                 f,
                 "dpdk:{device}: name a PCI address (0000:01:00.0) or a virtual device (net_ring0, \

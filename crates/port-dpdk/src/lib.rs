@@ -26,6 +26,8 @@ mod eal;
 #[cfg(feature = "dpdk")]
 mod ffi;
 #[cfg(feature = "dpdk")]
+mod pci;
+#[cfg(feature = "dpdk")]
 mod pool;
 #[cfg(feature = "dpdk")]
 mod port;

@@ -44,17 +44,24 @@ impl Spec {
         (3..=4).contains(&parts.len()) && self.name().contains(':') && parts.iter().all(hex)
     }
 
+    /// Its PCI address with the domain, where it is one.
+    pub fn place(&self) -> String {
+        let name = self.name();
+        if name.matches(':').count() == 1 { format!("0000:{name}") } else { name.into() }
+    }
+
     /// Why frames are copied between the driver's memory and ours, if they are.
     pub fn copied(&self) -> Option<&'static str> {
         COPIED.iter().find(|(driver, _)| self.name().starts_with(driver)).map(|(_, why)| *why)
     }
 
     /// Name of the interface that stands in Linux for the device: `bm-` and its name, without the driver's `net_`
-    /// and a PCI domain of zeroes, with `-` for `:`, cut to what an interface's name may hold.
+    /// and a PCI domain of zeroes, with `-` for `:` and `.` (which part app and link in names of links), cut to what
+    /// an interface's name may hold.
     pub fn twin(&self) -> String {
         let name = self.name();
         let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);
-        let fit = |c: char| if c == ':' || c == '/' || c.is_whitespace() { '-' } else { c };
+        let fit = |c: char| if matches!(c, ':' | '.' | '/') || c.is_whitespace() { '-' } else { c };
         PREFIX.chars().chain(name.chars().map(fit)).take(NAME_MAX).collect()
     }
 }
@@ -69,12 +76,13 @@ mod tests {
         assert_eq!((pcap.name(), pcap.is_pci(), pcap.twin().as_str()), ("net_pcap0", false, "bm-pcap0"));
         assert!(Spec::new("net_af_xdp0,iface=eth0").copied().is_some() && pcap.copied().is_none());
         for (text, twin) in [
-            ("0000:01:00.0", "bm-01-00.0"),
-            ("01:00.1,arg=1", "bm-01-00.1"),
-            ("0001:af:00.0", "bm-0001-af-00.0"),
+            ("0000:01:00.0", "bm-01-00-0"),
+            ("01:00.1,arg=1", "bm-01-00-1"),
+            ("0001:af:00.0", "bm-0001-af-00-0"),
         ] {
             assert!(Spec::new(text).is_pci(), "{text}");
             assert_eq!(Spec::new(text).twin(), twin);
+            assert_eq!(Spec::new(text).place().len(), "0000:01:00.0".len());
         }
         assert_eq!(Spec::new("net_virtio_user_long0").twin(), "bm-virtio_user_");
         assert!(["net_tap0", "", "a:b", "1.2.3"].iter().all(|text| !Spec::new(text).is_pci()));

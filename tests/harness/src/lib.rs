@@ -11,7 +11,8 @@
 //! `netns` and `command` make namespaces and run things there, `lab` joins three of them as drawn, `subject`
 //! puts a router in the middle: Linux alone, or brickmoon as its users start it. `packet` builds frames,
 //! `exchange` sends and captures them, `case` says what must come of it, `differential` judges: Linux by
-//! CONFORMANCE, brickmoon by Linux. `bridge` has a switch of brickmoon among many ends. `flow` counts what a steady stream loses; `bgp` and `frr` feed routes.
+//! CONFORMANCE, brickmoon by Linux. `bridge` has a switch of brickmoon among many ends,
+//! `daemon` one on ports of DPDK. `flow` counts what a steady stream loses; `bgp` and `frr` feed routes.
 //!
 //! Nothing here uses brickmoon's crates but `bm-wire`'s checksum: the binary is driven from outside. All
 //! functions panic where a test could not go on, and say what to mend.
@@ -21,6 +22,7 @@ pub mod bgp;
 pub mod bridge;
 pub mod case;
 pub mod command;
+pub mod daemon;
 pub mod differential;
 pub mod exchange;
 pub mod flow;

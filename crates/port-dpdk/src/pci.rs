@@ -1,0 +1,84 @@
+//! Network cards in Linux's eyes: who drives one, and so what keeps DPDK from it.
+
+use std::path::Path;
+
+use crate::{DpdkError, Spec};
+
+/// Where Linux lists PCI devices.
+pub(crate) const DEVICES: &str = "/sys/bus/pci/devices";
+/// Where it lists IOMMUs.
+pub(crate) const IOMMUS: &str = "/sys/class/iommu";
+/// Drivers that give a card to a program.
+const GIVING: [&str; 4] = ["vfio-pci", "uio_pci_generic", "igb_uio", "nic_uio"];
+
+/// Why no driver of DPDK takes a card, as far as Linux tells: it is not there, or somebody else has it. `None` where
+/// the reason is another, or the device is none on PCI. The folders are [`DEVICES`] and [`IOMMUS`], but for tests.
+pub(crate) fn kept_from_us(devices: &Path, iommus: &Path, spec: &Spec) -> Option<DpdkError> {
+    if !spec.is_pci() {
+        return None;
+    }
+    let place = spec.place();
+    let folder = devices.join(&place);
+    let device = spec.as_str().to_string();
+    if !folder.exists() {
+        return Some(DpdkError::NoCard { device, place });
+    }
+    let target = std::fs::read_link(folder.join("driver")).ok();
+    let driver = target.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    if driver.as_deref().is_some_and(|driver| GIVING.contains(&driver)) {
+        return None;
+    }
+    // vfio-pci wants an IOMMU; not every kernel lets it do without.
+    let has_iommu = std::fs::read_dir(iommus).is_ok_and(|mut entries| entries.next().is_some());
+    let giver = if has_iommu { "vfio-pci" } else { "uio_pci_generic" };
+    Some(DpdkError::KernelDriver { device, place, interfaces: interfaces(&folder), driver, giver })
+}
+
+/// The interfaces that Linux has on a card. Those of virtio stand a folder deeper.
+fn interfaces(card: &Path) -> Vec<String> {
+    let names = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    let below = names(card).into_iter().filter(|name| name.starts_with("virtio"));
+    let folders = std::iter::once(card.to_path_buf()).chain(below.map(|name| card.join(name)));
+    folders.flat_map(|folder| names(&folder.join("net"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_who_has_a_card_and_how_to_get_it() {
+        let root = std::env::temp_dir().join(format!("bm-pci-{}", std::process::id()));
+        let card = |place: &str, driver: Option<&str>, net: &str| {
+            std::fs::create_dir_all(root.join(place).join(net)).expect("a folder");
+            if let Some(driver) = driver {
+                let to = Path::new("../../../bus/pci/drivers").join(driver);
+                std::os::unix::fs::symlink(to, root.join(place).join("driver")).expect("a link");
+            }
+        };
+        card("0000:01:00.0", Some("e1000e"), "net/eth0");
+        card("0000:02:00.0", Some("virtio-pci"), "virtio3/net/eth1");
+        card("0000:03:00.0", None, "power");
+        card("0000:04:00.0", Some("vfio-pci"), "power");
+        let on = |iommus: &str, text: &str| {
+            kept_from_us(&root, &root.join(iommus), &Spec::new(text)).map(|error| error.to_string())
+        };
+        let said = |text: &str| on("0000:01:00.0", text);
+        let e1000e = said("01:00.0,arg=1").unwrap_or_default();
+        assert!(e1000e.contains("e1000e") && e1000e.contains("eth0"), "{e1000e}");
+        assert!(e1000e.contains("dpdk-devbind.py -b vfio-pci 0000:01:00.0"), "{e1000e}");
+        let without = on("nothing", "01:00.0").unwrap_or_default();
+        assert!(
+            without.contains("modprobe uio_pci_generic && dpdk-devbind.py -b uio_pci_generic"),
+            "{without}"
+        );
+        assert!(said("0000:02:00.0").is_some_and(|said| said.contains("eth1")));
+        assert!(said("0000:03:00.0").is_some_and(|said| said.contains("no driver")));
+        assert!(said("0000:05:00.0").is_some_and(|said| said.contains("no PCI device")));
+        assert_eq!((said("0000:04:00.0"), said("net_ring0")), (None, None));
+        std::fs::remove_dir_all(&root).expect("the folder goes");
+    }
+}

@@ -1,0 +1,138 @@
+//! A daemon on ports of its own, started and asked as its users do; and what tests of such ports share.
+//!
+//! [`subject`](crate::subject) starts one between the wires of a [`Lab`](crate::lab::Lab); here a test says which
+//! ports, and brings what they are plugged into.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use crate::netns::Namespace;
+use crate::{report, subject, sys};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon at work in a namespace, with its socket and log in a folder of its own.
+pub struct Daemon<'a> {
+    namespace: &'a Namespace,
+    child: Child,
+    folder: PathBuf,
+}
+
+impl<'a> Daemon<'a> {
+    /// Starts it; `None`, said aloud, where there is no binary or it has no DPDK.
+    pub fn start(namespace: &'a Namespace, ports: &[&str]) -> Option<Self> {
+        let test = namespace.name();
+        let Some(binary) = subject::binary() else {
+            report::skip(test, "there is no binary; build one, or name it in BRICKMOON");
+            return None;
+        };
+        let folder = std::env::temp_dir().join(test);
+        std::fs::create_dir_all(&folder).unwrap();
+        let log = File::create(folder.join("log")).unwrap();
+        let mut command = namespace.command(binary);
+        command.args(["-v", "up", "--socket"]).arg(folder.join("api.sock"));
+        command.args(ports.iter().flat_map(|port| ["--port", port]));
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let mut daemon = Self { namespace, child: command.spawn().unwrap(), folder };
+        let begin = Instant::now();
+        loop {
+            let log = daemon.log();
+            if log.contains("\nready: ") {
+                return Some(daemon);
+            }
+            if let Some(status) = daemon.child.try_wait().unwrap() {
+                if log.contains("this build has no DPDK") {
+                    assert!(log.contains("libdpdk-dev") && log.contains("--features dpdk"), "{log}");
+                    report::skip(test, "this build has no DPDK");
+                    return None;
+                }
+                panic!("the daemon ended, {status}:\n{log}");
+            }
+            assert!(begin.elapsed() < PATIENCE, "the daemon is not ready:\n{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What it has said.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// What a command says in JSON.
+    pub fn ask(&self, what: &[&str]) -> serde_json::Value {
+        let mut command = self.namespace.command(subject::binary().unwrap());
+        command.args(what).args(["--json", "--socket"]).arg(self.folder.join("api.sock"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What `show ports` says of the port `name`.
+    pub fn port(&self, name: &str) -> serde_json::Value {
+        let ports = self.ask(&["show", "ports"]);
+        let ports = ports["ports"].as_array().unwrap();
+        ports.iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("{name}: {ports:?}")).clone()
+    }
+
+    /// Ends it as a user would; all accounts must close.
+    pub fn stop(mut self) {
+        for app in self.ask(&["show", "apps"])["apps"].as_array().unwrap() {
+            let account = &app["account"];
+            let number = |key: &str| account[key].as_u64().unwrap();
+            let came = number("received") + number("originated");
+            let went = ["sent", "host", "passed", "held", "consumed", "dropped"].map(number);
+            assert_eq!(came, went.iter().sum::<u64>(), "{app}");
+        }
+        let process = self.child.id();
+        sys::signal(process, libc::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+        let left = PathBuf::from(format!("/var/run/dpdk/brickmoon-{process}"));
+        assert!(!left.exists(), "{} is left behind", left.display());
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for line in ["ip addr", "ip neigh", "ip -6 neigh", "ip -6 route"] {
+                let said = self.namespace.try_run(line);
+                eprintln!("{line}:\n{}", String::from_utf8_lossy(&said.stdout));
+            }
+            if matches!(self.child.try_wait(), Ok(None)) {
+                eprintln!("{}\n{}", self.ask(&["show", "ports"]), self.ask(&["show", "drops"]));
+            }
+        }
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the daemon of {} said:\n{}", self.namespace.name(), self.log());
+        }
+        let _gone = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Waits until it holds; `what` says what failed to come true.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Pings until five of one run come back, each with that TTL and once. More are sent, since net_tap was seen to keep
+/// some back on a busy machine.
+pub fn ping(from: &Namespace, to: &str, size: u16, ttl: u8) {
+    eventually(&format!("no answers from {to}"), || {
+        let said = from.try_run(&format!("ping -c 20 -i 0.05 -W 1 -s {size} {to}"));
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let came = said.matches("ttl=").count();
+        let right = said.matches(&format!("ttl={ttl} ")).count();
+        assert!(came == right && !said.contains("DUP"), "{said}");
+        right >= 5
+    });
+}

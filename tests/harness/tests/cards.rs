@@ -1,0 +1,191 @@
+//! Network cards by their PCI addresses, as `make test-vm` has them: emulated by QEMU, driven by DPDK.
+//!
+//! ```text
+//!  src: far 0 ══ cable ══ card 0 ┤ brickmoon ├ card 1 ══ cable ══ far 1 :snk
+//! ```
+//!
+//! `BM_CARDS` names them (`0000:00:04.0=eth0 0000:00:05.0=eth1`: a card for brickmoon, the interface at the far
+//! end of its cable, and the same again) and `BM_CARDS_DRIVER` says who gives cards to programs: `vfio-pci` or
+//! `uio_pci_generic`. Without them there is nothing to test.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use bm_tests::daemon::{Daemon, eventually, ping};
+use bm_tests::netns::Namespace;
+use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
+use bm_tests::{report, subject, sys};
+use bm_wire::Mac;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long frames may take through an emulated machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A card for brickmoon, and who is at the far end of its cable.
+struct Card {
+    /// PCI address.
+    place: String,
+    /// Interface of Linux at the far end.
+    far: String,
+}
+
+impl Card {
+    fn folder(&self) -> PathBuf {
+        Path::new("/sys/bus/pci/devices").join(&self.place)
+    }
+
+    /// Gives it to `driver`, as `dpdk-devbind.py -b` does.
+    fn bind(&self, driver: &str) {
+        let write = |file: &Path, text: &str| {
+            std::fs::write(file, text).unwrap_or_else(|error| panic!("{text} > {}: {error}", file.display()));
+        };
+        write(&self.folder().join("driver_override"), driver);
+        write(&self.folder().join("driver/unbind"), &self.place);
+        write(Path::new("/sys/bus/pci/drivers_probe"), &self.place);
+        let bound = std::fs::read_link(self.folder().join("driver"));
+        assert!(bound.as_ref().is_ok_and(|to| to.ends_with(driver)), "{} has {bound:?}", self.place);
+    }
+
+    /// As a port.
+    fn port(&self) -> String {
+        format!("dpdk:{}", self.place)
+    }
+
+    /// Its twin in Linux.
+    fn twin(&self) -> String {
+        format!("bm-{}", self.place.trim_start_matches("0000:").replace([':', '.'], "-"))
+    }
+}
+
+/// What the machine has.
+fn cards() -> Option<([Card; 2], String)> {
+    let text = std::env::var("BM_CARDS").ok()?;
+    let card = |word: &str| {
+        let (place, far) = word.split_once('=').unwrap_or_else(|| panic!("BM_CARDS: {word:?} has no ="));
+        Card { place: place.into(), far: far.into() }
+    };
+    let cards: Vec<_> = text.split_whitespace().map(card).collect();
+    let driver = std::env::var("BM_CARDS_DRIVER").expect("BM_CARDS_DRIVER is set where BM_CARDS is");
+    Some((cards.try_into().unwrap_or_else(|_| panic!("BM_CARDS: two cards")), driver))
+}
+
+fn mac(namespace: &Namespace, interface: &str) -> Mac {
+    let text = namespace.run(&format!("ip -o link show dev {interface}"));
+    let mac = text.split("link/ether ").nth(1).unwrap_or_else(|| panic!("{text}"));
+    let bytes: Vec<u8> = mac[..17].split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    Mac(bytes.try_into().unwrap())
+}
+
+/// The host at the far end of card `n`: 10.0.N.2/24 and fd00:N::2/64, N being one more; and the same in VLAN 10 with
+/// N and 100 more.
+fn host(card: &Card, role: &str, n: usize) -> Namespace {
+    let host = Namespace::new("cards", role);
+    let (far, net, tagged) = (&card.far, n + 1, n + 101);
+    let moved = std::process::Command::new("ip").args(["link", "set", far, "netns", host.name()]).status();
+    assert!(moved.unwrap().success(), "{far} goes to {role}");
+    host.run(&format!("ethtool -K {far} tx off gro off"));
+    host.ip(&format!(
+        "link set lo up\nlink set {far} up\n\
+         link add link {far} name {far}.10 type vlan id 10\nlink set {far}.10 up\n\
+         addr add 10.0.{net}.2/24 dev {far}\naddr add fd00:{net}::2/64 dev {far} nodad\n\
+         addr add 10.0.{tagged}.2/24 dev {far}.10\n\
+         route add default via 10.0.{net}.1\n-6 route add default via fd00:{net}::1"
+    ));
+    host
+}
+
+/// Sends each packet and waits for what the router must make of it, byte by byte; each comes once.
+fn forwards(router: &Namespace, hosts: [&Namespace; 2], cards: [&Card; 2]) {
+    let twins = cards.map(|card| mac(router, &card.twin()));
+    let fars = [0, 1].map(|n| mac(hosts[n], &cards[n].far));
+    let sockets = [0, 1].map(|n| hosts[n].packet_socket(&cards[n].far));
+    let nets = cards.map(|card| if card.far.ends_with('0') { 1 } else { 2 });
+    let (v4, v6) = (nets.map(|net| format!("10.0.{net}.2")), nets.map(|net| format!("fd00:{net}::2")));
+    let mut packets: Vec<Vec<u8>> = Vec::new();
+    for (index, length) in [18, 19, 64, 470, 982, 1471, 1472].into_iter().enumerate() {
+        packets.push(Ip4::udp(&v4[0], &v4[1], length).id(index as u16).bytes());
+    }
+    packets.push(Ip4::tcp_syn(&v4[0], &v4[1], 4, 5).options(&[1; 8]).id(99).bytes());
+    packets.extend([12, 600, 1452].map(|length| Ip6::udp(&v6[0], &v6[1], length).bytes()));
+    for packet in packets {
+        let sent = ip_frame(twins[0], fars[0], &packet);
+        let expected = ip_frame(fars[1], twins[1], &routed(&packet));
+        sockets[0].send(&sent).unwrap();
+        let begin = Instant::now();
+        let mut came = Vec::new();
+        while !came.contains(&expected) {
+            let left = PATIENCE.saturating_sub(begin.elapsed());
+            assert!(!left.is_zero(), "not this:\n{expected:02x?}\nbut:\n{came:02x?}");
+            sys::wait_readable(&[&sockets[1]], left).unwrap();
+            while let Some(captured) = sockets[1].receive().unwrap() {
+                came.push(captured.frame);
+            }
+        }
+        assert_eq!(came.iter().filter(|frame| **frame == expected).count(), 1);
+    }
+}
+
+/// Until a driver for programs has it, the error says how that is done.
+fn refused_while_linux_has_it(router: &Namespace, card: &Card, giver: &str) {
+    let kernel = std::fs::read_link(card.folder().join("driver")).unwrap();
+    let kernel = kernel.file_name().unwrap().to_str().unwrap().to_string();
+    let mut command = router.command(subject::binary().unwrap());
+    let refused = command.args(["up", "--port", &card.port()]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success());
+    for word in [&kernel, &format!("modprobe {giver} && dpdk-devbind.py -b {giver} {}", card.place)] {
+        assert!(said.contains(word), "{word} is not in:\n{said}");
+    }
+    report::say(said.trim());
+}
+
+#[test]
+fn cards_forward_byte_by_byte_and_have_twins() {
+    let Some(([one, two], driver)) = cards() else {
+        return report::skip("cards", "BM_CARDS names no network cards; `make test-vm` has some");
+    };
+    let router = Namespace::new("cards", "rtr");
+    router.ip("link set lo up");
+    router.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")]);
+    for card in [&one, &two] {
+        refused_while_linux_has_it(&router, card, &driver);
+        card.bind(&driver);
+    }
+    let (src, snk) = (host(&one, "src", 0), host(&two, "snk", 1));
+    let Some(daemon) = Daemon::start(&router, &[&one.port(), &two.port()]) else { return };
+    for (n, card) in [&one, &two].into_iter().enumerate() {
+        let (twin, net, tagged) = (card.twin(), n + 1, n + 101);
+        router.ip(&format!(
+            "addr add 10.0.{net}.1/24 dev {twin}\naddr add fd00:{net}::1/64 dev {twin} nodad\n\
+             link add link {twin} name vlan{n} type vlan id 10\nlink set vlan{n} up\n\
+             addr add 10.0.{tagged}.1/24 dev vlan{n}"
+        ));
+        // The twin is the card: its MAC as QEMU gave it, and its link.
+        assert_eq!(mac(&router, &twin).0, [2, 0, 0, 0, 0x0b, n as u8]);
+        let carrier = || router.run(&format!("ip -o link show dev {twin}")).contains("LOWER_UP");
+        eventually("the cards have their links", carrier);
+    }
+    // To Linux behind the twin, and through the router: neighbours are found, both families, a tag, a full frame.
+    ping(&src, "10.0.1.1", 56, 64);
+    ping(&src, "10.0.2.2", 1472, 63);
+    ping(&snk, "fd00:1::2", 1400, 63);
+    src.ip("route add 10.0.102.0/24 via 10.0.101.1");
+    snk.ip("route add 10.0.101.0/24 via 10.0.102.1");
+    ping(&src, "10.0.102.2", 1472, 63);
+    forwards(&router, [&src, &snk], [&one, &two]);
+    forwards(&router, [&snk, &src], [&two, &one]);
+    for card in [&one, &two] {
+        let port = daemon.port(&card.twin());
+        assert_eq!((port["mode"].as_str(), port["mode_reason"].is_null()), (Some("dpdk"), true), "{port}");
+        assert!(port["account"]["sent"].as_u64().unwrap() >= 10, "{port}");
+        assert!(port["hardware_counters"]["rx_good_packets"].as_u64().unwrap() >= 15, "{port}");
+    }
+    // The device follows the twin's MTU: what is longer than it is answered, not sent.
+    router.ip(&format!("link set {} mtu 1400", two.twin()));
+    eventually("packets above the new MTU are refused", || {
+        let said = src.try_run("ping -c 1 -W 1 -M do -s 1400 10.0.2.2");
+        String::from_utf8_lossy(&said.stdout).contains("mtu = 1400") || !said.status.success()
+    });
+    ping(&src, "10.0.2.2", 1300, 63);
+    daemon.stop();
+}
