@@ -88,7 +88,7 @@ mod tests {
         let prefix = format!("/{VERSION}/");
         let all = [
             STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, STATIONS,
-            HOOKS, VERIFY, RELOAD, STOP, METRICS,
+            FILTERS, HOOKS, VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

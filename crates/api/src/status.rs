@@ -15,7 +15,7 @@ pub struct Status {
     pub uptime_s: u64,
     /// Whether tables are compiled and ports forward.
     pub ready: bool,
-    /// Path in use: `user`, `kernel`, or `mixed`, where ports have different ones.
+    /// Path in use: `user`, `kernel`, `mixed`, where ports have different ones, or `lua`, of a program in Lua.
     pub path: String,
     /// Why it is that path, where the configuration leaves the choice.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,7 @@ use super::router::Routers;
 
 /// Slots for AF_XDP where a program's own are larger than it takes.
 const SMALL_SLOTS: usize = 16_384;
-/// Bytes of such a slot: an MTU of 1500, or of 3498 with 4096.
+/// Bytes of such a slot: an MTU of 1514, or of 3562 with 4096.
 const SMALL: usize = 2048;
 
 /// What has been opened so far, by name: devices are shared by the workers, each of which has its queue.
