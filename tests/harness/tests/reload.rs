@@ -32,6 +32,14 @@ fn crosses(lab: &Lab, from: Side, to: Side) {
     assert_eq!(came, 1, "{from:?} to {to:?}: {:?}", heard.seen);
 }
 
+/// Reloads, which must be refused. What it says.
+fn refuses(router: &Router, config: &str) -> String {
+    let done = router.reload_with(config).expect("a daemon");
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(!done.status.success(), "{said}");
+    said
+}
+
 /// Reloads, which must do. What it says.
 fn reloads(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
@@ -69,5 +77,50 @@ fn workers_that_are_started_again_count_on_in_the_same_counters() {
             before = now;
         }
         assert_eq!(router.counters_used(), used);
+    });
+}
+
+#[test]
+fn what_cannot_be_carried_out_is_not_carried_out_at_all() {
+    let names = SIDES.map(Side::router);
+    on_workers("reload-undo", &names, |lab, router| {
+        crosses(lab, Side::Src, Side::Snk);
+        let rule = "[[filter.rule]]\naction = 'drop'\nprotocol = 'udp'\n";
+        let said = refuses(router, &format!("{}{rule}[[port]]\ndevice = 'r9'\n", ports(&names)));
+        assert!(said.contains("r9") && said.contains("all goes on as before"), "{said}");
+        // Neither the ports nor the filters are the new ones.
+        crosses(lab, Side::Src, Side::Snk);
+        let said = reloads(router, &format!("{}{rule}", ports(&names)));
+        assert!(said.contains("filter.rule") && !said.contains("restarted"), "{said}");
+    });
+}
+
+#[test]
+fn questions_are_answered_while_workers_are_started_again() {
+    let names = SIDES.map(Side::router);
+    on_workers("reload-ask", &names, |lab, router| {
+        crosses(lab, Side::Src, Side::Snk);
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let is_done = || done.load(std::sync::atomic::Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let asks = ["status", "workers", "ports", "apps"].map(|what| {
+                let (router, is_done) = (&*router, &is_done);
+                scope.spawn(move || {
+                    while !is_done() {
+                        let asked = match what {
+                            "status" => router.ask("status", &[]),
+                            what => router.ask("show", &[what]),
+                        };
+                        assert!(asked.expect("a daemon").status.success(), "{what}");
+                    }
+                })
+            });
+            for poll in 1..=5 {
+                reloads(router, &format!("{}[daemon]\npoll_us = {poll}\n", ports(&names)));
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            asks.into_iter().for_each(|asking| asking.join().expect("answers"));
+        });
+        crosses(lab, Side::Src, Side::Snk);
     });
 }

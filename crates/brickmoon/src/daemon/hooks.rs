@@ -63,6 +63,12 @@ pub fn reload(set: &HookSet, config: &Config) -> Result<(), Error> {
     set.reload(&specs(config)).map_err(|error| Error::new(error).mend(mend))
 }
 
+/// Loads the files for all threads, and has none take them: what would keep a new start from it is known before.
+pub fn try_load(set: &HookSet, config: &Config) -> Result<(), Error> {
+    let mend = "mend the file and reload again: all goes on as before";
+    set.try_load(&specs(config)).map_err(|error| Error::new(error).mend(mend))
+}
+
 /// Looks after hooks: breaks off what hangs, tells the log what went wrong. Fails if something cannot be helped.
 pub fn look_after(set: &HookSet) -> Result<(), Failure> {
     for news in set.look_after() {

@@ -12,7 +12,7 @@ use bm_frame::{Depot, Pages};
 use bm_port::NoSteering;
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
-use super::path::Paths;
+use super::path::{Paths, PortPath};
 use super::ports::{self, Hardware, OpenPort};
 use crate::Failure;
 
@@ -33,6 +33,8 @@ pub struct PortInfo {
     pub mode: PortMode,
     /// Why the mode is not the best one.
     pub reason: Option<String>,
+    /// Which path its packets take.
+    pub path: PortPath,
     /// How many queues were taken.
     pub queues: usize,
     /// The hardware's own counters, where there are any.
@@ -169,7 +171,7 @@ impl Opened {
         let mut control = Vec::new();
         let in_kernel: Vec<bool> = paths.0.iter().map(|port| port.in_kernel).collect();
         let ports = ports::open(&config.ports, &in_kernel, claims, depot, workers)?;
-        for (port, in_kernel) in ports.into_iter().zip(in_kernel) {
+        for (port, path) in ports.into_iter().zip(&paths.0) {
             let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep, hardware } =
                 port;
             if queues.len() < workers && config.daemon.workers.is_some() {
@@ -179,23 +181,31 @@ impl Opened {
                 )));
             }
             let count = queues.len();
-            let name_here = name.clone();
-            opened.infos.push(PortInfo { name: name_here, device, mode, reason, queues: count, hardware });
+            let (name_here, path) = (name.clone(), path.clone());
+            control.push(ControlPort { ifindex, steering, in_kernel: path.in_kernel });
+            opened.infos.push(PortInfo {
+                name: name_here,
+                device,
+                mode,
+                reason,
+                path,
+                queues: count,
+                hardware,
+            });
             opened.parts.push(Part { name, queues, host });
             opened.keep.push(keep);
-            control.push(ControlPort { ifindex, steering, in_kernel });
         }
         Ok((opened, control))
     }
 
     /// The ports of the configuration where the kernel forwards for all of them, and is on them.
-    pub fn in_kernel(config: &Config, on: &[OnPort]) -> (Self, Vec<ControlPort>) {
+    pub fn in_kernel(config: &Config, paths: &Paths, on: &[OnPort]) -> (Self, Vec<ControlPort>) {
         let mut opened = Self::nothing(0);
         let mut control = Vec::new();
-        for (port, on) in config.ports.iter().zip(on) {
+        for ((port, on), path) in config.ports.iter().zip(on).zip(&paths.0) {
             let (name, device) = (on.name.clone(), port.device.to_string());
-            let (mode, reason) = (PortMode::Kernel, on.reason.clone());
-            opened.infos.push(PortInfo { name, device, mode, reason, queues: 0, hardware: None });
+            let (mode, reason, path) = (PortMode::Kernel, on.reason.clone(), path.clone());
+            opened.infos.push(PortInfo { name, device, mode, reason, path, queues: 0, hardware: None });
             control.push(ControlPort {
                 ifindex: on.ifindex,
                 steering: Box::new(NoSteering),

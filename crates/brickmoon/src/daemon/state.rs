@@ -1,6 +1,7 @@
 //! What the daemon knows of itself, and its answers to every question of the socket.
 
 mod after;
+mod reload;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -10,11 +11,10 @@ use std::time::Instant;
 
 use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Drops, Error, Filters, Hooks, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded,
-    Routes,
+    Apps, Drops, Error, Filters, Hooks, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Routes,
 };
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
-use bm_control::config::{Config, Effect};
+use bm_control::config::Config;
 use bm_control::driver::Driver;
 use bm_fastpath::Claims;
 use bm_fib::published::Readers;
@@ -33,9 +33,17 @@ use super::switches::Bridges;
 use super::{apps, hooks};
 use crate::Failure;
 use crate::args::Up;
+use after::Restarts;
 
 /// Counters that there is room for: some fifty for each account, three accounts a port and worker.
 const COUNTERS: usize = 1 << 16;
+
+/// What the daemon is told, and what follows from that for its ports.
+#[derive(Default)]
+struct Setup {
+    config: Config,
+    paths: Paths,
+}
 
 /// The daemon, as those who answer for it see it.
 pub struct Daemon {
@@ -46,14 +54,16 @@ pub struct Daemon {
     /// `None` while the data path is being started again, and at the end.
     running: Mutex<Option<Running>>,
     switches: Bridges,
-    config: Mutex<Config>,
-    paths: Paths,
+    setup: Mutex<Arc<Setup>>,
     /// Where workers' sockets go that packets are claimed for.
     claims: Option<Claims>,
     /// What the command line said.
     up: Up,
     started: Instant,
-    restarts: AtomicU64,
+    restarts: Mutex<Restarts>,
+    /// How often the data path was started again, for whatever reason, and how often since it had failed.
+    starts: AtomicU64,
+    failures: AtomicU64,
     /// The kernel path stays at work at the end.
     keeps: AtomicBool,
     /// Told when the daemon shall end.
@@ -134,7 +144,7 @@ impl Daemon {
         };
         let (mut opened, ports) = match &depot {
             Some(depot) => Opened::open(&config, depot, &paths, claims.as_ref())?,
-            None => Opened::in_kernel(&config, &on),
+            None => Opened::in_kernel(&config, &paths, &on),
         };
         opened.note(&notes);
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
@@ -148,8 +158,8 @@ impl Daemon {
             None => opened.without_workers(),
         };
         driver.handle().set_active(true).map_err(Failure::failed)?;
-        let daemon = Self::of(driver, shared, depot, running, (config, up, started), stats);
-        Ok(Self { paths, claims, ..daemon })
+        let daemon = Self::of(driver, shared, depot, running, (up, started), stats);
+        Ok(Self { setup: Mutex::new(Setup { config, paths }.into()), claims, ..daemon })
     }
 
     fn of(
@@ -157,7 +167,7 @@ impl Daemon {
         shared: Shared,
         depot: Option<Arc<Depot>>,
         running: Running,
-        (config, up, started): (Config, Up, Instant),
+        (up, started): (Up, Instant),
         stats: Removed,
     ) -> Self {
         Self {
@@ -166,16 +176,21 @@ impl Daemon {
             depot,
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
-            config: Mutex::new(config),
-            paths: Paths::default(),
+            setup: Mutex::default(),
             claims: None,
             up,
             started,
-            restarts: AtomicU64::new(0),
+            restarts: Mutex::default(),
+            starts: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
             end: Notify::new(),
             _stats: stats,
         }
+    }
+
+    fn setup(&self) -> Arc<Setup> {
+        lock(&self.setup).clone()
     }
 
     /// The line that says that packets are forwarded.
@@ -195,17 +210,6 @@ impl Daemon {
         )
     }
 
-    /// Gives everything back to Linux and ends all threads.
-    pub fn end(&self) {
-        if !self.keeps.load(Ordering::Relaxed) {
-            // Whatever fails here, the end of the process does as well.
-            let _ended = self.driver.handle().set_active(false);
-        }
-        let running = lock(&self.running).take();
-        running.into_iter().for_each(Running::stop);
-        self.switches.end();
-    }
-
     fn counters(&self) -> Counters {
         let mut counters = Counters::new();
         // Links that are others than before may have some of the same names: those go on, so they are summed.
@@ -214,9 +218,9 @@ impl Daemon {
         self.switches.add_to(&mut counters);
         let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
         if let Some(running) = lock(&self.running).as_ref() {
-            let ports = running.ports.iter().zip(&self.paths.0).zip(&kernel);
-            let in_kernel = ports.filter(|((_, path), _)| path.in_kernel);
-            in_kernel.for_each(|((port, _), kernel)| report::add_kernel(&mut counters, &port.name, kernel));
+            let ports = running.ports.iter().zip(&kernel);
+            let in_kernel = ports.filter(|(port, _)| port.path.in_kernel);
+            in_kernel.for_each(|(port, kernel)| report::add_kernel(&mut counters, &port.name, kernel));
         }
         counters
     }
@@ -224,12 +228,14 @@ impl Daemon {
     /// How the daemon is.
     pub fn status(&self) -> Status {
         let mut status = self.driver.handle().status().unwrap_or_default();
+        let setup = self.setup();
+        let Setup { config, paths } = &*setup;
         let running = lock(&self.running);
         status.version = env!("CARGO_PKG_VERSION").into();
         status.pid = std::process::id();
         status.uptime_s = self.started.elapsed().as_secs();
-        status.path = self.paths.name().into();
-        status.path_reason = self.paths.reason();
+        status.path = paths.name().into();
+        status.path_reason = paths.reason();
         status.config = self.up.config.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
@@ -237,10 +243,10 @@ impl Daemon {
         (status.switches, status.switch_ports) = self.switches.count();
         status.notes.extend(self.switches.notes());
         let interfaces = self.driver.handle().interfaces().unwrap_or_default();
-        let in_kernel = interfaces.iter().zip(&self.paths.0).filter(|(_, path)| path.in_kernel);
+        let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
         status.notes.extend(in_kernel.filter_map(|((_, of_port), _)| left_to_linux(of_port)));
         status.memory_bytes = report::resident_bytes();
-        if !self.paths.any_kernel() && !lock(&self.config).claims.is_empty() {
+        if !paths.any_kernel() && !config.claims.is_empty() {
             status.notes.push(
                 "claims mean nothing: workers have all packets, since no port takes the kernel path".into(),
             );
@@ -258,15 +264,14 @@ impl Daemon {
         let interfaces = self.driver.handle().interfaces().unwrap_or_default();
         let counters = self.counters();
         let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
-        let config = lock(&self.config).clone();
-        let has_apps = |port: &str| config.has_apps_behind(port);
+        let setup = self.setup();
+        let has_apps = |port: &str| setup.config.has_apps_behind(port);
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Ports::default() };
         let ports = running.ports.iter().enumerate();
         let port = |(index, info): (usize, &PortInfo)| {
             let (up, of_port) = interfaces.get(index).cloned().unwrap_or_default();
-            let path = self.paths.0.get(index);
-            let in_kernel = kernel.get(index).filter(|_| path.is_some_and(|path| path.in_kernel));
+            let in_kernel = kernel.get(index).filter(|_| info.path.in_kernel);
             let queue = |queue: usize| {
                 let group = format!("port/{}/{queue}/receive", info.name);
                 Queue {
@@ -284,7 +289,7 @@ impl Daemon {
                 mode: info.mode,
                 mode_reason: info.reason.clone().or_else(|| in_kernel.and(left_to_linux(&of_port))),
                 path: if in_kernel.is_some() { "kernel" } else { "user" }.into(),
-                path_reason: path.and_then(|path| path.reason.clone()),
+                path_reason: info.path.reason.clone(),
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,
                 account: match in_kernel {
@@ -367,7 +372,7 @@ impl Daemon {
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Workers::default() };
         let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
-        let restarts = self.restarts.load(Ordering::Relaxed);
+        let restarts = self.failures.load(Ordering::Relaxed);
         let worker = |(index, state): (usize, super::dataplane::WorkerState)| {
             let [breaths, moves, sleeps] = state.counters;
             let queues = running.ports.iter().filter(|port| index < port.queues);
@@ -406,77 +411,11 @@ impl Daemon {
         bm_telemetry::render(&self.status(), &counters)
     }
 
-    /// Reads the configuration file again and carries out what can be carried out while running.
-    pub fn reload(&self) -> Result<Reloaded, Error> {
-        let Some(file) = &self.up.config else {
-            let mend = "start it with `brickmoon up --config FILE`";
-            return Err(Error::new("the daemon was started without a configuration file").mend(mend));
-        };
-        // All that is wrong with it is in the text; what holds now goes on.
-        let new = Config::load(file).map_err(Error::new)?;
-        let mut new = super::with_arguments(new, &self.up).map_err(|failure| match failure {
-            Failure::Failed(why) | Failure::Usage(why) => Error::new(why),
-            Failure::Status(status) => Error::new(format_args!("exit status {status}")),
-        })?;
-        hooks::can_run(&new, &self.paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
-        apps::can_run(&new, &self.paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
-        apps::check(Some(file), &new).map_err(|failure| Error::new(super::why(failure)))?;
-        super::can_filter(&new).map_err(|(why, mend)| Error::new(why).mend(mend))?;
-        let mut config = lock(&self.config);
-        let mut reloaded = Reloaded::default();
-        for changed in config.diff(&new) {
-            match changed.effect {
-                Effect::Live => reloaded.changed.push(changed.key),
-                // The kernel path's ports change with a new start only.
-                Effect::Workers if self.paths.any_kernel() => reloaded.needs_restart.push(changed.key),
-                Effect::Workers => reloaded.restarted.push(changed.key),
-                Effect::Daemon => reloaded.needs_restart.push(changed.key),
-            }
-        }
-        if self.paths.any_kernel() {
-            new.ports = config.ports_as_in(&new);
-        }
-        // Workers have no sockets there.
-        if self.paths.any_kernel() && self.claims.is_none() && !new.claims.is_empty() {
-            reloaded.changed.retain(|key| !key.starts_with("claim."));
-            reloaded.needs_restart.push("claim".into());
-            new.claims.clear();
-        }
-        if let Some(set) = &self.shared.hooks {
-            hooks::reload(set, &new)?;
-            // Files are loaded anew whether their text differs or not.
-            if !new.hooks.is_empty() && !reloaded.changed.iter().any(|key| key == "hook") {
-                reloaded.changed.push("hook".into());
-            }
-        }
-        if let Some(set) = &self.shared.apps
-            && reloaded.restarted.is_empty()
-            && !(new.apps.is_empty() && set.is_empty())
-        {
-            apps::reload(set, &new)?;
-            // Files are loaded anew whether their text differs or not.
-            if !reloaded.changed.iter().any(|key| key.starts_with("app.")) {
-                reloaded.changed.push("app".into());
-            }
-        }
-        self.driver.handle().reconfigure(&new)?;
-        if !reloaded.restarted.is_empty()
-            && let Err(Failure::Failed(why) | Failure::Usage(why)) = self.restart(&new)
-        {
-            // What was there before is better than nothing.
-            let back = self.restart(&config);
-            let mend = if back.is_ok() { "the ports run as before" } else { "Linux forwards alone now" };
-            return Err(Error::new(why).mend(mend));
-        }
-        *config = new;
-        Ok(reloaded)
-    }
-
     /// Ends the daemon, once this answer is out. With `keep` the kernel path stays at work.
     pub fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
         if query.keep {
             // Workers end with the daemon; a switch beside them need not.
-            let in_kernel = self.paths.any_kernel();
+            let in_kernel = self.setup().paths.any_kernel();
             if in_kernel || self.switches.count().0 == 0 {
                 self.driver.handle().keep()?;
             }

@@ -190,6 +190,16 @@ impl HookSet {
         Ok(())
     }
 
+    /// Loads all files as [`reload`](Self::reload) does, and goes on with what there is.
+    ///
+    /// # Errors
+    /// What is wrong with a file.
+    pub fn try_load(&self, specs: &[HookSpec]) -> Result<(), LuaError> {
+        let inner = lock(&self.inner);
+        let seats: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
+        self.load(inner.loads + 1, specs, &seats, &inner.ports).map(drop)
+    }
+
     /// Loads hooks for each of `seats`.
     fn load(
         &self,

@@ -1,38 +1,62 @@
 //! What becomes of the data path when a part of it fails: it is started again, and Linux forwards meanwhile.
+//!
+//! Whoever starts the data path, for a failure or for a reload, or ends it, holds [`Restarts`] until it is done.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use bm_control::config::Config;
-
-use super::{Daemon, lock};
+use super::{Daemon, Setup, lock};
 use crate::Failure;
 use crate::daemon::running::{Opened, Running};
-use crate::daemon::{apps, hooks};
+use crate::daemon::{apps, hooks, why};
 
 /// A data path that fails more often than this is not started again: Linux does better.
-const RESTARTS_MAX: u64 = 5;
+const FAILURES_MAX: usize = 5;
+/// How long a failure counts.
+const FAILURES_WITHIN: Duration = Duration::from_secs(600);
+
+/// The right to start the data path again, which one thread has at a time.
+#[derive(Default)]
+pub(super) struct Restarts {
+    /// When the data path failed, of late.
+    failures: VecDeque<Instant>,
+    /// The daemon ends: nothing is started any more.
+    pub ended: bool,
+}
+
+impl Restarts {
+    /// Notes a failure; whether there have been few enough of late to start again.
+    fn allows(&mut self, now: Instant) -> bool {
+        self.failures.retain(|then| now.duration_since(*then) < FAILURES_WITHIN);
+        self.failures.push_back(now);
+        self.failures.len() <= FAILURES_MAX
+    }
+}
 
 impl Daemon {
     /// Starts the data path again if a thread of it has panicked or hangs; Linux forwards meanwhile.
     pub fn look_after(&self) -> Result<(), Failure> {
+        let starts = self.starts.load(Ordering::Acquire);
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
-            Some(trouble) => self.start_again(trouble),
+            Some(trouble) => self.start_again(trouble, starts),
             None => Ok(()),
         }
     }
 
     /// Breaks off what hangs in Lua; starts the data path again if its apps have failed.
     pub fn look_after_lua(&self) -> Result<(), Failure> {
+        let starts = self.starts.load(Ordering::Acquire);
         let hooks = self.shared.hooks.as_ref().map_or(Ok(()), |hooks| hooks::look_after(hooks));
         let apps = self.shared.apps.as_ref().map_or(Ok(None), |apps| apps::look_after(apps));
         match hooks.and(apps) {
             Ok(None) => Ok(()),
-            Ok(Some(trouble)) => self.start_again(&trouble),
+            Ok(Some(trouble)) => self.start_again(&trouble, starts),
             Err(stuck) => {
                 // Its thread never ends, so the process must; what the kernel does not take back, it does then.
                 let _given_back = self.driver.handle().set_active(false);
-                tracing::error!("{}", super::super::why(stuck));
+                tracing::error!("{}", why(stuck));
                 std::process::exit(1);
             }
         }
@@ -44,17 +68,28 @@ impl Daemon {
         hooks || self.shared.apps.as_ref().is_some_and(|apps| !apps.is_empty())
     }
 
-    fn start_again(&self, trouble: &str) -> Result<(), Failure> {
-        if self.restarts.fetch_add(1, Ordering::Relaxed) >= RESTARTS_MAX {
-            return Err(Failure::Failed(format!("{trouble}, again and again: Linux forwards from here on")));
+    /// Starts the data path again that was in trouble after so many `starts`.
+    fn start_again(&self, trouble: &str, starts: u64) -> Result<(), Failure> {
+        let mut restarts = lock(&self.restarts);
+        // A reload has put another in its place meanwhile, or it is the end.
+        if restarts.ended || self.starts.load(Ordering::Acquire) != starts {
+            return Ok(());
         }
+        if !restarts.allows(Instant::now()) {
+            let minutes = FAILURES_WITHIN.as_secs() / 60;
+            return Err(Failure::Failed(format!(
+                "{trouble}, for the {}th time within {minutes} minutes: Linux forwards from here on",
+                FAILURES_MAX + 1
+            )));
+        }
+        self.failures.fetch_add(1, Ordering::Relaxed);
         tracing::error!("{trouble}: it is started again, and Linux forwards meanwhile");
-        let config = lock(&self.config).clone();
-        self.restart(&config)
+        self.restart(&mut restarts, &self.setup())
     }
 
-    /// Ends the data path and starts it as `config` says.
-    pub(super) fn restart(&self, config: &Config) -> Result<(), Failure> {
+    /// Ends the data path and starts it as `setup` says.
+    pub(super) fn restart(&self, _one_at_a_time: &mut Restarts, setup: &Setup) -> Result<(), Failure> {
+        let Setup { config, paths } = setup;
         let control = self.driver.handle();
         let Some(depot) = &self.depot else {
             return Err(Failure::Failed("ports of the kernel path change with a new start only".into()));
@@ -64,10 +99,44 @@ impl Daemon {
         control.set_ports(Vec::new()).map_err(Failure::failed)?;
         let before = lock(&self.running).take();
         before.into_iter().for_each(Running::stop);
-        let (opened, ports) = Opened::open(config, depot, &self.paths, self.claims.as_ref())?;
+        // What failed on those that have ended is of no matter any more; whoever sees more of it sees another start.
+        let _ended = self.shared.apps.as_ref().map(|apps| apps::look_after(apps));
+        self.starts.fetch_add(1, Ordering::AcqRel);
+        let (opened, ports) = Opened::open(config, depot, paths, self.claims.as_ref())?;
         control.set_ports(ports).map_err(Failure::failed)?;
         let running = opened.start(config, &self.shared, control, depot.clone())?;
         *lock(&self.running) = Some(running);
         control.set_active(true).map_err(Failure::failed)
+    }
+
+    /// Gives everything back to Linux and ends all threads.
+    pub fn end(&self) {
+        // Whoever starts the data path again has told control to take no packets meanwhile.
+        lock(&self.restarts).ended = true;
+        if !self.keeps.load(Ordering::Relaxed) {
+            // Whatever fails here, the end of the process does as well.
+            let _ended = self.driver.handle().set_active(false);
+        }
+        let running = lock(&self.running).take();
+        running.into_iter().for_each(Running::stop);
+        self.switches.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_long_ago_do_not_count() {
+        let begin = Instant::now();
+        let (mut restarts, often) = (Restarts::default(), Duration::from_secs(60));
+        for nth in 0..FAILURES_MAX as u32 {
+            assert!(restarts.allows(begin + often * nth), "{nth}");
+        }
+        assert!(!restarts.allows(begin + often * 5), "the sixth within ten minutes");
+        let mut restarts = Restarts::default();
+        // Every two minutes is five times in ten: no sixth ever counts.
+        assert!((0..1000).all(|nth| restarts.allows(begin + often * 2 * nth)));
     }
 }

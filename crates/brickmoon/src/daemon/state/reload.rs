@@ -1,0 +1,208 @@
+//! Another configuration while the daemon runs: all of it that can be carried out, or none.
+//!
+//! ```text
+//! file ─► checks ─► plan ─► control ─► apps ─► hooks          each step for the new configuration;
+//!                                  └─► data path, anew       if one fails, those before it for the old
+//! ```
+
+use bm_api::{Error, Reloaded};
+use bm_control::config::{Config, Effect};
+
+use super::after::Restarts;
+use super::{Daemon, Setup, lock};
+use crate::daemon::{apps, hooks, why, with_arguments};
+
+/// What a reload comes to.
+struct Plan {
+    setup: Setup,
+    said: Reloaded,
+}
+
+/// Has something be as a configuration says.
+type Deed<'a, S> = Box<dyn FnMut(&S) -> Result<(), Error> + 'a>;
+
+/// Something that a reload does with a configuration, and undoes with the one from before.
+struct Step<'a, S> {
+    carry_out: Deed<'a, S>,
+    /// Whether things may have changed when it has failed.
+    by_halves: bool,
+}
+
+impl<'a, S> Step<'a, S> {
+    /// A step that leaves everything as it was if it fails.
+    fn whole(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
+        Self { carry_out: Box::new(carry_out), by_halves: false }
+    }
+
+    /// A step that may get stuck halfway.
+    fn by_halves(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
+        Self { carry_out: Box::new(carry_out), by_halves: true }
+    }
+}
+
+/// Carries out all steps for `new`; if one fails, undoes what has been done, the last first, and says why it failed.
+fn all_or_nothing<S>(mut steps: Vec<Step<'_, S>>, old: &S, new: &S) -> Result<(), Error> {
+    let failed = steps.iter_mut().enumerate().find_map(|(at, step)| Some((at, (step.carry_out)(new).err()?)));
+    let Some((at, error)) = failed else { return Ok(()) };
+    let done = at + usize::from(steps[at].by_halves);
+    let undone: Vec<_> =
+        steps[..done].iter_mut().rev().filter_map(|step| (step.carry_out)(old).err()).collect();
+    match undone.first() {
+        None if error.mend.is_none() => Err(error.mend("all goes on as before")),
+        None => Err(error),
+        Some(left) => {
+            let mend = format!(
+                "start the daemon anew, since not all could be put back ({left}); Linux forwards what it does not"
+            );
+            Err(Error::new(error).mend(mend))
+        }
+    }
+}
+
+impl Daemon {
+    /// Reads the configuration file again and carries out what can be carried out while running.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or why it cannot be carried out; then all goes on as before, or the error says what
+    /// does not.
+    pub fn reload(&self) -> Result<Reloaded, Error> {
+        // From here on nobody else starts the data path or ends it.
+        let mut restarts = lock(&self.restarts);
+        if restarts.ended {
+            return Err(Error::new("the daemon is about to end"));
+        }
+        let old = self.setup();
+        let Plan { setup, said } = self.plan(&old, self.read_again()?)?;
+        self.carry_out(&mut restarts, &old, &setup, !said.restarted.is_empty())?;
+        *lock(&self.setup) = setup.into();
+        Ok(said)
+    }
+
+    /// What the file and the command line say now, if nothing is wrong with it.
+    fn read_again(&self) -> Result<Config, Error> {
+        let Some(file) = &self.up.config else {
+            let mend = "start it with `brickmoon up --config FILE`";
+            return Err(Error::new("the daemon was started without a configuration file").mend(mend));
+        };
+        let config = Config::load(file).map_err(Error::new)?;
+        with_arguments(config, &self.up).map_err(|failure| Error::new(why(failure)))
+    }
+
+    /// What is to be done to get from `old` to `new`, of which what only a start of the daemon can do is left out.
+    fn plan(&self, old: &Setup, mut new: Config) -> Result<Plan, Error> {
+        let paths = old.paths.clone();
+        hooks::can_run(&new, &paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        apps::can_run(&new, &paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        apps::check(self.up.config.as_deref(), &new).map_err(|failure| Error::new(why(failure)))?;
+        super::super::can_filter(&new).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        // The kernel path's ports change with a new start only.
+        let ports_stay = paths.any_kernel() || self.depot.is_none();
+        let mut said = Reloaded::default();
+        for changed in old.config.diff(&new) {
+            match changed.effect {
+                Effect::Live => said.changed.push(changed.key),
+                Effect::Workers if !ports_stay => said.restarted.push(changed.key),
+                Effect::Workers | Effect::Daemon => said.needs_restart.push(changed.key),
+            }
+        }
+        if ports_stay {
+            new.ports = old.config.ports_as_in(&new);
+        }
+        // Workers have no sockets there.
+        if paths.any_kernel() && self.claims.is_none() && !new.claims.is_empty() {
+            said.changed.retain(|key| !key.starts_with("claim."));
+            said.needs_restart.push("claim".into());
+            new.claims.clear();
+        }
+        // Files are loaded anew whether their text differs or not.
+        let mut loads = |what: &str, is: &dyn Fn(&str) -> bool| {
+            if !said.changed.iter().any(|key| is(key)) {
+                said.changed.push(what.into());
+            }
+        };
+        if self.shared.hooks.is_some() && !new.hooks.is_empty() {
+            loads("hook", &|key| key == "hook");
+        }
+        if self.live_apps(&new) && said.restarted.is_empty() {
+            loads("app", &|key| key.starts_with("app."));
+        }
+        Ok(Plan { setup: Setup { config: new, paths }, said })
+    }
+
+    /// Whether workers have apps, or shall have.
+    fn live_apps(&self, new: &Config) -> bool {
+        self.shared.apps.as_ref().is_some_and(|set| !(new.apps.is_empty() && set.is_empty()))
+    }
+
+    /// Has everything be as `new` says; if that fails, as `old` did.
+    fn carry_out(
+        &self,
+        restarts: &mut Restarts,
+        old: &Setup,
+        new: &Setup,
+        starts_workers: bool,
+    ) -> Result<(), Error> {
+        let control = self.driver.handle();
+        // Tables may have found no memory when settings were taken over already.
+        let mut steps = vec![Step::by_halves(|setup: &Setup| control.reconfigure(&setup.config))];
+        if starts_workers {
+            if let Some(set) = &self.shared.hooks {
+                hooks::try_load(set, &new.config)?;
+            }
+            steps.push(Step::by_halves(|setup: &Setup| {
+                self.restart(restarts, setup).map_err(|failure| Error::new(why(failure)))
+            }));
+            return all_or_nothing(steps, old, new);
+        }
+        if let Some(set) = self.shared.apps.as_ref().filter(|_| self.live_apps(&new.config)) {
+            steps.push(Step::whole(|setup: &Setup| apps::reload(set, &setup.config)));
+        }
+        // The last one, since files may not be what they were: hooks cannot be undone.
+        if let Some(set) = &self.shared.hooks {
+            steps.push(Step::whole(|setup: &Setup| hooks::reload(set, &setup.config)));
+        }
+        all_or_nothing(steps, old, new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// Carries out three steps of which some fail for some; what was done, and what is said in the end.
+    fn done(fails: &[&str]) -> (Vec<String>, Option<String>) {
+        let done = RefCell::new(Vec::new());
+        let step = |name: &'static str| {
+            let done = &done;
+            move |setup: &&str| {
+                let what = format!("{name} {setup}");
+                done.borrow_mut().push(what.clone());
+                if fails.contains(&&*what) { Err(Error::new(format!("{what} fails"))) } else { Ok(()) }
+            }
+        };
+        let steps =
+            vec![Step::by_halves(step("control")), Step::whole(step("apps")), Step::by_halves(step("hooks"))];
+        let said = all_or_nothing(steps, &"old", &"new").err().map(|error| error.to_string());
+        (done.take(), said)
+    }
+
+    #[test]
+    fn a_reload_that_fails_is_undone_in_reverse_order() {
+        let (steps, said) = done(&[]);
+        assert_eq!((steps.join(", "), said), ("control new, apps new, hooks new".into(), None));
+        let (steps, said) = done(&["control new"]);
+        assert_eq!(steps, ["control new", "control old"]);
+        assert_eq!(said.as_deref(), Some("control new fails: all goes on as before"));
+        let (steps, _) = done(&["apps new"]);
+        assert_eq!(steps, ["control new", "apps new", "control old"], "apps have gone back by themselves");
+        let (steps, said) = done(&["hooks new", "apps old"]);
+        assert_eq!(steps[3..], ["hooks old", "apps old", "control old"]);
+        assert_eq!(
+            said.as_deref(),
+            Some(
+                "hooks new fails: start the daemon anew, since not all could be put back (apps old fails); Linux forwards what it does not"
+            )
+        );
+    }
+}
