@@ -124,3 +124,46 @@ fn questions_are_answered_while_workers_are_started_again() {
         crosses(lab, Side::Src, Side::Snk);
     });
 }
+
+/// The names of the ports that are shown, with their paths.
+fn shown_ports(router: &Router) -> Vec<(String, String)> {
+    let ports = shown(router, "ports");
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
+    let ports = ports["ports"].as_array().into_iter().flatten();
+    ports.map(|port| (text(&port["name"]), text(&port["path"]))).collect()
+}
+
+#[test]
+fn ports_come_and_go() {
+    on_workers("reload-port", &["r0", "r1"], |lab, router| {
+        let on_workers = |names: &[&str]| names.iter().map(|name| ((*name).into(), "user".into())).collect();
+        crosses(lab, Side::Src, Side::Snk);
+        let said = reloads(router, &ports(&["r0", "r1", "r2"]));
+        assert!(said.contains("workers restarted: port.xdp:r2"), "{said}");
+        let all: Vec<_> = on_workers(&["r0", "r1", "r2"]);
+        assert_eq!(shown_ports(router), all);
+        crosses(lab, Side::Src, Side::Low);
+        crosses(lab, Side::Low, Side::Snk);
+        assert!(sent(router, "r2") >= Some(1), "Linux has forwarded what came in on r2");
+        // The first goes, so all others have another number.
+        reloads(router, &ports(&["r1", "r2"]));
+        let left: Vec<_> = on_workers(&["r1", "r2"]);
+        assert_eq!(shown_ports(router), left);
+        let before = sent(router, "r2");
+        crosses(lab, Side::Low, Side::Snk);
+        assert!(sent(router, "r2") > before);
+        crosses(lab, Side::Src, Side::Snk);
+        assert_eq!(sent(router, "r0"), None, "it is Linux's");
+    });
+}
+
+#[test]
+fn ports_that_the_memory_is_too_small_for_are_refused() {
+    on_workers("reload-full", &["r0"], |lab, router| {
+        let said = refuses(router, &ports(&["r0", "r1", "r2"]));
+        assert!(said.contains("3 ports and 1 workers need 20480 frames"), "{said}");
+        reloads(router, &ports(&["r0", "r1"]));
+        crosses(lab, Side::Src, Side::Snk);
+        assert_eq!(shown_ports(router).len(), 2);
+    });
+}

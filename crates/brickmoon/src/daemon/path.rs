@@ -67,6 +67,11 @@ impl Paths {
         self.0.iter().filter(|port| port.in_kernel).all(|port| port.reason.is_some())
     }
 
+    /// The same in a daemon without the kernel path, which it can only be started with.
+    pub fn on_workers(&self) -> Self {
+        self.instead("the daemon was started with workers for all ports")
+    }
+
     /// Workers for all, since the kernel path could not be had.
     pub fn instead(&self, why: &str) -> Self {
         let port = |port: &PortPath| match port.in_kernel {
@@ -235,6 +240,19 @@ mod tests {
             let text = format!("[daemon]\npath = '{word}'\nworkers = 2\n[[port]]\ndevice = 'eth0'\n");
             assert_eq!(chosen(&text, false), (word.into(), String::new()));
         }
+    }
+
+    #[test]
+    fn workers_take_all_ports_where_the_kernel_path_is_not_there() {
+        let text =
+            "[daemon]\nworkers = 1\n[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'eth1'\npath = 'kernel'\n";
+        let paths = paths(text, true).unwrap_or_else(|_| panic!("{text}")).on_workers();
+        assert_eq!(paths.name(), "user");
+        let reasons = paths.0.into_iter().map(|path| path.reason.unwrap_or_default());
+        assert_eq!(
+            reasons.collect::<Vec<_>>(),
+            ["workers or cores are named", "the daemon was started with workers for all ports"]
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_api::PortMode;
+use bm_api::{Error, PortMode};
 use bm_control::config::{Config, Switch};
 use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::{Attachment, Claims, Kernel, NoPins, Pins};
@@ -18,6 +18,8 @@ use crate::Failure;
 
 /// Frames that a queue's rings may hold in the kernel, both ways.
 const FRAMES_A_QUEUE: usize = 4 * 2048;
+/// Frames that they need at the least, one ring each way, before the rest of the memory is in use.
+const FRAMES_A_QUEUE_LEAST: usize = 2 * 2048;
 /// Frames beside those: in workers' hands, waiting for neighbours.
 const FRAMES_BESIDE: usize = 8192;
 /// A worker that has not drawn breath for so long hangs: it wakes ten times as often by itself.
@@ -84,6 +86,23 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
         )));
     }
     Ok(depot)
+}
+
+/// Whether memory of so many slots, which a daemon has from its start on, is enough for the ports of a configuration.
+///
+/// # Errors
+/// What it would take.
+pub fn check_memory(config: &Config, slots: usize) -> Result<(), Error> {
+    let (ports, workers) = (config.ports.len(), workers(config));
+    let least = ports * workers * FRAMES_A_QUEUE_LEAST + FRAMES_BESIDE;
+    if slots >= least {
+        return Ok(());
+    }
+    let mend = "stop it and start it with this configuration: it takes as many then";
+    let why = format!(
+        "{ports} ports and {workers} workers need {least} frames, and the daemon took {slots} when it started"
+    );
+    Err(Error::new(why).mend(mend))
 }
 
 /// Says, now and in `status`, that the program ends with the daemon.
@@ -271,5 +290,26 @@ impl Running {
         let Self { plane, ports: _, notes: _, _keep: keep, seen: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
         drop(keep);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_lasts_for_twice_the_ports() {
+        let with_ports = |count: usize| {
+            let ports = (0..count).map(|at| format!("[[port]]\ndevice = 'bm-none{at}'\n"));
+            let text = format!("[daemon]\nworkers = 2\n{}", ports.collect::<String>());
+            Config::parse(std::path::Path::new("test.toml"), &text).expect("a right configuration")
+        };
+        let slots = 3 * 2 * FRAMES_A_QUEUE + FRAMES_BESIDE;
+        assert_eq!(check_memory(&with_ports(6), slots), Ok(()));
+        let refused = check_memory(&with_ports(7), slots).map_err(|error| error.to_string());
+        assert_eq!(
+            refused,
+            Err("7 ports and 2 workers need 65536 frames, and the daemon took 57344 when it started: stop it and start it with this configuration: it takes as many then".into())
+        );
     }
 }

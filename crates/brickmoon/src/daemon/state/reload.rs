@@ -6,11 +6,12 @@
 //! ```
 
 use bm_api::{Error, Reloaded};
-use bm_control::config::{Config, Effect};
+use bm_control::config::{Config, Effect, PathChoice};
 
 use super::after::Restarts;
 use super::{Daemon, Setup, lock};
-use crate::daemon::{apps, hooks, why, with_arguments};
+use crate::daemon::running::check_memory;
+use crate::daemon::{apps, hooks, path, why, with_arguments};
 
 /// What a reload comes to.
 struct Plan {
@@ -90,13 +91,14 @@ impl Daemon {
 
     /// What is to be done to get from `old` to `new`, of which what only a start of the daemon can do is left out.
     fn plan(&self, old: &Setup, mut new: Config) -> Result<Plan, Error> {
-        let paths = old.paths.clone();
+        // The kernel path's ports change with a new start only.
+        let ports_stay = old.paths.any_kernel() || self.depot.is_none();
+        let chosen = path::choose(&new, path::obstacle).map_err(|failure| Error::new(why(failure)))?;
+        let paths = if ports_stay { old.paths.clone() } else { chosen.on_workers() };
         hooks::can_run(&new, &paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         apps::can_run(&new, &paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
         apps::check(self.up.config.as_deref(), &new).map_err(|failure| Error::new(why(failure)))?;
         super::super::can_filter(&new).map_err(|(why, mend)| Error::new(why).mend(mend))?;
-        // The kernel path's ports change with a new start only.
-        let ports_stay = paths.any_kernel() || self.depot.is_none();
         let mut said = Reloaded::default();
         for changed in old.config.diff(&new) {
             match changed.effect {
@@ -107,6 +109,12 @@ impl Daemon {
         }
         if ports_stay {
             new.ports = old.config.ports_as_in(&new);
+        } else {
+            let told = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
+            said.needs_restart.extend(told.map(|port| format!("port.{}.path", port.device)));
+        }
+        if let Some(depot) = self.depot.as_ref().filter(|_| !said.restarted.is_empty()) {
+            check_memory(&new, depot.memory().slots())?;
         }
         // Workers have no sockets there.
         if paths.any_kernel() && self.claims.is_none() && !new.claims.is_empty() {
