@@ -31,8 +31,9 @@ const FOLDER: &str = "/sys/fs/bpf/brickmoon";
 const MAGIC: u32 = 0xcafe_4a11;
 /// What the name of our program begins with; its layout version follows.
 const PREFIX: &str = "bm_forward_";
-/// Another process may be removing the folder that we want; it does so once. And a lock that was given back is
-/// held for a moment longer by a process that was just being forked.
+/// How often our folder is asked for before it counts as another daemon's, and the pause between: others hold it
+/// for a moment when they sweep it or remove it, and a process that was just being forked does with a lock that was
+/// given back.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -149,28 +150,35 @@ impl Pins {
         sweep();
         let failed = |error| NoPins::System { folder: FOLDER.into(), error };
         let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(failed)?.ino();
-        Self::claim_folder(&Path::new(FOLDER).join(namespace.to_string()))
-    }
-
-    fn claim_folder(folder: &Path) -> Result<Self, NoPins> {
-        let system = |error| NoPins::System { folder: folder.into(), error };
-        let mut claimed = None;
-        for _ in 0..TRIES {
-            fs::create_dir_all(folder).map_err(system)?;
-            let Ok(claim) = File::open(folder) else { continue };
-            // SAFETY: passes numbers.
-            if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-                claimed = Some(NoPins::Claimed { folder: folder.into() });
-                std::thread::sleep(PAUSE);
-                continue;
-            }
-            // Whoever had it before may have removed it between our two steps.
-            let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
-            if inode(claim.metadata()).is_some_and(|own| inode(fs::metadata(folder)) == Some(own)) {
-                return Ok(Self { folder: folder.into(), _claim: claim });
+        let folder = Path::new(FOLDER).join(namespace.to_string());
+        for _ in 1..TRIES {
+            match Self::claim_folder(&folder) {
+                Err(NoPins::Claimed { .. }) => std::thread::sleep(PAUSE),
+                result => return result,
             }
         }
-        Err(claimed.unwrap_or_else(|| system(io::ErrorKind::TimedOut.into())))
+        Self::claim_folder(&folder)
+    }
+
+    /// Asks once: [`sweep`] meets the folders of all daemons that live, and must not wait for any.
+    fn claim_folder(folder: &Path) -> Result<Self, NoPins> {
+        let system = |error| NoPins::System { folder: folder.into(), error };
+        let claimed = || Err(NoPins::Claimed { folder: folder.into() });
+        fs::create_dir_all(folder).map_err(system)?;
+        let claim = match File::open(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return claimed(),
+            opened => opened.map_err(system)?,
+        };
+        // SAFETY: passes numbers.
+        if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return claimed();
+        }
+        // Whoever had it before may have removed it between our two steps.
+        let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
+        if inode(claim.metadata()).is_some_and(|own| inode(fs::metadata(folder)) == Some(own)) {
+            return Ok(Self { folder: folder.into(), _claim: claim });
+        }
+        claimed()
     }
 
     /// What is pinned on interfaces that are there; files of others are removed.
@@ -234,6 +242,21 @@ pub fn remove_kept() -> Result<Vec<String>, NoPins> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_of_others_is_not_waited_for() {
+        let folder = std::env::temp_dir().join(format!("bm-pins-{}", std::process::id()));
+        let ours = Pins::claim_folder(&folder).unwrap();
+        let asked = std::time::Instant::now();
+        for _ in 0..200 {
+            assert!(matches!(Pins::claim_folder(&folder), Err(NoPins::Claimed { .. })));
+        }
+        // With the pauses of `claim` it would be 20 seconds.
+        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+        drop(ours);
+        drop(Pins::claim_folder(&folder).unwrap());
+        assert!(!folder.exists());
+    }
 
     #[test]
     fn knows_its_own_programs_by_name() {
