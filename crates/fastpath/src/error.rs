@@ -47,6 +47,13 @@ pub enum KernelError {
         /// The program's name.
         program: String,
     },
+    /// Two interfaces that packets are claimed on have the same place in the program's tables.
+    SamePlace {
+        /// The second.
+        interface: String,
+        /// The one that has the place.
+        other: String,
+    },
     /// The program would end with the daemon.
     NotPinned,
     /// A system call failed.
@@ -99,6 +106,10 @@ impl fmt::Display for KernelError {
                 f,
                 "{interface}: the program {program:?} is attached by {0}, and is not brickmoon's; `rm {0}` takes it off",
                 path.display()
+            ),
+            Self::SamePlace { interface, other } => write!(
+                f,
+                "{interface}: its number in Linux (`ip link`) and that of {other} have the same low 12 bits, and packets of one of them alone can be claimed; make one of the interfaces anew, or give it `path = \"user\"`"
             ),
             Self::NotPinned => {
                 write!(

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::filters::Asked;
-use crate::layout::INTERFACES;
+use crate::layout::{INGRESSES, INTERFACES};
 use bm_fib::sets::SetWriter;
 use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, SourceCheck, Tree};
 use std::net::Ipv6Addr;
@@ -433,6 +433,21 @@ fn what_filters_cost() {
             "round {round}: {without} ns without, {empty} with no rules, {full} with 10,000, {rate} with a rate"
         );
     }
+}
+
+#[test]
+fn sockets_of_two_interfaces_share_no_place() {
+    let Some(mut lab) = lab() else { return };
+    let twin = 2 * INGRESSES as u32 + lab.ifindex;
+    run(&format!("link add name twin index {twin} type veth peer name twin2"));
+    let claims = lab.kernel.take_claims().unwrap();
+    let nothing = std::fs::File::open("/dev/null").unwrap();
+    let bind = |ifindex| claims.bind(ifindex, 0, nothing.as_fd()).unwrap_err().to_string();
+    // The kernel wants a socket; so far did it get.
+    assert!(bind(lab.ifindex).contains("putting a worker's socket"));
+    assert!(bind(twin).starts_with("twin: its number in Linux (`ip link`) and that of in have the same"));
+    run("link del in");
+    assert!(bind(twin).contains("putting a worker's socket"), "nobody has the place any more");
 }
 
 #[test]
