@@ -512,7 +512,7 @@ __noinline int source_over_rate(const struct filter_key *key)
 }
 
 /* The word of the next hop towards an address of the key. */
-static __always_inline __u64 hop_towards(const struct filter_key *key, __u32 from, __u32 *number)
+static __always_inline __u64 hop_towards(const struct filter_key *key, __u32 from)
 {
 	struct address6 address;
 	__u32 hop;
@@ -600,7 +600,7 @@ __noinline int best_leads_back(const struct filter_key *key, __u32 check)
 
 	if (!key || is_unasked(key))
 		return 1;
-	entry = hop_towards(key, KEY_SOURCE, NULL);
+	entry = hop_towards(key, KEY_SOURCE);
 	out = HOP_INTERFACE(entry);
 	if (out >= HOP_SPECIAL && out != HOP_HOST && out != HOP_RESOLVE && out != HOP_GROUP)
 		return 0;
@@ -632,7 +632,7 @@ __noinline int is_for_linux(const struct filter_key *key, __u32 may_be_local)
 	first = key->of[KEY_DESTINATION];
 	if (key->of[KEY_IPV6] ? first >> 24 == 0xff || first >> 22 == 0x3fa : !is_single_host(first))
 		return 1;
-	return may_be_local && HOP_INTERFACE(hop_towards(key, KEY_DESTINATION, NULL)) == HOP_HOST;
+	return may_be_local && HOP_INTERFACE(hop_towards(key, KEY_DESTINATION)) == HOP_HOST;
 }
 
 /* Whether an IPv6 destination may be an address of ours; the hash is that of ../src/filters.rs. */

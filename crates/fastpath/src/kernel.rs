@@ -127,7 +127,8 @@ impl Kernel {
     }
 
     /// Memory for a new table, which the program reads from the next [`Self::publish`] on: next hops, routes of
-    /// IPv4 as [`bm_fib::Chunk17`], routes of IPv6 as [`bm_fib::Range6`].
+    /// IPv4 as [`bm_fib::Chunk17`], routes of IPv6 as [`bm_fib::Range6`]; feasible ways back the same, followed by
+    /// their sets ([`bm_fib::sets::SetWriter`]).
     ///
     /// # Errors
     /// What the kernel refused.

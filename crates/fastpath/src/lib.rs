@@ -1,16 +1,18 @@
 //! The kernel path: packets of the common sort go from interface to interface in XDP.
 //!
 //! ```text
-//! bm-fib's builders ──► maps: hops, fib4, fib6 ──┐
-//! control ──► [`Situation`] ──► map: views ──────┼──► bpf/forward.bpf.c ──► redirect
-//!                                                │          └──► Linux: everything else
-//! `show ports` ◄── map: counts ◄─────────────────┘
+//! bm-fib's builders ──► maps: hops, fib4, fib6, sources4, sources6 ──┐
+//! control ──► [`Situation`] ─┬─► map: views ─────────────────────────┤
+//!                            └─► maps: filters, filter_sources ──────┼──► bpf/forward.bpf.c ─┬─► redirect
+//! workers' sockets ──► [`Claims`]: map: claims ──────────────────────┤                       ├─► a worker
+//! `show ports` ◄── map: counts ◄─────────────────────────────────────┤                       ├─► dropped
+//! `show filters` ◄── map: filter_counts ◄────────────────────────────┘                       └─► Linux: all else
 //! ```
 //!
-//! The program drops nothing but what [`Filters`] say: what it does not forward is Linux's, untouched, with a
-//! reason counted. Tables are
-//! written in place by the same builders that serve workers, in memory that the maps share with us
-//! ([`Kernel::source`]). The small tables ([`Situation`]) are replaced whole, and so is the program when a
+//! The program drops nothing but what [`Filters`] say: what it neither forwards nor gives to a worker is Linux's,
+//! untouched, with a reason counted. What filters, feasible ways back and claims need is there only while somebody
+//! asks for it. Tables are written in place by the same builders that serve workers, in memory that the maps share
+//! with us ([`Kernel::source`]). The small tables ([`Situation`]) are replaced whole, and so is the program when a
 //! routing table is made anew ([`Kernel::publish`]): links are switched from one program to the next, which
 //! loses no packet.
 //!

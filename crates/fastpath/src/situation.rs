@@ -82,7 +82,7 @@ pub struct Interface {
     pub mtu: u16,
     /// Whether packets that come in may be forwarded, IPv4 and IPv6.
     pub forward: [bool; 2],
-    /// Whether packets may be sent through it: up, without a tag, and its device takes frames from XDP.
+    /// Whether packets may be sent through it: up, and its device, for a VLAN the port below, takes frames from XDP.
     pub sends: bool,
     /// Check of sources, as Linux does it: it gets what fails.
     pub reverse_path: ReversePath,

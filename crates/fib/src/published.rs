@@ -111,8 +111,9 @@ impl ReaderHandle {
         self.seen.0.store(point, Ordering::Release);
     }
 
-    /// The latest retirement now, for [`Self::quiescent_at`]. As long as it stays the same, so does what was read
-    /// since the reader was quiescent before: whatever replaces or changes something moves it.
+    /// The latest retirement now, for [`Self::quiescent_at`]. As long as it stays the same, so do published tables
+    /// as a whole and each next hop's word and MTU, as read since the reader was quiescent before. Not so what is
+    /// stored in place: where a route of a table leads, and the members of a group in its old row.
     pub fn point(&self) -> Point {
         Point(self.readers.0.point.0.load(Ordering::Acquire))
     }

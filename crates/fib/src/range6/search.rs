@@ -9,8 +9,8 @@
 //!
 //! Trees behind root slots have at least LOW forks, so all lanes keep step and no branch depends on
 //! data; a lane whose root word is a next hop goes along on some line and is put right at the end. Where a
-//! tree is higher, which takes more than 30,000 ranges in a slot, its lanes go down to LOW first. A
-//! [`Step`] is what differs from CPU to CPU.
+//! tree is higher, which with fewer than 20,480 ranges in a slot (`PACKED_LOW`) it is only until it is made
+//! anew, its lanes go down to LOW first. A [`Step`] is what differs from CPU to CPU.
 
 use super::line::{FIRST_CHILD, Line, Word};
 use super::{LINES, LOW, ROOT, Range6Fib, key, slot};
