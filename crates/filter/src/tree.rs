@@ -42,7 +42,7 @@ impl fmt::Display for TooMany {
 impl std::error::Error for TooMany {}
 
 /// Rules, and the way to the first that matches a packet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// Nodes and lists.
     pub words: Vec<u32>,
@@ -74,6 +74,13 @@ impl Cut {
     fn child(word: u32, Key(key): &Key) -> u32 {
         let field = key[(word >> 18 & 15) as usize] >> (word >> 22 & 31);
         field & ((2 << (word >> 27 & 7)) - 1)
+    }
+}
+
+impl Default for Tree {
+    /// The tree of no rules: a list of none, so that whoever searches it finds an end.
+    fn default() -> Self {
+        Self { words: vec![0], root: LEAF, rules: Vec::new(), claims: None }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bm_api::{Filter, Filters as Shown};
-use bm_filter::{Action, Filters, Flat, ROOM_RULES, Rate, Rule, SourceCheck, Tree, UNMATCHED};
+use bm_filter::{Action, Filters, Flat, ROOM_RULES, Rate, Rule, SourceCheck, TooMany, Tree, UNMATCHED};
 
 use super::{Compiler, Interfaces};
 use crate::config::{self, Config, SourceRule};
@@ -23,6 +23,8 @@ pub(super) struct Filtering {
     /// Counters that no rule has had.
     fresh: u16,
     made: Option<Made>,
+    /// The configuration is another one than what was made goes by.
+    changed: bool,
 }
 
 /// Filters, and the interfaces that ports in rules were taken for.
@@ -45,7 +47,7 @@ impl Filtering {
         }
         self.config = config.filter.clone();
         self.claims.clone_from(&config.claims);
-        self.made = None;
+        self.changed = true;
         let claims = self.claims.iter().map(of_claim);
         let names: BTreeSet<String> =
             self.config.rules.iter().map(|rule| rule.name.clone()).chain(claims).collect();
@@ -89,18 +91,27 @@ impl Filtering {
             return None;
         }
         let index = |rule: &Rule| interface_called(interfaces, rule.port.as_deref()?);
-        let now: Vec<_> = self.config.rules.iter().chain(&self.claims).map(index).collect();
-        let made = self.made.take().filter(|made| made.interfaces == now);
-        let made = made.unwrap_or_else(|| {
-            let filters = Arc::new(self.make(&now));
-            Made { interfaces: now, filters }
-        });
+        let interfaces: Vec<_> = self.config.rules.iter().chain(&self.claims).map(index).collect();
+        let before = self.made.take();
+        let made = match before {
+            Some(made) if !self.changed && made.interfaces == interfaces => made,
+            before => {
+                let filters = self.make(&interfaces).map(Arc::new).unwrap_or_else(|error| {
+                    tracing::error!(%error, "new rules are not carried out; those before stay");
+                    before.map(|made| made.filters).unwrap_or_default()
+                });
+                Made { interfaces, filters }
+            }
+        };
+        self.changed = false;
         let filters = Arc::clone(&made.filters);
         self.made = Some(made);
         Some(filters)
     }
 
-    fn make(&self, interfaces: &[Option<u16>]) -> Filters {
+    /// # Errors
+    /// If there is no room for so many rules, which the configuration has been asked about before.
+    fn make(&self, interfaces: &[Option<u16>]) -> Result<Filters, TooMany> {
         let flat = |rule: &Rule, name: &str, interface: &Option<u16>| {
             // A port that is not there now lets nothing in.
             let off = rule.port.is_some() && interface.is_none();
@@ -112,12 +123,9 @@ impl Filtering {
         let rules = rules.flat_map(|(rule, interface)| flat(rule, &rule.name, interface)).collect();
         let claims = self.claims.iter().zip(of_claims);
         let claims = claims.flat_map(|(claim, interface)| flat(claim, &of_claim(claim), interface)).collect();
-        let tree = Tree::grow_with(rules, claims).unwrap_or_else(|error| {
-            tracing::error!(%error, "rules are not carried out");
-            Tree::default()
-        });
+        let tree = Tree::grow_with(rules, claims)?;
         let config = &self.config;
-        Filters {
+        Ok(Filters {
             tree,
             drop_unmatched: config.unmatched == Action::Drop,
             drop_tiny_fragments: config.tiny_fragments == Action::Drop,
@@ -126,7 +134,7 @@ impl Filtering {
                 burst: config.rate_burst.unwrap_or(packets),
                 lengths: [config.rate_ipv4_length, config.rate_ipv6_length].map(|length| length as u8),
             }),
-        }
+        })
     }
 
     /// Each name with what its rules ask for and have matched; `count` reads a counter.
@@ -291,6 +299,21 @@ mod tests {
         assert_eq!((filters.tree.rules.len(), strict.source_rule(0)), (0, SourceRule::Strict));
         let again = strict.filters(&interfaces).unwrap();
         assert!(Arc::ptr_eq(&filters, &again), "made once");
+    }
+
+    #[test]
+    fn rules_without_room_leave_those_before() {
+        let mut config = read("[[filter.rule]]\naction = 'drop'\n");
+        let (mut filtering, interfaces) = (filtering(&config), Interfaces::default());
+        let before = filtering.filters(&interfaces).unwrap();
+        // The reader of configurations refuses so many; nobody else asks.
+        config.filter.rules = vec![config.filter.rules[0].clone(); ROOM_RULES + 1];
+        filtering.set(&config);
+        let after = filtering.filters(&interfaces).unwrap();
+        assert!(Arc::ptr_eq(&before, &after) && after.tree.rules.len() == 1);
+        config.filter.rules.truncate(2);
+        filtering.set(&config);
+        assert_eq!(filtering.filters(&interfaces).unwrap().tree.rules.len(), 2);
     }
 
     #[test]

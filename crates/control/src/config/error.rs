@@ -151,9 +151,9 @@ pub enum What {
         /// Its destination.
         destination: AnyPrefix,
     },
-    /// More rules than there is room for.
+    /// More rules, or claims, than there is room for.
     ManyRules {
-        /// How many.
+        /// How many, claims among them, and twice what accepts by port.
         rules: usize,
         /// How many there may be.
         most: usize,
@@ -230,13 +230,7 @@ impl fmt::Display for What {
                 let above = found.checked_next_power_of_two().unwrap_or(1 << 63);
                 write!(f, "{key} is {found}, which is no power of two: take {} or {above}", above / 2)
             }
-            Self::Choice { key, found, known } => {
-                write!(f, "{key} is \"{found}\": ")?;
-                if let Some(close) = closest(found, known) {
-                    write!(f, "did you mean \"{close}\"? ")?;
-                }
-                write!(f, "It may be {}", listed(known, "\""))
-            }
+            Self::Choice { key, found, known } => choice(f, key, found, known),
             Self::Address { key, found } => write!(
                 f,
                 "{key} is \"{found}\": give an address with a port, such as \"127.0.0.1:9473\" or \
@@ -269,15 +263,25 @@ impl fmt::Display for What {
                 f,
                 "no packet goes from {source} to {destination}: give both of one family, or make two rules"
             ),
-            Self::ManyRules { rules, most } => {
-                write!(f, "these are {rules} rules, and there is room for {most}: join some of them")
-            }
+            Self::ManyRules { rules, most } => write!(
+                f,
+                "rules and claims count {rules} (twice each that accepts by port), and there is room for {most}: \
+                 join some of them"
+            ),
             Self::FewCores { cores, workers } => write!(
                 f,
                 "`cores` in [daemon] names {cores} cores for {workers} workers: name a core for each, or none"
             ),
         }
     }
+}
+
+fn choice(f: &mut fmt::Formatter<'_>, key: &Key, found: &str, known: &[&str]) -> fmt::Result {
+    write!(f, "{key} is \"{found}\": ")?;
+    if let Some(close) = closest(found, known) {
+        write!(f, "did you mean \"{close}\"? ")?;
+    }
+    write!(f, "It may be {}", listed(known, "\""))
 }
 
 fn unknown(f: &mut fmt::Formatter<'_>, key: &str, section: &str, known: &[&'static str]) -> fmt::Result {

@@ -69,7 +69,7 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
     config.claims = filter::claims(&mut top);
     config.switches = switches::switches(&mut top, &config.ports);
     if let Some(mut section) = top.section("filter", "[filter]") {
-        filter::filter(&mut section, &mut config.filter);
+        filter::filter(&mut section, &mut config.filter, &config.claims);
         section.finish();
     }
     top.finish();

@@ -155,3 +155,10 @@ proptest! {
         }
     }
 }
+
+/// The kernel path has words of an earlier set behind those of a new one: a search must end before.
+#[test]
+fn no_rules_are_a_tree_as_well() {
+    assert_eq!(Tree::default(), Tree::grow(Vec::new()).unwrap());
+    assert_eq!(Tree::default().worst(), (0, 0));
+}

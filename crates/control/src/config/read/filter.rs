@@ -2,7 +2,7 @@
 
 use super::{DeValue, Section, What};
 use crate::config::filter::{Filter, SOURCE_RULES};
-use bm_filter::{Action, AnyPrefix, Ports, ROOM_RULES, Rule};
+use bm_filter::{Action, AnyPrefix, Flat, Ports, ROOM_RULES, Rule};
 
 const ACTIONS: [(&str, Action); 2] = [("accept", Action::Accept), ("drop", Action::Drop)];
 
@@ -22,7 +22,8 @@ const PROTOCOLS: [(&str, u8, bool); 12] = [
     ("vrrp", 112, false),
 ];
 
-pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter) {
+/// `[filter]`; its rules share their room with `claims`.
+pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims: &[Rule]) {
     section.choice("unmatched", &ACTIONS, &mut filter.unmatched);
     section.choice("tiny_fragments", &ACTIONS, &mut filter.tiny_fragments);
     section.number_or("rate_packets", "off", 1..=10_000_000, &mut filter.rate_packets);
@@ -31,6 +32,17 @@ pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter) {
     section.number("rate_ipv6_length", 0..=128, &mut filter.rate_ipv6_length);
     section.choice("reverse_path", &SOURCE_RULES, &mut filter.reverse_path);
     filter.rules = rules(section);
+    if !filter.rules.is_empty() {
+        check_room(section, "rule", filter.rules.iter().chain(claims));
+    }
+}
+
+/// Complains of more rules than there is room for when they are flat.
+fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl Iterator<Item = &'r Rule>) {
+    let rules = rules.map(|rule| Flat::of(rule, 0, None).count()).sum();
+    if rules > ROOM_RULES {
+        section.complain(key, What::ManyRules { rules, most: ROOM_RULES });
+    }
 }
 
 fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
@@ -41,9 +53,6 @@ fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
         filter.wrong_type(filter.key("rule"), value, WANTS, EXAMPLE.into());
         return Vec::new();
     };
-    if list.len() > ROOM_RULES {
-        filter.complain("rule", What::ManyRules { rules: list.len(), most: ROOM_RULES });
-    }
     let mut rules = Vec::new();
     for item in list {
         let DeValue::Table(table) = item.get_ref() else {
@@ -83,6 +92,7 @@ pub(super) fn claims(top: &mut Section<'_, '_>) -> Vec<Rule> {
         section.finish();
         claims.push(claim);
     }
+    check_room(top, "claim", claims.iter());
     claims
 }
 

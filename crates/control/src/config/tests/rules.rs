@@ -31,6 +31,21 @@ fn says_what_is_wrong_with_a_rule() {
 }
 
 #[test]
+fn counts_rules_as_they_are_searched() {
+    let by_port = |action: &str| {
+        format!("[[filter.rule]]\naction = '{action}'\nprotocol = 'udp'\ndestination_ports = 53\n")
+    };
+    let claim = "[[claim]]\nprotocol = 'udp'\ndestination_ports = 53\n";
+    assert_eq!(read(&by_port("accept").repeat(8192)).filter.rules.len(), 8192);
+    assert_eq!(read(&by_port("drop").repeat(16_384)).filter.rules.len(), 16_384);
+    let room = "rules and claims count 16386 (twice each that accepts by port), and there is room for 16384";
+    for text in [by_port("accept").repeat(8193), by_port("accept").repeat(8192) + claim, claim.repeat(8193)] {
+        let refused = refused(&text);
+        assert!(refused.starts_with("test.toml, line 1: ") && refused.contains(room), "{refused}");
+    }
+}
+
+#[test]
 fn rules_name_ports_that_there_are() {
     let config = read("[[filter.rule]]\naction = 'drop'\nport = 'eth1'\n[[port]]\ndevice = 'eth0'\n");
     assert_eq!(config.unknown_ports_of_rules(), ["eth1"]);
