@@ -34,7 +34,6 @@ mod work;
 
 pub use body::{Side, Why};
 pub use check::Checked;
-pub(crate) use filtering::check_of;
 pub use interfaces::Interfaces;
 pub use memory::{Anonymous, Memory};
 pub use settings::Choices;
@@ -268,30 +267,24 @@ impl Compiler {
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
         let mut work = Work::of(changes);
-        let (mut old4, mut old6) = match work.everything {
-            true => (self.ipv4.take(), self.ipv6.take()),
-            false => (self.ipv4.fresh(), self.ipv6.fresh()),
-        };
         let vrfs = self.vrfs(mirror);
         let reshaped = self.reshape(mirror, &vrfs, &mut work);
         self.prepare_filters().map_err(CompileError::Filters)?;
+        let mut replaced = self.replaced(work.everything);
         let interfaces = Arc::clone(&self.small.interfaces);
         let view = View { mirror, interfaces: &interfaces };
         self.refresh_targets(view, &work, reshaped.moved);
         self.ipv4.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv4);
         self.ipv6.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv6);
 
-        let remade = self.remake(view, &vrfs);
-        let (mut remade4, mut remade6) = match remade {
+        let remade = match self.remake(view, &vrfs, &mut replaced) {
             Ok(remade) => remade,
             Err(why) => {
                 // What is published still names these: they are swept when it no longer is.
-                old4.release(&mut self.targets);
-                old6.release(&mut self.targets);
+                replaced.release(&mut self.targets);
                 return Err(why);
             }
         };
-        let remade = remade4.changed || remade6.changed;
         let published = reshaped.small || remade;
         if published {
             // Before any route or next hop can name an interface that workers do not know yet.
@@ -304,22 +297,35 @@ impl Compiler {
             + self.ipv6.refresh(view, &mut self.targets, &work.ipv6, &near6);
 
         // No table that is published names these any more.
-        old4.release(&mut self.targets);
-        old6.release(&mut self.targets);
-        remade4.old.iter_mut().for_each(|table| table.release(&mut self.targets));
-        remade6.old.iter_mut().for_each(|table| table.release(&mut self.targets));
+        replaced.release(&mut self.targets);
         self.targets.sweep();
         self.published.reclaim();
         Ok(Report { published, entries })
     }
 
-    fn remake(&mut self, view: View<'_>, vrfs: &BTreeSet<Option<u32>>) -> Result<Both, CompileError> {
+    /// All tables, taken out to be made anew, or none yet.
+    fn replaced(&mut self, everything: bool) -> Replaced {
+        let (ipv4, ipv6) = match everything {
+            true => (self.ipv4.take(), self.ipv6.take()),
+            false => (self.ipv4.fresh(), self.ipv6.fresh()),
+        };
+        Replaced { all: (ipv4, ipv6), ipv4: Vec::new(), ipv6: Vec::new() }
+    }
+
+    /// Makes the tables that are missing or have other stages now; whether there were any. Those whose place they
+    /// take are in `replaced`, also where it fails.
+    fn remake(
+        &mut self,
+        view: View<'_>,
+        vrfs: &BTreeSet<Option<u32>>,
+        replaced: &mut Replaced,
+    ) -> Result<bool, CompileError> {
         let room = (&self.readers, &*self.memory);
         let feasible = self.choices.feasible;
-        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, room, feasible);
+        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, room, feasible, &mut replaced.ipv4);
         let ipv4 = ipv4.map_err(CompileError::Ipv4)?;
-        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, room, feasible);
-        Ok((ipv4, ipv6.map_err(CompileError::Ipv6)?))
+        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, room, feasible, &mut replaced.ipv6);
+        Ok(ipv6.map_err(CompileError::Ipv6)? || ipv4)
     }
 
     /// Whether a family has rules that only Linux can follow.
@@ -419,8 +425,22 @@ impl Compiler {
     }
 }
 
-/// What became of the tables of both families.
-type Both = (family::Remade<u32>, family::Remade<u128>);
+/// Tables that others take the place of. Workers read them until those are published.
+struct Replaced {
+    all: (family::Tables<u32>, family::Tables<u128>),
+    ipv4: Vec<table::Table<u32>>,
+    ipv6: Vec<table::Table<u128>>,
+}
+
+impl Replaced {
+    /// Gives back what they hold.
+    fn release(&mut self, targets: &mut Targets) {
+        self.all.0.release(targets);
+        self.all.1.release(targets);
+        self.ipv4.iter_mut().for_each(|table| table.release(targets));
+        self.ipv6.iter_mut().for_each(|table| table.release(targets));
+    }
+}
 
 /// What [`Compiler::reshape`] found.
 #[derive(Clone, Copy, Default)]

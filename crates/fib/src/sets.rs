@@ -23,6 +23,8 @@ pub const EMPTY: NextHop = NextHop(1);
 pub const ALL: NextHop = NextHop(2);
 /// Sets that there is room for, these counted.
 pub const SETS: usize = 1 << 12;
+/// Those of them that can be any sets: less no route, [`EMPTY`] and [`ALL`].
+pub const ROOM: usize = SETS - 3;
 
 /// Sets of interfaces, as packets are held against them.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub struct SetWriter {
     members: Vec<Option<Box<[u16]>>>,
     free: BinaryHeap<Reverse<u32>>,
     retired: Retired<u32>,
+    /// Users that were given [`ALL`] for want of room.
+    refused: usize,
 }
 
 impl SetWriter {
@@ -74,6 +78,7 @@ impl SetWriter {
             members,
             free: BinaryHeap::new(),
             retired: Retired::new(readers),
+            refused: 0,
         })
     }
 
@@ -83,7 +88,8 @@ impl SetWriter {
     }
 
     /// The number of the set of these interfaces, in order and each once, with one more user. [`ALL`] where there
-    /// is no room for another set, or none for such an interface: then more may pass, and nothing else is lost.
+    /// is no room for another set, or none for such an interface: then more may pass, nothing else is lost, and
+    /// [`Self::refused`] counts it.
     pub fn take(&mut self, interfaces: &[u16]) -> NextHop {
         if interfaces.is_empty() {
             return EMPTY;
@@ -93,7 +99,10 @@ impl SetWriter {
             return *set;
         }
         let fits = interfaces.iter().all(|interface| usize::from(*interface) < 64 * self.table.words);
-        let Some(number) = fits.then(|| self.number()).flatten() else { return ALL };
+        let Some(number) = fits.then(|| self.number()).flatten() else {
+            self.refused += 1;
+            return ALL;
+        };
         let words = self.table.words;
         let row = &self.table.bits[number as usize * words..(number as usize + 1) * words];
         row.iter().for_each(|word| word.store(0, Relaxed));
@@ -108,6 +117,9 @@ impl SetWriter {
 
     /// One user less. Nobody may find the set any more if it was the last.
     pub fn release(&mut self, set: NextHop) {
+        if set == ALL {
+            self.refused = self.refused.saturating_sub(1);
+        }
         let Some(Some(members)) = self.members.get(set.index()) else { return };
         let Some((_, users)) = self.known.get_mut(members) else { return };
         *users -= 1;
@@ -116,6 +128,11 @@ impl SetWriter {
             self.members[set.index()] = None;
             self.retired.push(set.0);
         }
+    }
+
+    /// How many users have [`ALL`] since there was no room for their set.
+    pub fn refused(&self) -> usize {
+        self.refused
     }
 
     /// The interfaces of a set; none of [`EMPTY`] and [`ALL`].
@@ -182,9 +199,10 @@ mod tests {
         let (mut sets, _readers) = writer();
         let taken: Vec<_> = (0..1000).flat_map(|a| (1..6).map(move |b| [a, a + b])).collect();
         let taken: Vec<_> = taken.iter().map(|set| sets.take(set)).collect();
-        assert_eq!(taken.iter().filter(|set| **set != ALL).count(), SETS - 3);
+        assert_eq!((taken.iter().filter(|set| **set != ALL).count(), sets.refused()), (ROOM, 5000 - ROOM));
         assert_eq!(taken.last(), Some(&ALL));
         sets.release(ALL);
         sets.release(EMPTY);
+        assert_eq!(sets.refused(), 5000 - ROOM - 1);
     }
 }

@@ -54,7 +54,17 @@ impl<A: Side> Tables<A> {
 
     /// Whether feasible ways back found no room.
     pub fn has_lost_sources(&self) -> bool {
-        self.vrfs.values().filter_map(Table::sources).any(Sources::is_lost)
+        self.lacks_sources() || self.vrfs.values().filter_map(Table::sources).any(Sources::is_lost)
+    }
+
+    /// Whether there is not even memory for a table of feasible ways back.
+    pub fn lacks_sources(&self) -> bool {
+        self.vrfs.values().any(Table::lacks_sources)
+    }
+
+    /// How many routes have feasible ways back for which no set was left.
+    pub fn routes_without_set(&self) -> usize {
+        self.vrfs.values().filter_map(Table::sources).map(Sources::without_set).sum()
     }
 
     /// What the table of a VRF is made as; none where there is no such table.
@@ -86,7 +96,9 @@ impl<A: Side> Tables<A> {
         work.add_routes_of(&flipped, routes);
     }
 
-    /// Makes the tables that are missing or have other stages now, and takes out those of no VRF.
+    /// Makes the tables that are missing or have other stages now, and takes out those of no VRF; whether there are
+    /// other tables now. Those that were taken out are in `old`, also where it fails: workers read them until new
+    /// ones are published.
     pub fn remake(
         &mut self,
         view: View<'_>,
@@ -94,10 +106,10 @@ impl<A: Side> Tables<A> {
         wanted: &BTreeSet<Option<u32>>,
         (readers, memory): (&Readers, &dyn Memory),
         feasible: bool,
-    ) -> Result<Remade<A>, TableFull<A>> {
-        let mut old = Vec::new();
-        let mut made = false;
+        old: &mut Vec<Table<A>>,
+    ) -> Result<bool, TableFull<A>> {
         let gone: Vec<_> = self.vrfs.keys().filter(|vrf| !wanted.contains(vrf)).copied().collect();
+        let mut changed = !gone.is_empty();
         old.extend(gone.iter().filter_map(|vrf| self.vrfs.remove(vrf)));
         for vrf in wanted {
             let stages = Stages::of(view.mirror, Self::FAMILY, *vrf);
@@ -110,13 +122,13 @@ impl<A: Side> Tables<A> {
                 let source = || source(A::PART);
                 let table = Table::load(self.structure, stages, &mut context, (readers, &source))?;
                 old.extend(self.vrfs.insert(*vrf, table));
-                made = true;
+                changed = true;
             }
             let Some(table) = self.vrfs.get_mut(vrf) else { continue };
             let room = Room { readers, source: &|| source(A::SOURCES), width: memory.interfaces() };
-            made |= table.keep_sources(feasible, self.structure, &mut context, &room)?;
+            changed |= table.keep_sources(feasible, self.structure, &mut context, &room);
         }
-        Ok(Remade { changed: made || !old.is_empty(), old })
+        Ok(changed)
     }
 
     /// Gives back everything that is held: these tables are no longer read.
@@ -198,12 +210,4 @@ pub(super) struct Size {
     pub routes: usize,
     pub refused: usize,
     pub bytes: usize,
-}
-
-/// What [`Tables::remake`] did.
-pub(super) struct Remade<A: Side> {
-    /// Whether there are other tables now.
-    pub changed: bool,
-    /// Those that were taken out: workers read them until new ones are published.
-    pub old: Vec<Table<A>>,
 }

@@ -203,6 +203,19 @@ impl Compiler {
         self.filtering.source_rule(port)
     }
 
+    /// What filters have to do for a rule about sources. Without memory for feasible ways back all of those pass.
+    pub fn source_check(&self, rule: SourceRule) -> SourceCheck {
+        match check_of(rule) {
+            SourceCheck::Feasible if self.lacks_sources() => SourceCheck::None,
+            check => check,
+        }
+    }
+
+    /// Whether there is no memory for feasible ways back, although they are asked for.
+    pub fn lacks_sources(&self) -> bool {
+        self.ipv4.lacks_sources() || self.ipv6.lacks_sources()
+    }
+
     /// What filter rules have matched; `others` reads the counters of others than workers.
     pub fn shown_filters(&self, others: impl Fn(u16) -> u64) -> bm_api::Filters {
         let workers = |counter| self.counts.as_ref().map_or(0, |counts| counts.count(counter));
@@ -229,7 +242,7 @@ impl Compiler {
         let (filters, counts) = self.small.filters.as_ref().zip(self.counts.as_ref())?;
         Some(Arc::new(FilterSet {
             filters: Arc::clone(filters),
-            checks: self.small.rules.iter().map(|rule| check_of(*rule)).collect(),
+            checks: self.small.rules.iter().map(|rule| self.source_check(*rule)).collect(),
             unknown: self.small.linux_only,
             ports: self.small.worker_ports.clone(),
             counts: Arc::clone(counts),
@@ -244,7 +257,7 @@ fn of_claim(claim: &Rule) -> String {
 }
 
 /// What filters have to do for a rule about sources.
-pub(crate) fn check_of(rule: SourceRule) -> SourceCheck {
+fn check_of(rule: SourceRule) -> SourceCheck {
     match rule {
         SourceRule::Kernel | SourceRule::Off => SourceCheck::None,
         SourceRule::Strict => SourceCheck::Strict,

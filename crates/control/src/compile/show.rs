@@ -57,6 +57,12 @@ impl Compiler {
         if self.ipv4.has_lost_sources() || self.ipv6.has_lost_sources() {
             notes.push("there is no room for the feasible ways back of all sources: all of them pass".into());
         }
+        let without = self.ipv4.routes_without_set() + self.ipv6.routes_without_set();
+        if without > 0 {
+            notes.push(format!(
+                "{without} routes have feasible ways back for which no set is left: their sources all pass"
+            ));
+        }
         notes
     }
 

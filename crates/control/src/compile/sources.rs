@@ -35,6 +35,8 @@ pub(super) struct Sources<A: Side> {
     sets: SetWriter,
     /// There was no room, so every source passes.
     lost: bool,
+    /// The log says that there are more sets than room.
+    told: bool,
 }
 
 impl<A: Side> Sources<A> {
@@ -49,7 +51,10 @@ impl<A: Side> Sources<A> {
         let ways = ways.into_iter().filter_map(|prefix| Some((prefix, context.ways(stages, prefix)?)));
         let ways: Vec<_> = ways.collect();
         match Self::of(structure, &ways, room) {
-            Ok(sources) => Ok(sources),
+            Ok(mut sources) => {
+                sources.tell();
+                Ok(sources)
+            }
             Err(_) => {
                 let mut sources = Self::of(structure, &[], room)?;
                 sources.lose();
@@ -71,7 +76,7 @@ impl<A: Side> Sources<A> {
         let changes: Vec<_> =
             ways.iter().map(|(prefix, ways)| Change::Set(*prefix, sets.take(ways))).collect();
         fib.apply(&changes)?;
-        Ok(Self { fib, sets, lost: false })
+        Ok(Self { fib, sets, lost: false, told: false })
     }
 
     /// What packets are held against.
@@ -82,6 +87,24 @@ impl<A: Side> Sources<A> {
     /// Whether every source passes for want of room.
     pub fn is_lost(&self) -> bool {
         self.lost
+    }
+
+    /// How many routes let every source pass since no set was left for theirs.
+    pub fn without_set(&self) -> usize {
+        if self.lost { 0 } else { self.sets.refused() }
+    }
+
+    /// Says once that sets have run out, and again if they did in between not.
+    fn tell(&mut self) {
+        let routes = self.without_set();
+        if routes > 0 && !self.told {
+            let most = sets::ROOM;
+            tracing::warn!(
+                routes,
+                "more than {most} different sets of feasible ways back: these routes' sources all pass"
+            );
+        }
+        self.told = routes > 0;
     }
 
     /// Bytes of the lookup structure.
@@ -115,6 +138,7 @@ impl<A: Side> Sources<A> {
         }
         left.into_iter().for_each(|set| self.sets.release(set));
         self.fib.reclaim();
+        self.tell();
     }
 
     /// Has every source pass from now on: what there is has no room.
@@ -123,9 +147,13 @@ impl<A: Side> Sources<A> {
             "no room for the feasible ways back of all sources: `feasible` lets every source pass"
         );
         self.lost = true;
-        let all: Vec<_> = self.fib.rib().iter().map(|(prefix, _)| Change::Remove(prefix)).collect();
-        let whole = Change::Set(Prefix::default(), sets::ALL);
-        let replaced = self.fib.apply(&all).and_then(|()| self.fib.apply(&[whole]));
+        // The whole first: so there is no moment at which a source has no entry at all.
+        let whole = [Change::Set(Prefix::default(), sets::ALL)];
+        let early = self.fib.apply(&whole).is_ok();
+        let others = self.fib.rib().iter().filter(|(prefix, _)| !early || *prefix != Prefix::default());
+        let others: Vec<_> = others.map(|(prefix, _)| Change::Remove(prefix)).collect();
+        let replaced = self.fib.apply(&others);
+        let replaced = if early { replaced } else { replaced.and_then(|()| self.fib.apply(&whole)) };
         if let Err(error) = replaced {
             tracing::error!(%error, "nor for an entry that lets all of them pass");
         }
@@ -141,8 +169,14 @@ impl<A: Side> Sources<A> {
         for prefix in &wanted {
             checked.compared += 1;
             let (is, should) = (self.fib.rib().get(*prefix), context.ways(stages, *prefix));
+            if (is, should.is_some()) == (Some(sets::ALL), true) {
+                checked.differs(Area::Refused, || {
+                    format!("no set is left for the feasible ways back to {prefix}: its sources all pass")
+                });
+                continue;
+            }
             let differs = match (is, &should) {
-                (Some(sets::ALL), Some(_)) | (None, None) => false,
+                (None, None) => false,
                 (Some(set), Some(should)) => self.sets.members(set) != should.as_slice(),
                 _ => true,
             };

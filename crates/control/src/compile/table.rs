@@ -50,6 +50,8 @@ pub(super) struct Table<A: Side> {
     blankets: BTreeMap<Prefix<A>, usize>,
     /// Feasible ways back, where somebody asks for them.
     sources: Option<Sources<A>>,
+    /// Somebody asks for them, and there is no memory even for an empty table of them.
+    lacks_sources: bool,
 }
 
 impl<A: Side> Table<A> {
@@ -63,7 +65,7 @@ impl<A: Side> Table<A> {
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
         let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let new = |fib| Self { fib, stages, hosts, refused, blankets, sources: None };
+        let new = |fib| Self { fib, stages, hosts, refused, blankets, sources: None, lacks_sources: false };
         if let Ok(fib) = structure.build_in(routes.clone(), readers, &source().map_err(TableFull::no_memory)?)
         {
             return Ok(new(fib));
@@ -75,22 +77,34 @@ impl<A: Side> Table<A> {
         Ok(table)
     }
 
-    /// Keeps feasible ways back from now on, or no longer; whether that is new.
-    ///
-    /// # Errors
-    /// If there is no memory for them.
+    /// Keeps feasible ways back from now on, or no longer; whether that is new. Without memory for them every source
+    /// passes, until the table is made anew or somebody asks for them again.
     pub fn keep_sources(
         &mut self,
         keep: bool,
         structure: Structure<A>,
         context: &mut Context<'_, A>,
         room: &Room<'_>,
-    ) -> Result<bool, TableFull<A>> {
-        if keep == self.sources.is_some() {
-            return Ok(false);
+    ) -> bool {
+        if keep == (self.sources.is_some() || self.lacks_sources) {
+            return false;
         }
-        self.sources = keep.then(|| Sources::load(structure, &self.stages, context, room)).transpose()?;
-        Ok(true)
+        (self.sources, self.lacks_sources) = (None, false);
+        if keep {
+            match Sources::load(structure, &self.stages, context, room) {
+                Ok(sources) => self.sources = Some(sources),
+                Err(error) => {
+                    tracing::error!(%error, "no feasible ways back: `feasible` lets every source pass");
+                    self.lacks_sources = true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether there was no memory for feasible ways back.
+    pub fn lacks_sources(&self) -> bool {
+        self.lacks_sources
     }
 
     /// Feasible ways back, where they are kept.

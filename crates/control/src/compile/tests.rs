@@ -60,19 +60,40 @@ pub fn of_kind(kind: RouteKind) -> RouteBody {
     RouteBody { kind, protocol: 4, ..RouteBody::default() }
 }
 
+/// Memory that is refused for some tables.
+#[derive(Default)]
+pub struct Scarce(pub std::sync::Mutex<Vec<Part>>);
+
+impl Scarce {
+    pub fn refuse(&self, parts: &[Part]) {
+        *self.0.lock().unwrap() = parts.into();
+    }
+}
+
+impl Memory for Scarce {
+    fn source(&self, part: Part) -> Result<bm_fib::Source, OutOfMemory> {
+        let refused = self.0.lock().unwrap().contains(&part);
+        if refused { Err(OutOfMemory { bytes: 0 }) } else { Ok(bm_fib::Source::anonymous()) }
+    }
+}
+
 impl World {
     /// Two ports, eth1 and eth2, both up.
     pub fn new() -> Self {
         Self::with_room(Options { next_hops: 1024, group_buckets: 1 << 16, ..Options::default() })
     }
 
-    pub fn with_room(mut options: Options) -> Self {
+    pub fn with_room(options: Options) -> Self {
+        Self::in_memory(options, Arc::new(Anonymous))
+    }
+
+    pub fn in_memory(mut options: Options, memory: Arc<dyn Memory>) -> Self {
         // Ways back are kept, so that every history checks them as well.
         options.choices.feasible = true;
         let readers = Readers::new();
         let ipv4 = Structure::of::<Plain<u32>>("plain", "a list");
         let ipv6 = Structure::of::<Plain<u128>>("plain", "a list");
-        let compiler = Compiler::new(&readers, Options { ipv4, ipv6, ..options }).unwrap();
+        let compiler = Compiler::new_in(&readers, Options { ipv4, ipv6, ..options }, memory).unwrap();
         let ports = vec![Some(1), Some(2)];
         let mut world = Self { mirror: Mirror::default(), ports, compiler, readers, last: Report::default() };
         world.compiler.set_ports(world.ports.clone());

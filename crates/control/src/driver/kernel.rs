@@ -11,7 +11,7 @@ use bm_fib::published::Readers;
 use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 
-use crate::compile::{Compiler, Memory, check_of};
+use crate::compile::{Compiler, Memory};
 use crate::config::SourceRule;
 
 /// How often the program is told that somebody keeps its tables, and devices are asked whether they take
@@ -214,7 +214,7 @@ impl KernelPath {
                     tables::ReversePath::Loose => ReversePath::Loose,
                 },
                 // The way back of a VRF's packets is in a table that the program does not have.
-                check: if own.vrf == 0 { check_of(rule) } else { SourceCheck::None },
+                check: if own.vrf == 0 { compiler.source_check(rule) } else { SourceCheck::None },
                 looked_at: (filters.is_some() || has_vlans) && active.contains(&own.port),
                 accept_local: own.accept_local,
                 partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),
@@ -226,7 +226,7 @@ impl KernelPath {
             local_ipv4: compiler.local().0.to_vec(),
             local_ipv6: compiler.local().1.to_vec(),
             filters: filters.cloned(),
-            feasible: compiler.choices().feasible,
+            feasible: compiler.choices().feasible && !compiler.lacks_sources(),
             unknown: linux_only,
             flow_seed: settings.hash_seed,
             policies: [settings.hash_policy_ipv4, settings.hash_policy_ipv6],

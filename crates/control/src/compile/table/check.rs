@@ -14,6 +14,10 @@ impl<A: Side> Table<A> {
         if let Some(sources) = &self.sources {
             sources.check(&self.stages, context, checked);
         }
+        if self.lacks_sources {
+            let why = "no memory for feasible ways back: every source passes";
+            checked.differs(Area::Refused, || why.into());
+        }
     }
 
     fn check_routes(&self, wanted: &[Prefix<A>], context: &mut Context<'_, A>, checked: &mut Checked) {

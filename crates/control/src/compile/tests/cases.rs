@@ -261,26 +261,31 @@ fn a_vrf_has_its_own_table_and_else_linux() {
     assert_eq!(world.compiler.ipv4.vrfs.len(), 1);
 }
 
-#[test]
-fn rules_that_only_linux_can_follow_leave_the_family_to_it() {
-    let mut world = World::new();
-    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("::/0", via("fe80::1", 1)).compile();
-    let rule = Rule {
-        family: Family::V4,
-        priority: 100,
+/// A rule that has all packets of a family look into a table.
+fn to_table(family: Family, priority: u32, table: u32) -> Rule {
+    Rule {
+        family,
+        priority,
         action: 1,
-        table: 7,
+        table,
         l3mdev: false,
         invert: false,
         tos: 0,
-        source: Some((ip("192.0.2.0"), 24)),
+        source: None,
         destination: None,
         input: None,
         output: None,
         mark: None,
         suppress_length: None,
         others: Box::default(),
-    };
+    }
+}
+
+#[test]
+fn rules_that_only_linux_can_follow_leave_the_family_to_it() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("::/0", via("fe80::1", 1)).compile();
+    let rule = Rule { source: Some((ip("192.0.2.0"), 24)), ..to_table(Family::V4, 100, 7) };
     world.tell(Message::Rule(rule.clone())).compile();
     assert_eq!((world.to("8.8.8.8"), world.to("2001:db8::1")), (Answer::Host, resolve(1, "fe80::1")));
     world.add("8.8.8.0/24", of_kind(RouteKind::Blackhole)).compile();
@@ -466,6 +471,35 @@ fn a_table_without_memory_is_refused_and_made_good() {
     world.compile_all(&[Change::Everything]);
     assert_eq!((world.to("192.0.2.1"), world.is_sound()), (resolve(1, "10.0.0.1"), Ok(())));
     assert_eq!(world.compiler.ipv4.vrfs.len(), 2);
+}
+
+/// The same where other tables were made anew before: what those before them held is given back.
+#[test]
+fn a_table_without_memory_keeps_no_next_hop_of_others() {
+    let memory = Arc::new(Scarce::default());
+    let mut world = World::in_memory(Options::default(), memory.clone());
+    world.tell(Message::Link(Link { kind: Kind::Vrf { table: 10 }, ..link(9, UP) }));
+    world.tell(Message::Link(Link { master: Some(9), ..link(2, UP) }));
+    for (table, ifindex, net) in [(254, 1, "10.0.0"), (10, 2, "10.0.1")] {
+        world.route(RouteEvent::Added, table, &format!("{net}.0/24"), on_link(ifindex));
+        world.neighbour(ifindex, &format!("{net}.9"), REACHABLE, Some(mac(9)));
+    }
+    world.add("2001:db8::/64", on_link(1)).neighbour(1, "2001:db8::9", REACHABLE, Some(mac(9))).compile();
+    assert_eq!(world.to("10.0.0.9"), forward(9, 1));
+    // The VRF goes and both families ask another table first, but there is memory for one of them only.
+    world.tell(Message::Link(link(2, UP)));
+    for family in Family::BOTH {
+        world.tell(Message::Rule(to_table(family, 50, 77)));
+        world.tell(Message::Rule(to_table(family, 32_766, 254)));
+    }
+    let changes = world.mirror.take_changes();
+    for (part, changes) in [(Part::Ipv6, &changes[..]), (Part::Ipv4, &[Change::Everything])] {
+        memory.refuse(&[part]);
+        world.compiler.apply(&world.mirror, changes).unwrap_err();
+    }
+    memory.refuse(&[]);
+    world.compile_all(&[Change::Everything]);
+    assert_eq!((world.to("10.0.0.9"), world.is_sound()), (forward(9, 1), Ok(())));
 }
 
 /// A VLAN's interface may be a port itself: then its frames have no tag.

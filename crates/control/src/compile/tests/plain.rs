@@ -12,6 +12,8 @@ thread_local! {
     pub static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Whether tables of this thread find no memory at all.
     pub static NO_MEMORY: Cell<bool> = const { Cell::new(false) };
+    /// How often changes took the last entry from a table of this thread.
+    pub static EMPTIED: Cell<usize> = const { Cell::new(0) };
 }
 
 pub struct PlainFib<A>(RwLock<Rib<A>>);
@@ -52,7 +54,7 @@ impl<A: Address> BuildFib for Plain<A> {
     }
 
     fn apply(&mut self, changes: &[Change<A>]) -> Result<(), TableFull<A>> {
-        let mut outcome = Ok(());
+        let (mut outcome, before) = (Ok(()), self.rib.len());
         for (applied, change) in changes.iter().enumerate() {
             match *change {
                 Change::Remove(prefix) => drop(self.rib.remove(prefix)),
@@ -66,6 +68,9 @@ impl<A: Address> BuildFib for Plain<A> {
                     self.rib.insert(prefix, hop);
                 }
             }
+        }
+        if before > 0 && self.rib.is_empty() {
+            EMPTIED.set(EMPTIED.get() + 1);
         }
         *self.fib.0.write().unwrap() = self.rib.clone();
         outcome

@@ -73,18 +73,84 @@ fn ways_are_kept_only_while_somebody_asks() {
     assert_eq!(kept(&world), 1);
 }
 
-#[test]
-fn without_room_every_source_passes() {
+/// Ports 1 to 92, and a route for each pair of them: 4,186 sets.
+fn pairs() -> World {
     let mut world = World::new();
-    for source in 0..=255u32 {
-        let address = format!("192.0.{source}.0/24");
-        world
-            .add(&address, via("10.0.0.1", 1))
-            .add(&address, RouteBody { priority: 9, ..via("10.0.1.1", 2) });
+    world.ports = (1..=92).map(Some).collect();
+    world.compiler.set_ports(world.ports.clone());
+    for ifindex in 1..=92 {
+        world.tell(Message::Link(link(ifindex, UP)));
+    }
+    let pairs = (1..=92u32).flat_map(|one| (one + 1..=92).map(move |two| [one, two]));
+    for (at, [one, two]) in pairs.enumerate() {
+        let address = format!("10.{}.{}.0/24", at / 256, at % 256);
+        let worse = RouteBody { priority: 9, ..via("10.0.1.1", two) };
+        world.add(&address, via("10.0.0.1", one)).add(&address, worse);
     }
     world.compile();
-    let lost = world.compiler.ipv4.vrfs.values().filter_map(table::Table::sources).any(|s| s.is_lost());
-    assert!(!lost, "the same set for all");
-    assert_eq!(sets::SETS, 4096);
-    assert_eq!(world.ways("192.0.77.1"), [1, 2]);
+    world
+}
+
+#[test]
+fn without_a_set_the_sources_of_a_route_pass_aloud() {
+    let mut world = pairs();
+    let routes = 92 * 91 / 2;
+    assert_eq!((routes, sets::ROOM), (4186, 4093));
+    assert_eq!((world.ways("10.0.0.1"), world.ways("10.0.91.1").len()), (vec![1, 2], 2));
+    let without = routes - sets::ROOM;
+    let every = (0..routes).filter(|at| world.ways(&format!("10.{}.{}.1", at / 256, at % 256)).len() == 92);
+    assert_eq!(every.count(), without);
+    let notes = world.compiler.notes(&world.mirror);
+    assert!(
+        notes.iter().any(|note| note.starts_with(&format!("{without} routes have feasible"))),
+        "{notes:?}"
+    );
+    let checked = world.compiler.verify(&world.mirror);
+    let refused = |(area, why): &&(bm_api::Area, String)| {
+        *area == bm_api::Area::Refused && why.starts_with("no set is left for the feasible ways back to 10.")
+    };
+    assert_eq!(
+        checked.differences.iter().filter(refused).count(),
+        without,
+        "{:?}",
+        checked.differences.first()
+    );
+    world.is_sound().unwrap();
+}
+
+#[test]
+fn without_room_every_source_passes_with_no_gap() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    plain::ROOM.set(0);
+    let before = plain::EMPTIED.get();
+    world.add("192.0.2.128/25", via("10.0.0.1", 1)).compile();
+    assert!(world.compiler.ipv4.has_lost_sources() && !world.compiler.ipv6.has_lost_sources());
+    assert_eq!((world.ways("192.0.2.1"), world.ways("203.0.113.1")), (vec![1, 2], vec![1, 2]));
+    assert_eq!(plain::EMPTIED.get(), before, "at no moment is a source without an entry");
+    plain::ROOM.set(usize::MAX);
+}
+
+#[test]
+fn without_memory_for_ways_back_packets_are_forwarded_and_every_source_passes() {
+    let memory = Arc::new(Scarce::default());
+    let mut world = World::in_memory(Options::default(), memory.clone());
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.compiler.source_check(SourceRule::Feasible), bm_filter::SourceCheck::Feasible);
+    memory.refuse(&[Part::Sources6]);
+    world.add("198.51.100.0/24", via("10.0.0.1", 1));
+    world.compile_all(&[Change::Everything]);
+    assert!(world.last.published);
+    assert_eq!(world.to("198.51.100.1"), Answer::Resolve(1, Some(ip("10.0.0.1"))));
+    assert_eq!(world.compiler.source_check(SourceRule::Feasible), bm_filter::SourceCheck::None);
+    assert_eq!(world.compiler.source_check(SourceRule::Strict), bm_filter::SourceCheck::Strict);
+    let notes = world.compiler.notes(&world.mirror);
+    assert!(notes.iter().any(|note| note.contains("no room for the feasible ways back")), "{notes:?}");
+    // It is tried again when tables are made anew, and not each time that anything changes.
+    memory.refuse(&[]);
+    world.add("203.0.113.0/24", via("10.0.0.1", 1)).compile();
+    assert!(world.compiler.lacks_sources());
+    world.compile_all(&[Change::Everything]);
+    assert!(!world.compiler.lacks_sources());
+    world.is_sound().unwrap();
 }
