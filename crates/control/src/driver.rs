@@ -17,6 +17,7 @@ mod budget;
 mod control;
 mod kernel;
 mod neighbours;
+mod told;
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};

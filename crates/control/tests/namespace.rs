@@ -8,6 +8,7 @@ use bm_api::request::RouteQuery;
 use bm_api::{Action, RouteState};
 use bm_control::config::Config;
 use bm_control::driver::{ControlPort, Driver};
+use bm_fastpath::Kernel;
 use bm_fib::published::Readers;
 use bm_forward::Resolver;
 use bm_port::Steering;
@@ -247,4 +248,68 @@ fn tells_ports_what_is_linuxs() {
         drop(driver);
         assert!(!told.0.lock().unwrap().active, "a driver that ends leaves all to Linux");
     });
+}
+
+/// A restart of workers takes all ports away and gives them back; filters are ahead of Linux all the while.
+#[test]
+fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
+    inside("ports_of_the_kernel_path_are_filtered_while_ports_change", || {
+        // The far end is a host of its own, with the namespace of a process.
+        let far = Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
+        let far = Far(far);
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        until("a namespace for the far end", || {
+            std::fs::read_link(format!("/proc/{}/ns/net", far.0.id())).is_ok_and(|there| there != own)
+        });
+        ip(&format!("link set dev a2 netns {}", far.0.id()));
+        far.run("ip addr add 192.0.2.2/24 dev a2");
+        far.run("ip link set dev a2 up");
+        far.run("ip route add default via 192.0.2.1");
+        let mut kernel = Kernel::load(Duration::from_secs(60)).unwrap();
+        let ifindex = kernel.attach("a").unwrap().ifindex;
+        let text = "[[port]]\ndevice = 'a'\nreverse_path = 'strict'\n\
+                    [[filter.rule]]\nname = 'all'\naction = 'drop'\n";
+        let config = Config::parse(std::path::Path::new("test.toml"), text).unwrap();
+        let ports = || vec![ControlPort { ifindex, steering: Box::new(Told::default()), in_kernel: true }];
+        let driver = Driver::start(&config, 7, &Readers::new(), ports(), Some(kernel)).unwrap();
+        let control = driver.handle();
+        let is_filtered = |when: &str| {
+            let count = || control.filters().unwrap().filters[0].packets;
+            let before = count();
+            until(when, || {
+                far.run("ping -c 1 -W 1 198.51.100.9");
+                count() > before
+            });
+        };
+        control.set_active(true).unwrap();
+        is_filtered("a drop");
+        control.set_active(false).unwrap();
+        is_filtered("a drop with nothing forwarded");
+        control.set_ports(Vec::new()).unwrap();
+        is_filtered("a drop between ports");
+        control.set_ports(ports()).unwrap();
+        is_filtered("a drop with new ports");
+        control.set_active(true).unwrap();
+        is_filtered("a drop at last");
+    });
+}
+
+/// A process with a network namespace of its own.
+struct Far(std::process::Child);
+
+impl Far {
+    fn run(&self, command: &str) {
+        let target = self.0.id().to_string();
+        let mut entered = Command::new("nsenter");
+        entered.args(["--target", &target, "--net"]).args(command.split(' ')).stdout(Stdio::null());
+        // A ping that nobody answers fails.
+        let _status = entered.status().unwrap();
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
 }

@@ -15,11 +15,13 @@ use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
 use super::kernel::{KernelPath, Now};
 use super::{ControlPort, Request};
-use crate::compile::{Choices, Compiler};
+use crate::compile::{Choices, Compiler, Report};
 use crate::config::Config;
 
 /// Longest sleep when nothing is due.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Until what could not be carried out is tried again, unless changes come before.
+const RETRY: Duration = Duration::from_secs(1);
 /// Differences that a reply lists.
 const LISTED: usize = 1000;
 
@@ -70,8 +72,8 @@ pub(super) struct Control {
     refresh_at: Instant,
     hash_seed: u32,
     done: Done,
-    /// A batch of changes could not be carried out, so all has to be.
-    behind: bool,
+    /// Something could not be carried out, so all has to be, at the latest at this time.
+    behind: Option<Instant>,
     ended: bool,
 }
 
@@ -111,7 +113,7 @@ impl Control {
             refresh: config.neighbors.refresh,
             refresh_at: started + config.neighbors.refresh,
             done: Done::default(),
-            behind: false,
+            behind: None,
             ended: false,
         };
         control.step()?;
@@ -151,7 +153,7 @@ impl Control {
     /// Takes in what the kernel says, carries it out, and does what is due.
     fn step(&mut self) -> Result<(), Error> {
         let changes = self.watch.process(Instant::now()).map_err(Error::new)?;
-        if !changes.is_empty() {
+        if !changes.is_empty() || self.behind.is_some_and(|retry_at| retry_at <= Instant::now()) {
             self.apply(&changes)?;
         }
         if let Some(audit) = self.watch.take_audit() {
@@ -159,12 +161,8 @@ impl Control {
         }
         self.ask_for_neighbours();
         // Tables in the making are not for the program.
-        if !self.behind && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
-            let active = self.active_ports();
-            if let Some(kernel) = &mut self.kernel {
-                let (compiler, mirror) = (&self.compiler, self.watch.mirror());
-                kernel.beat(Now { compiler, mirror, active: &active })?;
-            }
+        if self.behind.is_none() && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
+            self.tell_kernel(KernelPath::beat)?;
         }
         if Instant::now() >= self.refresh_at {
             self.keep_fresh();
@@ -175,12 +173,9 @@ impl Control {
 
     fn apply(&mut self, changes: &[Change]) -> Result<(), Error> {
         let started = Instant::now();
-        // Changes are told once. If they could not be carried out, only a look at everything helps.
         let whole = [Change::Everything];
-        let changes = if self.behind { &whole } else { changes };
-        self.behind = true;
-        let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
-        self.behind = false;
+        let changes = if self.behind.is_some() { &whole } else { changes };
+        let report = self.compile(changes)?;
         self.done.last_batch = started.elapsed();
         self.done.last_batch_changes = changes.len() as u64;
         self.done.changes += changes.len() as u64;
@@ -200,23 +195,38 @@ impl Control {
         Ok(())
     }
 
-    /// Ports whose packets the kernel path takes now.
-    fn active_ports(&self) -> BTreeSet<u16> {
-        let ports = self.ports.iter().zip(0u16..).filter(|(port, _)| self.active && port.in_kernel);
+    /// Has the compiler carry out changes, or everything if something was not carried out before: changes are told
+    /// once, and after that only a look at everything helps.
+    fn compile(&mut self, changes: &[Change]) -> Result<Report, Error> {
+        let whole = [Change::Everything];
+        let changes = if self.behind.is_some() { &whole } else { changes };
+        self.behind = Some(Instant::now() + RETRY);
+        let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
+        self.behind = None;
+        Ok(report)
+    }
+
+    /// Ports of the kernel path.
+    fn kernel_ports(&self) -> BTreeSet<u16> {
+        let ports = self.ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
         let is_ours = |port: &u16| self.compiler.interfaces().of_port(*port).next().is_some();
         ports.map(|(_, number)| number).filter(is_ours).collect()
     }
 
     /// Tells the kernel path what is published now.
     fn follow(&mut self) -> Result<(), Error> {
-        let active = self.active_ports();
-        match &mut self.kernel {
-            Some(kernel) => {
-                let (compiler, mirror) = (&self.compiler, self.watch.mirror());
-                kernel.follow(Now { compiler, mirror, active: &active })
-            }
-            None => Ok(()),
-        }
+        self.tell_kernel(KernelPath::follow)
+    }
+
+    fn tell_kernel(
+        &mut self,
+        tell: impl FnOnce(&mut KernelPath, Now<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let ports = self.kernel_ports();
+        let Some(kernel) = &mut self.kernel else { return Ok(()) };
+        let (compiler, mirror) = (&self.compiler, self.watch.mirror());
+        let (active, between) = (self.active, self.ports.is_empty());
+        tell(kernel, Now { compiler, mirror, ports: &ports, active, between })
     }
 
     /// Tells ports what is Linux's. A port that is none of ours any more, as a part of a bridge say, leaves
@@ -291,9 +301,12 @@ impl Control {
         self.active = false;
         self.ports = ports;
         self.told = None;
+        if let Some(kernel) = self.kernel.as_mut().filter(|_| self.ports.is_empty()) {
+            kernel.hold()?;
+        }
         self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
         self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
-        self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
+        self.compile(&[])?;
         self.steer();
         self.follow()
     }
@@ -311,7 +324,7 @@ impl Control {
         }
         self.refresh = config.neighbors.refresh;
         self.budget.set(config.neighbors.resolve_per_second);
-        self.compiler.apply(self.watch.mirror(), &[]).map_err(Error::new)?;
+        self.compile(&[])?;
         self.follow()
     }
 
@@ -414,3 +427,6 @@ fn told(port: &mut ControlPort, local: &[IpAddr], macs: &[[u8; 6]], active: bool
     }
     port.steering.set_active(active)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use bm_fib::published::Readers;
 use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 
+use super::told::Told;
 use crate::compile::{Compiler, Memory};
 use crate::config::SourceRule;
 
@@ -49,8 +50,12 @@ fn lock(kernel: &Shared) -> MutexGuard<'_, Kernel> {
 pub(super) struct Now<'a> {
     pub compiler: &'a Compiler,
     pub mirror: &'a Mirror,
-    /// Ports whose packets the kernel path takes.
-    pub active: &'a BTreeSet<u16>,
+    /// Ports of the kernel path.
+    pub ports: &'a BTreeSet<u16>,
+    /// Whether it takes their packets.
+    pub active: bool,
+    /// Ports are gone, and others are to come.
+    pub between: bool,
 }
 
 /// What control does for the kernel path.
@@ -62,7 +67,7 @@ pub(super) struct KernelPath {
     /// It may be that an earlier daemon's program is still at work.
     takes_over: bool,
     kept: bool,
-    told: Option<Situation>,
+    told: Told,
     without_place: Vec<u32>,
 }
 
@@ -81,23 +86,42 @@ impl KernelPath {
             beat_at,
             takes_over: false,
             kept: false,
-            told: None,
+            told: Told::default(),
             without_place,
         })
     }
 
-    /// Takes over what the compiler has made, for those ports that are active.
+    /// Takes over what the compiler has made, for those ports that are active. What fails is tried again with the
+    /// next beat.
     pub fn follow(&mut self, now: Now<'_>) -> Result<(), Error> {
         let situation = self.situation(now);
-        lock(&self.kernel).publish(&situation).map_err(Error::new)?;
-        self.told = Some(situation);
+        self.tell(situation)
+    }
+
+    /// Between ports that are gone and those to come: filters go on by what there was, and all that passes them is
+    /// Linux's. To be called before the tables change.
+    pub fn hold(&mut self) -> Result<(), Error> {
+        match self.told.last() {
+            Some(situation) => self.tell(held(situation)),
+            None => Ok(()),
+        }
+    }
+
+    fn tell(&mut self, situation: Situation) -> Result<(), Error> {
+        let kernel = &self.kernel;
+        self.told.tell(situation, |situation| lock(kernel).publish(situation)).map_err(Error::new)?;
+        // Only now has the program left what was taken out of the tables.
+        self.grace.ask();
         self.complain();
         Ok(())
     }
 
-    /// Something was taken out of the tables: its memory is free after a grace.
+    /// Something was taken out of the tables: its memory is free after a grace. While the program goes by older
+    /// tables than there are, that waits until it is told.
     pub fn ask_grace(&self) {
-        self.grace.ask();
+        if self.told.is_sure() {
+            self.grace.ask();
+        }
     }
 
     /// Whether it is time for [`Self::beat`].
@@ -113,10 +137,7 @@ impl KernelPath {
             self.take_over();
         }
         let situation = self.situation(now);
-        if self.told.as_ref() != Some(&situation) {
-            self.follow(now)?;
-        }
-        Ok(())
+        if self.told.lacks(&situation) { self.tell(situation) } else { Ok(()) }
     }
 
     /// How long until the next beat.
@@ -180,7 +201,10 @@ impl KernelPath {
     }
 
     fn situation(&self, now: Now<'_>) -> Situation {
-        let Now { compiler, mirror, active } = now;
+        let Now { compiler, mirror, ports, active, between } = now;
+        if let Some(last) = self.told.last().filter(|_| between) {
+            return held(last);
+        }
         let filters = compiler.filters();
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();
@@ -195,7 +219,8 @@ impl KernelPath {
             let rule = compiler.source_rule(own.port);
             let (device, has_vlans) = below(own.port);
             let device = device.unwrap_or(own.ifindex);
-            let receives = active.contains(&own.port) && own.vrf == 0 && own.up;
+            let is_ours = ports.contains(&own.port);
+            let receives = active && is_ours && own.vrf == 0 && own.up;
             Interface {
                 index: index as u16,
                 ifindex: own.ifindex,
@@ -215,7 +240,8 @@ impl KernelPath {
                 },
                 // The way back of a VRF's packets is in a table that the program does not have.
                 check: if own.vrf == 0 { compiler.source_check(rule) } else { SourceCheck::None },
-                looked_at: (filters.is_some() || has_vlans) && active.contains(&own.port),
+                // Also while nothing is forwarded here: then Linux does, and filters are ahead of it all the same.
+                looked_at: is_ours && (filters.is_some() || active && has_vlans),
                 accept_local: own.accept_local,
                 partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),
             }
@@ -235,7 +261,7 @@ impl KernelPath {
 
     /// Says once which interfaces find no place in the program's tables.
     fn complain(&mut self) {
-        let without = self.told.as_ref().map(Situation::without_place).unwrap_or_default();
+        let without = self.told.last().map(Situation::without_place).unwrap_or_default();
         if without != self.without_place {
             for ifindex in &without {
                 tracing::warn!(
@@ -245,5 +271,34 @@ impl KernelPath {
             }
             self.without_place = without;
         }
+    }
+}
+
+/// The same with nothing forwarded. The tables lose the ways through the interfaces that were, so nobody can be
+/// asked for a way back.
+fn held(situation: &Situation) -> Situation {
+    let mut held = Situation { unknown: [true; 2], ..situation.clone() };
+    for interface in &mut held.interfaces {
+        interface.looked_at &= held.filters.is_some();
+        (interface.forward, interface.sends) = ([false; 2], false);
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_ports_filters_alone_are_left() {
+        let port = Interface { forward: [true; 2], sends: true, looked_at: true, ..Interface::default() };
+        let filters = Some(Arc::default());
+        let situation = Situation { interfaces: vec![port], filters, ..Situation::default() };
+        let between = held(&situation);
+        let [port] = &between.interfaces[..] else { panic!("one") };
+        assert_eq!((port.forward, port.sends, port.looked_at), ([false; 2], false, true));
+        assert_eq!((between.unknown, between.filters.is_some()), ([true; 2], true));
+        assert_eq!(held(&between), between);
+        assert!(!held(&Situation { filters: None, ..situation }).interfaces[0].looked_at);
     }
 }
