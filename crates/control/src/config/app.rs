@@ -79,7 +79,8 @@ impl Port {
             Device::Dpdk(device) => {
                 let name = device.split(',').next().unwrap_or_default();
                 let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);
-                twin_name(&name.replace([':', '/', ' '], "-"))
+                let unfit = |c: char| matches!(c, ':' | '.' | '/') || c.is_whitespace();
+                twin_name(&name.replace(unfit, "-"))
             }
             Device::Pcap { .. } => twin_name(&format!("pcap{index}")),
         }
