@@ -10,6 +10,7 @@ use bm_graph::{Network, NetworkError};
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppsSpec, Module};
 use bm_lua::{AppReport, JitReport, LinkReport, Report, Tree};
 
+use super::hooks;
 use super::path::Paths;
 use super::report::Counters;
 use crate::Failure;
@@ -57,11 +58,11 @@ fn missing_trees(config: &Config) -> Vec<(usize, String)> {
 
 /// Everything that is wrong with apps, links, and where their modules are, with lines of `file`; files are run for
 /// their classes' schemas.
-pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Failure> {
+pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
     let mut problems = config.check_links();
     problems.extend(missing_trees(config));
     if problems.is_empty() {
-        let found = bm_lua::apps::check(&spec(config)).map_err(Failure::failed)?;
+        let found = bm_lua::apps::check(&spec(config)).map_err(Error::new)?;
         problems.extend(found.into_iter().map(|(name, why)| {
             let line = config.apps.iter().find(|app| app.name == name).map_or(0, |app| app.line);
             (line, format!("app {name}: {why}"))
@@ -71,33 +72,30 @@ pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Failure> {
         return Ok(());
     }
     problems.sort();
-    let file = file.map_or_else(|| "the configuration".into(), |file| file.display().to_string());
+    let file = hooks::of(file);
     let lines = problems.into_iter().map(|(line, why)| format!("{file}, line {line}: {why}"));
-    Err(Failure::Usage(lines.collect::<Vec<_>>().join("\n")))
+    Err(Error::new(lines.collect::<Vec<_>>().join("\n")))
 }
 
 /// Only workers run apps, and only ports of theirs give apps packets, or packets claimed from the kernel's.
-pub fn can_run(config: &Config, paths: &Paths) -> Result<(), (String, String)> {
+pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
     if let Some(app) = config.apps.first()
         && !paths.needs_workers(config)
     {
-        return Err((
-            format!("app {} wants the user path, and these ports take the kernel path", app.name),
-            "start with --path user or auto, give a port path = \"user\", claim packets for it with [[claim]], or take [[app]] out of the configuration".into(),
-        ));
+        let why = format!("app {} wants the user path, and these ports take the kernel path", app.name);
+        let mend = format!("{}, or take [[app]] out of the configuration", hooks::FOR_WORKERS);
+        return Err(Error::new(why).mend(mend));
     }
     if paths.claims(config) {
         return Ok(());
     }
     let in_kernel = config.ports.iter().enumerate().zip(&paths.0).filter(|(_, path)| path.in_kernel);
     let names: Vec<_> = in_kernel.map(|((index, port), _)| port.name(index)).collect();
-    match config.links.iter().find(|link| names.contains(&link.from.0)) {
-        Some(app::Link { from: (port, _), line, .. }) => Err((
-            format!("the [[link]] on line {line} is for packets from {port}, which takes the kernel path"),
-            "give that port path = \"user\", or claim packets for it with [[claim]]".into(),
-        )),
-        None => Ok(()),
-    }
+    let Some(link) = config.links.iter().find(|link| names.contains(&link.from.0)) else { return Ok(()) };
+    let (port, line) = (&link.from.0, link.line);
+    let why = format!("the [[link]] on line {line} is for packets from {port}, which takes the kernel path");
+    let mend = "give that port path = \"user\", or claim packets for it with [[claim]]";
+    Err(Error::new(why).mend(mend))
 }
 
 /// Joins the ports `names` with the router and the slow path, and where links lead to apps, with those.
@@ -322,13 +320,13 @@ mod tests {
                 "this [[link]] leads past all apps: ports and the router are linked by themselves",
             ),
         ] {
-            let Err(Failure::Usage(said)) = check(Some(Path::new("f.toml")), &config(&links)) else {
+            let Err(Error { message: said, .. }) = check(Some(Path::new("f.toml")), &config(&links)) else {
                 panic!("{links}")
             };
             assert_eq!(said, format!("f.toml, line 8: {why}"));
         }
         let twice = link("eth0.output", "guard.input") + &link("eth1.output", "guard.input");
-        let Err(Failure::Usage(said)) = check(None, &config(&twice)) else {
+        let Err(Error { message: said, .. }) = check(None, &config(&twice)) else {
             panic!("two links into one place")
         };
         assert_eq!(
@@ -341,7 +339,7 @@ mod tests {
     fn names_folders_of_modules_that_are_not_there() {
         let config =
             Config::parse(Path::new("/none/b.toml"), "\n[lua]\npath = ['x', '/']").expect("readable");
-        let Err(Failure::Usage(said)) = check(Some(Path::new("b.toml")), &config) else {
+        let Err(Error { message: said, .. }) = check(Some(Path::new("b.toml")), &config) else {
             panic!("no such folder")
         };
         assert_eq!(said, "b.toml, line 3: `path` in [lua]: no such folder: /none/x");

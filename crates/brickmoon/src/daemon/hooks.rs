@@ -12,6 +12,10 @@ use super::path::Paths;
 use super::report::Counters;
 use crate::Failure;
 
+/// How hooks and apps get packets where the kernel forwards for all ports.
+pub const FOR_WORKERS: &str =
+    "start with --path user or auto, give a port path = \"user\", claim packets for it with [[claim]]";
+
 /// What `bm-lua` is told of the hooks of a configuration.
 pub fn specs(config: &Config) -> Vec<HookSpec> {
     let trees = super::apps::trees(config);
@@ -37,22 +41,28 @@ fn spec(hook: &config::Hook, trees: &[Tree]) -> HookSpec {
 }
 
 /// Whether every file can be read and is Lua; else all complaints, with the lines that name the files.
-pub fn check(file: &Path, config: &Config) -> Result<(), Failure> {
+pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
+    let file = of(file);
     let complaint = |hook: &config::Hook| {
         let error = bm_lua::hook::check(&hook.file).err()?;
-        Some(format!("{}, line {}: hook {}: {error}", file.display(), hook.line, hook.name))
+        Some(format!("{file}, line {}: hook {}: {error}", hook.line, hook.name))
     };
     let complaints: Vec<_> = config.hooks.iter().filter_map(complaint).collect();
-    if complaints.is_empty() { Ok(()) } else { Err(Failure::Usage(complaints.join("\n"))) }
+    if complaints.is_empty() { Ok(()) } else { Err(Error::new(complaints.join("\n"))) }
+}
+
+/// What to call the file of a configuration.
+pub fn of(file: Option<&Path>) -> String {
+    file.map_or_else(|| "the configuration".into(), |file| file.display().to_string())
 }
 
 /// Only workers run hooks.
-pub fn can_run(config: &Config, paths: &Paths) -> Result<(), (String, String)> {
+pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
     match config.hooks.first() {
- Some(hook) if !paths.needs_workers(config) => Err((
-            format!("hook {} wants the user path, and these ports take the kernel path", hook.name),
-            "start with --path user or auto, give a port path = \"user\", claim packets for them with [[claim]], or take [[hook]] out of the configuration".into(),
-        )),
+        Some(hook) if !paths.needs_workers(config) => {
+            let why = format!("hook {} wants the user path, and these ports take the kernel path", hook.name);
+            Err(Error::new(why).mend(format!("{FOR_WORKERS}, or take [[hook]] out of the configuration")))
+        }
         _ => Ok(()),
     }
 }

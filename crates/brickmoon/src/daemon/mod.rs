@@ -7,6 +7,7 @@
 //! The end goes the other way round: first Linux has all packets again, then threads end.
 
 pub mod apps;
+mod checks;
 mod dataplane;
 mod dpdk;
 mod hooks;
@@ -49,8 +50,9 @@ const LOOK_AT_LUA_EVERY: Duration = Duration::from_millis(20);
 /// Says nothing if the file is right.
 pub fn check(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
-    hooks::check(file, &config)?;
-    apps::check(Some(file), &config)
+    // Devices may be elsewhere, or come later.
+    let paths = path::choose(&config, |_| None)?;
+    checks::all(Some(file), &config, &paths).map_err(Failure::usage)
 }
 
 /// Runs until it is told to end.
@@ -90,27 +92,9 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
         None => Config::default(),
     };
     let config = with_arguments(config, up)?;
-    if config.ports.is_empty() && config.switches.is_empty() {
-        let mend =
-            "name one with --port IF, or with a [[port]] or [[switch]] table in the configuration file";
-        return Err(Failure::Usage(format!("there is no port to forward on: {mend}")));
-    }
-    for port in config.ports.iter().filter_map(|port| port.device.interface()) {
-        if let Some(switch) = config.switches.iter().find(|switch| switch.has(port)) {
-            let why =
-                format!("{port} is a port of switch {}, so it cannot be a port of the router", switch.name);
-            return Err(Failure::Usage(why));
-        }
-    }
+    checks::has_ports(&config).map_err(Failure::usage)?;
     let paths = path::choose(&config, path::obstacle)?;
-    for can in [hooks::can_run(&config, &paths), apps::can_run(&config, &paths)] {
-        can.map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
-    }
-    apps::check(up.config.as_deref(), &config)?;
-    can_filter(&config).map_err(|(why, mend)| Failure::Usage(format!("{why}: {mend}")))?;
-    if config.daemon.workers == Some(0) {
-        return Err(Failure::Usage("--workers 0: there must be one at least".into()));
-    }
+    checks::all(up.config.as_deref(), &config, &paths).map_err(Failure::usage)?;
     Ok(config)
 }
 
@@ -152,17 +136,6 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
         port.path = path;
     }
     Ok(config)
-}
-
-/// Whether what `[filter]` asks for can be done. Else why not, and what to mend.
-fn can_filter(config: &Config) -> Result<(), (String, String)> {
-    match config.unknown_ports_of_rules().first() {
-        None => Ok(()),
-        Some(name) => {
-            let mend = "name it in a [[port]] or with --port, or take `port` out of the rule";
-            Err((format!("a [[filter.rule]] is for packets from {name}, which is no port"), mend.into()))
-        }
-    }
 }
 
 /// Until somebody wants the end, or the data path cannot be kept alive.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
-use bm_api::PortMode;
+use bm_api::{Error, PortMode};
 use bm_control::config::{self, Device, Switch};
 use bm_fastpath::Claims;
 use bm_frame::{Depot, Memory};
@@ -81,6 +81,19 @@ pub fn queues(port: &config::Port) -> usize {
     }
 }
 
+/// Whether AF_XDP takes slots of this size.
+///
+/// # Errors
+/// It does not.
+pub fn check_slots(interface: &str, slot_size: usize) -> Result<(), Error> {
+    match slot_size {
+        2048 | 4096 => Ok(()),
+        _ => Err(Error::new(format!(
+            "slot_size = {slot_size}, and AF_XDP on {interface} takes slots of 2048 or 4096 bytes alone"
+        ))),
+    }
+}
+
 fn xdp(
     interface: &str,
     port: &config::Port,
@@ -88,12 +101,7 @@ fn xdp(
     shared: &Arc<Shared>,
     most: usize,
 ) -> Result<OpenPort, Failure> {
-    let slot_size = shared.memory().slot_size();
-    if !matches!(slot_size, 2048 | 4096) {
-        return Err(Failure::Usage(format!(
-            "slot_size = {slot_size}, and AF_XDP on {interface} takes slots of 2048 or 4096 bytes alone"
-        )));
-    }
+    check_slots(interface, shared.memory().slot_size()).map_err(Failure::usage)?;
     let options = Options {
         bind: match port.zero_copy {
             Switch::Auto => Bind::Auto,

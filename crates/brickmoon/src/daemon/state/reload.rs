@@ -11,7 +11,7 @@ use bm_control::config::{Config, Effect, PathChoice};
 use super::after::Restarts;
 use super::{Daemon, Setup, lock};
 use crate::daemon::running::check_memory;
-use crate::daemon::{apps, hooks, path, why, with_arguments};
+use crate::daemon::{apps, checks, hooks, path, why, with_arguments};
 
 /// What a reload comes to.
 struct Plan {
@@ -95,10 +95,8 @@ impl Daemon {
         let ports_stay = old.paths.any_kernel() || self.depot.is_none();
         let chosen = path::choose(&new, path::obstacle).map_err(|failure| Error::new(why(failure)))?;
         let paths = if ports_stay { old.paths.clone() } else { chosen.on_workers() };
-        hooks::can_run(&new, &paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
-        apps::can_run(&new, &paths).map_err(|(why, mend)| Error::new(why).mend(mend))?;
-        apps::check(self.up.config.as_deref(), &new).map_err(|failure| Error::new(why(failure)))?;
-        super::super::can_filter(&new).map_err(|(why, mend)| Error::new(why).mend(mend))?;
+        checks::has_ports(&new)?;
+        checks::all(self.up.config.as_deref(), &new, &paths)?;
         let mut said = Reloaded::default();
         for changed in old.config.diff(&new) {
             match changed.effect {
@@ -107,12 +105,15 @@ impl Daemon {
                 Effect::Workers | Effect::Daemon => said.needs_restart.push(changed.key),
             }
         }
+        // Those at work stay until the end, whatever the file says of them now.
+        new.switches.clone_from(&old.config.switches);
         if ports_stay {
             new.ports = old.config.ports_as_in(&new);
         } else {
             let told = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
             said.needs_restart.extend(told.map(|port| format!("port.{}.path", port.device)));
         }
+        checks::switches(&new)?;
         if let Some(depot) = self.depot.as_ref().filter(|_| !said.restarted.is_empty()) {
             check_memory(&new, depot.memory().slots())?;
         }
