@@ -1,0 +1,40 @@
+//! What `make install` puts where, and whether the systemd unit fits it.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn the_unit_names_files_that_are_installed() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = std::env::temp_dir().join(format!("bm-install-{}", std::process::id()));
+    let mut make = Command::new("make");
+    // The binary need not be the right one, nor be built: `-o` takes it as it is.
+    make.args(["-o", "build", "install", "SUDO=", "BRICKMOON=/bin/true"]);
+    make.arg(format!("DESTDIR={}", folder.display())).current_dir(&repository);
+    let Ok(made) = make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").output() else {
+        eprintln!("skipped: there is no `make`");
+        return;
+    };
+    let installed = |path: &str| folder.join(path.trim_start_matches('/')).is_file();
+    let unit = std::fs::read_to_string(folder.join("lib/systemd/system/brickmoon.service"));
+    let unit = unit.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&made.stderr)));
+    let values =
+        |key: &'static str| unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='));
+    for file in values("Documentation").filter_map(|value| value.strip_prefix("file:")) {
+        assert!(installed(file), "{file} is not installed");
+    }
+    for word in values("ExecStart").chain(values("ExecStartPre")).flat_map(str::split_whitespace) {
+        assert!(!word.starts_with('/') || installed(word), "{word} is not installed");
+    }
+    // Pages that the README leads to are there as well.
+    let readme = folder.join("usr/share/doc/brickmoon/README.md");
+    let readme = std::fs::read_to_string(readme).expect("the README");
+    let pages = readme.split("](docs/").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    for page in pages {
+        assert!(installed(&format!("usr/share/doc/brickmoon/docs/{page}")), "docs/{page} is not installed");
+    }
+    // Lua programs keep their sockets and counters below it, and do not end with the daemon.
+    assert_eq!(values("RuntimeDirectory").next(), Some("brickmoon"));
+    assert_eq!(values("RuntimeDirectoryPreserve").next(), Some("yes"));
+    let _gone = std::fs::remove_dir_all(&folder);
+}
