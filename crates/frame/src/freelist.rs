@@ -2,7 +2,8 @@
 //!
 //! A worker takes and gives frames at its own list, without a lock or a shared cache line. Only when
 //! that runs empty or over does it trade with the depot, a lock-free queue, many frames at a time: so
-//! frames that one worker receives and another sends find their way back.
+//! frames that one worker receives and another sends find their way back. Where workers are on several
+//! memory nodes there is a queue for each, so that frames stay near the workers that receive into them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 
 use crate::frame::Frame;
-use crate::memory::{Memory, Pages};
+use crate::memory::{Memory, MemoryError, Pages};
+use crate::node::Node;
 use crate::stack::{Stack, StackHead};
 
 /// Frames traded with the depot at a time.
@@ -19,7 +21,26 @@ const TRADE: usize = 64;
 /// The free frames of a region that no worker holds.
 pub struct Depot {
     memory: &'static Memory,
+    /// One where nobody asked for nodes.
+    shares: Box<[Share]>,
+}
+
+/// Slots whose pages are on one memory node, and those of them that are free. A frame always comes back here.
+struct Share {
+    node: Option<Node>,
+    /// The first slot behind.
+    end: u32,
     free: ArrayQueue<u32>,
+}
+
+impl Share {
+    fn new(first: usize, end: usize, node: Option<Node>) -> Self {
+        let free = ArrayQueue::new(end - first);
+        for index in first as u32..end as u32 {
+            free.push(index).expect("the queue holds as many as there are slots");
+        }
+        Self { node, end: end as u32, free }
+    }
 }
 
 impl Depot {
@@ -28,18 +49,14 @@ impl Depot {
     /// # Safety
     /// No slot of `memory` has been claimed, and none will be but by whom the frames go to.
     pub unsafe fn over(memory: &'static Memory) -> Arc<Self> {
-        let free = ArrayQueue::new(memory.slots());
-        for index in 0..memory.slots() as u32 {
-            free.push(index).expect("the queue holds as many as there are slots");
-        }
-        Arc::new(Self { memory, free })
+        Arc::new(Self { memory, shares: [Share::new(0, memory.slots(), None)].into() })
     }
 
     /// A fresh region of `slots` slots of `slot_size` bytes, all free.
     ///
     /// # Errors
     /// As [`Memory::new`].
-    pub fn new(slots: usize, slot_size: usize) -> Result<Arc<Self>, crate::MemoryError> {
+    pub fn new(slots: usize, slot_size: usize) -> Result<Arc<Self>, MemoryError> {
         Self::on(slots, slot_size, Pages::Huge)
     }
 
@@ -47,10 +64,42 @@ impl Depot {
     ///
     /// # Errors
     /// As [`Memory::on`].
-    pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<Arc<Self>, crate::MemoryError> {
+    pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<Arc<Self>, MemoryError> {
         let memory = Memory::on(slots, slot_size, best)?;
         // SAFETY: the region was made just now, and nobody else has seen it.
         Ok(unsafe { Self::over(memory) })
+    }
+
+    /// The same for workers on these memory nodes, one entry for each worker: each node has slots for its workers,
+    /// which [`Freelist::near`] gives out first. One node, or none, is as [`on`](Self::on). Frames lie elsewhere, and
+    /// work as well, where a node has no room.
+    ///
+    /// # Errors
+    /// As [`Memory::on`]; [`MemoryError::Node`] if there is no such node.
+    pub fn on_nodes(
+        slots: usize,
+        slot_size: usize,
+        best: Pages,
+        workers: &[Node],
+    ) -> Result<Arc<Self>, MemoryError> {
+        let mut nodes = workers.to_vec();
+        nodes.sort_unstable();
+        nodes.dedup();
+        // Each share has a slot at least.
+        if nodes.len() < 2 || slots < workers.len() {
+            return Self::on(slots, slot_size, best);
+        }
+        let memory = Memory::untouched(slots, slot_size, best)?;
+        let (mut shares, mut first, mut served) = (Vec::new(), 0, 0);
+        for node in nodes {
+            served += workers.iter().filter(|&&other| other == node).count();
+            let end = slots * served / workers.len();
+            memory.place(first, end, node).map_err(|error| MemoryError::Node { node, error })?;
+            shares.push(Share::new(first, end, Some(node)));
+            first = end;
+        }
+        memory.populate();
+        Ok(Arc::new(Self { memory, shares: shares.into() }))
     }
 
     /// The region.
@@ -58,35 +107,57 @@ impl Depot {
         self.memory
     }
 
+    /// Memory nodes that slots were placed on, and how many on each; none where nobody asked for nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = (Node, usize)> {
+        self.shares.iter().filter_map(|share| Some((share.node?, share.free.capacity())))
+    }
+
     /// How many frames are free here, not counting those in workers' lists.
     pub fn available(&self) -> usize {
-        self.free.len()
+        self.shares.iter().map(|share| share.free.len()).sum()
     }
 
     /// A free frame, fresh; `None` if the region is used up.
     pub fn take(&self) -> Option<Frame> {
+        self.take_near(0)
+    }
+
+    /// One of the share `near` if that has any.
+    fn take_near(&self, near: usize) -> Option<Frame> {
+        let (before, rest) = self.shares.split_at(near);
+        let index = rest.iter().chain(before).find_map(|share| share.free.pop())?;
         // SAFETY: an index in the queue stands for a slot that its last owner gave up, and popping it
         // makes us the one who has it.
-        self.free.pop().map(|index| unsafe { self.memory.claim(index) })
+        Some(unsafe { self.memory.claim(index) })
     }
 
     /// Takes a frame back.
     pub fn give(&self, frame: Frame) {
-        let held = self.free.push(self.memory.index(&frame));
-        debug_assert!(held.is_ok(), "a frame was freed twice");
+        let index = self.memory.index(&frame);
+        let share = self.shares.iter().find(|share| index < share.end);
+        let held = share.is_some_and(|share| share.free.push(index).is_ok());
+        debug_assert!(held, "a frame was freed twice");
     }
 }
 
 /// A worker's own free frames. Lua takes and gives them at the same stack.
 pub struct Freelist {
     depot: Arc<Depot>,
+    /// The depot's share that it takes from first.
+    near: usize,
     local: Stack,
 }
 
 impl Freelist {
     /// An empty list that keeps up to `limit` frames for itself.
     pub fn new(depot: Arc<Depot>, limit: usize) -> Self {
-        Self { depot, local: Stack::new(limit.max(2 * TRADE)) }
+        Self::near(depot, limit, None)
+    }
+
+    /// The same for a worker on a memory node, whose frames are given out first.
+    pub fn near(depot: Arc<Depot>, limit: usize, node: Option<Node>) -> Self {
+        let near = node.and_then(|node| depot.shares.iter().position(|share| share.node == Some(node)));
+        Self { depot, near: near.unwrap_or(0), local: Stack::new(limit.max(2 * TRADE)) }
     }
 
     /// The region.
@@ -150,7 +221,7 @@ impl Freelist {
     pub fn refill(&mut self) {
         let mut count = 0;
         while count < TRADE && !self.local.is_full() {
-            let Some(frame) = self.depot.take() else { break };
+            let Some(frame) = self.depot.take_near(self.near) else { break };
             let pushed = self.local.push(frame);
             debug_assert!(pushed.is_ok(), "the list is not full");
             count += 1;
@@ -210,5 +281,41 @@ mod tests {
         }
         drop((receiver, sender));
         assert_eq!(depot.available(), 256);
+    }
+
+    /// A machine has node 0, and node 1 perhaps not: the depot is what it would be where both are there.
+    fn two_nodes() -> Arc<Depot> {
+        let memory = Memory::on(192, 2048, Pages::Plain).unwrap();
+        let shares = [Share::new(0, TRADE, Some(0)), Share::new(TRADE, 192, Some(1))].into();
+        Arc::new(Depot { memory, shares })
+    }
+
+    #[test]
+    fn a_worker_gets_frames_of_its_own_node_first() {
+        let depot = two_nodes();
+        assert_eq!(depot.nodes().collect::<Vec<_>>(), [(0, 64), (1, 128)]);
+        let slots = |node, count: usize| {
+            let mut list = Freelist::near(depot.clone(), 0, node);
+            let frames: Vec<_> = std::iter::from_fn(|| list.allocate()).take(count).collect();
+            let slots: Vec<_> = frames.iter().map(|frame| depot.memory().index(frame)).collect();
+            // They come back to where they belong, whoever frees them.
+            frames.into_iter().for_each(|frame| Freelist::new(depot.clone(), 0).free(frame));
+            slots
+        };
+        for _ in 0..3 {
+            assert!(slots(Some(1), 128).iter().all(|&slot| slot >= 64));
+            assert!(slots(Some(0), 64).iter().all(|&slot| slot < 64));
+            // When its own are used up there are others', and a node without a share has any.
+            assert_eq!((slots(Some(1), 200).len(), slots(Some(7), 200).len()), (192, 192));
+        }
+        assert_eq!(depot.available(), 192);
+    }
+
+    #[test]
+    fn one_node_is_as_none_and_a_node_that_is_not_there_is_an_error() {
+        let depot = Depot::on_nodes(100, 2048, Pages::Plain, &[0, 0]).unwrap();
+        assert_eq!((depot.nodes().count(), depot.available()), (0, 100));
+        let wrong = Depot::on_nodes(100, 2048, Pages::Plain, &[0, 1023]).err().unwrap().to_string();
+        assert!(wrong.starts_with("memory on node 1023: "), "{wrong}");
     }
 }

@@ -29,6 +29,7 @@ mod burst;
 mod frame;
 mod freelist;
 mod memory;
+mod node;
 mod pick;
 mod stack;
 
@@ -36,6 +37,7 @@ pub use burst::{BURST, Burst, Mask, Places};
 pub use frame::{Frame, HEADER_STRIDE, MBUF_OFFSET, Meta, NoRoom};
 pub use freelist::{Depot, Freelist};
 pub use memory::{Memory, MemoryError, Pages};
+pub use node::{Node, node_of_core};
 pub use stack::StackHead;
 
 /// Where data begins in a slot at the latest when a frame is fresh or just received: AF_XDP's always, that of other

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 
 use crate::DATA_OFFSET;
 use crate::frame::{Frame, HEADER_STRIDE};
+use crate::node::{Node, populate, prefer};
 
 /// A huge page of x86-64, and the alignment of the region.
 const HUGE: usize = 2 << 20;
@@ -42,6 +43,13 @@ pub enum MemoryError {
         /// What it said.
         error: io::Error,
     },
+    /// There is no such memory node, or the system knows none.
+    Node {
+        /// Which.
+        node: Node,
+        /// What the system said.
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for MemoryError {
@@ -52,6 +60,7 @@ impl fmt::Display for MemoryError {
             }
             Self::Slots(count) => write!(f, "{count} slots: there must be 1 to {}", u32::MAX),
             Self::Map { bytes, error } => write!(f, "{bytes} bytes of frame memory: {error}"),
+            Self::Node { node, error } => write!(f, "memory on node {node}: {error}"),
         }
     }
 }
@@ -86,6 +95,27 @@ impl Memory {
     /// # Errors
     /// See [`MemoryError`].
     pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<&'static Self, MemoryError> {
+        Self::mapped(slots, slot_size, best, libc::MAP_POPULATE)
+    }
+
+    /// The same, with pages yet to be made, so that they can be [placed](Self::place).
+    ///
+    /// # Errors
+    /// See [`MemoryError`].
+    pub(crate) fn untouched(
+        slots: usize,
+        slot_size: usize,
+        best: Pages,
+    ) -> Result<&'static Self, MemoryError> {
+        Self::mapped(slots, slot_size, best, 0)
+    }
+
+    fn mapped(
+        slots: usize,
+        slot_size: usize,
+        best: Pages,
+        populate: i32,
+    ) -> Result<&'static Self, MemoryError> {
         if !slot_size.is_multiple_of(64) || !(1024..=usize::from(u16::MAX)).contains(&slot_size) {
             return Err(MemoryError::SlotSize(slot_size));
         }
@@ -93,8 +123,31 @@ impl Memory {
             return Err(MemoryError::Slots(slots));
         }
         let bytes = (slots * (slot_size + HEADER_STRIDE)).next_multiple_of(HUGE);
-        let (base, pages) = map(bytes, best).map_err(|error| MemoryError::Map { bytes, error })?;
+        let (base, pages) = map(bytes, best, populate).map_err(|error| MemoryError::Map { bytes, error })?;
         Ok(Box::leak(Box::new(Self { base, slots, slot_size, pages })))
+    }
+
+    /// Has the slots from `first` up to `end`, and their headers, lie on `node` if that has room, to within a huge
+    /// page. For a region that nobody has touched, from its first slot to its last.
+    ///
+    /// # Errors
+    /// What the system said; then they lie where they happen to.
+    pub(crate) fn place(&self, first: usize, end: usize, node: Node) -> io::Result<()> {
+        let whole = |bytes: usize| bytes / HUGE * HUGE;
+        let slots = [first, end].map(|slot| whole(slot * self.slot_size));
+        let headers = [first, end].map(|slot| whole(self.bytes() + slot * HEADER_STRIDE));
+        let headers = [headers[0], if end == self.slots { self.region_bytes() } else { headers[1] }];
+        for [from, to] in [slots, headers].into_iter().filter(|[from, to]| from < to) {
+            // SAFETY: within the region.
+            let start = unsafe { self.base.add(from) };
+            prefer(start, to - from, node)?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel make all pages now, which it has done for huge ones that are not to be placed.
+    pub(crate) fn populate(&self) {
+        populate(self.base, self.region_bytes());
     }
 
     /// First byte.
@@ -168,9 +221,9 @@ impl Memory {
     }
 }
 
-fn map(bytes: usize, best: Pages) -> io::Result<(NonNull<u8>, Pages)> {
+fn map(bytes: usize, best: Pages, populate: i32) -> io::Result<(NonNull<u8>, Pages)> {
     if best == Pages::Huge
-        && let Ok(base) = map_with(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE)
+        && let Ok(base) = map_with(bytes, libc::MAP_HUGETLB | populate)
     {
         return Ok((base, Pages::Huge));
     }

@@ -227,7 +227,9 @@ fn start_worker(
         network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
     }
     super::apps::join(&mut network, config, names).map_err(Failure::failed)?;
-    let engine = Engine::new(network, Freelist::new(depot.clone(), FREELIST)).map_err(Failure::failed)?;
+    let core = config.daemon.cores.get(index).map(|&core| core as usize);
+    let frames = Freelist::near(depot.clone(), FREELIST, core.and_then(bm_frame::node_of_core));
+    let engine = Engine::new(network, frames).map_err(Failure::failed)?;
     let fields = ["txpackets", "txbytes", "rxpackets", "rxbytes", "txdrop"];
     let links: Vec<_> =
         engine.links().flat_map(|link| fields.map(|field| format!("{}/{field}", link.name))).collect();
@@ -235,7 +237,6 @@ fn start_worker(
     let links = block(shared, &format!("link/{index}"), &links)?;
     let counters = block(shared, &format!("worker/{index}"), &WorkerReport::NAMES)?;
     let breaths_before = counters.get(0);
-    let core = config.daemon.cores.get(index).map(|&core| core as usize);
     let idle = config.daemon.worker_idle();
     let worker =
         Worker::start(&format!("bm-worker-{index}"), core, idle, engine, counters, Some(links), waker);

@@ -8,7 +8,7 @@ use bm_api::{Error, PortMode};
 use bm_control::config::{Config, Switch};
 use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::{Attachment, Claims, Kernel, NoPins, Pins};
-use bm_frame::{Depot, Pages};
+use bm_frame::{Depot, Node, Pages};
 use bm_port::NoSteering;
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
@@ -72,15 +72,25 @@ fn workers(config: &Config) -> usize {
     config.daemon.workers.map_or(queues.min(cores), |workers| workers as usize).max(1)
 }
 
+/// The memory nodes of the workers' cores, one for each worker; none where the system chooses cores.
+fn nodes(config: &Config) -> Vec<Node> {
+    let cores = config.daemon.cores.iter().take(workers(config));
+    cores.filter_map(|&core| bm_frame::node_of_core(core as usize)).collect()
+}
+
 /// The frame memory, large enough for all rings of all ports.
 pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     let workers = workers(config);
     let least = config.ports.len() * workers * FRAMES_A_QUEUE + FRAMES_BESIDE;
     let slots = (config.daemon.slots as usize * workers).max(least);
     let best = if config.daemon.huge_pages == Switch::Off { Pages::Plain } else { Pages::Huge };
-    let depot = Depot::on(slots, config.daemon.slot_size as usize, best).map_err(Failure::failed)?;
+    let slot_size = config.daemon.slot_size as usize;
+    let depot = Depot::on_nodes(slots, slot_size, best, &nodes(config)).map_err(Failure::failed)?;
+    for (node, slots) in depot.nodes() {
+        tracing::info!("{slots} frames are on memory node {node}, for the workers there");
+    }
     if depot.memory().pages() == Pages::Plain && config.daemon.huge_pages == Switch::On {
-        let pages = (slots * config.daemon.slot_size as usize).div_ceil(2 << 20);
+        let pages = (slots * slot_size).div_ceil(2 << 20);
         return Err(Failure::Failed(format!(
             "huge_pages = \"on\", and {pages} pages of 2 MiB are not to be had: `sysctl -w vm.nr_hugepages={pages}` reserves them"
         )));
