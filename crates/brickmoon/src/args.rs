@@ -128,6 +128,9 @@ pub struct Lua {
     /// Longest packet. Up to 1536 (or 3584) AF_XDP ports receive without a copy where the driver can.
     #[arg(long, value_name = "BYTES", default_value_t = 10_240, value_parser = clap::value_parser!(u16).range(64..=10_240))]
     pub packet_bytes: u16,
+    /// Processor time that an app may take to be made or changed before it is broken off; 0 for any.
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    pub setup_seconds: u64,
 }
 
 /// `brickmoon run`.
@@ -284,7 +287,8 @@ pub struct Bench {
     /// lookup: beside ours the structures of DPDK, if it is installed (apt-get install libdpdk-dev).
     #[arg(long)]
     pub peers: bool,
-    /// lua: run for so long (90s, 20m, 2h), and say minute by minute whether it stays as fast as it was.
+    /// lua: run for so long (90s, 20m, 2h), and say minute by minute whether it stays as fast as it was; best with one
+    /// --case, which then has the whole time.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub soak: Option<Duration>,
     /// One JSON object a line.

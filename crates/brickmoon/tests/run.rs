@@ -82,3 +82,36 @@ fn errors_and_statuses_are_those_of_the_contract() {
     assert_eq!(brickmoon(&["snabb", "--path", "/nonexistent", "x"]).status.code(), Some(2));
     assert_eq!(brickmoon(&["snabb", "-t", "core.nothing"]).status.code(), Some(1));
 }
+
+#[test]
+fn a_program_that_does_not_come_back_is_broken_off_with_its_line() {
+    // In the interpreter, and in a compiled loop.
+    for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
+        let new = format!("local A = {{}}\nfunction A:new ()\n{body}\nend\n");
+        let program = file(
+            "endless.lua",
+            (new + "local c = config.new()\nconfig.app(c, 'a', A)\nengine.configure(c)\n").as_bytes(),
+        );
+        let run = brickmoon(&["run", "--setup-seconds", "1", text(&program)]);
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{body}: {said}");
+        assert!(said.contains("endless.lua:3: it did not come back, and was broken off"), "{body}: {said}");
+        // What it does beside its apps ends by a signal.
+        std::fs::write(&program, format!("print('ready') io.flush()\n{body}\n")).expect("the test can write");
+        let mut run = Command::new(env!("CARGO_BIN_EXE_brickmoon"))
+            .args(["run", text(&program)])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("the binary is there");
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(run.stdout.as_mut().expect("piped"), &mut ready).expect("it starts");
+        let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status();
+        assert!(killed.expect("kill is there").success());
+        let run = run.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{body}: {said}");
+        assert!(said.contains("endless.lua:2: it did not come back, and was broken off"), "{body}: {said}");
+        std::fs::remove_file(program).expect("it is there");
+    }
+}

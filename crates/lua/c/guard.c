@@ -2,6 +2,9 @@
 /*
  * Calls a hook so that it can be broken off from outside.
  *
+ * Where Lua interprets, an error may be raised at the next instruction: a call that is `gentle` is asked to end that way
+ * first, and its state goes on. (LuaJIT's lua_sethook may be called by a signal handler.)
+ *
  * A compiled loop never looks at anything, so an endless one can only be left by force: the supervisor sends the
  * thread a signal, whose handler jumps back to before the call. What the hook was doing is never looked at again,
  * its Lua state is left as it is. That is sound while nothing that other threads share is half done, so the handler
@@ -26,10 +29,25 @@ struct bm_pulse {
 	uint64_t calls;   /* raised at the begin and at the end of each call: odd while a hook runs */
 	uint64_t broken;  /* the call that the supervisor wants to end */
 	int32_t thread;   /* the kernel's number of the thread, 0 before the first call */
+	int32_t gentle;   /* the call may be asked to end by an error, before it is left by force */
 };
+
+/* Functions of LuaJIT, and our hook that raises an error. */
+struct bm_lua {
+	int (*pcall)(void *state, int arguments, int results, int handler);
+	void (*push)(void *state, int at);
+	int (*sethook)(void *state, void *hook, int mask, int count);
+	void *raise;
+};
+/* LUA_MASKCALL, _RET, _LINE and _COUNT */
+#define EVERYTHING 15
 
 struct bm_guard {
 	sigjmp_buf back;
+	const struct bm_lua *lua;
+	void *state;
+	volatile sig_atomic_t asked;
+	volatile uintptr_t left_at;   /* where the last call was that was left by force */
 	volatile sig_atomic_t armed;
 	volatile sig_atomic_t held;
 	struct bm_pulse *pulse;
@@ -93,8 +111,15 @@ static void handle(int number, siginfo_t *info, void *context)
 	if (guard && guard->armed)
 		wanted = __atomic_load_n(&guard->pulse->calls, __ATOMIC_RELAXED) ==
 			 __atomic_load_n(&guard->pulse->broken, __ATOMIC_RELAXED);
+	if (wanted && guard->pulse->gentle && !guard->asked) {
+		guard->asked = 1;
+		guard->lua->sethook(guard->state, guard->lua->raise, EVERYTHING, 1);
+		errno = saved;
+		return;
+	}
 	if (wanted && !guard->held && may_be_left(program_counter(context))) {
 		guard->armed = 0;
+		guard->left_at = program_counter(context);
 		siglongjmp(guard->back, 1);
 	}
 	step(context, wanted);
@@ -171,16 +196,21 @@ size_t bm_guard_size(void)
 	return sizeof(struct bm_guard);
 }
 
-typedef int lua_pcall_t(void *state, int arguments, int results, int handler);
-typedef void lua_pushvalue_t(void *state, int at);
+/* Where the call was that was left by force. */
+uintptr_t bm_guard_left_at(const struct bm_guard *guard)
+{
+	return guard->left_at;
+}
 
 /* Calls the function at `function` of the stack with the value at `argument`. */
-int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, lua_pcall_t *pcall,
-		  lua_pushvalue_t *push, int function, int argument)
+int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, const struct bm_lua *lua,
+		  int function, int argument)
 {
 	int status;
 
 	guard->pulse = pulse;
+	guard->lua = lua;
+	guard->state = state;
 	if (__builtin_expect(!pulse->thread, 0))
 		pulse->thread = (int32_t)syscall(SYS_gettid);
 	if (sigsetjmp(guard->back, 0)) {
@@ -200,12 +230,17 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, l
 	current = guard;
 	guard->armed = 1;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	push(state, function);
-	push(state, argument);
-	status = pcall(state, 1, 0, 1);
+	lua->push(state, function);
+	lua->push(state, argument);
+	status = lua->pcall(state, 1, 0, 1);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	guard->armed = 0;
 	current = NULL;
 	__atomic_store_n(&pulse->calls, pulse->calls + 1, __ATOMIC_RELAXED);
+	if (__builtin_expect(guard->asked, 0)) {
+		/* It may have come to its end before it met the hook. */
+		lua->sethook(state, NULL, 0, 0);
+		guard->asked = 0;
+	}
 	return status;
 }

@@ -23,6 +23,7 @@ mod runtime;
 mod state;
 mod world;
 
+pub use hook::guard::limit_loading;
 pub use modules::{Tree, embedded};
 pub use native::{Natives, NoNatives, Opened, Wanted};
 pub use program::{Outcome, Program, What};

@@ -1,11 +1,26 @@
 //! Runs a program or a module's test from start to end.
+//!
+//! A program may compute for as long as it likes, so only two things are broken off: an app that does not come back
+//! while it is made or changed, and a program that does not end though a signal asked it to. Either is an error that
+//! names the line.
 
+use std::ffi::c_int;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use mlua::{IntoLua as _, MultiValue};
+use mlua::{IntoLua as _, MultiValue, Value, ffi};
 
+use crate::hook::guard::{self, BROKEN_OFF, Guard, Limits, Pulse, Watch};
+use crate::runtime::interrupted;
 use crate::state::{LuaError, State};
 use crate::world::World;
+
+/// How long a program may take to end by itself once a signal asked it to.
+const END: Limits = Limits { loops: Duration::from_secs(2), sleeps: Duration::from_secs(2) };
+/// Places on the stack of the thread that runs the program, behind the message handler.
+const FUNCTION: c_int = 2;
+const ARGUMENT: c_int = 3;
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +51,8 @@ pub struct Program {
     pub arguments: Vec<String>,
     /// Packets, modules, and who makes apps in Rust.
     pub world: World,
+    /// How long an app may take to be made or changed, of its processor's time; `None` for as long as it likes.
+    pub setup: Option<Duration>,
 }
 
 impl Program {
@@ -44,21 +61,96 @@ impl Program {
     /// # Errors
     /// What the program said, with file, line and traceback.
     pub fn run(self) -> Result<Outcome, LuaError> {
+        guard::install().map_err(LuaError::new)?;
         let state = State::new(&self.world)?;
         let (function, subject) = match self.what {
             What::File(path) => ("file", path.display().to_string()),
             What::Named(name) => ("named", name),
             What::Test(module) => ("test", module),
         };
-        let mut arguments = MultiValue::new();
-        arguments.push_back(subject.into_lua(state.lua())?);
-        for argument in self.arguments {
-            arguments.push_back(argument.into_lua(state.lua())?);
+        let thread = prepare(&state, function, subject, self.arguments)?;
+        let mut guard = Guard::new();
+        let mut watch = Supervisor::new(&state, self.setup);
+        let look = move |pulse: &Pulse| watch.look(pulse, Instant::now());
+        // SAFETY: `prepare` laid the stack out: message handler, function, argument. After a call that was broken off
+        // the state is forgotten.
+        let run = |pulse: &Pulse| unsafe { guard.call(pulse, thread, FUNCTION, ARGUMENT) };
+        let status = guard::watched(look, run);
+        if status == BROKEN_OFF {
+            let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
+            state.forget();
+            let why = format!("{}it did not come back, and was broken off", line.unwrap_or_default());
+            return Err(LuaError::new(why));
         }
-        let outcome = state.call(function, arguments);
+        let outcome = if status == 0 { state.outcome() } else { Err(LuaError::new("core.startup failed")) };
         let finished = state.call("finish", MultiValue::new());
         let status = outcome?;
         finished?;
         Ok(status.map_or(Outcome::Done, Outcome::Exit))
+    }
+}
+
+/// A thread with the function on its stack that runs the program.
+fn prepare(
+    state: &State,
+    function: &str,
+    subject: String,
+    arguments: Vec<String>,
+) -> Result<*mut ffi::lua_State, LuaError> {
+    let lua = state.lua();
+    let order = lua.create_table()?;
+    order.push(function)?;
+    order.push(subject)?;
+    arguments.into_iter().try_for_each(|argument| order.push(argument.into_lua(lua)?))?;
+    let startup = state.startup();
+    startup.set("order", order)?;
+    let values: [Value; 3] = [startup.get("explain")?, startup.get("carry_out")?, Value::Boolean(false)];
+    let count = values.len() as c_int;
+    let mut thread = std::ptr::null_mut();
+    // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is left.
+    unsafe {
+        lua.exec_raw::<()>(MultiValue::from_iter(values), |state| {
+            thread = ffi::lua_newthread(state);
+            // Popped and kept for as long as the state lives.
+            ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
+            ffi::lua_xmove(state, thread, count);
+        })?;
+    }
+    Ok(thread)
+}
+
+/// Decides what of a program is broken off.
+struct Supervisor {
+    /// Odd while an app is made or changed, another number for each.
+    setup: usize,
+    limit: Option<Duration>,
+    seen: u32,
+    at_setup: Watch,
+    at_end: Watch,
+}
+
+impl Supervisor {
+    fn new(state: &State, limit: Option<Duration>) -> Self {
+        let loops = limit.unwrap_or_default();
+        let at_setup = Watch::new(Limits { loops, sleeps: Duration::MAX });
+        Self { setup: state.setup() as usize, limit, seen: 0, at_setup, at_end: Watch::new(END) }
+    }
+
+    fn look(&mut self, pulse: &Pulse, now: Instant) {
+        if interrupted() {
+            // One that cannot be broken off ends by a second signal.
+            let _stuck = self.at_end.look(pulse, now);
+            return;
+        }
+        // SAFETY: the runtime lives for as long as the program runs, and this thread ends before; Lua writes the
+        // number whole.
+        let setup = unsafe { AtomicU32::from_ptr(self.setup as *mut u32) }.load(Ordering::Relaxed);
+        if setup.is_multiple_of(2) || setup != self.seen || self.limit.is_none() {
+            self.seen = setup;
+            let loops = self.limit.unwrap_or_default();
+            self.at_setup = Watch::new(Limits { loops, sleeps: Duration::MAX });
+            return;
+        }
+        let _stuck = self.at_setup.look(pulse, now);
     }
 }

@@ -55,7 +55,25 @@ pub(crate) struct Shared {
     pub jit: JitCounts,
     /// How long the worker may sleep, in microseconds; 0 for as long as nothing comes (`core.part`).
     pub rest_us: i32,
+    /// Odd while a program's apps are made or changed, another number for each (`core.actions`).
+    pub setup: u32,
+    /// Where compiled code is from, by trace; written by `core.jitwatch`.
+    places: *mut Place,
+    places_max: i32,
 }
+
+/// A compiled trace: where its code is, and which line it begins at. The same as `struct brickmoon_place`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Place {
+    from: u64,
+    to: u64,
+    /// File and line, such as `app.lua:7`, with a zero behind it.
+    line: [u8; 112],
+}
+
+/// Traces whose lines are kept: LuaJIT has a thousand at most unless it is told otherwise.
+const PLACES: usize = 1024;
 
 /// What a state's compiler has done so far. Fields in the order of `struct brickmoon_jit`.
 #[repr(C)]
@@ -85,6 +103,7 @@ pub struct Runtime {
     pub(crate) frames: Freelist,
     pub(crate) links: Links,
     natives: Vec<*mut Native>,
+    _places: Box<[Place]>,
     _flags: Flags,
     started: Instant,
 }
@@ -97,6 +116,7 @@ impl Runtime {
     pub(crate) fn new(depot: &Arc<Depot>, keep: usize, worker: usize, flags: Flags) -> io::Result<Box<Self>> {
         let frames = Freelist::new(depot.clone(), keep);
         let links = Links::new()?;
+        let mut places = vec![Place { from: 0, to: 0, line: [0; 112] }; PLACES].into_boxed_slice();
         let shared = Shared {
             freelist: frames.stack().as_ptr(),
             links: links.address(),
@@ -118,15 +138,31 @@ impl Runtime {
             push: native::push,
             jit: JitCounts::default(),
             rest_us: 0,
+            setup: 0,
+            places: places.as_mut_ptr(),
+            places_max: PLACES as i32,
         };
         Ok(Box::new(Self {
             shared,
             frames,
             links,
             natives: Vec::new(),
+            _places: places,
             _flags: flags,
             started: Instant::now(),
         }))
+    }
+
+    /// The file and line of the compiled code at this address; `None` where there is none.
+    ///
+    /// # Safety
+    /// `runtime` is one that lives, and its Lua does not run.
+    pub(crate) unsafe fn line_at(runtime: *const Self, address: usize) -> Option<String> {
+        // SAFETY: by the caller's word; Lua wrote through the same memory, and does so no more.
+        let places = unsafe { std::slice::from_raw_parts((*runtime).shared.places, PLACES) };
+        let place = places.iter().find(|place| (place.from..place.to).contains(&(address as u64)))?;
+        let line = place.line.split(|&byte| byte == 0).next()?;
+        Some(String::from_utf8_lossy(line).into_owned())
     }
 
     pub(crate) fn adopt(&mut self, native: Native) -> *mut Native {
@@ -147,6 +183,20 @@ impl Runtime {
         // SAFETY: made by `adopt`, and in the list until just now, so not dropped before.
         let mut native = unsafe { Box::from_raw(native) };
         native.stop();
+    }
+
+    /// Drops all apps in Rust of a state that was broken off: what they hold, such as devices, is given back. Links and
+    /// free frames are what Lua left half done, so they stay as they are.
+    ///
+    /// # Safety
+    /// `runtime` is one that lives, and its Lua never runs again.
+    pub(crate) unsafe fn abandon(runtime: *mut Self) {
+        // SAFETY: by the caller's word nobody else has it.
+        let natives = unsafe { std::mem::take(&mut (*runtime).natives) };
+        for native in natives {
+            // SAFETY: made by `adopt`, and in the list until just now, so not dropped before.
+            drop(unsafe { Box::from_raw(native) });
+        }
     }
 
     /// Stops and drops all apps in Rust, and frees what waits on links.

@@ -109,6 +109,17 @@ impl State {
         &self.lua
     }
 
+    /// `core.startup`.
+    pub(crate) fn startup(&self) -> &Table {
+        &self.startup
+    }
+
+    /// Where Lua tells that apps are made or changed.
+    pub(crate) fn setup(&self) -> *mut u32 {
+        // SAFETY: the runtime lives as long as the state; only an address is taken.
+        unsafe { &raw mut (*self.runtime).shared.setup }
+    }
+
     /// What the last call of a worker's function gave.
     pub(crate) fn result(&self) -> Result<Vec<u8>, LuaError> {
         let result: mlua::LuaString = self.startup.get("result")?;
@@ -123,6 +134,21 @@ impl State {
     /// What it shares with Rust.
     pub(crate) fn runtime(&self) -> *mut Runtime {
         self.runtime
+    }
+
+    /// Leaves a state that was broken off as it is; only what its apps in Rust hold is given back.
+    pub(crate) fn forget(self) {
+        self.desks.close(self.seat.worker, &self.seat.flags.desk);
+        let runtime = self.runtime;
+        std::mem::forget(self);
+        // SAFETY: the runtime lives on with the state, which never runs again.
+        unsafe { Runtime::abandon(runtime) };
+    }
+
+    /// The file and line of a call that was broken off there, if it was in compiled code.
+    pub(crate) fn line_at(&self, address: usize) -> Option<String> {
+        // SAFETY: the runtime lives as long as the state, whose Lua does not run.
+        unsafe { Runtime::line_at(self.runtime, address) }
     }
 
     /// What the compiler and the garbage collector have done so far.
@@ -141,7 +167,16 @@ impl State {
         let mut all = MultiValue::new();
         all.push_back(Value::Function(self.startup.get(name)?));
         all.extend(arguments);
-        let (what, message, traceback): (String, Value, Option<String>) = protected.call(all)?;
+        Self::read(protected.call(all)?)
+    }
+
+    /// What became of the order that `core.startup` carried out; as [`call`](Self::call).
+    pub(crate) fn outcome(&self) -> Result<Option<u8>, LuaError> {
+        let list: Table = self.startup.get("outcome")?;
+        Self::read((list.get(1)?, list.get(2)?, list.get(3)?))
+    }
+
+    fn read((what, message, traceback): (String, Value, Option<String>)) -> Result<Option<u8>, LuaError> {
         let text = |value: Value| value.to_string().unwrap_or_default();
         match what.as_str() {
             "done" => Ok(None),

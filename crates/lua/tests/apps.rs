@@ -71,6 +71,7 @@ fn spec(file: PathBuf, argument: Value) -> AppsSpec {
 
 impl Rig {
     fn new(text: &str, argument: Value) -> Result<Self, String> {
+        bm_lua::limit_loading(Duration::from_millis(100));
         let folder = folder();
         let spec = spec(folder.join("app.lua"), argument);
         Self::joined(text, folder, spec, &["left.output -> lua.left:output"])
@@ -311,8 +312,53 @@ fn an_app_that_hangs_is_broken_off() {
             scope.spawn(|| engine.breathe()).join().unwrap();
             watching.join().unwrap()
         });
-        let why = "an app did not come back, and was broken off".to_string();
-        assert_eq!(news, [AppNews::Failed { worker: 0, why }], "{body}");
+        let why = "app.lua:7: it did not come back, and was broken off";
+        let [AppNews::Failed { worker: 0, why: said }] = &news[..] else { panic!("{body}: {news:?}") };
+        assert!(said.ends_with(why), "{body}: {said}");
+    }
+}
+
+/// Endless in the interpreter, in a compiled loop, in a C function that sleeps, and in protected calls.
+const ENDLESS: [&str; 4] = [
+    "jit.off() while true do end",
+    "local n = 0 while true do n = n + 1 end",
+    "require('ffi').cdef('int usleep(unsigned)') while true do require('ffi').C.usleep(1000000) end",
+    "while true do pcall(error, 'again') end",
+];
+
+#[test]
+fn an_app_that_does_not_come_back_from_its_new_is_broken_off_before_packets_flow() {
+    // A sleep is waited for much longer. Protected calls swallow the error, so they are left by force.
+    for (body, named) in [(ENDLESS[0], true), (ENDLESS[1], true), (ENDLESS[3], false)] {
+        let said =
+            |line: &str| format!("{}it did not come back, and was broken off", if named { line } else { "" });
+        let text = ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable"));
+        let why = Rig::new(&text, json!({ "by": 1 })).err().unwrap();
+        assert!(why.contains(&said("app.lua:4: ")), "{body}: {why}");
+        // The same at the top of the file is found by whoever checks it.
+        let file = folder().join("app.lua");
+        std::fs::write(&file, format!("\n\n{body}")).unwrap();
+        let why = match check(&spec(file, Value::Null)) {
+            Ok(problems) => problems[0].1.clone(),
+            Err(error) => error.to_string(),
+        };
+        assert!(why.contains(&said("app.lua:3: ")), "{body}: {why}");
+    }
+}
+
+#[test]
+fn a_reload_that_does_not_come_back_leaves_what_runs() {
+    for body in ENDLESS.into_iter().take(3) {
+        let mut rig = Rig::new(ADD, json!({ "by": 1 })).unwrap();
+        assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
+        rig.write(&ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable")));
+        let why = rig.reload(json!({ "by": 1 })).unwrap_err();
+        assert!(why.contains("app.lua:4: it did not come back, and was broken off"), "{body}: {why}");
+        assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)], "{body}: the old class, made anew");
+        assert!(rig.set.look_after(Instant::now()).is_empty(), "{body}");
+        rig.write(&ADD.replace("+ self.by", "- self.by"));
+        rig.reload(json!({ "by": 1 })).unwrap();
+        assert_eq!(rig.pass(&[packet(5)]), [out(4, 1)]);
     }
 }
 

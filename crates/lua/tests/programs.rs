@@ -2,17 +2,27 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bm_lua::{LuaError, NoNatives, Outcome, PAYLOAD, Program, What, World};
 
 /// Runs a program that is written to a file of this name.
 fn run(name: &str, text: &str) -> (Result<Outcome, LuaError>, World) {
+    run_within(name, text, None)
+}
+
+/// The same, with a limit on what its apps take to be made.
+fn run_within(name: &str, text: &str, setup: Option<Duration>) -> (Result<Outcome, LuaError>, World) {
     let path: PathBuf = std::env::temp_dir().join(format!("bm-lua-{}-{name}.lua", std::process::id()));
     std::fs::write(&path, text).expect("the test can write and allocate");
     let world =
         World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).expect("the test can write and allocate");
-    let program =
-        Program { what: What::File(path.clone()), arguments: vec!["one".into()], world: world.clone() };
+    let program = Program {
+        what: What::File(path.clone()),
+        arguments: vec!["one".into()],
+        world: world.clone(),
+        setup,
+    };
     let outcome = program.run();
     std::fs::remove_file(path).expect("the test can write and allocate");
     (outcome, world)
@@ -195,4 +205,41 @@ assert(not fine and why:find("Name already taken: "..parent.." is process 1", 1,
         let (outcome, _) = run(round, &format!("local ffi\n{text}"));
         outcome.unwrap_or_else(|error| panic!("{round}: {}", error.message));
     }
+}
+
+/// An app whose new() does this.
+fn making(body: &str) -> String {
+    format!(
+        "local Slow = {{}}
+function Slow:new ()
+   {body}
+   return setmetatable({{}}, {{ __index = Slow }})
+end
+local c = config.new()
+config.app(c, 'source', require('apps.basic.basic_apps').Source)
+config.app(c, 'slow', Slow)
+engine.configure(c)
+engine.main {{ duration = 0.05, no_report = true }}
+local before = os.clock()
+while os.clock() - before < 0.5 do end"
+    )
+}
+
+#[test]
+fn an_app_that_does_not_come_back_while_it_is_made_is_broken_off() {
+    let limit = Some(Duration::from_millis(200));
+    for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
+        let (outcome, world) = run_within("endless", &making(body), limit);
+        let message = outcome.unwrap_err().message;
+        assert!(message.contains("endless.lua:3: it did not come back, and was broken off"), "{message}");
+        if body.starts_with("jit.off") {
+            assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+        }
+    }
+}
+
+#[test]
+fn a_program_may_take_its_time_but_for_its_apps() {
+    let (outcome, _) = run_within("slow", &making("local n = 0"), Some(Duration::from_millis(200)));
+    assert_eq!(outcome, Ok(Outcome::Done));
 }

@@ -5,7 +5,7 @@ mod router;
 mod server;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bm_lua::{Outcome, Program, Tree, What, World};
 use bm_stats::Registry;
@@ -53,7 +53,8 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     // A test is over before anybody asks.
     let is_test = matches!(what, What::Test(_)) && lua.socket.is_none();
     let _server = if is_test { None } else { Server::start(lua.socket.as_deref(), facts)? };
-    match (Program { what, arguments, world }).run() {
+    let setup = (lua.setup_seconds > 0).then(|| Duration::from_secs(lua.setup_seconds));
+    match (Program { what, arguments, world, setup }).run() {
         Ok(Outcome::Done | Outcome::Exit(0)) => Ok(()),
         Ok(Outcome::Exit(status)) => Err(Failure::Status(status)),
         Err(error) => Err(Failure::failed(error)),

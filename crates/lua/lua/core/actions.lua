@@ -8,6 +8,7 @@ local counter = require("core.counter")
 local shm = require("core.shm")
 local breath = require("core.breath")
 local account = require("core.account")
+local shared = require("core.runtime").shared
 
 local M = {}
 
@@ -178,13 +179,22 @@ local function operations (engine)
    return ops
 end
 
+-- Tells whoever watches a program that apps are made or changed, one after the other.
+local function at_setup (on)
+   local odd = shared.setup % 2 == 1
+   if on then shared.setup = shared.setup + (odd and 2 or 1) elseif odd then shared.setup = shared.setup + 1 end
+end
+M.at_setup = at_setup
+
 function M.apply (engine, actions)
    local ops = operations(engine)
    for _, action in ipairs(actions) do
       local name, arguments = action[1], action[2]
       if engine.log then io.write("engine: ", name, " ", arguments[1], "\n") end
+      at_setup(true)
       assert(ops[name], name)(unpack(arguments, 1, 3))
    end
+   at_setup(false)
    for _, app in pairs(engine.app_table) do
       if app.relinked then app:relinked() end
    end

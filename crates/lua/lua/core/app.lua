@@ -191,6 +191,7 @@ function M.main (options)
    options = options or {}
    local done = finish(options)
    local breathe = M.breathe
+   actions.at_setup(false)
    if options.measure_latency ~= false then
       latency = latency or histogram.create("engine/latency.histogram", 1e-6, 1e0)
       breathe = measured(breathe)

@@ -2,21 +2,41 @@
 -- stays fast shows none of the middle two after it has warmed up.
 
 local jit = require("jit")
-local trace_code = require("jit.util").tracemc
+local ffi = require("ffi")
+local util = require("jit.util")
 
 -- Where Rust sees them.
-local counts = require("core.runtime").shared.jit
+local shared = require("core.runtime").shared
+local counts, places, places_max = shared.jit, shared.places, shared.places_max
 local M = {}
 
+-- The line at which the trace begins that is being made.
+local line = ""
+
+-- Notes where a trace's code is and what it is of: a loop that never ends is named by it.
+local function note (trace, code, address)
+   if trace >= places_max then return end
+   local place = places[trace]
+   place.from, place.to = 0, 0
+   ffi.fill(place.line, ffi.sizeof(place.line))
+   ffi.copy(place.line, line, math.min(#line, ffi.sizeof(place.line) - 1))
+   place.from, place.to = address, address + #code
+end
+
 -- Called by the compiler, outside of traces.
-jit.attach(function (what, trace)
-   if what == "stop" then
+jit.attach(function (what, trace, func, pc)
+   if what == "start" then
+      line = util.funcinfo(func, pc).loc or ""
+   elseif what == "stop" then
+      local code, address = util.tracemc(trace)
       counts.traces = counts.traces + 1
-      counts.code_bytes = counts.code_bytes + #(trace_code(trace) or "")
+      counts.code_bytes = counts.code_bytes + #(code or "")
+      if code then note(trace, code, address) end
    elseif what == "abort" then counts.aborts = counts.aborts + 1
    elseif what == "flush" then
       counts.flushes = counts.flushes + 1
       counts.code_bytes = 0
+      ffi.fill(places, ffi.sizeof("struct brickmoon_place") * places_max)
    end
 end, "trace")
 

@@ -104,12 +104,6 @@ local function build (spec)
    return c, problems
 end
 
--- What is wrong with `spec`, as build() gives it; nothing is started.
-function M.check (spec)
-   local _, problems = build(spec)
-   return problems
-end
-
 local function place_of (l)
    return tonumber(ffi.cast("struct link *", l) - shared.links)
 end
@@ -162,9 +156,21 @@ end
 -- For Rust, which leaves the order in its table and finds the answer there.
 local bridge = packages["core.part.bridge"]
 
+local live = false
 function M.configure ()
+   -- In a worker that runs, an app that does not come back shall end by an error, so that all others go on. That
+   -- reaches what is interpreted.
+   if live then jit.off() end
    bridge.refused = M.become(bridge.spec, bridge.workers)
    bridge.crossings = crossings()
+   jit.on()
+   live = true
+end
+
+-- What is wrong with the order, as build() gives it; nothing is started.
+function M.check ()
+   local _, problems = build(bridge.spec)
+   bridge.problems = problems
 end
 
 -- How often timers and questions are looked at, and shared counters brought up to date, in seconds.
@@ -206,7 +212,7 @@ end
 
 -- For Rust: what its stack must hold.
 function M.functions ()
-   return explain, M.breathe, M.configure, M.idle, M.stop, true
+   return explain, M.breathe, M.configure, M.idle, M.stop, M.check, true
 end
 
 return M

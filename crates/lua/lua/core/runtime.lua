@@ -30,6 +30,7 @@ struct freelist {
    struct packet *list[1];
 };
 struct brickmoon_jit { uint64_t traces, aborts, flushes, code_bytes; };
+struct brickmoon_place { uint64_t from, to; char line[112]; };
 struct brickmoon;
 struct brickmoon_native;
 struct brickmoon {
@@ -47,7 +48,10 @@ struct brickmoon {
    void (*pull)(struct brickmoon_native *);
    void (*push)(struct brickmoon_native *);
    struct brickmoon_jit jit;
-   int32_t rest_us, pad;
+   int32_t rest_us;
+   uint32_t setup;
+   struct brickmoon_place *places;
+   int32_t places_max;
 };
 struct brickmoon_frees { uint64_t packets, bytes, short_bytes; };
 ]]

@@ -139,6 +139,12 @@ function startup.named (name, ...)
    module.run({ ... })
 end
 
+-- The order that Rust has left here, { function, arguments ... }; it finds the answer here, too.
+function startup.carry_out ()
+   local order = startup.order
+   startup.outcome = { startup.protected(startup[order[1]], unpack(order, 2)) }
+end
+
 -- What the first worker of a program has another one do: a function of core.workers, with bytes for it.
 local begun = false
 function startup.worker (name, bytes)

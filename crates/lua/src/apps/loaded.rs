@@ -1,10 +1,11 @@
 //! A state with the apps of one worker, called so that it can be broken off.
 
 use std::ffi::{CStr, c_int};
+use std::fmt;
 use std::mem::ManuallyDrop;
 
 use bm_link::Link;
-use mlua::{LuaSerdeExt as _, MultiValue, Table, Value, ffi};
+use mlua::{LuaSerdeExt as _, MultiValue, Table, ffi};
 
 use super::spec::AppsSpec;
 use crate::hook::guard::{BROKEN_OFF, Guard, Pulse};
@@ -17,7 +18,8 @@ const BREATHE: c_int = 2;
 const CONFIGURE: c_int = 3;
 const IDLE: c_int = 4;
 const STOP: c_int = 5;
-const ARGUMENT: c_int = 6;
+const CHECK: c_int = 6;
+const ARGUMENT: c_int = 7;
 
 /// What Rust and `core.part` tell each other, in `package.loaded`.
 const BRIDGE: &str = "core.part.bridge";
@@ -38,8 +40,18 @@ pub struct Crossing {
 pub enum Broken {
     /// An error, with its traceback.
     Error(String),
-    /// It was broken off: the state must never be called again.
-    Hung,
+    /// It was broken off: the state must never be called again. The line, where it is known.
+    Hung(Option<String>),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(why) => f.write_str(why),
+            Self::Hung(None) => f.write_str("an app did not come back, and was broken off"),
+            Self::Hung(Some(line)) => write!(f, "{line}: it did not come back, and was broken off"),
+        }
+    }
 }
 
 /// A state with the apps of one worker. One that was broken off stays for ever: it may not even be closed.
@@ -87,17 +99,14 @@ impl Loaded {
     /// What is wrong with `spec`, by app; nothing is started.
     ///
     /// # Errors
-    /// What Lua said beside that.
-    pub fn check(&self, spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
-        let part: Table = self.state.prepared()?;
-        let spec: Value = self.state.lua().to_value(&spec.to_json())?;
-        let problems: Vec<(String, String)> = part
-            .get::<mlua::Function>("check")?
-            .call::<Vec<Vec<String>>>(spec)?
-            .into_iter()
-            .filter_map(|problem| <[String; 2]>::try_from(problem).ok().map(Into::into))
-            .collect();
-        Ok(problems)
+    /// See [`Broken`]: the state is of no more use.
+    pub fn check(&mut self, pulse: &Pulse, spec: &AppsSpec) -> Result<Vec<(String, String)>, Broken> {
+        let say = |error: LuaError| Broken::Error(error.to_string());
+        self.order(spec, 1).map_err(say)?;
+        self.call(pulse, CHECK)?;
+        let problems = self.bridge().and_then(|bridge| Ok(bridge.get::<Vec<Vec<String>>>("problems")?));
+        let problems = problems.map_err(say)?.into_iter();
+        Ok(problems.filter_map(|problem| <[String; 2]>::try_from(problem).ok().map(Into::into)).collect())
     }
 
     /// Makes the network what `spec` says. Where packets cross; or why it was refused, and things are as they were.
@@ -166,7 +175,7 @@ impl Loaded {
 
     fn call(&mut self, pulse: &Pulse, function: c_int) -> Result<(), Broken> {
         if self.broken_off {
-            return Err(Broken::Hung);
+            return Err(self.hung());
         }
         // SAFETY: the thread is this value's, its stack was laid out in `new`; after a call that was broken off there
         // is no other, and the state is not closed.
@@ -174,10 +183,15 @@ impl Loaded {
             0 => Ok(()),
             BROKEN_OFF => {
                 self.broken_off = true;
-                Err(Broken::Hung)
+                Err(self.hung())
             }
             _ => Err(Broken::Error(self.message())),
         }
+    }
+
+    /// Where it was when it was broken off.
+    fn hung(&self) -> Broken {
+        Broken::Hung(self.state.line_at(self.guard.left_at()))
     }
 
     #[cold]
@@ -219,9 +233,10 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if !self.broken_off {
-            // SAFETY: it is dropped here alone, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.state) };
+        // SAFETY: it is taken here alone, and not used afterwards.
+        let state = unsafe { ManuallyDrop::take(&mut self.state) };
+        if self.broken_off {
+            state.forget();
         }
     }
 }

@@ -12,7 +12,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use super::loaded::{Broken, Crossing, Loaded};
 use super::spec::AppsSpec;
-use crate::hook::guard::Pulse;
+use crate::hook::guard::{self, Pulse};
 use crate::state::LuaError;
 
 /// What became of an order: `Some` says why it was refused.
@@ -67,13 +67,10 @@ impl Part {
     /// # Errors
     /// What is wrong with one of them.
     pub fn new(mut loaded: Loaded, spec: &AppsSpec, ends: Ends) -> Result<Self, LuaError> {
-        // A pulse is of the thread that it beats on first, and this is not the worker's; nobody watches a start.
-        let (crossings, refused) = match loaded.configure(&Pulse::default(), spec, ends.workers) {
+        // A pulse is of the thread that it beats on first, and this is not the worker's.
+        let (crossings, refused) = match guard::loading(|pulse| loaded.configure(pulse, spec, ends.workers)) {
             Ok(done) => done,
-            Err(Broken::Error(why)) => return Err(LuaError::new(why)),
-            Err(Broken::Hung) => {
-                return Err(LuaError::new("an app did not come back from its new(), and was broken off"));
-            }
+            Err(why) => return Err(LuaError::new(why)),
         };
         if let Some(why) = refused {
             return Err(LuaError::new(why));
@@ -109,7 +106,11 @@ impl Part {
     fn take_orders(&mut self) {
         while let Some(spec) = self.ends.orders.pop() {
             let Some(loaded) = &mut self.loaded else { return };
-            match loaded.configure(&self.ends.pulse, &spec, self.ends.workers) {
+            // No packet waits on what a configuration does half: an error leaves the state whole.
+            self.ends.pulse.set_gentle(true);
+            let configured = loaded.configure(&self.ends.pulse, &spec, self.ends.workers);
+            self.ends.pulse.set_gentle(false);
+            match configured {
                 Ok((crossings, refused)) => {
                     self.crossings = crossings;
                     self.wakes.watch(loaded);
@@ -117,7 +118,10 @@ impl Part {
                     // Whoever asked may have given up waiting.
                     let _gone = self.ends.replies.send(refused);
                 }
-                Err(why) => self.fail(why),
+                Err(why) => {
+                    let _gone = self.ends.replies.send(Some(why.to_string()));
+                    self.fail(why);
+                }
             }
         }
     }

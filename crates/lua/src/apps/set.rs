@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bm_frame::Depot;
 use bm_link::{Producer, channel};
 
-use super::loaded::{Broken, Loaded};
+use super::loaded::Loaded;
 use super::part::{Ends, Failure, Part, Reply};
 use super::spec::AppsSpec;
 use crate::hook::guard::{self, Pulse, Watch};
@@ -20,6 +20,8 @@ use crate::world::World;
 const ORDERS: usize = 4;
 /// How long a worker may take to carry one out.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
+/// How often it is looked after meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Free packets that a worker's apps keep for themselves.
 const KEEP: usize = 1024;
 
@@ -145,11 +147,7 @@ impl AppSet {
                 news.push(AppNews::Stuck { lasts });
             }
             if let Some(why) = lock(&worker.failure).take() {
-                let why = match why {
-                    Broken::Error(why) => why,
-                    Broken::Hung => "an app did not come back, and was broken off".into(),
-                };
-                news.push(AppNews::Failed { worker: number, why });
+                news.push(AppNews::Failed { worker: number, why: why.to_string() });
             }
         }
         news
@@ -174,10 +172,17 @@ impl Worker {
         if self.orders.push(spec.clone()).is_err() {
             return Some("a worker has not taken the last configurations yet: reload again later".into());
         }
-        match self.replies.recv_timeout(TAKEN_WITHIN) {
-            Ok(refused) => refused,
-            Err(_) => Some("a worker did not take the new configuration in time".into()),
+        let (begin, mut watch) = (Instant::now(), Watch::new(guard::RELOADING));
+        let mut stuck = false;
+        // One that is at it comes back, or is broken off.
+        while begin.elapsed() < TAKEN_WITHIN || (self.pulse.is_at_work() && !stuck) {
+            match self.replies.recv_timeout(LOOK_EVERY) {
+                Ok(refused) => return refused,
+                // Nobody else can look after the worker as long as the set is locked.
+                Err(_) => stuck = watch.look(&self.pulse, Instant::now()).is_some(),
+            }
         }
+        Some("a worker did not take the new configuration in time".into())
     }
 }
 
@@ -193,5 +198,6 @@ pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
     let depot = Depot::new(64, 2048).map_err(LuaError::new)?;
     let natives = Arc::new(NoNatives);
     let world = World { depot, natives, trees: spec.trees.clone(), desks: Desks::default(), keep: 0 };
-    Loaded::new(&world, 0)?.check(spec)
+    let mut loaded = Loaded::new(&world, 0)?;
+    guard::loading(|pulse| loaded.check(pulse, spec)).map_err(LuaError::new)
 }

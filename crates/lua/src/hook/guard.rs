@@ -1,8 +1,9 @@
 //! Calls that can be broken off from outside (`c/guard.c`), and who sees that they must be.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use mlua::ffi;
@@ -18,6 +19,63 @@ pub struct Pulse {
     calls: AtomicU64,
     broken: AtomicU64,
     thread: AtomicI32,
+    /// Not zero if calls are asked to end by an error, before they are broken off.
+    gentle: AtomicI32,
+}
+
+impl Pulse {
+    /// Whether a call is at work.
+    pub fn is_at_work(&self) -> bool {
+        !self.calls.load(Ordering::Relaxed).is_multiple_of(2)
+    }
+
+    /// From now on calls are asked to end by an error first, or are broken off at once.
+    pub fn set_gentle(&self, gentle: bool) {
+        self.gentle.store(gentle.into(), Ordering::Relaxed);
+    }
+}
+
+/// What a guarded call needs of LuaJIT. The same in `c/guard.c`.
+#[repr(C)]
+struct LuaCalls {
+    pcall: unsafe extern "C-unwind" fn(*mut ffi::lua_State, c_int, c_int, c_int) -> c_int,
+    push: unsafe extern "C-unwind" fn(*mut ffi::lua_State, c_int),
+    sethook: unsafe extern "C-unwind" fn(*mut ffi::lua_State, Option<ffi::lua_Hook>, c_int, c_int) -> c_int,
+    raise: ffi::lua_Hook,
+}
+
+static LUA: LuaCalls =
+    LuaCalls { pcall: ffi::lua_pcall, push: ffi::lua_pushvalue, sethook: ffi::lua_sethook, raise };
+
+/// What was broken off says so.
+const BROKEN: &CStr = c"it did not come back, and was broken off";
+/// Calls that are looked at for the line to blame.
+const LEVELS: c_int = 100;
+
+/// Raises an error at the innermost line that is not ours.
+///
+/// # Safety
+/// Called by LuaJIT as a hook, on the state that is at work. Nothing here has a destructor: the error leaves it.
+unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _at: *mut ffi::lua_Debug) {
+    // SAFETY: a zeroed record is one that lua_getstack fills; its strings live as long as their functions do.
+    unsafe {
+        ffi::lua_sethook(state, None, 0, 0);
+        let mut at: ffi::lua_Debug = std::mem::zeroed();
+        for level in 0..LEVELS {
+            if ffi::lua_getstack(state, level, &mut at) == 0 {
+                break;
+            }
+            ffi::lua_getinfo(state, c"Sl".as_ptr(), &mut at);
+            let source = CStr::from_ptr(at.source).to_bytes();
+            if source.starts_with(b"@") && !source.starts_with(b"@brickmoon/") && at.currentline > 0 {
+                let form: *const c_char = c"%s:%d: %s".as_ptr();
+                ffi::lua_pushfstring(state, form, at.short_src.as_ptr(), at.currentline, BROKEN.as_ptr());
+                ffi::lua_error(state);
+            }
+        }
+        ffi::lua_pushstring(state, BROKEN.as_ptr());
+        ffi::lua_error(state)
+    }
 }
 
 /// Memory for a way back, whose size only C knows.
@@ -28,12 +86,12 @@ unsafe extern "C" {
     fn bm_guard_break(pulse: *const Pulse, call: u64);
     fn bm_guard_hold(held: c_int) -> c_int;
     fn bm_guard_size() -> usize;
+    fn bm_guard_left_at(guard: *const c_void) -> usize;
     fn bm_guard_call(
         guard: *mut c_void,
         pulse: *const Pulse,
         state: *mut ffi::lua_State,
-        pcall: unsafe extern "C-unwind" fn(*mut ffi::lua_State, c_int, c_int, c_int) -> c_int,
-        push: unsafe extern "C-unwind" fn(*mut ffi::lua_State, c_int),
+        lua: *const LuaCalls,
         function: c_int,
         argument: c_int,
     ) -> c_int;
@@ -71,7 +129,13 @@ impl Guard {
     ) -> c_int {
         let guard = self.0.as_mut_ptr().cast();
         // SAFETY: the guard has the size that C wants; the rest is the caller's word.
-        unsafe { bm_guard_call(guard, pulse, state, ffi::lua_pcall, ffi::lua_pushvalue, function, argument) }
+        unsafe { bm_guard_call(guard, pulse, state, &LUA, function, argument) }
+    }
+
+    /// Where the processor was in the call that was broken off last.
+    pub fn left_at(&self) -> usize {
+        // SAFETY: the guard has the size that C wants, and no call runs.
+        unsafe { bm_guard_left_at(self.0.as_ptr().cast()) }
     }
 }
 
@@ -95,6 +159,28 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// How often the thread is asked in one look: it may be in the middle of malloc now, and not a moment later.
 const ATTEMPTS: u32 = 20;
 
+/// How much a call may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of its processor: what other threads take from it does not count.
+    pub loops: Duration,
+    /// By the clock, if it sleeps.
+    pub sleeps: Duration,
+}
+
+/// In the way of packets.
+const AT_WORK: Limits = Limits { loops: LOOPS_AFTER, sleeps: HANGS_AFTER };
+/// Before packets flow, for files that are run and apps that are made: milliseconds of the processor.
+static LOADING_MS: AtomicU64 = AtomicU64::new(2000);
+/// The same by the clock, if they sleep.
+const LOADING_SLEEPS: Duration = Duration::from_secs(30);
+/// A worker's apps made anew or changed while packets flow, or rather go to Linux.
+pub const RELOADING: Limits = Limits { loops: Duration::from_millis(300), sleeps: Duration::from_secs(1) };
+/// What a call may take to end by an error, once it was asked to.
+const ASKED: Limits = Limits { loops: Duration::from_millis(50), sleeps: Duration::from_millis(200) };
+/// How often a call is looked at that nobody else looks at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// A call that was at work when it was looked at first.
 #[derive(Clone, Copy)]
 struct Seen {
@@ -102,15 +188,28 @@ struct Seen {
     since: Instant,
     /// What its thread had used of its processor then.
     used: Option<Duration>,
+    /// It was asked to end; times count from then.
+    asked: bool,
 }
 
 /// Watches one thread.
-#[derive(Default)]
 pub struct Watch {
     seen: Option<Seen>,
+    limits: Limits,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self::new(AT_WORK)
+    }
 }
 
 impl Watch {
+    /// With limits of its own.
+    pub fn new(limits: Limits) -> Self {
+        Self { seen: None, limits }
+    }
+
     /// Looks once, at `now`. Breaks off a call that hangs; says how long it has gone on if it resists for so long that
     /// it always will.
     pub fn look(&mut self, pulse: &Pulse, now: Instant) -> Option<Duration> {
@@ -122,16 +221,23 @@ impl Watch {
         let thread = pulse.thread.load(Ordering::Relaxed);
         let used = processor_time(thread);
         let Some(seen) = self.seen.filter(|seen| seen.call == call) else {
-            self.seen = Some(Seen { call, since: now, used });
+            self.seen = Some(Seen { call, since: now, used, asked: false });
             return None;
         };
         let lasts = now.duration_since(seen.since);
         let worked = used.zip(seen.used).map_or(Duration::ZERO, |(used, before)| used.saturating_sub(before));
-        if worked < LOOPS_AFTER && (lasts < HANGS_AFTER || is_runnable(thread)) {
+        let limits = if seen.asked { ASKED } else { self.limits };
+        if worked < limits.loops && (lasts < limits.sleeps || is_runnable(thread)) {
+            return None;
+        }
+        if pulse.gentle.load(Ordering::Relaxed) != 0 && !seen.asked {
+            // SAFETY: the pulse lives; a thread that is gone gets no signal, any other looks at its own guard.
+            unsafe { bm_guard_break(pulse, call) };
+            self.seen = Some(Seen { call, since: now, used, asked: true });
             return None;
         }
         for _ in 0..ATTEMPTS {
-            // SAFETY: the pulse lives; a thread that is gone gets no signal, any other looks at its own guard.
+            // SAFETY: as above.
             unsafe { bm_guard_break(pulse, call) };
             std::thread::sleep(Duration::from_millis(1));
             if pulse.calls.load(Ordering::Relaxed) != call {
@@ -140,6 +246,40 @@ impl Watch {
         }
         (lasts > STUCK_AFTER).then_some(lasts)
     }
+}
+
+/// Does `work`, whose guarded calls beat on the pulse, while another thread looks after them by `look`, called again
+/// and again. A call ends by an error where it can.
+pub fn watched<T>(mut look: impl FnMut(&Pulse) + Send, work: impl FnOnce(&Pulse) -> T) -> T {
+    let pulse = Pulse::default();
+    pulse.set_gentle(true);
+    std::thread::scope(|scope| {
+        let (over, waits) = channel::<()>();
+        let watching = || {
+            let waits = waits;
+            while waits.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                look(&pulse);
+            }
+        };
+        // Without the thread nobody looks, and all else is as it was.
+        let _unwatched = std::thread::Builder::new().name("bm-watch".into()).spawn_scoped(scope, watching);
+        let result = work(&pulse);
+        drop(over);
+        result
+    })
+}
+
+/// Sets what files and apps may take of the processor to be loaded before packets flow; two seconds unless it is called.
+pub fn limit_loading(limit: Duration) {
+    LOADING_MS.store(limit.as_millis() as u64, Ordering::Relaxed);
+}
+
+/// The same for what is loaded before packets flow.
+pub fn loading<T>(work: impl FnOnce(&Pulse) -> T) -> T {
+    let loops = Duration::from_millis(LOADING_MS.load(Ordering::Relaxed));
+    let mut watch = Watch::new(Limits { loops, sleeps: LOADING_SLEEPS });
+    // One that cannot be broken off harms nobody yet.
+    watched(move |pulse| _ = watch.look(pulse, Instant::now()), work)
 }
 
 /// Whether a thread only waits for its turn: then the machine is slow, and not the thread.

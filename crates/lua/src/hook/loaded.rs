@@ -12,7 +12,7 @@ use mlua::{
 };
 
 use super::burst::Shared;
-use super::guard::{BROKEN_OFF, Guard, Pulse};
+use super::guard::{self, BROKEN_OFF, Guard, Pulse};
 use super::meter::{Meter, cycles};
 use super::published::Published;
 use super::version::{Health, Version};
@@ -96,7 +96,15 @@ impl Loaded {
         let state = State::new(&world)?;
         let shared = Shared::new(seat.published.generation());
         bridge(state.lua(), version, seat, &shared)?;
-        let (declared, values) = load(state.lua(), version)?;
+        let (declared, values) = match load(&state, version) {
+            Ok(found) => found,
+            Err((error, broken)) => {
+                if broken {
+                    state.forget();
+                }
+                return Err(error);
+            }
+        };
         let stages = Stage::ALL
             .into_iter()
             .enumerate()
@@ -240,42 +248,72 @@ fn bridge(lua: &Lua, version: &Version, seat: &Seat<'_>, shared: &Shared) -> Res
     Ok(())
 }
 
-/// Runs the file. What it declares, and what belongs on the stack.
-fn load(lua: &Lua, version: &Version) -> Result<(Declared, Vec<Value>), LuaError> {
+/// Runs the file, which another thread breaks off if it does not come back. What it declares, and what belongs on the
+/// stack; or what is wrong, and whether the state is of no more use.
+fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (LuaError, bool)> {
+    let usable = |error: mlua::Error| (LuaError::from(error), false);
+    let thread = order(state.lua(), version).map_err(|error| (error, false))?;
+    let mut guard = Guard::new();
+    // SAFETY: `order` laid the stack out: message handler, function, argument. After a call that was broken off the
+    // state is never touched again: the caller forgets it.
+    let status = guard::loading(|pulse| unsafe { guard.call(pulse, thread, FIRST, FIRST + 1) });
+    if status == BROKEN_OFF {
+        let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
+        let why = format!("{}it did not come back, and was broken off", line.unwrap_or_default());
+        return Err((LuaError::new(why), true));
+    }
+    if status != 0 {
+        return Err((LuaError::new("brickmoon.hook failed"), false));
+    }
+    outcome(state.lua()).map_err(usable)?.map_err(|error| (error, false))
+}
+
+/// What `brickmoon.hook` and this file tell each other.
+fn bridge_of(lua: &Lua) -> mlua::Result<Table> {
+    lua.globals().get::<Table>("package")?.get::<Table>("loaded")?.get("brickmoon.hook.bridge")
+}
+
+/// Says what is to be loaded, and gives a thread with the function that does it on its stack.
+fn order(lua: &Lua, version: &Version) -> Result<*mut ffi::lua_State, LuaError> {
     let require: mlua::Function = lua.globals().get("require")?;
     let module: Table = require.call("brickmoon.hook")?;
-    let load: mlua::Function = module.get("load")?;
-    let file = version.spec.file.display().to_string();
-    let stage = version.spec.stage.map(Stage::name);
+    let bridge = bridge_of(lua)?;
+    bridge.set("file", version.spec.file.display().to_string())?;
+    bridge.set("stage", version.spec.stage.map(Stage::name))?;
     let arguments = match &version.spec.arguments {
         serde_json::Value::Null => Value::Table(lua.create_table()?),
         arguments => lua.to_value(arguments)?,
     };
-    let (fine, found, rest): (bool, Value, mlua::Variadic<Value>) = load.call((file, arguments, stage))?;
+    bridge.set("arguments", arguments)?;
+    thread(lua, vec![module.get("trace")?, module.get("load_ordered")?, Value::Boolean(false)])
+}
+
+/// What came of it: `Err` inside is what the file did wrong.
+fn outcome(lua: &Lua) -> mlua::Result<Result<(Declared, Vec<Value>), LuaError>> {
+    let list: Table = bridge_of(lua)?.get("loaded")?;
+    let fine: bool = list.get(1)?;
     if !fine {
-        let text = found.to_string().unwrap_or_default();
+        let text: String = list.get(2)?;
         let (message, traceback) = text.split_once("\nstack traceback:").map_or_else(
             || (text.clone(), String::new()),
             |(message, trace)| (message.to_string(), format!("stack traceback:{trace}")),
         );
-        return Err(LuaError { message, traceback });
+        return Ok(Err(LuaError { message, traceback }));
     }
-    let Value::Table(found) = found else { return Err(LuaError::new("brickmoon.hook gave no table")) };
+    let found: Table = list.get(2)?;
     let declared = Declared {
         reasons: found.get("names")?,
         meanings: found.get("meanings")?,
         counters: found.get("counters")?,
     };
-    Ok((declared, rest.to_vec()))
+    let values: mlua::Result<Vec<Value>> = (3..=2 + BURST_AT).map(|at| list.get(at)).collect();
+    Ok(Ok((declared, values?)))
 }
 
 /// A thread of the state with `values` on its stack.
 fn thread(lua: &Lua, values: Vec<Value>) -> Result<*mut ffi::lua_State, LuaError> {
     let mut thread = std::ptr::null_mut();
     let count = values.len() as c_int;
-    if count != BURST_AT {
-        return Err(LuaError::new(format!("brickmoon.hook gave {count} values, and {BURST_AT} are needed")));
-    }
     let values: mlua::Result<MultiValue> = values.into_iter().map(|value| value.into_lua(lua)).collect();
     // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is left.
     unsafe {

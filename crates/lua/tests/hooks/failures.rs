@@ -267,6 +267,20 @@ fn an_endless_hook_is_broken_off() {
 }
 
 #[test]
+fn a_file_that_does_not_come_back_is_not_loaded() {
+    bm_lua::limit_loading(Duration::from_millis(100));
+    let mut rig = Rig::new(Stage::Ingress, &dropping("before"));
+    for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
+        let why = rig.reload(&format!("\n{body}")).unwrap_err();
+        assert!(why.contains("hook.lua:2: it did not come back, and was broken off"), "{why}");
+    }
+    assert!(rig.lab.exchange(LEFT, &IN).is_silence());
+    assert_eq!((rig.count("drop/before"), rig.report().version), (1, 1));
+    rig.reload("return function () end").unwrap();
+    passes(&mut rig);
+}
+
+#[test]
 fn workers_share_what_is_published() {
     let text = "local hook = require('brickmoon.hook')
         hook.reason('listed')
