@@ -144,12 +144,7 @@ pub fn look_after(set: &AppSet) -> Result<Option<String>, Failure> {
             AppNews::Failed { worker, why } => {
                 trouble.get_or_insert(format!("the apps of worker {worker} have failed: {why}"));
             }
-            AppNews::Stuck { lasts } => {
-                let seconds = lasts.as_secs();
-                return Err(Failure::Failed(format!(
-                    "an app has been in a C function for {seconds} s and cannot be broken off: Linux forwards from here on"
-                )));
-            }
+            AppNews::Stuck { lasts } => return Err(hooks::stuck("an app", lasts)),
         }
     }
     Ok(trouble)

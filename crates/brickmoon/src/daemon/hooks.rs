@@ -1,6 +1,7 @@
 //! Hooks in Lua, joined with the router: from the configuration to a thread's hooks, and back to `show hooks`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bm_api::{Drop, DropAt, Drops, Error, Hook, Hooks};
 use bm_control::config::{self, Config, HookStage};
@@ -87,15 +88,17 @@ pub fn look_after(set: &HookSet) -> Result<(), Failure> {
                 let (file, health) = (file.display(), health.name());
                 tracing::error!("hook {name}: version {version} of {file} is {health}: {why}");
             }
-            HookNews::Stuck { lasts } => {
-                let seconds = lasts.as_secs();
-                return Err(Failure::Failed(format!(
-                    "a hook has been in a C function for {seconds} s and cannot be broken off: Linux forwards from here on"
-                )));
-            }
+            HookNews::Stuck { lasts } => return Err(stuck("a hook", lasts)),
         }
     }
     Ok(())
+}
+
+/// What to say of Lua code that hangs where only the end of the process helps.
+pub fn stuck(what: &str, lasts: Duration) -> Failure {
+    let seconds = lasts.as_secs();
+    let why = format!("{what} has been in a C function for {seconds} s and cannot be broken off");
+    Failure::Failed(format!("{why}: Linux forwards from here on"))
 }
 
 /// Every hook with its figures.

@@ -42,6 +42,8 @@ pub struct OpenPort {
 /// Asks a device for its own counters, by name.
 pub type Hardware = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
+/// Why XDP on an interface is not as fast as it could be.
+pub const GENERIC: &str = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
 /// The settings of MAC and MTU for twins of devices that have none of their own.
 const TWIN_MTU: usize = 1500;
 
@@ -134,7 +136,6 @@ fn xdp(
         queues.push(Box::new(queue));
     }
     tracing::info!("{device}");
-    let generic = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
     Ok(OpenPort {
         name: interface.into(),
         device: port.device.to_string(),
@@ -144,7 +145,7 @@ fn xdp(
             None if zero_copy => PortMode::ZeroCopy,
             None => PortMode::Copy,
         },
-        reason: device.is_generic().then(|| generic.into()),
+        reason: device.is_generic().then(|| GENERIC.into()),
         queues,
         host: Box::new(device.host().map_err(Failure::failed)?),
         steering: match beside {

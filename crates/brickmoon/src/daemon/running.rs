@@ -13,7 +13,7 @@ use bm_port::NoSteering;
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::path::{Paths, PortPath};
-use super::ports::{self, Hardware, OpenPort};
+use super::ports::{self, GENERIC, Hardware, OpenPort};
 use crate::Failure;
 
 /// Frames that a queue's rings may hold in the kernel, both ways.
@@ -158,13 +158,12 @@ pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<InKernel, Failure
         if let Some(layout) = adopted {
             tracing::info!(%name, layout, "an earlier daemon's program forwards here until our tables are whole");
         }
-        let behind = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
         if generic && claims.is_some() {
             return Err(Failure::Failed(format!(
-                "{name}: {behind}, where what workers give back to Linux would be claimed again: take [[claim]] out of the configuration, or give the port path = \"user\""
+                "{name}: {GENERIC}, where what workers give back to Linux would be claimed again: take [[claim]] out of the configuration, or give the port path = \"user\""
             )));
         }
-        on.push(OnPort { name: name.into(), ifindex, reason: generic.then(|| behind.into()) });
+        on.push(OnPort { name: name.into(), ifindex, reason: generic.then(|| GENERIC.into()) });
     }
     Ok(InKernel { kernel, on, claims, notes })
 }
