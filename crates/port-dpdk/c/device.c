@@ -209,14 +209,12 @@ void bm_device_close(uint16_t port)
 
 int bm_device_set_mtu(uint16_t port, uint16_t mtu)
 {
-	int done = rte_eth_dev_set_mtu(port, mtu);
+	return rte_eth_dev_set_mtu(port, mtu);
+}
 
-	/* Some drivers change it at rest only. */
-	if (done == -EBUSY && !rte_eth_dev_stop(port)) {
-		done = rte_eth_dev_set_mtu(port, mtu);
-		rte_eth_dev_start(port);
-	}
-	return done;
+int bm_device_stop(uint16_t port)
+{
+	return rte_eth_dev_stop(port);
 }
 
 static struct rte_ether_addr address(const uint8_t *mac)

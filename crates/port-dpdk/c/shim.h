@@ -94,6 +94,7 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 int bm_device_start(uint16_t port);
 int bm_device_map(uint16_t port, const struct bm_region *region);
 void bm_device_close(uint16_t port);
+int bm_device_stop(uint16_t port);
 int bm_device_set_mtu(uint16_t port, uint16_t mtu);
 int bm_device_set_mac(uint16_t port, const uint8_t *mac);
 int bm_device_add_mac(uint16_t port, const uint8_t *mac);

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bm_frame::{Depot, Memory, Pages};
 
@@ -11,6 +12,7 @@ use crate::ffi::{self, Info, Named, Setup};
 use crate::pci;
 use crate::pool::{self, Pool};
 use crate::port::DpdkPort;
+use crate::rest::Rest;
 use crate::steer::DpdkSteering;
 use crate::{DpdkError, Link, Options, Spec};
 
@@ -18,6 +20,9 @@ use crate::{DpdkError, Link, Options, Spec};
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
 /// What drivers leave in front of a frame that they receive, and the lines by which slots are shifted.
 const RECEIVE_OFFSET: usize = 128 + 6 * 64;
+
+/// How long workers may take to leave a device alone: each sleeps a tenth of a second at most.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 
 /// DPDK opens and closes devices one at a time.
 static OPENING: Mutex<()> = Mutex::new(());
@@ -41,6 +46,8 @@ pub(crate) struct Shared {
     copied: Option<String>,
     own_pool: OwnPool,
     queues: u16,
+    /// When its queues are left alone.
+    pub rest: Rest,
 }
 
 /// Frames of DPDK's own, or a null pointer. It goes with the device.
@@ -127,6 +134,7 @@ impl DpdkDevice {
             copied: None,
             own_pool: OwnPool(std::ptr::null_mut()),
             queues: 0,
+            rest: Rest::default(),
         };
         let done = shared.set_up(options);
         // A device that could not be set up is closed right here.
@@ -189,12 +197,18 @@ impl DpdkDevice {
     /// Changes its MTU.
     ///
     /// # Errors
-    /// [`DpdkError::Mtu`] if a slot is too small for it, [`DpdkError::Device`] if the device refuses.
+    /// [`DpdkError::Mtu`] if a slot is too small for it, [`DpdkError::Device`] if the device refuses, or does not run
+    /// again: then its queues are silent until a later change has it run.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), DpdkError> {
         self.shared.fits(mtu)?;
         // SAFETY: a number for a port that is ours.
-        let done = unsafe { ffi::bm_device_set_mtu(self.shared.port, mtu) };
-        self.shared.check(&format!("set an MTU of {mtu}"), done).map(drop)
+        let set = || unsafe { ffi::bm_device_set_mtu(self.shared.port, mtu) };
+        let step = format!("set an MTU of {mtu}");
+        match set() {
+            // Some drivers change it at rest only.
+            done if done == -libc::EBUSY => self.shared.at_rest(&step, set),
+            done => self.shared.check(&step, done).map(drop),
+        }
     }
 
     /// Changes its MAC.
@@ -220,6 +234,26 @@ impl DpdkDevice {
 }
 
 impl Shared {
+    /// Stops the device, changes something and starts it again, while no worker is in the driver.
+    fn at_rest(&self, step: &str, change: impl FnOnce() -> c_int) -> Result<(), DpdkError> {
+        let stop_and_start = || {
+            // SAFETY: a number for a port that is ours, and no worker receives or sends.
+            let stopped = unsafe { ffi::bm_device_stop(self.port) };
+            if stopped < 0 {
+                return (self.check(&format!("{step}: stop it"), stopped), true);
+            }
+            let changed = self.check(step, change());
+            // SAFETY: as above.
+            let started = unsafe { ffi::bm_device_start(self.port) };
+            match self.check(&format!("{step}: start it again"), started) {
+                Ok(_) => (changed, true),
+                Err(refused) => (Err(refused), false),
+            }
+        };
+        let busy = || self.check(&format!("{step}: workers do not leave it"), -libc::EBUSY);
+        self.rest.during(LEAVES_WITHIN, stop_and_start).unwrap_or_else(busy).map(drop)
+    }
+
     fn fits(&self, mtu: u16) -> Result<(), DpdkError> {
         let mtu_max = self.memory.slot_size().saturating_sub(RECEIVE_OFFSET + FRAME_OVERHEAD);
         if usize::from(mtu) <= mtu_max {
@@ -278,5 +312,43 @@ impl Shared {
             return Err(DpdkError::PlainPages { device: self.spec.as_str().into() });
         }
         self.check("let it reach frames", done).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::{Burst, Freelist};
+    use bm_port::Port;
+
+    #[test]
+    fn a_device_is_changed_while_its_queue_is_left_alone() {
+        let depot = Depot::new(1024, 2048).unwrap();
+        let device = DpdkDevice::open(&Spec::new("net_ring_rest"), &depot, Options::default()).unwrap();
+        let mut port = device.queue(0).unwrap();
+        let mut frames = Freelist::new(depot.clone(), 128);
+        let mut burst = Burst::new();
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let refused = std::thread::scope(|scope| {
+            let changed = scope.spawn(|| {
+                let changed = device.shared.at_rest("change it", || -libc::EINVAL);
+                ended.store(true, std::sync::atomic::Ordering::Relaxed);
+                changed
+            });
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                port.tend(&mut frames);
+            }
+            changed.join().unwrap()
+        });
+        // What the change says is returned, and the device runs again.
+        assert!(refused.is_err_and(|error| error.to_string().contains("change it")));
+        burst.push(frames.allocate_with(&[7; 60]).unwrap()).unwrap();
+        port.transmit(&mut burst, &mut frames);
+        port.receive(&mut burst, &mut frames);
+        assert_eq!(burst.len(), 1);
+        burst.free_all(&mut frames);
+        port.close(&mut frames);
+        drop((port, device, frames));
+        assert_eq!(depot.available(), 1024);
     }
 }

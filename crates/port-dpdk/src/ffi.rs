@@ -56,7 +56,7 @@ pub struct Link {
 }
 
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Counts {
     pub missed: u64,
     pub no_frame: u64,
@@ -104,6 +104,7 @@ unsafe extern "C" {
     pub fn bm_device_start(port: u16) -> c_int;
     pub fn bm_device_map(port: u16, region: *const Region) -> c_int;
     pub fn bm_device_close(port: u16);
+    pub fn bm_device_stop(port: u16) -> c_int;
     pub fn bm_device_set_mtu(port: u16, mtu: u16) -> c_int;
     pub fn bm_device_set_mac(port: u16, mac: *const u8) -> c_int;
     pub fn bm_device_add_mac(port: u16, mac: *const u8) -> c_int;

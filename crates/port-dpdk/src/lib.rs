@@ -32,6 +32,8 @@ mod pool;
 #[cfg(feature = "dpdk")]
 mod port;
 #[cfg(feature = "dpdk")]
+mod rest;
+#[cfg(feature = "dpdk")]
 mod steer;
 
 #[cfg(not(feature = "dpdk"))]

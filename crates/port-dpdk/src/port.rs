@@ -1,5 +1,6 @@
 //! One queue of a device in the hands of a worker.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bm_frame::{BURST, Burst, Freelist};
@@ -7,6 +8,7 @@ use bm_port::{DeviceCounters, Port};
 
 use crate::device::Shared;
 use crate::ffi::{self, Counts, Header, Queue};
+use crate::rest::Seat;
 
 /// Frames that a ring in memory may hold at the end.
 const DRAIN: usize = 1 << 16;
@@ -15,6 +17,9 @@ const DRAIN: usize = 1 << 16;
 pub struct DpdkPort {
     queue: Queue,
     shared: Arc<Shared>,
+    seat: Seat,
+    /// What the device counted when it was asked last: it is not asked at rest.
+    counts: Cell<Counts>,
 }
 
 // SAFETY: the pointers in `queue` are those of pools, which many threads may use; the queue itself is used by
@@ -32,13 +37,17 @@ impl DpdkPort {
             no_frame: 0,
             invalid: 0,
         };
-        Self { queue, shared }
+        let seat = shared.rest.seat();
+        Self { queue, shared, seat, counts: Cell::default() }
     }
 }
 
 impl Port for DpdkPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
+        if self.shared.rest.keeps(&self.seat) {
+            return;
+        }
         let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
         let vacant = burst.vacant_mut();
         let (to, room) = (vacant.as_mut_ptr().cast::<*mut Header>(), vacant.len() as u32);
@@ -51,6 +60,9 @@ impl Port for DpdkPort {
 
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
+        if self.shared.rest.keeps(&self.seat) {
+            return;
+        }
         let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
         let places = burst.places_mut();
         let (from, count) = (places.as_mut_ptr().cast::<*mut Header>(), places.len() as u32);
@@ -61,12 +73,20 @@ impl Port for DpdkPort {
         }
     }
 
+    /// Says that the queue is left alone, where a full link keeps the worker from receiving.
+    fn tend(&mut self, _frames: &mut Freelist) {
+        let _at_rest = self.shared.rest.keeps(&self.seat);
+    }
+
     /// A device counts for all of its queues: the first one tells.
     fn device_counters(&self) -> DeviceCounters {
         let mut counts = Counts::default();
-        if self.queue.queue == 0 {
+        if self.shared.rest.keeps(&self.seat) {
+            counts = self.counts.get();
+        } else if self.queue.queue == 0 {
             // SAFETY: the shim writes one `Counts`. What it does not know stays zero.
             unsafe { ffi::bm_device_counts(self.queue.port, &mut counts) };
+            self.counts.set(counts);
         }
         DeviceCounters {
             receive_ring_full: counts.missed,

@@ -1,0 +1,132 @@
+//! Some changes are made to a device at rest, and DPDK lets nobody receive or send meanwhile. Workers do not wait for
+//! such a thing: they leave the device alone until it is over.
+//!
+//! ```text
+//! who changes it: odd number ──► wait until each queue has said that number ──► stop, change, start ──► even number
+//! worker, each call: odd? say it, do nothing       even? go on
+//! ```
+//!
+//! To a worker it is one load a call. A number is never used twice, so a queue that was slow to come back is not taken
+//! for one that has left again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// The rests of a device.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// Odd while queues shall be left alone.
+    number: AtomicU32,
+    /// Locked by whoever changes the device.
+    seats: Mutex<Vec<Weak<AtomicU32>>>,
+}
+
+/// A queue's place: the last rest that it has kept.
+pub(crate) struct Seat(Arc<AtomicU32>);
+
+impl Rest {
+    /// A place for one more queue.
+    pub fn seat(&self) -> Seat {
+        let seat = Arc::<AtomicU32>::default();
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.retain(|seat| seat.strong_count() > 0);
+        seats.push(Arc::downgrade(&seat));
+        Seat(seat)
+    }
+
+    /// Whether the worker with this seat must leave its queue alone now; until it asks again it may be in the driver
+    /// if not.
+    #[inline]
+    pub fn keeps(&self, Seat(seat): &Seat) -> bool {
+        let number = self.number.load(Ordering::Acquire);
+        if number & 1 == 0 {
+            return false;
+        }
+        // All that this worker has done in the driver is done before this is seen.
+        seat.store(number, Ordering::Release);
+        true
+    }
+
+    /// Calls `change` once all queues are left alone, and lets workers go on if it says so. `None` if some worker does
+    /// not leave within `patience`; nothing was called then.
+    pub fn during<R>(&self, patience: Duration, change: impl FnOnce() -> (R, bool)) -> Option<R> {
+        let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.number.load(Ordering::Relaxed);
+        // It is odd already where the last change has left the device in a state to stay away from.
+        let number = before | 1;
+        self.number.store(number, Ordering::Release);
+        let begin = Instant::now();
+        let left =
+            |seat: &Weak<AtomicU32>| seat.upgrade().is_none_or(|seat| seat.load(Ordering::Acquire) == number);
+        while !seats.iter().all(left) {
+            if begin.elapsed() > patience {
+                // Another number the next time, since some have said this one.
+                let goes_on = if before == number { number } else { number.wrapping_add(1) };
+                self.number.store(goes_on, Ordering::Release);
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let (result, runs) = change();
+        if runs {
+            self.number.store(number.wrapping_add(1), Ordering::Release);
+        }
+        Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn nobody_is_in_the_driver_during_a_change() {
+        let (rest, inside, ended) = (Rest::default(), AtomicU32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (rest, inside, ended, seat) = (&rest, &inside, &ended, rest.seat());
+                scope.spawn(move || {
+                    while !ended.load(Ordering::Relaxed) {
+                        if !rest.keeps(&seat) {
+                            inside.fetch_add(1, Ordering::SeqCst);
+                            std::hint::spin_loop();
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            for round in 0..200 {
+                let met = rest.during(PATIENCE, || {
+                    let met: u32 = (0..100).map(|_| inside.load(Ordering::SeqCst)).sum();
+                    (met, true)
+                });
+                assert_eq!(met, Some(0), "round {round}");
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn gives_up_where_a_worker_stays_and_forgets_those_that_are_gone() {
+        let rest = Rest::default();
+        let seat = rest.seat();
+        assert_eq!(rest.during(Duration::ZERO, || ((), true)), None);
+        assert!(!rest.keeps(&seat), "workers go on");
+        drop(seat);
+        assert_eq!(rest.during(Duration::ZERO, || ((), true)), Some(()));
+    }
+
+    #[test]
+    fn a_device_that_does_not_run_again_is_left_alone() {
+        let rest = Rest::default();
+        assert_eq!(rest.during(PATIENCE, || ((), false)), Some(()));
+        let seat = rest.seat();
+        assert!(rest.keeps(&seat));
+        assert_eq!(rest.during(PATIENCE, || ((), true)), Some(()));
+        assert!(!rest.keeps(&seat));
+    }
+}
