@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bm_eval::addresses::Sizes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
@@ -278,6 +279,10 @@ pub struct Bench {
     /// Only cases whose name contains this, such as ipv4-full.
     #[arg(long, value_name = "CASE")]
     pub case: Option<String>,
+    /// ports: bytes of frames with their check sequence, 64 to 1518, or imix (7 of 64, 4 of 594, 1 of 1518); one or
+    /// several with commas between, or all [default: 64].
+    #[arg(long, value_name = "BYTES|imix|all", value_delimiter = ',', value_parser = sizes)]
+    pub sizes: Vec<Vec<Sizes>>,
     /// lookup: only this structure, also in its scalar form. A wrong name lists the right ones.
     #[arg(long, value_name = "all|NAME")]
     pub structure: Option<String>,
@@ -336,6 +341,11 @@ pub struct Demo {
     pub json: bool,
 }
 
+/// One size of frames, or all.
+fn sizes(text: &str) -> Result<Vec<Sizes>, String> {
+    if text == "all" { Ok(Sizes::ALL.to_vec()) } else { Ok(vec![text.parse()?]) }
+}
+
 /// A time with its unit: `90s`, `20m`, `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let units = [('s', 1), ('m', 60), ('h', 3600)];
@@ -352,8 +362,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_times() {
+    fn reads_times_and_sizes() {
         let seconds = |text| duration(text).map(|time| time.as_secs());
+        assert_eq!((sizes("imix"), sizes("all").map(|all| all.len())), (Ok(vec![Sizes::Imix]), Ok(7)));
+        assert!(sizes("65536").is_err());
         assert_eq!(["1s", "20m", "2h"].map(|text| seconds(text).unwrap()), [1, 1200, 7200]);
         assert!(
             ["", "20", "m", "0s", "-1s", "1.5h", "5x", "99999999999999999999h", "300h"]

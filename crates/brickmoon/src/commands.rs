@@ -157,6 +157,7 @@ fn fits(bench: &Bench) -> Result<(), Failure> {
         ("--peers", bench.peers, BenchWhat::Lookup, "lookup"),
         ("--structure", bench.structure.is_some(), BenchWhat::Lookup, "lookup"),
         ("--strategy", bench.strategy.is_some(), BenchWhat::Batch, "batch"),
+        ("--sizes", !bench.sizes.is_empty(), BenchWhat::Ports, "ports"),
         ("--soak", bench.soak.is_some(), BenchWhat::Lua, "lua"),
     ];
     match options.into_iter().find(|&(_, given, what, _)| given && bench.what != what) {
@@ -174,7 +175,12 @@ fn fits(bench: &Bench) -> Result<(), Failure> {
 fn bench(bench: &Bench) -> Result<(), Failure> {
     use bm_eval::bench;
     fits(bench)?;
-    let common = bench::Options { rib: bench.rib.clone(), seconds: bench.seconds, case: bench.case.clone() };
+    let common = bench::Options {
+        rib: bench.rib.clone(),
+        seconds: bench.seconds,
+        case: bench.case.clone(),
+        sizes: bench.sizes.concat(),
+    };
     let structure = bench.structure.clone().filter(|name| name != "all");
     if let Some(time) = bench.soak {
         return soak(bench, &common, time);

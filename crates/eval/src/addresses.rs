@@ -130,6 +130,18 @@ pub enum Sizes {
 }
 
 impl Sizes {
+    /// Those that routers are measured with: RFC 2544's up to the largest frame of Ethernet (1,280 apart, as in
+    /// RouteBricks), and the mix.
+    pub const ALL: [Self; 7] = [
+        Self::Fixed(64),
+        Self::Fixed(128),
+        Self::Fixed(256),
+        Self::Fixed(512),
+        Self::Fixed(1024),
+        Self::Fixed(1518),
+        Self::Imix,
+    ];
+
     /// One period of sizes as frames have them in memory, none below `least`: the headers must fit.
     pub fn in_memory(self, least: u16) -> Vec<u16> {
         let shrink = |size: &u16| size.saturating_sub(FCS_BYTES).max(least);
@@ -137,6 +149,17 @@ impl Sizes {
             Self::Fixed(size) => vec![shrink(&size)],
             Self::Imix => IMIX.iter().map(shrink).collect(),
         }
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    /// A number of bytes from 64 to 1518, or `imix`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fixed = text.parse().ok().filter(|size| (64..=1518).contains(size)).map(Self::Fixed);
+        let mix = (text == "imix").then_some(Self::Imix);
+        fixed.or(mix).ok_or_else(|| format!("{text:?} is no size: 64 to 1518, or imix"))
     }
 }
 
@@ -195,6 +218,14 @@ mod tests {
         assert!((2_900..3_800).contains(&counts[9]), "{}", counts[9]);
         assert!(counts.len() > 50_000);
         assert_eq!(destinations::<u32>(Pattern::Flow, Seed(5), 3, &[]).len(), 3);
+    }
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        for sizes in Sizes::ALL {
+            assert_eq!(sizes.to_string().parse(), Ok(sizes));
+        }
+        assert!(["", "63", "1519", "IMIX", "6 4"].iter().all(|text| text.parse::<Sizes>().is_err()));
     }
 
     #[test]

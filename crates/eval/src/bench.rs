@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::addresses::Sizes;
 use crate::demo::DaemonError;
 use crate::report::{self, Row};
 use crate::rib::{self, RibError};
@@ -28,6 +29,14 @@ pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
 pub use lua::{Minute, lua, soak, soak_table};
 
+/// The size that cases have if their name has none.
+const SMALLEST: Sizes = Sizes::Fixed(64);
+
+/// The end of a case's name for a size: nothing for the smallest.
+fn size_suffix(sizes: Sizes) -> String {
+    if sizes == SMALLEST { String::new() } else { format!("-{sizes}") }
+}
+
 /// What every bench over a routing table is asked with.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -37,6 +46,8 @@ pub struct Options {
     pub seconds: u64,
     /// Only cases whose name contains this.
     pub case: Option<String>,
+    /// Sizes of frames, for benches that have several; none for 64 bytes alone.
+    pub sizes: Vec<Sizes>,
 }
 
 /// Why a bench gave no figures.
@@ -195,6 +206,11 @@ impl Options {
             return Ok(tables::generate(&TableOptions { next_hops, ..TableOptions::default() })?);
         }
         Ok(rib::read(&self.rib)?.table.folded(next_hops))
+    }
+
+    /// The sizes that are asked for.
+    fn sizes(&self) -> Vec<Sizes> {
+        if self.sizes.is_empty() { vec![SMALLEST] } else { self.sizes.clone() }
     }
 
     /// Whether a case is asked for.

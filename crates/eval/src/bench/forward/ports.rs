@@ -9,6 +9,8 @@
 //! Beside it, turn about on the same core, DPDK's own testpmd does on the same virtual device what it can: hand
 //! frames on (`testpmd-io`), and write their MACs (`testpmd-mac`).
 //!
+//! Frames have 60 bytes (64 with the check sequence) or sizes that are asked for; a mix comes in a fixed order.
+//!
 //! Frames that run in a ring would spend all their hops, so the bench's port gives each 255 again before that: a
 //! write a lap of 200. Figures count only if all accounts close and what leaves is right byte by byte.
 
@@ -22,9 +24,9 @@ use bm_port_dpdk::{BUILT, DpdkDevice, DpdkError, Options as DeviceOptions, Spec}
 
 use super::bed::{Bed, NEXT_HOPS, Running, port_mac};
 use super::{BREATHS, BenchError, LEAST, SAMPLE_BREATHS, breathe, cores, routable};
-use crate::addresses::Pattern;
+use crate::addresses::{Pattern, Sizes};
 use crate::alternate::{Measured, Turns, alternate_samples, repeat};
-use crate::bench::Options;
+use crate::bench::{Options, SMALLEST, size_suffix};
 use crate::report::Row;
 use device::{Capture, Looped, frame};
 use testpmd::Testpmd;
@@ -36,7 +38,6 @@ const DESTINATIONS: usize = 4096;
 /// Frames in a ring of 1,024 places.
 const RING_FRAMES: usize = 1023;
 const SLOTS: usize = 16_384;
-const FRAME: usize = device::FRAME;
 
 /// Rows, and what is to be said besides.
 #[derive(Default)]
@@ -52,12 +53,13 @@ pub struct PortsFound {
 struct Case {
     routed: bool,
     vdev: &'static str,
+    sizes: Sizes,
 }
 
 impl Case {
     const ALL: [Self; 5] = {
         const fn case(routed: bool, vdev: &'static str) -> Case {
-            Case { routed, vdev }
+            Case { routed, vdev, sizes: SMALLEST }
         }
         [
             case(true, "net_ring"),
@@ -68,8 +70,30 @@ impl Case {
         ]
     };
 
+    /// All of one size.
+    fn all(sizes: Sizes) -> impl Iterator<Item = Self> {
+        // net_null's frames are all of one size.
+        Self::ALL
+            .into_iter()
+            .filter(move |case| case.vdev != "net_null" || sizes != Sizes::Imix)
+            .map(move |case| Self { sizes, ..case })
+    }
+
     fn name(&self) -> String {
-        format!("{}-{}", if self.routed { "ipv4-full-prefix" } else { "minimal" }, self.vdev)
+        let what = if self.routed { "ipv4-full-prefix" } else { "minimal" };
+        format!("{what}{}-{}", size_suffix(self.sizes), self.vdev)
+    }
+
+    /// Bytes of the frames that testpmd puts in a ring: all of one size, the mean of a mix. Their number counts there,
+    /// since nobody looks at more than the first line.
+    fn mean_bytes(&self) -> usize {
+        let lengths = self.lengths();
+        lengths.iter().map(|&length| usize::from(length)).sum::<usize>() / lengths.len()
+    }
+
+    /// Bytes of frames in memory, one period.
+    fn lengths(&self) -> Vec<u16> {
+        self.sizes.in_memory(device::LEAST as u16)
     }
 
     /// The device as ours and testpmd's process each call it.
@@ -77,7 +101,7 @@ impl Case {
         let name = format!("{}_{}", self.vdev, if self.routed { "routed" } else { "minimal" });
         match self.vdev {
             "net_pcap" => format!("{name},rx_pcap={},infinite_rx=1", capture.path()),
-            "net_null" => format!("{name},size={FRAME}"),
+            "net_null" => format!("{name},size={}", self.mean_bytes()),
             _ => name,
         }
     }
@@ -89,7 +113,8 @@ impl Case {
 /// [`BenchError::Dpdk`] in a build without DPDK; else see [`BenchError`].
 pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     let begin = Instant::now();
-    let cases: Vec<_> = Case::ALL.into_iter().filter(|case| options.wants(&case.name())).collect();
+    let cases = options.sizes().into_iter().flat_map(Case::all);
+    let cases: Vec<_> = cases.filter(|case| options.wants(&case.name())).collect();
     if cases.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
@@ -105,13 +130,14 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     let bed = Bed::with_hops(table, depot, |_| (0, port_mac(0)))?;
     let destinations = routable(Pattern::Prefix, &bed.ipv4);
     let destinations = &destinations[..destinations.len().min(DESTINATIONS)];
-    let capture = Capture::write(destinations).map_err(BenchError::build("capture file"))?;
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
     let measurements = cases.len() * (1 + testpmd::MODES.len());
     let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
     let turns = Turns::within(left, measurements);
     let mut found = PortsFound::default();
     for case in cases {
+        let capture = Capture::write(destinations, &case.lengths());
+        let capture = capture.map_err(BenchError::build("capture file"))?;
         let measured = measure(case, &bed, destinations, &capture, (core, turns), &mut found.notes)?;
         let row = |measured: &Measured| row(&case, &bed, measured);
         found.rows.extend(measured.iter().map(row));
@@ -120,7 +146,8 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
 }
 
 fn row(case: &Case, bed: &Bed, measured: &Measured) -> Row {
-    let row = Row::mpps("ports", &case.name(), measured).with("frame_bytes", FRAME);
+    let row = Row::mpps("ports", &case.name(), measured);
+    let row = row.with("sizes", case.sizes.to_string()).with("frame_bytes", case.mean_bytes());
     let version = bm_port_dpdk::version().unwrap_or_default();
     let row = row.with("dpdk", version).with("frames", RING_FRAMES).with("destinations", DESTINATIONS);
     match (case.routed, measured.subject.as_str()) {
@@ -146,7 +173,7 @@ fn measure(
     check(&case, &mut running.0, &running.1, destinations)?;
     let mut peers = Vec::new();
     for mode in testpmd::MODES {
-        match Testpmd::start(mode, &device, core) {
+        match Testpmd::start(mode, &device, (core, case.mean_bytes())) {
             Ok(peer) => peers.push((format!("testpmd-{mode}"), peer)),
             Err(why) if notes.contains(&why) => {}
             Err(why) => notes.push(why),
@@ -175,7 +202,7 @@ fn run(case: Case, bed: &Bed, destinations: &[u32], text: &str) -> Result<(Watch
     let device = device.map_err(BenchError::Dpdk)?;
     let port = device.queue(0).map_err(BenchError::Dpdk)?;
     let in_ring = if case.vdev == "net_ring" { RING_FRAMES } else { 0 };
-    let port = Looped::new(port, bed.frames(), destinations, (in_ring, case.routed));
+    let port = Looped::new(port, bed.frames(), (destinations, &case.lengths()), (in_ring, case.routed));
     let sent = port.sent();
     let running = if case.routed { bed.router_over(Box::new(port)) } else { bed.loop_over(Box::new(port)) }?;
     Ok(((running, sent), device))
@@ -199,13 +226,14 @@ fn check(
     if case.vdev == "net_null" {
         return Ok(());
     }
-    let from = if case.routed { port_mac(0) } else { device::SENDER };
+    let (from, lengths) = (if case.routed { port_mac(0) } else { device::SENDER }, case.lengths());
     for found in frames {
         // Where it goes and how many hops it has left are its own; the rest follows.
         let to = found.get(30..34).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
         let ttl = found.get(22).copied().unwrap_or(0);
         let known = to.filter(|to| destinations.contains(to) && ttl > 0);
-        let expected = known.map(|to| frame(to, from, ttl).to_vec()).unwrap_or_default();
+        let known = known.filter(|_| lengths.contains(&(found.len() as u16)));
+        let expected = known.map(|to| frame(to, from, (ttl, found.len()))).unwrap_or_default();
         if expected != found {
             return Err(BenchError::Wrong { case: case.name(), expected, found });
         }
@@ -221,6 +249,10 @@ mod tests {
     fn cases_end_in_their_device() {
         assert_eq!(Case::ALL[0].name(), "ipv4-full-prefix-net_ring");
         assert_eq!(Case::ALL[4].name(), "minimal-net_null");
+        let names: Vec<_> = Sizes::ALL.into_iter().flat_map(Case::all).map(|case| case.name()).collect();
+        assert_eq!(names.len(), 7 * 5 - 1);
+        assert!(names.contains(&"ipv4-full-prefix-imix-net_ring".into()), "{names:?}");
+        assert!(names.contains(&"minimal-1518-net_null".into()), "{names:?}");
     }
 
     #[test]
@@ -247,8 +279,9 @@ mod tests {
             Bed::with_hops(table.expect("a table"), depot.clone(), |_| (0, port_mac(0))).expect("a bed");
         let destinations = routable(Pattern::Prefix, &bed.ipv4);
         let destinations = &destinations[..256];
-        let capture = Capture::write(destinations).expect("a file");
-        for case in Case::ALL {
+        let sizes = [SMALLEST, Sizes::Fixed(1518), Sizes::Imix];
+        for case in sizes.into_iter().flat_map(Case::all) {
+            let capture = Capture::write(destinations, &case.lengths()).expect("a file");
             let (mut running, kept) =
                 run(case, &bed, destinations, &case.device(&capture)).unwrap_or_else(|e| panic!("{e}"));
             for _ in 0..3 {

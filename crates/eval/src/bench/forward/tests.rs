@@ -103,8 +103,10 @@ fn notices_frames_that_are_not_forwarded() {
 fn says_when_there_is_no_such_case() {
     let file = std::env::temp_dir().join(format!("bm-bench-forward-{}", std::process::id()));
     std::fs::write(&file, "192.0.2.0/24 10.0.0.1\n").unwrap();
-    let asked =
-        |case: &str| forward(&Options { rib: vec![file.clone()], seconds: 1, case: Some(case.into()) });
+    let asked = |case: &str| {
+        let rib = vec![file.clone()];
+        forward(&Options { rib, seconds: 1, case: Some(case.into()), ..Options::default() })
+    };
     let outcomes = ["ipv6", "ipv5"].map(asked);
     std::fs::remove_file(&file).unwrap();
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(BenchError::NoCase { .. }))));

@@ -13,8 +13,10 @@ use bm_wire::checksum;
 
 use super::super::bed::port_mac;
 
-/// Bytes of a frame (64 with the frame check sequence).
-pub(super) const FRAME: usize = 60;
+/// Bytes of the smallest frame (64 with the frame check sequence).
+pub(super) const LEAST: usize = 60;
+/// Headers of Ethernet, IPv4 and UDP.
+const HEADERS: usize = 14 + 20 + 8;
 /// MAC of the hosts that send to us.
 pub(super) const SENDER: [u8; 6] = [2, 0, 0, 0, 2, 1];
 /// Hops of a fresh packet.
@@ -23,15 +25,20 @@ const HOPS: u8 = 255;
 const LAPS: usize = 200;
 const IPV4: std::ops::Range<usize> = 14..34;
 
-/// A UDP datagram for `to` on its way to the router's port: 198.18.0.1 (for benches, RFC 2544) sends it.
-pub(super) fn frame(to: u32, from_mac: [u8; 6], ttl: u8) -> [u8; FRAME] {
-    let mut bytes = [0; FRAME];
+/// A UDP datagram for `to` on its way to the router's port, a frame of `length` bytes: 198.18.0.1 (for benches, RFC
+/// 2544) sends it.
+pub(super) fn frame(to: u32, from_mac: [u8; 6], (ttl, length): (u8, usize)) -> Vec<u8> {
+    let mut bytes = vec![0; length.max(LEAST)];
+    let [ip, udp] = [14, 34].map(|before| ((bytes.len() - before) as u16).to_be_bytes());
     bytes[..6].copy_from_slice(&port_mac(0));
     bytes[6..12].copy_from_slice(&from_mac);
     bytes[12..14].copy_from_slice(&[0x08, 0]);
-    bytes[IPV4].copy_from_slice(&[0x45, 0, 0, 46, 0, 1, 0x40, 0, ttl, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0]);
+    bytes[IPV4]
+        .copy_from_slice(&[0x45, 0, ip[0], ip[1], 0, 1, 0x40, 0, ttl, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0]);
     bytes[30..34].copy_from_slice(&to.to_be_bytes());
-    bytes[34..42].copy_from_slice(&[4, 0, 4, 0, 0, 26, 0, 0]);
+    bytes[34..42].copy_from_slice(&[4, 0, 4, 0, udp[0], udp[1], 0, 0]);
+    // So that bytes that moved are not taken for those that should be there.
+    bytes[HEADERS..].iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
     sum(&mut bytes);
     bytes
 }
@@ -82,13 +89,14 @@ impl Looped {
     pub fn new(
         mut port: DpdkPort,
         depot: &Arc<Depot>,
-        destinations: &[u32],
+        (destinations, lengths): (&[u32], &[u16]),
         (in_ring, routed): (usize, bool),
     ) -> Self {
         let mut frames = Freelist::new(depot.clone(), 0);
         let mut burst = Burst::new();
         for index in 0..in_ring {
-            let bytes = frame(destinations[index % destinations.len()], SENDER, HOPS);
+            let length = usize::from(lengths[index % lengths.len()]);
+            let bytes = frame(destinations[index % destinations.len()], SENDER, (HOPS, length));
             if let Some(fresh) = frames.allocate_with(&bytes)
                 && let Err(fresh) = burst.push(fresh)
             {
@@ -153,16 +161,19 @@ impl Port for Looped {
 pub(super) struct Capture(PathBuf);
 
 impl Capture {
-    /// Writes it.
-    pub fn write(destinations: &[u32]) -> io::Result<Self> {
+    /// Writes it, with frames of these lengths in turn: once to each destination, in whole periods.
+    pub fn write(destinations: &[u32], lengths: &[u16]) -> io::Result<Self> {
         let file = std::env::temp_dir().join(format!("bm-bench-{}.pcap", std::process::id()));
         let mut bytes = Vec::new();
         // Magic, version 2.4, zone, precision, longest packet, Ethernet (draft-ietf-opsawg-pcap 4).
         let words = [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65_535, 1];
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        for &to in destinations {
-            bytes.extend([0, 0, FRAME as u32, FRAME as u32].iter().flat_map(|word| word.to_le_bytes()));
-            bytes.extend(frame(to, SENDER, 64));
+        // In whole periods, so that a mix is one.
+        let count = destinations.len().next_multiple_of(lengths.len());
+        for (&to, &length) in destinations.iter().cycle().take(count).zip(lengths.iter().cycle()) {
+            let length = u32::from(length);
+            bytes.extend([0, 0, length, length].iter().flat_map(|word| word.to_le_bytes()));
+            bytes.extend(frame(to, SENDER, (64, length as usize)));
         }
         fs::write(&file, bytes)?;
         Ok(Self(file))

@@ -29,8 +29,9 @@ pub(super) struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it on `core` with one virtual device. Else one line that says what is missing.
-    pub fn start(mode: &str, device: &str, core: usize) -> Result<Self, String> {
+    /// Starts it on `core` with one virtual device; in a ring it puts frames of so many bytes. Else one line that says
+    /// what is missing.
+    pub fn start(mode: &str, device: &str, (core, frame_bytes): (usize, usize)) -> Result<Self, String> {
         let missing = |error: std::io::Error| {
             format!(
                 "without dpdk-testpmd there is nobody to compare with ({error}): apt-get install dpdk-dev"
@@ -42,6 +43,7 @@ impl Testpmd {
         command.args(["-oL", "dpdk-testpmd", &lcores, "--no-huge", "--no-shconf", "-m", "512"]);
         command.args(["--no-telemetry", "--no-pci", &prefix, &vdev, "--", "-i", "--nb-cores=1"]);
         command.args([&format!("--forward-mode={mode}"), "--port-topology=loop", "--total-num-mbufs=16384"]);
+        command.arg(format!("--txpkts={frame_bytes}"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(missing)?;
         let (Some(commands), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -146,7 +148,7 @@ mod tests {
     #[test]
     fn forwards_for_a_turn_or_says_what_is_missing() {
         for mode in MODES {
-            match Testpmd::start(mode, "net_ring_testpmd", 0) {
+            match Testpmd::start(mode, "net_ring_testpmd", (0, 1514)) {
                 Ok(mut testpmd) => {
                     for _ in 0..2 {
                         let sample = testpmd.turn(Duration::from_millis(50)).expect("it forwards");
