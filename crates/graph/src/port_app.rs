@@ -26,6 +26,8 @@ pub struct PortApp {
     /// Bursts received in a breath, and frames handed to the device at a time.
     pulls: usize,
     send_max: usize,
+    /// Of those, what each input may fill whatever waits on the others.
+    share: usize,
 }
 
 impl PortApp {
@@ -42,6 +44,7 @@ impl PortApp {
             breaths: 0,
             pulls: 1,
             send_max: BURST,
+            share: BURST,
         }
     }
 
@@ -89,9 +92,13 @@ impl PortApp {
                 if (0..io.inputs()).all(|input| io.readable(input) == 0) {
                     return;
                 }
-                for input in 0..io.inputs() {
-                    waiting += io.receive_some(input, &mut self.pending, self.send_max - waiting);
+                // The first input, as a rule the router's, takes what the others leave of the burst: were it asked
+                // first, nothing of theirs would ever go out of a port that has more to send than it can.
+                for input in (1..io.inputs()).rev() {
+                    let most = self.share.min(self.send_max - waiting);
+                    waiting += io.receive_some(input, &mut self.pending, most);
                 }
+                waiting += io.receive_some(0, &mut self.pending, self.send_max - waiting);
                 self.sent.add(Entry::Received, waiting);
             }
             self.port.transmit(&mut self.pending, io.frames);
@@ -142,6 +149,10 @@ impl PortApp {
 }
 
 impl App for PortApp {
+    fn connect(&mut self, inputs: &[String], _outputs: &[String]) {
+        self.share = (self.send_max / inputs.len().max(1)).max(1);
+    }
+
     fn pull(&mut self, io: &mut Io<'_>) {
         self.breaths = self.breaths.wrapping_add(1);
         if self.breaths.is_multiple_of(LOOK_EVERY) {
@@ -192,8 +203,109 @@ impl App for PortApp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::Freelist;
+    use bm_frame::{Depot, Freelist};
+    use bm_link::Link;
     use bm_stats::Registry;
+    use std::sync::{Arc, Mutex};
+
+    /// A device that takes so many frames between two times that it is tended, and keeps their first bytes.
+    struct Narrow {
+        room: usize,
+        left: usize,
+        sent: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Narrow {
+        fn new(room: usize, sent: &Arc<Mutex<Vec<u8>>>) -> Self {
+            Self { room, left: 0, sent: Arc::clone(sent) }
+        }
+    }
+
+    impl Port for Narrow {
+        fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+            for frame in burst.places_mut().iter_mut().filter_map(Option::take).take(self.left) {
+                self.left -= 1;
+                self.sent.lock().unwrap().push(frame.data()[0]);
+                frames.free(frame);
+            }
+        }
+        fn tend(&mut self, _frames: &mut Freelist) {
+            self.left = self.room;
+        }
+    }
+
+    /// A port with links that lead to it.
+    struct Busy {
+        app: PortApp,
+        links: Vec<Link>,
+        inputs: Vec<usize>,
+        frames: Freelist,
+    }
+
+    impl Busy {
+        fn new(port: impl Port + 'static, inputs: usize) -> Self {
+            let registry = Registry::anonymous(256).unwrap();
+            let account = |name| Account::open(&registry, name).unwrap();
+            let mut app = PortApp::new(Box::new(port), account("received"), account("sent"));
+            let names: Vec<_> = (0..inputs).map(|input| input.to_string()).collect();
+            app.connect(&names, &[]);
+            let links = (0..inputs).map(|_| Link::new()).collect();
+            let frames = Freelist::new(Depot::new(4096, 2048).unwrap(), 1024);
+            Self { app, links, inputs: (0..inputs).collect(), frames }
+        }
+
+        /// Puts so many frames that begin with the input's number on it, or as many as fit.
+        fn fill(&mut self, input: usize, count: usize) {
+            for _ in 0..count.min(self.links[input].writable()) {
+                let frame = self.frames.allocate_with(&[input as u8; 60]).unwrap();
+                self.links[input].transmit(frame).unwrap();
+            }
+        }
+
+        fn with(&mut self, job: fn(&mut PortApp, &mut Io<'_>)) {
+            let Self { app, links, inputs, frames, .. } = self;
+            job(app, &mut Io { links, inputs, outputs: &[], frames, now_ns: 0 });
+        }
+
+        fn breathe(&mut self) {
+            self.with(|app, io| app.pull(io));
+            self.with(|app, io| app.push(io));
+        }
+    }
+
+    #[test]
+    fn every_input_has_its_share_of_a_port_that_has_too_much_to_send() {
+        let sent = Arc::default();
+        let mut port = Busy::new(Narrow::new(BURST, &sent), 3);
+        port.fill(0, bm_link::CAPACITY);
+        port.breathe();
+        port.fill(1, 1);
+        for _ in 0..2 {
+            port.fill(0, bm_link::CAPACITY);
+            port.breathe();
+        }
+        let of = |input| sent.lock().unwrap().iter().filter(|&&from| from == input).count();
+        assert_eq!(of(1), 1, "the slow path's frame left within two breaths");
+        assert_eq!(of(0), 3 * BURST - 1);
+        // Where all inputs are full, none has less than its share.
+        let before = [0, 1, 2].map(of);
+        for _ in 0..10 {
+            (0..3).for_each(|input| port.fill(input, bm_link::CAPACITY));
+            port.breathe();
+        }
+        (0..3).for_each(|input| assert!(of(input) - before[usize::from(input)] >= 8 * BURST / 3));
+    }
+
+    #[test]
+    fn inputs_are_served_though_the_device_gets_one_frame_at_a_time() {
+        let sent = Arc::default();
+        let mut port = Busy::new(Narrow::new(BURST, &sent), 2);
+        port.app.send_max = 1;
+        (0..2).for_each(|input| port.fill(input, 20));
+        port.breathe();
+        assert_eq!((sent.lock().unwrap().len(), port.app.held), (40, 0));
+    }
 
     /// A device that has lost as many frames as it says.
     struct Lossy(u64);
