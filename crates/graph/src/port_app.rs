@@ -8,8 +8,8 @@ use bm_stats::{Account, Block, Entry, Reason};
 
 use crate::app::{App, Io};
 
-/// Breaths between two looks at the device's own counters, which may cost a system call.
-const LOOK_EVERY: u32 = 1 << 14;
+/// Nanoseconds between two looks at the device's own counters, which may cost a system call.
+const LOOK_EVERY_NS: u64 = 100_000_000;
 
 /// A port in the network.
 pub struct PortApp {
@@ -22,7 +22,8 @@ pub struct PortApp {
     arrived: Burst,
     /// Where the device's own counters are shown, and what stood there at the start beyond them.
     device: Option<(Block, [u64; 4])>,
-    breaths: u32,
+    /// When to look there next.
+    look_at_ns: u64,
     /// Bursts received in a breath, and frames handed to the device at a time.
     pulls: usize,
     send_max: usize,
@@ -41,7 +42,7 @@ impl PortApp {
             held: 0,
             arrived: Burst::new(),
             device: None,
-            breaths: 0,
+            look_at_ns: 0,
             pulls: 1,
             send_max: BURST,
             share: BURST,
@@ -154,8 +155,8 @@ impl App for PortApp {
     }
 
     fn pull(&mut self, io: &mut Io<'_>) {
-        self.breaths = self.breaths.wrapping_add(1);
-        if self.breaths.is_multiple_of(LOOK_EVERY) {
+        if io.now_ns >= self.look_at_ns {
+            self.look_at_ns = io.now_ns + LOOK_EVERY_NS;
             self.look_at_device();
         }
         self.port.tend(io.frames);
@@ -186,7 +187,6 @@ impl App for PortApp {
     }
 
     fn before_sleep(&mut self) -> bool {
-        self.look_at_device();
         self.held == 0
     }
 
@@ -206,6 +206,7 @@ mod tests {
     use bm_frame::{Depot, Freelist};
     use bm_link::Link;
     use bm_stats::Registry;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
 
     /// A device that takes so many frames between two times that it is tended, and keeps their first bytes.
@@ -241,6 +242,7 @@ mod tests {
         links: Vec<Link>,
         inputs: Vec<usize>,
         frames: Freelist,
+        now_ns: u64,
     }
 
     impl Busy {
@@ -252,7 +254,7 @@ mod tests {
             app.connect(&names, &[]);
             let links = (0..inputs).map(|_| Link::new()).collect();
             let frames = Freelist::new(Depot::new(4096, 2048).unwrap(), 1024);
-            Self { app, links, inputs: (0..inputs).collect(), frames }
+            Self { app, links, inputs: (0..inputs).collect(), frames, now_ns: 0 }
         }
 
         /// Puts so many frames that begin with the input's number on it, or as many as fit.
@@ -264,8 +266,8 @@ mod tests {
         }
 
         fn with(&mut self, job: fn(&mut PortApp, &mut Io<'_>)) {
-            let Self { app, links, inputs, frames, .. } = self;
-            job(app, &mut Io { links, inputs, outputs: &[], frames, now_ns: 0 });
+            let Self { app, links, inputs, frames, now_ns } = self;
+            job(app, &mut Io { links, inputs, outputs: &[], frames, now_ns: *now_ns });
         }
 
         fn breathe(&mut self) {
@@ -305,6 +307,32 @@ mod tests {
         (0..2).for_each(|input| port.fill(input, 20));
         port.breathe();
         assert_eq!((sent.lock().unwrap().len(), port.app.held), (40, 0));
+    }
+
+    /// A device that says how often it was asked for its counters.
+    struct Looked(Arc<AtomicU64>);
+    impl Port for Looked {
+        fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn device_counters(&self) -> DeviceCounters {
+            let receive_other = self.0.fetch_add(1, Ordering::Relaxed);
+            DeviceCounters { receive_other, ..DeviceCounters::default() }
+        }
+    }
+
+    #[test]
+    fn a_device_is_asked_for_its_counters_ten_times_a_second_at_most() {
+        let asked = Arc::<AtomicU64>::default();
+        let mut port = Busy::new(Looked(Arc::clone(&asked)), 1);
+        let block = Registry::anonymous(256).unwrap().block("device", &PortApp::DEVICE_COUNTERS).unwrap();
+        port.app.device = Some((block, [0; 4]));
+        // A second of naps.
+        for nap in 0..13_333 {
+            port.now_ns = nap * 75_000;
+            port.breathe();
+            assert!(port.app.before_sleep());
+        }
+        assert_eq!((asked.load(Ordering::Relaxed), block.get(2)), (10, 9));
     }
 
     /// A device that has lost as many frames as it says.
