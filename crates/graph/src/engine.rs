@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Ends the run: apps free what they hold, then links are emptied. Says how many frames were still
-    /// on links.
+    /// on links, which no app has counted: those that lead to one that does not look at its inputs at the end.
     pub fn stop(&mut self) -> usize {
         let now_ns = self.started.elapsed().as_nanos() as u64;
         for placed in &mut self.apps {

@@ -191,7 +191,14 @@ impl App for PortApp {
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {
-        let left = self.pending.free_all(io.frames);
+        let mut left = self.pending.free_all(io.frames);
+        for input in 0..io.inputs() {
+            while let Some(frame) = io.receive(input) {
+                self.sent.add(Entry::Received, 1);
+                io.frames.free(frame);
+                left += 1;
+            }
+        }
         self.held = 0;
         self.sent.set_held(0);
         self.sent.drop(Reason::Stopped, left);
@@ -307,6 +314,19 @@ mod tests {
         (0..2).for_each(|input| port.fill(input, 20));
         port.breathe();
         assert_eq!((sent.lock().unwrap().len(), port.app.held), (40, 0));
+    }
+
+    #[test]
+    fn what_waits_at_the_end_is_counted_as_stopped() {
+        let mut port = Busy::new(Narrow::new(10, &Arc::default()), 2);
+        port.fill(0, 300);
+        port.fill(1, 5);
+        port.breathe();
+        port.with(|app, io| app.stop(io));
+        assert_eq!(port.links.iter().map(Link::readable).sum::<usize>(), 0);
+        let sent = &port.app.sent;
+        let counted = [sent.get(Entry::Received), sent.get(Entry::Sent), sent.dropped(Reason::Stopped)];
+        assert_eq!((counted, sent.balance()), ([305, 10, 295], 0));
     }
 
     /// A device that says how often it was asked for its counters.

@@ -146,11 +146,14 @@ impl DataPlane {
         (self.depot.memory().slots(), self.depot.available())
     }
 
-    /// Ends the slow path, then the workers: what it sent last still leaves.
+    /// Ends the slow path, then the workers: what it sent last still leaves, and what they passed on since is freed.
     pub fn stop(self) {
         let Self { workers, slow, depot: _ } = self;
-        drop(slow);
-        workers.into_iter().for_each(|running| drop(running.worker.stop()));
+        let end_workers = || workers.into_iter().for_each(|running| drop(running.worker.stop()));
+        match slow {
+            Some(slow) => drop(slow.stop_with(end_workers)),
+            None => end_workers(),
+        }
     }
 }
 

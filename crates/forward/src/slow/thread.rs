@@ -52,6 +52,16 @@ impl SlowThread {
         self.join()
     }
 
+    /// Ends the run, then that of the workers by `end_workers`: what the slow path sent last still leaves, and what
+    /// workers passed on after its end is freed and counted as all else. `None` as for [`stop`](Self::stop).
+    pub fn stop_with(mut self, end_workers: impl FnOnce()) -> Option<SlowPath> {
+        let slow = self.join();
+        end_workers();
+        let mut slow = slow?;
+        slow.stop();
+        Some(slow)
+    }
+
     fn join(&mut self) -> Option<SlowPath> {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
@@ -77,6 +87,7 @@ fn now(started: Instant) -> Now {
 mod tests {
     use super::*;
     use crate::testing::Lab;
+    use bm_stats::Reason;
     use std::time::Duration;
 
     const LINES: &str = "
@@ -97,6 +108,18 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(20), "nothing came of it");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn frees_what_workers_pass_on_while_they_are_stopped() {
+        let mut lab = Lab::new(LINES);
+        let thread = SlowThread::start(lab.take_slow_path()).unwrap();
+        let slow = thread.stop_with(|| {
+            lab.send(0, &ARP);
+            lab.run();
+        });
+        assert_eq!((lab.passed_to_slow_path(), lab.drops()), (1, vec![(Reason::Stopped, 1)]));
+        lab.put_slow_path_back(slow.unwrap());
     }
 
     #[test]
