@@ -19,6 +19,7 @@ mod hold;
 mod hook;
 mod ipv4;
 mod ipv6;
+mod leave;
 mod limit;
 mod option;
 mod returning;
@@ -123,6 +124,8 @@ pub struct SlowPath {
 /// All that changes while a step has the tables in hand.
 struct Core {
     frames: Freelist,
+    /// For a packet from a twin: a byte more than a frame holds, so that one that was cut is told from one that fits.
+    twin: Box<[u8]>,
     ports: Vec<PortState>,
     workers: Vec<Return>,
     waiting: Waiting<Waiter>,
@@ -163,10 +166,6 @@ enum Count {
 
 /// Frames of one kind handled in one step, so that no queue starves another.
 const STEP: usize = 256;
-/// Packets that Linux sends through a twin taken from one port in one step.
-const STEP_TWIN: usize = 64;
-/// Longest packet from a twin: what the largest slot holds.
-const TWIN_MAX: usize = 4096;
 /// Packets with a Router Alert that Linux gets a second, and at once.
 const ALERTS_PER_SECOND: u32 = 1000;
 const ALERTS_BURST: u32 = 100;
@@ -210,8 +209,10 @@ impl SlowPath {
     pub fn new(config: SlowConfig) -> Self {
         let SlowConfig { published, reader, frames, mut resolver, waker, counters, waits, seed } = config;
         resolver.set_waker(waker.clone());
+        let twin = vec![0; frames.memory().room() + 1].into_boxed_slice();
         let core = Core {
             frames,
+            twin,
             ports: Vec::new(),
             workers: Vec::new(),
             waiting: Waiting::new(waits),
@@ -385,74 +386,6 @@ impl Core {
             },
             Fate::Cut(hop, entry, mtu) => self.cut(tables, frame, (hop, entry), mtu),
             Fate::Hold(neighbour) => self.hold(tables, Waiter { frame, own: false }, neighbour, now),
-        }
-    }
-
-    /// Hands a frame to Linux as it came.
-    fn deliver(&mut self, frame: Frame) {
-        let port = self.ports.get_mut(usize::from(frame.meta().port));
-        let host = port.and_then(|port| port.host.as_mut());
-        match host.map(|host| host.deliver(frame.data())) {
-            Some(Ok(())) => {
-                self.count(&frame, Entry::Host);
-                self.frames.free(frame);
-            }
-            Some(Err(_)) | None => self.lose(frame, Reason::HostRefused),
-        }
-    }
-
-    /// Sends a finished frame out of `port`, through the worker that owns it.
-    fn send(&mut self, mut frame: Frame, port: u16) {
-        let came_on = frame.meta().port;
-        let Some(state) = self.ports.get(usize::from(port)) else {
-            return self.lose(frame, Reason::NoInterface);
-        };
-        let Some(back) = self.workers.get_mut(state.worker) else {
-            return self.lose(frame, Reason::NoOutput);
-        };
-        frame.meta_mut().port = port;
-        match back.queue.push(frame) {
-            Ok(()) => {
-                back.unrung = true;
-                if let Some(state) = self.ports.get(usize::from(came_on)) {
-                    state.account.add(Entry::Sent, 1);
-                }
-            }
-            Err(mut frame) => {
-                frame.meta_mut().port = came_on;
-                self.lose(frame, Reason::SlowPathFull);
-            }
-        }
-    }
-
-    /// Puts what Linux sends through twins on the wire as it is.
-    fn collect_from_twins(&mut self) -> usize {
-        let (mut collected, mut buffer) = (0, [0; TWIN_MAX]);
-        for index in 0..self.ports.len() {
-            for _ in 0..STEP_TWIN {
-                let Some(host) = self.ports[index].host.as_mut() else { break };
-                // An error here has lost no frame that we know of, and the next step asks again.
-                let Ok(Some(packet)) = host.collect(&mut buffer) else { break };
-                collected += 1;
-                self.ports[index].account.add(Entry::Received, 1);
-                let Some(mut frame) = self.frames.allocate_with(packet) else {
-                    self.ports[index].account.drop(Reason::NoMemory, 1);
-                    continue;
-                };
-                frame.meta_mut().port = index as u16;
-                self.send(frame, index as u16);
-            }
-        }
-        collected
-    }
-
-    fn wake_workers(&mut self) {
-        for back in &mut self.workers {
-            if std::mem::take(&mut back.unrung)
-                && let Some(waker) = &back.waker
-            {
-                waker.wake();
-            }
         }
     }
 

@@ -28,8 +28,9 @@ use crate::tables::{Settings, Tables};
 use crate::{Now, Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
 use world::World;
 
-/// Frames in the lab's memory.
+/// Frames in the lab's memory, and the bytes of each one's slot.
 const FRAMES: usize = 4096;
+const SLOT: usize = 2048;
 /// Places in the queues between the router and its slow path.
 const QUEUE: usize = 512;
 
@@ -41,7 +42,7 @@ static DEPOTS: Mutex<Vec<Arc<Depot>>> = Mutex::new(Vec::new());
 
 fn depot() -> Arc<Depot> {
     let unused = DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    unused.unwrap_or_else(|| Depot::new(FRAMES, 2048).expect("memory for frames"))
+    unused.unwrap_or_else(|| Depot::new(FRAMES, SLOT).expect("memory for frames"))
 }
 
 fn take_all<T>(list: &Shared<T>) -> Vec<T> {
@@ -75,8 +76,10 @@ impl HostPort for Linux {
             return Ok(None);
         }
         let packet = outgoing.remove(0);
-        buffer[..packet.len()].copy_from_slice(&packet);
-        Ok(Some(&buffer[..packet.len()]))
+        // As a device does: what the buffer does not hold is lost, and nobody says so.
+        let length = packet.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&packet[..length]);
+        Ok(Some(&buffer[..length]))
     }
 }
 
@@ -158,10 +161,20 @@ impl Lab {
     /// # Panics
     /// As [`new`](Self::new).
     pub fn with(text: &str, settings: Settings, waits: WaitLimits) -> Self {
-        Self::build(text, settings, waits, |_| [None, None])
+        Self::build(depot(), text, settings, waits, |_| [None, None])
+    }
+
+    /// The same with slots of `slot_size` bytes, which the process keeps.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new), or if there is no memory.
+    pub fn with_slots(text: &str, slot_size: usize) -> Self {
+        let depot = Depot::new(FRAMES, slot_size).expect("memory for frames");
+        Self::build(depot, text, Settings::default(), WaitLimits::default(), |_| [None, None])
     }
 
     fn build(
+        depot: Arc<Depot>,
         text: &str,
         settings: Settings,
         waits: WaitLimits,
@@ -173,7 +186,7 @@ impl Lab {
         let published = Arc::new(Published::new(world.tables(), &readers));
         let names: Vec<String> = (0..world.ports()).map(|port| format!("p{port}")).collect();
         let mut books = Books::new(names.len());
-        let (depot, asked) = (depot(), Asked::default());
+        let asked = Asked::default();
         let mut slow = SlowPath::new(SlowConfig {
             published: published.clone(),
             reader: readers.register(),
@@ -223,7 +236,7 @@ impl Lab {
         text: &str,
         hooks: impl FnOnce(&Arc<Depot>) -> [Option<Box<dyn StageHook>>; 2],
     ) -> Self {
-        Self::build(text, Settings::default(), WaitLimits::default(), hooks)
+        Self::build(depot(), text, Settings::default(), WaitLimits::default(), hooks)
     }
 
     /// Puts a frame on the wire of `port`.
@@ -391,7 +404,9 @@ impl Drop for Lab {
         self.check();
         assert_eq!(self.held(), 0, "held after the end");
         assert_eq!(self.depot.available(), FRAMES, "frames are lost");
-        DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).push(self.depot.clone());
+        if self.depot.memory().slot_size() == SLOT {
+            DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).push(self.depot.clone());
+        }
     }
 }
 

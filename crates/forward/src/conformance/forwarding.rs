@@ -374,6 +374,24 @@ fn linux_sends_through_its_twin() {
 }
 
 #[test]
+fn linux_sends_what_a_slot_holds_and_nothing_cut() {
+    // Slots of 16384 bytes, for an MTU of 9000, and the usual ones. Of each, 512 bytes are not for data.
+    for (mut lab, room) in [(Lab::with_slots(super::LINES, 16384), 15872), (lab(), 1536)] {
+        for length in [9014, room].into_iter().filter(|length| *length <= room) {
+            let mut frame = frame(RIGHT_HOST, RIGHT_MAC, 0x0800, &vec![7; length - 14]);
+            frame[length - 1] = 8;
+            lab.send_from_linux(RIGHT, &frame);
+            lab.run();
+            assert_eq!(lab.answer().only(), Some((RIGHT, &frame[..])));
+        }
+        lab.send_from_linux(RIGHT, &frame(RIGHT_HOST, RIGHT_MAC, 0x0800, &vec![7; room - 13]));
+        lab.run();
+        assert!(lab.answer().is_silence());
+        assert_eq!(lab.drops(), [(Reason::Oversize, 1)]);
+    }
+}
+
+#[test]
 fn reverse_path_filter_in_its_three_manners() {
     let strict = "interface left 0 02:00:00:00:00:01 strict 192.0.2.1/24";
     let loose = "interface left 0 02:00:00:00:00:01 loose 192.0.2.1/24";
