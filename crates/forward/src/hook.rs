@@ -162,3 +162,59 @@ impl Hooks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Lab;
+
+    /// Sends every IPv4 packet the way of this address.
+    struct Detour(u32);
+    impl StageHook for Detour {
+        fn begin(&mut self) -> Stages {
+            Stages::NONE.with(Stage::Lookup)
+        }
+        fn run(&mut self, _stage: Stage, burst: &mut HookBurst<'_>) {
+            let hop = if burst.family == 4 { burst.routes.ipv4(self.0) } else { return };
+            burst.mask.iter().for_each(|place| burst.room.next_hops[place] = hop);
+        }
+    }
+
+    /// The router's own network on the left, the detour on the right. No route leads to 9.0.0.0/8.
+    fn lab(left: &str) -> Lab {
+        let text = format!(
+            "
+            interface left 0 02:00:00:00:00:01 {left} 192.0.2.1/24
+            interface right 1 02:00:00:00:00:02 198.51.100.1/24
+            neighbour 192.0.2.9 left 02:00:00:00:01:09
+            neighbour 198.51.100.7 right 02:00:00:00:02:07"
+        );
+        Lab::with_hooks(&text, |_| [Some(Box::new(Detour(u32::from_be_bytes([198, 51, 100, 7])))), None])
+    }
+
+    /// A UDP header's worth of data from `source` to 9.9.9.9, where the table has no route.
+    fn packet(source: [u8; 4]) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 9, 8, 0];
+        frame.extend([0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0]);
+        frame.extend(source.into_iter().chain([9; 4]).chain([0, 53, 0, 53, 0, 8, 0, 0]));
+        let sum = bm_wire::checksum::ipv4_header(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn what_a_hook_sends_on_passes_the_reverse_path_filter_first() {
+        let mut lab = lab("strict");
+        assert!(lab.exchange(0, &packet([77, 1, 1, 1])).is_silence());
+        assert_eq!(lab.drops(), [(Reason::ReversePath, 1)]);
+        assert_eq!(lab.exchange(0, &packet([192, 0, 2, 9])).only().map(|(port, _)| port), Some(1));
+    }
+
+    #[test]
+    fn what_a_hook_sends_on_does_not_come_from_this_machine() {
+        let mut lab = lab("");
+        assert!(lab.exchange(0, &packet([192, 0, 2, 1])).is_silence());
+        assert_eq!(lab.drops(), [(Reason::Ipv4Source, 1)]);
+        assert_eq!(lab.exchange(0, &packet([77, 1, 1, 1])).only().map(|(port, _)| port), Some(1));
+    }
+}

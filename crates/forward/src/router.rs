@@ -235,6 +235,7 @@ impl Work {
                     refused,
                 );
             }
+            self.check_sources(tables, view);
             self.rebatch_if_asked();
             self.rewrite_ipv4(tables);
         }
@@ -302,12 +303,6 @@ impl Work {
         let vrf_at = |place: usize| ingress(tables, self.arrivals[place].0).map_or(0, |on| on.vrf);
         let fib = |index| vrf(index).map(|vrf| &*vrf.ipv4 as &dyn Fib<Address = u32>);
         self.ipv4.look_up(whole, vrf_at, fib);
-        if view.filters {
-            self.filter_sources(tables);
-        }
-        if !self.suspects.is_empty() {
-            self.refuse_own_sources(tables);
-        }
     }
 
     #[inline(never)]
@@ -321,6 +316,18 @@ impl Work {
         let vrf_at = |place: usize| ingress(tables, self.arrivals[place].0).map_or(0, |on| on.vrf);
         let fib = |index| vrf(index).map(|vrf| &*vrf.ipv6 as &dyn Fib<Address = u128>);
         self.ipv6.look_up(whole, vrf_at, fib);
+    }
+
+    /// Both questions about sources, for packets that would be sent on: behind hooks, which may send on what no
+    /// route does.
+    #[inline(always)]
+    fn check_sources(&mut self, tables: &Tables, view: &PortView) {
+        if view.filters {
+            self.filter_sources(tables);
+        }
+        if !self.suspects.is_empty() {
+            self.refuse_own_sources(tables);
+        }
     }
 
     /// Reverse path filter, for the frames of those interfaces that have it on. Packets that are not sent on
