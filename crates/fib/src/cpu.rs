@@ -48,6 +48,12 @@ impl Form {
         all
     }
 
+    /// Whether the CPU has AVX-512 F, BW, CD, DQ, VL and VPOPCNTDQ.
+    #[inline(always)]
+    pub fn has_avx512(self) -> bool {
+        self.0 == Kind::Avx512
+    }
+
     /// What it is made of.
     #[inline(always)]
     pub fn kind(self) -> Kind {

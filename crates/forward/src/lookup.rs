@@ -9,13 +9,13 @@ use bm_fib::{Fib, NextHop};
 use bm_frame::{BURST, Mask};
 use bm_wire::prefix::Address;
 
-use crate::validate::{Facts, Packet};
+use crate::validate::{FactColumns, Packet};
 
 /// One family's share of a burst: for each place whose bit is set, to whom, through what, and the rest of it.
 pub(crate) struct Lane<A> {
     pub mask: Mask,
     pub destinations: [A; BURST],
-    pub facts: [Facts; BURST],
+    pub facts: FactColumns,
     pub hops: [NextHop; BURST],
     scratch: Scratch<A>,
 }
@@ -31,7 +31,7 @@ impl<A: Address> Lane<A> {
         let addresses = [A::default(); BURST];
         let hops = [NextHop::NONE; BURST];
         let scratch = Scratch { places: [0; BURST], addresses, hops };
-        let facts = [Facts::default(); BURST];
+        let facts = FactColumns::new();
         Self { mask: Mask::NONE, destinations: addresses, facts, hops, scratch }
     }
 
@@ -39,7 +39,7 @@ impl<A: Address> Lane<A> {
     #[inline(always)]
     pub fn note(&mut self, place: usize, packet: Packet<A>) {
         self.destinations[place] = packet.destination;
-        self.facts[place] = packet.facts;
+        self.facts.set(place, packet.facts);
     }
 
     /// Looks up all destinations. `vrf_of` says which table a place belongs to, `fib_of` which that is.
@@ -107,6 +107,7 @@ impl<A: Address> Scratch<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validate::Facts;
 
     /// A table whose hop is its number and the address's last byte.
     struct Plain(u32);

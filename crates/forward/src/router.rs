@@ -148,8 +148,12 @@ impl App for Router {
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
             let filter = PortFilter::of(tables, port, *worker, io.now_ns);
-            while io.receive_burst(input, &mut work.burst) > 0 {
-                account.add(Entry::Received, work.burst.len());
+            loop {
+                let count = io.receive_burst(input, &mut work.burst);
+                if count == 0 {
+                    break;
+                }
+                account.add(Entry::Received, count);
                 if let Some(filter) = &filter {
                     work.filter(filter, io, account);
                 }
@@ -163,6 +167,10 @@ impl App for Router {
                 }
                 work.route(tables, port, hooks.as_deref_mut());
                 work.leave(io, Tally::new(port, account), (entrance, outputs), hooks.as_deref_mut());
+                if count < BURST {
+                    // The link is empty: there is nothing to ask it.
+                    break;
+                }
             }
         }
         entrance.ring();

@@ -5,11 +5,14 @@
 //! that a packet for this machine reaches it whatever its TTL.
 
 pub(crate) mod eight;
+mod facts;
 
 use bm_stats::Reason;
 use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::ipv6::{self, Ipv6};
 use bm_wire::{Malformed, checksum, protocol};
+
+pub(crate) use facts::{FactColumns, Facts};
 
 use crate::hop_by_hop::{self, HopByHop};
 use crate::verdict::{Refusal, Verdict};
@@ -20,40 +23,6 @@ pub(crate) struct Packet<A> {
     pub source: A,
     pub destination: A,
     pub facts: Facts,
-}
-
-/// What the rewriting of a packet depends on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct Facts {
-    /// Bytes of the packet.
-    pub length: u16,
-    /// Hops left, at most 255.
-    pub hops: u16,
-    /// The word that the hops stand in as it leaves: one hop spent, IPv4's checksum mended.
-    pub spent: [u8; 4],
-}
-
-impl Facts {
-    /// Those of a whole IPv4 header.
-    #[inline(always)]
-    pub fn ipv4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
-        let [_, _, long, gth, _, _, _, _, hops, protocol, check, sum, ..] = *header;
-        // The TTL is the high byte of its word, so the word falls by 0x0100 and the checksum rises by it;
-        // at 0xffff it wraps, since that is minus zero, which a full sum never yields (RFC 1624).
-        let risen = u32::from(u16::from_be_bytes([check, sum])) + 0x0100;
-        let [check, sum] = ((risen + u32::from(risen >= 0xffff)) as u16).to_be_bytes();
-        let length = u16::from_be_bytes([long, gth]);
-        Self { length, hops: hops.into(), spent: [hops.wrapping_sub(1), protocol, check, sum] }
-    }
-
-    /// Those of a whole IPv6 header, whose packet is no longer than a frame.
-    #[inline(always)]
-    pub fn ipv6(header: &[u8; ipv6::HEADER_LEN]) -> Self {
-        let [_, _, _, _, long, gth, next, hops, ..] = *header;
-        let length = u16::from_be_bytes([long, gth]).saturating_add(ipv6::HEADER_LEN as u16);
-        Self { length, hops: hops.into(), spent: [long, gth, next, hops.wrapping_sub(1)] }
-    }
 }
 
 const HOST: Refusal = Refusal::Slow(Verdict::Host);

@@ -284,6 +284,17 @@ impl Frame {
         Ok(())
     }
 
+    /// Asks the cache for the header: what is asked of it later then need not wait.
+    #[inline]
+    pub fn prefetch_header(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: prefetching has no effect but on the cache, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.0.as_ptr().cast());
+        }
+    }
+
     /// Asks the cache for the first bytes of data. The header is read for it: that is one of many side by side.
     #[inline]
     pub fn prefetch(&self) {

@@ -131,12 +131,12 @@ impl Link {
     pub fn transmit_burst(&mut self, burst: &mut Burst) -> usize {
         let from = burst.places_mut();
         let (count, start) = (from.len(), self.write as usize % PLACES);
-        let gaps = from.iter().filter(|place| place.is_none()).count();
-        if gaps > 0 || count > self.writable() {
+        let (frames, bytes) = sums(from);
+        if frames < count || count > self.writable() {
             return self.transmit_each(burst);
         }
         self.counts.txpackets += count as u64;
-        self.counts.txbytes += bytes(from);
+        self.counts.txbytes += bytes;
         let (front, back) = from.split_at_mut(count.min(PLACES - start));
         front.swap_with_slice(&mut self.packets[start..start + front.len()]);
         back.swap_with_slice(&mut self.packets[..back.len()]);
@@ -177,7 +177,7 @@ impl Link {
         let Counts { txbytes, txpackets, txdrop } = self.counts;
         let (waiting, start) = (self.readable(), self.read as usize % PLACES);
         let front = &self.packets[start..(start + waiting).min(PLACES)];
-        let bytes = bytes(front) + bytes(&self.packets[..waiting - front.len()]);
+        let bytes = sums(front).1 + sums(&self.packets[..waiting - front.len()]).1;
         let (rxbytes, rxpackets) = (txbytes - bytes, txpackets - waiting as u64);
         LinkStats { txbytes, rxbytes, txpackets, rxpackets, txdrop }
     }
@@ -189,10 +189,23 @@ impl Link {
     }
 }
 
-/// Bytes of all frames together.
+/// How many frames there are, and the bytes of all together.
 #[inline]
-fn bytes(frames: &[Option<Frame>]) -> u64 {
-    frames.iter().flatten().map(|frame| frame.len() as u64).sum()
+fn sums(places: &[Option<Frame>]) -> (usize, u64) {
+    // In eights, so that the compiler writes out eight steps instead of two.
+    let (eights, rest) = places.as_chunks::<8>();
+    let (mut gaps, mut bytes) = (0, 0);
+    for eight in eights {
+        for place in eight {
+            match place {
+                Some(frame) => bytes += frame.len() as u64,
+                None => gaps += 1,
+            }
+        }
+    }
+    let left = rest.iter().flatten();
+    let (more, in_rest) = left.fold((0, 0), |(count, bytes), frame| (count + 1, bytes + frame.len() as u64));
+    (eights.len() * 8 - gaps + more, bytes + in_rest)
 }
 
 #[cfg(test)]

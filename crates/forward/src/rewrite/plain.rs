@@ -120,6 +120,52 @@ pub(crate) fn rewrite<const HEAD: usize, const SPENT: usize>(
     known.port
 }
 
+/// Packets that are asked the same question together.
+pub(crate) const LANES: usize = 8;
+
+/// What is known of eight packets.
+pub(crate) struct Eight<'a> {
+    pub hops: &'a [NextHop; LANES],
+    pub lengths: &'a [u16; LANES],
+    /// Hops left.
+    pub left: &'a [u16; LANES],
+    pub spent: &'a [[u8; 4]; LANES],
+}
+
+/// The same for eight: one branch for all instead of three for each. Says how many of the first of them have been
+/// made to leave; behind those is one that has to be looked at by itself, if only since its next hop is not known yet.
+#[inline(always)]
+pub(crate) fn rewrite_eight<const HEAD: usize, const SPENT: usize>(
+    known: &KnownHops,
+    of: &Eight<'_>,
+    frames: &mut [Option<Frame>; LANES],
+    ports: &mut [u16; LANES],
+) -> usize {
+    let known: [&Known; LANES] = std::array::from_fn(|lane| &known.known[of.hops[lane].index() % KNOWN]);
+    let (mut others, mut unfit) = (0, 0);
+    for lane in 0..LANES {
+        others |= known[lane].hop.0 ^ of.hops[lane].0;
+        ports[lane] = known[lane].port;
+    }
+    let mtus: [u16; LANES] = std::array::from_fn(|lane| known[lane].mtu);
+    for (lane, &mtu) in mtus.iter().enumerate() {
+        // What is left of either is what it has too much, or too little.
+        unfit |= of.lengths[lane].saturating_sub(mtu) | 2u16.saturating_sub(of.left[lane]);
+    }
+    if others | u32::from(unfit) != 0 {
+        return 0;
+    }
+    for lane in 0..LANES {
+        let Some(frame) = &mut frames[lane] else { return lane };
+        let Some(head) = frame.data_mut().first_chunk_mut::<HEAD>() else { return lane };
+        head[..8].copy_from_slice(&known[lane].start.to_le_bytes());
+        head[8..12].copy_from_slice(&known[lane].rest);
+        head[SPENT..SPENT + 4].copy_from_slice(&of.spent[lane]);
+        frame.truncate(of.lengths[lane].wrapping_add(HEADER_LEN as u16));
+    }
+    LANES
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{IPV4_HEAD, IPV6_HEAD, ipv4, ipv6};
@@ -218,6 +264,67 @@ mod tests {
                 }
                 frames.into_iter().for_each(|frame| list.free(frame));
             }
+        }
+    }
+
+    /// A frame of the bench's kind, or one that has something special.
+    fn case() -> impl Strategy<Value = (bool, u32, u16, u16, [u8; 4], u16)> {
+        let often = |usual: u16, others: std::ops::Range<u16>| prop_oneof![30 => Just(usual), 1 => others];
+        let hop = prop_oneof![20 => 1..3u32, 1 => 0..20u32];
+        (
+            prop::bool::weighted(0.02),
+            hop,
+            often(46, 0..1600),
+            often(64, 0..4),
+            any::<[u8; 4]>(),
+            often(60, 0..80),
+        )
+    }
+
+    proptest! {
+        /// Eight at a time fare as each of them alone: those that are done, and the first that is not.
+        #[test]
+        fn eight_fare_as_each_alone(cases in prop::collection::vec(case(), LANES), known_before in any::<bool>()) {
+            static LAB: OnceLock<(Tables, Arc<Depot>)> = OnceLock::new();
+            let lab = || (Lab::new(LINES).tables(), Depot::new(256, 2048).expect("memory"));
+            let (tables, depot) = LAB.get_or_init(lab);
+            let mut list = Freelist::new(depot.clone(), 64);
+            let mut known = KnownHops::new();
+            let (mut hops, mut lengths, mut left) = ([NextHop::NONE; LANES], [0; LANES], [0; LANES]);
+            let mut spent = [[0; 4]; LANES];
+            let mut frames = [const { [const { None }; LANES] }; 2];
+            for (lane, &(gap, hop, length, hops_left, word, bytes)) in cases.iter().enumerate() {
+                (hops[lane], lengths[lane], left[lane], spent[lane]) = (NextHop(hop), length, hops_left, word);
+                if known_before {
+                    known.of(tables, NextHop(hop));
+                }
+                let bytes = vec![lane as u8; usize::from(bytes)];
+                frames.iter_mut().filter(|_| !gap).for_each(|frames| frames[lane] = list.allocate_with(&bytes));
+            }
+            let [together, alone] = &mut frames;
+            let mut ports = [0; LANES];
+            let eight = Eight { hops: &hops, lengths: &lengths, left: &left, spent: &spent };
+            let done = rewrite_eight::<IPV4_HEAD, IPV4_SPENT>(&known, &eight, together, &mut ports);
+            let mut all_plain = true;
+            for lane in 0..LANES {
+                let facts = Facts { length: lengths[lane], hops: left[lane], spent: spent[lane] };
+                let mut expected = None;
+                if let Some(frame) = &mut alone[lane] {
+                    let found = straight::<IPV4_HEAD, IPV4_SPENT>(tables, &mut known, (hops[lane], facts), frame);
+                    expected = found.and_then(|(bytes, port)| Some((bytes, port?)));
+                }
+                all_plain &= expected.is_some();
+                let bytes = together[lane].as_ref().map(|frame| frame.data().to_vec());
+                if lane < done {
+                    prop_assert_eq!(bytes.map(|bytes| (bytes, ports[lane])), expected);
+                } else if let Some(bytes) = bytes {
+                    prop_assert!(bytes.iter().all(|&byte| byte == lane as u8), "it is left as it was");
+                }
+            }
+            if known_before && all_plain {
+                prop_assert_eq!(done, LANES, "all were plain");
+            }
+            frames.into_iter().flatten().flatten().for_each(|frame| list.free(frame));
         }
     }
 

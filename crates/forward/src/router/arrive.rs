@@ -49,7 +49,7 @@ impl Work {
     }
 
     /// Notes frames of the common sort, and in `closer` the others. Eights are looked at until there is one
-    /// without any IPv4: the rest of the burst will hardly be worth it.
+    /// without any IPv4: the rest of the burst will hardly be worth it, and is taken for IPv6 at first.
     #[inline(always)]
     fn validate(
         &mut self,
@@ -58,15 +58,17 @@ impl Work {
         mut places: Range<usize>,
         (in_eights, closer): (&mut bool, &mut Mask),
     ) {
-        if *in_eights && let Some((count, common)) = self.validate_eights(tables, view, places.clone()) {
-            *in_eights = common != 0;
-            let mut others = !common & (u16::MAX >> (TOGETHER - count));
-            while others != 0 {
-                self.validate_one(tables, view, places.start + others.trailing_zeros() as usize, closer);
-                others &= others - 1;
-            }
-            places.start += count;
+        let (count, common) = match *in_eights {
+            true => self.validate_eights(tables, view, places.clone()).unwrap_or((0, 0)),
+            false => (places.len(), self.validate_ipv6(view, places.clone())),
+        };
+        *in_eights &= count == 0 || common != 0;
+        let mut others = !common & ((1u32 << count) - 1) as u16;
+        while others != 0 {
+            self.validate_one(tables, view, places.start + others.trailing_zeros() as usize, closer);
+            others &= others - 1;
         }
+        places.start += count;
         places.for_each(|place| self.validate_one(tables, view, place, closer));
     }
 
@@ -82,14 +84,35 @@ impl Work {
         let Self { form, burst, ipv4, suspects, sources, .. } = self;
         let first = places.start;
         let (frames, _) = burst.places()[places].as_chunks::<LANES>();
+        let facts = &mut ipv4.facts;
         let columns = Columns {
-            sources: sources[first..].as_chunks_mut().0,
-            destinations: ipv4.destinations[first..].as_chunks_mut().0,
-            facts: ipv4.facts[first..].as_chunks_mut().0,
+            sources: sources[first..].first_chunk_mut()?,
+            destinations: ipv4.destinations[first..].first_chunk_mut()?,
+            lengths: facts.lengths[first..].first_chunk_mut()?,
+            hops: facts.hops[first..].first_chunk_mut()?,
+            spent: facts.spent[first..].first_chunk_mut()?,
         };
         let seen = eight::common_ipv4(*form, frames, view.fast_ipv4, &tables.compiled.local, columns)?;
         suspects.set_sixteen(first, if view.filters { seen.common } else { seen.suspects });
         Some((frames.len() * LANES, seen.common))
+    }
+
+    /// The same for IPv6 packets of the common sort, one by one but with their bits set together.
+    #[inline(always)]
+    fn validate_ipv6(&mut self, view: &PortView, places: Range<usize>) -> u16 {
+        let Self { burst, ipv4, ipv6, .. } = self;
+        let first = places.start;
+        let mut common = 0;
+        for (lane, frame) in burst.places()[places].iter().enumerate() {
+            let data = frame.as_ref().map_or(&[][..], Frame::data);
+            if let Some(packet) = common_ipv6(view, data) {
+                ipv6.note(first + lane, packet);
+                common |= 1 << lane;
+            }
+        }
+        ipv4.mask.clear_sixteen(first, common);
+        ipv6.mask.set_sixteen(first, common);
+        common
     }
 
     #[inline(always)]

@@ -32,11 +32,15 @@ impl Work {
         }
         self.leaving.reset();
         moved(order, &mut self.ipv4.destinations);
-        moved(order, &mut self.ipv4.facts);
+        moved(order, &mut self.ipv4.facts.lengths);
+        moved(order, &mut self.ipv4.facts.hops);
+        moved(order, &mut self.ipv4.facts.spent);
         moved(order, &mut self.ipv4.hops);
         if !self.ipv6.mask.is_empty() {
             moved(order, &mut self.ipv6.destinations);
-            moved(order, &mut self.ipv6.facts);
+            moved(order, &mut self.ipv6.facts.lengths);
+            moved(order, &mut self.ipv6.facts.hops);
+            moved(order, &mut self.ipv6.facts.spent);
             moved(order, &mut self.ipv6.hops);
         }
         moved(order, &mut self.sources);

@@ -7,14 +7,10 @@ use bm_wire::ethernet;
 use super::Work;
 use crate::lookup::Lane;
 use crate::rewrite;
-use crate::rewrite::plain::{self, KnownHops};
+use crate::rewrite::plain::{self, Eight, KnownHops, LANES};
 use crate::tables::Tables;
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Refused};
-
-/// Frames whose first bytes are asked for ahead of their turn, when they are written: what
-/// validation read has left the first cache since, and is near.
-const AHEAD_AGAIN: usize = 4;
 
 impl Work {
     #[inline(never)]
@@ -55,10 +51,18 @@ impl<A> Rewrite<'_, A> {
         refused: &mut Refused,
     ) {
         if straight {
-            for place in 0..self.frames.len() {
-                if let Some(Some(ahead)) = self.frames.get(place + AHEAD_AGAIN) {
-                    ahead.prefetch();
+            let eights = self.frames.len() / LANES;
+            for first in (0..eights).map(|eight| eight * LANES) {
+                // Written frames have left the first cache since they were read, and their headers too.
+                if let Some(next) = self.frames[first..].as_chunks::<LANES>().0.get(1) {
+                    next.iter().flatten().for_each(Frame::prefetch_header);
                 }
+                let done = self.eight::<HEAD, SPENT>(first);
+                for place in first + done..first + LANES {
+                    self.one::<HEAD, SPENT>(place, careful, refused);
+                }
+            }
+            for place in eights * LANES..self.frames.len() {
                 self.one::<HEAD, SPENT>(place, careful, refused);
             }
             return;
@@ -72,6 +76,22 @@ impl<A> Rewrite<'_, A> {
         }
     }
 
+    /// Eight at a time, from `first` on; says how many of them are done.
+    #[inline(always)]
+    fn eight<const HEAD: usize, const SPENT: usize>(&mut self, first: usize) -> usize {
+        let Lane { hops, facts, .. } = self.lane;
+        let columns = (hops[first..].first_chunk(), facts.lengths[first..].first_chunk());
+        let more = (facts.hops[first..].first_chunk(), facts.spent[first..].first_chunk());
+        let to = (self.frames[first..].first_chunk_mut(), self.port[first..].first_chunk_mut());
+        let ((Some(hops), Some(lengths)), (Some(left), Some(spent)), (Some(frames), Some(ports))) =
+            (columns, more, to)
+        else {
+            return 0;
+        };
+        let eight = Eight { hops, lengths, left, spent };
+        plain::rewrite_eight::<HEAD, SPENT>(self.known, &eight, frames, ports)
+    }
+
     #[inline(always)]
     fn one<const HEAD: usize, const SPENT: usize>(
         &mut self,
@@ -80,7 +100,7 @@ impl<A> Rewrite<'_, A> {
         refused: &mut Refused,
     ) {
         let Some(frame) = &mut self.frames[place] else { return };
-        let (hop, facts) = (self.lane.hops[place], self.lane.facts[place]);
+        let (hop, facts) = (self.lane.hops[place], self.lane.facts.get(place));
         let to = plain::rewrite::<HEAD, SPENT>(self.tables, self.known, hop, facts, frame);
         self.port[place] = to;
         if to == plain::NOT_PLAIN {
@@ -92,7 +112,7 @@ impl<A> Rewrite<'_, A> {
     #[inline(never)]
     fn carefully(&mut self, place: usize, careful: Careful, refused: &mut Refused) {
         let Some(frame) = &mut self.frames[place] else { return };
-        let (hop, facts) = (self.lane.hops[place], self.lane.facts[place]);
+        let (hop, facts) = (self.lane.hops[place], self.lane.facts.get(place));
         match careful(self.tables, hop, facts, self.arrivals[place].1, frame) {
             Ok(to) => self.port[place] = to,
             Err(why) => refused.add(place, why),

@@ -1,16 +1,18 @@
-//! Eight IPv4 frames at once, where the CPU can: the questions of [`common_ipv4`](super::common_ipv4), each asked of
-//! all eight in one instruction.
+//! Eight or sixteen IPv4 frames at once, where the CPU can: the questions of [`common_ipv4`](super::common_ipv4), each asked of
+//! all in one instruction.
 //!
 //! A frame that is not of the common sort is left to the closer look; why is not asked here.
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod avx512;
 
 use bm_fib::Form;
 use bm_frame::Frame;
 
-use super::Facts;
 use crate::compiled::{LocalFilter, MacKey};
 
 /// Frames at once.
@@ -18,11 +20,29 @@ pub(crate) const LANES: usize = 8;
 /// Bytes that are read of each: both headers, and what else is in the last load.
 pub(crate) const HEAD: usize = 42;
 
-/// Where to write what later stages want. Frames that are not of the common sort leave any values.
-pub(crate) struct Columns<'a> {
-    pub sources: &'a mut [[u32; LANES]],
-    pub destinations: &'a mut [[u32; LANES]],
-    pub facts: &'a mut [[Facts; LANES]],
+/// Where to write what later stages want, a place for each of sixteen frames. Frames that are not of the common sort
+/// leave any values.
+pub(crate) struct Columns<'a, const FRAMES: usize = { 2 * LANES }> {
+    pub sources: &'a mut [u32; FRAMES],
+    pub destinations: &'a mut [u32; FRAMES],
+    pub lengths: &'a mut [u16; FRAMES],
+    pub hops: &'a mut [u16; FRAMES],
+    pub spent: &'a mut [[u8; 4]; FRAMES],
+}
+
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+impl Columns<'_> {
+    /// The places of one of both eights.
+    #[inline(always)]
+    fn eight(&mut self, index: usize) -> Option<Columns<'_, LANES>> {
+        Some(Columns {
+            sources: self.sources.as_chunks_mut().0.get_mut(index)?,
+            destinations: self.destinations.as_chunks_mut().0.get_mut(index)?,
+            lengths: self.lengths.as_chunks_mut().0.get_mut(index)?,
+            hops: self.hops.as_chunks_mut().0.get_mut(index)?,
+            spent: self.spent.as_chunks_mut().0.get_mut(index)?,
+        })
+    }
 }
 
 /// Bit `i` for frame `i`.
@@ -35,18 +55,25 @@ pub(crate) struct Seen {
 }
 
 /// Looks at an eight or two; `None` where there is none, where the CPU can do one at a time only, or where a frame is
-/// missing or shorter than [`HEAD`].
+/// missing or too short: than [`HEAD`], or than both headers.
 #[inline(always)]
-#[allow(unsafe_code, unused_variables)]
+#[allow(unsafe_code, unused_variables, unused_mut)]
 pub(crate) fn common_ipv4(
     form: Form,
     frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
     local: &LocalFilter,
-    to: Columns<'_>,
+    mut to: Columns<'_>,
 ) -> Option<Seen> {
     #[cfg(target_arch = "x86_64")]
     if form != Form::SCALAR && !frames.is_empty() {
+        if form.has_avx512()
+            && let Some(frames) = frames.as_flattened().first_chunk()
+            // SAFETY: the form has all of AVX-512 that is asked for.
+            && let Some(seen) = unsafe { avx512::common_ipv4(frames, mac, local, &mut to) }
+        {
+            return Some(seen);
+        }
         // SAFETY: every form but the scalar one has AVX2.
         return unsafe { avx2::common_ipv4(frames, mac, local, to) };
     }
@@ -64,7 +91,34 @@ mod tests {
 
     use super::*;
     use crate::compiled::key_of;
-    use crate::validate;
+    use crate::validate::{self, Facts};
+
+    /// What was written of sixteen frames.
+    #[derive(Default)]
+    struct Found {
+        sources: [u32; 2 * LANES],
+        destinations: [u32; 2 * LANES],
+        lengths: [u16; 2 * LANES],
+        hops: [u16; 2 * LANES],
+        spent: [[u8; 4]; 2 * LANES],
+    }
+
+    impl Found {
+        fn columns(&mut self) -> Columns<'_> {
+            Columns {
+                sources: &mut self.sources,
+                destinations: &mut self.destinations,
+                lengths: &mut self.lengths,
+                hops: &mut self.hops,
+                spent: &mut self.spent,
+            }
+        }
+
+        fn packet(&self, lane: usize) -> validate::Packet<u32> {
+            let facts = Facts { length: self.lengths[lane], hops: self.hops[lane], spent: self.spent[lane] };
+            validate::Packet { source: self.sources[lane], destination: self.destinations[lane], facts }
+        }
+    }
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     /// 192.0.2.9:12345 > 8.8.8.8:53, UDP, to our MAC.
@@ -129,14 +183,11 @@ mod tests {
         frame[24..26].fill(0);
         let sum = checksum::ipv4_header(&frame[14..34]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        let frames = eights(&mut list, &vec![frame.to_vec(); LANES]);
-        let mut facts = [[Facts::default(); LANES]];
+        let frames = eights(&mut list, &vec![frame.to_vec(); 2 * LANES]);
         for form in Form::all().into_iter().filter(|&form| form != Form::SCALAR) {
-            let (mut sources, mut destinations) = ([[0; LANES]], [[0; LANES]]);
-            let columns =
-                Columns { sources: &mut sources, destinations: &mut destinations, facts: &mut facts };
-            common_ipv4(form, &frames, key_of(MAC), &LocalFilter::of(&[]), columns).unwrap();
-            assert!(facts.iter().flatten().all(|facts| facts.spent[..2] == [255, 17]), "{facts:?}");
+            let mut found = Found::default();
+            common_ipv4(form, &frames, key_of(MAC), &LocalFilter::of(&[]), found.columns()).unwrap();
+            assert!(found.spent.iter().all(|spent| spent[..2] == [255, 17]), "{:?}", found.spent);
         }
         free(&mut list, frames);
     }
@@ -146,11 +197,7 @@ mod tests {
         let mut list = list();
         let mut frames = eights(&mut list, &vec![FRAME.to_vec(); 2 * LANES]);
         let seen = |frames: &[[Option<Frame>; LANES]], form| {
-            let (mut sources, mut destinations) = ([[0; LANES]; 2], [[0; LANES]; 2]);
-            let mut facts = [[Facts::default(); LANES]; 2];
-            let columns =
-                Columns { sources: &mut sources, destinations: &mut destinations, facts: &mut facts };
-            common_ipv4(form, frames, key_of(MAC), &LocalFilter::of(&[]), columns)
+            common_ipv4(form, frames, key_of(MAC), &LocalFilter::of(&[]), Found::default().columns())
         };
         for form in Form::all().into_iter().filter(|&form| form != Form::SCALAR) {
             assert_eq!(seen(&frames, form), Some(Seen { common: 0xffff, suspects: 0 }));
@@ -160,8 +207,22 @@ mod tests {
         let taken = frames[1][7].take().unwrap();
         assert!(Form::all().into_iter().all(|form| seen(&frames, form).is_none()));
         frames[1][7] = Some(taken);
-        frames[1][6].as_mut().unwrap().truncate(HEAD as u16 - 1);
+        frames[1][6].as_mut().unwrap().truncate(33);
         assert!(Form::all().into_iter().all(|form| seen(&frames, form).is_none()));
+        free(&mut list, frames);
+    }
+
+    #[test]
+    fn a_port_without_a_mac_takes_no_frame() {
+        let mut list = list();
+        let mut frame = FRAME;
+        frame[..6].fill(0xff);
+        let frames = eights(&mut list, &vec![frame.to_vec(); 2 * LANES]);
+        for form in Form::all().into_iter().filter(|&form| form != Form::SCALAR) {
+            let seen =
+                common_ipv4(form, &frames, MacKey::MAX, &LocalFilter::of(&[]), Found::default().columns());
+            assert_eq!(seen, Some(Seen { common: 0, suspects: 0 }));
+        }
         free(&mut list, frames);
     }
 
@@ -172,11 +233,8 @@ mod tests {
             let local = LocalFilter::of(&[Ipv4Addr::new(192, 0, 2, 9), Ipv4Addr::new(10, 0, 0, 1)]);
             let held = eights(&mut list, &frames);
             for form in Form::all() {
-                let (mut sources, mut destinations) = ([[0; LANES]; 2], [[0; LANES]; 2]);
-                let mut facts = [[Facts::default(); LANES]; 2];
-                let columns =
-                    Columns { sources: &mut sources, destinations: &mut destinations, facts: &mut facts };
-                let seen = common_ipv4(form, &held, key_of(MAC), &local, columns);
+                let mut found = Found::default();
+                let seen = common_ipv4(form, &held, key_of(MAC), &local, found.columns());
                 prop_assert_eq!(seen.is_none(), form == Form::SCALAR);
                 let Some(seen) = seen else { continue };
                 for (lane, frame) in frames.iter().enumerate() {
@@ -186,10 +244,7 @@ mod tests {
                     let suspect = expected.is_some_and(|packet| local.may_hold(packet.source));
                     prop_assert_eq!(is(seen.suspects), suspect);
                     if let Some(packet) = expected {
-                        let (source, destination) =
-                            (sources.as_flattened()[lane], destinations.as_flattened()[lane]);
-                        let facts = facts.as_flattened()[lane];
-                        prop_assert_eq!(validate::Packet { source, destination, facts }, packet);
+                        prop_assert_eq!(found.packet(lane), packet);
                     }
                 }
             }

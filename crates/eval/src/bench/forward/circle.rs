@@ -52,8 +52,8 @@ impl Sample {
 /// Places of the ring that frames wait in: a power of two.
 const PLACES: usize = 1024;
 
-/// Frames whose lines are asked for ahead of their turn: a device writes without waiting for them.
-const AHEAD: usize = 8;
+/// Frames whose headers are asked for together.
+const AHEAD: usize = 32;
 
 /// The port.
 pub(super) struct Circle<A: Packet> {
@@ -103,16 +103,17 @@ impl<A: Packet> Circle<A> {
 /// Makes frames that went out before the packets of `arrivals`, one each.
 #[inline(always)]
 pub(super) fn renew<A: Packet>(template: &Template, to: &mut [Option<Frame>], arrivals: &[A::Arrival]) {
-    for (place, arrival) in arrivals.iter().enumerate() {
-        if let Some(Some(ahead)) = to.get(place + AHEAD) {
-            ahead.prefetch();
+    for (frames, arrivals) in to.chunks_mut(AHEAD).zip(arrivals.chunks(AHEAD)) {
+        // A device writes without waiting for headers of frames.
+        frames.iter().flatten().for_each(Frame::prefetch_header);
+        for (place, arrival) in frames.iter_mut().zip(arrivals) {
+            let Some(frame) = place else { continue };
+            if frame.len() != FRAME {
+                frame.set_len(FRAME).expect("every slot has room for it");
+            }
+            let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
+            A::renew(template, bytes, arrival);
         }
-        let Some(frame) = &mut to[place] else { continue };
-        if frame.len() != FRAME {
-            frame.set_len(FRAME).expect("every slot has room for it");
-        }
-        let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
-        A::renew(template, bytes, arrival);
     }
 }
 

@@ -13,7 +13,6 @@ use bm_wire::{ethernet, ipv4};
 
 use super::{Columns, HEAD, LANES, Seen};
 use crate::compiled::{LocalFilter, MacKey};
-use crate::validate::Facts;
 
 /// Where the load begins: it holds the type and the whole IPv4 header.
 const LOAD: usize = HEAD - size_of::<__m256i>();
@@ -24,12 +23,11 @@ pub(super) fn common_ipv4(
     frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
     local: &LocalFilter,
-    to: Columns<'_>,
+    mut to: Columns<'_>,
 ) -> Option<Seen> {
     let mut seen = Seen { common: 0, suspects: 0 };
-    let columns = to.sources.iter_mut().zip(to.destinations).zip(to.facts);
-    for (at, (frames, ((sources, destinations), facts))) in frames.iter().zip(columns).enumerate() {
-        let (common, suspects) = eight(frames, (mac, local), sources, destinations, facts)?;
+    for (at, frames) in frames.iter().enumerate() {
+        let (common, suspects) = eight(frames, (mac, local), to.eight(at)?)?;
         seen.common |= u16::from(common) << (at * LANES);
         seen.suspects |= u16::from(suspects) << (at * LANES);
     }
@@ -42,9 +40,7 @@ pub(super) fn common_ipv4(
 fn eight(
     frames: &[Option<Frame>; LANES],
     (mac, local): (MacKey, &LocalFilter),
-    sources: &mut [u32; LANES],
-    destinations: &mut [u32; LANES],
-    facts: &mut [Facts; LANES],
+    to: Columns<'_, LANES>,
 ) -> Option<(u8, u8)> {
     let (heads, lengths) = heads(frames)?;
     let [kind, start, id, hops, source, destination] = fields(&heads);
@@ -66,12 +62,16 @@ fn eight(
     common = _mm256_andnot_si256(is_no_host(source), common);
     common = _mm256_andnot_si256(is_no_host(destination), common);
 
-    let hops_left = _mm256_slli_epi32::<16>(_mm256_and_si256(hops, all(0xff)));
-    write_facts(facts, _mm256_or_si256(length, hops_left), spent(hops));
+    // Four of each, then the other four; turned round, all of each.
+    let both = _mm256_packus_epi32(length, _mm256_and_si256(hops, all(0xff)));
+    let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
+    *to.lengths = halves(_mm256_castsi256_si128(both));
+    *to.hops = halves(_mm256_extracti128_si256::<1>(both));
+    store(to.spent.as_flattened_mut(), spent(hops));
     let swap = each([3, 2, 1, 0]);
     let source = _mm256_shuffle_epi8(source, swap);
-    *sources = lanes(source);
-    *destinations = lanes(_mm256_shuffle_epi8(destination, swap));
+    *to.sources = lanes(source);
+    *to.destinations = lanes(_mm256_shuffle_epi8(destination, swap));
     let suspects = _mm256_and_si256(common, may_be_ours(source, local));
     Some((bits(common), bits(suspects)))
 }
@@ -152,6 +152,23 @@ fn lanes(vector: __m256i) -> [u32; LANES] {
     // SAFETY: a vector is as many bytes as its lanes, and this store asks for no alignment.
     unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), vector) };
     lanes
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(to: &mut [u8], vector: __m256i) {
+    assert!(to.len() == size_of::<__m256i>(), "eight words of four bytes");
+    // SAFETY: there are as many bytes as the vector has, and this store asks for no alignment.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), vector) };
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn halves(vector: __m128i) -> [u16; LANES] {
+    let mut halves = [0; LANES];
+    // SAFETY: a vector is as many bytes as its halves of words, and this store asks for no alignment.
+    unsafe { _mm_storeu_si128(halves.as_mut_ptr().cast(), vector) };
+    halves
 }
 
 /// The words of all frames from [`LOAD`] on, one vector for each place: an 8 by 8 turn without the last two rows.
@@ -242,19 +259,4 @@ fn is_no_host(address: __m256i) -> __m256i {
     let loopback = _mm256_cmpeq_epi32(first, all(127));
     let none = _mm256_or_si256(_mm256_cmpeq_epi32(first, all(0)), _mm256_cmpgt_epi32(first, all(223)));
     _mm256_or_si256(loopback, none)
-}
-
-/// Facts from their two words: length and hops, the word to write.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn write_facts(facts: &mut [Facts; LANES], words: __m256i, spent: __m256i) {
-    // Frames 0, 1, 4, 5 and 2, 3, 6, 7.
-    let (near, far) = (_mm256_unpacklo_epi32(words, spent), _mm256_unpackhi_epi32(words, spent));
-    let halves = [_mm256_permute2x128_si256::<0x20>(near, far), _mm256_permute2x128_si256::<0x31>(near, far)];
-    let (to, _) = facts.as_chunks_mut::<4>();
-    for (to, half) in to.iter_mut().zip(halves) {
-        const { assert!(size_of::<[Facts; 4]>() == size_of::<__m256i>()) };
-        // SAFETY: four facts are as many bytes as a vector, and any bytes are facts; the store asks for no alignment.
-        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), half) };
-    }
 }

@@ -1,0 +1,62 @@
+//! What the rewriting of a packet depends on, by columns: what one instruction asks of eight packets lies side by side.
+
+use bm_frame::BURST;
+use bm_wire::{ipv4, ipv6};
+
+/// What the rewriting of a packet depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Bytes of the packet.
+    pub length: u16,
+    /// Hops left, at most 255.
+    pub hops: u16,
+    /// The word that the hops stand in as it leaves: one hop spent, IPv4's checksum mended.
+    pub spent: [u8; 4],
+}
+
+impl Facts {
+    /// Those of a whole IPv4 header.
+    #[inline(always)]
+    pub fn ipv4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
+        let [_, _, long, gth, _, _, _, _, hops, protocol, check, sum, ..] = *header;
+        // The TTL is the high byte of its word, so the word falls by 0x0100 and the checksum rises by it;
+        // at 0xffff it wraps, since that is minus zero, which a full sum never yields (RFC 1624).
+        let risen = u32::from(u16::from_be_bytes([check, sum])) + 0x0100;
+        let [check, sum] = ((risen + u32::from(risen >= 0xffff)) as u16).to_be_bytes();
+        let length = u16::from_be_bytes([long, gth]);
+        Self { length, hops: hops.into(), spent: [hops.wrapping_sub(1), protocol, check, sum] }
+    }
+
+    /// Those of a whole IPv6 header, whose packet is no longer than a frame.
+    #[inline(always)]
+    pub fn ipv6(header: &[u8; ipv6::HEADER_LEN]) -> Self {
+        let [_, _, _, _, long, gth, next, hops, ..] = *header;
+        let length = u16::from_be_bytes([long, gth]).saturating_add(ipv6::HEADER_LEN as u16);
+        Self { length, hops: hops.into(), spent: [long, gth, next, hops.wrapping_sub(1)] }
+    }
+}
+
+/// The facts of each packet of a burst.
+pub(crate) struct FactColumns {
+    pub lengths: [u16; BURST],
+    pub hops: [u16; BURST],
+    pub spent: [[u8; 4]; BURST],
+}
+
+impl FactColumns {
+    pub const fn new() -> Self {
+        Self { lengths: [0; BURST], hops: [0; BURST], spent: [[0; 4]; BURST] }
+    }
+
+    /// Those of the packet at a place.
+    #[inline(always)]
+    pub fn get(&self, place: usize) -> Facts {
+        Facts { length: self.lengths[place], hops: self.hops[place], spent: self.spent[place] }
+    }
+
+    /// Sets those of the packet at a place.
+    #[inline(always)]
+    pub fn set(&mut self, place: usize, facts: Facts) {
+        (self.lengths[place], self.hops[place], self.spent[place]) = (facts.length, facts.hops, facts.spent);
+    }
+}
