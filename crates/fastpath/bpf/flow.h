@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* Which flow a packet is of, for groups of next hops: the same number as crates/wire/src/flow.rs gives. */
+/* Which flow a packet is of, for groups of next hops: the same number as crates/wire/src/flow.rs gives, or Linux where only it knows. */
 #pragma once
 
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include "fib6.h"
 #include "layout.h"
+#include "packet.h"
 
 static const __u64 flow_salt[6] = {
 	0x6a09e667f3bcc909ull, 0xbb67ae8584caa73bull, 0x3c6ef372fe94f82bull,
@@ -39,4 +43,67 @@ static __always_inline __u64 flow_end6(struct address6 address, __u16 port, __u6
 {
 	return mix(address.high ^ flow_salt[2], address.low ^ flow_salt[3] ^ seed * flow_salt[5]) +
 	       port * flow_salt[4];
+}
+
+/* Protocols whose first four bytes are ports, or an SPI, which tells flows apart as well. */
+static __always_inline bool has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_ESP ||
+	       protocol == IPPROTO_DCCP || protocol == IPPROTO_SCTP || protocol == IPPROTO_UDPLITE;
+}
+
+/* Ports of a packet in host order, source first; 0 where there are none. */
+static __always_inline __u32 ports_at(void *at, void *end, __u32 room)
+{
+	__be32 *ports = at;
+
+	return (void *)(ports + 1) <= end && room >= sizeof(*ports) ? bpf_ntohl(*ports) : 0;
+}
+
+/* The flow of an IPv4 packet; false where Linux has to tell. */
+static __always_inline bool flow4(const struct packet *packet, const struct ipv4 *ip, __u32 *hash)
+{
+	__u32 policy = packet->view->policy_ipv4, ports = 0;
+	__u8 protocol = 0;
+
+	/* What follows a first fragment is Linux's, and must go the same way. */
+	if (policy == POLICY_INNER || ip->fragment & bpf_htons(0x2000))
+		return false;
+	if (policy == POLICY_PORTS) {
+		protocol = ip->protocol;
+		if (protocol == IPPROTO_AH)
+			return false;
+		if (has_ports(protocol))
+			ports = ports_at((void *)(ip + 1), packet->end, packet->length - sizeof(*ip));
+	} else if (ip->protocol == IPPROTO_ICMP) {
+		return false; /* an error counts as what it is about */
+	}
+	*hash = flow_hash4(bpf_ntohl(ip->source), bpf_ntohl(ip->destination), ports, protocol,
+			   packet->view->flow_seed);
+	return true;
+}
+
+/* The flow of an IPv6 packet; false where Linux has to tell. */
+static __always_inline bool flow6(const struct packet *packet, const struct ipv6 *ip, struct address6 source,
+				  struct address6 destination, __u32 *hash)
+{
+	__u32 policy = packet->view->policy_ipv6, ports = 0, label = 0;
+	__u64 seed = packet->view->flow_seed;
+	__u8 next = ip->next_header;
+
+	if (policy == POLICY_INNER)
+		return false;
+	if (policy == POLICY_PORTS) {
+		if (has_ports(next))
+			ports = ports_at((void *)(ip + 1), packet->end, packet->length - sizeof(*ip));
+		else if (next != IPPROTO_ICMPV6)
+			return false; /* extension headers before the ports */
+	} else {
+		if (next == IPPROTO_ICMPV6)
+			return false; /* an error counts as what it is about */
+		label = bpf_ntohl(ip->version_class_label) & 0xfffff;
+	}
+	*hash = flow_hash(flow_end6(source, ports >> 16, seed), flow_end6(destination, ports, seed),
+			  (__u64)label << 44 | (__u64)next << 36, seed);
+	return true;
 }

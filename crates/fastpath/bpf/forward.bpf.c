@@ -23,9 +23,9 @@
 #include "fib4.h"
 #include "fib6.h"
 #include "flow.h"
+#include "packet.h"
 #include "sum.h"
 #include "vlan.h"
-
 
 /*
  * Maps of one value each, as variables: an address in the program's text, where a lookup would be a call that
@@ -43,47 +43,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct counts);
 } counts SEC(".maps");
-
-/* Where frames are looked at, and what is known of one. */
-struct packet {
-	void *data;
-	void *end;
-	const struct view *view;
-	const struct ingress *ingress;
-	__u32 length; /* of the packet, padding not counted */
-};
-
-/*
- * Headers as they lie in frames. None is `packed`: clang would read such a field byte by byte, and what runs XDP
- * can load words from any address.
- */
-struct ethernet {
-	__u16 to[3];
-	__u16 from[3];
-	__be16 type;
-};
-
-struct ipv4 {
-	__u8 version_ihl;
-	__u8 tos;
-	__be16 total_length;
-	__be16 id;
-	__be16 fragment;
-	__u8 ttl;
-	__u8 protocol;
-	__sum16 checksum;
-	__be32 source;
-	__be32 destination;
-};
-
-struct ipv6 {
-	__be32 version_class_label;
-	__be16 payload_length;
-	__u8 next_header;
-	__u8 hop_limit;
-	__be64 source[2];
-	__be64 destination[2];
-};
 
 static __always_inline void count(__u32 interface, enum verdict verdict, __u32 bytes)
 {
@@ -161,44 +120,6 @@ static __always_inline __u32 member(__u32 hop, __u32 hash)
 	return hops.buckets[((__u32)group + (hash & (count - 1))) & (BUCKETS - 1)];
 }
 
-/* Protocols whose first four bytes are ports, or an SPI, which tells flows apart as well. */
-static __always_inline bool has_ports(__u8 protocol)
-{
-	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_ESP ||
-	       protocol == IPPROTO_DCCP || protocol == IPPROTO_SCTP || protocol == IPPROTO_UDPLITE;
-}
-
-/* Ports of a packet in host order, source first; 0 where there are none. */
-static __always_inline __u32 ports_at(void *at, void *end, __u32 room)
-{
-	__be32 *ports = at;
-
-	return (void *)(ports + 1) <= end && room >= sizeof(*ports) ? bpf_ntohl(*ports) : 0;
-}
-
-/* The flow of an IPv4 packet; false where Linux has to tell. */
-static __always_inline bool flow4(const struct packet *packet, const struct ipv4 *ip, __u32 *hash)
-{
-	__u32 policy = packet->view->policy_ipv4, ports = 0;
-	__u8 protocol = 0;
-
-	/* What follows a first fragment is Linux's, and must go the same way. */
-	if (policy == POLICY_INNER || ip->fragment & bpf_htons(0x2000))
-		return false;
-	if (policy == POLICY_PORTS) {
-		protocol = ip->protocol;
-		if (protocol == IPPROTO_AH)
-			return false;
-		if (has_ports(protocol))
-			ports = ports_at((void *)(ip + 1), packet->end, packet->length - sizeof(*ip));
-	} else if (ip->protocol == IPPROTO_ICMP) {
-		return false; /* an error counts as what it is about */
-	}
-	*hash = flow_hash4(bpf_ntohl(ip->source), bpf_ntohl(ip->destination), ports, protocol,
-			   packet->view->flow_seed);
-	return true;
-}
-
 /* The plain sum of a header's ten words, which is all ones if the header is whole (RFC 1071). */
 static __always_inline bool is_whole(const struct ipv4 *ip)
 {
@@ -253,31 +174,6 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 static __always_inline bool is_plain(__u64 high)
 {
 	return high >> 61 == 1 || high >> 57 == 0x7e;
-}
-
-/* The flow of an IPv6 packet; false where Linux has to tell. */
-static __always_inline bool flow6(const struct packet *packet, const struct ipv6 *ip, struct address6 source,
-				  struct address6 destination, __u32 *hash)
-{
-	__u32 policy = packet->view->policy_ipv6, ports = 0, label = 0;
-	__u64 seed = packet->view->flow_seed;
-	__u8 next = ip->next_header;
-
-	if (policy == POLICY_INNER)
-		return false;
-	if (policy == POLICY_PORTS) {
-		if (has_ports(next))
-			ports = ports_at((void *)(ip + 1), packet->end, packet->length - sizeof(*ip));
-		else if (next != IPPROTO_ICMPV6)
-			return false; /* extension headers before the ports */
-	} else {
-		if (next == IPPROTO_ICMPV6)
-			return false; /* an error counts as what it is about */
-		label = bpf_ntohl(ip->version_class_label) & 0xfffff;
-	}
-	*hash = flow_hash(flow_end6(source, ports >> 16, seed), flow_end6(destination, ports, seed),
-			  (__u64)label << 44 | (__u64)next << 36, seed);
-	return true;
 }
 
 static __always_inline __u64 sum_of_addresses(const struct ipv6 *ip)

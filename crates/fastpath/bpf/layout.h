@@ -4,7 +4,7 @@
  *
  * Maps, each an array of one value that control has mapped: tables and next hops (`hops`, `fib4`, `fib6`, and
  * `sources4` and `sources6` where feasible ways back are asked for) are those of bm-fib, written by its builders,
- * behind a page that says where they lie; `views` is everything small. What filters go by is in filter.h.
+ * behind a page that says where they lie; `views` is everything small. What filters go by is in rules.h.
  */
 #pragma once
 

@@ -11,7 +11,7 @@ use crate::attach;
 use crate::error::KernelError;
 use crate::layout::INGRESSES;
 
-/// Queues of an interface that packets can be claimed on: `CLAIM_QUEUES` of `filter.h`.
+/// Queues of an interface that packets can be claimed on: `CLAIM_QUEUES` of `claims.h`.
 pub const CLAIM_QUEUES: u32 = 16;
 
 /// Where sockets go. One that is closed leaves by itself: its packets are Linux's then.

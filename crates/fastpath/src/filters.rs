@@ -1,4 +1,4 @@
-//! Filters as the program reads them: `bpf/filter.h` in Rust, and the maps that hold them.
+//! Filters as the program reads them: `bpf/rules.h` in Rust, and the maps that hold them.
 //!
 //! There are maps only while there are filters. Two sets lie in one map: the one that is not current is written,
 //! then a number flips, so each packet meets the old set or the new one.
@@ -184,7 +184,7 @@ impl Drop for FilterMaps {
 mod tests {
     use super::*;
 
-    /// The sizes that clang gave the structures in `filter.h`.
+    /// The sizes that clang gave the structures in `rules.h`.
     #[test]
     fn is_as_the_program_has_it() {
         assert_eq!((WORDS_AT, RULES_AT), (48 + 1024 + 512, 1_050_176));

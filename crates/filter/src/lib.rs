@@ -1,7 +1,7 @@
 //! Packet filters: rules as people write them, and the tree in which the first that matches is found.
 //!
 //! ```text
-//! [[filter.rule]] ─► Rule ─► Tree::grow ─► words, flat rules ─┬─► bpf/filter.h: the same search in the kernel
+//! [[filter.rule]] ─► Rule ─► Tree::grow ─► words, flat rules ─┬─► bpf/rules.h: the same search in the kernel
 //!                                                             └─► Tree::find: here, for workers and tests
 //! ```
 //!

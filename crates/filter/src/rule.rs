@@ -149,7 +149,7 @@ const ALL_KINDS: u8 = IPV4_KINDS | IPV6_KINDS;
 const KINDS_OF_PORTS: u8 = Kind::Ports as u8 | (Kind::Ports as u8) << IPV6_SHIFT;
 const KINDS_OF_LATER: u8 = Kind::Later as u8 | (Kind::Later as u8) << IPV6_SHIFT;
 
-/// A rule as packets are compared with it: `struct filter_rule` of crates/fastpath/bpf/filter.h. What an IPv4 packet
+/// A rule as packets are compared with it: `struct filter_rule` of crates/fastpath/bpf/rules.h. What an IPv4 packet
 /// needs is within 32 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(32))]

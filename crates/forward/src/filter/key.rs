@@ -1,4 +1,4 @@
-//! What rules ask of a frame. The kernel path's `filter_key` (crates/fastpath/bpf/filter.h) does the same, byte by
+//! What rules ask of a frame. The kernel path's `filter_key` (crates/fastpath/bpf/key.h) does the same, byte by
 //! byte, and a test holds the two to it.
 
 use bm_filter::{Key, Kind};

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/* Headers as they lie in frames, and what is known of a frame on its way through the program. */
+#pragma once
+
+#include <linux/types.h>
+#include "layout.h"
+
+/* Where frames are looked at, and what is known of one. */
+struct packet {
+	void *data;
+	void *end;
+	const struct view *view;
+	const struct ingress *ingress;
+	__u32 length; /* of the packet, padding not counted */
+};
+
+/*
+ * Headers as they lie in frames. None is `packed`: clang would read such a field byte by byte, and what runs XDP
+ * can load words from any address.
+ */
+struct ethernet {
+	__u16 to[3];
+	__u16 from[3];
+	__be16 type;
+};
+
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__be16 total_length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__sum16 checksum;
+	__be32 source;
+	__be32 destination;
+};
+
+struct ipv6 {
+	__be32 version_class_label;
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__be64 source[2];
+	__be64 destination[2];
+};
