@@ -29,7 +29,7 @@ pub struct Source {
 pub fn read(root: &Path) -> Result<Vec<Source>, Vec<String>> {
     let mut paths = Vec::new();
     for folder in ["crates", "xtask", "tests"] {
-        walk(&root.join(folder), &mut paths);
+        walk(&root.join(folder), &["rs"], &mut paths);
     }
     paths.sort();
     let (sources, errors): (Vec<_>, Vec<_>) =
@@ -41,12 +41,32 @@ pub fn read(root: &Path) -> Result<Vec<Source>, Vec<String>> {
     }
 }
 
-fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
+/// The C files below `crates/`, those of tests apart, from the root of the tree, and how many lines each has.
+pub fn c_files(root: &Path) -> Vec<(PathBuf, usize)> {
+    let mut paths = Vec::new();
+    walk(&root.join("crates"), &["c", "h"], &mut paths);
+    let of_file = |path: &PathBuf| {
+        let short = path.strip_prefix(root).unwrap_or(path).to_path_buf();
+        let text = std::fs::read_to_string(path).ok().filter(|_| !is_of_tests(&short))?;
+        Some((short, text.lines().count()))
+    };
+    let mut files: Vec<_> = paths.iter().filter_map(of_file).collect();
+    files.sort();
+    files
+}
+
+fn is_of_tests(path: &Path) -> bool {
+    let folders = ["tests", "benches", "examples"];
+    path.components().any(|part| folders.iter().any(|folder| part.as_os_str() == *folder))
+}
+
+fn walk(folder: &Path, extensions: &[&str], paths: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() && entry.file_name() != "target" {
-            walk(&path, paths);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            walk(&path, extensions, paths);
+        } else if path.extension().is_some_and(|found| extensions.iter().any(|extension| found == *extension))
+        {
             paths.push(path);
         }
     }
@@ -58,10 +78,8 @@ fn parse(root: &Path, path: &Path) -> Result<Source, String> {
     let file = syn::parse_file(&text).map_err(|error| format!("{}: {error}", short.display()))?;
     let mut finder = Finder::default();
     finder.visit_file(&file);
-    let test_folders = ["tests", "benches", "examples"];
-    let is_test =
-        short.components().any(|part| test_folders.iter().any(|folder| part.as_os_str() == *folder))
-            || short.file_name().is_some_and(|name| name == "tests.rs" || name == "testing.rs");
+    let is_test = is_of_tests(&short)
+        || short.file_name().is_some_and(|name| name == "tests.rs" || name == "testing.rs");
     let lines = text.lines().count() - finder.test_lines;
     Ok(Source { path: short, text, lines, functions: finder.functions, is_test })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::sources::Source;
+use crate::sources::{self, Source};
 
 const FILE_LINES: usize = 500;
 const FUNCTION_LINES: usize = 70;
@@ -33,6 +33,9 @@ pub fn check(root: &Path, sources: &[Source]) -> Vec<String> {
             measure(format!("{}:{}", source.path.display(), function.name), function.lines, FUNCTION_LINES);
         }
     }
+    for (path, lines) in sources::c_files(root) {
+        measure(path.display().to_string(), lines, FILE_LINES);
+    }
     findings.extend(
         left.keys().map(|what| format!("{LIST}: {what} is within the limit or gone; take the line out")),
     );
@@ -46,4 +49,22 @@ fn allowed(root: &Path) -> BTreeMap<String, usize> {
         .filter_map(|line| line.rsplit_once(' '))
         .filter_map(|(what, most)| Some((what.into(), most.parse().ok()?)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_c_are_measured_as_well() {
+        let root = std::env::temp_dir().join(format!("bm-sizes-{}", std::process::id()));
+        for (file, lines) in [("bpf/long.h", 501), ("c/short.c", 500), ("tests/long.c", 501)] {
+            let file = root.join("crates/one").join(file);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            std::fs::write(file, "\n".repeat(lines)).expect("a file");
+        }
+        let findings = check(&root, &[]);
+        std::fs::remove_dir_all(root).expect("removed");
+        assert_eq!(findings, ["crates/one/bpf/long.h: 501 lines, over 500: two things?"]);
+    }
 }
