@@ -8,14 +8,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_fastpath::{Filters, Kernel, Situation, SourceCheck, Tag, Verdict};
+use bm_fastpath::{Filters, Kernel, Rate, Situation, SourceCheck, Tag, Verdict};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action as Hop, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
 use bm_fib::sets::SetWriter;
 use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
 use bm_filter::{Action, AnyPrefix, Flat, Rule, Tree, UNMATCHED};
-use bm_forward::filter::{FilterSet, RuleCounts, drops};
+use bm_forward::filter::{FilterSet, RuleCounts, SourceRates, drops};
 use bm_forward::tables::{Feasible, Interface, PortInterfaces, ReversePath, Settings, Tables, Vlan, Vrf};
 
 /// Port 0, its VLAN 7 as interface 1, port 1 as interface 2.
@@ -193,6 +193,7 @@ struct Lab {
     ifindex: u32,
     situation: Situation,
     counts: Arc<RuleCounts>,
+    rates: Arc<SourceRates>,
     readers: Readers,
     hops: NextHopWriter,
     ipv4: Chunk17,
@@ -305,8 +306,10 @@ fn lab() -> Lab {
     let (local_ipv4, local_ipv6) = (vec![LOCAL], vec![LOCAL6]);
     let situation = Situation { interfaces, local_ipv4, local_ipv6, feasible: true, ..Situation::default() };
     let counts = Arc::new(RuleCounts::new().unwrap());
+    let rates = Arc::new(SourceRates::new(7).unwrap());
+    let _no_sockets = kernel.take_claims().unwrap();
     let (ways4, ways6) = ((ways4, sets4), (ways6, sets6));
-    Lab { kernel, ifindex, situation, counts, readers, hops, ipv4, ipv6, ways4, ways6 }
+    Lab { kernel, ifindex, situation, counts, rates, readers, hops, ipv4, ipv6, ways4, ways6 }
 }
 
 impl Lab {
@@ -358,7 +361,7 @@ impl Lab {
             unknown,
             ports: vec![true; 2],
             counts: Arc::clone(&self.counts),
-            rates: None,
+            rates: Some(Arc::clone(&self.rates)),
         };
         Tables::new(vec![vrf], interfaces, ports, next_hops, local, Settings::default())
             .with_feasible(vec![feasible])
@@ -390,13 +393,18 @@ fn compare() {
     let mut seen = std::collections::BTreeMap::<_, usize>::new();
     for round in 0..rounds {
         let rules = rules(&mut dice);
-        let flat =
-            rules.iter().zip(0u16..).flat_map(|((rule, interface), at)| Flat::of(rule, at, *interface));
+        let flat = |rules: &[(Rule, Option<u16>)], first: u16| -> Vec<Flat> {
+            let numbered = rules.iter().zip(first..);
+            numbered.flat_map(|((rule, interface), at)| Flat::of(rule, at, *interface)).collect()
+        };
+        // Claims, for which there are no workers, and a rate that nobody has: both change nothing.
+        let claims = if dice.roll(2) == 0 { self::rules(&mut dice) } else { Vec::new() };
+        let plenty = Rate { packets: 10_000_000, burst: 10_000_000, lengths: [24, 48] };
         let filters = Filters {
-            tree: Tree::grow(flat.collect()).unwrap(),
+            tree: Tree::grow_with(flat(&rules, 0), flat(&claims, RULES)).unwrap(),
             drop_unmatched: dice.roll(4) == 0,
             drop_tiny_fragments: dice.roll(2) == 0,
-            rate: None,
+            rate: (dice.roll(2) == 0).then_some(plenty),
         };
         const CHECKS: [SourceCheck; 4] =
             [SourceCheck::None, SourceCheck::Strict, SourceCheck::Loose, SourceCheck::Feasible];
