@@ -57,14 +57,22 @@ pub fn ifindex(interface: &str) -> Result<u32, KernelError> {
 
 /// The name of an interface of this thread's network namespace; its number, where it has gone.
 pub fn name(ifindex: u32) -> String {
+    name_now(ifindex).unwrap_or_else(|_| ifindex.to_string())
+}
+
+fn name_now(ifindex: u32) -> io::Result<String> {
     let mut name = [0u8; libc::IF_NAMESIZE];
     // SAFETY: the array is as long as the longest name with its zero.
-    let found = unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) };
-    let name = CStr::from_bytes_until_nul(&name).ok().filter(|_| !found.is_null());
-    name.map_or_else(|| ifindex.to_string(), |name| name.to_string_lossy().into_owned())
+    if unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
+    Ok(name.to_string_lossy().into_owned())
 }
 
 fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
+    // Before Linux 6.3 the answer for an interface that has gone is that of one without a program.
+    name_now(ifindex)?;
     let mut options = bpf_xdp_query_opts {
         sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
         ..bpf_xdp_query_opts::default()
@@ -95,7 +103,7 @@ pub fn sends_through(interface: &str) -> bool {
 
 /// Whether there is still an interface of that number.
 pub fn exists(ifindex: u32) -> bool {
-    query(ifindex).is_ok()
+    name_now(ifindex).is_ok()
 }
 
 /// Puts the program on an interface, in the driver where that knows XDP.

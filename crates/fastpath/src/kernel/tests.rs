@@ -130,6 +130,18 @@ impl Lab {
     }
 }
 
+/// On Linux 6.1 too, where the kernel's answer about its program does not say that it has gone.
+#[test]
+fn an_interface_that_has_gone_holds_nothing_up() {
+    let Some(mut lab) = lab() else { return };
+    assert!(attach::exists(lab.ifindex));
+    run("link del in");
+    assert!(!attach::exists(lab.ifindex) && !attach::takes_frames(lab.ifindex));
+    // Another program, which every interface that is there has to be switched to.
+    lab.kernel.source(Part::Ipv4).unwrap();
+    lab.publish();
+}
+
 /// With other bytes at a place, and IPv4's sum mended.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
