@@ -9,6 +9,7 @@
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <rte_flow.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_string_fns.h>
 
 #include "pool.h"
@@ -17,7 +18,7 @@
 /* Frames of a pool of DPDK's own: both rings of a queue full, and two bursts. */
 #define OWN_FRAMES (2 * DESCRIPTORS + 512)
 /* Longest key that devices take. */
-#define KEY_BYTES 64
+#define KEY_BYTES BM_KEY_BYTES
 
 int bm_device_probe(const char *device, uint16_t *port)
 {
@@ -88,13 +89,32 @@ static void use_rss(struct rte_eth_conf *conf, const struct rte_eth_dev_info *in
 		(RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP) & info->flow_type_rss_offloads;
 }
 
-static int own_pool_make(uint16_t port, uint16_t queues, unsigned int room, void **pool)
+/* What a device reaches by itself must not lie across pages. For a virtual one frames must follow each other without a
+ * gap instead: net_af_xdp takes the pool for one piece of so many frames, and what lies behind that Linux drops. */
+static int own_pool_make(uint16_t port, const struct bm_setup *setup, unsigned int room, void **pool)
 {
+	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = room };
+	unsigned int flags = setup->is_virtual ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0;
 	char name[RTE_MEMPOOL_NAMESIZE];
+	struct rte_mempool *mp;
+	int done;
 
 	snprintf(name, sizeof(name), "bm-own-%u", port);
-	*pool = rte_pktmbuf_pool_create(name, OWN_FRAMES * queues, 0, 0, room, SOCKET_ID_ANY);
-	return *pool ? 0 : -rte_errno;
+	mp = rte_mempool_create_empty(name, OWN_FRAMES * setup->queues, sizeof(struct rte_mbuf) + room, 0,
+				      sizeof(private), SOCKET_ID_ANY, flags);
+	if (!mp)
+		return -rte_errno;
+	rte_pktmbuf_pool_init(mp, &private);
+	done = rte_mempool_set_ops_byname(mp, rte_mbuf_best_mempool_ops(), NULL);
+	if (!done)
+		done = rte_mempool_populate_default(mp);
+	if (done < 0) {
+		rte_mempool_free(mp);
+		return done;
+	}
+	rte_mempool_obj_iter(mp, rte_pktmbuf_init, NULL);
+	*pool = mp;
+	return 0;
 }
 
 static int queues_setup(uint16_t port, const struct bm_setup *setup, const struct rte_eth_dev_info *info, void *pool,
@@ -141,14 +161,50 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 		return done;
 	if (setup->copied) {
 		*step = "make frames of its own";
-		done = own_pool_make(port, setup->queues, RTE_MAX(frame + RTE_PKTMBUF_HEADROOM, 2048u + RTE_PKTMBUF_HEADROOM),
-				     own_pool);
+		done = own_pool_make(port, setup, RTE_MAX(frame, 2048u) + RTE_PKTMBUF_HEADROOM, own_pool);
 		if (done)
 			return done;
 		pool = *own_pool;
 	}
 	*step = "set up its queues";
 	return queues_setup(port, setup, &info, pool, conf.txmode.offloads);
+}
+
+/* Every queue gets its share of the hash's values, one after the other: drivers begin with a table of their own, which
+ * may be that of fewer queues. A device without a table does as it likes. */
+static void spread_evenly(uint16_t port, uint16_t queues, uint16_t buckets)
+{
+	struct rte_eth_rss_reta_entry64 table[BM_BUCKETS / RTE_ETH_RETA_GROUP_SIZE];
+
+	if (queues < 2 || !buckets || buckets > BM_BUCKETS)
+		return;
+	for (unsigned int i = 0; i < buckets; i++) {
+		table[i / RTE_ETH_RETA_GROUP_SIZE].mask = UINT64_MAX;
+		table[i / RTE_ETH_RETA_GROUP_SIZE].reta[i % RTE_ETH_RETA_GROUP_SIZE] = i % queues;
+	}
+	rte_eth_dev_rss_reta_update(port, table, buckets);
+}
+
+/* How the device spreads flows over queues, as it says itself; all zeroes where it cannot say. */
+void bm_device_spread(uint16_t port, struct bm_spread *spread)
+{
+	struct rte_eth_rss_reta_entry64 table[BM_BUCKETS / RTE_ETH_RETA_GROUP_SIZE];
+	struct rte_eth_rss_conf conf = { .rss_key = spread->key, .rss_key_len = sizeof(spread->key) };
+	struct rte_eth_dev_info info;
+
+	memset(spread, 0, sizeof(*spread));
+	if (rte_eth_dev_info_get(port, &info))
+		return;
+	if (info.hash_key_size <= sizeof(spread->key) && !rte_eth_dev_rss_hash_conf_get(port, &conf))
+		spread->key_bytes = RTE_MIN(conf.rss_key_len, info.hash_key_size);
+	if (!info.reta_size || info.reta_size > BM_BUCKETS)
+		return;
+	memset(table, 0xff, sizeof(table));
+	if (rte_eth_dev_rss_reta_query(port, table, info.reta_size))
+		return;
+	spread->buckets = info.reta_size;
+	for (unsigned int i = 0; i < info.reta_size; i++)
+		spread->queue[i] = table[i / RTE_ETH_RETA_GROUP_SIZE].reta[i % RTE_ETH_RETA_GROUP_SIZE];
 }
 
 int bm_device_start(uint16_t port)
@@ -158,10 +214,13 @@ int bm_device_start(uint16_t port)
 
 	/* QEMU's virtio-net passes no VLAN that it was not told of, even where nobody asked it to filter any; which
 	 * VLANs there are is Linux's to say, at any time. */
-	if (!done && !rte_eth_dev_info_get(port, &info) && !strcmp(info.driver_name, "net_virtio"))
+	if (done || rte_eth_dev_info_get(port, &info))
+		return done;
+	if (!strcmp(info.driver_name, "net_virtio"))
 		rte_eth_promiscuous_enable(port);
+	spread_evenly(port, info.nb_rx_queues, info.reta_size);
 	/* Neighbour discovery and routing protocols speak to groups; not every driver can tell them apart. */
-	if (!done && rte_eth_allmulticast_enable(port) < 0)
+	if (rte_eth_allmulticast_enable(port) < 0)
 		rte_eth_promiscuous_enable(port);
 	return done;
 }

@@ -53,9 +53,19 @@ struct bm_info {
 
 struct bm_setup {
 	uint16_t queues, mtu;
-	/* Frames are copied to and from memory that the driver insists on. */
-	uint8_t copied;
+	/* Frames are copied to and from memory that the driver insists on; the device is none on a bus. */
+	uint8_t copied, is_virtual;
 	void *pool;
+};
+
+#define BM_KEY_BYTES 64
+#define BM_BUCKETS 512
+
+/* How flows are spread over queues: the key of the hash, and the queue of each of its values. */
+struct bm_spread {
+	uint8_t key[BM_KEY_BYTES];
+	uint16_t key_bytes, buckets;
+	uint16_t queue[BM_BUCKETS];
 };
 
 struct bm_link {
@@ -93,6 +103,7 @@ int bm_device_info(uint16_t port, struct bm_info *info);
 int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool, const char **step);
 int bm_device_start(uint16_t port);
 int bm_device_map(uint16_t port, const struct bm_region *region);
+void bm_device_spread(uint16_t port, struct bm_spread *spread);
 void bm_device_close(uint16_t port);
 int bm_device_stop(uint16_t port);
 int bm_device_set_mtu(uint16_t port, uint16_t mtu);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bm_frame::{Burst, Depot, Freelist};
 use bm_port::{Port, Steering};
 
-use crate::{DpdkError, Link, Options, Spec};
+use crate::{DpdkError, Link, Options, Spec, Spread};
 
 /// A device; there is none without DPDK.
 pub struct DpdkDevice(Infallible);
@@ -66,6 +66,11 @@ impl DpdkDevice {
 
     /// Its link.
     pub fn link(&self) -> Link {
+        match self.0 {}
+    }
+
+    /// How it spreads flows over its queues.
+    pub fn spread(&self) -> Spread {
         match self.0 {}
     }
 

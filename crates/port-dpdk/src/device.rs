@@ -14,7 +14,7 @@ use crate::pool::{self, Pool};
 use crate::port::DpdkPort;
 use crate::rest::Rest;
 use crate::steer::DpdkSteering;
-use crate::{DpdkError, Link, Options, Spec};
+use crate::{DpdkError, Link, Options, Spec, Spread};
 
 /// An Ethernet header and two VLAN tags: what a frame has beyond the MTU.
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
@@ -194,6 +194,15 @@ impl DpdkDevice {
         Link { up: known && link.up != 0, mbps: link.mbps }
     }
 
+    /// How it spreads flows over its queues, as it says itself.
+    pub fn spread(&self) -> Spread {
+        let mut spread = ffi::Spread { key: [0; 64], key_bytes: 0, buckets: 0, queue: [0; 512] };
+        // SAFETY: the shim writes one `Spread`, and no more of its arrays than they hold.
+        unsafe { ffi::bm_device_spread(self.shared.port, &mut spread) };
+        let (key, queues) = (usize::from(spread.key_bytes), usize::from(spread.buckets));
+        Spread { key: spread.key[..key].to_vec(), queues: spread.queue[..queues].to_vec() }
+    }
+
     /// Changes its MTU.
     ///
     /// # Errors
@@ -291,7 +300,8 @@ impl Shared {
     /// Configures the device and its queues, with frames of ours or of DPDK's own.
     fn prepare(&mut self, mtu: u16) -> Result<(), DpdkError> {
         let copied = u8::from(self.copied.is_some());
-        let setup = Setup { queues: self.queues, mtu, copied, pool: self.pool.pointer() };
+        let is_virtual = u8::from(!self.spec.is_pci());
+        let setup = Setup { queues: self.queues, mtu, copied, is_virtual, pool: self.pool.pointer() };
         let mut step = std::ptr::null();
         // SAFETY: the pool is DPDK's and lives on; the shim writes two pointers.
         let done = unsafe { ffi::bm_device_setup(self.port, &setup, &mut self.own_pool.0, &mut step) };

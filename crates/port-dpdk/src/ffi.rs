@@ -45,7 +45,16 @@ pub struct Setup {
     pub queues: u16,
     pub mtu: u16,
     pub copied: u8,
+    pub is_virtual: u8,
     pub pool: *mut c_void,
+}
+
+#[repr(C)]
+pub struct Spread {
+    pub key: [u8; 64],
+    pub key_bytes: u16,
+    pub buckets: u16,
+    pub queue: [u16; 512],
 }
 
 #[repr(C)]
@@ -103,6 +112,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn bm_device_start(port: u16) -> c_int;
     pub fn bm_device_map(port: u16, region: *const Region) -> c_int;
+    pub fn bm_device_spread(port: u16, spread: *mut Spread);
     pub fn bm_device_close(port: u16);
     pub fn bm_device_stop(port: u16) -> c_int;
     pub fn bm_device_set_mtu(port: u16, mtu: u16) -> c_int;

@@ -59,6 +59,15 @@ pub struct Options {
     pub mtu: Option<u16>,
 }
 
+/// How a device spreads flows over its queues; empty where it does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// The key of its hash (Toeplitz).
+    pub key: Vec<u8>,
+    /// The queue of each value of the hash.
+    pub queues: Vec<u16>,
+}
+
 /// State of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {

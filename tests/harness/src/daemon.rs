@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::netns::Namespace;
+use crate::packet::{Ip4, Ip6, ip_frame, routed};
 use crate::{report, subject, sys};
+use bm_wire::Mac;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -135,4 +137,64 @@ pub fn ping(from: &Namespace, to: &str, size: u16, ttl: u8) {
         assert!(came == right && !said.contains("DUP"), "{said}");
         right >= 5
     });
+}
+
+/// MAC of an interface.
+pub fn mac(namespace: &Namespace, interface: &str) -> Mac {
+    let text = namespace.run(&format!("ip -o link show dev {interface}"));
+    let mac = text.split("link/ether ").nth(1).unwrap_or_else(|| panic!("{text}"));
+    let bytes: Vec<u8> = mac[..17].split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    Mac(bytes.try_into().unwrap())
+}
+
+/// A host on a port of the router.
+pub struct End<'a> {
+    /// Where it is.
+    pub host: &'a Namespace,
+    /// Its interface.
+    pub wire: &'a str,
+    /// The port's twin in the router's namespace.
+    pub twin: String,
+    /// Its addresses are 10.0.NET.2 and fd00:NET::2.
+    pub net: u8,
+}
+
+impl End<'_> {
+    fn addresses(&self) -> [String; 2] {
+        [format!("10.0.{}.2", self.net), format!("fd00:{}::2", self.net)]
+    }
+}
+
+/// Packets of both families and of all sizes from one end to another, the smallest frame to the largest.
+fn packets(from: &End<'_>, to: &End<'_>) -> Vec<Vec<u8>> {
+    let ([v4, v6], [to_v4, to_v6]) = (from.addresses(), to.addresses());
+    let lengths = [18, 19, 64, 470, 982, 1471, 1472];
+    let numbered = lengths.into_iter().zip(1..);
+    let mut packets: Vec<_> =
+        numbered.map(|(length, id)| Ip4::udp(&v4, &to_v4, length).id(id).bytes()).collect();
+    packets.push(Ip4::tcp_syn(&v4, &to_v4, 4, 5).id(99).bytes());
+    packets.extend([12, 600, 1452].map(|length| Ip6::udp(&v6, &to_v6, length).bytes()));
+    packets
+}
+
+/// Sends packets from one end to the other and waits for what the router must make of each, byte by byte, and once.
+/// Both must know each other's MAC by now.
+pub fn cross(router: &Namespace, from: &End<'_>, to: &End<'_>) {
+    let [near, far] = [from, to].map(|end| (mac(end.host, end.wire), mac(router, &end.twin)));
+    let [source, sink] = [from, to].map(|end| end.host.packet_socket(end.wire));
+    for packet in packets(from, to) {
+        let expected = ip_frame(far.0, far.1, &routed(&packet));
+        source.send(&ip_frame(near.1, near.0, &packet)).unwrap();
+        let begin = Instant::now();
+        let mut came = Vec::new();
+        while !came.contains(&expected) {
+            let left = PATIENCE.saturating_sub(begin.elapsed());
+            assert!(!left.is_zero(), "not this:\n{expected:02x?}\nbut:\n{came:02x?}");
+            sys::wait_readable(&[&sink], left).unwrap();
+            while let Some(captured) = sink.receive().unwrap() {
+                came.push(captured.frame);
+            }
+        }
+        assert_eq!(came.iter().filter(|frame| **frame == expected).count(), 1, "{came:02x?}");
+    }
 }

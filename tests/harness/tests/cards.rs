@@ -10,16 +10,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use bm_tests::daemon::{Daemon, eventually, ping};
+use bm_tests::daemon::{Daemon, End, cross, eventually, mac, ping};
 use bm_tests::netns::Namespace;
-use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
-use bm_tests::{report, subject, sys};
-use bm_wire::Mac;
+use bm_tests::{report, subject};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-/// How long frames may take through an emulated machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A card for brickmoon, and who is at the far end of its cable.
 struct Card {
@@ -69,13 +63,6 @@ fn cards() -> Option<([Card; 2], String)> {
     Some((cards.try_into().unwrap_or_else(|_| panic!("BM_CARDS: two cards")), driver))
 }
 
-fn mac(namespace: &Namespace, interface: &str) -> Mac {
-    let text = namespace.run(&format!("ip -o link show dev {interface}"));
-    let mac = text.split("link/ether ").nth(1).unwrap_or_else(|| panic!("{text}"));
-    let bytes: Vec<u8> = mac[..17].split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
-    Mac(bytes.try_into().unwrap())
-}
-
 /// The host at the far end of card `n`: 10.0.N.2/24 and fd00:N::2/64, N being one more; and the same in VLAN 10 with
 /// N and 100 more.
 fn host(card: &Card, role: &str, n: usize) -> Namespace {
@@ -92,37 +79,6 @@ fn host(card: &Card, role: &str, n: usize) -> Namespace {
          route add default via 10.0.{net}.1\n-6 route add default via fd00:{net}::1"
     ));
     host
-}
-
-/// Sends each packet and waits for what the router must make of it, byte by byte; each comes once.
-fn forwards(router: &Namespace, hosts: [&Namespace; 2], cards: [&Card; 2]) {
-    let twins = cards.map(|card| mac(router, &card.twin()));
-    let fars = [0, 1].map(|n| mac(hosts[n], &cards[n].far));
-    let sockets = [0, 1].map(|n| hosts[n].packet_socket(&cards[n].far));
-    let nets = cards.map(|card| if card.far.ends_with('0') { 1 } else { 2 });
-    let (v4, v6) = (nets.map(|net| format!("10.0.{net}.2")), nets.map(|net| format!("fd00:{net}::2")));
-    let mut packets: Vec<Vec<u8>> = Vec::new();
-    for (index, length) in [18, 19, 64, 470, 982, 1471, 1472].into_iter().enumerate() {
-        packets.push(Ip4::udp(&v4[0], &v4[1], length).id(index as u16).bytes());
-    }
-    packets.push(Ip4::tcp_syn(&v4[0], &v4[1], 4, 5).options(&[1; 8]).id(99).bytes());
-    packets.extend([12, 600, 1452].map(|length| Ip6::udp(&v6[0], &v6[1], length).bytes()));
-    for packet in packets {
-        let sent = ip_frame(twins[0], fars[0], &packet);
-        let expected = ip_frame(fars[1], twins[1], &routed(&packet));
-        sockets[0].send(&sent).unwrap();
-        let begin = Instant::now();
-        let mut came = Vec::new();
-        while !came.contains(&expected) {
-            let left = PATIENCE.saturating_sub(begin.elapsed());
-            assert!(!left.is_zero(), "not this:\n{expected:02x?}\nbut:\n{came:02x?}");
-            sys::wait_readable(&[&sockets[1]], left).unwrap();
-            while let Some(captured) = sockets[1].receive().unwrap() {
-                came.push(captured.frame);
-            }
-        }
-        assert_eq!(came.iter().filter(|frame| **frame == expected).count(), 1);
-    }
 }
 
 /// Until a driver for programs has it, the error says how that is done.
@@ -172,8 +128,10 @@ fn cards_forward_byte_by_byte_and_have_twins() {
     src.ip("route add 10.0.102.0/24 via 10.0.101.1");
     snk.ip("route add 10.0.101.0/24 via 10.0.102.1");
     ping(&src, "10.0.102.2", 1472, 63);
-    forwards(&router, [&src, &snk], [&one, &two]);
-    forwards(&router, [&snk, &src], [&two, &one]);
+    let ends = [(&src, &one, 1), (&snk, &two, 2)];
+    let ends = ends.map(|(host, card, net)| End { host, wire: &card.far, twin: card.twin(), net });
+    cross(&router, &ends[0], &ends[1]);
+    cross(&router, &ends[1], &ends[0]);
     for card in [&one, &two] {
         let port = daemon.port(&card.twin());
         assert_eq!((port["mode"].as_str(), port["mode_reason"].is_null()), (Some("dpdk"), true), "{port}");

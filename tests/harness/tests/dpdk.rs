@@ -8,7 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use bm_tests::daemon::{Daemon, eventually, ping};
+use bm_tests::daemon::{Daemon, End, cross, eventually, ping};
 use bm_tests::netns::Namespace;
 use bm_tests::{report, sys};
 
@@ -74,6 +74,9 @@ fn a_port_is_an_interface_of_linux() {
     ping(&a, "10.0.2.2", 1472, 63);
     ping(&b, "fd00:1::2", 1400, 63);
     ping(&rtr, "10.0.2.2", 56, 64);
+    let [left, right] = ends("tap", [&a, &b]);
+    cross(&rtr, &left, &right);
+    cross(&rtr, &right, &left);
     let port = daemon.port("bm-tap1");
     assert_eq!(port["mode"], "dpdk");
     assert!(port["account"]["sent"].as_u64().unwrap() >= 10, "{port}");
@@ -95,6 +98,56 @@ fn a_port_is_an_interface_of_linux() {
     eventually("the twin has its carrier again", carrier);
     ping(&a, "10.0.2.2", 56, 63);
     daemon.stop();
+}
+
+/// The hosts behind the twins `bm-KIND1` and `bm-KIND2`.
+fn ends<'a>(kind: &str, hosts: [&'a Namespace; 2]) -> [End<'a>; 2] {
+    [1, 2].map(|net: u8| {
+        let host = hosts[usize::from(net) - 1];
+        End { host, wire: "v0", twin: format!("bm-{kind}{net}"), net }
+    })
+}
+
+/// Interfaces of Linux by one of DPDK's drivers for them.
+fn borrow(kind: &str) {
+    if !sys::is_root() {
+        return report::skip("dpdk", "it makes namespaces, which needs root");
+    }
+    let rtr = router(kind, "rtr");
+    let (a, b) = (host(kind, "a", &rtr, "w1", 1), host(kind, "b", &rtr, "w2", 2));
+    for wire in ["w1", "w2"] {
+        // Linux hears what packet sockets hear, and would forward each packet as well.
+        let chain = format!("{{ type filter hook ingress device {wire} priority 0; policy drop; }}");
+        rtr.run(&format!("nft add table netdev {wire}"));
+        if !rtr.try_run(&format!("nft add chain netdev {wire} in {chain}")).status.success() {
+            return report::skip(kind, "Linux cannot be kept from packets: no nftables with ingress hooks");
+        }
+    }
+    let devices = [1, 2].map(|n| format!("dpdk:net_{kind}{n},iface=w{n}"));
+    let Some(daemon) = Daemon::start(&rtr, &[&devices[0], &devices[1]]) else { return };
+    for net in [1, 2] {
+        rtr.ip(&format!(
+            "addr add 10.0.{net}.1/24 dev bm-{kind}{net}\naddr add fd00:{net}::1/64 dev bm-{kind}{net} nodad"
+        ));
+    }
+    ping(&a, "10.0.1.1", 56, 64);
+    ping(&a, "10.0.2.2", 1472, 63);
+    ping(&b, "fd00:1::2", 1400, 63);
+    let [left, right] = ends(kind, [&a, &b]);
+    cross(&rtr, &left, &right);
+    cross(&rtr, &right, &left);
+    daemon.stop();
+}
+
+#[test]
+fn packet_sockets_carry_packets_byte_by_byte() {
+    borrow("af_packet");
+}
+
+/// With more frames than fit in a page each, which Linux must be able to reach to the last.
+#[test]
+fn af_xdp_by_dpdk_carries_packets_byte_by_byte() {
+    borrow("af_xdp");
 }
 
 /// Two daemons, each with a host on AF_XDP, joined by two devices of DPDK; `no_copy` says whose frames are ours.

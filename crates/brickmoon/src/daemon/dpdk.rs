@@ -39,6 +39,11 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
     }
     let driver = device.driver();
     tracing::info!(driver, queues = queues.len(), twin = twin.name(), "dpdk:{}", spec.as_str());
+    if queues.len() > 1 {
+        let spread = device.spread();
+        let (buckets, key) = (spread.queues.len(), spread.key.len());
+        tracing::debug!(buckets, key, "{}: flows are spread over {} queues", twin.name(), queues.len());
+    }
     let reason = device.copied().map(Into::into);
     let handle = twin.handle().map_err(Failure::failed)?;
     let counted = device.clone();
