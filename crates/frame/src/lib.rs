@@ -32,6 +32,7 @@ mod memory;
 mod node;
 mod pick;
 mod stack;
+mod swap;
 
 pub use burst::{BURST, Burst, Mask, Places};
 pub use frame::{Frame, HEADER_STRIDE, MBUF_OFFSET, Meta, NoRoom};
@@ -39,6 +40,7 @@ pub use freelist::{Depot, Freelist};
 pub use memory::{Memory, MemoryError, Pages};
 pub use node::{Node, node_of_core};
 pub use stack::StackHead;
+pub use swap::swap_places;
 
 /// Where data begins in a slot at the latest when a frame is fresh or just received: AF_XDP's always, that of other
 /// frames at one of seven lines up to here. What is behind is room that every frame has.

@@ -1,7 +1,7 @@
 //! The ring between two apps of one worker. Places and indices are as in Snabb's `struct link`, so Lua works on them
 //! as they are. What comes out is not counted: it is what went in, less what waits.
 
-use bm_frame::{BURST, Burst, Frame};
+use bm_frame::{BURST, Burst, Frame, swap_places};
 
 /// Places in the ring.
 const PLACES: usize = 1024;
@@ -118,8 +118,8 @@ impl Link {
         let to = &mut to[..count];
         let (front, back) = to.split_at_mut(count.min(PLACES - start));
         // Places swap what they hold: the ring is left with the burst's empty ones.
-        front.swap_with_slice(&mut self.packets[start..start + front.len()]);
-        back.swap_with_slice(&mut self.packets[..back.len()]);
+        swap_places(front, &mut self.packets[start..start + front.len()]);
+        swap_places(back, &mut self.packets[..back.len()]);
         self.read = (self.read + count as u32) % PLACES as u32;
         burst.occupy(count);
         count
@@ -138,8 +138,8 @@ impl Link {
         self.counts.txpackets += count as u64;
         self.counts.txbytes += bytes;
         let (front, back) = from.split_at_mut(count.min(PLACES - start));
-        front.swap_with_slice(&mut self.packets[start..start + front.len()]);
-        back.swap_with_slice(&mut self.packets[..back.len()]);
+        swap_places(front, &mut self.packets[start..start + front.len()]);
+        swap_places(back, &mut self.packets[..back.len()]);
         self.write = (self.write + count as u32) % PLACES as u32;
         burst.reset();
         count

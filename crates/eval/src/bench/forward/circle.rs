@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bm_frame::{Burst, Frame, Freelist};
+use bm_frame::{Burst, Frame, Freelist, swap_places};
 use bm_port::Port;
 
 use super::packet::{FRAME, Packet, Template};
@@ -95,7 +95,7 @@ impl<A: Packet> Circle<A> {
     /// Moves the frames from `at` on to `to`, as the packets from `next` on. Neither goes round the end here.
     #[inline(always)]
     fn arrive(&mut self, to: &mut [Option<Frame>], at: usize, next: usize) {
-        to.swap_with_slice(&mut self.ring[at..at + to.len()]);
+        swap_places(to, &mut self.ring[at..at + to.len()]);
         renew::<A>(&self.template, to, &self.arrivals[next..next + to.len()]);
     }
 }
@@ -138,7 +138,7 @@ impl<A: Packet> Port for Circle<A> {
         while !from.is_empty() {
             let at = self.write % PLACES;
             let (now, later) = from.split_at_mut(from.len().min(PLACES - at));
-            now.swap_with_slice(&mut self.ring[at..at + now.len()]);
+            swap_places(now, &mut self.ring[at..at + now.len()]);
             (self.write, from) = (self.write + now.len(), later);
         }
         burst.reset();
