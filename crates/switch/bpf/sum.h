@@ -77,15 +77,17 @@ static long sum_chunk(__u32 index, void *context)
 	return of->failed || !of->left;
 }
 
-/* The segment's checksum as its field should hold it; 0 if the frame is shorter than it says. */
-static __always_inline __u16 completed(struct xdp_md *ctx, const struct segment *segment)
+/* Works out a segment's checksum as its field should hold it; false if the frame is shorter than it says. */
+static __always_inline bool completed(struct xdp_md *ctx, const struct segment *segment, __u16 *sum)
 {
 	struct summing of = { .ctx = ctx, .at = segment->start, .left = segment->length };
-	__u16 sum;
 
 	bpf_loop(SUM_CHUNKS, sum_chunk, &of, 0);
 	if (of.failed || of.left)
-		return 0;
-	sum = ~folded(of.sum);
-	return sum || !segment->udp ? sum : 0xffff;
+		return false;
+	*sum = ~folded(of.sum);
+	/* To UDP, 0 says that there is none (RFC 768). To TCP it is a sum as any other. */
+	if (segment->udp && !*sum)
+		*sum = 0xffff;
+	return true;
 }

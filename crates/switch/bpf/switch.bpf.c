@@ -317,8 +317,7 @@ static __noinline int complete_sum(struct xdp_md *ctx, __u32 slot)
 
 	if (data + sizeof(struct ethhdr) > end || !wants_sum(data, end, &segment))
 		return 0;
-	sum = completed(ctx, &segment);
-	if (sum && !bpf_xdp_store_bytes(ctx, segment.field, &sum, sizeof(sum)))
+	if (completed(ctx, &segment, &sum) && !bpf_xdp_store_bytes(ctx, segment.field, &sum, sizeof(sum)))
 		add(slot, SUMS_COMPLETED, 1);
 	return 0;
 }

@@ -387,6 +387,32 @@ fn completes_checksums_that_senders_left() {
     assert_eq!(lab.run(0, &cut), (XDP_REDIRECT, cut));
 }
 
+/// TCP over IPv4 with two bytes of data such that the whole sum is 0; `partial` as above.
+fn tcp_of_sum_zero(partial: bool) -> Vec<u8> {
+    let addresses = [192, 0, 2, 1, 192, 0, 2, 2];
+    let pseudo = sum(&addresses, 6 + 22);
+    let mut segment = [0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x18, 0x20, 0, 0, 0, 0, 0, 0, 0];
+    let last = !sum(&segment, u32::from(pseudo));
+    segment[20..].copy_from_slice(&last.to_be_bytes());
+    assert_eq!(!sum(&segment, u32::from(pseudo)), 0);
+    if partial {
+        segment[16..18].copy_from_slice(&pseudo.to_be_bytes());
+    }
+    let mut ip = vec![0x45, 0, 0, 42, 0, 1, 0, 0, 64, 6, 0, 0];
+    ip.extend(addresses);
+    let header = !sum(&ip, 0);
+    ip[10..12].copy_from_slice(&header.to_be_bytes());
+    [&mac(1)[..], &mac(0), &[8, 0], &ip, &segment].concat()
+}
+
+#[test]
+fn a_tcp_sum_of_zero_is_completed_as_any_other() {
+    let Some(mut lab) = Lab::of(2, settings()) else { return };
+    lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
+    assert_eq!(lab.run(0, &tcp_of_sum_zero(true)), (XDP_REDIRECT, tcp_of_sum_zero(false)));
+    assert_eq!(lab.count(0, "sums_completed"), 1);
+}
+
 #[test]
 fn passes_frames_of_several_buffers() {
     let Some(lab) = Lab::of(2, settings()) else { return };
