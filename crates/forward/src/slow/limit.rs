@@ -6,6 +6,8 @@
 //! all together: icmp_msgs_per_sec, icmp_msgs_burst --> to one address: icmp_ratelimit, six at once --> send
 //! ```
 //!
+//! What one address is refused costs the others nothing: the token of all together is spent last (Linux: since 6.12).
+//!
 //! Time comes in as an argument. Tokens of an address are milliseconds, as Linux's are jiffies.
 
 use std::collections::HashMap;
@@ -23,6 +25,8 @@ const REJECT_COST_MS: u64 = 1000;
 const REJECT_BURST_MS: u64 = 5 * REJECT_COST_MS;
 /// What an address begins with: more than any burst.
 const FRESH_MS: u64 = 60_000;
+/// How often a full table is searched for addresses to forget, at most: it may have none for long.
+const SWEEP_EVERY_MS: u64 = 1000;
 
 /// Why an error is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +53,18 @@ impl Bucket {
 
     /// Takes a token, of which `per_second` come and `burst` are kept; `false` if there is none.
     pub fn take(&mut self, now_ns: u64, per_second: u32, burst: u32) -> bool {
-        let Some(cost) = 1_000_000_000u64.checked_div(u64::from(per_second)) else { return false };
-        let cost = cost.max(1);
+        let cost = self.offer(now_ns, per_second, burst);
+        cost.inspect(|cost| self.filled_ns -= cost).is_some()
+    }
+
+    /// Fills up, and says what the token costs that is there; `None` if there is none.
+    fn offer(&mut self, now_ns: u64, per_second: u32, burst: u32) -> Option<u64> {
+        let cost = 1_000_000_000u64.checked_div(u64::from(per_second))?.max(1);
         let room = cost.saturating_mul(u64::from(burst));
         let gained = now_ns.saturating_sub(self.last_ns);
         self.last_ns = self.last_ns.max(now_ns);
         self.filled_ns = self.filled_ns.saturating_add(gained).min(room);
-        let enough = self.filled_ns >= cost;
-        if enough {
-            self.filled_ns -= cost;
-        }
-        enough
+        (self.filled_ns >= cost).then_some(cost)
     }
 }
 
@@ -88,11 +93,13 @@ pub(crate) type Target = (u16, IpAddr);
 pub(crate) struct IcmpLimits {
     all: Bucket,
     peers: HashMap<Target, Peer>,
+    /// No look for addresses to forget before this.
+    sweep_at_ms: u64,
 }
 
 impl IcmpLimits {
     pub fn new() -> Self {
-        Self { all: Bucket::full(0), peers: HashMap::with_capacity(PEERS_MAX) }
+        Self { all: Bucket::full(0), peers: HashMap::with_capacity(PEERS_MAX), sweep_at_ms: 0 }
     }
 
     /// Whether an ICMPv4 error of `kind` may go to `target`; `None` is a kind that is never limited.
@@ -139,20 +146,25 @@ impl IcmpLimits {
         target: Target,
         now_ns: u64,
     ) -> Result<(), Limited> {
-        if !self.all.take(now_ns, settings.icmp_messages_per_second, settings.icmp_messages_burst) {
-            return Err(Limited::All);
-        }
+        let (per_second, burst) = (settings.icmp_messages_per_second, settings.icmp_messages_burst);
+        let cost = self.all.offer(now_ns, per_second, burst).ok_or(Limited::All)?;
         let peer = self.peer(target, now_ns);
-        let taken = peer.is_none_or(|peer| peer.take(now_ns / 1_000_000, each_ms, BURST * each_ms));
-        if taken { Ok(()) } else { Err(Limited::Address) }
+        if !peer.is_none_or(|peer| peer.take(now_ns / 1_000_000, each_ms, BURST * each_ms)) {
+            return Err(Limited::Address);
+        }
+        self.all.filled_ns -= cost;
+        Ok(())
     }
 
     /// What is remembered of an address; `None` if there is no room to remember it.
     fn peer(&mut self, target: Target, now_ns: u64) -> Option<&mut Peer> {
         let now_ms = now_ns / 1_000_000;
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&target) {
-            // Who had nothing for so long is as good as unknown.
-            self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < FRESH_MS);
+            if now_ms >= self.sweep_at_ms {
+                self.sweep_at_ms = now_ms + SWEEP_EVERY_MS;
+                // Who had nothing for so long is as good as unknown.
+                self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < FRESH_MS);
+            }
             if self.peers.len() >= PEERS_MAX {
                 return None;
             }
@@ -208,6 +220,33 @@ mod tests {
         assert_eq!(sent, 50);
         assert_eq!(tell(&mut limits, 250, 0), Err(Limited::All));
         assert_eq!(tell(&mut limits, 250, MS), Ok(()));
+    }
+
+    #[test]
+    fn one_address_does_not_starve_the_others() {
+        let settings = Settings::default();
+        let (v4, v6) = (Some(kind::TIME_EXCEEDED), Some(3));
+        let mut limits = IcmpLimits::new();
+        // More than all together may have: but for six, all are refused for the address's sake.
+        let noisy = (0..1000).map(|_| limits.allow_ipv4(&settings, v4, target(1), 0));
+        assert_eq!(noisy.filter(|said| *said == Err(Limited::Address)).count(), 994);
+        assert_eq!(limits.allow_ipv4(&settings, v4, target(2), 0), Ok(()));
+        let six = |last| (0, IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last]));
+        let mut limits = IcmpLimits::new();
+        let noisy = (0..1000).map(|_| limits.allow_ipv6(&settings, v6, six(1), 0));
+        assert_eq!(noisy.filter(|said| *said == Err(Limited::Address)).count(), 994);
+        assert_eq!(limits.allow_ipv6(&settings, v6, six(2), 0), Ok(()));
+    }
+
+    #[test]
+    fn a_full_table_is_searched_once_a_second() {
+        let mut limits = IcmpLimits::new();
+        let other = |n: u32| (1, IpAddr::from(n.to_be_bytes()));
+        (0..PEERS_MAX as u32).for_each(|n| assert!(limits.peer(other(n), 0).is_some()));
+        // A second before they may be forgotten; just after; and a second after the first look.
+        assert!(limits.peer(target(1), 59_990 * MS).is_none());
+        assert!(limits.peer(target(1), 60_010 * MS).is_none());
+        assert!(limits.peer(target(1), 60_990 * MS).is_some());
     }
 
     #[test]
