@@ -49,10 +49,7 @@ impl Interface {
     pub(crate) fn open_queue(&mut self) -> Result<File, TapError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(DEVICE).map_err(|error| match error.raw_os_error() {
-            Some(libc::EACCES | libc::EPERM) => TapError::Permission { name: self.name(), error },
-            _ => TapError::NoDriver { error },
-        })?;
+        let file = options.open(DEVICE).map_err(|error| not_opened(self.name(), error))?;
         let flags = libc::IFF_TAP | libc::IFF_NO_PI;
         let made = match self.set_flags(&file, flags | libc::IFF_MULTI_QUEUE) {
             // It may be there already, with one queue only.
@@ -117,6 +114,16 @@ impl Interface {
     }
 }
 
+/// Why the device could not be opened, and so what helps.
+fn not_opened(name: String, error: io::Error) -> TapError {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => TapError::Permission { name, error },
+        // No file, or one with no driver behind it.
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TapError::NoDriver { error },
+        _ => TapError::System { name, step: "open /dev/net/tun", error },
+    }
+}
+
 /// Gives the interface behind a queue a carrier, or takes it.
 pub(crate) fn set_carrier(queue: &File, up: bool) -> io::Result<()> {
     let carrier = libc::c_int::from(up);
@@ -124,6 +131,40 @@ pub(crate) fn set_carrier(queue: &File, up: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETCARRIER as _, &carrier) })
 }
 
+/// Whether an error on a queue says that its interface is no more.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBADFD)
+}
+
+/// Something to wait on that never becomes readable.
+pub(crate) fn silent() -> io::Result<File> {
+    // SAFETY: passes numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    check(fd)?;
+    // SAFETY: the descriptor is fresh and owned by nobody else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_driver_is_told_from_other_trouble() {
+        let said = |code| not_opened("tap0".into(), io::Error::from_raw_os_error(code)).to_string();
+        for code in [libc::ENOENT, libc::ENODEV, libc::ENXIO] {
+            assert!(said(code).ends_with("load the driver with: modprobe tun"), "{}", said(code));
+        }
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+            let said = said(code);
+            assert!(
+                said.starts_with("TAP interface tap0: open /dev/net/tun: ") && !said.contains("modprobe")
+            );
+        }
+        assert!(said(libc::EACCES).contains("run as root"));
+    }
 }

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use bm_frame::{Burst, Frame, Freelist, NoRoom};
+use bm_frame::{Burst, Frame, Freelist};
 use bm_port::{DeviceCounters, Port};
 
 use crate::error::TapError;
-use crate::interface::Interface;
+use crate::interface::{self, Interface, is_gone};
 
 /// An Ethernet header and two VLAN tags: what a frame has beyond the MTU.
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
@@ -74,71 +74,117 @@ impl TapDevice {
             Some(first) => first,
             None => self.interface.open_queue()?,
         };
-        Ok(TapPort { file, room, counters: DeviceCounters::default() })
+        let silent = interface::silent().map_err(|error| TapError::System {
+            name: self.name(),
+            step: "open what stands in for it once it is gone",
+            error,
+        })?;
+        Ok(TapPort {
+            file,
+            room,
+            silent: Some(silent),
+            name: self.name(),
+            counters: DeviceCounters::default(),
+        })
     }
 }
 
 /// One queue of a TAP interface.
+///
+/// The interface may be deleted under it. From then on nothing comes in, and what should go out is counted as
+/// invalid: the descriptor of such an interface is always ready, and a worker that waits on it would never sleep.
 pub struct TapPort {
     file: File,
     /// Bytes that every frame holds; some hold more.
     room: usize,
+    /// Takes the place of `file` once the interface is gone.
+    silent: Option<File>,
+    name: String,
     counters: DeviceCounters,
 }
 
+/// What a read gave.
+enum Got {
+    Frame,
+    Nothing,
+    /// A frame larger than its slot, which is lost.
+    TooLong,
+    /// Nothing, and why not.
+    Failed(io::Error),
+}
+
 impl TapPort {
-    /// Reads the next frame into `frame`; `false` if there is none.
-    fn read(&mut self, frame: &mut Frame) -> io::Result<bool> {
+    /// Reads the next frame into `frame`.
+    fn read(&mut self, frame: &mut Frame) -> Got {
         let room = frame.tailroom().min(self.room);
-        frame.set_len(room).map_err(io::Error::other)?;
+        if frame.set_len(room).is_err() {
+            return Got::TooLong;
+        }
         // The kernel cuts what does not fit, silently: the byte behind the room tells.
         let mut overrun = [0];
         let mut buffers = [IoSliceMut::new(frame.data_mut()), IoSliceMut::new(&mut overrun)];
-        let length = match (&self.file).read_vectored(&mut buffers) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            read => read?,
-        };
-        if length > room {
-            return Err(io::Error::other(NoRoom { wanted: length, room }));
+        match (&self.file).read_vectored(&mut buffers) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Got::Nothing,
+            Err(error) => Got::Failed(error),
+            Ok(length) if frame.set_len(length.min(room)).is_err() || length > room => Got::TooLong,
+            Ok(_) => Got::Frame,
         }
-        frame.set_len(length).map_err(io::Error::other)?;
-        Ok(true)
+    }
+
+    /// The interface is gone for good. Closing its descriptor also takes it out of whatever waits on it.
+    ///
+    /// The one line that a worker logs: it comes once in the life of a port, and there is nobody else to see it.
+    fn lose_interface(&mut self) {
+        if let Some(silent) = self.silent.take() {
+            self.file = silent;
+            tracing::error!(
+                "TAP interface {} is deleted: its port carries no packets any more; make it again with a restart",
+                self.name
+            );
+        }
     }
 }
 
 impl Port for TapPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        while !burst.is_full() {
+        while self.silent.is_some() && !burst.is_full() {
             let Some(mut frame) = frames.allocate() else { return };
             match self.read(&mut frame) {
-                Ok(true) => {
+                Got::Frame => {
                     if let Err(frame) = burst.push(frame) {
                         // Cannot be: the burst was not full.
                         return frames.free(frame);
                     }
+                    continue;
                 }
-                Ok(false) => return frames.free(frame),
-                Err(error) => {
-                    frames.free(frame);
-                    if error.raw_os_error().is_some() {
-                        // The interface is gone: it says so at each read.
-                        return;
+                Got::TooLong => self.counters.receive_other += 1,
+                Got::Nothing => return frames.free(frame),
+                Got::Failed(error) => {
+                    if is_gone(&error) {
+                        self.lose_interface();
                     }
-                    self.counters.receive_other += 1;
+                    return frames.free(frame);
                 }
             }
+            frames.free(frame);
         }
     }
 
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         for place in burst.places_mut() {
             let Some(frame) = place.take() else { continue };
+            if self.silent.is_none() {
+                self.counters.transmit_invalid += 1;
+                frames.free(frame);
+                continue;
+            }
             match (&self.file).write(frame.data()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     *place = Some(frame);
                     return;
                 }
-                // EIO: the interface is down. EINVAL: shorter than an Ethernet header.
+                // EIO: the interface is down. EINVAL: shorter than an Ethernet header. EBADFD: it is gone, which the
+                // next read sees.
                 Err(_) => self.counters.transmit_invalid += 1,
                 Ok(_) => {}
             }

@@ -7,12 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use bm_port::HostPort;
 
 use crate::error::TapError;
-use crate::interface::{self, Interface};
+use crate::interface::{self, Interface, is_gone};
 
 /// The TAP twin of a port: has its MAC and MTU, and goes with the process.
 pub struct Twin {
     interface: Interface,
     file: File,
+    /// The interface was deleted, for good: its descriptor is always ready and never gives anything.
+    gone: bool,
 }
 
 impl Twin {
@@ -26,7 +28,7 @@ impl Twin {
         interface.set_mac(mac)?;
         interface.set_mtu(mtu)?;
         interface.set_up()?;
-        Ok(Self { interface, file })
+        Ok(Self { interface, file, gone: false })
     }
 
     /// The interface's name.
@@ -113,15 +115,28 @@ impl HostPort for Twin {
         self.file.write(packet).map(drop)
     }
 
-    /// A packet larger than `buffer` comes cut: give it at least the MTU and 22 bytes for the header.
+    /// A packet larger than `buffer` comes cut: give it at least the MTU and 22 bytes for the header. Once the
+    /// interface is deleted there is an error, and from then on nothing.
     fn collect<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+        if self.gone {
+            return Ok(None);
+        }
         match self.file.read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if is_gone(&error) => {
+                self.gone = true;
+                tracing::error!(
+                    "the twin {} is deleted: Linux has no part in its port any more; make it again with a restart",
+                    self.name()
+                );
+                Err(error)
+            }
             read => read.map(|length| Some(&buffer[..length])),
         }
     }
 
+    /// Nothing once the interface is gone.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
+        (!self.gone).then(|| self.file.as_fd())
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,8 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
         eprintln!("skipped: {name} needs root and /dev/net/tun");
         return;
     }
-    let namespace = Namespace(format!("bm-ports-tap-{name}"));
+    // The process id keeps those of another checkout's tests apart, and tells who may sweep them.
+    let namespace = Namespace(format!("bm-tap-{name}-p{}-r", std::process::id()));
     let _left_over = Command::new("ip").args(["netns", "del", &namespace.0]).output();
     ip(&format!("netns add {}", namespace.0));
     let path = format!("/run/netns/{}", namespace.0);
@@ -190,6 +191,58 @@ fn a_twin_stands_for_its_port() {
         let frame = first_udp(|| twin.collect(&mut room).unwrap().map(<[u8]>::to_vec));
         assert!(frame.ends_with(b"hello") && has_right_checksum(&frame));
         assert!(twin.deliver(&[0; 5]).is_err());
+    });
+}
+
+/// Whether a wait on it would end at once.
+fn is_ready(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one `pollfd` that outlives the call.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+/// An epoll of one descriptor, as a worker makes it once and for all.
+fn epoll_on(fd: BorrowedFd<'_>) -> OwnedFd {
+    // SAFETY: passes a number; the descriptor is fresh and owned by nobody else.
+    let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: the event outlives the call.
+    let added =
+        unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
+    assert_eq!(added, 0);
+    epoll
+}
+
+#[test]
+fn a_deleted_interface_keeps_nobody_awake() {
+    in_namespace("deleted", || {
+        let depot = Depot::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(depot.clone(), 128);
+        let mut device = TapDevice::open("bm0").unwrap();
+        let mut port = device.queue(depot.memory().room()).unwrap();
+        let mut twin = Twin::new("twin0", MAC, 1500).unwrap();
+        let waits = epoll_on(port.wait_on().unwrap());
+        ip("link del bm0");
+        ip("link del twin0");
+        assert!(is_ready(waits.as_fd()) && is_ready(twin.wait_on().unwrap()), "Linux says so by an error");
+        let mut burst = Burst::new();
+        port.receive(&mut burst, &mut frames);
+        assert!(burst.is_empty());
+        assert!(!is_ready(waits.as_fd()), "a worker that waits on it would spin");
+        assert!(!is_ready(port.wait_on().unwrap()), "nor is it one that must be asked");
+        burst.push(frames.allocate_with(&TO_LINUX).unwrap()).unwrap();
+        port.transmit(&mut burst, &mut frames);
+        assert!(burst.is_empty());
+        assert_eq!(port.device_counters().transmit_invalid, 1);
+        port.receive(&mut burst, &mut frames);
+        assert!(burst.is_empty());
+        let mut buffer = [0; 100];
+        assert_eq!(twin.collect(&mut buffer).unwrap_err().raw_os_error(), Some(libc::EBADFD));
+        assert!(twin.wait_on().is_none());
+        assert!(twin.collect(&mut buffer).unwrap().is_none(), "told once");
+        assert!(twin.deliver(&TO_LINUX).is_err());
+        drop((port, device, twin, frames));
+        assert_eq!(depot.available(), 512);
     });
 }
 
