@@ -132,20 +132,33 @@ impl Batch {
     }
 
     /// Sends what is collected and waits until the kernel is through with it.
+    ///
+    /// # Errors
+    /// If it could not be sent, or no answer came. What was collected is then given up, with what is known of what
+    /// went before it; the next request begins anew.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.pending == 0 {
             return Ok(());
         }
+        let done = self.exchange();
+        self.buffer.clear();
+        self.last = 0;
+        let sent = std::mem::take(&mut self.pending);
+        match &done {
+            Ok(()) => self.outcome.sent += sent,
+            Err(_) => self.outcome = Outcome::default(),
+        }
+        done
+    }
+
+    fn exchange(&mut self) -> Result<(), Error> {
         // Flags are the two bytes behind length and type.
         let flags = &mut self.buffer[self.last + 6..self.last + 8];
         let asked = u16::from_ne_bytes([flags[0], flags[1]]) | flag::ACK;
         flags.copy_from_slice(&asked.to_ne_bytes());
         self.socket.send(&self.buffer)?;
-        self.buffer.clear();
         let last = self.first_sequence.wrapping_add(self.pending as u32 - 1);
         while !self.collect(last)? {}
-        self.outcome.sent += self.pending;
-        self.pending = 0;
         Ok(())
     }
 
@@ -156,11 +169,15 @@ impl Batch {
         for index in 0..count {
             for raw in Messages(self.socket.slot(index)) {
                 let raw = raw?;
+                let offset = raw.sequence.wrapping_sub(self.first_sequence) as usize;
+                if offset >= self.pending {
+                    // An answer to a send that was given up.
+                    continue;
+                }
                 done |= raw.sequence == last;
                 if let Some(Err(error)) = answer_end("carry out a request of a batch", &raw) {
                     self.outcome.refused += 1;
                     if self.outcome.first.len() < KEPT {
-                        let offset = raw.sequence.wrapping_sub(self.first_sequence) as usize;
                         self.outcome.first.push(Refusal { index: self.outcome.sent + offset, error });
                     }
                 }
@@ -173,5 +190,38 @@ impl Batch {
     pub fn finish(&mut self) -> Result<Outcome, Error> {
         self.flush()?;
         Ok(std::mem::take(&mut self.outcome))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn goes_on_after_an_exchange_that_failed() {
+        let mut batch = Batch::open().unwrap();
+        let (ours, kernel) = UnixDatagram::pair().unwrap();
+        // SAFETY: both are open; the socket's number stays its own and now stands for `ours`.
+        assert!(unsafe { libc::dup2(ours.as_raw_fd(), batch.socket.as_fd().as_raw_fd()) } >= 0);
+        let ask = |batch: &mut Batch| batch.use_neighbour(1, &IpAddr::from([192, 0, 2, 1])).unwrap();
+        let answer = |sequence: u32, code: i32| {
+            let [length, kind] = [36u32.to_ne_bytes(), [libc::NLMSG_ERROR as u8, 0, 0, 0]];
+            let message = [length, kind, sequence.to_ne_bytes(), [0; 4], code.to_ne_bytes()].concat();
+            kernel.send(&[&message[..], &[0; 16]].concat()).unwrap();
+        };
+        ask(&mut batch);
+        // Shorter than a header.
+        kernel.send(&[4, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        assert!(batch.flush().is_err());
+        assert!(batch.flush().is_ok(), "nothing is left of it");
+        ask(&mut batch);
+        // An answer to the first comes late.
+        answer(1, -libc::ENODEV);
+        answer(2, -libc::EINVAL);
+        let outcome = batch.finish().unwrap();
+        assert_eq!((outcome.sent, outcome.refused, outcome.first.len()), (1, 1, 1));
+        assert_eq!((outcome.first[0].index, outcome.first[0].error.errno()), (0, Some(libc::EINVAL)));
     }
 }
