@@ -7,7 +7,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use bm_fib::published::{ReaderHandle, Readers};
+use bm_fib::published::{Point, ReaderHandle, Readers};
 
 const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
 
@@ -22,7 +22,8 @@ pub(crate) fn wait() -> io::Result<()> {
 
 /// A reader in the place of all programs.
 pub struct Grace {
-    asked: Option<Sender<()>>,
+    readers: Readers,
+    asked: Option<Sender<Point>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,23 +37,23 @@ impl Grace {
         let (asked, asks) = channel();
         let reader = readers.register();
         let thread = std::thread::Builder::new().name("bm-grace".into()).spawn(move || run(reader, &asks))?;
-        Ok(Self { asked: Some(asked), thread: Some(thread) })
+        Ok(Self { readers: readers.clone(), asked: Some(asked), thread: Some(thread) })
     }
 
-    /// Says that something was taken out of the programs' reach: its memory is free one grace from now.
+    /// Says that what was retired up to now is out of the programs' reach: its memory is free one grace from now.
+    /// What is retired later may be in their reach still, and waits for another call.
     pub fn ask(&self) {
         if let Some(asked) = &self.asked {
             // The thread lives as long as this.
-            let _ended = asked.send(());
+            let _ended = asked.send(self.readers.point());
         }
     }
 }
 
-fn run(mut reader: ReaderHandle, asks: &Receiver<()>) {
-    while asks.recv().is_ok() {
+fn run(mut reader: ReaderHandle, asks: &Receiver<Point>) {
+    while let Ok(first) = asks.recv() {
         // Those who asked meanwhile are served by the same grace.
-        while asks.try_recv().is_ok() {}
-        let point = reader.point();
+        let point = asks.try_iter().last().unwrap_or(first);
         if wait().is_ok() {
             reader.quiescent_at(point);
         }
@@ -83,12 +84,19 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(retired.take_passed().count(), 0, "nobody has asked");
         grace.ask();
+        retired.push(8);
         let until = Instant::now() + Duration::from_secs(5);
         let mut free = Vec::new();
         while free.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             free = retired.take_passed().collect();
         }
-        assert_eq!(free, [7]);
+        assert_eq!(free, [7], "nobody has asked for what was retired later");
+        grace.ask();
+        while free.len() < 2 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            free.extend(retired.take_passed());
+        }
+        assert_eq!(free, [7, 8]);
     }
 }

@@ -71,6 +71,11 @@ impl Readers {
         Point(self.0.point.0.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
+    /// The latest retirement now. What is retired later is not covered by it.
+    pub fn point(&self) -> Point {
+        Point(self.0.point.0.load(Ordering::Acquire))
+    }
+
     /// Whether every reader has moved past `point`.
     pub fn passed(&self, point: Point) -> bool {
         self.oldest() >= point
@@ -115,7 +120,7 @@ impl ReaderHandle {
     /// as a whole and each next hop's word and MTU, as read since the reader was quiescent before. Not so what is
     /// stored in place: where a route of a table leads, and the members of a group in its old row.
     pub fn point(&self) -> Point {
-        Point(self.readers.0.point.0.load(Ordering::Acquire))
+        self.readers.point()
     }
 
     /// Says that this reader holds nothing that it found before `point`: for one that stands in for others,

@@ -186,11 +186,11 @@ impl Control {
             self.steer();
         }
         self.tell_slow_path(changes);
-        if let Some(kernel) = &self.kernel {
-            kernel.ask_grace();
-        }
-        if report.published {
-            self.follow()?;
+        match &self.kernel {
+            // Until the program has followed, what was taken out is in its reach.
+            _ if report.published => self.follow()?,
+            Some(kernel) => kernel.ask_grace(),
+            None => {}
         }
         Ok(())
     }
@@ -301,8 +301,10 @@ impl Control {
         self.active = false;
         self.ports = ports;
         self.told = None;
-        if let Some(kernel) = self.kernel.as_mut().filter(|_| self.ports.is_empty()) {
-            kernel.hold()?;
+        if let Some(kernel) = self.kernel.as_mut().filter(|_| self.ports.is_empty())
+            && let Err(error) = kernel.hold()
+        {
+            tracing::error!(%error, "the kernel path could not be told that its ports go");
         }
         self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
         self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
