@@ -65,7 +65,7 @@ fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat:
     let (world, seat) = (world.clone(), seat.clone());
     let open = move |lua: &Lua, (class, name, argument, workers): (String, String, Value, usize)| {
         let argument: serde_json::Value = lua.from_value(argument)?;
-        let (depot, worker) = (&world.depot, seat.worker);
+        let (depot, worker) = (&world.depot, if seat.apart { 0 } else { seat.worker });
         let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, depot };
         // Not to be broken off in between: it may hold locks.
         let opened = held(|| seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));

@@ -82,7 +82,7 @@ impl Pool {
 impl Worker {
     fn start(world: &World, seat: &Seat, worker: usize, core: Option<usize>) -> Result<Self, LuaError> {
         let flags = Flags { trouble: seat.flags.trouble.clone(), ..Flags::default() };
-        let seat = Seat { worker, flags: flags.clone(), rings: seat.rings.clone() };
+        let seat = Seat { worker, apart: false, flags: flags.clone(), rings: seat.rings.clone() };
         let (orders, taken) = channel();
         let (answer, replies) = channel();
         let world = world.clone();

@@ -46,6 +46,8 @@ impl From<mlua::Error> for LuaError {
 #[derive(Clone, Default)]
 pub(crate) struct Seat {
     pub worker: usize,
+    /// It has devices to itself: no other worker has a queue of them.
+    pub apart: bool,
     pub flags: Flags,
     pub rings: Rings,
 }

@@ -62,7 +62,13 @@ fn link(from: &str, to: &str) -> AppLink {
 
 fn spec(file: PathBuf, argument: Value) -> AppsSpec {
     AppsSpec {
-        apps: vec![AppSpec { name: "app".into(), module: Module::File(file), class: None, argument }],
+        apps: vec![AppSpec {
+            name: "app".into(),
+            module: Module::File(file),
+            class: None,
+            argument,
+            core: None,
+        }],
         links: vec![link("left.output", "app.input"), link("app.output", "right.input")],
         outer: vec!["left".into(), "right".into()],
         trees: Vec::new(),
@@ -190,6 +196,56 @@ fn packets_go_through_an_app_and_none_is_lost() {
     let nothing = Engine::new(Network::new(), Freelist::new(depot.clone(), 128)).unwrap();
     drop(std::mem::replace(engine, nothing));
     assert_eq!(rig.depot.available(), 4096);
+}
+
+#[test]
+fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
+    let folder = folder();
+    let mut spec = spec(folder.join("app.lua"), json!({ "by": 1 }));
+    spec.apps[0].core = Some(1);
+    let mut rig = Rig::joined(ADD, folder, spec.clone(), &["left.output -> lua.left:output"]).unwrap();
+    let mut apart = rig.set.apart();
+    let (index, core, part) = apart.pop().unwrap();
+    assert_eq!((index, core, apart.len(), rig.set.apart().len()), (1, 1, 0, 0));
+    let mut network = Network::new();
+    network.app("lua", Box::new(part)).unwrap();
+    let mut engine = Engine::new(network, Freelist::new(rig.depot.clone(), 128)).unwrap();
+    // Both workers breathe in turn here.
+    let mut pass = |rig: &mut Rig, packets: &[[u8; 60]]| {
+        packets.iter().for_each(|packet| rig.left.send(packet));
+        for _ in 0..5 {
+            rig.engine.breathe();
+            engine.breathe();
+        }
+        rig.right.take()
+    };
+    assert_eq!(pass(&mut rig, &[packet(1), packet(3)]), [out(2, 1), out(4, 2)]);
+    for round in 0..4 {
+        assert_eq!(pass(&mut rig, &vec![packet(20); 200]).len(), 200, "round {round}");
+    }
+    // A changed argument gets to the worker that has the app.
+    spec.apps[0].argument = json!({ "by": 10 });
+    std::thread::scope(|scope| {
+        let reloading = scope.spawn(|| rig.set.reload(&spec));
+        while !reloading.is_finished() {
+            rig.engine.breathe();
+            engine.breathe();
+        }
+        reloading.join().unwrap().unwrap();
+    });
+    rig.left.send(&packet(1));
+    for _ in 0..5 {
+        rig.engine.breathe();
+        engine.breathe();
+    }
+    assert_eq!(rig.right.take(), [out(11, 1)]);
+    assert_eq!((rig.engine.stop(), engine.stop()), (0, 0));
+    // What several workers have each for itself cannot be linked with it.
+    let depot = Depot::new(4096, 2048).unwrap();
+    let set = AppSet::new(AppWorld { depot, natives: Arc::new(NoNatives) }).unwrap();
+    let why = set.start(&rig.spec, 2).unwrap_err().to_string();
+    let link = "link left.output -> app.input: there are 2 workers";
+    assert!(why.starts_with(link) && why.contains("set workers = 1"), "{why}");
 }
 
 /// Takes two packets a breath.

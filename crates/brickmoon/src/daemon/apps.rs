@@ -31,6 +31,7 @@ pub fn spec(config: &Config) -> AppsSpec {
         },
         class: app.class.clone(),
         argument: app.argument.clone(),
+        core: app.core.map(|core| core as usize),
     };
     let link = |link: &app::Link| AppLink { from: link.from.clone(), to: link.to.clone() };
     let ports = config.ports.iter().enumerate().map(|(index, port)| port.name(index));
@@ -56,11 +57,50 @@ fn missing_trees(config: &Config) -> Vec<(usize, String)> {
     missing.map(why).collect()
 }
 
+/// The cores that this machine runs on, from 0; empty if it does not tell.
+fn online() -> Vec<u32> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+/// Apps on cores that cannot have them, and links that such apps cannot have, by line.
+fn wrong_cores(config: &Config, online: &[u32]) -> Vec<(usize, String)> {
+    let mut problems = Vec::new();
+    for (app, core) in config.apps.iter().filter_map(|app| Some((app, app.core?))) {
+        let why = if !online.is_empty() && !online.contains(&core) {
+            let known: Vec<_> = online.iter().map(u32::to_string).collect();
+            format!("there is no core {core}: there are {}", known.join(", "))
+        } else if let Some(worker) = config.daemon.cores.iter().position(|taken| *taken == core) {
+            format!("core {core} is worker {worker}'s by `cores` in [daemon]: take another")
+        } else {
+            continue;
+        };
+        problems.push((app.line, format!("app {}: {why}", app.name)));
+    }
+    let core = |name: &str| config.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
+    let workers = config.daemon.workers.unwrap_or(1);
+    for link in &config.links {
+        let (from, to) = (core(&link.from.0), core(&link.to.0));
+        if workers > 1 && from.is_some() != to.is_some() {
+            problems.push((link.line, format!(
+                "this [[link]] leads from {} to {}, one of which is on a core of its own, and there are {workers} workers: set workers = 1 in [daemon], or leave `core` out",
+                link.from.0, link.to.0
+            )));
+        }
+    }
+    problems
+}
+
 /// Everything that is wrong with apps, links, and where their modules are, with lines of `file`; files are run for
 /// their classes' schemas.
 pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
     let mut problems = config.check_links();
     problems.extend(missing_trees(config));
+    problems.extend(wrong_cores(config, &online()));
     if problems.is_empty() {
         let found = bm_lua::apps::check(&spec(config)).map_err(Error::new)?;
         problems.extend(found.into_iter().map(|(name, why)| {
@@ -328,6 +368,28 @@ mod tests {
             said,
             "the configuration, line 11: guard.input has a link already, on line 8: a place takes one"
         );
+    }
+
+    #[test]
+    fn says_which_cores_cannot_have_apps() {
+        let text = |core: u32, daemon: &str| {
+            format!(
+                "[daemon]\n{daemon}\n[[port]]\ndevice = 'eth0'\n[[app]]\nname = 'a'\nmodule = 'a.lua'\ncore = {core}\n\
+                     [[link]]\nfrom = 'eth0.output'\nto = 'a.input'"
+            )
+        };
+        let said = |core, daemon| {
+            let config = Config::parse(Path::new("t.toml"), &text(core, daemon)).expect("readable");
+            wrong_cores(&config, &[0, 1])
+        };
+        assert_eq!(said(1, "workers = 1"), []);
+        assert_eq!(said(1, ""), []);
+        assert_eq!(said(7, ""), [(5, "app a: there is no core 7: there are 0, 1".into())]);
+        let taken = "app a: core 1 is worker 0's by `cores` in [daemon]: take another";
+        assert_eq!(said(1, "cores = [1]"), [(5, taken.into())]);
+        let many = said(1, "workers = 2");
+        assert!(many[0].0 == 9 && many[0].1.contains("there are 2 workers: set workers = 1"), "{many:?}");
+        assert!(online().contains(&0) || online().is_empty());
     }
 
     #[test]

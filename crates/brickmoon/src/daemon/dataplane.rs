@@ -120,6 +120,9 @@ impl DataPlane {
         for (index, network) in networks.into_iter().enumerate() {
             running.push(start_worker(config, shared, &mut slow, &depot, index, &names, network)?);
         }
+        for (index, core, part) in shared.apps.iter().flat_map(|apps| apps.apart()) {
+            running.push(start_apart(config, shared, &depot, index, core, part)?);
+        }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
         running.iter().for_each(Running::await_first_breath);
         Ok(Self { workers: running, slow, depot })
@@ -231,6 +234,33 @@ fn start_worker(
     }
     super::apps::join(&mut network, config, names).map_err(Failure::failed)?;
     let core = config.daemon.cores.get(index).map(|&core| core as usize);
+    run(config, shared, depot, (index, &format!("bm-worker-{index}"), core), network, waker)
+}
+
+/// A worker without ports, for the apps of a core.
+fn start_apart(
+    config: &Config,
+    shared: &Shared,
+    depot: &Arc<Depot>,
+    index: usize,
+    core: usize,
+    part: bm_lua::apps::Part,
+) -> Result<Running, Failure> {
+    let mut network = Network::new();
+    network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
+    let waker = Waker::new().map_err(Failure::failed)?;
+    run(config, shared, depot, (index, &format!("bm-lua-{core}"), Some(core)), network, waker)
+}
+
+/// Has a worker run a network.
+fn run(
+    config: &Config,
+    shared: &Shared,
+    depot: &Arc<Depot>,
+    (index, name, core): (usize, &str, Option<usize>),
+    network: Network,
+    waker: Waker,
+) -> Result<Running, Failure> {
     let frames = Freelist::near(depot.clone(), FREELIST, core.and_then(bm_frame::node_of_core));
     let engine = Engine::new(network, frames).map_err(Failure::failed)?;
     let fields = ["txpackets", "txbytes", "rxpackets", "rxbytes", "txdrop"];
@@ -241,7 +271,6 @@ fn start_worker(
     let counters = block(shared, &format!("worker/{index}"), &WorkerReport::NAMES)?;
     let breaths_before = counters.get(0);
     let idle = config.daemon.worker_idle();
-    let worker =
-        Worker::start(&format!("bm-worker-{index}"), core, idle, engine, counters, Some(links), waker);
+    let worker = Worker::start(name, core, idle, engine, counters, Some(links), waker);
     Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters, breaths_before })
 }

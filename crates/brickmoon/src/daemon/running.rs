@@ -259,7 +259,7 @@ impl Opened {
         let Self { parts, infos, keep, workers, notes } = self;
         let asker = Box::new(control.asker().map_err(Failure::failed)?);
         let plane = DataPlane::start(config, workers, parts, shared, asker, depot)?;
-        let seen = vec![(0, Instant::now()); workers];
+        let seen = vec![(0, Instant::now()); plane.workers().len()];
         Ok(Running { plane: Some(plane), ports: infos, notes, _keep: keep, seen })
     }
 }

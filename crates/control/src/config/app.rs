@@ -20,6 +20,8 @@ pub struct App {
     pub class: Option<String>,
     /// Its argument; `Null` if there is none.
     pub argument: Value,
+    /// The core that it has to itself, with others of that core; `None` to be on every worker.
+    pub core: Option<u32>,
     /// Line of the file.
     pub line: usize,
 }

@@ -121,7 +121,11 @@ impl Config {
         // A hook is loaded in a state of its own every time; apps keep theirs, and where modules are is in there.
         set("lua.path", &lua.path, if apps.is_empty() { Live } else { Workers });
         for app in apps {
-            set(&format!("app.{}", app.name), &app::App { line: 0, ..app.clone() }, Live);
+            set(&format!("app.{}", app.name), &app::App { line: 0, core: None, ..app.clone() }, Live);
+            // Cores have workers of their own.
+            if app.core.is_some() {
+                set(&format!("app.{}.core", app.name), &app.core, Workers);
+            }
         }
         // Workers without apps have no place for them, and a new way for packets is made of new workers.
         if !apps.is_empty() {

@@ -44,8 +44,8 @@ end
 
 -- Packets that an app holds: below zero it freed or sent more than it had.
 function M.held (app)
-   -- What is outside keeps an account of its own.
-   if app.outer then return 0 end
+   -- What is outside keeps an account of its own, and what a ring takes in comes out in another worker.
+   if app.outer or app.ring then return 0 end
    local account = accounts[app]
    local held = tonumber(account.sum.net) + account.base
    if account.closed then return held end

@@ -46,7 +46,7 @@ function M.class (name)
    local class = { name = name, in_rust = name }
    function class:new (arg, appname)
       local handle, pulls = bridge.open(name, appname or name, arg, require("core.workers").total)
-      local app = { handle = handle, native = ffi.cast("struct brickmoon_native *", handle) }
+      local app = { ring = name:match("^ring[<>]") ~= nil, handle = handle, native = ffi.cast("struct brickmoon_native *", handle) }
       if pulls then app.pull = function (self) runtime.shared.pull(self.native) end end
       return setmetatable(app, Native)
    end

@@ -67,12 +67,12 @@ pub struct Loaded {
 unsafe impl Send for Loaded {}
 
 impl Loaded {
-    /// A state for worker `worker`, without apps yet.
+    /// A state for a worker, without apps yet.
     ///
     /// # Errors
     /// What the system said, or Lua.
-    pub fn new(world: &World, worker: usize) -> Result<Self, LuaError> {
-        let state = State::of_worker(world, &Seat { worker, ..Seat::default() })?;
+    pub(crate) fn new(world: &World, seat: &Seat) -> Result<Self, LuaError> {
+        let state = State::of_worker(world, seat)?;
         let loaded: Table = state.lua().globals().get::<Table>("package")?.get("loaded")?;
         loaded.set(BRIDGE, state.lua().create_table()?)?;
         state.call("part", MultiValue::new())?;

@@ -13,7 +13,8 @@ use super::spec::AppsSpec;
 use crate::hook::guard::{self, Pulse, Watch};
 use crate::native::{Natives, NoNatives};
 use crate::report::{Desks, Report};
-use crate::state::LuaError;
+use crate::ring::Rings;
+use crate::state::{LuaError, Seat};
 use crate::world::World;
 
 /// Configurations that may be on their way to a worker.
@@ -36,6 +37,8 @@ pub struct AppWorld {
 /// The daemon's end of a part.
 struct Worker {
     part: Option<Part>,
+    /// The core that its apps are placed on; `None` if it has ports.
+    core: Option<usize>,
     orders: Producer<AppsSpec>,
     replies: Receiver<Reply>,
     pulse: Arc<Pulse>,
@@ -46,6 +49,7 @@ struct Worker {
 #[derive(Default)]
 struct Inner {
     spec: AppsSpec,
+    /// Those with ports, then one for each core that apps are placed on.
     workers: Vec<Worker>,
 }
 
@@ -100,25 +104,44 @@ impl AppSet {
         if spec.apps.is_empty() {
             return Ok(());
         }
-        let workers = (0..workers).map(|number| self.worker(spec, number, workers));
-        *inner = Inner { workers: workers.collect::<Result<_, _>>()?, spec: spec.clone() };
+        let (parts, rings) = (spec.laid_out(workers)?, Rings::default());
+        let with_ports = parts.iter().take(1).cycle().take(workers);
+        let all = with_ports.chain(parts.iter().skip(1)).enumerate();
+        let worker = |(worker, (core, spec)): (usize, &(Option<usize>, AppsSpec))| {
+            let seat = Seat { worker, apart: core.is_some(), rings: rings.clone(), ..Seat::default() };
+            self.worker(spec, &seat, *core, if core.is_some() { 1 } else { workers })
+        };
+        *inner = Inner { workers: all.map(worker).collect::<Result<_, _>>()?, spec: spec.clone() };
         Ok(())
     }
 
-    fn worker(&self, spec: &AppsSpec, number: usize, workers: usize) -> Result<Worker, LuaError> {
+    fn worker(
+        &self,
+        spec: &AppsSpec,
+        seat: &Seat,
+        core: Option<usize>,
+        workers: usize,
+    ) -> Result<Worker, LuaError> {
         let (orders, taken) = channel(ORDERS);
         let (answer, replies) = replies();
         let (pulse, failure) = (Arc::<Pulse>::default(), Failure::default());
         let ends =
             Ends { orders: taken, replies: answer, pulse: pulse.clone(), failure: failure.clone(), workers };
         let world = World { trees: spec.trees.clone(), ..self.world.clone() };
-        let part = Part::new(Loaded::new(&world, number)?, spec, ends)?;
-        Ok(Worker { part: Some(part), orders, replies, pulse, watch: Watch::default(), failure })
+        let part = Part::new(Loaded::new(&world, seat)?, spec, ends)?;
+        Ok(Worker { part: Some(part), core, orders, replies, pulse, watch: Watch::default(), failure })
     }
 
     /// The apps of worker `index`; `None` if there is no such worker, or it has them already.
     pub fn part(&self, index: usize) -> Option<Part> {
         lock(&self.inner).workers.get_mut(index)?.part.take()
+    }
+
+    /// The apps that are placed on cores, each core with its place among the workers; empty once they were taken.
+    pub fn apart(&self) -> Vec<(usize, usize, Part)> {
+        let mut inner = lock(&self.inner);
+        let workers = inner.workers.iter_mut().enumerate();
+        workers.filter_map(|(index, worker)| Some((index, worker.core?, worker.part.take()?))).collect()
     }
 
     /// Has every worker make its apps what `spec` says; links with ports and router must be as they were.
@@ -127,14 +150,15 @@ impl AppSet {
     /// What is wrong with an app; then all workers go on with what they had.
     pub fn reload(&self, spec: &AppsSpec) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
-        let refused = inner.workers.iter_mut().find_map(|worker| worker.become_as(spec));
+        let with_ports = inner.workers.iter().filter(|worker| worker.core.is_none()).count();
+        let (new, old) = (spec.laid_out(with_ports)?, inner.spec.laid_out(with_ports)?);
+        let refused = inner.workers.iter_mut().find_map(|worker| worker.become_part_of(&new));
         let Some(why) = refused else {
             inner.spec = spec.clone();
             return Ok(());
         };
-        let Inner { spec: before, workers } = &mut *inner;
         // Whoever has taken it goes back; one that cannot has failed, and is started again.
-        workers.iter_mut().for_each(|worker| drop(worker.become_as(before)));
+        inner.workers.iter_mut().for_each(|worker| drop(worker.become_part_of(&old)));
         Err(LuaError::new(why))
     }
 
@@ -165,6 +189,14 @@ impl AppSet {
 }
 
 impl Worker {
+    /// Has it carry out what a configuration has for its core. Why not, if it does not.
+    fn become_part_of(&mut self, parts: &[(Option<usize>, AppsSpec)]) -> Option<String> {
+        match parts.iter().find(|(core, _)| *core == self.core) {
+            Some((_, spec)) => self.become_as(spec),
+            None => Some("other cores have apps now, which takes new workers".into()),
+        }
+    }
+
     /// Has it carry a configuration out. Why not, if it does not.
     fn become_as(&mut self, spec: &AppsSpec) -> Option<String> {
         // An answer that came too late was to another question.
@@ -198,6 +230,6 @@ pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
     let depot = Depot::new(64, 2048).map_err(LuaError::new)?;
     let natives = Arc::new(NoNatives);
     let world = World { depot, natives, trees: spec.trees.clone(), desks: Desks::default(), keep: 0 };
-    let mut loaded = Loaded::new(&world, 0)?;
+    let mut loaded = Loaded::new(&world, &Seat::default())?;
     guard::loading(|pulse| loaded.check(pulse, spec)).map_err(LuaError::new)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::modules::Tree;
+use crate::state::LuaError;
 
 /// The apps of a daemon and their links.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +31,8 @@ pub struct AppSpec {
     pub class: Option<String>,
     /// Its argument, `Null` if there is none.
     pub argument: Value,
+    /// The core on which it runs, in a worker of its own with others of that core; `None` for every worker.
+    pub core: Option<usize>,
 }
 
 /// Where a class is.
@@ -53,6 +56,48 @@ pub struct AppLink {
 }
 
 impl AppsSpec {
+    /// What each worker has of it: first those with ports, which all have the same, then one for each core that apps
+    /// are placed on. Links from one to another become rings.
+    ///
+    /// # Errors
+    /// A link between an app with a core and what `workers` workers have each for itself.
+    pub(super) fn laid_out(&self, workers: usize) -> Result<Vec<(Option<usize>, Self)>, LuaError> {
+        let core = |name: &str| self.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
+        let mut cores: Vec<_> = self.apps.iter().filter_map(|app| app.core).collect();
+        cores.sort_unstable();
+        cores.dedup();
+        let places = std::iter::once(None).chain(cores.into_iter().map(Some));
+        let part = |place: Option<usize>| {
+            let apps = self.apps.iter().filter(|app| app.core == place).cloned().collect();
+            let outer = if place.is_none() { self.outer.clone() } else { Vec::new() };
+            (place, Self { apps, links: Vec::new(), outer, trees: self.trees.clone() })
+        };
+        let mut parts: Vec<_> = places.map(part).collect();
+        for link in &self.links {
+            let (from, to) = (core(&link.from.0), core(&link.to.0));
+            let name = format!("{}.{} -> {}.{}", link.from.0, link.from.1, link.to.0, link.to.1);
+            if from == to {
+                if let Some((_, part)) = parts.iter_mut().find(|(place, _)| *place == from) {
+                    part.links.push(link.clone());
+                }
+                continue;
+            }
+            if workers > 1 && (from.is_none() || to.is_none()) {
+                return Err(LuaError::new(format!(
+                    "link {name}: there are {workers} workers, and only one can be linked with an app that has a core: set workers = 1 in [daemon], or leave `core` out"
+                )));
+            }
+            let [exit, entry] = ring(link, &name);
+            for (place, app, link) in [(from, exit.0, exit.1), (to, entry.0, entry.1)] {
+                if let Some((_, part)) = parts.iter_mut().find(|(other, _)| *other == place) {
+                    part.apps.push(app);
+                    part.links.push(link);
+                }
+            }
+        }
+        Ok(parts)
+    }
+
     /// As `core.part` reads it.
     pub(super) fn to_json(&self) -> Value {
         let app = |app: &AppSpec| {
@@ -82,4 +127,20 @@ impl AppsSpec {
             "outer": self.outer,
         })
     }
+}
+
+/// Both ends of a ring in the place of a link: an app in Rust each, with its link to the app beside it.
+fn ring(link: &AppLink, name: &str) -> [(AppSpec, AppLink); 2] {
+    let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let app = |side: &str, class: char| AppSpec {
+        name: format!("{side}_{plain}"),
+        module: Module::Rust(format!("ring{class}{name}")),
+        class: None,
+        argument: Value::Null,
+        core: None,
+    };
+    let (exit, entry) = (app("to", '>'), app("from", '<'));
+    let out = AppLink { from: link.from.clone(), to: (exit.name.clone(), "input".into()) };
+    let back = AppLink { from: (entry.name.clone(), "output".into()), to: link.to.clone() };
+    [(exit, out), (entry, back)]
 }

@@ -63,6 +63,8 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
     let name = needed(section, "name", "name = \"guard\"", start);
     let module = needed(section, "module", "module = \"guard.lua\"", start);
     let class = section.text("class", "\"Guard\"").map(|(_, class)| class.to_string());
+    let mut core = None;
+    section.number_or("core", "workers", 0..=4095, &mut core);
     let argument = section.value("config").map_or(serde_json::Value::Null, |value| match value.get_ref() {
         DeValue::Table(table) => table_of(table),
         other => value_of(other),
@@ -88,7 +90,7 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
         return None;
     }
     let line = section.report.line(start);
-    Some(App { name: name.into(), module, class, argument, line })
+    Some(App { name: name.into(), module, class, argument, core, line })
 }
 
 /// All links.

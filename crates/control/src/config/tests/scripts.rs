@@ -85,6 +85,7 @@ fn reads_apps_and_links() {
         module,
         class: class.map(String::from),
         argument,
+        core: None,
         line,
     };
     let argument = serde_json::json!({ "minimum": 255, "names": ["a", "b"] });
@@ -108,6 +109,9 @@ fn reads_apps_and_links() {
     assert_eq!(effects(&format!("\n{text}")), [], "lines are only for messages");
     assert_eq!(effects(&text.replace("255", "254")), [("app.guard".into(), Effect::Live)]);
     assert_eq!(effects(&text.replace("guard.input", "guard.in")), [("link".into(), Effect::Workers)]);
+    let moved = text.replace("class = 'Tee'", "class = 'Tee'\ncore = 3");
+    assert_eq!(effects(&moved), [("app.tee.core".into(), Effect::Workers)]);
+    assert_eq!(Config::parse(Path::new("x.toml"), &moved).unwrap().apps[1].core, Some(3));
     let apps = effects("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'tap:vm0'");
     assert!(apps.contains(&("app".into(), Effect::Workers)), "the last app goes: {apps:?}");
 }
@@ -145,6 +149,7 @@ fn says_what_is_wrong_with_apps_and_links() {
             format!("{app}{app}"),
             "x.toml, line 4: app \"a\" is named on line 1 already: remove one of the two",
         ),
+        (format!("{app}core = -1"), "x.toml, line 4: `core` in [[app]] is -1: give a number from 0 to 4095"),
         (format!("{app}modul = 1"), "x.toml, line 4: unknown key `modul` in [[app]]: did you mean `module`?"),
         (
             "[[link]]\nfrom = 'a'\nto = 'b.i'".into(),
