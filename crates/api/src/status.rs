@@ -57,7 +57,8 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mirror {
-    /// Whether the first dump is complete.
+    /// Whether it has all that the kernel told, and workers have it too: nothing lost whose dump is still to come, no
+    /// batch of changes that could not be carried out.
     pub synced: bool,
     /// Messages of the kernel taken in.
     pub messages: u64,
@@ -69,6 +70,8 @@ pub struct Mirror {
     pub resyncs: u64,
     /// Differences that the periodic comparison found and mended.
     pub mended: u64,
+    /// Messages that were not well formed; the tables are compared after one.
+    pub malformed: u64,
     /// How long the first dump and its compilation took, in milliseconds.
     pub first_sync_ms: u64,
     /// How long the latest batch of changes took to compile, in microseconds.

@@ -14,7 +14,7 @@ pub fn status(reply: &Status) -> String {
          path {}{}, {} workers, {} ports{}\n\
          {} IPv4 and {} IPv6 routes, {} next hops, {} neighbors; {} routes left to Linux\n\
          memory {} resident, {} of it lookup tables\n\
-         mirror {}: first sync {} ms, {} messages, {} changes, {} overruns, {} resyncs; last batch {} changes in {} us\n",
+         mirror {}: first sync {} ms, {} messages, {} changes, {} overruns, {} resyncs{}; last batch {} changes in {} us\n",
         reply.version,
         reply.pid,
         count(reply.uptime_s),
@@ -34,12 +34,16 @@ pub fn status(reply: &Status) -> String {
         count(reply.routes_refused as u64),
         bytes(reply.memory_bytes),
         bytes(reply.tables_bytes),
-        if mirror.synced { "in step" } else { "starting" },
+        if mirror.synced { "in step" } else { "behind" },
         mirror.first_sync_ms,
         count(mirror.messages),
         count(mirror.changes),
         mirror.overruns,
         mirror.resyncs,
+        match mirror.malformed {
+            0 => String::new(),
+            malformed => format!(", {} malformed", count(malformed)),
+        },
         count(mirror.last_batch_changes),
         count(mirror.last_batch_us),
     );

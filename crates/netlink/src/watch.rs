@@ -160,6 +160,12 @@ impl Watch {
         &self.statistics
     }
 
+    /// Whether the mirror is what the kernel has told and tells: no events were lost whose dump is still to come. A
+    /// comparison under way changes nothing about that.
+    pub fn in_step(&self) -> bool {
+        self.dump_due.is_none() && self.load.as_ref().is_none_or(|load| load.reason == Reason::Audit)
+    }
+
     /// How long the owner may sleep if no event comes; none for ever.
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         let resting = self.load.as_ref().and_then(|load| load.rest_until);
@@ -216,7 +222,7 @@ impl Watch {
             self.read_sysctls();
         }
         if self.mirror.take_doubt() {
-            self.want_audit((now + self.options.audit_delay).max(self.doubt_not_before));
+            self.doubt(now);
         }
         if self.audit_next.is_some_and(|at| now >= at) {
             self.audit_next = self.options.audit_every.map(|every| now + every);
@@ -258,6 +264,11 @@ impl Watch {
         self.audit_due = Some(self.audit_due.map_or(at, |other| other.min(at)));
     }
 
+    /// The mirror may not be right: it is compared before long, yet not on and on.
+    fn doubt(&mut self, now: Instant) {
+        self.want_audit((now + self.options.audit_delay).max(self.doubt_not_before));
+    }
+
     fn read_events(&mut self, now: Instant) -> Result<(), Error> {
         self.more = false;
         let mut overrun = false;
@@ -265,7 +276,7 @@ impl Watch {
             // After an overrun the kernel drops events until the queue is empty: read on to its end.
             match self.events.receive(false) {
                 Ok(0) => break,
-                Ok(count) => self.apply_events(count),
+                Ok(count) => self.apply_events(count, now),
                 Err(Error::Overrun) => overrun = true,
                 Err(error) => return Err(error),
             }
@@ -277,7 +288,8 @@ impl Watch {
         Ok(())
     }
 
-    fn apply_events(&mut self, count: usize) {
+    fn apply_events(&mut self, count: usize, now: Instant) {
+        let mut malformed = false;
         for index in 0..count {
             let bytes = self.events.slot(index);
             if let Some(load) = &mut self.load {
@@ -295,10 +307,15 @@ impl Watch {
                     Ok(None) => {}
                     Err(why) => {
                         self.statistics.malformed += 1;
-                        tracing::warn!(%why, "a routing event is malformed");
+                        malformed = true;
+                        tracing::warn!(%why, "a routing event is malformed; the tables are compared");
                     }
                 }
             }
+        }
+        if malformed {
+            // What it would have changed is not known.
+            self.doubt(now);
         }
     }
 
@@ -345,8 +362,13 @@ impl Watch {
                 Ok(())
             }
             Err(error) => {
+                let reason = load.reason;
                 self.load = None;
-                self.dump_due = Some((now + BACK_OFF_MAX, Reason::Overrun));
+                match reason {
+                    // No event was lost: only the comparison is still owed to those who asked for it.
+                    Reason::Audit => self.want_audit(now + BACK_OFF_MAX),
+                    Reason::Start | Reason::Overrun => self.dump_due = Some((now + BACK_OFF_MAX, reason)),
+                }
                 self.abandon_dump();
                 Err(error)
             }
@@ -391,5 +413,86 @@ impl AsFd for Watch {
     /// Readable when there are events.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::unix::net::UnixDatagram;
+
+    const QUIET: Options = Options {
+        receive_buffer: 1 << 20,
+        audit_every: None,
+        audit_delay: Duration::from_secs(1),
+        sysctl_every: Duration::from_secs(3600),
+        findings_max: 10,
+    };
+
+    /// Puts something else in the place of a socket.
+    fn exchange(socket: &Socket, other: impl Into<OwnedFd>) {
+        // SAFETY: both are open; the socket's number stays its own.
+        assert!(unsafe { libc::dup2(other.into().as_raw_fd(), socket.as_fd().as_raw_fd()) } >= 0);
+    }
+
+    /// Lets a watch work by a clock that runs ahead by `skip`, until a comparison is finished.
+    fn audited(watch: &mut Watch, skip: Duration) -> bool {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(30) {
+            watch.process(Instant::now() + skip).unwrap();
+            if watch.take_audit().is_some() {
+                return true;
+            }
+            if watch.load.is_none() && watch.audit_due.is_none() {
+                return false;
+            }
+        }
+        panic!("neither finished nor given up");
+    }
+
+    #[test]
+    fn a_comparison_that_failed_is_made_again() {
+        let mut watch = Watch::open(QUIET).unwrap();
+        let now = Instant::now();
+        watch.request_audit(now);
+        exchange(&watch.dumps, std::fs::File::open("/dev/null").unwrap());
+        assert!(watch.process(now).is_err());
+        assert!(watch.in_step(), "no event was lost");
+        assert!(audited(&mut watch, BACK_OFF_MAX));
+        assert_eq!((watch.statistics.audits, watch.statistics.resyncs), (1, 0));
+    }
+
+    #[test]
+    fn a_malformed_event_asks_for_a_comparison() {
+        let mut watch = Watch::open(QUIET).unwrap();
+        let (ours, kernel) = UnixDatagram::pair().unwrap();
+        exchange(&watch.events, ours);
+        // An event of a link, of which there is only the header.
+        let kind = libc::RTM_NEWLINK.to_ne_bytes();
+        kernel.send(&[16, 0, 0, 0, kind[0], kind[1], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        let now = Instant::now();
+        watch.doubt_not_before = now;
+        watch.process(now).unwrap();
+        assert_eq!(watch.statistics.malformed, 1);
+        assert_eq!(watch.audit_due, Some(now + QUIET.audit_delay));
+        assert!(audited(&mut watch, QUIET.audit_delay));
+    }
+
+    #[test]
+    fn is_in_step_unless_a_dump_is_owed() {
+        let mut watch = Watch::open(QUIET).unwrap();
+        assert!(watch.in_step());
+        let now = Instant::now();
+        watch.overrun(now);
+        assert!(!watch.in_step(), "due");
+        watch.begin_load(now);
+        assert!(!watch.in_step(), "under way");
+        while watch.load.is_some() {
+            watch.process(now).unwrap();
+        }
+        assert!(watch.in_step());
+        watch.load = Some(Load::begin(Reason::Audit, now));
+        assert!(watch.in_step());
     }
 }
