@@ -23,7 +23,11 @@ pub enum Entry {
     Consumed,
 }
 
-const ENTRIES: [&str; 7] = ["received", "originated", "sent", "host", "passed", "held", "consumed"];
+impl Entry {
+    /// Their names in counters, in order.
+    pub const NAMES: [&'static str; 7] =
+        ["received", "originated", "sent", "host", "passed", "held", "consumed"];
+}
 
 /// Counters with one writer that must add up:
 /// `received + originated = sent + host + passed + held + consumed + dropped`.
@@ -37,7 +41,7 @@ impl Account {
     /// As [`Registry::block`].
     pub fn open(registry: &Registry, group: &str) -> Result<Self, StatsError> {
         let drops: Vec<_> = Reason::ALL.iter().map(|reason| format!("drop/{}", reason.name())).collect();
-        let names: Vec<_> = ENTRIES.into_iter().chain(drops.iter().map(String::as_str)).collect();
+        let names: Vec<_> = Entry::NAMES.into_iter().chain(drops.iter().map(String::as_str)).collect();
         registry.block(group, &names).map(Self)
     }
 
@@ -50,7 +54,7 @@ impl Account {
     /// Counts `n` frames dropped for `reason`.
     #[inline]
     pub fn drop(&self, reason: Reason, n: usize) {
-        self.0.add(ENTRIES.len() + reason as usize, n as u64);
+        self.0.add(Entry::NAMES.len() + reason as usize, n as u64);
     }
 
     /// Says how many frames wait here now.
@@ -66,7 +70,7 @@ impl Account {
 
     /// How many were dropped for `reason`.
     pub fn dropped(&self, reason: Reason) -> u64 {
-        self.0.get(ENTRIES.len() + reason as usize)
+        self.0.get(Entry::NAMES.len() + reason as usize)
     }
 
     /// How many were dropped in all.

@@ -11,7 +11,14 @@
 //! kernel/eth0/sent                    the account of a port in the kernel, as any other
 //! filter/no-telnet/packets                                 -> brickmoon_filter_packets_total{rule}
 //! worker/0/breaths                                         -> brickmoon_worker_*_total{worker}
+//! slow/resolve_asked                  the slow path's own  -> brickmoon_slow_*_total
+//! hook/acl/0/count/denied             a hook's own         -> brickmoon_hook_total{hook, worker, counter}
+//! hook/acl/0/jit/heap_bytes           its Lua state        -> brickmoon_hook_lua{hook, worker, kind}
+//! lines/read                          anything else        -> brickmoon_counter_total{group, counter}
 //! ```
+//!
+//! Frames are in an account once: what hooks count of frames that they drop is not among the dropped frames, since
+//! the account of the app that they are in has them.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use bm_api::Status;
+use bm_stats::Entry;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -37,6 +45,9 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let held = gauge(&mut registry, "held_frames", "Frames that wait in an app now");
     let device = counter(&mut registry, "device_frames", "Frames that a device lost by its own count");
     let filters = counter(&mut registry, "filter_packets", "Packets by the filter rule that matched");
+    let hooks = counter(&mut registry, "hook", "What hooks count, by the name that the hook gave it");
+    let lua = gauge(&mut registry, "hook_lua", "What LuaJIT did in the Lua state of a hook");
+    let rest = counter(&mut registry, "counter", "Counters of programs");
     let mut others: BTreeMap<String, Counters> = BTreeMap::new();
     for (name, value) in counters {
         let parts: Vec<_> = name.split('/').collect();
@@ -54,6 +65,19 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
                     vec![("port", (*port).into()), ("queue", (*queue).into()), ("kind", (*kind).into())];
                 add(&device, labels, *value);
             }
+            ["slow", field] => {
+                add(other(&mut others, &mut registry, &format!("slow_{field}")), Vec::new(), *value)
+            }
+            ["hook", hook, worker, "jit", kind] => {
+                let labels =
+                    vec![("hook", (*hook).into()), ("worker", (*worker).into()), ("kind", (*kind).into())];
+                set(&lua, labels, *value);
+            }
+            ["hook", hook, worker, what @ ..] => {
+                let labels =
+                    vec![("hook", (*hook).into()), ("worker", (*worker).into()), ("counter", what.join("/"))];
+                add(&hooks, labels, *value);
+            }
             ["filter", rule @ .., "packets"] => add(&filters, vec![("rule", rule.join("/"))], *value),
             [app @ .., "drop", reason] => {
                 // Most reasons never happen: a series appears with its first frame.
@@ -62,8 +86,11 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
                 }
             }
             [app @ .., "held"] => set(&held, vec![("app", app.join("/"))], *value),
-            [app @ .., entry] => {
+            [app @ .., entry] if Entry::NAMES.contains(entry) => {
                 add(&frames, vec![("app", app.join("/")), ("entry", (*entry).into())], *value)
+            }
+            [group @ .., what] => {
+                add(&rest, vec![("group", group.join("/")), ("counter", (*what).into())], *value)
             }
             [] => {}
         }
@@ -91,6 +118,7 @@ fn daemon(registry: &mut Registry, status: &Status) {
         ("tables_bytes", "Memory of the lookup structures", status.tables_bytes),
         ("uptime_seconds", "How long the daemon has run", status.uptime_s),
         ("ready", "1 if ports forward", u64::from(status.ready)),
+        ("mirror_in_step", "1 if the tables are what the kernel has", u64::from(status.mirror.synced)),
     ] {
         set(&gauge(registry, name, help), Vec::new(), value);
     }
@@ -99,6 +127,7 @@ fn daemon(registry: &mut Registry, status: &Status) {
         ("mirror_changes", "Changes to the mirror", status.mirror.changes),
         ("mirror_overruns", "Times that the kernel lost messages for want of room", status.mirror.overruns),
         ("mirror_resyncs", "Full dumps after the first", status.mirror.resyncs),
+        ("mirror_malformed", "Netlink messages that were not well formed", status.mirror.malformed),
         ("mirror_mended", "Differences that the periodic comparison mended", status.mirror.mended),
     ] {
         add(&counter(registry, name, help), Vec::new(), value);
@@ -148,6 +177,12 @@ mod tests {
             ("link/0/eth0.output -> router.eth0/txpackets", 9),
             ("worker/0/breaths", 11),
             ("filter/no-telnet/packets", 12),
+            ("slow/resolve_asked", 13),
+            ("slow/eth0/received", 14),
+            ("hook/acl/0/drop/denied", 15),
+            ("hook/acl/0/count/seen", 16),
+            ("hook/acl/0/jit/heap_bytes", 18),
+            ("lines/read", 17),
         ]
         .map(|(name, value)| (name.to_string(), value));
         let text = render(&Status { routes_ipv4: 5, ready: true, ..Status::default() }, &counters);
@@ -159,12 +194,23 @@ mod tests {
             "brickmoon_link_txpackets_total{worker=\"0\",link=\"eth0.output -> router.eth0\"} 9",
             "brickmoon_worker_breaths_total{worker=\"0\"} 11",
             "brickmoon_filter_packets_total{rule=\"no-telnet\"} 12",
+            "brickmoon_slow_resolve_asked_total{} 13",
+            "brickmoon_frames_total{app=\"slow/eth0\",entry=\"received\"} 14",
+            "brickmoon_hook_total{hook=\"acl\",worker=\"0\",counter=\"drop/denied\"} 15",
+            "brickmoon_hook_total{hook=\"acl\",worker=\"0\",counter=\"count/seen\"} 16",
+            "brickmoon_hook_lua{hook=\"acl\",worker=\"0\",kind=\"heap_bytes\"} 18",
+            "brickmoon_counter_total{group=\"lines\",counter=\"read\"} 17",
+            "brickmoon_mirror_in_step{} 0",
+            "brickmoon_mirror_malformed_total{} 0",
             "brickmoon_routes{family=\"ipv4\"} 5",
             "brickmoon_ready{} 1",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }
         assert!(!text.contains("prohibit"));
+        let frames = text.lines().filter(|line| line.starts_with("brickmoon_frames_total"));
+        assert_eq!(frames.count(), 2, "only what an account has is an entry\n{text}");
+        assert!(!text.contains("dropped_frames_total{app=\"hook"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
 }
