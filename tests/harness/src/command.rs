@@ -3,7 +3,7 @@
 use crate::netns::Namespace;
 use crate::sys;
 use std::io::{Read, Write};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a command may take unless its caller says otherwise.
@@ -27,10 +27,14 @@ impl Namespace {
 
     /// The same, for a command that may fail.
     pub fn try_run(&self, line: &str) -> Output {
+        self.attempt(line).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// The same, also where it cannot be run or takes too long: for those who may not panic.
+    pub fn attempt(&self, line: &str) -> Result<Output, String> {
         let mut words = line.split_whitespace();
-        let mut command = self.command(words.next().expect("a command line has words"));
-        command.args(words);
-        finish(line, start(line, &mut command), b"", PATIENCE)
+        let mut command = self.command(words.next().unwrap_or_default());
+        run(line, command.args(words), PATIENCE)
     }
 
     /// Runs the lines as commands of `ip`, in order: all of them or a panic. A line may begin with `-6`.
@@ -58,32 +62,50 @@ fn start(line: &str, command: &mut Command) -> Child {
     command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
+/// Runs a command without input; kills it when it takes too long.
+pub fn run(line: &str, command: &mut Command, patience: Duration) -> Result<Output, String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
+    try_finish(line, child, b"", patience)
+}
+
 /// Feeds a started command and waits for it; kills it and panics when it takes too long.
-pub fn finish(line: &str, mut child: Child, input: &[u8], patience: Duration) -> Output {
-    let deadline = Instant::now() + patience;
+pub fn finish(line: &str, child: Child, input: &[u8], patience: Duration) -> Output {
+    try_finish(line, child, input, patience).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same without a panic.
+fn try_finish(line: &str, mut child: Child, input: &[u8], patience: Duration) -> Result<Output, String> {
     let (stdout, stderr, stdin) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
     std::thread::scope(|scope| {
         let feeder = scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
         let [stdout, stderr] = [stdout.map(boxed), stderr.map(boxed)].map(|pipe| scope.spawn(|| read(pipe)));
-        let status = loop {
-            match child.try_wait().unwrap_or_else(|error| panic!("{line}: {error}")) {
-                Some(status) => break Some(status),
-                None if Instant::now() > deadline => break None,
-                None => std::thread::sleep(Duration::from_millis(2)),
-            }
-        };
+        let status = end_of(&mut child, patience);
         if status.is_none() {
             let _ = child.kill();
+            let _ = child.wait();
         }
         // A command that does not read its input to the end is no failure.
         let _ = feeder.join();
         let [stdout, stderr] = [stdout, stderr].map(|thread| thread.join().unwrap_or_default());
-        let status = status.unwrap_or_else(|| {
-            let _ = child.wait();
-            panic!("{line}: not done after {patience:?}\n{}", String::from_utf8_lossy(&stdout))
-        });
-        Output { status, stdout, stderr }
+        let too_long =
+            || format!("{line}: not done after {patience:?}\n{}", String::from_utf8_lossy(&stdout));
+        status.ok_or_else(too_long).map(|status| Output { status, stdout: stdout.clone(), stderr })
     })
+}
+
+/// How a process ended; `None` if it has not within `patience`.
+pub fn end_of(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn boxed<'a>(pipe: impl Read + Send + 'a) -> Box<dyn Read + Send + 'a> {
@@ -137,12 +159,8 @@ impl Running {
 
     /// Waits for its end; kills it and says `false` when that takes too long.
     pub fn wait(&mut self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        while Instant::now() < deadline {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        if end_of(&mut self.child, patience).is_some() {
+            return true;
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -154,5 +172,21 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let begin = Instant::now();
+        let why = run("sleep", Command::new("sleep").arg("600"), Duration::from_millis(50)).unwrap_err();
+        assert!(why.starts_with("sleep: not done after 50ms"), "{why}");
+        assert!(begin.elapsed() < Duration::from_secs(300));
+        let done = run("echo", Command::new("echo").arg("done"), PATIENCE).unwrap();
+        assert_eq!((done.status.success(), done.stdout), (true, b"done\n".to_vec()));
+        assert!(run("nothing", &mut Command::new("/nothing/there"), PATIENCE).is_err());
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::netns::Namespace;
 use crate::packet::{Ip4, Ip6, ip_frame, routed};
-use crate::{report, subject, sys};
+use crate::{command, report, subject, sys};
 use bm_wire::Mac;
 use std::fs::File;
 use std::path::PathBuf;
@@ -66,11 +66,19 @@ impl<'a> Daemon<'a> {
 
     /// What a command says in JSON.
     pub fn ask(&self, what: &[&str]) -> serde_json::Value {
-        let mut command = self.namespace.command(subject::binary().unwrap());
+        self.try_ask(what).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// The same for those who may not panic.
+    fn try_ask(&self, what: &[&str]) -> Result<serde_json::Value, String> {
+        let line = what.join(" ");
+        let mut command = self.namespace.command(subject::binary().ok_or("there is no binary")?);
         command.args(what).args(["--json", "--socket"]).arg(self.folder.join("api.sock"));
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
+        let output = command::run(&line, &mut command, PATIENCE)?;
+        if !output.status.success() {
+            return Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{line}: {error}"))
     }
 
     /// What `show ports` says of the port `name`.
@@ -91,22 +99,18 @@ impl<'a> Daemon<'a> {
         }
         let process = self.child.id();
         sys::signal(process, libc::SIGTERM).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+        let end = command::end_of(&mut self.child, PATIENCE);
+        assert!(end.is_some_and(|status| status.success()), "{end:?}\n{}", self.log());
         let left = PathBuf::from(format!("/var/run/dpdk/brickmoon-{process}"));
         assert!(!left.exists(), "{} is left behind", left.display());
     }
 }
 
 impl Drop for Daemon<'_> {
+    /// Never panics: a second panic would end the process, and leave the daemon and all namespaces.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for line in ["ip addr", "ip neigh", "ip -6 neigh", "ip -6 route"] {
-                let said = self.namespace.try_run(line);
-                eprintln!("{line}:\n{}", String::from_utf8_lossy(&said.stdout));
-            }
-            if matches!(self.child.try_wait(), Ok(None)) {
-                eprintln!("{}\n{}", self.ask(&["show", "ports"]), self.ask(&["show", "drops"]));
-            }
+            self.lament();
         }
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
@@ -114,6 +118,26 @@ impl Drop for Daemon<'_> {
             eprintln!("the daemon of {} said:\n{}", self.namespace.name(), self.log());
         }
         let _gone = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Daemon<'_> {
+    /// Shows what may have led to a failure.
+    fn lament(&mut self) {
+        for line in ["ip addr", "ip neigh", "ip -6 neigh", "ip -6 route"] {
+            match self.namespace.attempt(line) {
+                Ok(said) => eprintln!("{line}:\n{}", String::from_utf8_lossy(&said.stdout)),
+                Err(why) => eprintln!("{why}"),
+            }
+        }
+        if matches!(self.child.try_wait(), Ok(None)) {
+            for what in ["ports", "drops"] {
+                match self.try_ask(&["show", what]) {
+                    Ok(said) => eprintln!("{said}"),
+                    Err(why) => eprintln!("{why}"),
+                }
+            }
+        }
     }
 }
 
@@ -196,5 +220,28 @@ pub fn cross(router: &Namespace, from: &End<'_>, to: &End<'_>) {
             }
         }
         assert_eq!(came.iter().filter(|frame| **frame == expected).count(), 1, "{came:02x?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_test_ends_its_daemon_and_goes_on() {
+        if !sys::is_root() {
+            return report::skip("daemon", "needs root for a network namespace");
+        }
+        let namespace = Namespace::new("lament", "rtr");
+        let child = namespace.command("sleep").arg("600").spawn().unwrap();
+        let (process, folder) = (child.id(), std::env::temp_dir().join(namespace.name()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let daemon = Daemon { namespace: &namespace, child, folder: folder.clone() };
+        // It listens on no socket, so whatever is asked fails.
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            assert_eq!(daemon.log(), "something");
+        }));
+        assert!(failed.is_err());
+        assert!(sys::signal(process, 0).is_err() && !folder.exists(), "it is still there");
     }
 }
