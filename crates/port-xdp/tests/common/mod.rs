@@ -32,7 +32,8 @@ impl Drop for Net {
 impl Net {
     /// The full name of namespace `part`: "a", "r" or "b".
     pub fn of(&self, part: &str) -> String {
-        format!("bm-ports-{}-{part}", self.name)
+        // The process id keeps those of another checkout's tests apart, and tells who may sweep them.
+        format!("bm-ports-{}-p{}-{part}", self.name, std::process::id())
     }
 
     /// Runs `ip` and the words of `arguments` in a namespace.
