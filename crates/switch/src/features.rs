@@ -42,8 +42,19 @@ pub enum Features {
 
 impl Features {
     /// As it is now.
-    pub fn read() -> Self {
-        ask().map_or(Self::Untold, Self::Told)
+    ///
+    /// # Errors
+    /// What Linux said, but for not knowing the question.
+    pub fn read() -> io::Result<Self> {
+        Self::of_answer(ask())
+    }
+
+    fn of_answer(answer: io::Result<BTreeMap<u32, u64>>) -> io::Result<Self> {
+        match answer {
+            // There is no such family: an old Linux. All else, as no descriptors left, says nothing of devices.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::Untold),
+            answer => answer.map(Self::Told),
+        }
     }
 
     /// What a device takes.
@@ -111,7 +122,10 @@ fn request(
         // SAFETY: the buffer is as long as said.
         let got = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         if got < 0 {
-            return Err(io::Error::last_os_error());
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => continue,
+                error => return Err(error),
+            }
         }
         if answers(&buffer[..got as usize], each)? {
             return Ok(());
@@ -173,8 +187,17 @@ mod tests {
     }
 
     #[test]
+    fn trouble_is_no_old_linux() {
+        let answer = |code| Features::of_answer(Err(io::Error::from_raw_os_error(code)));
+        assert!(matches!(answer(libc::ENOENT), Ok(Features::Untold)));
+        for code in [libc::EMFILE, libc::ENOMEM, libc::ENOBUFS] {
+            assert_eq!(answer(code).err().and_then(|error| error.raw_os_error()), Some(code));
+        }
+    }
+
+    #[test]
     fn the_loopback_takes_no_frames() {
-        let Features::Told(all) = Features::read() else {
+        let Features::Told(all) = Features::read().unwrap() else {
             return eprintln!("skipped: this Linux does not tell");
         };
         assert!(all.contains_key(&1), "{all:?}");

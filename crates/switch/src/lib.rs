@@ -26,12 +26,14 @@ mod program;
 mod service;
 mod settings;
 mod switch;
+mod view;
 
 pub use counters::{COUNTERS, Counters, REASONS};
 pub use error::SwitchError;
 pub use service::Service;
 pub use settings::{Address, Pattern, PortRule, PortSettings, Settings, Static, VLAN_MAX, Vlans};
-pub use switch::{PortView, StationView, Switch};
+pub use switch::Switch;
+pub use view::{PortView, StationView};
 
 /// Takes the switches off that a daemon that is no more has left in this network namespace, those of these
 /// names excepted; the interfaces that were their ports.

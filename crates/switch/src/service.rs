@@ -64,19 +64,47 @@ impl Drop for Service {
 }
 
 fn run(switch: &Mutex<Switch>, heard: &Netlink, end: &UnixStream) {
+    let mut follower = Follower::default();
     loop {
         let said = wait(heard, end);
         if said == Said::End {
             return;
         }
-        if heard.drain() {
+        let news = heard.drain();
+        if news {
             std::thread::sleep(GATHER);
             heard.drain();
-            if let Err(error) = lock(switch).reconcile() {
-                tracing::error!(%error, "the switch does not know its interfaces; this is tried again");
-            }
         }
+        follower.step(news, || lock(switch).reconcile());
         lock(switch).look();
+    }
+}
+
+/// Whether the switch has taken in what Linux said of its interfaces.
+#[derive(Default)]
+struct Follower {
+    /// It could not: what was said is not said again.
+    behind: bool,
+}
+
+impl Follower {
+    fn step(&mut self, news: bool, reconcile: impl FnOnce() -> Result<(), SwitchError>) {
+        if !news && !self.behind {
+            return;
+        }
+        match reconcile() {
+            Ok(()) if self.behind => {
+                self.behind = false;
+                tracing::info!("the switch knows its interfaces again");
+            }
+            Ok(()) => {}
+            // Once, and not each time.
+            Err(error) if !self.behind => {
+                self.behind = true;
+                tracing::error!(%error, "the switch does not know its interfaces; this is tried every second");
+            }
+            Err(_) => {}
+        }
     }
 }
 
@@ -97,4 +125,28 @@ fn wait(heard: &Netlink, end: &UnixStream) -> Said {
         std::thread::sleep(LOOK_EVERY);
     }
     if ready > 0 && both[1].revents != 0 { Said::End } else { Said::Something }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_tried_again_without_news() {
+        let mut follower = Follower::default();
+        let mut tried = |news, done: bool| {
+            let mut tried = false;
+            follower.step(news, || {
+                tried = true;
+                if done { Ok(()) } else { Err(SwitchError::ManyPorts) }
+            });
+            tried
+        };
+        assert!(!tried(false, true), "nothing to do");
+        assert!(tried(true, false));
+        assert!(tried(false, false));
+        assert!(tried(false, true));
+        assert!(!tried(false, true), "it is done");
+        assert!(tried(true, true));
+    }
 }

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Link, libbpf_sys};
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::counters::Counters;
 use crate::error::SwitchError;
 use crate::features::Features;
 use crate::interface::{self, Asker, Driver, Facts};
@@ -26,7 +25,8 @@ use crate::layout::{
 use crate::netlink::Netlink;
 use crate::pins::{Pinned, Pins};
 use crate::program::{Programs, is_static};
-use crate::settings::{Address, PortSettings, Settings, Vlans};
+use crate::settings::{Address, PortSettings, Settings};
+use crate::view::{PortView, StationView};
 
 /// How much a port may flood at once, beside its rate.
 const FLOOD_BURST: Duration = Duration::from_millis(100);
@@ -50,38 +50,6 @@ struct Joined {
     pin: Option<PathBuf>,
 }
 
-/// A port, for those who ask.
-#[derive(Clone, Debug)]
-pub struct PortView {
-    /// The interface.
-    pub name: String,
-    /// Its number in Linux.
-    pub ifindex: u32,
-    /// Whether it is up.
-    pub up: bool,
-    /// Whether its device takes frames from the switch.
-    pub takes_frames: bool,
-    /// Whether the kernel runs the program behind the driver.
-    pub generic: bool,
-    /// Largest packet, in bytes.
-    pub mtu: u32,
-    /// Its VLANs.
-    pub vlans: Vlans,
-    /// What became of its frames.
-    pub counters: Counters,
-}
-
-/// A station, for those who ask.
-#[derive(Clone, Debug)]
-pub struct StationView {
-    /// Its address.
-    pub address: Address,
-    /// The interface that it is behind.
-    pub port: String,
-    /// How long ago it was heard; `None` if its place is given.
-    pub age: Option<Duration>,
-}
-
 /// A switch at work.
 pub struct Switch {
     settings: Settings,
@@ -98,6 +66,8 @@ pub struct Switch {
     refused: BTreeMap<String, String>,
     notes: Vec<String>,
     swept: Instant,
+    /// Linux did not say, the last time, what devices take.
+    untold: bool,
     kept: bool,
 }
 
@@ -127,6 +97,7 @@ impl Switch {
             refused: BTreeMap::new(),
             notes,
             swept: Instant::now(),
+            untold: false,
             kept: false,
         };
         switch.reconcile()?;
@@ -152,7 +123,7 @@ impl Switch {
     /// Takes in the interfaces that there are now.
     ///
     /// # Errors
-    /// If Linux does not tell of its interfaces.
+    /// If Linux does not tell of its interfaces; ports that left are taken off then, and nothing else is done.
     pub fn reconcile(&mut self) -> Result<(), SwitchError> {
         let all = interface::list().map_err(SwitchError::system("listing interfaces"))?;
         let wanted: BTreeMap<u32, String> =
@@ -164,7 +135,12 @@ impl Switch {
             .collect();
         gone.into_iter().for_each(|ifindex| self.leave(ifindex));
         self.refused.retain(|name, _| wanted.values().any(|other| other == name));
-        let (mut new, mut features) = (Vec::new(), None);
+        let mut new = Vec::new();
+        // Before any is entered: one that is would not be looked at again.
+        let features = match wanted.keys().all(|ifindex| self.joined.contains_key(ifindex)) {
+            true => None,
+            false => Some(Features::read().map_err(SwitchError::system("asking what devices take"))?),
+        };
         for (&ifindex, name) in &wanted {
             if let Some(port) = self.joined.get(&ifindex) {
                 if let Ok(facts) = self.asker.renewed(name, &port.facts) {
@@ -172,7 +148,7 @@ impl Switch {
                 }
                 continue;
             }
-            let takes = features.get_or_insert_with(Features::read).of(ifindex);
+            let Some(takes) = features.as_ref().map(|features| features.of(ifindex)) else { continue };
             let Ok(facts) = self.asker.facts(name, takes) else { continue };
             match self.enter(ifindex, name, &facts) {
                 Ok(()) => new.push(ifindex),
@@ -277,9 +253,13 @@ impl Switch {
         let program = self.programs.on_ports();
         let (link, pin) = match ours {
             Some(at) => {
-                let Pinned { path, mut link, .. } = self.left.swap_remove(at);
-                link.update_prog(&program).map_err(SwitchError::program("taking a port over"))?;
-                (link, Some(path))
+                let mut pinned = self.left.swap_remove(at);
+                if let Err(error) = pinned.link.update_prog(&program) {
+                    // The earlier program must not go on by its own maps: this is let go with the others.
+                    self.left.push(pinned);
+                    return Err(SwitchError::program("taking a port over")(error));
+                }
+                (pinned.link, Some(pinned.path))
             }
             None => {
                 let failed = |error| match interface::program_on(ifindex) {
@@ -343,7 +323,16 @@ impl Switch {
             self.sweep();
         }
         // Linux does not tell us when a far end changes, which is in another namespace.
-        let features = Features::read();
+        let features = match Features::read() {
+            Ok(features) => features,
+            Err(error) => {
+                if !std::mem::replace(&mut self.untold, true) {
+                    tracing::warn!(%error, "Linux does not say what devices take; ports stay as they are");
+                }
+                return;
+            }
+        };
+        self.untold = false;
         let changed = |(ifindex, port): (&u32, &Joined)| {
             let takes = features.of(*ifindex);
             (takes != port.facts.takes).then_some((*ifindex, Facts { takes, ..port.facts }))

@@ -2,7 +2,7 @@
 //! frames are sent and caught; and the program on packet literals (BPF_PROG_TEST_RUN).
 
 use super::*;
-use crate::settings::{Pattern, PortRule, Static};
+use crate::settings::{Pattern, PortRule, Static, Vlans};
 use libbpf_rs::ProgramInput;
 use std::process::Command;
 
@@ -423,7 +423,7 @@ fn passes_frames_of_several_buffers() {
     lab.switch.reconcile().unwrap();
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     let (whole, partial) = (udp(mac(1), mac(0), 8900, false), udp(mac(1), mac(0), 8900, true));
-    if matches!(Features::read(), Features::Told(_)) {
+    if matches!(Features::read(), Ok(Features::Told(_))) {
         lab.send(0, &partial);
         assert_eq!(lab.caught(1), [(1, whole)], "{}", lab.told());
     } else {
@@ -518,6 +518,24 @@ fn is_kept_and_taken_over() {
     assert_eq!(crate::remove_kept_but(&[]), ["p0"]);
     assert_eq!(interface::program_on(interface::index("p0").unwrap()), None);
     drop(far);
+}
+
+#[test]
+fn a_link_that_cannot_be_taken_over_is_let_go() {
+    let Some(mut lab) = Lab::of(1, settings()) else { return };
+    if !is_pinned(&lab.switch) {
+        return;
+    }
+    let ifindex = interface::index("p0").unwrap();
+    let path = lab.switch.joined[&ifindex].pin.clone().unwrap();
+    lab.switch.left = lab.switch.pins.as_ref().unwrap().links();
+    assert_eq!(lab.switch.left.len(), 1);
+    // What its interface has left takes no other program.
+    lab.switch.left[0].link.detach().unwrap();
+    assert!(lab.switch.attach(ifindex).is_err());
+    assert_eq!(lab.switch.left.len(), 1, "somebody has to take it off");
+    lab.switch.let_go();
+    assert!(!path.exists());
 }
 
 #[test]
