@@ -127,19 +127,20 @@ struct {
 	__type(value, struct pulse);
 } pulses SEC(".maps");
 
-/* Frames that `deliver` sends up on this CPU right now, and that a generic-mode `steer` meets again. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} delivering SEC(".maps");
+/*
+ * What `deliver` puts before a frame that it sends up, and a generic-mode `steer` meets again: perhaps on another
+ * CPU, where RPS spreads frames. Random, so that no frame from a wire has it by what was there before.
+ */
+struct mark {
+	__u64 word;
+};
 
 struct control control SEC(".data.control");
 
 const volatile bool take_tagged = false;
 const volatile bool take_all = false; /* whatever comes, as a program of the user's own wants it */
 const volatile bool generic_mode = false;
+const volatile __u64 delivered_mark = 0;
 
 static __always_inline void count(enum kind kind)
 {
@@ -156,16 +157,22 @@ static __always_inline int pass(enum kind kind)
 	return XDP_PASS;
 }
 
-/* Whether `deliver` made this frame: in generic mode it comes by here on its way up. */
-static __always_inline bool was_delivered(void)
+/* Whether `deliver` made this frame: in generic mode it comes by here on its way up. The mark is taken off. */
+static __always_inline bool was_delivered(struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-	__u64 *frames = bpf_map_lookup_elem(&delivering, &zero);
+	struct mark *mark;
+	bool delivered = false;
 
-	if (!frames || !*frames)
+	/* Generic mode calls nothing metadata, but the bytes are where they were. */
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*mark)))
 		return false;
-	(*frames)--;
-	return true;
+	mark = (void *)(long)ctx->data_meta;
+	if ((void *)(mark + 1) <= (void *)(long)ctx->data && mark->word == delivered_mark) {
+		delivered = true;
+		mark->word = 0;
+	}
+	bpf_xdp_adjust_meta(ctx, sizeof(*mark));
+	return delivered;
 }
 
 static __always_inline bool is_our_mac(const struct ethhdr *eth)
@@ -274,7 +281,7 @@ int steer(struct xdp_md *ctx)
 	enum kind kind;
 	long verdict;
 
-	if (generic_mode && was_delivered())
+	if (generic_mode && was_delivered(ctx))
 		return pass(PASSED_DELIVERED);
 	if (!control.active)
 		return pass(PASSED_INACTIVE);
@@ -294,11 +301,17 @@ int steer(struct xdp_md *ctx)
 SEC("xdp")
 int deliver(struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-	__u64 *frames = bpf_map_lookup_elem(&delivering, &zero);
+	struct mark *mark;
 
-	if (generic_mode && frames)
-		(*frames)++;
+	if (!generic_mode)
+		return XDP_PASS;
+	/* There is always room. Without a mark the frame would come to the worker again, and so for ever. */
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*mark)))
+		return XDP_DROP;
+	mark = (void *)(long)ctx->data_meta;
+	if ((void *)(mark + 1) > (void *)(long)ctx->data)
+		return XDP_DROP;
+	mark->word = delivered_mark;
 	return XDP_PASS;
 }
 

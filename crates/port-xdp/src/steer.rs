@@ -143,6 +143,7 @@ impl Program {
             settings.take_tagged = options.tagged;
             settings.take_all = options.everything;
             settings.generic_mode = generic;
+            settings.delivered_mark = random();
         }
         let local = shared.local_maps().map_err(failed)?;
         open.maps.xsks.set_max_entries(port.queues).map_err(failed)?;
@@ -224,6 +225,12 @@ impl Program {
             unattended,
         })
     }
+}
+
+/// A number that nobody can guess, and not 0.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish() | 1
 }
 
 /// Attaches by a link, so that the kernel detaches when the last descriptor of it is closed.

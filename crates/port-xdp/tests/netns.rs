@@ -316,6 +316,26 @@ fn linux_gets_what_is_handed_back_in_generic_mode() {
     in_net("hostgen", 1, |_| is_delivered(Attach::Generic));
 }
 
+/// Where Linux spreads frames over processors, it is another one that meets what was handed back.
+#[test]
+fn linux_gets_what_is_handed_back_on_another_processor() {
+    if std::thread::available_parallelism().is_ok_and(|count| count.get() < 2) {
+        eprintln!("skipped: needs two processors");
+        return;
+    }
+    in_net("hostrps", 1, |net| {
+        // The second alone gets them, and the first hands them back.
+        assert!(net.succeeds("r", "sh -c echo${IFS}2>/sys/class/net/r0/queues/rx-0/rps_cpus"));
+        // SAFETY: a set of numbers that outlives the calls.
+        unsafe {
+            let mut first: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(0, &mut first);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&first), &first), 0);
+        }
+        is_delivered(Attach::Generic);
+    });
+}
+
 /// Frames in the fill ring, received and not taken, sent and not reported: all are there after the close.
 #[test]
 fn closing_loses_no_frame() {
