@@ -23,6 +23,8 @@ pub(crate) struct Hooks {
     hook: Box<dyn StageHook>,
     stages: Stages,
     room: Box<HookRoom>,
+    /// Places of the burst whose next hop is the hook's and not the table's.
+    chosen: Mask,
     now_ns: u64,
 }
 
@@ -52,7 +54,7 @@ impl Routes for TableRoutes<'_> {
 
 impl Hooks {
     pub fn new(hook: Box<dyn StageHook>) -> Box<Self> {
-        Box::new(Self { hook, stages: Stages::NONE, room: HookRoom::new(), now_ns: 0 })
+        Box::new(Self { hook, stages: Stages::NONE, room: HookRoom::new(), chosen: Mask::NONE, now_ns: 0 })
     }
 
     /// Once a breath; `None` if no stage has a hook now.
@@ -93,6 +95,7 @@ impl Hooks {
         (io, entrance, outputs): (&mut Io<'_>, &mut Entrance, &[u16]),
         tally: &mut Tally<'_>,
     ) {
+        self.chosen = Mask::NONE;
         if !self.stages.has(Stage::Ingress) {
             return;
         }
@@ -103,7 +106,8 @@ impl Hooks {
             return;
         }
         for place in gone.iter() {
-            let Some(frame) = burst.take(place) else { continue };
+            let Some(mut frame) = burst.take(place) else { continue };
+            frame.meta_mut().chosen = 0;
             tally.refuse(io, (entrance, outputs), frame, self.refusal(place));
         }
         burst.compact();
@@ -122,7 +126,12 @@ impl Hooks {
         let numbers = self.room.next_hops.iter_mut().zip(&*hops).take(count);
         numbers.for_each(|(number, hop)| *number = hop.0);
         let gone = self.run(Stage::Lookup, (routes, family), burst, (mask, &[]));
-        hops.iter_mut().zip(&self.room.next_hops).take(count).for_each(|(hop, &number)| hop.0 = number);
+        for place in mask.iter() {
+            let chosen = NextHop(self.room.next_hops[place]);
+            if std::mem::replace(&mut hops[place], chosen) != chosen {
+                self.chosen.set(place);
+            }
+        }
         gone.iter().for_each(|place| refused.add(place, self.refusal(place)));
     }
 
@@ -142,6 +151,12 @@ impl Hooks {
                 refusal => refused.add(place, refusal),
             }
         }
+    }
+
+    /// Whether the hook chose the next hop of the packet at this place.
+    #[inline]
+    pub fn chose(&self, place: usize) -> bool {
+        self.chosen.has(place)
     }
 
     fn refusal(&self, place: usize) -> Refusal {
@@ -168,14 +183,14 @@ mod tests {
     use super::*;
     use crate::testing::Lab;
 
-    /// Sends every IPv4 packet the way of this address.
+    /// Sends every packet the way of this address.
     struct Detour(u32);
     impl StageHook for Detour {
         fn begin(&mut self) -> Stages {
             Stages::NONE.with(Stage::Lookup)
         }
         fn run(&mut self, _stage: Stage, burst: &mut HookBurst<'_>) {
-            let hop = if burst.family == 4 { burst.routes.ipv4(self.0) } else { return };
+            let hop = burst.routes.ipv4(self.0);
             burst.mask.iter().for_each(|place| burst.room.next_hops[place] = hop);
         }
     }
@@ -200,6 +215,63 @@ mod tests {
         let sum = bm_wire::checksum::ipv4_header(&frame[14..34]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
         frame
+    }
+
+    /// Like [`packet`], with `length` bytes behind the header.
+    fn long_packet(length: usize) -> Vec<u8> {
+        let mut frame = packet([192, 0, 2, 9]);
+        frame.resize(34 + length, 7);
+        frame[16..18].copy_from_slice(&(20 + length as u16).to_be_bytes());
+        frame[24..26].fill(0);
+        let sum = bm_wire::checksum::ipv4_header(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn the_slow_path_keeps_to_the_hooks_next_hop() {
+        // The table sends it back to the left.
+        let mut lab = lab("");
+        lab.change("route 9.0.0.0/8 via 192.0.2.9 left");
+        let fragments = lab.exchange(0, &long_packet(1496)).sent;
+        assert_eq!(
+            fragments.iter().map(|(port, frame)| (*port, frame.len())).collect::<Vec<_>>(),
+            [(1, 14 + 20 + 1480), (1, 14 + 20 + 16)]
+        );
+        // The next one has no hook's choice, though its frame may be one that had.
+        let mut options = packet([192, 0, 2, 9]);
+        options.splice(34..34, [1; 4]);
+        (options[14], options[17]) = (0x46, 32);
+        options[24..26].fill(0);
+        let sum = bm_wire::checksum::ipv4_header(&options[14..38]);
+        options[24..26].copy_from_slice(&sum.to_be_bytes());
+        for _ in 0..100 {
+            assert_eq!(lab.exchange(0, &long_packet(1496)).sent.len(), 2);
+            assert_eq!(lab.exchange(0, &options).only().map(|(port, _)| port), Some(0));
+        }
+    }
+
+    #[test]
+    fn a_packet_waits_for_the_neighbour_that_a_hook_chose() {
+        let mut lab = lab("");
+        lab.change("no neighbour 198.51.100.7 right");
+        lab.change("route 9.0.0.0/8 via 192.0.2.9 left\nroute 198.51.100.7/32 via 198.51.100.7 right");
+        assert!(lab.exchange(0, &packet([192, 0, 2, 9])).is_silence());
+        assert_eq!(lab.asked(), [("right".into(), "198.51.100.7".parse().unwrap())]);
+        lab.change("neighbour 198.51.100.7 right 02:00:00:00:02:07");
+        lab.pass(1000);
+        assert_eq!(lab.answer().only().map(|(port, frame)| (port, frame[5])), Some((1, 7)));
+    }
+
+    #[test]
+    fn on_a_link_that_a_hook_chose_the_packets_own_neighbour_is_asked_for() {
+        let mut lab = lab("");
+        lab.change("no neighbour 198.51.100.7 right");
+        assert!(lab.exchange(0, &packet([192, 0, 2, 9])).is_silence());
+        assert_eq!(lab.asked(), [("right".into(), "9.9.9.9".parse().unwrap())]);
+        lab.change("neighbour 9.9.9.9 right 02:00:00:00:02:09");
+        lab.pass(1000);
+        assert_eq!(lab.answer().only().map(|(port, frame)| (port, frame[5])), Some((1, 9)));
     }
 
     #[test]

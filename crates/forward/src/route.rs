@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, Entry};
+use bm_frame::Meta;
 
 use crate::tables::{Tables, Vrf};
 
@@ -54,6 +55,30 @@ pub(crate) fn ipv4(tables: &Tables, vrf: u16, destination: u32, hash: impl FnOnc
 pub(crate) fn ipv6(tables: &Tables, vrf: u16, destination: u128, hash: impl FnOnce() -> u32) -> Way {
     let hop = vrf_of(tables, vrf).map_or(NextHop::NONE, |vrf| vrf.ipv6.lookup(destination));
     way(tables, hop, IpAddr::V6(destination.into()), hash)
+}
+
+/// The way that `found` in the table is, or another that a hook chose on the fast path.
+pub(crate) fn chosen(
+    tables: &Tables,
+    meta: &Meta,
+    found: Way,
+    destination: IpAddr,
+    hash: impl FnOnce() -> u32,
+) -> Way {
+    if meta.chosen == 0 {
+        return found;
+    }
+    let chosen = way(tables, NextHop(meta.next_hop), destination, hash);
+    match chosen {
+        // At no neighbour, but on a link: the table knows the link's neighbours one by one.
+        Way::Resolve { hop, neighbour } if tables.next_hops.gateway(hop).address.is_none() => {
+            let there = found.out().is_some_and(|(_, interface)| interface == neighbour.interface);
+            if there { found } else { chosen }
+        }
+        // A number that is no next hop, or none any more.
+        Way::None if meta.next_hop != NextHop::NONE.0 => found,
+        _ => chosen,
+    }
 }
 
 fn vrf_of(tables: &Tables, vrf: u16) -> Option<&Vrf> {

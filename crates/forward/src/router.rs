@@ -409,6 +409,9 @@ impl Work {
             let Some(mut frame) = self.burst.take(place) else { continue };
             let meta = frame.meta_mut();
             (meta.interface, meta.network) = self.arrivals[place];
+            meta.chosen = hooks.as_ref().is_some_and(|hooks| hooks.chose(place)).into();
+            meta.next_hop =
+                if self.ipv4.mask.has(place) { self.ipv4.hops[place] } else { self.ipv6.hops[place] }.0;
             tally.refuse(io, (entrance, outputs), frame, self.refused.why(place));
         }
         if let Some(hooks) = hooks {

@@ -4,7 +4,7 @@ use bm_frame::{BURST, Mask};
 use bm_stats::Reason;
 
 /// What the slow path is asked to look at. A hint, for lanes and hooks: the slow path decides anew, since
-/// tables may have changed on the way.
+/// tables may have changed on the way; but for a next hop that a hook chose, which is in the frame's meta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {

@@ -26,10 +26,10 @@ pub struct Meta {
     pub network: u16,
     /// Why the frame leaves the fast path: the receiver's own code.
     pub verdict: u16,
-    /// Index of the next hop that the lookup found.
+    /// Index of the next hop that a hook chose, where `chosen` is 1.
     pub next_hop: u32,
-    /// Hash of the flow, or 0 where none was needed yet.
-    pub flow_hash: u32,
+    /// Whether a hook chose the next hop: set for frames that leave the fast path, like `verdict`.
+    pub chosen: u32,
 }
 
 /// Of one frame. Lua sees `length` and `data` under these names, and so does DPDK's shim.

@@ -124,8 +124,12 @@ impl Core {
     fn go_on(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
         let frames = self.waiting.release(neighbour);
         let count = frames.len();
-        for Waiter { frame, own } in frames {
+        for Waiter { mut frame, own } in frames {
             self.held(&frame, -1);
+            if frame.meta().chosen != 0 && !leads_to(tables, way_of(tables, &frame), neighbour) {
+                // While it waited the hook's next hop became another's number.
+                frame.meta_mut().chosen = 0;
+            }
             if own { self.send_own(tables, frame, now) } else { self.handle(tables, frame, now) }
         }
         count
@@ -158,6 +162,19 @@ impl Core {
     }
 }
 
+/// Whether a way goes by a neighbour.
+fn leads_to(tables: &Tables, way: Way, neighbour: &Neighbour) -> bool {
+    match way {
+        Way::Forward { hop, entry } => {
+            let address = tables.next_hops.gateway(hop).address;
+            entry.interface() == neighbour.interface
+                && address.is_none_or(|address| address == neighbour.address)
+        }
+        Way::Resolve { neighbour: other, .. } => other == *neighbour,
+        _ => false,
+    }
+}
+
 /// Whom a frame's packet is for.
 fn destination(frame: &Frame) -> Option<IpAddr> {
     let packet = tell::packet(frame);
@@ -174,11 +191,13 @@ fn way_of(tables: &Tables, frame: &Frame) -> Way {
     match (Ipv4::parse(packet), Ipv6::parse(packet)) {
         (Ok(ip), _) => {
             let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
-            route::ipv4(tables, vrf, ip.destination(), hash)
+            let way = route::ipv4(tables, vrf, ip.destination(), hash);
+            route::chosen(tables, frame.meta(), way, IpAddr::V4(ip.destination().into()), hash)
         }
         (_, Ok(ip)) => {
             let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
-            route::ipv6(tables, vrf, ip.destination(), hash)
+            let way = route::ipv6(tables, vrf, ip.destination(), hash);
+            route::chosen(tables, frame.meta(), way, IpAddr::V6(ip.destination().into()), hash)
         }
         _ => Way::None,
     }

@@ -1,8 +1,10 @@
 //! What is owed to an IPv4 packet that is not of the common sort.
 
+use std::net::IpAddr;
+
 use bm_fib::NextHop;
 use bm_fib::next_hop::Entry as Hop;
-use bm_frame::Frame;
+use bm_frame::{Frame, Meta};
 use bm_stats::{Entry, Reason};
 use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 use bm_wire::icmp::{self, exceeded, unreachable};
@@ -33,15 +35,15 @@ struct Asked {
 impl Core {
     /// Decides on the IPv4 packet at the frame's network offset; may write into its options.
     pub(super) fn decide_ipv4(&mut self, tables: &Tables, frame: &mut Frame, now: Now) -> Fate {
-        let (network, interface) = (usize::from(frame.meta().network), frame.meta().interface);
-        let packet = frame.data_mut().get_mut(network..).unwrap_or(&mut []);
+        let meta = *frame.meta();
+        let packet = frame.data_mut().get_mut(usize::from(meta.network)..).unwrap_or(&mut []);
         let has_options = match validate::ipv4(packet) {
             Ok(_) => false,
             Err(Refusal::Slow(Verdict::Options)) => true,
             Err(refusal) => return refusal.into(),
         };
         let Ok(ip) = Ipv4::parse(&*packet) else { return Fate::Drop(Reason::Ipv4Short) };
-        let asked = asked(tables, interface, &ip);
+        let asked = asked(tables, &meta, &ip);
         if asked.way == Way::Host {
             return Fate::Host;
         }
@@ -151,12 +153,14 @@ impl Core {
 }
 
 /// What the tables say of a packet.
-fn asked(tables: &Tables, interface: u16, ip: &Ipv4<&[u8]>) -> Asked {
+fn asked(tables: &Tables, meta: &Meta, ip: &Ipv4<&[u8]>) -> Asked {
+    let interface = meta.interface;
     let on = tables.compiled.ingress.get(usize::from(interface)).copied();
     let (vrf, reverse_path, accept_local) =
         on.map_or((0, ReversePath::Off, false), |on: Ingress| (on.vrf, on.reverse_path, on.accept_local));
     let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, ip.packet()).unwrap_or(0);
     let way = route::ipv4(tables, vrf, ip.destination(), hash);
+    let way = route::chosen(tables, meta, way, IpAddr::V4(ip.destination().into()), hash);
     let (source, destination) = (ip.source(), ip.destination());
     Asked { interface, vrf, reverse_path, accept_local, source, destination, way }
 }
@@ -184,7 +188,7 @@ fn own_address(tables: &Tables, (hop, interface): (NextHop, u16), destination: u
 /// The IPv4 address of the router at a next hop, if there is one.
 pub(super) fn gateway_ipv4(tables: &Tables, hop: NextHop) -> Option<u32> {
     match tables.next_hops.gateway(hop).address {
-        Some(std::net::IpAddr::V4(address)) => Some(address.into()),
+        Some(IpAddr::V4(address)) => Some(address.into()),
         _ => None,
     }
 }

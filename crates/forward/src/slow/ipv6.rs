@@ -1,5 +1,7 @@
 //! What is owed to an IPv6 packet that is not of the common sort.
 
+use std::net::IpAddr;
+
 use bm_frame::Frame;
 use bm_stats::Reason;
 use bm_wire::icmpv6::{self, exceeded, problem, unreachable};
@@ -27,6 +29,7 @@ impl Core {
         let vrf = tables.compiled.ingress.get(usize::from(frame.meta().interface)).map_or(0, |on| on.vrf);
         let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
         let way = route::ipv6(tables, vrf, ip.destination(), hash);
+        let way = route::chosen(tables, frame.meta(), way, IpAddr::V6(ip.destination().into()), hash);
         match (way, verdict) {
             (Way::Host, _) => return Fate::Host,
             (_, Some(Verdict::SourceScope)) => return beyond_scope(&ip),

@@ -142,7 +142,8 @@ impl Core {
     ) -> Result<Frame, Count> {
         let mut frame = self.frames.allocate().ok_or(Count::ErrorsSilent)?;
         *frame.meta_mut() = *original.meta();
-        frame.meta_mut().network = HEADER_LEN as u16;
+        let meta = frame.meta_mut();
+        (meta.network, meta.chosen) = (HEADER_LEN as u16, 0);
         let written = frame
             .set_len(HEADER_LEN + length_max)
             .ok()

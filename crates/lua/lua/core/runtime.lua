@@ -12,7 +12,7 @@ struct packet {
    uint16_t slot_size;
    unsigned char *data;
    uint16_t port, interface, network, verdict;
-   uint32_t next_hop, flow_hash;
+   uint32_t next_hop, chosen;
    unsigned char *slot;
    uint64_t dpdk[3]; // what a mempool of DPDK keeps in front of its mbuf
 };
