@@ -31,6 +31,7 @@ use crate::rewrite::plain::KnownHops;
 use crate::source;
 use crate::tables::{ReversePath, Tables, Vrf};
 use crate::verdict::{Refusal, Refused, Verdict};
+use rebatch::Columns;
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
 pub struct RouterPort {
@@ -71,8 +72,8 @@ struct Work {
     arrivals: [(u16, u16); BURST],
     /// All places of the burst.
     all: Mask,
-    /// Whether stages move frames to new batches.
-    rebatches: bool,
+    /// Room to move frames to new batches between stages; none where they stay.
+    rebatches: Option<Box<Columns>>,
     /// Whether no frame of the burst has a tag.
     untagged: bool,
     /// Port that each accepted frame leaves through.
@@ -104,7 +105,7 @@ impl Router {
     /// The same with a new batch after each stage, for measuring what the masks are worth.
     #[must_use]
     pub fn rebatching(mut self) -> Self {
-        self.work.rebatches = true;
+        self.work.rebatches = Some(Columns::new());
         self
     }
 
@@ -211,7 +212,7 @@ impl Work {
             sources: [0; BURST],
             arrivals: [(0, 0); BURST],
             all: Mask::NONE,
-            rebatches: false,
+            rebatches: None,
             untagged: true,
             port: [0; BURST],
             known: KnownHops::new(),
@@ -285,7 +286,7 @@ impl Work {
 
     #[inline(always)]
     fn rebatch_if_asked(&mut self) {
-        if self.rebatches {
+        if self.rebatches.is_some() {
             self.rebatch();
         }
     }

@@ -75,7 +75,7 @@ pub enum Refusal {
 /// The frames of a burst that stages have refused.
 pub(crate) struct Refused {
     pub mask: Mask,
-    why: [Refusal; BURST],
+    pub why: [Refusal; BURST],
 }
 
 impl Refused {

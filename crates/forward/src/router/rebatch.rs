@@ -3,10 +3,36 @@
 //! The router itself has masks: frames stay where they are, and a refused one's bit is cleared. `bench batch` shows
 //! what the difference is worth.
 
+use bm_fib::NextHop;
 use bm_frame::{BURST, Mask};
 
 use super::Work;
-use crate::verdict::Refused;
+use crate::verdict::{Refusal, Verdict};
+
+/// Where a column's entries are put in their new order: as many as there are, not all that there may be.
+pub(super) struct Columns {
+    halves: [u16; BURST],
+    words: [u32; BURST],
+    bytes: [[u8; 4]; BURST],
+    addresses: [u128; BURST],
+    hops: [NextHop; BURST],
+    arrivals: [(u16, u16); BURST],
+    refusals: [Refusal; BURST],
+}
+
+impl Columns {
+    pub fn new() -> Box<Self> {
+        Box::new(Self {
+            halves: [0; BURST],
+            words: [0; BURST],
+            bytes: [[0; 4]; BURST],
+            addresses: [0; BURST],
+            hops: [NextHop::NONE; BURST],
+            arrivals: [(0, 0); BURST],
+            refusals: [Refusal::Slow(Verdict::Host); BURST],
+        })
+    }
+}
 
 impl Work {
     /// Moves the frames that go on to the front of a new batch, and behind them those that are refused.
@@ -24,6 +50,7 @@ impl Work {
             }
         }
         let order = &order[..count];
+        let Some(mut room) = self.rebatches.take() else { return };
         std::mem::swap(&mut self.burst, &mut self.leaving);
         for &from in order {
             let frame = self.leaving.take(usize::from(from));
@@ -31,39 +58,41 @@ impl Work {
             debug_assert!(lost.is_none(), "a batch holds as many as the one before");
         }
         self.leaving.reset();
-        moved(order, &mut self.ipv4.destinations);
-        moved(order, &mut self.ipv4.facts.lengths);
-        moved(order, &mut self.ipv4.facts.hops);
-        moved(order, &mut self.ipv4.facts.spent);
-        moved(order, &mut self.ipv4.hops);
-        if !self.ipv6.mask.is_empty() {
-            moved(order, &mut self.ipv6.destinations);
-            moved(order, &mut self.ipv6.facts.lengths);
-            moved(order, &mut self.ipv6.facts.hops);
-            moved(order, &mut self.ipv6.facts.spent);
-            moved(order, &mut self.ipv6.hops);
+        let Columns { halves, words, bytes, addresses, hops, arrivals, refusals } = &mut *room;
+        if !self.ipv4.mask.is_empty() {
+            moved(order, &mut self.ipv4.destinations, words);
+            moved(order, &mut self.ipv4.facts.lengths, halves);
+            moved(order, &mut self.ipv4.facts.hops, halves);
+            moved(order, &mut self.ipv4.facts.spent, bytes);
+            moved(order, &mut self.ipv4.hops, hops);
+            moved(order, &mut self.sources, words);
         }
-        moved(order, &mut self.sources);
-        moved(order, &mut self.arrivals);
-        moved(order, &mut self.port);
+        if !self.ipv6.mask.is_empty() {
+            moved(order, &mut self.ipv6.destinations, addresses);
+            moved(order, &mut self.ipv6.facts.lengths, halves);
+            moved(order, &mut self.ipv6.facts.hops, halves);
+            moved(order, &mut self.ipv6.facts.spent, bytes);
+            moved(order, &mut self.ipv6.hops, hops);
+        }
+        moved(order, &mut self.arrivals, arrivals);
+        moved(order, &mut self.port, halves);
+        if !self.refused.mask.is_empty() {
+            moved(order, &mut self.refused.why, refusals);
+            self.refused.mask = mask_of(order, &self.refused.mask);
+        }
         for mask in [&mut self.ipv4.mask, &mut self.ipv6.mask, &mut self.suspects] {
             *mask = mask_of(order, mask);
         }
         self.all = Mask::first(count);
-        let mut refused = Refused::new();
-        for (to, &from) in
-            order.iter().enumerate().filter(|&(_, &from)| self.refused.mask.has(usize::from(from)))
-        {
-            refused.add(to, self.refused.why(usize::from(from)));
-        }
-        self.refused = refused;
+        self.rebatches = Some(room);
     }
 }
 
-/// What stands at the places that `order` names, in that order.
-fn moved<T: Copy>(order: &[u8], column: &mut [T; BURST]) {
-    let before = *column;
-    column.iter_mut().zip(order).for_each(|(to, &from)| *to = before[usize::from(from)]);
+/// Puts what stands at the places that `order` names in that order, by way of `room`.
+fn moved<T: Copy>(order: &[u8], column: &mut [T; BURST], room: &mut [T; BURST]) {
+    let room = &mut room[..order.len()];
+    room.iter_mut().zip(order).for_each(|(to, &from)| *to = column[usize::from(from)]);
+    column[..order.len()].copy_from_slice(room);
 }
 
 fn mask_of(order: &[u8], before: &Mask) -> Mask {
