@@ -91,8 +91,8 @@ impl<'a> PortFilter<'a> {
         let tag = key::is_tag(kind).then(|| frame.get(14..)?.first_chunk::<4>().copied()).flatten();
         let Some([high, low, inner @ ..]) = tag else { return own };
         match u16::from_be_bytes([high, low]) & 0xfff {
-            0 => own,
             _ if key::is_tag(u16::from_be_bytes(inner)) => NO_INTERFACE,
+            0 => own,
             id => self.view.interface_of(Vlan { protocol: kind, id }).unwrap_or(NO_INTERFACE),
         }
     }

@@ -1,6 +1,7 @@
 //! Filters in a router; what they say of each frame is compared with the kernel path in crates/control/tests.
 
 use super::*;
+use crate::input;
 use crate::testing::Lab;
 use bm_filter::{Action, Flat, Rate, Rule, Tree};
 
@@ -66,6 +67,27 @@ fn what_is_for_this_machine_goes_to_linux() {
     lab.run();
     assert_eq!((lab.take_host(0).len(), lab.dropped(Reason::Filter)), (1, 0));
     lab.check();
+}
+
+#[test]
+fn stacked_tags_are_of_no_interface_whatever_the_outer_one_says() {
+    let lab = Lab::new(TWO);
+    let tables = lab.tables().with_filters(Some(Arc::new(set(&[], |_| {}))));
+    let filter = PortFilter::of(&tables, 0, 0, 0).unwrap();
+    let tagged = |tags: &[[u8; 4]]| {
+        let mut frame = udp([172, 16, 0, 1], [10, 0, 0, 7], 80);
+        frame.splice(12..12, tags.concat());
+        let kind = u16::from_be_bytes([frame[12], frame[13]]);
+        (
+            filter.logical(&frame, kind),
+            input::interface_of(filter.view, &frame).map(|(interface, _)| interface),
+        )
+    };
+    assert_eq!(tagged(&[]), (0, Some(0)));
+    assert_eq!(tagged(&[[0x81, 0, 0xe0, 0]]), (0, Some(0)));
+    for outer in [[0x81, 0, 0, 0], [0x88, 0xa8, 0x20, 0], [0x81, 0, 0, 9]] {
+        assert_eq!(tagged(&[outer, [0x81, 0, 0, 7]]), (NO_INTERFACE, None));
+    }
 }
 
 #[test]
