@@ -28,7 +28,6 @@ reasons! {
     EthernetShort, "ethernet_short", "shorter than an Ethernet header";
     OtherHost, "other_host", "destination MAC of somebody else";
     LinkBroadcast, "link_broadcast", "unicast IP in a link-layer broadcast or multicast (RFC 1812 5.3.4)";
-    VlanUnknown, "vlan_unknown", "VLAN tag without an interface in Linux";
     Ipv4Short, "ipv4_short", "shorter than an IPv4 header";
     Ipv4Version, "ipv4_version", "IP version does not fit the ethertype";
     Ipv4HeaderLength, "ipv4_header_length", "IPv4 header length below 20 or past the packet";
@@ -37,15 +36,12 @@ reasons! {
     Ipv4Source, "ipv4_source", "source address that no host has (RFC 1812 5.3.7)";
     Ipv4Destination, "ipv4_destination", "destination address that is never forwarded";
     Ipv4Options, "ipv4_options", "IPv4 option that is refused, as source routing (RFC 7126)";
-    Ipv4DirectedBroadcast, "ipv4_directed_broadcast", "directed broadcast (RFC 2644)";
     FragmentOverrun, "fragment_overrun", "fragment that ends past 65,535 bytes";
     Ipv6Short, "ipv6_short", "shorter than an IPv6 header";
     Ipv6Version, "ipv6_version", "IP version does not fit the ethertype";
     Ipv6PayloadLength, "ipv6_payload_length", "IPv6 payload length past the frame";
     Ipv6Source, "ipv6_source", "source address that no host has (RFC 4291 2.5)";
     Ipv6Destination, "ipv6_destination", "destination address that is never forwarded";
-    Ipv6LinkLocal, "ipv6_link_local", "link-local address would leave its link (RFC 4291 2.5.6)";
-    Ipv6RoutingHeader, "ipv6_routing_header", "routing header type 0 (RFC 5095)";
     Ipv6Options, "ipv6_options", "hop-by-hop option that is broken, or unknown and not to be skipped (RFC 8200 4.2)";
     TtlExceeded, "ttl_exceeded", "TTL or hop limit used up";
     NoRoute, "no_route", "no route to the destination";
@@ -56,7 +52,6 @@ reasons! {
     Filter, "filter", "a filter rule drops it: `brickmoon show filters` says which";
     TinyFragment, "tiny_fragment", "fragment too small to hold the header that rules ask for (RFC 1858, 7112)";
     RateLimit, "rate_limit", "its source sends more than [filter] rate_packets a second";
-    ForwardingOff, "forwarding_off", "forwarding is off on the interface";
     TooBig, "too_big", "larger than the next hop's MTU and not to be fragmented";
     NeighborUnresolved, "neighbor_unresolved", "the next hop did not answer";
     NeighborQueueFull, "neighbor_queue_full", "too many packets wait for the next hop's address";
@@ -70,7 +65,6 @@ reasons! {
     HookRefused, "hook_refused", "taken off by a hook where nothing else would take it";
     NoMemory, "no_memory", "no free frame";
     Oversize, "oversize", "larger than a frame holds";
-    Faulty, "faulty", "dropped by a port made to lose frames, in tests";
     LinkFull, "link_full", "the link to the next app is full";
     NoOutput, "no_output", "no link leads on from the app";
     Stopped, "stopped", "still queued when the worker stopped";
