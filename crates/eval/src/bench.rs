@@ -76,6 +76,11 @@ pub enum BenchError {
         /// Counters that should be zero, or should be equal, with their values.
         counters: String,
     },
+    /// No frame left, so there are no figures.
+    NothingLeft {
+        /// In which case.
+        case: String,
+    },
     /// A frame left other than it should have.
     Wrong {
         /// In which case.
@@ -148,6 +153,9 @@ impl fmt::Display for BenchError {
             Self::Build { part, error } => write!(f, "{part}: {error}"),
             Self::NoCase { wanted } => {
                 write!(f, "no case has {wanted:?} in its name and routes of its family to go by")
+            }
+            Self::NothingLeft { case } => {
+                write!(f, "{case}: no frame was forwarded while the router was checked")
             }
             Self::Lost { case, counters } => write!(f, "{case}: not every frame was forwarded: {counters}"),
             Self::Wrong { case, expected, found } => {

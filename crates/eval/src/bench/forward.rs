@@ -249,7 +249,11 @@ fn check_all<A: Packet>(case: &str, side: &bed::Side<A>, engines: &mut [Running]
     }
     let lost = |counters| BenchError::Lost { case: case.into(), counters };
     engines.iter().try_for_each(Running::check_accounts).map_err(lost)?;
-    for (port, found) in engines.iter().flat_map(|running| running.sample.end()) {
+    let samples: Vec<_> = engines.iter().map(|running| running.sample.end()).collect();
+    if samples.iter().any(Vec::is_empty) {
+        return Err(BenchError::NothingLeft { case: case.into() });
+    }
+    for (port, found) in samples.into_iter().flatten() {
         let expected = expected(side, port, &found);
         if expected.as_ref().map(<[u8; FRAME]>::as_slice) != Some(&found) {
             let expected = expected.map(Vec::from).unwrap_or_default();

@@ -100,6 +100,16 @@ fn notices_frames_that_are_not_forwarded() {
 }
 
 #[test]
+fn a_router_that_forwards_nothing_is_no_router_that_passes() {
+    let bed = bed();
+    let destinations = routable(Pattern::Prefix, &bed.ipv4);
+    let idle = Batching { receive: 0, ..Batching::default() };
+    let mut router = bed.router::<u32>(&destinations, idle).unwrap();
+    let outcome = check("idle", &bed.ipv4, &mut router);
+    assert!(matches!(outcome, Err(BenchError::NothingLeft { .. })), "{outcome:?}");
+}
+
+#[test]
 fn says_when_there_is_no_such_case() {
     let file = std::env::temp_dir().join(format!("bm-bench-forward-{}", std::process::id()));
     std::fs::write(&file, "192.0.2.0/24 10.0.0.1\n").unwrap();
