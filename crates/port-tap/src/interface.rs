@@ -124,6 +124,22 @@ fn not_opened(name: String, error: io::Error) -> TapError {
     }
 }
 
+/// One more hold on a queue, and so on its interface. `None` where there can be no other queue beside it: the interface
+/// was made by somebody else, and stays without us.
+pub(crate) fn hold(queue: &File) -> Result<Option<OwnedFd>, TapError> {
+    let failed = |error| TapError::System { name: "TAP".into(), step: "hold it", error };
+    // SAFETY: numbers and bytes, for which zero is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: the request is written to, and outlives the call.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF as _, &mut request) }).map_err(failed)?;
+    // SAFETY: the kernel has written this field of the union.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    if libc::c_int::from(flags) & libc::IFF_MULTI_QUEUE == 0 {
+        return Ok(None);
+    }
+    queue.try_clone().map(|queue| Some(queue.into())).map_err(failed)
+}
+
 /// Gives the interface behind a queue a carrier, or takes it.
 pub(crate) fn set_carrier(queue: &File, up: bool) -> io::Result<()> {
     let carrier = libc::c_int::from(up);

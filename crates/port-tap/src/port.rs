@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bm_frame::{Burst, Frame, Freelist};
 use bm_port::{DeviceCounters, Port};
@@ -114,6 +114,15 @@ enum Got {
 }
 
 impl TapPort {
+    /// What keeps the interface in Linux, with its addresses and routes, though the port goes; `None` where somebody else
+    /// does.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if there are no descriptors left.
+    pub fn hold(&self) -> Result<Option<OwnedFd>, TapError> {
+        interface::hold(&self.file)
+    }
+
     /// Reads the next frame into `frame`.
     fn read(&mut self, frame: &mut Frame) -> Got {
         let room = frame.tailroom().min(self.room);

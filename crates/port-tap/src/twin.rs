@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bm_port::HostPort;
 
@@ -25,7 +25,10 @@ impl Twin {
     pub fn new(name: &str, mac: [u8; 6], mtu: usize) -> Result<Self, TapError> {
         let mut interface = Interface::new(name)?;
         let file = interface.open_queue()?;
-        interface.set_mac(mac)?;
+        // The kernel forgets neighbours with every MAC that it is given, also one that the interface has.
+        if interface.mac()? != mac {
+            interface.set_mac(mac)?;
+        }
         interface.set_mtu(mtu)?;
         interface.set_up()?;
         Ok(Self { interface, file, gone: false })
@@ -34,6 +37,15 @@ impl Twin {
     /// The interface's name.
     pub fn name(&self) -> String {
         self.interface.name()
+    }
+
+    /// What keeps the interface in Linux, with its addresses and routes, though the twin goes; another twin of the
+    /// name then takes it over. `None` where somebody else does.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if there are no descriptors left.
+    pub fn hold(&self) -> Result<Option<OwnedFd>, TapError> {
+        interface::hold(&self.file)
     }
 
     /// The interface's index.

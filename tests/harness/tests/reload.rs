@@ -167,3 +167,42 @@ fn ports_that_the_memory_is_too_small_for_are_refused() {
         assert_eq!(shown_ports(router).len(), 2);
     });
 }
+
+#[test]
+fn interfaces_that_are_ours_stay_with_their_addresses() {
+    let tap = "[[port]]\ndevice = 'tap:vm0'\n[[port]]\ndevice = 'tap:vm1'\n";
+    on_workers("reload-tap", &["r0", "r1", "r2"], |lab, router| {
+        let all = format!("{}{tap}", ports(&["r0", "r1", "r2"]));
+        // One is there already, as for a virtual machine, and has room for one queue alone.
+        lab.rtr.run("ip tuntap add dev vm1 mode tap");
+        reloads(router, &all);
+        lab.rtr.ip("addr add 203.0.113.129/25 dev bm-vm0");
+        lab.rtr.ip("neigh add 203.0.113.130 lladdr 02:00:00:00:09:02 nud permanent dev bm-vm0");
+        lab.rtr.ip("route add 10.77.0.0/16 via 203.0.113.130");
+        let state = || {
+            let of = |line: &str| lab.rtr.run(line);
+            let asked =
+                ["-4 addr show bm-vm0", "neigh show dev bm-vm0 nud permanent", "route show 10.77.0.0/16"];
+            let index =
+                |name: &str| of(&format!("ip -o link show {name}")).split(':').next().map(String::from);
+            let answers = asked.map(|what| of(&format!("ip -o {what}"))).concat();
+            (answers, ["vm0", "bm-vm0"].map(index))
+        };
+        let before = state();
+        assert!(before.0.contains("203.0.113.129") && before.0.contains("02:00:00:00:09:02"), "{before:?}");
+        for poll in 1..=3 {
+            let said = reloads(router, &format!("{all}[daemon]\npoll_us = {poll}\n"));
+            assert!(said.contains("restarted"), "{said}");
+            assert_eq!(state(), before);
+        }
+        // Also over one that fails in the middle.
+        let said = refuses(router, &all.replace("'r2'", "'r9'"));
+        assert!(said.contains("all goes on as before"), "{said}");
+        assert_eq!(state(), before);
+        crosses(lab, Side::Src, Side::Snk);
+        reloads(router, &ports(&["r0", "r1", "r2"]));
+        let left = lab.rtr.run("ip -o link");
+        assert!(!left.contains("vm0") && !left.contains("bm-vm1"), "they go with their port: {left}");
+        assert!(left.contains("vm1"), "this one was not ours");
+    });
+}

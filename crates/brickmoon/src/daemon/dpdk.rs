@@ -55,6 +55,7 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
         mode: PortMode::Dpdk,
         reason,
         queues,
+        held: Vec::from_iter(twin.hold().map_err(Failure::failed)?),
         host: Box::new(twin),
         steering: Box::new(steering),
         keep: Box::new(Tended::start(device, handle)?),

@@ -1,6 +1,7 @@
 //! Opens devices: the one place that knows every kind of port.
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ pub struct OpenPort {
     pub keep: Box<dyn Any + Send>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
+    /// What keeps interfaces of ours in Linux while workers are started again, with addresses and routes.
+    pub held: Vec<OwnedFd>,
 }
 
 /// Asks a device for its own counters, by name.
@@ -154,6 +157,7 @@ fn xdp(
         },
         keep: Box::new(device),
         hardware: None,
+        held: Vec::new(),
     })
 }
 
@@ -162,15 +166,20 @@ fn xdp(
 fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<OpenPort, Failure> {
     let mut device = TapDevice::open(name).map_err(Failure::failed)?;
     let mtu = device.mtu().map_err(Failure::failed)?;
+    let mut held = Vec::new();
     let mut queues: Vec<Box<dyn Port>> = Vec::new();
     for _ in 0..port.queues.unwrap_or(1).min(most as u32) {
-        queues.push(Box::new(device.queue(memory.room()).map_err(Failure::failed)?));
+        let queue = device.queue(memory.room()).map_err(Failure::failed)?;
+        held.extend(queue.hold().map_err(Failure::failed)?);
+        queues.push(Box::new(queue));
     }
     let mut mac = device.mac().map_err(Failure::failed)?;
     // The two ends of one wire need two addresses: the last byte tells them apart.
     mac[5] ^= 1;
     let twin = twin(name, mac, mtu)?;
-    behind_twin(port, twin, queues, PortMode::Tap, Box::new(device))
+    let port = behind_twin(port, twin, queues, PortMode::Tap, Box::new(device))?;
+    held.extend(port.held);
+    Ok(OpenPort { held, ..port })
 }
 
 fn pcap(
@@ -203,6 +212,7 @@ fn behind_twin(
         mode,
         reason: None,
         queues,
+        held: Vec::from_iter(twin.hold().map_err(Failure::failed)?),
         host: Box::new(twin),
         steering: Box::new(NoSteering),
         keep,

@@ -1,6 +1,7 @@
 //! Ports, workers and slow path as one thing that is started, looked after, and started again.
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,7 @@ pub struct Opened {
     parts: Vec<Part>,
     infos: Vec<PortInfo>,
     keep: Vec<Box<dyn Any + Send>>,
+    held: Vec<OwnedFd>,
     workers: usize,
     notes: Vec<String>,
 }
@@ -62,6 +64,7 @@ pub struct Running {
     pub notes: Vec<String>,
     /// Dropped last: with them, steering programs leave their interfaces.
     _keep: Vec<Box<dyn Any + Send>>,
+    held: Vec<OwnedFd>,
     seen: Vec<(u64, Instant)>,
 }
 
@@ -183,7 +186,14 @@ pub fn remove_kept() {
 
 impl Opened {
     fn nothing(workers: usize) -> Self {
-        Self { parts: Vec::new(), infos: Vec::new(), keep: Vec::new(), workers, notes: Vec::new() }
+        Self {
+            parts: Vec::new(),
+            infos: Vec::new(),
+            keep: Vec::new(),
+            held: Vec::new(),
+            workers,
+            notes: Vec::new(),
+        }
     }
 
     /// Opens the ports of the configuration for workers; those of the kernel path, which must be on them, only to
@@ -200,8 +210,19 @@ impl Opened {
         let in_kernel: Vec<bool> = paths.0.iter().map(|port| port.in_kernel).collect();
         let ports = ports::open(&config.ports, &in_kernel, claims, depot, workers)?;
         for (port, path) in ports.into_iter().zip(&paths.0) {
-            let OpenPort { name, device, ifindex, mode, reason, queues, host, steering, keep, hardware } =
-                port;
+            let OpenPort {
+                name,
+                device,
+                ifindex,
+                mode,
+                reason,
+                queues,
+                host,
+                steering,
+                keep,
+                hardware,
+                held,
+            } = port;
             if queues.len() < workers && config.daemon.workers.is_some() {
                 return Err(Failure::Usage(format!(
                     "{workers} workers, and {name} has {} queue(s): each worker needs a queue of every port; use fewer workers, or `ethtool -L {name} combined {workers}`",
@@ -222,6 +243,7 @@ impl Opened {
             });
             opened.parts.push(Part { name, queues, host });
             opened.keep.push(keep);
+            opened.held.extend(held);
         }
         Ok((opened, control))
     }
@@ -256,19 +278,19 @@ impl Opened {
         control: &Handle,
         depot: Arc<Depot>,
     ) -> Result<Running, Failure> {
-        let Self { parts, infos, keep, workers, notes } = self;
+        let Self { parts, infos, keep, held, workers, notes } = self;
         let asker = Box::new(control.asker().map_err(Failure::failed)?);
         let plane = DataPlane::start(config, workers, parts, shared, asker, depot)?;
         let seen = vec![(0, Instant::now()); plane.workers().len()];
-        Ok(Running { plane: Some(plane), ports: infos, notes, _keep: keep, seen })
+        Ok(Running { plane: Some(plane), ports: infos, notes, _keep: keep, held, seen })
     }
 }
 
 impl Opened {
     /// As it is where the kernel forwards.
     pub fn without_workers(self) -> Running {
-        let Self { infos, keep, notes, .. } = self;
-        Running { plane: None, ports: infos, notes, _keep: keep, seen: Vec::new() }
+        let Self { infos, keep, held, notes, .. } = self;
+        Running { plane: None, ports: infos, notes, _keep: keep, held, seen: Vec::new() }
     }
 }
 
@@ -294,11 +316,12 @@ impl Running {
         hangs.then_some("a worker hangs")
     }
 
-    /// Ends threads, then takes the steering programs off.
-    pub fn stop(self) {
-        let Self { plane, ports: _, notes: _, _keep: keep, seen: _ } = self;
+    /// Ends threads, then takes the steering programs off. Gives what keeps interfaces of ours in Linux.
+    pub fn stop(self) -> Vec<OwnedFd> {
+        let Self { plane, ports: _, notes: _, _keep: keep, held, seen: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
         drop(keep);
+        held
     }
 }
 

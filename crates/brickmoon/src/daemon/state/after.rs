@@ -3,6 +3,7 @@
 //! Whoever starts the data path, for a failure or for a reload, or ends it, holds [`Restarts`] until it is done.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ const FAILURES_WITHIN: Duration = Duration::from_secs(600);
 pub(super) struct Restarts {
     /// When the data path failed, of late.
     failures: VecDeque<Instant>,
+    /// What keeps interfaces of ours in Linux until a data path has them again.
+    held: Vec<OwnedFd>,
     /// The daemon ends: nothing is started any more.
     pub ended: bool,
 }
@@ -88,7 +91,7 @@ impl Daemon {
     }
 
     /// Ends the data path and starts it as `setup` says.
-    pub(super) fn restart(&self, _one_at_a_time: &mut Restarts, setup: &Setup) -> Result<(), Failure> {
+    pub(super) fn restart(&self, restarts: &mut Restarts, setup: &Setup) -> Result<(), Failure> {
         let Setup { config, paths } = setup;
         let control = self.driver.handle();
         let Some(depot) = &self.depot else {
@@ -98,7 +101,7 @@ impl Daemon {
         // Steering programs leave their interfaces before they can be put there again.
         control.set_ports(Vec::new()).map_err(Failure::failed)?;
         let before = lock(&self.running).take();
-        before.into_iter().for_each(Running::stop);
+        restarts.held.extend(before.into_iter().flat_map(Running::stop));
         // What failed on those that have ended is of no matter any more; whoever sees more of it sees another start.
         let _ended = self.shared.apps.as_ref().map(|apps| apps::look_after(apps));
         self.starts.fetch_add(1, Ordering::AcqRel);
@@ -106,6 +109,7 @@ impl Daemon {
         control.set_ports(ports).map_err(Failure::failed)?;
         let running = opened.start(config, &self.shared, control, depot.clone())?;
         *lock(&self.running) = Some(running);
+        restarts.held.clear();
         control.set_active(true).map_err(Failure::failed)
     }
 
@@ -118,7 +122,7 @@ impl Daemon {
             let _ended = self.driver.handle().set_active(false);
         }
         let running = lock(&self.running).take();
-        running.into_iter().for_each(Running::stop);
+        drop(running.map(Running::stop));
         self.switches.end();
     }
 }
