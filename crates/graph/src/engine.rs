@@ -43,6 +43,8 @@ pub struct Engine {
     order: Vec<usize>,
     frames: Freelist,
     started: Instant,
+    /// When the breath at hand, or the last one, began.
+    now_ns: u64,
     breaths: u64,
 }
 
@@ -76,6 +78,7 @@ impl Engine {
             order,
             frames,
             started: epoch(),
+            now_ns: 0,
             breaths: 0,
         })
     }
@@ -84,6 +87,7 @@ impl Engine {
     pub fn breathe(&mut self) -> u64 {
         let before = self.moved();
         let now_ns = self.started.elapsed().as_nanos() as u64;
+        self.now_ns = now_ns;
         for at in 0..self.apps.len() {
             Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.pull(io));
         }
@@ -107,6 +111,11 @@ impl Engine {
 
     fn moved(&self) -> u64 {
         self.links.iter().map(Link::moves).sum()
+    }
+
+    /// When the last breath began.
+    pub fn began(&self) -> Instant {
+        self.started + std::time::Duration::from_nanos(self.now_ns)
     }
 
     /// Breaths taken so far.

@@ -15,6 +15,7 @@
 mod app;
 mod engine;
 mod hook;
+mod nap;
 mod network;
 mod port_app;
 mod worker;

@@ -13,6 +13,7 @@ use bm_stats::Block;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
 use crate::engine::Engine;
+use crate::nap::Naps;
 
 /// What a worker does when nothing comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +36,6 @@ impl Default for Idle {
 
 /// Longest sleep: a worker shows that it lives this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Longest sleep where a port cannot wake the worker, so that the first packet waits less than 100 us; and once
-/// nothing has come for [`LONG_IDLE`], where a nap's own cost, some 20 us in a virtual machine, counts for more.
-const NAP: Duration = Duration::from_micros(75);
-const LONG_NAP: Duration = Duration::from_millis(1);
-const LONG_IDLE: Duration = Duration::from_secs(1);
-
 /// Why a worker did not start.
 #[derive(Debug)]
 pub enum WorkerError {
@@ -122,7 +117,7 @@ pub struct WorkerReport;
 
 impl WorkerReport {
     /// Names of the counters in a worker's block.
-    pub const NAMES: [&'static str; 3] = ["breaths", "moves", "sleeps"];
+    pub const NAMES: [&'static str; 4] = ["breaths", "moves", "sleeps", "busy_ns"];
 }
 
 /// A running worker.
@@ -161,7 +156,8 @@ impl Worker {
             // The kernel may make sleeps 50 us longer, so that wakes fall together: too much for a nap. Where it
             // does not take this, naps are that much longer.
             let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
-            Loop { engine, idle, counters, links, waker: wake, watch }.run(&stopped)
+            let naps = Naps::new();
+            Loop { engine, idle, counters, links, waker: wake, watch, naps }.run(&stopped)
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(WorkerError::Spawn)?;
         let worker = Self { thread: Some(thread), stop, waker };
@@ -217,6 +213,7 @@ struct Loop {
     links: Option<(Block, Vec<u64>)>,
     waker: Waker,
     watch: OwnedFd,
+    naps: Naps,
 }
 
 impl Loop {
@@ -229,6 +226,8 @@ impl Loop {
                 self.counters.add(1, moved);
                 self.publish_links();
                 last_frame = Instant::now();
+                self.counters
+                    .add(3, last_frame.saturating_duration_since(self.engine.began()).as_nanos() as u64);
             } else if let Idle::Sleep { after } = self.idle
                 && last_frame.elapsed() >= after
             {
@@ -256,16 +255,13 @@ impl Loop {
         if self.engine.before_sleep() {
             self.counters.add(2, 1);
             // Asked each time: a port may hold frames for a moment that nothing outside tells of.
-            let most = match self.engine.must_ask() {
-                true if idle < LONG_IDLE => NAP,
-                true => LONG_NAP,
-                false => SLEEP_MAX,
-            };
+            let most = if self.engine.must_ask() { self.naps.next(idle) } else { SLEEP_MAX };
             let timeout = Timespec { tv_sec: 0, tv_nsec: most.as_nanos() as _ };
             // By `poll`, whose time limit is not in whole milliseconds. Interrupted or timed out: the loop looks at
-            // everything in any case.
-            let _woken = poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout));
-            self.waker.clear();
+            // everything in any case, and a wake that comes now ends the next sleep at once.
+            if poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout)) != Ok(0) {
+                self.waker.clear();
+            }
         }
         self.engine.after_sleep();
     }

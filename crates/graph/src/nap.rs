@@ -1,0 +1,114 @@
+//! How long a worker naps where a port can only be asked: nothing wakes it, so each nap is a packet's longest wait, and
+//! each waking costs.
+//!
+//! ```text
+//! since the last frame   0 .. 5 ms   ..            64 times the longest ..
+//! a nap                  75 us       a 64th of it  the longest: sixty times what waking costs, 75 us to 2 ms
+//! ```
+//!
+//! What waking costs is measured, for it differs by twenty times: some microsecond on a machine of one's own, 25 in a
+//! virtual one whose caches others fill in the meantime. Where it is little, no packet waits longer than the shortest
+//! nap; where it is much, an idle worker costs a sixtieth of a core and a little all the same.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The shortest nap: the first packet waits less than 100 us.
+const LEAST: Duration = Duration::from_micros(75);
+/// The longest.
+const MOST: Duration = Duration::from_millis(2);
+/// A nap's part of the time since the last frame.
+const PART: u32 = 64;
+/// How much longer than waking takes a nap lasts, once nothing has come for long.
+const TIMES: u32 = 60;
+/// Naps between two looks at what they cost.
+const LOOK_EVERY: u32 = 64;
+
+/// What is known of a worker's naps. Asks for the time that its thread has had, so it stays on that thread.
+pub(crate) struct Naps {
+    /// Naps since the last look, and what the thread had had by then.
+    since: u32,
+    had: Duration,
+    /// Idle time at the nap before.
+    idle: Duration,
+    longest: Duration,
+}
+
+impl Naps {
+    pub fn new() -> Self {
+        Self { since: 0, had: thread_time(), idle: Duration::ZERO, longest: LEAST }
+    }
+
+    /// How long to nap when nothing has come for `idle`.
+    pub fn next(&mut self, idle: Duration) -> Duration {
+        if idle < self.idle {
+            // A frame has come: what it cost is not waking's.
+            (self.since, self.had) = (0, thread_time());
+        }
+        self.idle = idle;
+        if self.since == LOOK_EVERY {
+            let had = thread_time();
+            self.learn(had.saturating_sub(self.had));
+            (self.since, self.had) = (0, had);
+        }
+        self.since += 1;
+        (idle / PART).clamp(LEAST, self.longest)
+    }
+
+    /// So much did the last naps cost together.
+    fn learn(&mut self, cost: Duration) {
+        self.longest = (cost / LOOK_EVERY * TIMES).clamp(LEAST, MOST);
+    }
+}
+
+/// CPU time of this thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(count: u64) -> Duration {
+        Duration::from_micros(count)
+    }
+
+    #[test]
+    fn naps_grow_with_idle_time_where_waking_is_dear() {
+        let mut naps = Naps::new();
+        naps.learn(micros(64 * 25));
+        let nap = |naps: &mut Naps, idle| {
+            naps.since = 0;
+            naps.next(micros(idle))
+        };
+        assert_eq!(nap(&mut naps, 50), LEAST);
+        assert_eq!(nap(&mut naps, 64_000), micros(1000));
+        assert_eq!(nap(&mut naps, 1_000_000), micros(1500), "a sixtieth of a core");
+        naps.learn(micros(64 * 1000));
+        assert_eq!(nap(&mut naps, 1_000_000), MOST);
+    }
+
+    #[test]
+    fn naps_stay_short_where_waking_is_cheap() {
+        let mut naps = Naps::new();
+        assert_eq!(naps.next(micros(1_000_000)), LEAST, "before anything is known");
+        naps.learn(micros(64));
+        assert_eq!(naps.next(micros(2_000_000)), LEAST);
+    }
+
+    #[test]
+    fn what_frames_cost_is_not_waking() {
+        let mut naps = Naps::new();
+        naps.since = LOOK_EVERY;
+        naps.next(micros(100));
+        assert_eq!(naps.since, 1, "it looked");
+        naps.since = LOOK_EVERY;
+        naps.had = Duration::ZERO;
+        naps.next(micros(50));
+        assert_eq!((naps.since, naps.longest), (1, LEAST), "it began anew");
+        assert!(naps.had > Duration::ZERO);
+    }
+}
