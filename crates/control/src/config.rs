@@ -75,6 +75,8 @@ pub struct Daemon {
     pub workers: Option<u32>,
     /// Cores that workers are pinned to, in order; empty for the system's choice.
     pub cores: Vec<u32>,
+    /// Whether queues beyond the number of workers go from busy workers to idle ones.
+    pub rebalance: bool,
     /// Which path packets take.
     pub path: PathChoice,
     /// How long the kernel path forwards by tables that no daemon keeps; zero is for ever.
@@ -98,6 +100,7 @@ impl Default for Daemon {
             metrics: None,
             workers: None,
             cores: Vec::new(),
+            rebalance: false,
             path: PathChoice::Auto,
             kernel_grace: Duration::from_secs(60),
             idle: IdleChoice::Sleep,
@@ -126,6 +129,8 @@ pub struct Port {
     pub device: Device,
     /// How many of its queues are taken, from the first; `None` for all.
     pub queues: Option<u32>,
+    /// The workers of its queues, from the first; those that are not named are dealt out in turn.
+    pub queue_workers: Vec<u32>,
     /// Whether the device writes into our frames without a copy.
     pub zero_copy: Switch,
     /// Whether checksums that Linux left to the device are completed here.
@@ -143,6 +148,7 @@ impl Port {
         Self {
             device,
             queues: None,
+            queue_workers: Vec::new(),
             zero_copy: auto,
             checksum_completion: auto,
             reverse_path: None,

@@ -123,7 +123,9 @@ impl Router {
         self
     }
 
+    /// The port that a link is called as, or that it is another queue of, as in `eth0#2`.
     fn port_called(&self, link: &str) -> Option<usize> {
+        let link = link.split('#').next().unwrap_or(link);
         self.ports.iter().position(|port| port.name == link)
     }
 }

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod berth;
 mod engine;
 mod hook;
 mod nap;
@@ -21,6 +22,7 @@ mod port_app;
 mod worker;
 
 pub use app::{App, Io};
+pub use berth::{Berth, Seat};
 pub use engine::{Engine, LinkReport};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use network::{LinkSpec, Network, NetworkError};

@@ -134,6 +134,11 @@ impl Lab {
 
     /// Builds the picture of the crate's page. `test` goes into the names of the namespaces.
     pub fn new(test: &str, ends: Ends) -> Self {
+        Self::with_queues(test, ends, 0)
+    }
+
+    /// The same with so many queues on every interface, each way; 0 for what the kernel gives them.
+    pub fn with_queues(test: &str, ends: Ends, queues: u32) -> Self {
         let [src, rtr, snk] = ["src", "rtr", "snk"].map(|role| Namespace::new(test, role));
         for host in [&src, &snk] {
             let off = if ends == Ends::Hosts { "0" } else { "1" };
@@ -147,7 +152,7 @@ impl Lab {
             ]);
         }
         rtr.set(&ROUTER_SETTINGS);
-        rtr.ip(&wires(&src, &snk));
+        rtr.ip(&wires(&src, &snk, queues));
         rtr.ip(&router_lines(ends));
         src.ip(&host_lines(&[Side::Src], ends));
         snk.ip(&host_lines(&[Side::Snk, Side::Low], ends));
@@ -189,13 +194,17 @@ impl Lab {
     }
 }
 
-fn wires(src: &Namespace, snk: &Namespace) -> String {
+fn wires(src: &Namespace, snk: &Namespace, queues: u32) -> String {
+    let queues = match queues {
+        0 => String::new(),
+        count => format!(" numtxqueues {count} numrxqueues {count}"),
+    };
     let wire = |side: Side| {
         let far = if side == Side::Src { src.name() } else { snk.name() };
         let mtu = if side == Side::Low { LOW_MTU } else { 1500 };
         let (router, host) = (side.router(), side.host());
         format!(
-            "link add {router} mtu {mtu} address {} type veth peer name {host} mtu {mtu} address {} netns {far}\n",
+            "link add {router} mtu {mtu} address {}{queues} type veth peer name {host} mtu {mtu} address {} netns {far}{queues}\n",
             side.mac(1),
             side.mac(2),
         )

@@ -7,7 +7,7 @@ use bm_api::Error;
 use bm_control::config::{Config, Device};
 
 use super::path::Paths;
-use super::{apps, hooks, ports};
+use super::{apps, hooks, ports, running};
 
 /// All checks of a configuration whose ports take these paths; `file` is what it was read from.
 ///
@@ -25,6 +25,7 @@ pub fn all(file: Option<&Path>, config: &Config, paths: &Paths) -> Result<(), Er
         hooks::can_run(config, paths)?;
         apps::can_run(config, paths)?;
         rules(config)?;
+        running::check_queues(config).map_err(Error::new)?;
     }
     slots(config, paths)
 }

@@ -18,10 +18,13 @@ use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
 use bm_stats::{Account, Block, Registry};
 
+use super::queues::{Move, Queues};
 use crate::Failure;
 
 /// Free frames that a worker keeps for itself.
 const FREELIST: usize = 1024;
+/// The counter of the time that a worker was at work, among those of [`WorkerReport`].
+const BUSY_NS: usize = 3;
 /// Longest wait for a worker's first breath. On a machine so busy that it takes longer, packets are lost anyway.
 const FIRST_BREATH: Duration = Duration::from_secs(2);
 
@@ -78,6 +81,8 @@ pub struct WorkerState {
     pub alive: bool,
     /// Breaths, moves and sleeps.
     pub counters: [u64; 3],
+    /// Its queues, as `PORT/QUEUE`.
+    pub queues: Vec<String>,
 }
 
 /// The data path at work.
@@ -85,10 +90,11 @@ pub struct DataPlane {
     workers: Vec<Running>,
     slow: Option<SlowThread>,
     depot: Arc<Depot>,
+    queues: Queues,
 }
 
 impl DataPlane {
-    /// Starts `workers` workers, each with its queue of every port, and the slow path.
+    /// Starts `workers` workers, each with its queue of every port and its share of those beyond, and the slow path.
     pub fn start(
         config: &Config,
         workers: usize,
@@ -107,13 +113,14 @@ impl DataPlane {
             apps.start(&super::apps::spec(config), workers).map_err(Failure::usage)?;
         }
         let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
+        let mut queues = Queues::default();
         for part in parts {
             let account = account(shared, &format!("slow/{}", part.name))?;
             // A port with fewer queues than there are workers is sent on by the first alone.
             slow.add_port(SlowPort { account, host: Some(part.host), worker: 0 });
-            for (worker, port) in part.queues.into_iter().take(workers).enumerate() {
-                let app = port_app(shared, &part.name, worker, port)?;
-                networks[worker].app(&part.name, Box::new(app)).map_err(Failure::failed)?;
+            for (number, port) in part.queues.into_iter().enumerate() {
+                let (app, received) = port_app(shared, &part.name, number, port)?;
+                queues.add(config, (&part.name, number), app, received, &mut networks)?;
             }
         }
         let mut running = Vec::new();
@@ -125,17 +132,34 @@ impl DataPlane {
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
         running.iter().for_each(Running::await_first_breath);
-        Ok(Self { workers: running, slow, depot })
+        Ok(Self { workers: running, slow, depot, queues })
     }
 
     /// How each worker is.
     pub fn workers(&self) -> Vec<WorkerState> {
-        let state = |running: &Running| WorkerState {
+        let state = |(index, running): (usize, &Running)| WorkerState {
             core: running.core,
             alive: running.worker.is_alive(),
             counters: [0, 1, 2].map(|index| running.counters.get(index)),
+            queues: self.queues.of_worker(index),
         };
-        self.workers.iter().map(state).collect()
+        self.workers.iter().enumerate().map(state).collect()
+    }
+
+    /// Whose a queue is.
+    pub fn worker_of(&self, port: &str, queue: usize) -> Option<usize> {
+        self.queues.worker_of(port, queue)
+    }
+
+    /// Has queues be where a configuration says.
+    pub fn place(&self, config: &Config) {
+        self.queues.place(config, self.workers.len());
+    }
+
+    /// Moves a queue from the busiest worker to the idlest, now and then and where it is worth it.
+    pub fn balance(&mut self, now: Instant) -> Option<Move> {
+        let busy_ns = self.workers.iter().map(|running| running.counters.get(BUSY_NS)).collect();
+        self.queues.balance(busy_ns, now)
     }
 
     /// Whether every thread runs.
@@ -151,7 +175,7 @@ impl DataPlane {
 
     /// Ends the slow path, then the workers: what it sent last still leaves, and what they passed on since is freed.
     pub fn stop(self) {
-        let Self { workers, slow, depot: _ } = self;
+        let Self { workers, slow, depot: _, queues: _ } = self;
         let end_workers = || workers.into_iter().for_each(|running| drop(running.worker.stop()));
         match slow {
             Some(slow) => drop(slow.stop_with(end_workers)),
@@ -195,12 +219,18 @@ pub fn slow_path(
     }))
 }
 
-fn port_app(shared: &Shared, name: &str, worker: usize, port: Box<dyn Port>) -> Result<PortApp, Failure> {
-    let group = format!("port/{name}/{worker}");
+/// A queue as an app, and the account of what it receives.
+fn port_app(
+    shared: &Shared,
+    name: &str,
+    queue: usize,
+    port: Box<dyn Port>,
+) -> Result<(PortApp, Account), Failure> {
+    let group = format!("port/{name}/{queue}");
     let received = account(shared, &format!("{group}/receive"))?;
     let sent = account(shared, &format!("{group}/transmit"))?;
     let device = block(shared, &format!("{group}/device"), &PortApp::DEVICE_COUNTERS)?;
-    Ok(PortApp::new(port, received, sent).with_device(device))
+    Ok((PortApp::new(port, received, sent).with_device(device), received))
 }
 
 fn start_worker(

@@ -14,6 +14,7 @@ mod hooks;
 mod notify;
 mod path;
 mod ports;
+mod queues;
 pub mod report;
 mod running;
 pub mod server;

@@ -50,25 +50,25 @@ pub const GENERIC: &str = "the driver knows no XDP, so the kernel runs it behind
 /// The settings of MAC and MTU for twins of devices that have none of their own.
 const TWIN_MTU: usize = 1500;
 
-/// Opens every port of the configuration, each with `most` queues at most. Those that `in_kernel` says the kernel
+/// Opens every port of the configuration, each with as many queues at most as `most` says. Those that `in_kernel` says the kernel
 /// forwards for, which must be interfaces of Linux, only send for workers, and receive what is claimed for them.
 pub fn open(
     ports: &[config::Port],
     in_kernel: &[bool],
     claims: Option<&Claims>,
     depot: &Arc<Depot>,
-    most: usize,
+    most: &dyn Fn(&config::Port) -> usize,
 ) -> Result<Vec<OpenPort>, Failure> {
     let memory = depot.memory();
     let shared = Shared::new(memory).map_err(Failure::failed)?;
     let open = |(index, port): (usize, &config::Port)| match &port.device {
         Device::Xdp(interface) => {
             let beside = (in_kernel.get(index) == Some(&true)).then_some(claims);
-            xdp(interface, port, beside, &shared, most)
+            xdp(interface, port, beside, &shared, most(port))
         }
-        Device::Tap(name) => tap(name, port, memory, most),
+        Device::Tap(name) => tap(name, port, memory, most(port)),
         Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
-        Device::Dpdk(device) => super::dpdk::open(device, port, depot, most),
+        Device::Dpdk(device) => super::dpdk::open(device, port, depot, most(port)),
     };
     ports.iter().enumerate().map(open).collect()
 }

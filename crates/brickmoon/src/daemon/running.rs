@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_api::{Error, PortMode};
-use bm_control::config::{Config, Switch};
+use bm_control::config::{Config, Device, Port, Switch};
 use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::{Attachment, Claims, Kernel, NoPins, Pins};
 use bm_frame::{Depot, Node, Pages};
@@ -15,6 +15,7 @@ use bm_port::NoSteering;
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::path::{Paths, PortPath};
 use super::ports::{self, GENERIC, Hardware, OpenPort};
+use super::queues::{self, Move};
 use crate::Failure;
 
 /// Frames that a queue's rings may hold in the kernel, both ways.
@@ -81,10 +82,32 @@ fn nodes(config: &Config) -> Vec<Node> {
     cores.filter_map(|&core| bm_frame::node_of_core(core as usize)).collect()
 }
 
+/// Whether each queue can have the worker that `queue_workers` gives it.
+///
+/// # Errors
+/// What is wrong, and what to mend.
+pub fn check_queues(config: &Config) -> Result<(), String> {
+    queues::check(config, workers(config))
+}
+
+/// How many queues of a port are taken at most: one for each worker, and where `queues` asks for more, so many. Links
+/// to apps are one for each port and worker, so with links there are no more than workers.
+fn queues_taken(config: &Config, port: &Port, workers: usize) -> usize {
+    let may_be_more = matches!(port.device, Device::Xdp(_)) && config.links.is_empty();
+    let wanted = port.queues.filter(|_| may_be_more).unwrap_or(0);
+    workers.max(wanted as usize)
+}
+
+/// The same of all ports together.
+fn queues_of_all(config: &Config) -> usize {
+    let workers = workers(config);
+    config.ports.iter().map(|port| queues_taken(config, port, workers)).sum()
+}
+
 /// The frame memory, large enough for all rings of all ports.
 pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     let workers = workers(config);
-    let least = config.ports.len() * workers * FRAMES_A_QUEUE + FRAMES_BESIDE;
+    let least = queues_of_all(config) * FRAMES_A_QUEUE + FRAMES_BESIDE;
     let slots = (config.daemon.slots as usize * workers).max(least);
     let best = if config.daemon.huge_pages == Switch::Off { Pages::Plain } else { Pages::Huge };
     let slot_size = config.daemon.slot_size as usize;
@@ -107,7 +130,7 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
 /// What it would take.
 pub fn check_memory(config: &Config, slots: usize) -> Result<(), Error> {
     let (ports, workers) = (config.ports.len(), workers(config));
-    let least = ports * workers * FRAMES_A_QUEUE_LEAST + FRAMES_BESIDE;
+    let least = queues_of_all(config) * FRAMES_A_QUEUE_LEAST + FRAMES_BESIDE;
     if slots >= least {
         return Ok(());
     }
@@ -208,7 +231,8 @@ impl Opened {
         let mut opened = Self::nothing(workers);
         let mut control = Vec::new();
         let in_kernel: Vec<bool> = paths.0.iter().map(|port| port.in_kernel).collect();
-        let ports = ports::open(&config.ports, &in_kernel, claims, depot, workers)?;
+        let most = |port: &Port| queues_taken(config, port, workers);
+        let ports = ports::open(&config.ports, &in_kernel, claims, depot, &most)?;
         for (port, path) in ports.into_iter().zip(&paths.0) {
             let OpenPort {
                 name,
@@ -298,6 +322,25 @@ impl Running {
     /// How each worker is.
     pub fn workers(&self) -> Vec<WorkerState> {
         self.plane.as_ref().map(DataPlane::workers).unwrap_or_default()
+    }
+
+    /// Whose a queue of a port is.
+    pub fn worker_of(&self, port: &str, queue: usize) -> usize {
+        self.plane.as_ref().and_then(|plane| plane.worker_of(port, queue)).unwrap_or(queue)
+    }
+
+    /// Has queues be where a configuration says.
+    pub fn place(&self, config: &Config) {
+        self.plane.iter().for_each(|plane| plane.place(config));
+    }
+
+    /// Moves a queue to another worker where that is worth it, and says so.
+    pub fn balance(&mut self) {
+        if let Some(Move { queue, from, to }) =
+            self.plane.as_mut().and_then(|plane| plane.balance(Instant::now()))
+        {
+            tracing::info!("queue {queue} goes from worker {from}, the busiest, to worker {to}");
+        }
     }
 
     /// What is wrong with it, if anything is.

@@ -276,7 +276,7 @@ impl Daemon {
                 let group = format!("port/{}/{queue}/receive", info.name);
                 Queue {
                     queue: queue as u32,
-                    worker: queue as u32,
+                    worker: running.worker_of(&info.name, queue) as u32,
                     account: report::account(&counters, &group),
                 }
             };
@@ -375,12 +375,11 @@ impl Daemon {
         let restarts = self.failures.load(Ordering::Relaxed);
         let worker = |(index, state): (usize, super::dataplane::WorkerState)| {
             let [breaths, moves, sleeps] = state.counters;
-            let queues = running.ports.iter().filter(|port| index < port.queues);
             Worker {
                 worker: index as u32,
                 core: state.core.map(|core| core as u32),
                 alive: state.alive,
-                queues: queues.map(|port| format!("{}/{index}", port.name)).collect(),
+                queues: state.queues,
                 breaths,
                 moves,
                 sleeps,

@@ -135,7 +135,7 @@ impl Routers {
 impl Set {
     fn start(wanted: &Wanted<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
-        let opened = daemon::open_ports(&config.ports, &[], None, &memory.depot, wanted.workers)
+        let opened = daemon::open_ports(&config.ports, &[], None, &memory.depot, &|_| wanted.workers)
             .map_err(daemon::why)?;
         let readers = Readers::new();
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());

@@ -51,6 +51,7 @@ impl Config {
         set("daemon.metrics", &daemon.metrics, Daemon);
         set("daemon.workers", &daemon.workers, Workers);
         set("daemon.cores", &daemon.cores, Workers);
+        set("daemon.rebalance", &daemon.rebalance, Live);
         set("daemon.path", &daemon.path, Daemon);
         set("daemon.kernel_grace_s", &daemon.kernel_grace.as_secs(), Daemon);
         set("daemon.idle", &daemon.idle, Workers);
@@ -109,7 +110,11 @@ impl Config {
         }
         for port in ports {
             let name = format!("port.{}", port.device);
-            set(&name, &Port { reverse_path: None, ..port.clone() }, Workers);
+            let anew = Port { reverse_path: None, queue_workers: Vec::new(), ..port.clone() };
+            set(&name, &anew, Workers);
+            if !port.queue_workers.is_empty() {
+                set(&format!("{name}.queue_workers"), &port.queue_workers, Live);
+            }
             if let Some(reverse_path) = port.reverse_path {
                 set(&format!("{name}.reverse_path"), &reverse_path, Live);
             }

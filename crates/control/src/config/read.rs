@@ -85,6 +85,7 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     section.listen("metrics", &mut daemon.metrics);
     section.number_or("workers", "auto", 1..=1024, &mut daemon.workers);
     section.numbers("cores", 0..=4095, &mut daemon.cores);
+    section.choice("rebalance", &[("off", false), ("on", true)], &mut daemon.rebalance);
     section.choice("path", &PATHS, &mut daemon.path);
     section.duration("kernel_grace_s", Duration::from_secs, 0..=86_400, &mut daemon.kernel_grace);
     section.choice("idle", &[("sleep", IdleChoice::Sleep), ("busy", IdleChoice::Busy)], &mut daemon.idle);
@@ -172,6 +173,7 @@ fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
     let device = section.text("device", "\"xdp:eth0\"").map(|(at, text)| (at, text.parse::<Device>()));
     let mut port = Port::new(Device::Xdp(String::new()));
     section.number_or("queues", "all", 1..=4096, &mut port.queues);
+    section.list("queue_workers", 0..=1023, false, &mut port.queue_workers);
     section.choice("zero_copy", &SWITCH, &mut port.zero_copy);
     section.choice("checksum_completion", &SWITCH, &mut port.checksum_completion);
     section.choice("path", &PATHS, &mut port.path);
@@ -385,7 +387,12 @@ impl<'s, 't> Section<'s, 't> {
         }
     }
 
+    /// A list of numbers, none of them twice.
     fn numbers(&mut self, key: &'static str, range: RangeInclusive<u64>, target: &mut Vec<u32>) {
+        self.list(key, range, true, target);
+    }
+
+    fn list(&mut self, key: &'static str, range: RangeInclusive<u64>, differ: bool, target: &mut Vec<u32>) {
         const WANTS: &str = "a list of whole numbers";
         let Some(value) = self.value(key) else { return };
         let example = format!("{key} = [0, 1]");
@@ -396,7 +403,7 @@ impl<'s, 't> Section<'s, 't> {
         for item in items {
             let number = self.in_range(key, Some(item), range.clone(), WANTS, example.clone());
             match number.map(|number| number as u32) {
-                Some(number) if target.contains(&number) => {
+                Some(number) if differ && target.contains(&number) => {
                     let what = What::Twice { key: self.key(key), found: u64::from(number) };
                     self.report.add(item.span().start, what);
                 }

@@ -66,6 +66,7 @@ fn reads_every_key() {
         metrics = '[::1]:9473'
         workers = 2
         cores = [2, 3]
+        rebalance = 'on'
         path = 'user'
         kernel_grace_s = 5
         idle = 'busy'
@@ -76,6 +77,7 @@ fn reads_every_key() {
         [[port]]
         device = 'eth0'
         queues = 4
+        queue_workers = [0, 1, 1]
         zero_copy = 'off'
         checksum_completion = 'on'
         path = 'kernel'
@@ -131,6 +133,7 @@ fn reads_every_key() {
         metrics: Some("[::1]:9473".parse().unwrap()),
         workers: Some(2),
         cores: vec![2, 3],
+        rebalance: true,
         path: PathChoice::User,
         kernel_grace: Duration::from_secs(5),
         idle: IdleChoice::Busy,
@@ -143,6 +146,7 @@ fn reads_every_key() {
     let eth0 = Port {
         device: Device::Xdp("eth0".into()),
         queues: Some(4),
+        queue_workers: vec![0, 1, 1],
         zero_copy: Switch::Off,
         checksum_completion: Switch::On,
         reverse_path: Some(SourceRule::Strict),
@@ -192,7 +196,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.worker_idle(), Idle::Busy);
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 23 + chosen + 1 + 2 + 8 + 1 + 1);
+    assert_eq!(Config::default().diff(&config).len(), 25 + chosen + 1 + 2 + 8 + 1 + 1);
 }
 
 #[test]

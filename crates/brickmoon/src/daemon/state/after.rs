@@ -44,7 +44,12 @@ impl Daemon {
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
             Some(trouble) => self.start_again(trouble, starts),
-            None => Ok(()),
+            None => {
+                if self.setup().config.daemon.rebalance {
+                    lock(&self.running).as_mut().into_iter().for_each(Running::balance);
+                }
+                Ok(())
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use bm_control::config::{Config, Effect, PathChoice};
 
 use super::after::Restarts;
 use super::{Daemon, Setup, lock};
-use crate::daemon::running::check_memory;
+use crate::daemon::running::{Running, check_memory};
 use crate::daemon::{apps, checks, hooks, path, why, with_arguments};
 
 /// What a reload comes to.
@@ -163,6 +163,10 @@ impl Daemon {
             }));
             return all_or_nothing(steps, old, new);
         }
+        steps.push(Step::whole(|setup: &Setup| {
+            lock(&self.running).iter().for_each(|running: &Running| running.place(&setup.config));
+            Ok(())
+        }));
         if let Some(set) = self.shared.apps.as_ref().filter(|_| self.live_apps(&new.config)) {
             steps.push(Step::whole(|setup: &Setup| apps::reload(set, &setup.config)));
         }

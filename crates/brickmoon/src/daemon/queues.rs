@@ -1,0 +1,274 @@
+//! Which worker has which queue, and who gets one from whom when some have much to do and others little.
+//!
+//! Worker N has queue N of every port and sends by it; that never changes. Queues beyond those, where `queues` of a port
+//! asks for more than there are workers, are dealt out in turn and may go from worker to worker
+//! ([`bm_graph::Seat`]).
+
+use std::time::{Duration, Instant};
+
+use bm_control::config::Config;
+use bm_graph::{Network, PortApp, Seat};
+use bm_stats::{Account, Entry};
+
+use crate::Failure;
+
+/// Time between two looks at the loads, each of which moves one queue at most.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Part of its time that a worker is at work from which on it is worth a move.
+const BUSY: f64 = 0.5;
+/// How much more the busiest does than the idlest before a queue moves, and half of what a move has to bring: loads
+/// that waver by less leave every queue where it is.
+const GAP: f64 = 0.2;
+
+/// What sends and receives by a queue.
+enum Place {
+    /// The worker of its number.
+    Home(usize),
+    /// Any.
+    Shared(Seat),
+}
+
+struct Queue {
+    port: String,
+    number: usize,
+    received: Account,
+    place: Place,
+}
+
+impl Queue {
+    fn worker(&self) -> usize {
+        match &self.place {
+            Place::Home(worker) => *worker,
+            Place::Shared(seat) => seat.owner(),
+        }
+    }
+}
+
+/// A queue that goes to another worker.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Move {
+    /// As `PORT/QUEUE`.
+    pub queue: String,
+    /// Whose it was.
+    pub from: usize,
+    /// Whose it is now.
+    pub to: usize,
+}
+
+/// All queues of the data path.
+#[derive(Default)]
+pub struct Queues {
+    all: Vec<Queue>,
+    seen: Option<Seen>,
+}
+
+/// What stood in counters at the last look.
+struct Seen {
+    at: Instant,
+    busy_ns: Vec<u64>,
+    frames: Vec<u64>,
+}
+
+/// The worker that a configuration gives a queue of a port, if it names one.
+fn named(config: &Config, port: &str, number: usize) -> Option<usize> {
+    let mut ports = config.ports.iter().enumerate();
+    let (_, port) = ports.find(|(index, other)| other.name(*index) == port)?;
+    port.queue_workers.get(number).map(|&worker| worker as usize)
+}
+
+/// Says what is wrong with the workers that queues are given, if there are so many workers.
+///
+/// # Errors
+/// What is wrong, and what to mend.
+pub fn check(config: &Config, workers: usize) -> Result<(), String> {
+    for (index, port) in config.ports.iter().enumerate() {
+        for (number, &worker) in port.queue_workers.iter().enumerate() {
+            let name = port.name(index);
+            if worker as usize >= workers {
+                return Err(format!(
+                    "queue_workers gives queue {number} of {name} to worker {worker}, and the last one is {}",
+                    workers - 1
+                ));
+            }
+            if number < workers && worker as usize != number {
+                return Err(format!(
+                    "queue_workers gives queue {number} of {name} to worker {worker}, and it is worker {number} that sends by it: put {number} there"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Queues {
+    /// Has queues be where a configuration says; where it says nothing, and nobody evens loads out, where they were dealt
+    /// out. Those that only a new start takes are passed over.
+    pub fn place(&self, config: &Config, workers: usize) {
+        for Queue { port, number, place, .. } in &self.all {
+            let Place::Shared(seat) = place else { continue };
+            let dealt = (!config.daemon.rebalance).then_some(number % workers.max(1));
+            if let Some(worker) =
+                named(config, port, *number).or(dealt).filter(|&worker| worker != seat.owner())
+            {
+                seat.give_to(worker);
+            }
+        }
+    }
+
+    /// Puts a queue into the networks of the workers, `networks`.
+    pub fn add(
+        &mut self,
+        config: &Config,
+        (port, number): (&str, usize),
+        app: PortApp,
+        received: Account,
+        networks: &mut [Network],
+    ) -> Result<(), Failure> {
+        let place = match networks.get_mut(number) {
+            Some(network) => {
+                network.app(port, Box::new(app)).map_err(Failure::failed)?;
+                Place::Home(number)
+            }
+            None => {
+                let workers = networks.len();
+                let owner = named(config, port, number).unwrap_or(number % workers);
+                let (seat, berths) = Seat::new(app, owner, workers).map_err(Failure::failed)?;
+                for (network, berth) in networks.iter_mut().zip(berths) {
+                    let name = format!("{port}#{number}");
+                    network.app(&name, Box::new(berth)).map_err(Failure::failed)?;
+                    network.link(&format!("{name}.output -> router.{name}")).map_err(Failure::failed)?;
+                }
+                Place::Shared(seat)
+            }
+        };
+        self.all.push(Queue { port: port.into(), number, received, place });
+        Ok(())
+    }
+
+    /// Whose a queue is.
+    pub fn worker_of(&self, port: &str, number: usize) -> Option<usize> {
+        let queue = self.all.iter().find(|queue| queue.port == port && queue.number == number)?;
+        Some(queue.worker())
+    }
+
+    /// The queues of a worker, as `PORT/QUEUE`.
+    pub fn of_worker(&self, worker: usize) -> Vec<String> {
+        let its = self.all.iter().filter(|queue| queue.worker() == worker);
+        its.map(|queue| format!("{}/{}", queue.port, queue.number)).collect()
+    }
+
+    /// Moves a queue from the busiest worker to the idlest if that is worth it. `busy_ns` is the time that each worker
+    /// has been at work, in all.
+    pub fn balance(&mut self, busy_ns: Vec<u64>, now: Instant) -> Option<Move> {
+        if self.seen.as_ref().is_some_and(|seen| now.duration_since(seen.at) < LOOK_EVERY) {
+            return None;
+        }
+        let frames = self.all.iter().map(|queue| queue.received.get(Entry::Received)).collect();
+        let new = Seen { at: now, busy_ns, frames };
+        let (busy, loads) = self.seen.as_ref().map(|old| self.loads(old, &new)).unwrap_or_default();
+        self.seen = Some(new);
+        let (at, to) = choose(&busy, &loads)?;
+        let Queue { port, number, place: Place::Shared(seat), .. } = &self.all[at] else { return None };
+        let from = seat.owner();
+        seat.give_to(to);
+        Some(Move { queue: format!("{port}/{number}"), from, to })
+    }
+
+    /// What each worker, and each queue, has had to do between two looks.
+    fn loads(&self, old: &Seen, new: &Seen) -> (Vec<f64>, Vec<Load>) {
+        let elapsed_ns = new.at.duration_since(old.at).as_nanos().max(1) as f64;
+        let busy = new.busy_ns.iter().zip(&old.busy_ns);
+        let busy = busy.map(|(new, old)| new.saturating_sub(*old) as f64 / elapsed_ns);
+        let loads = self.all.iter().zip(new.frames.iter().zip(&old.frames)).map(|(queue, (new, old))| Load {
+            worker: queue.worker(),
+            frames: new.saturating_sub(*old),
+            may_move: matches!(queue.place, Place::Shared(_)),
+        });
+        (busy.collect(), loads.collect())
+    }
+}
+
+/// What a queue has brought its worker.
+struct Load {
+    worker: usize,
+    frames: u64,
+    may_move: bool,
+}
+
+/// The queue to move, and the worker to move it to; `None` if all is well, or no move would mend it.
+///
+/// `busy` is the part of its time that each worker was at work. A queue's part of that is taken to be its part of the
+/// frames.
+fn choose(busy: &[f64], loads: &[Load]) -> Option<(usize, usize)> {
+    let by_load = |one: &usize, two: &usize| busy[*one].total_cmp(&busy[*two]);
+    let most = (0..busy.len()).max_by(by_load)?;
+    let least = (0..busy.len()).min_by(by_load)?;
+    let gap = busy[most] - busy[least];
+    if busy[most] < BUSY || gap < GAP {
+        return None;
+    }
+    let its = || loads.iter().enumerate().filter(|(_, load)| load.worker == most);
+    let frames: u64 = its().map(|(_, load)| load.frames).sum();
+    let part = |load: &Load| busy[most] * load.frames as f64 / frames.max(1) as f64;
+    // What moves is gone here and comes on top there: the greater of both is what is left to do.
+    let brings = |load: &Load| part(load).min(gap - part(load));
+    let candidates = its().filter(|(_, load)| load.may_move && brings(load) >= GAP / 2.0);
+    let best = candidates.max_by(|(_, one), (_, two)| brings(one).total_cmp(&brings(two)))?;
+    Some((best.0, least))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Queues as worker, frames, and whether they may move.
+    fn choice(busy: &[f64], loads: &[(usize, u64, bool)]) -> Option<(usize, usize)> {
+        let load = |&(worker, frames, may_move): &_| Load { worker, frames, may_move };
+        choose(busy, &loads.iter().map(load).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn says_which_queue_cannot_have_its_worker() {
+        let checked = |queue_workers: &[u32]| {
+            let mut config = Config::default();
+            let mut port = bm_control::config::Port::new("eth0".parse().expect("a device"));
+            port.queue_workers = queue_workers.into();
+            config.ports.push(port);
+            check(&config, 2).err()
+        };
+        assert_eq!([checked(&[]), checked(&[0, 1, 1, 0])], [None, None]);
+        let at_home = checked(&[1]).expect("worker 0 sends by it");
+        assert!(at_home.ends_with("it is worker 0 that sends by it: put 0 there"), "{at_home}");
+        let beyond = checked(&[0, 1, 2]).expect("there are two");
+        assert!(beyond.contains("queue 2 of eth0 to worker 2, and the last one is 1"), "{beyond}");
+    }
+
+    #[test]
+    fn the_busiest_gives_what_evens_loads_best_to_the_idlest() {
+        // The gap is 0.8: of 0.9, parts of 0.45, 0.27 and 0.18 may go.
+        let loads = [(0, 50, true), (1, 10, false), (0, 30, true), (0, 20, true)];
+        assert_eq!(choice(&[0.9, 0.1, 0.5], &loads), Some((0, 1)));
+        // The greatest one stays at home; the next is the best.
+        let loads = [(0, 50, false), (1, 10, false), (0, 30, true), (0, 20, true)];
+        assert_eq!(choice(&[0.9, 0.1], &loads), Some((2, 1)));
+    }
+
+    #[test]
+    fn nothing_moves_that_brings_little() {
+        let loads = [(0, 50, true), (1, 10, true), (0, 50, true)];
+        assert_eq!(choice(&[0.45, 0.0], &loads), None, "nobody is busy");
+        assert_eq!(choice(&[0.9, 0.75], &loads), None, "loads waver");
+        assert_eq!(choice(&[0.9, 0.1], &[(0, 90, false), (0, 10, true)]), None, "too little to move");
+        assert_eq!(choice(&[0.9, 0.1], &[(0, 10, false), (0, 990, true)]), None, "it would only go round");
+        assert_eq!(choice(&[0.9, 0.1], &[(0, 0, true), (1, 0, true)]), None);
+        assert_eq!(choice(&[0.9], &loads), None, "there is one worker");
+        assert_eq!(choice(&[], &[]), None);
+    }
+
+    #[test]
+    fn a_move_does_not_lead_back() {
+        // After it, both have the same to do.
+        assert_eq!(choice(&[0.8, 0.0], &[(0, 50, false), (0, 50, true)]), Some((1, 1)));
+        assert_eq!(choice(&[0.4, 0.4], &[(0, 50, false), (1, 50, true)]), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! More queues than workers: who has which, and queues that change workers while packets flow.
+
+use bm_tests::flow::{Outcome, Stream};
+use bm_tests::lab::{Ends, Lab};
+use bm_tests::report;
+use bm_tests::subject::{Forwarding, Router, Subject};
+use std::time::Duration;
+
+/// Flows of the stream: so many that no queue is without any.
+const FLOWS: u32 = 64;
+
+fn stream() -> Stream {
+    Stream { destinations: (0..FLOWS).map(|n| format!("10.9.9.{n}")).collect(), rate: 10_000 }
+}
+
+/// Three ports with so many queues, on two workers, where queues 2 and 3 of the first are those of `workers`.
+fn config(queues: u32, placed: &str, more: &str) -> String {
+    let port = |name: &str, placed: &str| format!("[[port]]\ndevice = '{name}'\nqueues = {queues}\n{placed}");
+    let ports = [port("r0", placed), port("r1", ""), port("r2", "")].concat();
+    format!("{ports}[daemon]\nworkers = 2\n{more}")
+}
+
+fn placed(workers: &str) -> String {
+    format!("queue_workers = {workers}\n")
+}
+
+fn shown(router: &Router, what: &str) -> serde_json::Value {
+    let reply = router.ask("show", &[what, "--json"]).expect("a daemon");
+    serde_json::from_slice(&reply.stdout).expect("show prints JSON")
+}
+
+/// The queues of `r0` that each worker has.
+fn map(router: &Router) -> Vec<Vec<u64>> {
+    let workers = shown(router, "workers");
+    let of_worker = |worker: &serde_json::Value| -> Vec<u64> {
+        let queues = worker["queues"].as_array().into_iter().flatten().filter_map(|queue| queue.as_str());
+        queues.filter_map(|queue| queue.strip_prefix("r0/")?.parse().ok()).collect()
+    };
+    workers["workers"].as_array().expect("workers").iter().map(of_worker).collect()
+}
+
+/// What each queue of `r0` has received, and whose it is said to be.
+fn received(router: &Router) -> Vec<(u64, u64)> {
+    let ports = shown(router, "ports");
+    let ports = ports["ports"].as_array().expect("ports");
+    let port = ports.iter().find(|port| port["name"] == "r0").expect("r0");
+    let queue = |queue: &serde_json::Value| {
+        (queue["account"]["received"].as_u64().expect("a count"), queue["worker"].as_u64().expect("a worker"))
+    };
+    port["queues"].as_array().expect("queues").iter().map(queue).collect()
+}
+
+fn reloads(router: &Router, config: &str) -> String {
+    let done = router.reload_with(config).expect("a daemon");
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success(), "{said}");
+    said
+}
+
+#[track_caller]
+fn whole(what: &str, outcome: &Outcome) {
+    report::say(&format!("queues: {what}: {outcome}"));
+    assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{what}: {outcome}");
+}
+
+/// Runs a test on two workers and ports of four queues each, of which `queues` are taken.
+fn on_queues(test: &str, queues: u32, deed: impl FnOnce(&Lab, &mut Router)) {
+    let is_user =
+        |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
+    let Some(subject) = Subject::all(test).into_iter().find(is_user) else { return };
+    let lab = Lab::with_queues(test, Ends::Silent, 4);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_with(&[], &config(queues, "", ""));
+    deed(&lab, &mut router);
+    router.settle();
+    router.stop();
+}
+
+#[test]
+fn queues_change_workers_while_packets_flow() {
+    on_queues("queues", 4, |lab, router| {
+        assert_eq!(map(router), [[0, 2], [1, 3]], "dealt out in turn");
+        let ((), outcome) = stream().during(lab, || {
+            for workers in ["[0, 1, 1, 1]", "[0, 1, 0, 0]", "[0, 1, 1, 0]", "[0, 1, 1, 1]", "[]"] {
+                std::thread::sleep(Duration::from_millis(100));
+                let said = reloads(router, &config(4, &placed(workers), ""));
+                assert!(said.contains("queue_workers") && !said.contains("restart"), "{said}");
+                let wanted: [&[u64]; 2] = match workers {
+                    "[0, 1, 0, 0]" => [&[0, 2, 3], &[1]],
+                    "[0, 1, 1, 0]" => [&[0, 3], &[1, 2]],
+                    "[]" => [&[0, 2], &[1, 3]],
+                    _ => [&[0], &[1, 2, 3]],
+                };
+                assert_eq!(map(router), wanted, "{workers}");
+            }
+        });
+        whole("moved five times", &outcome);
+        let received = received(router);
+        assert_eq!(received.iter().map(|(_, worker)| *worker).collect::<Vec<_>>(), [0, 1, 0, 1]);
+        assert!(received.iter().all(|(frames, _)| *frames > 0), "every queue has had packets: {received:?}");
+    });
+}
+
+#[test]
+fn a_reload_maps_queues_anew_and_says_what_cannot_be() {
+    on_queues("queues-reload", 2, |lab, router| {
+        assert_eq!(map(router), [[0], [1]]);
+        let said = reloads(router, &config(3, "", "rebalance = 'on'\n"));
+        assert!(said.contains("port.xdp:r0") && said.contains("daemon.rebalance"), "{said}");
+        assert_eq!(map(router), [vec![0, 2], vec![1]]);
+        for (workers, why) in [("[1]", "queue 0 of r0"), ("[0, 1, 2]", "worker 2")] {
+            let refused = router.reload_with(&config(3, &placed(workers), "")).expect("a daemon");
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(!refused.status.success() && said.contains(why), "{said}");
+        }
+        assert_eq!(map(router), [vec![0, 2], vec![1]], "all goes on as before");
+        let said = reloads(router, &config(3, "", "").replace("workers = 2", "workers = 1"));
+        assert!(said.contains("daemon.workers"), "{said}");
+        assert_eq!(map(router), [[0, 1, 2]]);
+        // The fourth queue is Linux's.
+        whole("three queues on one worker", &stream().for_a_while(lab, Duration::from_millis(200)));
+    });
+}
