@@ -80,16 +80,21 @@ impl Rig {
         bm_lua::limit_loading(Duration::from_millis(100));
         let folder = folder();
         let spec = spec(folder.join("app.lua"), argument);
-        Self::joined(text, folder, spec, &["left.output -> lua.left:output"])
+        Self::joined(text, folder, spec, (1, &["left.output -> lua.left:output"]))
     }
 
-    /// With the ports joined by `inwards` to what `spec` has.
-    fn joined(text: &str, folder: PathBuf, spec: AppsSpec, inwards: &[&str]) -> Result<Self, String> {
+    /// The first of so many workers, with the ports joined by `inwards` to what `spec` has.
+    fn joined(
+        text: &str,
+        folder: PathBuf,
+        spec: AppsSpec,
+        (workers, inwards): (usize, &[&str]),
+    ) -> Result<Self, String> {
         std::fs::write(folder.join("app.lua"), text).unwrap();
         let depot = Depot::new(4096, 2048).unwrap();
         let world = AppWorld { depot: depot.clone(), natives: Arc::new(NoNatives) };
         let set = AppSet::new(world).unwrap();
-        set.start(&spec, 1).map_err(|error| error.to_string())?;
+        set.start(&spec, workers).map_err(|error| error.to_string())?;
         let registry = Registry::anonymous(4096).unwrap();
         let (left, right, mut network) = (Wire::new(), Wire::new(), Network::new());
         for (name, wire) in [("left", &left), ("right", &right)] {
@@ -203,7 +208,7 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     let folder = folder();
     let mut spec = spec(folder.join("app.lua"), json!({ "by": 1 }));
     spec.apps[0].core = Some(1);
-    let mut rig = Rig::joined(ADD, folder, spec.clone(), &["left.output -> lua.left:output"]).unwrap();
+    let mut rig = Rig::joined(ADD, folder, spec.clone(), (1, &["left.output -> lua.left:output"])).unwrap();
     let mut apart = rig.set.apart();
     let (index, core, part) = apart.pop().unwrap();
     assert_eq!((index, core, apart.len(), rig.set.apart().len()), (1, 1, 0, 0));
@@ -267,7 +272,7 @@ fn two_ways_into_a_full_link_lose_nothing() {
     spec.links[0] = link("router.right", "app.input");
     spec.outer.push("router".into());
     let inwards = ["left.output -> lua.router:right", "right.output -> lua.slow:right"];
-    let mut rig = Rig::joined(SLOW, folder, spec, &inwards).unwrap();
+    let mut rig = Rig::joined(SLOW, folder, spec, (1, &inwards)).unwrap();
     // On each side more than half a link.
     const EACH: u16 = 1200;
     for number in 0..EACH {
@@ -332,6 +337,37 @@ fn a_changed_argument_or_file_holds_and_a_wrong_one_does_not() {
     rig.reload(json!({ "by": 1 })).unwrap();
     assert_eq!(rig.pass(&[packet(5)]), [out(4, 1)]);
     assert!(rig.set.look_after(Instant::now()).is_empty());
+}
+
+#[test]
+fn a_worker_goes_back_to_what_it_had_when_another_refuses() {
+    let folder = folder();
+    let spec = spec(folder.join("app.lua"), json!({ "by": 1 }));
+    let mut rig = Rig::joined(ADD, folder, spec, (2, &["left.output -> lua.left:output"])).unwrap();
+    let mut network = Network::new();
+    network.app("lua", Box::new(rig.set.part(1).unwrap())).unwrap();
+    let mut second = Engine::new(network, Freelist::new(rig.depot.clone(), 128)).unwrap();
+    assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
+    // The first worker that makes it can, and the second cannot.
+    let flag = rig.folder.join("made");
+    let new = format!(
+        "local made = io.open('{0}') if made then made:close() error('made before') end
+         io.open('{0}', 'w'):close() return setmeta",
+        flag.display()
+    );
+    rig.write(&ADD.replace("return setmeta", &new).replace("+ self.by", "- self.by"));
+    let why = std::thread::scope(|scope| {
+        let reloading = scope.spawn(|| rig.set.reload(&rig.spec).map_err(|error| error.to_string()));
+        while !reloading.is_finished() {
+            rig.engine.breathe();
+            second.breathe();
+        }
+        reloading.join().unwrap().unwrap_err()
+    });
+    assert!(flag.exists() && why.contains("made before"), "{why}");
+    assert!(rig.set.look_after(Instant::now()).is_empty());
+    // It adds again, though the file says otherwise by now.
+    assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
 }
 
 #[test]

@@ -146,11 +146,21 @@ function M.become (spec, workers)
    for name, app in pairs(before.apps) do old.apps[name] = app end
    for name in pairs(before.links) do old.links[name] = true end
    local c, problems = build(spec)
+   M.before = nil
    if problems[1] then return ("app %s: %s"):format(problems[1][1], problems[1][2]) end
    local fine, why = xpcall(engine.configure_here, startup.explain, c)
    if not fine then engine.configure_here(old) end
    settle()
    if not fine then return words(why) end
+   M.before = old
+end
+
+-- Makes the network what it was before it became what it is, with the classes that it had then.
+local function revert ()
+   if not M.before then return "there is nothing to go back to" end
+   engine.configure_here(M.before)
+   M.before = nil
+   settle()
 end
 
 -- For Rust, which leaves the order in its table and finds the answer there.
@@ -161,7 +171,7 @@ function M.configure ()
    -- In a worker that runs, an app that does not come back shall end by an error, so that all others go on. That
    -- reaches what is interpreted.
    if live then jit.off() end
-   bridge.refused = M.become(bridge.spec, bridge.workers)
+   if bridge.spec then bridge.refused = M.become(bridge.spec, bridge.workers) else bridge.refused = revert() end
    bridge.crossings = crossings()
    jit.on()
    live = true

@@ -125,6 +125,17 @@ impl Loaded {
         self.outcome().map_err(say)
     }
 
+    /// Makes the network what it was before it was configured last, of the same classes.
+    ///
+    /// # Errors
+    /// See [`Broken`]: the state is of no more use.
+    pub fn revert(&mut self, pulse: &Pulse) -> Result<(Vec<Crossing>, Option<String>), Broken> {
+        let say = |error: LuaError| Broken::Error(error.to_string());
+        self.bridge().and_then(|bridge| Ok(bridge.set("spec", mlua::Value::Nil)?)).map_err(say)?;
+        self.call(pulse, CONFIGURE)?;
+        self.outcome().map_err(say)
+    }
+
     fn bridge(&self) -> Result<Table, LuaError> {
         let loaded: Table = self.state.lua().globals().get::<Table>("package")?.get("loaded")?;
         Ok(loaded.get(BRIDGE)?)

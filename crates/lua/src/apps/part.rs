@@ -15,6 +15,14 @@ use super::spec::AppsSpec;
 use crate::hook::guard::{self, Pulse};
 use crate::state::LuaError;
 
+/// What a worker's apps are told.
+pub enum Order {
+    /// To become what this says.
+    Become(AppsSpec),
+    /// To be again what they were before the last order that was carried out, whatever has become of files since.
+    Revert,
+}
+
 /// What became of an order: `Some` says why it was refused.
 pub type Reply = Option<String>;
 /// Why a part does nothing any more.
@@ -35,7 +43,7 @@ struct Entry {
 /// What a part has of its set.
 pub struct Ends {
     /// New configurations.
-    pub orders: Consumer<AppsSpec>,
+    pub orders: Consumer<Order>,
     /// What became of them.
     pub replies: Sender<Reply>,
     /// What the supervisor sees of calls.
@@ -104,11 +112,14 @@ impl Part {
     /// Carries out new configurations.
     #[cold]
     fn take_orders(&mut self) {
-        while let Some(spec) = self.ends.orders.pop() {
+        while let Some(order) = self.ends.orders.pop() {
             let Some(loaded) = &mut self.loaded else { return };
             // No packet waits on what a configuration does half: an error leaves the state whole.
             self.ends.pulse.set_gentle(true);
-            let configured = loaded.configure(&self.ends.pulse, &spec, self.ends.workers);
+            let configured = match &order {
+                Order::Become(spec) => loaded.configure(&self.ends.pulse, spec, self.ends.workers),
+                Order::Revert => loaded.revert(&self.ends.pulse),
+            };
             self.ends.pulse.set_gentle(false);
             match configured {
                 Ok((crossings, refused)) => {

@@ -8,7 +8,7 @@ use bm_frame::Depot;
 use bm_link::{Producer, channel};
 
 use super::loaded::Loaded;
-use super::part::{Ends, Failure, Part, Reply};
+use super::part::{Ends, Failure, Order, Part, Reply};
 use super::spec::AppsSpec;
 use crate::hook::guard::{self, Pulse, Watch};
 use crate::native::{Natives, NoNatives};
@@ -39,7 +39,7 @@ struct Worker {
     part: Option<Part>,
     /// The core that its apps are placed on; `None` if it has ports.
     core: Option<usize>,
-    orders: Producer<AppsSpec>,
+    orders: Producer<Order>,
     replies: Receiver<Reply>,
     pulse: Arc<Pulse>,
     watch: Watch,
@@ -151,14 +151,15 @@ impl AppSet {
     pub fn reload(&self, spec: &AppsSpec) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
         let with_ports = inner.workers.iter().filter(|worker| worker.core.is_none()).count();
-        let (new, old) = (spec.laid_out(with_ports)?, inner.spec.laid_out(with_ports)?);
-        let refused = inner.workers.iter_mut().find_map(|worker| worker.become_part_of(&new));
-        let Some(why) = refused else {
+        let new = spec.laid_out(with_ports)?;
+        let become_new = |(at, worker): (usize, &mut Worker)| Some((at, worker.become_part_of(&new)?));
+        let Some((at, why)) = inner.workers.iter_mut().enumerate().find_map(become_new) else {
             inner.spec = spec.clone();
             return Ok(());
         };
-        // Whoever has taken it goes back; one that cannot has failed, and is started again.
-        inner.workers.iter_mut().for_each(|worker| drop(worker.become_part_of(&old)));
+        // Whoever has taken it goes back; one that cannot has failed, and is started again. Who refused it has stayed
+        // as it was, and the others know nothing of it.
+        inner.workers[..at].iter_mut().for_each(|worker| drop(worker.carry_out(Order::Revert)));
         Err(LuaError::new(why))
     }
 
@@ -192,16 +193,16 @@ impl Worker {
     /// Has it carry out what a configuration has for its core. Why not, if it does not.
     fn become_part_of(&mut self, parts: &[(Option<usize>, AppsSpec)]) -> Option<String> {
         match parts.iter().find(|(core, _)| *core == self.core) {
-            Some((_, spec)) => self.become_as(spec),
+            Some((_, spec)) => self.carry_out(Order::Become(spec.clone())),
             None => Some("other cores have apps now, which takes new workers".into()),
         }
     }
 
-    /// Has it carry a configuration out. Why not, if it does not.
-    fn become_as(&mut self, spec: &AppsSpec) -> Option<String> {
+    /// Has it carry an order out. Why not, if it does not.
+    fn carry_out(&mut self, order: Order) -> Option<String> {
         // An answer that came too late was to another question.
         while self.replies.try_recv().is_ok() {}
-        if self.orders.push(spec.clone()).is_err() {
+        if self.orders.push(order).is_err() {
             return Some("a worker has not taken the last configurations yet: reload again later".into());
         }
         let (begin, mut watch) = (Instant::now(), Watch::new(guard::RELOADING));
