@@ -156,6 +156,8 @@ unsigned int bm_transmit(struct bm_queue *queue, struct bm_stack *stack, void *f
 {
 	struct rte_mbuf *mbufs[BURST];
 	unsigned int ready = 0, sent, left;
+	const unsigned int longest =
+		queue->own_pool ? rte_pktmbuf_data_room_size(queue->own_pool) - RTE_PKTMBUF_HEADROOM : UINT16_MAX;
 
 	use_frames(queue, stack, freelist);
 	for (unsigned int i = 0; i < count; i++) {
@@ -167,7 +169,8 @@ unsigned int bm_transmit(struct bm_queue *queue, struct bm_stack *stack, void *f
 		}
 		if (unlikely(!places[i]))
 			continue;
-		if (unlikely(places[i]->length < ETHERNET_HEADER)) {
+		/* One that never fits would else keep its place, and all behind it theirs. */
+		if (unlikely(places[i]->length < ETHERNET_HEADER || places[i]->length > longest)) {
 			drop_invalid(queue, &places[i]);
 			continue;
 		}

@@ -188,6 +188,34 @@ fn a_tag_that_the_device_took_off_is_there_again() {
     assert_eq!(depot.available(), 4096);
 }
 
+/// A frame longer than those of DPDK's own does not keep its place in front of all others.
+#[test]
+fn what_never_fits_a_copying_port_is_dropped() {
+    if !alone() {
+        return eprintln!("skipped: a network of its own needs root");
+    }
+    ip("link add w0 type veth peer name w1");
+    ip("link set w0 up");
+    ip("link set w1 up");
+    let depot = Depot::new(4096, 4096).unwrap();
+    let device =
+        DpdkDevice::open(&Spec::new("net_af_xdp_long,iface=w0"), &depot, Options::default()).unwrap();
+    assert!(device.copied().is_some());
+    let (mut port, mut frames) = (device.queue(0).unwrap(), Freelist::new(depot.clone(), 1024));
+    let outside = Wire::on("w1");
+    let before = port.device_counters().transmit_invalid;
+    let mut burst = Burst::new();
+    for bytes in [&[7; 3000][..], &packet(9)] {
+        burst.push(frames.allocate_with(bytes).unwrap()).unwrap();
+    }
+    port.transmit(&mut burst, &mut frames);
+    assert_eq!((burst.frames(), port.device_counters().transmit_invalid - before), (0, 1));
+    outside.expect(&packet(9));
+    port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(depot.available(), 4096);
+}
+
 /// Flow rules and further MACs, on a driver that knows rules (net_tap, by tc) and on one that knows neither.
 #[test]
 fn what_control_says_is_taken_or_done_without() {
