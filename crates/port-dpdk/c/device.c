@@ -1,5 +1,6 @@
 /* Devices: found, set up, asked, changed, given back. Nothing here is called for a packet. */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,12 @@ int bm_device_probe(const char *device, uint16_t *port)
 	return done;
 }
 
+/* Whether the device spreads flows over its queues by our key. */
+static bool has_rss(const struct rte_eth_dev_info *info)
+{
+	return (info->flow_type_rss_offloads & RTE_ETH_RSS_IP) && info->hash_key_size <= KEY_BYTES;
+}
+
 int bm_device_info(uint16_t port, struct bm_info *info)
 {
 	struct rte_eth_dev_info found;
@@ -70,7 +77,7 @@ int bm_device_info(uint16_t port, struct bm_info *info)
 	info->mtu_max = found.max_mtu;
 	info->receive_queues_max = found.max_rx_queues;
 	info->transmit_queues_max = found.max_tx_queues;
-	info->has_rss = (found.flow_type_rss_offloads & RTE_ETH_RSS_IP) != 0 && found.hash_key_size <= KEY_BYTES;
+	info->has_rss = has_rss(&found);
 	return 0;
 }
 
@@ -148,7 +155,7 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 		return done;
 	memset(&conf, 0, sizeof(conf));
 	conf.rxmode.mtu = setup->mtu;
-	if (setup->queues > 1 && info.flow_type_rss_offloads & RTE_ETH_RSS_IP)
+	if (setup->queues > 1 && has_rss(&info))
 		use_rss(&conf, &info);
 	/* Frames in many parts are joined on receive. */
 	if (frame + RTE_PKTMBUF_HEADROOM > room || info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER)

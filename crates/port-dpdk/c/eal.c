@@ -208,7 +208,8 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *depot, 
 	/* Places of memory are asked for just below. Without need it is not registered: net_virtio_user would want to
 	 * share it with its far end, and cannot. */
 	done = rte_eal_iova_mode() == RTE_IOVA_PA ? bm_memory_register(region) : 0;
-	if (done)
+	/* Known from an earlier try. */
+	if (done && done != -EEXIST)
 		return done;
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
@@ -220,15 +221,19 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *depot, 
 		free(pool);
 		return -rte_errno;
 	}
-	done = rte_mempool_set_ops_byname(mp, OPS, pool);
-	if (done)
-		return done;
-	rte_pktmbuf_pool_init(mp, &private);
 	pool->populating = 1;
-	done = rte_mempool_populate_iova(mp, (char *)region->headers, (uintptr_t)region->headers,
-					 (size_t)region->count * region->stride, NULL, NULL);
-	if (done != (int)region->count)
+	done = rte_mempool_set_ops_byname(mp, OPS, pool);
+	if (!done) {
+		rte_pktmbuf_pool_init(mp, &private);
+		done = rte_mempool_populate_iova(mp, (char *)region->headers, (uintptr_t)region->headers,
+						 (size_t)region->count * region->stride, NULL, NULL);
+	}
+	if (done != (int)region->count) {
+		/* Its name would keep the next try from making it. */
+		rte_mempool_free(mp);
+		free(pool);
 		return done < 0 ? done : -ENOSPC;
+	}
 	pool->populating = 0;
 	rte_mempool_obj_iter(mp, mbuf_make, (void *)(uintptr_t)region);
 	*made = mp;

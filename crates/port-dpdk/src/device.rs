@@ -276,8 +276,14 @@ impl Shared {
         self.driver = text(&info.driver);
         let mtu = options.mtu.unwrap_or(info.mtu);
         self.fits(mtu)?;
-        let has = info.receive_queues_max.min(info.transmit_queues_max).max(1);
-        self.queues = options.queues.clamp(1, has);
+        self.queues = queues(&info, options.queues, is_fed_by_queue(&self.spec, &self.driver));
+        if self.queues == 1 && options.queues > 1 && info.receive_queues_max > 1 {
+            tracing::warn!(
+                "dpdk:{}: {} spreads no packets over queues (RSS), so one worker has them all",
+                self.spec.as_str(),
+                self.driver
+            );
+        }
         if self.spec.is_pci() {
             self.map()?;
         }
@@ -325,11 +331,42 @@ impl Shared {
     }
 }
 
+/// Whether somebody else says which queue a packet comes in on: the far end of a virtual device.
+fn is_fed_by_queue(spec: &Spec, driver: &str) -> bool {
+    !spec.is_pci() || driver == "net_virtio"
+}
+
+/// As many queues as a device has and `wanted` says; one where all packets would come in on the first.
+fn queues(info: &Info, wanted: u16, is_fed: bool) -> u16 {
+    let has = info.receive_queues_max.min(info.transmit_queues_max).max(1);
+    if info.has_rss != 0 || is_fed { wanted.clamp(1, has) } else { 1 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use bm_frame::{Burst, Freelist};
     use bm_port::Port;
+
+    #[test]
+    fn a_card_that_spreads_nothing_has_one_queue() {
+        let info = |has_rss| Info {
+            driver: [0; 64],
+            mac: [0; 6],
+            mtu: 1500,
+            mtu_min: 68,
+            mtu_max: 9000,
+            receive_queues_max: 4,
+            transmit_queues_max: 8,
+            has_rss,
+        };
+        let fed = |spec, driver| is_fed_by_queue(&Spec::new(spec), driver);
+        assert_eq!([1, 3, 9].map(|wanted| queues(&info(1), wanted, false)), [1, 3, 4]);
+        assert_eq!([1, 3, 9].map(|wanted| queues(&info(0), wanted, fed("0000:01:00.0", "net_em"))), [1; 3]);
+        for (spec, driver) in [("0000:01:00.0", "net_virtio"), ("net_memif0", "net_memif")] {
+            assert_eq!(queues(&info(0), 3, fed(spec, driver)), 3);
+        }
+    }
 
     #[test]
     fn a_device_is_changed_while_its_queue_is_left_alone() {

@@ -62,3 +62,27 @@ pub(crate) fn over(depot: &Arc<Depot>) -> Result<Pool, DpdkError> {
     pools.push((key, Pool(made)));
     Ok(Pool(made))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_that_failed_can_be_made_again() {
+        eal::start().unwrap();
+        let depot = Depot::new(64, 2048).unwrap();
+        let (name, mut made) = (CString::new("bm-again").unwrap(), std::ptr::null_mut());
+        let kept: *mut c_void = Arc::into_raw(depot.clone()).cast_mut().cast();
+        let whole = region(depot.memory());
+        // SAFETY: within the headers: the last one has 192 bytes.
+        let headers = unsafe { whole.headers.add(8) };
+        let shifted = Region { headers, ..whole };
+        let mut make = |region: &Region| {
+            // SAFETY: all bytes of the region are mapped, the depot is never freed, and nobody has frames of it.
+            unsafe { ffi::bm_pool_make(name.as_ptr(), region, kept, &mut made) }
+        };
+        // Headers that do not begin at a line leave room for one less.
+        assert_eq!(make(&shifted), -libc::ENOSPC);
+        assert_eq!(make(&whole), 0);
+    }
+}
