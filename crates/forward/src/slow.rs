@@ -118,6 +118,8 @@ pub struct SlowPath {
     bell: Arc<Bell>,
     arrivals: Vec<Arrivals>,
     hooks: Option<Box<SlowHooks>>,
+    /// Longest sleep while no frame waits for a neighbour.
+    sleep_max: Duration,
     core: Core,
 }
 
@@ -170,7 +172,7 @@ const STEP: usize = 256;
 const ALERTS_PER_SECOND: u32 = 1000;
 const ALERTS_BURST: u32 = 100;
 
-/// Longest sleep while no frame waits for a neighbour.
+/// A slow path shows that it lives this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// What is done with a frame, once decided.
@@ -223,7 +225,15 @@ impl SlowPath {
             random: seed,
             looked_ns: None,
         };
-        Self { published, reader, bell: Bell::new(waker), arrivals: Vec::new(), hooks: None, core }
+        Self {
+            published,
+            reader,
+            bell: Bell::new(waker),
+            arrivals: Vec::new(),
+            hooks: None,
+            sleep_max: SLEEP_MAX,
+            core,
+        }
     }
 
     /// Lets `hook` see what comes from workers, before anything is decided.
@@ -303,7 +313,7 @@ impl SlowPath {
             self.reader.offline();
             // A neighbour's answer shows in the tables, and they wake nobody.
             let look = Duration::from_nanos(self.core.waiting.look_every_ns(now.monotonic_ns));
-            let timeout = if self.core.waiting.is_empty() { SLEEP_MAX } else { look };
+            let timeout = if self.core.waiting.is_empty() { self.sleep_max } else { look };
             let twins = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
             self.bell.waker().wait(twins, timeout);
             self.reader.online();

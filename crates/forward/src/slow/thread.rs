@@ -125,7 +125,10 @@ mod tests {
     #[test]
     fn works_and_sleeps_and_is_woken() {
         let mut lab = Lab::new(LINES);
-        let thread = SlowThread::start(lab.take_slow_path()).unwrap();
+        let mut slow = lab.take_slow_path();
+        // Whoever is not woken sleeps for longer than this test waits.
+        slow.sleep_max = Duration::from_secs(3600);
+        let thread = SlowThread::start(slow).unwrap();
         for round in 1..=50 {
             lab.send(0, &ARP);
             lab.run();
