@@ -35,7 +35,12 @@ impl Default for Idle {
 }
 
 /// Longest sleep: a worker shows that it lives this often.
+#[cfg(not(test))]
 const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// In tests longer than any of them waits: one that nobody wakes must show.
+#[cfg(test)]
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
 /// Why a worker did not start.
 #[derive(Debug)]
 pub enum WorkerError {
@@ -256,7 +261,7 @@ impl Loop {
             self.counters.add(2, 1);
             // Asked each time: a port may hold frames for a moment that nothing outside tells of.
             let most = if self.engine.must_ask() { self.naps.next(idle) } else { SLEEP_MAX };
-            let timeout = Timespec { tv_sec: 0, tv_nsec: most.as_nanos() as _ };
+            let timeout = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as _ };
             // By `poll`, whose time limit is not in whole milliseconds. Interrupted or timed out: the loop looks at
             // everything in any case, and a wake that comes now ends the next sleep at once.
             if poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout)) != Ok(0) {
@@ -279,6 +284,14 @@ mod tests {
     impl App for Pulls {
         fn pull(&mut self, _io: &mut Io<'_>) {
             self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn until(done: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(20), "nothing came of it");
+            std::thread::yield_now();
         }
     }
 
@@ -328,10 +341,8 @@ mod tests {
     fn naps_where_an_app_can_only_be_asked() {
         let pulls = Arc::default();
         let (worker, counters, _waker) = worker(Asked(Arc::clone(&pulls)));
-        // Nobody wakes it: sleeps of the longest kind would make this a test of ten seconds.
-        while counters.get(2) < 100 {
-            std::thread::yield_now();
-        }
+        // Nobody wakes it: a sleep of the longest kind would not end in time.
+        until(|| counters.get(2) >= 100);
         assert!(pulls.load(Ordering::Relaxed) >= 100);
         assert!(worker.stop().is_some());
     }
@@ -340,15 +351,10 @@ mod tests {
     fn sleeps_when_idle_and_wakes_when_told() {
         let pulls = Arc::default();
         let (worker, counters, waker) = worker(Pulls(Arc::clone(&pulls)));
-        let asleep = |n| {
-            while counters.get(2) < n {
-                std::thread::yield_now()
-            }
-        };
-        asleep(1);
+        until(|| counters.get(2) >= 1);
         let before = pulls.load(Ordering::Relaxed);
         waker.wake();
-        asleep(2);
+        until(|| counters.get(2) >= 2);
         assert!(pulls.load(Ordering::Relaxed) > before);
         assert!(worker.is_alive());
         assert!(worker.stop().unwrap().breaths() > 0);
