@@ -67,11 +67,11 @@ static __always_inline const struct ingress *logical_interface(const struct pack
 
 	if (!is_tag(eth->type) || (void *)(tag + 1) > packet->end)
 		return packet->ingress;
+	if (is_tag(tag->type))
+		return NULL;
 	number = bpf_ntohs(tag->priority_id) & VLAN_ID;
 	if (!number)
 		return packet->ingress;
-	if (is_tag(tag->type))
-		return NULL;
 	return vlan_ingress(packet->view, packet->ingress->ifindex,
 			    (__u32)bpf_ntohs(eth->type) << 16 | number);
 }
