@@ -250,7 +250,7 @@ impl Bed {
     }
 
     fn slow_path(&self, making: &mut Making) -> Result<SlowPath, BenchError> {
-        let counters = making.registry.block("slow", &SlowPath::COUNTERS);
+        let counters = making.registry.block(&format!("{}/slow", making.worker), &SlowPath::COUNTERS);
         Ok(SlowPath::new(SlowConfig {
             published: self.published.clone(),
             reader: self.readers.register(),
@@ -351,7 +351,9 @@ impl Making {
     }
 
     pub fn account(&self, group: &str) -> Result<Account, BenchError> {
-        Account::open(&self.registry, group).map_err(BenchError::build("counters"))
+        // Workers of one registry each count in lines of their own.
+        let group = format!("{}/{group}", self.worker);
+        Account::open(&self.registry, &group).map_err(BenchError::build("counters"))
     }
 
     pub fn watched(&mut self, group: &str) -> Result<Account, BenchError> {

@@ -64,6 +64,14 @@ impl Layout {
         }
     }
 
+    /// How many of its engines have ports to send through: one of a pipeline's two.
+    fn senders(self) -> usize {
+        match self {
+            Self::Pipelines { cores, .. } => cores / 2,
+            whole => whole.cores(),
+        }
+    }
+
     fn subject(self) -> String {
         match self {
             Self::Whole { workers } => format!("workers-{workers}"),
@@ -184,9 +192,9 @@ fn measure<A: Packet>(
         // No core is always the one that few workers are on.
         let from = cpu[index].samples.len();
         let cores: Vec<_> = cores.iter().cycle().skip(from % cores.len()).take(engines.len()).collect();
-        check_all(case, side, &mut engines)?;
+        check_all(case, side, &mut engines, layouts[index].senders())?;
         let shifts = work(&mut engines, &cores, turns).map_err(BenchError::build("a worker's thread"))?;
-        check_all(case, side, &mut engines)?;
+        check_all(case, side, &mut engines, layouts[index].senders())?;
         let (by_wall, by_cpu) = rates(&shifts);
         cpu[index].samples.push(by_cpu);
         Ok(by_wall)
