@@ -371,17 +371,23 @@ fn each_packet_meets_one_set_whole_while_sets_change() {
     let mut context = [0u8; 24];
     context[4..8].copy_from_slice(&(IPV4.len() as u32).to_ne_bytes());
     context[12..16].copy_from_slice(&lab.ifindex.to_ne_bytes());
-    let mut runs = 0;
     while !flips.is_finished() {
         let (data_in, context_in) = (Some(&IPV4[..]), Some(&mut context[..]));
         let input = ProgramInput { data_in, context_in, repeat: 1 << 14, ..ProgramInput::default() };
-        program(&mut lab.kernel.object, PROGRAM).test_run(input).unwrap();
-        runs += 1 << 14;
+        match program(&mut lab.kernel.object, PROGRAM).test_run(input) {
+            Ok(_) => {}
+            // A signal to this thread ends the repetition early; what ran is counted.
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
+            Err(error) => panic!("{error}"),
+        }
     }
     lab.kernel.filters = Some(flips.join().unwrap());
     let counters = lab.kernel.counters(0).unwrap();
     let dropped: u64 = counters.drops().map(|(_, frames)| frames).sum();
-    assert_eq!(dropped, runs, "{counters:?}");
+    // Linux's own multicast comes in on the interface meanwhile, and meets no filter.
+    let others: u64 =
+        counters.named().filter(|(name, _)| *name == "linux_other_mac").map(|(_, frames)| frames).sum();
+    assert!(dropped > 0 && dropped + others == counters.received(), "{counters:?}");
 }
 
 /// Not a test of behaviour: `cargo test --release -p bm-fastpath what_filters_cost -- --ignored --nocapture`.
