@@ -57,6 +57,18 @@ fn every_name_is_found() {
 }
 
 #[test]
+fn types_that_snabbs_core_brings_are_known() {
+    // pflua's `pf.types` points to it, and ljsyscall defines it for whoever loads that afterwards.
+    run(
+        "tags",
+        "local ffi = require('ffi')
+         ffi.typeof('struct { uint32_t bf_len; struct bpf_insn *bf_insns; }')
+         ffi.cdef('struct bpf_insn { uint8_t code, registers; int16_t off; int32_t imm; };')
+         assert(ffi.sizeof('struct bpf_insn') == 8)",
+    );
+}
+
+#[test]
 fn clocks_run_forward() {
     run(
         "clocks",

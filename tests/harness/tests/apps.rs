@@ -171,7 +171,7 @@ fn an_app_that_fails_is_started_again_and_linux_forwards_meanwhile() {
         said(router, "port 6666 is too much (in app in)");
         await_mark(lab, 0x42);
         lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
-        said(router, "an app did not come back, and was broken off");
+        said(router, "did not come back, and was broken off");
         await_mark(lab, 0x42);
         report::say("appsfail: forwards again after an error and after a hang");
     });

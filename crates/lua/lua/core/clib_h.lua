@@ -33,5 +33,7 @@ int geteuid();
 int getpid();
 int getppid();
 void nop();
+/* Snabb's core loads ljsyscall, which has it: pflua's types only name it. */
+struct bpf_insn;
 ]]
 return {}
