@@ -141,8 +141,8 @@ pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
 /// Joins the ports `names` with the router and the slow path, and where links lead to apps, with those.
 pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<(), NetworkError> {
     let has = |app: &str, name: &str, from: bool| {
-        let ends = config.links.iter().map(|link| if from { &link.from } else { &link.to });
-        ends.into_iter().any(|(one, end)| one == app && end == name)
+        let mut ends = config.links.iter().map(|link| if from { &link.from } else { &link.to });
+        ends.any(|(one, end)| one == app && end == name)
     };
     for name in names.iter().filter(|name| network.has(name)).cloned().collect::<Vec<_>>() {
         if !has(&name, "output", true) && !has(ROUTER, &name, false) {
