@@ -207,14 +207,20 @@ mod tests {
         Lab::with_hooks(&text, |_| [Some(Box::new(Detour(u32::from_be_bytes([198, 51, 100, 7])))), None])
     }
 
+    /// The frame with its header of so many bytes summed up.
+    fn sealed(mut frame: Vec<u8>, header: usize) -> Vec<u8> {
+        frame[24..26].fill(0);
+        let sum = bm_wire::checksum::ipv4_header(&frame[14..14 + header]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
     /// A UDP header's worth of data from `source` to 9.9.9.9, where the table has no route.
     fn packet(source: [u8; 4]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 9, 8, 0];
         frame.extend([0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0]);
         frame.extend(source.into_iter().chain([9; 4]).chain([0, 53, 0, 53, 0, 8, 0, 0]));
-        let sum = bm_wire::checksum::ipv4_header(&frame[14..34]);
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        frame
+        sealed(frame, 20)
     }
 
     /// Like [`packet`], with `length` bytes behind the header.
@@ -222,10 +228,7 @@ mod tests {
         let mut frame = packet([192, 0, 2, 9]);
         frame.resize(34 + length, 7);
         frame[16..18].copy_from_slice(&(20 + length as u16).to_be_bytes());
-        frame[24..26].fill(0);
-        let sum = bm_wire::checksum::ipv4_header(&frame[14..34]);
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        frame
+        sealed(frame, 20)
     }
 
     #[test]
@@ -242,9 +245,7 @@ mod tests {
         let mut options = packet([192, 0, 2, 9]);
         options.splice(34..34, [1; 4]);
         (options[14], options[17]) = (0x46, 32);
-        options[24..26].fill(0);
-        let sum = bm_wire::checksum::ipv4_header(&options[14..38]);
-        options[24..26].copy_from_slice(&sum.to_be_bytes());
+        let options = sealed(options, 24);
         for _ in 0..100 {
             assert_eq!(lab.exchange(0, &long_packet(1496)).sent.len(), 2);
             assert_eq!(lab.exchange(0, &options).only().map(|(port, _)| port), Some(0));
