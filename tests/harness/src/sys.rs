@@ -3,17 +3,19 @@
 //! The only file here that may hold `unsafe`. It knows bytes and file descriptors and nothing of packets.
 
 use std::fs::File;
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes asked for a capturing socket: some 20,000 small frames, as the kernel counts them.
 const RECEIVE_BUFFER: libc::c_int = 64 << 20;
 /// Bytes of the longest frame: what a host with segmentation offload hands to its veth.
 const FRAME_MAX: usize = 1 << 16;
+/// How long a sender waits for room in its socket.
+const ROOM: Duration = Duration::from_secs(5);
 /// `struct tpacket_auxdata`'s status bits that libc has under names of its own type.
 const VLAN_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
 const VLAN_TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
@@ -160,11 +162,23 @@ impl PacketSocket {
         Ok(Self(socket))
     }
 
-    /// Sends one frame as it is.
+    /// Sends one frame as it is. What the far end of a veth has not looked at yet counts as the sender's memory;
+    /// so where a busy machine keeps that end waiting, this waits for room too, for [`ROOM`] at most.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
-        // SAFETY: the bytes are readable over the call.
-        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-        if sent < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+        let until = Instant::now() + ROOM;
+        loop {
+            // SAFETY: the bytes are readable over the call.
+            let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+            if sent >= 0 {
+                return Ok(());
+            }
+            let error = Error::last_os_error();
+            let left = until.saturating_duration_since(Instant::now());
+            if error.kind() != ErrorKind::WouldBlock || left.is_zero() {
+                return Err(error);
+            }
+            wait(&[self], libc::POLLOUT, left)?;
+        }
     }
 
     /// Takes the next frame that has arrived, if there is one.
@@ -182,7 +196,7 @@ impl PacketSocket {
         let got = unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut message, 0) };
         if got < 0 {
             let error = Error::last_os_error();
-            return if error.kind() == std::io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+            return if error.kind() == ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
         // SAFETY: the kernel has written `got` bytes, which is at most the capacity that it was told.
         unsafe { frame.set_len(got as usize) };
@@ -245,16 +259,18 @@ fn restore_tag(frame: &mut Vec<u8>, extra: &libc::tpacket_auxdata) {
 
 /// Waits until one of the sockets has a frame; `false` where none had within the time.
 pub fn wait_readable(sockets: &[&PacketSocket], at_most: Duration) -> Result<bool> {
-    let mut entries: Vec<libc::pollfd> = sockets
-        .iter()
-        .map(|socket| libc::pollfd { fd: socket.0.as_raw_fd(), events: libc::POLLIN, revents: 0 })
-        .collect();
+    wait(sockets, libc::POLLIN, at_most)
+}
+
+fn wait(sockets: &[&PacketSocket], events: libc::c_short, at_most: Duration) -> Result<bool> {
+    let mut entries: Vec<libc::pollfd> =
+        sockets.iter().map(|socket| libc::pollfd { fd: socket.0.as_raw_fd(), events, revents: 0 }).collect();
     let wait = libc::timespec { tv_sec: at_most.as_secs() as _, tv_nsec: at_most.subsec_nanos() as _ };
     // SAFETY: the entries and the time are valid over the call, and the count is theirs.
     let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as _, &wait, std::ptr::null()) };
     match check(ready) {
         Ok(ready) => Ok(ready > 0),
-        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(false),
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
         Err(error) => Err(error),
     }
 }
