@@ -20,6 +20,13 @@ pub(crate) enum Kind {
     Ipv6,
 }
 
+impl Kind {
+    /// The one that it is not.
+    pub fn other(self) -> Self {
+        if self == Self::Ipv4 { Self::Ipv6 } else { Self::Ipv4 }
+    }
+}
+
 /// A frame that may be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {

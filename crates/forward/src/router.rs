@@ -25,6 +25,7 @@ use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
 use crate::filter::PortFilter;
 use crate::hook::{Hooks, TableRoutes};
+use crate::input::Kind;
 use crate::lookup::Lane;
 use crate::output::{NO_OUTPUT, Tally};
 use crate::rewrite::plain::KnownHops;
@@ -60,6 +61,8 @@ pub struct Router {
 /// What is known of the burst at hand.
 struct Work {
     form: Form,
+    /// What frames are taken for at first.
+    family: Kind,
     burst: Burst,
     refused: Refused,
     ipv4: Lane<u32>,
@@ -206,6 +209,7 @@ impl Work {
     fn new() -> Box<Self> {
         Box::new(Self {
             form: Form::best(),
+            family: Kind::Ipv4,
             burst: Burst::new(),
             refused: Refused::new(),
             ipv4: Lane::new(),

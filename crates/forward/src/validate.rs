@@ -4,8 +4,8 @@
 //! asked here needs no table: whose a packet is, and whether it has a hop left, comes after the lookup, so
 //! that a packet for this machine reaches it whatever its TTL.
 
-pub(crate) mod eight;
 mod facts;
+pub(crate) mod vectors;
 
 use bm_stats::Reason;
 use bm_wire::ipv4::{self, Ipv4};

@@ -1,7 +1,7 @@
 //! The first stages: whose frame is it, and is it a packet that a router may pass on?
 //!
 //! ```text
-//! sixteen at a time:  eight IPv4 of the common sort -> ... the others one by one -> ask the table ahead
+//! sixteen at a time:  those of one family and the common sort -> the others one by one -> ask the table ahead
 //! whole burst:        what is left is looked at closer
 //! ```
 
@@ -15,7 +15,7 @@ use crate::compiled::PortView;
 use crate::input::{self, Arrival, Kind};
 use crate::rewrite;
 use crate::tables::Tables;
-use crate::validate::eight::{self, Columns, LANES};
+use crate::validate::vectors::{self, Columns, ColumnsIpv6, LANES};
 use crate::validate::{self, Packet};
 
 impl Work {
@@ -24,7 +24,6 @@ impl Work {
         let count = self.burst.len();
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
         let mut closer = Mask::NONE;
-        let mut in_eights = true;
         // Most bursts are of one family, so bits are cleared where that does not hold.
         self.all = Mask::first(count);
         self.ipv4.mask = self.all;
@@ -33,7 +32,7 @@ impl Work {
             let group = from..count.min(from + TOGETHER);
             let ahead = group.end..count.min(group.end + TOGETHER);
             self.burst.places()[ahead].iter().flatten().for_each(Frame::prefetch);
-            self.validate(tables, view, group.clone(), (&mut in_eights, &mut closer));
+            self.validate(tables, view, group.clone(), &mut closer);
             // The last one stands for all: what else is in its group costs a needless line at most.
             let (Some(vrf), Some(last)) = (vrf, group.clone().last()) else { continue };
             match () {
@@ -48,21 +47,17 @@ impl Work {
         }
     }
 
-    /// Notes frames of the common sort, and in `closer` the others. Eights are looked at until there is one
-    /// without any IPv4: the rest of the burst will hardly be worth it, and is taken for IPv6 at first.
+    /// Notes frames of the common sort, and in `closer` the others. All are taken for the family that the last ones
+    /// were of, until there are none of it.
     #[inline(always)]
-    fn validate(
-        &mut self,
-        tables: &Tables,
-        view: &PortView,
-        mut places: Range<usize>,
-        (in_eights, closer): (&mut bool, &mut Mask),
-    ) {
-        let (count, common) = match *in_eights {
-            true => self.validate_eights(tables, view, places.clone()).unwrap_or((0, 0)),
-            false => (places.len(), self.validate_ipv6(view, places.clone())),
+    fn validate(&mut self, tables: &Tables, view: &PortView, mut places: Range<usize>, closer: &mut Mask) {
+        let (count, common) = match self.family {
+            Kind::Ipv4 => self.validate_ipv4(tables, view, places.clone()).unwrap_or((0, 0)),
+            Kind::Ipv6 => (places.len(), self.validate_ipv6(view, places.clone())),
         };
-        *in_eights &= count == 0 || common != 0;
+        if count != 0 && common == 0 {
+            self.family = self.family.other();
+        }
         let mut others = !common & ((1u32 << count) - 1) as u16;
         while others != 0 {
             self.validate_one(tables, view, places.start + others.trailing_zeros() as usize, closer);
@@ -75,7 +70,7 @@ impl Work {
     /// As many eights of `places` as there are, where this CPU can: how many frames these were, and which of them
     /// are IPv4 of the common sort.
     #[inline(always)]
-    fn validate_eights(
+    fn validate_ipv4(
         &mut self,
         tables: &Tables,
         view: &PortView,
@@ -92,15 +87,43 @@ impl Work {
             hops: facts.hops[first..].first_chunk_mut()?,
             spent: facts.spent[first..].first_chunk_mut()?,
         };
-        let seen = eight::common_ipv4(*form, frames, view.fast_ipv4, &tables.compiled.local, columns)?;
+        let seen = vectors::common_ipv4(*form, frames, view.fast_ipv4, &tables.compiled.local, columns)?;
         suspects.set_sixteen(first, if view.filters { seen.common } else { seen.suspects });
         Some((frames.len() * LANES, seen.common))
     }
 
-    /// The same for IPv6 packets of the common sort, one by one but with their bits set together.
+    /// Which of `places`, sixteen at most, are IPv6 of the common sort.
     #[inline(always)]
     fn validate_ipv6(&mut self, view: &PortView, places: Range<usize>) -> u16 {
-        let Self { burst, ipv4, ipv6, .. } = self;
+        let first = places.start;
+        let common = match self.validate_sixteen_ipv6(view, places.clone()) {
+            Some(common) => common,
+            None => self.validate_each_ipv6(view, places),
+        };
+        self.ipv4.mask.clear_sixteen(first, common);
+        self.ipv6.mask.set_sixteen(first, common);
+        common
+    }
+
+    #[inline(always)]
+    fn validate_sixteen_ipv6(&mut self, view: &PortView, places: Range<usize>) -> Option<u16> {
+        let Self { form, burst, ipv6, .. } = self;
+        let first = places.start;
+        let frames = burst.places()[places].first_chunk()?;
+        let facts = &mut ipv6.facts;
+        let columns = ColumnsIpv6 {
+            destinations: ipv6.destinations[first..].first_chunk_mut()?,
+            lengths: facts.lengths[first..].first_chunk_mut()?,
+            hops: facts.hops[first..].first_chunk_mut()?,
+            spent: facts.spent[first..].first_chunk_mut()?,
+        };
+        vectors::common_ipv6(*form, frames, view.fast_ipv6, columns)
+    }
+
+    /// One by one, but with their bits together.
+    #[inline(always)]
+    fn validate_each_ipv6(&mut self, view: &PortView, places: Range<usize>) -> u16 {
+        let Self { burst, ipv6, .. } = self;
         let first = places.start;
         let mut common = 0;
         for (lane, frame) in burst.places()[places].iter().enumerate() {
@@ -110,8 +133,6 @@ impl Work {
                 common |= 1 << lane;
             }
         }
-        ipv4.mask.clear_sixteen(first, common);
-        ipv6.mask.set_sixteen(first, common);
         common
     }
 

@@ -1,4 +1,4 @@
-//! The AVX2 form.
+//! The AVX2 form, of IPv4 only.
 //!
 //! ```text
 //! frame 0:  type | start | id | hops | source | destination | . | .     one load a frame

@@ -1,4 +1,4 @@
-//! The AVX-512 form: sixteen frames.
+//! IPv4.
 //!
 //! ```text
 //! frame 0:  mac | . | type | start | id | hops | source | destination     one load a frame, from byte 2 on
@@ -11,11 +11,10 @@ use std::arch::x86_64::*;
 use bm_frame::Frame;
 use bm_wire::{ethernet, ipv4};
 
-use super::{Columns, Seen};
+use super::super::{Columns, Seen};
+use super::{LANES, all, each, first_words, fours, heads, rows, second_words, store, store_words};
 use crate::compiled::{LocalFilter, MacKey};
 
-/// Frames at once.
-const LANES: usize = 16;
 /// Where the load begins: it ends with the IPv4 header. The two bytes in front are asked for by themselves.
 const LOAD: usize = HEAD - size_of::<__m256i>();
 /// Bytes that are read of each frame: both headers.
@@ -24,9 +23,9 @@ const HEAD: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 /// Of the word that the identification begins: the bits that a fragment has.
 const FRAGMENT: u32 = u32::from_le_bytes([0, 0, 0x1f, 0xff]);
 
-/// As [`super::common_ipv4`], of sixteen. `None` also where a frame is for a MAC that begins otherwise.
+/// As [`common_ipv4`](super::super::common_ipv4), of sixteen. `None` also where a frame is for a MAC that begins otherwise.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn common_ipv4(
+pub(in super::super) fn common_ipv4(
     frames: &[Option<Frame>; LANES],
     mac: MacKey,
     local: &LocalFilter,
@@ -34,7 +33,8 @@ pub(super) fn common_ipv4(
 ) -> Option<Seen> {
     // A key begins with two bytes of zero; one that does not is no address.
     let [0, 0, first, second, rest @ ..] = mac.to_le_bytes() else { return None };
-    let (heads, lengths) = heads(frames, [first, second])?;
+    // One branch a frame, always the same way: sixteen answers in a vector would take longer to put there.
+    let (heads, lengths) = heads(frames, |head: &[u8; HEAD]| head[..2] == [first, second])?;
     let [to_mac, kind, start, id, hops, source, destination] = fields(&heads);
     let length = _mm512_shuffle_epi8(start, each(0x8080_0203));
     let room = _mm512_sub_epi32(_mm512_cvtepu16_epi32(lengths), all(ethernet::HEADER_LEN as u32));
@@ -65,62 +65,22 @@ pub(super) fn common_ipv4(
     Some(Seen { common, suspects: may_be_ours(common, source, local) })
 }
 
-/// The first bytes of each frame, and how long each is; nothing where one is missing, short, or begins otherwise.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn heads(frames: &[Option<Frame>; LANES], begin: [u8; 2]) -> Option<([&[u8; HEAD]; LANES], __m256i)> {
-    let mut heads = [&[0; HEAD]; LANES];
-    let mut lengths = [0; LANES];
-    for ((head, length), frame) in heads.iter_mut().zip(&mut lengths).zip(frames) {
-        let data = frame.as_ref()?.data();
-        (*head, *length) = (data.first_chunk()?, data.len() as i16);
-        // One branch a frame, always the same way: sixteen answers in a vector would take longer to put there.
-        if head[..2] != begin {
-            return None;
-        }
-    }
-    let [a, b, c, d, e, f, g, h, rest @ ..] = lengths;
-    let near = _mm_setr_epi16(a, b, c, d, e, f, g, h);
-    let [a, b, c, d, e, f, g, h] = rest;
-    Some((heads, _mm256_set_m128i(_mm_setr_epi16(a, b, c, d, e, f, g, h), near)))
-}
-
 /// The words of all frames from [`LOAD`] on but for the second, one vector for each place.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn fields(heads: &[&[u8; HEAD]; LANES]) -> [__m512i; 7] {
-    // Two frames a row, four apart: so the words of all come out in order.
-    let row = |first: usize| {
-        // SAFETY: both loads end where the arrays do, and ask for no alignment.
-        let [near, far] =
-            [first, first + 4].map(|at| unsafe { _mm256_loadu_si256(heads[at].as_ptr().add(LOAD).cast()) });
-        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(near), far)
-    };
+    let [near, far] = rows::<LOAD, HEAD>(heads);
     // Of four frames each: words 0 and 4, 1 and 5, 2 and 6, 3 and 7; then those of the next four.
-    let [near0, near1, near2, near3] = fours([row(0), row(1), row(2), row(3)]);
-    let [far0, far1, far2, far3] = fours([row(8), row(9), row(10), row(11)]);
+    let [near0, near1, near2, near3] = fours(near);
+    let [far0, far1, far2, far3] = fours(far);
     [
-        _mm512_shuffle_i64x2::<0b10_00_10_00>(near0, far0),
-        _mm512_shuffle_i64x2::<0b10_00_10_00>(near2, far2),
-        _mm512_shuffle_i64x2::<0b10_00_10_00>(near3, far3),
-        _mm512_shuffle_i64x2::<0b11_01_11_01>(near0, far0),
-        _mm512_shuffle_i64x2::<0b11_01_11_01>(near1, far1),
-        _mm512_shuffle_i64x2::<0b11_01_11_01>(near2, far2),
-        _mm512_shuffle_i64x2::<0b11_01_11_01>(near3, far3),
-    ]
-}
-
-/// Four rows turned round within each quarter.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn fours([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
-    let (ab, ab2) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let (cd, cd2) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-    [
-        _mm512_unpacklo_epi64(ab, cd),
-        _mm512_unpackhi_epi64(ab, cd),
-        _mm512_unpacklo_epi64(ab2, cd2),
-        _mm512_unpackhi_epi64(ab2, cd2),
+        first_words(near0, far0),
+        first_words(near2, far2),
+        first_words(near3, far3),
+        second_words(near0, far0),
+        second_words(near1, far1),
+        second_words(near2, far2),
+        second_words(near3, far3),
     ]
 }
 
@@ -180,44 +140,7 @@ fn may_be_ours(common: __mmask16, source: __m512i, local: &LocalFilter) -> __mma
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn all(value: u32) -> __m512i {
-    _mm512_set1_epi32(value as i32)
-}
-
-/// The same choice of four bytes for every word: each digit of two is a byte of the word, or 0x80 for a zero.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn each(choice: u32) -> __m512i {
-    // A quarter counts its bytes from its own first, and the words of it begin four bytes apart.
-    let words = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
-    _mm512_or_si512(all(choice), words)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn load_bits(bits: &[u64; 8]) -> __m512i {
     // SAFETY: the array is as many bytes as the vector, and this load asks for no alignment.
     unsafe { _mm512_loadu_si512(bits.as_ptr().cast()) }
 }
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn store(to: &mut [u16; LANES], vector: __m256i) {
-    // SAFETY: the array is as many bytes as the vector, and this store asks for no alignment.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), vector) };
-}
-
-/// To words, or to words as four bytes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn store_words<T: Word>(to: &mut [T; LANES], vector: __m512i) {
-    const { assert!(size_of::<[T; LANES]>() == size_of::<__m512i>()) };
-    // SAFETY: the array is as many bytes as the vector by the assertion, any bytes are a `Word`, and this store asks
-    // for no alignment.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), vector) };
-}
-
-/// Four bytes, whatever they are.
-trait Word {}
-impl Word for u32 {}
-impl Word for [u8; 4] {}

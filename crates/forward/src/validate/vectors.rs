@@ -1,5 +1,5 @@
-//! Eight or sixteen IPv4 frames at once, where the CPU can: the questions of [`common_ipv4`](super::common_ipv4), each asked of
-//! all in one instruction.
+//! Eight or sixteen frames at once, where the CPU can: the questions of [`common_ipv4`](super::common_ipv4) and
+//! [`common_ipv6`](super::common_ipv6), each asked of all in one instruction.
 //!
 //! A frame that is not of the common sort is left to the closer look; why is not asked here.
 
@@ -45,6 +45,14 @@ impl Columns<'_> {
     }
 }
 
+/// The same for sixteen IPv6 frames.
+pub(crate) struct ColumnsIpv6<'a> {
+    pub destinations: &'a mut [u128; 2 * LANES],
+    pub lengths: &'a mut [u16; 2 * LANES],
+    pub hops: &'a mut [u16; 2 * LANES],
+    pub spent: &'a mut [[u8; 4]; 2 * LANES],
+}
+
 /// Bit `i` for frame `i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -76,6 +84,24 @@ pub(crate) fn common_ipv4(
         }
         // SAFETY: every form but the scalar one has AVX2.
         return unsafe { avx2::common_ipv4(frames, mac, local, to) };
+    }
+    None
+}
+
+/// Looks at sixteen frames: bit `i` says whether frame `i` is untagged, for the MAC, and IPv6 of the common sort.
+/// `None` where the CPU can do one at a time only, or where a frame is missing or shorter than both headers.
+#[inline(always)]
+#[allow(unsafe_code, unused_variables)]
+pub(crate) fn common_ipv6(
+    form: Form,
+    frames: &[Option<Frame>; 2 * LANES],
+    mac: MacKey,
+    to: ColumnsIpv6<'_>,
+) -> Option<u16> {
+    #[cfg(target_arch = "x86_64")]
+    if form.has_avx512() {
+        // SAFETY: the form has all of AVX-512 that is asked for.
+        return unsafe { avx512::common_ipv6(frames, mac, to) };
     }
     None
 }
