@@ -94,22 +94,21 @@ impl Work {
 
     /// Which of `places`, sixteen at most, are IPv6 of the common sort.
     #[inline(always)]
-    fn validate_ipv6(&mut self, view: &PortView, places: Range<usize>) -> u16 {
+    fn validate_ipv6(&mut self, view: &PortView, mut places: Range<usize>) -> u16 {
         let first = places.start;
-        let common = match self.validate_sixteen_ipv6(view, places.clone()) {
-            Some(common) => common,
-            None => self.validate_each_ipv6(view, places),
-        };
+        let (count, mut common) = self.validate_ipv6_eights(view, places.clone()).unwrap_or((0, 0));
+        places.start += count;
+        common |= self.validate_ipv6_each(view, places).checked_shl(count as u32).unwrap_or(0);
         self.ipv4.mask.clear_sixteen(first, common);
         self.ipv6.mask.set_sixteen(first, common);
         common
     }
 
     #[inline(always)]
-    fn validate_sixteen_ipv6(&mut self, view: &PortView, places: Range<usize>) -> Option<u16> {
+    fn validate_ipv6_eights(&mut self, view: &PortView, places: Range<usize>) -> Option<(usize, u16)> {
         let Self { form, burst, ipv6, .. } = self;
         let first = places.start;
-        let frames = burst.places()[places].first_chunk()?;
+        let (frames, _) = burst.places()[places].as_chunks::<LANES>();
         let facts = &mut ipv6.facts;
         let columns = ColumnsIpv6 {
             destinations: ipv6.destinations[first..].first_chunk_mut()?,
@@ -117,12 +116,13 @@ impl Work {
             hops: facts.hops[first..].first_chunk_mut()?,
             spent: facts.spent[first..].first_chunk_mut()?,
         };
-        vectors::common_ipv6(*form, frames, view.fast_ipv6, columns)
+        let common = vectors::common_ipv6(*form, frames, view.fast_ipv6, columns)?;
+        Some((frames.len() * LANES, common))
     }
 
     /// One by one, but with their bits together.
     #[inline(always)]
-    fn validate_each_ipv6(&mut self, view: &PortView, places: Range<usize>) -> u16 {
+    fn validate_ipv6_each(&mut self, view: &PortView, places: Range<usize>) -> u16 {
         let Self { burst, ipv6, .. } = self;
         let first = places.start;
         let mut common = 0;

@@ -9,16 +9,28 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod avx512;
+#[cfg(test)]
+mod ipv6_tests;
 
 use bm_fib::Form;
 use bm_frame::Frame;
+use bm_wire::{ethernet, ipv6};
 
 use crate::compiled::{LocalFilter, MacKey};
 
 /// Frames at once.
 pub(crate) const LANES: usize = 8;
-/// Bytes that are read of each: both headers, and what else is in the last load.
+/// Bytes that are read of each IPv4 frame: both headers, and what else is in the last load.
 pub(crate) const HEAD: usize = 42;
+/// Bytes that are read of each IPv6 frame: both headers.
+const IPV6_HEAD: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+/// Where the destination begins there.
+const IPV6_DESTINATION: usize = IPV6_HEAD - size_of::<u128>();
+/// The word of IPv6 frames that the type begins, and which bits of it matter: the type, and the version behind it.
+const IPV6_KIND: (u32, u32) = {
+    let [high, low] = ethernet::ethertype::IPV6.to_be_bytes();
+    (u32::from_le_bytes([high, low, 0x60, 0]), u32::from_le_bytes([0xff, 0xff, 0xf0, 0]))
+};
 
 /// Where to write what later stages want, a place for each of sixteen frames. Frames that are not of the common sort
 /// leave any values.
@@ -45,12 +57,26 @@ impl Columns<'_> {
     }
 }
 
-/// The same for sixteen IPv6 frames.
-pub(crate) struct ColumnsIpv6<'a> {
-    pub destinations: &'a mut [u128; 2 * LANES],
-    pub lengths: &'a mut [u16; 2 * LANES],
-    pub hops: &'a mut [u16; 2 * LANES],
-    pub spent: &'a mut [[u8; 4]; 2 * LANES],
+/// The same for IPv6.
+pub(crate) struct ColumnsIpv6<'a, const FRAMES: usize = { 2 * LANES }> {
+    pub destinations: &'a mut [u128; FRAMES],
+    pub lengths: &'a mut [u16; FRAMES],
+    pub hops: &'a mut [u16; FRAMES],
+    pub spent: &'a mut [[u8; 4]; FRAMES],
+}
+
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+impl ColumnsIpv6<'_> {
+    /// The places of one of both eights.
+    #[inline(always)]
+    fn eight(&mut self, index: usize) -> Option<ColumnsIpv6<'_, LANES>> {
+        Some(ColumnsIpv6 {
+            destinations: self.destinations.as_chunks_mut().0.get_mut(index)?,
+            lengths: self.lengths.as_chunks_mut().0.get_mut(index)?,
+            hops: self.hops.as_chunks_mut().0.get_mut(index)?,
+            spent: self.spent.as_chunks_mut().0.get_mut(index)?,
+        })
+    }
 }
 
 /// Bit `i` for frame `i`.
@@ -88,20 +114,26 @@ pub(crate) fn common_ipv4(
     None
 }
 
-/// Looks at sixteen frames: bit `i` says whether frame `i` is untagged, for the MAC, and IPv6 of the common sort.
-/// `None` where the CPU can do one at a time only, or where a frame is missing or shorter than both headers.
+/// The same for IPv6: bit `i` says whether frame `i` is untagged, for the MAC, and of the common sort. `None` also
+/// where a port has no MAC.
 #[inline(always)]
-#[allow(unsafe_code, unused_variables)]
+#[allow(unsafe_code, unused_variables, unused_mut)]
 pub(crate) fn common_ipv6(
     form: Form,
-    frames: &[Option<Frame>; 2 * LANES],
+    frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
-    to: ColumnsIpv6<'_>,
+    mut to: ColumnsIpv6<'_>,
 ) -> Option<u16> {
     #[cfg(target_arch = "x86_64")]
-    if form.has_avx512() {
-        // SAFETY: the form has all of AVX-512 that is asked for.
-        return unsafe { avx512::common_ipv6(frames, mac, to) };
+    if form != Form::SCALAR && !frames.is_empty() {
+        if form.has_avx512()
+            && let Some(frames) = frames.as_flattened().first_chunk()
+        {
+            // SAFETY: the form has all of AVX-512 that is asked for.
+            return unsafe { avx512::common_ipv6(frames, mac, &mut to) };
+        }
+        // SAFETY: every form but the scalar one has AVX2.
+        return unsafe { avx2::common_ipv6(frames, mac, to) };
     }
     None
 }
