@@ -102,9 +102,12 @@ impl PortApp {
                 waiting += io.receive_some(0, &mut self.pending, self.send_max - waiting);
                 self.sent.add(Entry::Received, waiting);
             }
-            self.port.transmit(&mut self.pending, io.frames);
+            let refused = self.port.transmit(&mut self.pending, io.frames);
             self.held = self.pending.frames();
-            self.sent.add(Entry::Sent, waiting - self.held);
+            self.sent.add(Entry::Sent, waiting - self.held - refused);
+            if refused > 0 {
+                self.sent.drop(Reason::TransmitError, refused);
+            }
             if self.held > 0 {
                 return;
             }
@@ -216,7 +219,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
 
-    /// A device that takes so many frames between two times that it is tended, and keeps their first bytes.
+    /// A device that takes so many frames between two times that it is tended, keeps their first bytes, and refuses
+    /// what is shorter than an Ethernet header.
     struct Narrow {
         room: usize,
         left: usize,
@@ -231,12 +235,17 @@ mod tests {
 
     impl Port for Narrow {
         fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
-        fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+            let mut refused = 0;
             for frame in burst.places_mut().iter_mut().filter_map(Option::take).take(self.left) {
                 self.left -= 1;
-                self.sent.lock().unwrap().push(frame.data()[0]);
+                match frame.len() < 14 {
+                    true => refused += 1,
+                    false => self.sent.lock().unwrap().push(frame.data()[0]),
+                }
                 frames.free(frame);
             }
+            refused
         }
         fn tend(&mut self, _frames: &mut Freelist) {
             self.left = self.room;
@@ -329,11 +338,33 @@ mod tests {
         assert_eq!((counted, sent.balance()), ([305, 10, 295], 0));
     }
 
+    #[test]
+    fn what_the_device_refuses_is_dropped_under_a_name_and_not_sent() {
+        let sent = Arc::default();
+        let mut port = Busy::new(Narrow::new(10, &sent), 1);
+        // Every third is too short.
+        for n in 0..25 {
+            let frame = port.frames.allocate_with(&[n; 60][..if n % 3 == 0 { 13 } else { 60 }]).unwrap();
+            port.links[0].transmit(frame).unwrap();
+        }
+        for (breath, counted) in [[6, 4, 15], [13, 7, 5], [16, 9, 0], [16, 9, 0]].into_iter().enumerate() {
+            port.breathe();
+            let account = &port.app.sent;
+            let found =
+                [account.get(Entry::Sent), account.dropped(Reason::TransmitError), account.get(Entry::Held)];
+            assert_eq!((found, account.balance()), (counted, 0), "breath {breath}");
+        }
+        assert_eq!(port.app.sent.dropped_in_all(), 9);
+        assert_eq!(*sent.lock().unwrap(), (0..25).filter(|n| n % 3 != 0).collect::<Vec<_>>());
+    }
+
     /// A device that says how often it was asked for its counters.
     struct Looked(Arc<AtomicU64>);
     impl Port for Looked {
         fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
-        fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) -> usize {
+            0
+        }
         fn device_counters(&self) -> DeviceCounters {
             let receive_other = self.0.fetch_add(1, Ordering::Relaxed);
             DeviceCounters { receive_other, ..DeviceCounters::default() }
@@ -359,7 +390,9 @@ mod tests {
     struct Lossy(u64);
     impl Port for Lossy {
         fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
-        fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) -> usize {
+            0
+        }
         fn device_counters(&self) -> DeviceCounters {
             DeviceCounters { receive_ring_full: self.0, ..DeviceCounters::default() }
         }

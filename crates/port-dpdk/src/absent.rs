@@ -101,7 +101,7 @@ impl Port for DpdkPort {
         match self.0 {}
     }
 
-    fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {
+    fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) -> usize {
         match self.0 {}
     }
 }

@@ -390,7 +390,7 @@ mod tests {
         // What the change says is returned, and the device runs again.
         assert!(refused.is_err_and(|error| error.to_string().contains("change it")));
         burst.push(frames.allocate_with(&[7; 60]).unwrap()).unwrap();
-        port.transmit(&mut burst, &mut frames);
+        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
         port.receive(&mut burst, &mut frames);
         assert_eq!(burst.len(), 1);
         burst.free_all(&mut frames);

@@ -58,11 +58,12 @@ impl Port for DpdkPort {
         burst.occupy(count as usize);
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
         if self.shared.rest.keeps(&self.seat) {
-            return;
+            return 0;
         }
+        let before = self.queue.invalid;
         let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
         let places = burst.places_mut();
         let (from, count) = (places.as_mut_ptr().cast::<*mut Header>(), places.len() as u32);
@@ -71,6 +72,7 @@ impl Port for DpdkPort {
         if burst.places().last().is_none_or(Option::is_none) {
             burst.reset();
         }
+        (self.queue.invalid - before) as usize
     }
 
     /// Says that the queue is left alone, where a full link keeps the worker from receiving.
@@ -92,7 +94,7 @@ impl Port for DpdkPort {
             receive_ring_full: counts.missed,
             receive_no_frame: counts.no_frame + self.queue.no_frame,
             receive_other: counts.receive_errors + self.queue.too_long,
-            transmit_invalid: counts.transmit_errors + self.queue.invalid,
+            transmit_invalid: counts.transmit_errors,
         }
     }
 

@@ -141,16 +141,18 @@ impl Port for PcapPort {
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        let mut refused = 0;
         for frame in burst.drain() {
             if let Some(output) = &mut self.output
                 && let Err(error) = output.write((self.clock)(), frame.data())
             {
-                self.counters.transmit_invalid += 1;
+                refused += 1;
                 note(&mut self.error, error);
             }
             frames.free(frame);
         }
+        refused
     }
 
     fn device_counters(&self) -> DeviceCounters {

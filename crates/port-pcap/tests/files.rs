@@ -91,7 +91,7 @@ fn what_comes_in_goes_out_byte_by_byte() {
     let mut burst = Burst::new();
     while !port.is_done() {
         port.receive(&mut burst, &mut frames);
-        port.transmit(&mut burst, &mut frames);
+        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
         assert!(burst.is_empty());
     }
     port.close(&mut frames);
@@ -100,6 +100,22 @@ fn what_comes_in_goes_out_byte_by_byte() {
     let depot = frames.depot().clone();
     drop(frames);
     assert_eq!(depot.available(), 512);
+}
+
+/// A packet larger than what waits in memory finds the disk full at once.
+#[test]
+fn what_cannot_be_written_is_refused() {
+    let mut frames = Freelist::new(Depot::new(16, 10_816).unwrap(), 16);
+    let mut port = PcapPort::new(None, Some(Path::new("/dev/full")), false).unwrap();
+    let mut burst = Burst::new();
+    (0..2).for_each(|_| burst.push(frames.allocate_with(&[7; 9000]).unwrap()).unwrap());
+    assert_eq!(port.transmit(&mut burst, &mut frames), 2);
+    assert!(burst.is_empty());
+    assert!(port.error().is_some_and(|error| error.to_string().contains("/dev/full")), "{:?}", port.error());
+    port.close(&mut frames);
+    let depot = frames.depot().clone();
+    drop(frames);
+    assert_eq!(depot.available(), 16);
 }
 
 #[test]

@@ -179,27 +179,29 @@ impl Port for TapPort {
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        let mut refused = 0;
         for place in burst.places_mut() {
             let Some(frame) = place.take() else { continue };
             if self.silent.is_none() {
-                self.counters.transmit_invalid += 1;
+                refused += 1;
                 frames.free(frame);
                 continue;
             }
             match (&self.file).write(frame.data()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     *place = Some(frame);
-                    return;
+                    return refused;
                 }
                 // EIO: the interface is down. EINVAL: shorter than an Ethernet header. EBADFD: it is gone, which the
                 // next read sees.
-                Err(_) => self.counters.transmit_invalid += 1,
+                Err(_) => refused += 1,
                 Ok(_) => {}
             }
             frames.free(frame);
         }
         burst.reset();
+        refused
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {

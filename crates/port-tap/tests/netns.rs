@@ -96,9 +96,8 @@ fn a_port_carries_frames_both_ways() {
         let mut burst = Burst::new();
         burst.push(frames.allocate_with(&TO_LINUX).unwrap()).unwrap();
         burst.push(frames.allocate_with(&TO_LINUX[..10]).unwrap()).unwrap();
-        port.transmit(&mut burst, &mut frames);
+        assert_eq!(port.transmit(&mut burst, &mut frames), 1, "the short one");
         assert!(burst.is_empty());
-        assert_eq!(port.device_counters().transmit_invalid, 1, "the short one");
         let mut buffer = [0; 100];
         assert_eq!(socket.recv(&mut buffer).unwrap(), 2);
         socket.send_to(b"hello", "10.0.3.2:2000").unwrap();
@@ -231,9 +230,8 @@ fn a_deleted_interface_keeps_nobody_awake() {
         assert!(!is_ready(waits.as_fd()), "a worker that waits on it would spin");
         assert!(!is_ready(port.wait_on().unwrap()), "nor is it one that must be asked");
         burst.push(frames.allocate_with(&TO_LINUX).unwrap()).unwrap();
-        port.transmit(&mut burst, &mut frames);
+        assert_eq!(port.transmit(&mut burst, &mut frames), 1, "nobody sends it");
         assert!(burst.is_empty());
-        assert_eq!(port.device_counters().transmit_invalid, 1);
         port.receive(&mut burst, &mut frames);
         assert!(burst.is_empty());
         let mut buffer = [0; 100];

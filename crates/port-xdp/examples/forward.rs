@@ -84,8 +84,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             burst.places_mut().iter_mut().flatten().for_each(|frame| spend_hop(frame.data_mut(), &header));
             let count = burst.len();
-            to.transmit(&mut burst, &mut frames);
-            let left = burst.free_all(&mut frames);
+            let refused = to.transmit(&mut burst, &mut frames);
+            let left = refused + burst.free_all(&mut frames);
             (bursts, moved, lost) = (bursts + 1, moved + count - left, lost + left);
         }
     }

@@ -20,6 +20,8 @@ use crate::socket::{self, Binding, Rings};
 
 /// Send calls for one burst, at most: the old kernels send 32 frames a call.
 const KICKS_MAX: usize = BURST / 32 + 1;
+/// Length of an Ethernet header: what is shorter is no frame.
+const ETHERNET_HEADER: u32 = 14;
 /// How long closing waits for frames on their way out.
 const CLOSE_WAIT: Duration = Duration::from_millis(50);
 
@@ -224,18 +226,25 @@ impl Port for XdpPort {
         self.refill(frames);
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
         self.reclaim(frames);
-        let Some(bound) = &mut self.bound else { return };
+        let Some(bound) = &mut self.bound else { return 0 };
         let transmit = &mut bound.rings.transmit;
         let room = transmit.free(burst.len() as u32);
-        let mut sent = 0;
+        let (mut sent, mut refused) = (0, 0);
         for place in burst.places_mut() {
             if sent == room {
                 break;
             }
             let Some(frame) = place.take() else { continue };
             let len = frame.len() as u32;
+            // The kernel skips an empty descriptor without ever giving the slot back, and no driver expects a frame
+            // that is shorter than its header.
+            if len < ETHERNET_HEADER {
+                frames.free(frame);
+                refused += 1;
+                continue;
+            }
             transmit.write(libc::xdp_desc { addr: self.lent.lend(frame), len, options: 0 });
             sent += 1;
         }
@@ -247,6 +256,7 @@ impl Port for XdpPort {
             burst.reset();
         }
         self.kick();
+        refused
     }
 
     fn tend(&mut self, frames: &mut Freelist) {

@@ -4,40 +4,50 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, Depot, Frame, Freelist};
 
 use crate::{DeviceCounters, Port};
 
 /// Frames that the port keeps free for itself.
 const KEEP: usize = 1024;
+/// Frames copied before the port is given them.
+const CHUNK: usize = 64;
 
 /// A port over frames of its own, whose packets are copied to and from the worker's.
 pub struct Copied {
     inner: Box<dyn Port>,
     own: Freelist,
     arrived: Burst,
+    /// Copies on their way into the port; empty between calls.
     leaving: Burst,
-    /// Sent packets that fit in no frame of the port.
-    too_long: u64,
 }
 
 impl Copied {
     /// `inner`, whose frames come from `depot`.
     pub fn new(inner: Box<dyn Port>, depot: Arc<Depot>) -> Self {
         let own = Freelist::new(depot, KEEP);
-        Self { inner, own, arrived: Burst::new(), leaving: Burst::new(), too_long: 0 }
+        Self { inner, own, arrived: Burst::new(), leaving: Burst::new() }
     }
 
-    /// Sends what is left from before; whether all of it went.
-    fn flush(&mut self) -> bool {
-        if self.leaving.frames() > 0 {
-            self.inner.transmit(&mut self.leaving, &mut self.own);
+    /// Copies what fits out of `places`, until the port's own frames are used up, and frees what never fits: how many
+    /// frames that is.
+    fn copy_out(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> usize {
+        let (room, mut too_long) = (self.own.memory().room(), 0);
+        for place in places {
+            match place.take_if(|large| large.len() > room) {
+                Some(large) => {
+                    too_long += 1;
+                    frames.free(large);
+                }
+                None => {
+                    let Some(large) = place else { continue };
+                    let Some(small) = self.own.allocate_with(large.data()) else { break };
+                    let pushed = self.leaving.push(small);
+                    debug_assert!(pushed.is_ok(), "one burst fits in another");
+                }
+            }
         }
-        let empty = self.leaving.frames() == 0;
-        if empty {
-            self.leaving.reset();
-        }
-        empty
+        too_long
     }
 }
 
@@ -61,47 +71,39 @@ impl Port for Copied {
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        if !self.flush() {
-            return;
-        }
-        for place in burst.places_mut() {
-            let Some(large) = place.take() else { continue };
-            if large.len() > self.own.memory().room() {
-                self.too_long += 1;
-                frames.free(large);
-                continue;
-            }
-            let Some(small) = self.own.allocate_with(large.data()) else {
-                *place = Some(large);
+    /// A frame stays with the caller until the port has taken its copy, so what the port refuses is known at once. When
+    /// the port is full, at most [`CHUNK`] copies were for nothing.
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        let mut refused = 0;
+        for places in burst.places_mut().chunks_mut(CHUNK) {
+            refused += self.copy_out(places, frames);
+            let copies = self.leaving.frames();
+            refused += self.inner.transmit(&mut self.leaving, &mut self.own);
+            let left = self.leaving.free_all(&mut self.own);
+            let gone = places.iter_mut().filter_map(Option::take).take(copies - left);
+            gone.for_each(|large| frames.free(large));
+            if places.iter().any(Option::is_some) {
                 break;
-            };
-            frames.free(large);
-            let pushed = self.leaving.push(small);
-            debug_assert!(pushed.is_ok(), "one burst fits in another");
+            }
         }
-        self.flush();
+        refused
     }
 
     fn tend(&mut self, _frames: &mut Freelist) {
         self.inner.tend(&mut self.own);
-        self.flush();
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         // While frames wait here, nothing outside says so.
-        if self.leaving.frames() + self.arrived.frames() > 0 { None } else { self.inner.wait_on() }
+        if self.arrived.frames() > 0 { None } else { self.inner.wait_on() }
     }
 
     fn device_counters(&self) -> DeviceCounters {
-        let mut counters = self.inner.device_counters();
-        counters.transmit_invalid += self.too_long;
-        counters
+        self.inner.device_counters()
     }
 
     fn close(&mut self, _frames: &mut Freelist) {
         self.arrived.free_all(&mut self.own);
-        self.leaving.free_all(&mut self.own);
         self.inner.close(&mut self.own);
     }
 }
@@ -110,9 +112,10 @@ impl Port for Copied {
 mod tests {
     use super::*;
     use crate::{MemoryPort, Wire};
+    use std::sync::Mutex;
 
     #[test]
-    fn copies_both_ways_and_counts_what_is_too_long() {
+    fn copies_both_ways_and_refuses_what_is_too_long() {
         let (small, large) = (Depot::new(512, 2048).unwrap(), Depot::new(512, 10_816).unwrap());
         let wire = Wire::new();
         let mut port = Copied::new(Box::new(MemoryPort::new(wire.clone())), small.clone());
@@ -122,10 +125,54 @@ mod tests {
         port.receive(&mut burst, &mut frames);
         assert_eq!(burst.len(), 5);
         burst.get_mut(1).unwrap().set_len(9000).unwrap();
-        port.transmit(&mut burst, &mut frames);
+        assert_eq!(port.transmit(&mut burst, &mut frames), 1);
         assert_eq!(burst.frames(), 0);
         assert_eq!(wire.take(), [vec![0; 60], vec![2; 60], vec![3; 60], vec![4; 60]]);
-        assert_eq!(port.device_counters().transmit_invalid, 1);
+        port.close(&mut frames);
+        drop((port, frames));
+        assert_eq!((small.available(), large.available()), (512, 512));
+    }
+
+    /// A device that takes ten frames a call, keeps their first bytes, and refuses those that begin with 255.
+    struct Choosy(Arc<Mutex<Vec<u8>>>);
+    impl Port for Choosy {
+        fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+        fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+            let mut refused = 0;
+            for frame in burst.places_mut().iter_mut().filter_map(Option::take).take(10) {
+                match frame.data()[0] {
+                    255 => refused += 1,
+                    first => self.0.lock().unwrap().push(first),
+                }
+                frames.free(frame);
+            }
+            refused
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_stays_with_the_caller_and_what_is_refused_is_told() {
+        let (small, large) = (Depot::new(512, 2048).unwrap(), Depot::new(512, 10_816).unwrap());
+        let sent = Arc::<Mutex<Vec<u8>>>::default();
+        let mut port = Copied::new(Box::new(Choosy(sent.clone())), small.clone());
+        let mut frames = Freelist::new(large.clone(), 128);
+        let mut burst = Burst::new();
+        for n in 0..200 {
+            let length = if n % 50 == 5 { 9000 } else { 60 };
+            let first = if n % 7 == 3 { 255 } else { n };
+            burst.push(frames.allocate_with(&vec![first; length]).unwrap()).unwrap();
+        }
+        frames.free(burst.take(1).unwrap());
+        let expected: Vec<_> = (0..200).filter(|n| *n != 1 && n % 50 != 5 && n % 7 != 3).collect();
+        let (mut refused, mut calls) = (0, 0);
+        while burst.frames() > 0 {
+            let before = (burst.frames(), refused, sent.lock().unwrap().len());
+            refused += port.transmit(&mut burst, &mut frames);
+            let taken = before.0 - burst.frames();
+            assert_eq!(taken, refused - before.1 + sent.lock().unwrap().len() - before.2, "call {calls}");
+            calls += 1;
+        }
+        assert_eq!((&*sent.lock().unwrap(), refused), (&expected, 199 - expected.len()));
         port.close(&mut frames);
         drop((port, frames));
         assert_eq!((small.available(), large.available()), (512, 512));

@@ -70,8 +70,8 @@ impl<P: Port> Port for Faulty<P> {
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        self.port.transmit(burst, frames);
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        self.port.transmit(burst, frames)
     }
 
     fn device_counters(&self) -> DeviceCounters {

@@ -32,7 +32,7 @@ pub struct DeviceCounters {
     pub receive_no_frame: u64,
     /// Lost on receive for other reasons, such as a frame larger than its slot.
     pub receive_other: u64,
-    /// Refused on transmit as invalid.
+    /// Sent by us, and refused or lost by the device later. What [`Port::transmit`] itself refuses is not in here.
     pub transmit_invalid: u64,
 }
 
@@ -41,9 +41,11 @@ pub trait Port: Send {
     /// Adds frames that came in to `burst`, as many as there are and fit.
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist);
 
-    /// Takes frames from the front of `burst` and sends them. What the device has no room for stays where
-    /// it is in the burst; places may be empty already.
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist);
+    /// Takes frames from the front of `burst`, and says how many of them it refused: those are freed and never
+    /// sent, since they are no frames for the device, as too short or too long. All others that it took are sent.
+    /// What the device has no room for stays where it is in the burst; places may be empty already.
+    #[must_use = "frames that are refused are lost, and the caller counts them"]
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize;
 
     /// Does what must be done though no frame moves, such as taking back sent frames.
     fn tend(&mut self, _frames: &mut Freelist) {}

@@ -74,11 +74,12 @@ impl Port for MemoryPort {
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
         for frame in burst.drain() {
             self.wire.with(|queues| queues.from_port.push_back(frame.data().to_vec()));
             frames.free(frame);
         }
+        0
     }
 }
 
@@ -97,9 +98,9 @@ mod tests {
         let mut burst = Burst::new();
         port.receive(&mut burst, &mut frames);
         assert_eq!((burst.len(), wire.pending()), (2, 1));
-        port.transmit(&mut burst, &mut frames);
+        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
         port.receive(&mut burst, &mut frames);
-        port.transmit(&mut burst, &mut frames);
+        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
         assert_eq!(wire.take(), [vec![0; 60], vec![1; 60], vec![2; 60]]);
     }
 }

@@ -27,13 +27,14 @@ impl Port for LoopPort {
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) -> usize {
         for place in burst.places_mut() {
             if self.0.len() == HOLDS {
                 break;
             }
             self.0.extend(place.take());
         }
+        0
     }
 
     fn close(&mut self, frames: &mut Freelist) {
@@ -53,7 +54,7 @@ mod tests {
         let mut burst = Burst::new();
         for n in 0..=HOLDS / 256 {
             (0..256).for_each(|_| burst.push(frames.allocate_with(&[n as u8]).unwrap()).unwrap());
-            port.transmit(&mut burst, &mut frames);
+            assert_eq!(port.transmit(&mut burst, &mut frames), 0);
             assert_eq!(burst.frames(), if n < HOLDS / 256 { 0 } else { 256 });
             if n < HOLDS / 256 {
                 burst.reset();

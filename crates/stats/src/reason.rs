@@ -60,7 +60,7 @@ reasons! {
     SlowPathFull, "slow_path_full", "the slow path's queue is full";
     HostRefused, "host_refused", "Linux refused a packet handed to it";
     TransmitFull, "transmit_full", "the port's transmit queue is full";
-    TransmitError, "transmit_error", "the port failed to send";
+    TransmitError, "transmit_error", "the port refused the frame as too short or too long, or failed to send it";
     Hook, "hook", "dropped by a hook, under a name of its own";
     HookRefused, "hook_refused", "taken off by a hook where nothing else would take it";
     NoMemory, "no_memory", "no free frame";

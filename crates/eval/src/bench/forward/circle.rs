@@ -132,7 +132,7 @@ impl<A: Packet> Port for Circle<A> {
         burst.occupy(count);
     }
 
-    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) -> usize {
         self.sample.look(self.index, burst);
         let mut from = burst.places_mut();
         while !from.is_empty() {
@@ -142,6 +142,7 @@ impl<A: Packet> Port for Circle<A> {
             (self.write, from) = (self.write + now.len(), later);
         }
         burst.reset();
+        0
     }
 
     fn close(&mut self, frames: &mut Freelist) {

@@ -225,7 +225,9 @@ impl<A: Packet> Port for Inlet<A> {
         burst.occupy(count);
     }
 
-    fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+    fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) -> usize {
+        0
+    }
 
     fn close(&mut self, frames: &mut Freelist) {
         std::iter::from_fn(|| self.ring.pop()).for_each(|frame| frames.free(frame));
@@ -242,12 +244,13 @@ struct Outlet {
 impl Port for Outlet {
     fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
 
-    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) -> usize {
         self.sample.look(self.port, burst);
         self.ring.push_some(burst.places_mut());
         if burst.frames() == 0 {
             burst.reset();
         }
+        0
     }
 
     fn close(&mut self, _frames: &mut Freelist) {}

@@ -103,7 +103,8 @@ impl Looped {
                 frames.free(fresh);
             }
             if burst.is_full() || index + 1 == in_ring {
-                port.transmit(&mut burst, &mut frames);
+                let refused = port.transmit(&mut burst, &mut frames);
+                debug_assert_eq!(refused, 0, "frames of at least 60 bytes");
             }
         }
         burst.free_all(&mut frames);
@@ -145,11 +146,11 @@ impl Port for Looped {
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
         if self.sent.0.0.load(Ordering::Relaxed) {
             self.sent.keep(burst);
         }
-        self.port.transmit(burst, frames);
+        self.port.transmit(burst, frames)
     }
 
     fn close(&mut self, frames: &mut Freelist) {
