@@ -145,6 +145,7 @@ ffi.metatype("struct link", {
 
 function M.selftest ()
    print("selftest: link")
+   assert(ffi.C.LINK_MAX_PACKETS == M.max and ffi.C.LINK_RING_SIZE == M.max + 1)
    local l = M.new("test")
    assert(M.empty(l) and not M.full(l) and M.front(l) == nil)
    for i = 1, M.max do

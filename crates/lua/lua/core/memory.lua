@@ -9,17 +9,26 @@ local sys = require("brickmoon.sys")
 
 local M = { base_page_size = 4096 }
 
-local function read_huge_page_size ()
+-- Bytes of a huge page, and how many of them the system has put aside.
+local function read_huge_pages ()
    local file = io.open("/proc/meminfo")
    local text = file and file:read("*a") or ""
    if file then file:close() end
    local kib = tonumber(text:match("Hugepagesize:%s+(%d+) kB"))
-   return kib and kib > 0 and kib * 1024 or 2 * 1024 * 1024
+   return kib and kib > 0 and kib * 1024 or 2 * 1024 * 1024, tonumber(text:match("HugePages_Total:%s+(%d+)")) or 0
 end
 
 -- Bytes of a huge page, and how many bits address them.
-M.huge_page_size = read_huge_page_size()
+M.huge_page_size = read_huge_pages()
 M.huge_page_bits = math.floor(math.log(M.huge_page_size) / math.log(2) + 0.5)
+
+-- Bytes that a mapping of huge pages is a multiple of; those of a plain page where the system has put none aside.
+-- Programs ask for huge pages, take plain ones where there are none, and round up what they unmap in both cases: with
+-- the larger number they would take their neighbours' memory away.
+function M.get_huge_page_size ()
+   local size, pages = read_huge_pages()
+   return pages > 0 and size or M.base_page_size
+end
 
 -- { pointer, physical, size, used, huge } of each piece taken from the system.
 M.chunks = {}
@@ -67,6 +76,8 @@ function M.selftest ()
    local fine, why = pcall(M.dma_alloc, M.huge_page_size + 1)
    assert(not fine and why:match("a piece has"))
    assert(2 ^ M.huge_page_bits == M.huge_page_size)
+   local _, pages = read_huge_pages()
+   assert(M.get_huge_page_size() == (pages > 0 and M.huge_page_size or 4096))
 end
 
 return M

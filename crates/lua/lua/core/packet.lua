@@ -23,6 +23,8 @@ local line_t = ffi.typeof("struct packet_line *")
 local DATA, HEADROOM = 512, 256
 local FREED = 0xffff
 local ROOM = shared.room
+-- Apps ask for it as a number of C too.
+ffi.cdef(("enum { PACKET_PAYLOAD_SIZE = %d };"):format(ROOM))
 
 local M = {
    max_payload = ROOM,
@@ -248,6 +250,7 @@ function M.selftest ()
    M.free(p) M.free(q) M.free(r)
    assert(frees.packets - before == 5)
    assert(refuses(M.free, r):match("freed before"))
+   assert(C.PACKET_PAYLOAD_SIZE == M.max_payload)
    local again = M.allocate()
    assert(again.length == 0 and again.data == again.slot + DATA)
    M.free(again)

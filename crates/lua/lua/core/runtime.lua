@@ -18,8 +18,9 @@ struct packet {
 };
 /* `write` is a 32-bit number below 1024 to Rust. Here it has a type of its own: the compiler takes values of one
    type at two addresses for the same, and would load both indices anew for each packet that is passed on. */
+enum { LINK_RING_SIZE = 1024, LINK_MAX_PACKETS = LINK_RING_SIZE - 1 };
 struct link {
-   struct packet *packets[1024];
+   struct packet *packets[LINK_RING_SIZE];
    int32_t read;
    int16_t write, write_high;
    uint64_t txbytes, txdrop, txpackets;

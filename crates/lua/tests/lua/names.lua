@@ -7,6 +7,9 @@ for _, name in ipairs { "core.app", "core.shm", "core.worker", "core.sync", "lib
    require(name)
 end
 
+-- pflua declares these.
+ffi.cdef "struct pcap_file { int a; }; struct pcap_record { int a; }; struct pcap_pkthdr { int a; };"
+
 -- ljsyscall itself, where it is installed; it brings all of these, so nobody else may have.
 package.path = package.path..";/usr/share/lua/5.1/?.lua"
 local found, S = pcall(require, "syscall")

@@ -5,21 +5,19 @@
 local ffi = require("ffi")
 local bswap, rshift = bit.bswap, bit.rshift
 
-ffi.cdef [[
-struct pcap_file {
+-- Without names of C: pflua declares structures of a file and a record itself, and a name may be declared once.
+local file_t = ffi.typeof [[struct {
    uint32_t magic_number;
    uint16_t version_major, version_minor;
    int32_t thiszone;
    uint32_t sigfigs, snaplen, network;
-};
-struct pcap_record { uint32_t ts_sec, ts_usec, incl_len, orig_len; };
-struct pcap_record_extra { uint32_t port_id, flags; uint64_t reserved0, reserved1, reserved2, reserved3; };
-]]
+}]]
+local record_t = ffi.typeof("struct { uint32_t ts_sec, ts_usec, incl_len, orig_len; }")
+local extra_t = ffi.typeof("struct { uint32_t port_id, flags; uint64_t reserved0, reserved1, reserved2, reserved3; }")
 
 local M = {}
 
-local record_t = ffi.typeof("struct pcap_record")
-local EXTRA_BYTES = ffi.sizeof("struct pcap_record_extra")
+local EXTRA_BYTES = ffi.sizeof(extra_t)
 local LINKTYPE_ETHERNET = 1
 
 -- No captured frame is longer; a greater length means that the file is damaged.
@@ -31,7 +29,7 @@ end
 
 -- Starts a file of Ethernet frames.
 function M.write_file_header (file)
-   write_struct(file, ffi.new("struct pcap_file", 0xa1b2c3d4, 2, 4, 0, 0, 65535, LINKTYPE_ETHERNET))
+   write_struct(file, file_t(0xa1b2c3d4, 2, 4, 0, 0, 65535, LINKTYPE_ETHERNET))
    file:flush()
 end
 
@@ -53,17 +51,18 @@ function M.write_record (file, data, length, seconds)
    file:flush()
 end
 
--- Reads an object of this C type: a pointer to it, nil at the end of the file, an error if it ends within.
-function M.readc (file, ctype)
+-- Reads an object of this C type, given as such or by name: a pointer to it, nil at the end of the file, an error if
+-- it ends within, with the name `what` if there is one.
+function M.readc (file, ctype, what)
    local size = ffi.sizeof(ctype)
    local bytes = file:read(size)
    if bytes == nil then return nil end
-   if #bytes ~= size then error(("short read of %s: %d bytes of %d"):format(ctype, #bytes, size)) end
-   return ffi.cast(ctype.."*", bytes), bytes
+   if #bytes ~= size then error(("short read of %s: %d bytes of %d"):format(what or tostring(ctype), #bytes, size)) end
+   return ffi.cast(ffi.typeof("$ *", ffi.typeof(ctype)), bytes), bytes
 end
 
 local function read_header (file, name)
-   local header = M.readc(file, "struct pcap_file")
+   local header = M.readc(file, file_t, "a file's header")
    local magic = header and header.magic_number
    if magic == 0xa1b2c3d4 or magic == 0xa1b23c4d then return false end
    if magic == 0xd4c3b2a1 or magic == 0x4d3cb2a1 then return true end
@@ -76,7 +75,7 @@ end
 local function swap (n) return tonumber(ffi.cast("uint32_t", bswap(n))) end
 
 local function read_record (file, swapped, name)
-   local found = M.readc(file, "struct pcap_record")
+   local found = M.readc(file, record_t, "a record's header")
    if found == nil then return nil end
    local record = record_t(found.ts_sec, found.ts_usec, found.incl_len, found.orig_len)
    if swapped then
@@ -89,7 +88,7 @@ local function read_record (file, swapped, name)
    return record
 end
 
--- for data, record, extra in records(path): each frame as a string, with its struct pcap_record.
+-- for data, record, extra in records(path): each frame as a string, with its record: ts_sec, ts_usec, incl_len, orig_len.
 function M.records (path)
    local file, why = io.open(path, "rb")
    if not file then error("Unable to open file: "..path.." ("..tostring(why)..")", 2) end
@@ -105,7 +104,8 @@ function M.records (path)
       if not data or #data < length then error(path..": it ends within a frame", 0) end
       local extra
       if record.incl_len - length == EXTRA_BYTES then
-         extra = M.readc(file, "struct pcap_record_extra")
+         local found = M.readc(file, extra_t, "what follows a frame")
+         extra = found ~= nil and extra_t(found[0]) or nil
       elseif record.incl_len > length then
          file:read(record.incl_len - length)
       end
@@ -146,7 +146,7 @@ local function test_foreign (path)
    refused("\x0a\x0d\x0d\x0a"..("\0"):rep(20), "is a pcapng file")
    refused(("x"):rep(24), "Bad PCAP magic number")
    refused("", "Bad PCAP magic number")
-   refused("short", "short read of struct pcap_file: 5 bytes of 24")
+   refused("short", "short read of a file's header: 5 bytes of 24")
    refused(big_header.."\0\0\0\0\0\0\0\0\0\0\0\9\0\0\0\9abc", "it ends within a frame")
    refused(big_header.."\0\0\0\0\0\0\0\0\xff\0\0\0\xff\0\0\0", "the file is damaged")
 end
