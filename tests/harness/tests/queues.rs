@@ -4,13 +4,40 @@ use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab};
 use bm_tests::report;
 use bm_tests::subject::{Forwarding, Router, Subject};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Flows of the stream: so many that no queue is without any.
 const FLOWS: u32 = 64;
 
 fn stream() -> Stream {
     Stream { destinations: (0..FLOWS).map(|n| format!("10.9.9.{n}")).collect(), rate: 10_000 }
+}
+
+/// A hook at whose stage each packet takes 150 us of its worker's time.
+const SLOW_HOOK: &str = r#"
+    local ffi = require("ffi")
+    ffi.cdef("typedef struct { long s, ns; } bm_test_time; int clock_gettime(int, bm_test_time *);")
+    local time = ffi.new("bm_test_time")
+    local function now ()
+       ffi.C.clock_gettime(3, time)
+       return tonumber(time.s) * 1e9 + tonumber(time.ns)
+    end
+    return function (burst)
+       for _ in burst.each() do
+          local until_ns = now() + 150e3
+          while now() < until_ns do end
+       end
+    end"#;
+
+/// A file that is gone when the test ends.
+struct File(PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // Where it is gone already, so much the better.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Three ports with so many queues, on two workers, where queues 2 and 3 of the first are those of `workers`.
@@ -120,5 +147,35 @@ fn a_reload_maps_queues_anew_and_says_what_cannot_be() {
         assert_eq!(map(router), [[0, 1, 2]]);
         // The fourth queue is Linux's.
         whole("three queues on one worker", &stream().for_a_while(lab, Duration::from_millis(200)));
+    });
+}
+
+#[test]
+fn the_busiest_worker_gives_a_queue_away() {
+    on_queues("queues-load", 4, |lab, router| {
+        let file = File(std::env::temp_dir().join(format!("bm-queues-{}.lua", std::process::id())));
+        std::fs::write(&file.0, SLOW_HOOK).expect("the test can write");
+        let hook = format!(
+            "[[hook]]\nname = 'slow'\nfile = '{}'\nstage = 'ingress'\nbudget = 0\n",
+            file.0.display()
+        );
+        let config = config(4, &placed("[0, 1, 0, 0]"), &format!("rebalance = 'on'\n{hook}"));
+        router.end(&[]);
+        router.restart_with(&[], &config);
+        assert_eq!(map(router), [vec![0, 2, 3], vec![1]]);
+        // Three quarters of a second's work in each second, of it three quarters on the first worker.
+        let ((), outcome) = Stream { rate: 5000, ..stream() }.during(lab, || {
+            let begin = Instant::now();
+            while map(router)[0].len() == 3 {
+                assert!(begin.elapsed() < Duration::from_secs(40), "{}", router.log());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            report::say(&format!("queues: a queue moved after {:.1} s", begin.elapsed().as_secs_f64()));
+        });
+        whole("evened out", &outcome);
+        let mut queues = map(router);
+        assert_eq!((queues[0].len(), queues[1].len()), (2, 2), "{queues:?}");
+        queues.iter_mut().for_each(|queues| queues.truncate(1));
+        assert_eq!(queues, [[0], [1]], "those that a worker sends by stay with it");
     });
 }
