@@ -57,6 +57,28 @@ function M.held (app)
    return held
 end
 
+-- An app may put packets back into its own input, as Snabb's IPFIX exporter does to look at them twice. A link cannot
+-- tell that from what its writer sends: so what the writer sent beyond what it had, and the reader lacks, was put
+-- there by the reader. To be called before accounts are read.
+function M.settle (app_table)
+   local readers = {}
+   for _, app in pairs(app_table) do
+      for key, l in pairs(app.input) do
+         if type(key) == "string" then readers[tonumber(ffi.cast("intptr_t", l))] = app end
+      end
+   end
+   for _, writer in pairs(app_table) do
+      for key, l in pairs(writer.output) do
+         local reader = type(key) == "string" and readers[tonumber(ffi.cast("intptr_t", l))]
+         local back = reader and reader ~= writer and math.min(-M.held(writer), M.held(reader)) or 0
+         if back > 0 then
+            accounts[writer].base = accounts[writer].base + back
+            accounts[reader].base = accounts[reader].base - back
+         end
+      end
+   end
+end
+
 -- After the app was stopped and its links were taken off.
 function M.close (app)
    accounts[app].closed = true
@@ -72,6 +94,7 @@ end
 
 -- Who holds most, for the message that no packets are left.
 function M.explain (app_table)
+   M.settle(app_table)
    local list = {}
    for name, app in pairs(app_table) do
       local held = M.held(app)

@@ -188,6 +188,8 @@ M.at_setup = at_setup
 
 function M.apply (engine, actions)
    local ops = operations(engine)
+   -- While links still tell who wrote to whom.
+   account.settle(engine.app_table)
    for _, action in ipairs(actions) do
       local name, arguments = action[1], action[2]
       if engine.log then io.write("engine: ", name, " ", arguments[1], "\n") end

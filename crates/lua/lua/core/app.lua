@@ -267,6 +267,7 @@ end
 
 -- Packets that an app holds, by its account.
 function M.held (name)
+   account.settle(M.app_table)
    return account.held(M.app_table[name])
 end
 

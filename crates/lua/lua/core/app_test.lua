@@ -165,6 +165,33 @@ local function test_accounts (engine)
    account.complain = complain
 end
 
+-- An app that puts packets back into its own input, and keeps two, holds two; who wrote to it holds none.
+local function test_own_input (engine)
+   local Writer, Twice = class({}), class({})
+   function Writer:pull ()
+      for _ = 1, 10 do link.transmit(self.output.o, packet.from_string("0123456789")) end
+   end
+   function Twice:push ()
+      local i = self.input.i
+      for _ = 1, link.nreadable(i) do link.transmit(i, link.receive(i)) end
+      for n = 1, link.nreadable(i) do
+         local p = link.receive(i)
+         if n == 1 then self.last = p elseif n % 2 == 1 then packet.free(p) else link.transmit(self.output.o, p) end
+      end
+   end
+   local said = {}
+   local complain = account.complain
+   account.complain = function (text) said[#said + 1] = text end
+   engine.configure(network({ w = { Writer }, t = { Twice }, s = { basic.Sink } }, { "w.o -> t.i", "t.o -> s.i" }))
+   engine.breathe()
+   engine.breathe()
+   assert(engine.held("t") == 2 and engine.held("w") == 0 and engine.held("s") == 0)
+   engine.breathe()
+   engine.stop()
+   account.complain = complain
+   assert(#said == 1 and said[1]:match("app t has lost 3 packets"), said[1])
+end
+
 local function test_names (engine)
    assert(not pcall(engine.unclaim_name))
    engine.claim_name("bm-test-one")
@@ -186,6 +213,7 @@ function M.run (engine)
    test_ticks(engine)
    test_traffic(engine)
    test_accounts(engine)
+   test_own_input(engine)
    test_names(engine)
    local done = 0
    engine.main { done = function () done = done + 1 return done == 3 end, no_report = true }

@@ -42,6 +42,7 @@ end
 -- Everything, as plain numbers and texts (src/report.rs reads it).
 function M.read (engine)
    local apps, links, moves = {}, {}, 0
+   account.settle(engine.app_table)
    for _, app in pairs(engine.app_table) do
       -- Those in Rust, and those outside, keep accounts of their own.
       if not (app.native or app.outer) then apps[#apps + 1] = of_app(app) end
