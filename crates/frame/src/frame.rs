@@ -41,6 +41,8 @@ struct Header {
     slot_size: u16,
     /// Where data begins in the slot unless somebody else places it.
     start: u16,
+    /// Lua's own: bytes of data when a full link dropped the packet.
+    dropped: u16,
     /// First byte of data; C's and Lua's plain pointer.
     data: NonNull<u8>,
     meta: Meta,
@@ -49,9 +51,11 @@ struct Header {
 }
 
 /// Bytes from one header to the next: a line of the cache for the header, which ends with 24 bytes that DPDK keeps
-/// in front of an mbuf, and two lines for the mbuf. An odd number of lines, so that a burst's headers fall into all
-/// sets of a cache.
-pub const HEADER_STRIDE: usize = 192;
+/// in front of an mbuf, two lines for the mbuf, one that is spare, and [`FRONT`] for the next. An odd number of lines,
+/// so that a burst's headers fall into all sets of a cache.
+pub const HEADER_STRIDE: usize = 320;
+/// Bytes in front of each header that nobody but Lua uses: apps written for Snabb keep what they know of a packet there.
+pub const FRONT: usize = 64;
 /// Where the mbuf of a frame begins, in bytes from its header.
 pub const MBUF_OFFSET: usize = 64;
 /// Of a header, in front of what DPDK keeps.
@@ -102,6 +106,7 @@ impl Frame {
                 length: 0,
                 slot_size: slot_size as u16,
                 start: start as u16,
+                dropped: 0,
                 data: slot.add(start),
                 meta: Meta::default(),
                 slot,

@@ -12,8 +12,8 @@
 //!           for prepend, and      bytes of the packet: AF_XDP's begin at 512, a fresh frame's at one of
 //!           XDP_PACKET_HEADROOM   seven lines, by the slot's number; DPDK's too
 //!
-//! header  0                40            64           192
-//!         | ours, and Lua's | mempool's  | mbuf       |
+//! header  0                40            64           192     256
+//!         | ours, and Lua's | mempool's  | mbuf       | spare | of what Lua keeps in front of the next header |
 //! ```
 //!
 //! Headers within the slots would all be a multiple of 2 KiB apart, and so fall into two of the 64 sets of a
@@ -35,7 +35,7 @@ mod stack;
 mod swap;
 
 pub use burst::{BURST, Burst, Mask, Places};
-pub use frame::{Frame, HEADER_STRIDE, MBUF_OFFSET, Meta, NoRoom};
+pub use frame::{FRONT, Frame, HEADER_STRIDE, MBUF_OFFSET, Meta, NoRoom};
 pub use freelist::{Depot, Freelist};
 pub use memory::{Memory, MemoryError, Pages};
 pub use node::{Node, node_of_core};

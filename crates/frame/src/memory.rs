@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use crate::DATA_OFFSET;
-use crate::frame::{Frame, HEADER_STRIDE};
+use crate::frame::{FRONT, Frame, HEADER_STRIDE};
 use crate::node::{Node, populate, prefer};
 
 /// A huge page of x86-64, and the alignment of the region.
@@ -122,7 +122,7 @@ impl Memory {
         if slots == 0 || slots >= u32::MAX as usize {
             return Err(MemoryError::Slots(slots));
         }
-        let bytes = (slots * (slot_size + HEADER_STRIDE)).next_multiple_of(HUGE);
+        let bytes = (slots * (slot_size + HEADER_STRIDE) + FRONT).next_multiple_of(HUGE);
         let (base, pages) = map(bytes, best, populate).map_err(|error| MemoryError::Map { bytes, error })?;
         Ok(Box::leak(Box::new(Self { base, slots, slot_size, pages })))
     }
@@ -170,15 +170,15 @@ impl Memory {
         self.slots * self.slot_size
     }
 
-    /// First byte of the headers, [`HEADER_STRIDE`] bytes each, that of slot 0 first.
+    /// First byte of the headers, [`HEADER_STRIDE`] bytes each, that of slot 0 first. [`FRONT`] bytes lie before it.
     pub fn headers(&self) -> NonNull<u8> {
         // SAFETY: headers follow the slots within the region.
-        unsafe { self.base.add(self.bytes()) }
+        unsafe { self.base.add(self.bytes() + FRONT) }
     }
 
     /// Bytes of the whole region, headers and what rounds it up to 2 MiB included.
     pub fn region_bytes(&self) -> usize {
-        (self.slots * (self.slot_size + HEADER_STRIDE)).next_multiple_of(HUGE)
+        (self.slots * (self.slot_size + HEADER_STRIDE) + FRONT).next_multiple_of(HUGE)
     }
 
     /// What pages it got.
@@ -193,7 +193,7 @@ impl Memory {
 
     /// The index of the slot that `frame` owns.
     pub fn index(&self, frame: &Frame) -> u32 {
-        ((frame.header_address() - self.base.as_ptr() as usize - self.bytes()) / HEADER_STRIDE) as u32
+        ((frame.header_address() - self.headers().as_ptr() as usize) / HEADER_STRIDE) as u32
     }
 
     /// Where `frame`'s data begins, in bytes from the base: an AF_XDP address.
@@ -215,7 +215,7 @@ impl Memory {
         // the caller hands over ownership.
         unsafe {
             let slot = self.base.add(index as usize * self.slot_size);
-            let header = self.base.add(self.bytes() + index as usize * HEADER_STRIDE);
+            let header = self.headers().add(index as usize * HEADER_STRIDE);
             Frame::at(slot, (index, self.slot_size), header)
         }
     }

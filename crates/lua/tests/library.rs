@@ -30,6 +30,11 @@ fn core_lib_does_what_programs_expect() {
 }
 
 #[test]
+fn packets_are_as_apps_of_snabb_know_them() {
+    run("packets");
+}
+
+#[test]
 fn names_of_the_system_are_left_to_programs() {
     run("names");
 }

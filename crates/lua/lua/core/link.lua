@@ -10,7 +10,7 @@ local packet = require("core.packet")
 local counter = require("core.counter")
 
 local band = bit.band
-local free = packet.free
+local free, drop = packet.free, packet.drop
 local links = runtime.shared.links
 local bridge = runtime.bridge
 
@@ -67,7 +67,7 @@ function M.transmit (l, p)
    local after = band(write + 1, MASK)
    if after == l.read then
       l.txdrop = l.txdrop + 1
-      free(p)
+      drop(p)
    else
       l.packets[write] = p
       l.write = after

@@ -1,8 +1,11 @@
 -- Packets: bytes in a slot of frame memory, and the list of those that are free.
 --
--- A packet is the header that Rust's apps know as a frame (crates/frame): `length`, and `data`, which points into the
--- slot with at least 256 bytes before it. A free packet's length is FREED: so a packet that is freed twice is found at
--- once, and the error names the line that does it.
+-- A packet is the header that Rust's apps know as a frame (crates/frame): `length`, and `at`, which points into the
+-- slot with at least 256 bytes before it. Programs know what is there as `data`, an array. A free packet's length is
+-- FREED: so a packet that is freed twice is found at once, and the error names the line that does it.
+--
+-- Programs may also have a `struct packet` as part of a structure of their own, zeroed, and copy it about with that:
+-- then `at` is nil and data is the structure's own `room`. Such a packet can be filled and cloned, and is never freed.
 
 local ffi = require("ffi")
 local runtime = require("core.runtime")
@@ -23,12 +26,12 @@ local line_t = ffi.typeof("struct packet_line *")
 local DATA, HEADROOM = 512, 256
 local FREED = 0xffff
 local ROOM = shared.room
--- Apps ask for it as a number of C too.
-ffi.cdef(("enum { PACKET_PAYLOAD_SIZE = %d };"):format(ROOM))
 
 local M = {
    max_payload = ROOM,
-   packet_alignment = 512,
+   -- Who asks for room in front of the packet itself takes its address modulo this. There are FRONT bytes (64) of
+   -- nobody's before each (crates/frame), whatever its address: so that is to be no less.
+   packet_alignment = 2 ^ 47,
    default_headroom = DATA - HEADROOM,
 }
 
@@ -51,7 +54,7 @@ function M.allocate ()
    freelist.held = held
    local p = list[held]
    p.length = 0
-   p.data = p.slot + DATA
+   p.at = p.slot + DATA
    return p
 end
 local allocate = M.allocate
@@ -79,7 +82,7 @@ function M.free_internal (p)
 end
 
 -- Frees a packet.
-function M.free (p)
+local function free (p)
    local length = p.length
    if length == FREED then twice(p) end
    if length < 46 then frees.short_bytes = frees.short_bytes + (46 - length) end
@@ -91,27 +94,46 @@ function M.free (p)
    list[held] = p
    freelist.held = held + 1
 end
+M.free = free
 
 local function room_behind (p)
-   return p.slot_size - tonumber(p.data - p.slot)
+   return p.slot_size - tonumber(p.at - p.slot)
+end
+
+-- A copy of a packet that was freed, since the link that it was sent to was full: apps that flood send first and
+-- clone then. Its bytes are whole still, and most likely the copy is the packet itself.
+local function revive (p)
+   local from, length = p.at, math.min(p.dropped, room_behind(p))
+   local q = allocate()
+   C.memmove(q.at, from, length)
+   q.length = length
+   return q
 end
 
 -- A copy. Short packets are copied as a line of the cache, whatever their length: a slot has that much. It is a line
 -- of floating-point numbers, since the compiler knows that counters are no such thing, and keeps those in registers.
 function M.clone (p)
+   local length = p.length
+   if length == FREED then return revive(p) end
    if freelist.held == 0 then refill() end
    local held = freelist.held - 1
    freelist.held = held
    local q = list[held]
-   q.data = q.slot + DATA
-   local length = p.length
+   local at = q.slot + DATA
+   q.at = at
    if length <= 64 then
-      cast(line_t, q.data)[0] = cast(line_t, p.data)[0]
+      cast(line_t, at)[0] = cast(line_t, p.data)[0]
    else
-      copy(q.data, p.data, length)
+      copy(at, p.data, length)
    end
    q.length = length
    return q
+end
+
+-- Frees a packet that a full link has no place for, so that it can still be cloned.
+function M.drop (p)
+   p.dropped = p.length
+   free(p)
 end
 
 -- Makes room for `bytes` more bytes, where they fit at all.
@@ -123,9 +145,9 @@ end
 
 -- Moves data to the usual place, if what is behind it ends too early.
 local function settle (p, bytes)
-   if p.length + bytes > room_behind(p) then
-      C.memmove(p.slot + DATA, p.data, p.length)
-      p.data = p.slot + DATA
+   if p.length + bytes > room_behind(p) and p.at ~= nil then
+      C.memmove(p.slot + DATA, p.at, p.length)
+      p.at = p.slot + DATA
    end
 end
 
@@ -141,13 +163,15 @@ end
 -- Grows the packet by `bytes` at its front, whatever they are; use what it returns.
 function M.shiftright (p, bytes)
    check(p, bytes)
-   if tonumber(p.data - p.slot) - HEADROOM >= bytes then
-      p.data = p.data - bytes
+   if tonumber(p.at - p.slot) - HEADROOM >= bytes then
+      p.at = p.at - bytes
+   elseif p.at == nil then
+      C.memmove(p.room + bytes, p.room, p.length)
    else
       -- No headroom left: the packet moves so that it has as much again, or as near to its slot's end as it must.
       local start = math.min(DATA, p.slot_size - p.length - bytes)
-      C.memmove(p.slot + start + bytes, p.data, p.length)
-      p.data = p.slot + start
+      C.memmove(p.slot + start + bytes, p.at, p.length)
+      p.at = p.slot + start
    end
    p.length = p.length + bytes
    return p
@@ -158,8 +182,13 @@ function M.shiftleft (p, bytes)
    if bytes < 0 or bytes > p.length then
       error(("cannot take %d bytes off a packet of %d"):format(bytes, p.length), 2)
    end
-   p.data = p.data + bytes
-   p.length = p.length - bytes
+   local length, at = p.length - bytes, p.at
+   if at ~= nil then
+      p.at = at + bytes
+   else
+      C.memmove(p.room, p.room + bytes, length)
+   end
+   p.length = length
    return p
 end
 
@@ -239,20 +268,48 @@ local function test_full ()
    M.free(p)
 end
 
+-- A packet within a structure goes where that is copied to.
+local function test_embedded ()
+   local pair_t = ffi.typeof("struct { uint16_t before; struct packet packet; } __attribute__((packed))")
+   local one, other = pair_t(), pair_t()
+   assert(ffi.sizeof(one.packet.data) == ffi.C.PACKET_PAYLOAD_SIZE and one.packet.length == 0)
+   M.append(M.append(one.packet, "0123456789", 10), "ab", 2)
+   ffi.copy(other, one, ffi.sizeof(pair_t))
+   ffi.fill(one, ffi.sizeof(pair_t))
+   local inside = other.packet
+   assert(ffi.string(M.prepend(inside, "xyz", 3).data, inside.length) == "xyz0123456789ab")
+   assert(ffi.string(M.shiftleft(inside, 6).data, inside.length) == "3456789ab")
+   local long, short = M.clone(M.resize(inside, 100)), M.clone(M.resize(inside, 9))
+   assert(long.length == 100 and long.data[99] == 0 and ffi.string(short.data, short.length) == "3456789ab")
+   M.free(long) M.free(short)
+end
+
+-- What a full link has dropped can still be cloned, as flooding apps do; what was freed otherwise is empty.
+local function test_dropped ()
+   local p = M.shiftleft(M.from_string(("0123456789"):rep(20)), 3)
+   M.drop(p)
+   local q = M.clone(p)
+   assert(ffi.string(q.data, q.length) == ("0123456789"):rep(20):sub(4))
+   M.free(q)
+   assert(refuses(M.free, q):match("freed before"))
+end
+
 function M.selftest ()
    print("selftest: packet")
    local before = frees.packets
    test_moves()
    test_full()
+   test_embedded()
+   test_dropped()
    local p = M.from_string(("q"):rep(60))
    local q, r = M.clone(p), M.clone(M.resize(p, 1000))
    assert(q.length == 60 and r.length == 1000 and q.data ~= p.data and q.data[59] == 113 and r.data[999] == 0)
    M.free(p) M.free(q) M.free(r)
-   assert(frees.packets - before == 5)
+   assert(frees.packets - before == 9)
    assert(refuses(M.free, r):match("freed before"))
    assert(C.PACKET_PAYLOAD_SIZE == M.max_payload)
    local again = M.allocate()
-   assert(again.length == 0 and again.data == again.slot + DATA)
+   assert(again.length == 0 and again.data == again.slot + DATA and ffi.sizeof(again.data) == M.max_payload)
    M.free(again)
    print("selftest: ok")
 end

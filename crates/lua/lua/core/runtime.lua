@@ -7,15 +7,7 @@ local ffi = require("ffi")
 local bridge = require("core.startup").bridge
 
 ffi.cdef[[
-struct packet {
-   uint16_t length;
-   uint16_t slot_size;
-   unsigned char *data;
-   uint16_t port, interface, network, verdict;
-   uint32_t next_hop, chosen;
-   unsigned char *slot;
-   uint64_t dpdk[3]; // what a mempool of DPDK keeps in front of its mbuf
-};
+struct packet;
 /* `write` is a 32-bit number below 1024 to Rust. Here it has a type of its own: the compiler takes values of one
    type at two addresses for the same, and would load both indices anew for each packet that is passed on. */
 enum { LINK_RING_SIZE = 1024, LINK_MAX_PACKETS = LINK_RING_SIZE - 1 };
@@ -58,6 +50,36 @@ struct brickmoon_frees { uint64_t packets, bytes, short_bytes; };
 ]]
 
 local shared = ffi.cast("struct brickmoon *", bridge.address)
+
+-- Packets have no field `data`: it is what `at` points to. `room` is that of packets that programs make part of
+-- structures of their own; all others have their slot, and no memory for it.
+ffi.cdef(([[
+enum { PACKET_PAYLOAD_SIZE = %d };
+struct packet {
+   uint16_t length;
+   uint16_t slot_size, start, dropped;
+   unsigned char *at;
+   uint16_t port, interface, network, verdict;
+   uint32_t next_hop, chosen;
+   unsigned char *slot;
+   uint64_t dpdk[3]; // what a mempool of DPDK keeps in front of its mbuf
+   unsigned char room[PACKET_PAYLOAD_SIZE];
+};
+]]):format(shared.room))
+
+local cast, whole_t = ffi.cast, ffi.typeof("unsigned char (*)[$]", shared.room)
+
+-- Data is an array as long as any packet, so that ffi.sizeof() says how much can be read into it.
+ffi.metatype("struct packet", {
+   __index = function (p, key)
+      if key == "data" then
+         local at = p.at
+         if at ~= nil then return cast(whole_t, at)[0] end
+         return p.room
+      end
+      error(("'struct packet' has no member named '%s'"):format(tostring(key)), 2)
+   end,
+})
 
 return {
    bridge = bridge,
