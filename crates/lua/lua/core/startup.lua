@@ -28,7 +28,7 @@ local function searcher (name)
       if found then
          local loader, why = load(text, "@"..found)
          if not loader then error(why, 0) end
-         return loader
+         return name:match("^apps%.") and require("core.quirks").loader(name, loader) or loader
       end
    end
    for _, maker in ipairs(startup.makers) do
@@ -98,6 +98,8 @@ local function globals ()
    local fine, memory = pcall(require, "core.memory")
    if fine then rawset(_G, "memory", memory) elseif startup.find("core/memory.lua") then error(memory, 0) end
    rawset(_G, "developer_debug", false)
+   -- RaptorJIT's, by which apps keep loops from being compiled as one; here it has nothing to say to the compiler.
+   jit.tracebarrier = jit.tracebarrier or function () end
    require("lib.lua.strict")
 end
 
