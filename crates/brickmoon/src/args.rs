@@ -279,8 +279,8 @@ pub struct Bench {
     /// Only cases whose name contains this, such as ipv4-full.
     #[arg(long, value_name = "CASE")]
     pub case: Option<String>,
-    /// ports: bytes of frames with their check sequence, 64 to 1518, or imix (7 of 64, 4 of 594, 1 of 1518); one or
-    /// several with commas between, or all [default: 64].
+    /// forward, ports: bytes of frames with their check sequence, 64 to 1518, or imix (7 of 64, 4 of 594, 1 of 1518);
+    /// one or several with commas between, or all [default: 64].
     #[arg(long, value_name = "BYTES|imix|all", value_delimiter = ',', value_parser = sizes)]
     pub sizes: Vec<Vec<Sizes>>,
     /// lookup: only this structure, also in its scalar form. A wrong name lists the right ones.

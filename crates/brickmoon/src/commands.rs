@@ -154,15 +154,15 @@ fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
 /// Refuses options that the bench would not look at.
 fn fits(bench: &Bench) -> Result<(), Failure> {
     let options = [
-        ("--peers", bench.peers, BenchWhat::Lookup, "lookup"),
-        ("--structure", bench.structure.is_some(), BenchWhat::Lookup, "lookup"),
-        ("--strategy", bench.strategy.is_some(), BenchWhat::Batch, "batch"),
-        ("--sizes", !bench.sizes.is_empty(), BenchWhat::Ports, "ports"),
-        ("--soak", bench.soak.is_some(), BenchWhat::Lua, "lua"),
+        ("--peers", bench.peers, &[BenchWhat::Lookup][..], "lookup"),
+        ("--structure", bench.structure.is_some(), &[BenchWhat::Lookup], "lookup"),
+        ("--strategy", bench.strategy.is_some(), &[BenchWhat::Batch], "batch"),
+        ("--sizes", !bench.sizes.is_empty(), &[BenchWhat::Forward, BenchWhat::Ports], "forward|ports"),
+        ("--soak", bench.soak.is_some(), &[BenchWhat::Lua], "lua"),
     ];
-    match options.into_iter().find(|&(_, given, what, _)| given && bench.what != what) {
-        Some((option, _, _, name)) => {
-            Err(Failure::usage(format!("{option} is for `brickmoon bench {name}` alone")))
+    match options.into_iter().find(|(_, given, whats, _)| *given && !whats.contains(&bench.what)) {
+        Some((option, _, _, names)) => {
+            Err(Failure::usage(format!("{option} is for `brickmoon bench {names}` alone")))
         }
         None if bench.soak.is_some() && bench.plot.is_some() => {
             Err(Failure::usage("--soak draws nothing: leave --plot out"))

@@ -9,6 +9,7 @@ fn refuses_options_of_another_bench() {
         (&["forward", "--peers"], "--peers is for `brickmoon bench lookup` alone"),
         (&["batch", "--structure", "dir18"], "--structure is for `brickmoon bench lookup` alone"),
         (&["ports", "--soak", "1m"], "--soak is for `brickmoon bench lua` alone"),
+        (&["lookup", "--sizes", "imix"], "--sizes is for `brickmoon bench forward|ports` alone"),
         (&["lua", "--soak", "1m", "--plot", "x.svg"], "leave --plot out"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));

@@ -5,6 +5,9 @@
 //! holds anyway: the ports without a router (`source-sink`), the lookups alone (`lookup`), and reading and writing
 //! the headers alone (`headers`). `over_parts` is the router's time over that of lookups and headers together.
 //!
+//! Frames of other sizes, or a mix of sizes, are measured with the router and without (`source-sink`): lookups and
+//! headers are the same for all.
+//!
 //! Figures count only if every frame was forwarded, and rightly: all accounts must close, and before and
 //! after the turns of a case what leaves is compared, byte by byte, with what an oracle of plain binary
 //! search says must leave.
@@ -24,15 +27,15 @@ use std::time::{Duration, Instant};
 use bm_fib::NextHop;
 use bm_frame::BURST;
 
-use super::{BenchError, Options};
-use crate::addresses::{Pattern, destinations};
-use crate::alternate::{Measured, Turns, alternate, thread_time};
+use super::{BenchError, Options, SMALLEST, size_suffix};
+use crate::addresses::{FCS_BYTES, Pattern, Sizes, destinations};
+use crate::alternate::{Measured, Subject, Turns, alternate, thread_time};
 use crate::random::Seed;
 use crate::report::Row;
 use crate::tables::{self, Table};
 use crate::testbed::cores;
 use bed::{Batching, Bed, FRAMES, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
-use packet::{FRAME, Packet, leaving};
+use packet::{FRAME, Packet, arriving, leaving};
 
 /// Seconds that the bench takes if it is not told.
 const SECONDS: u64 = 30;
@@ -41,8 +44,6 @@ const WITHIN: usize = 1 << 12;
 /// Of the other patterns.
 const DESTINATIONS: usize = 1 << 17;
 const SEED: Seed = Seed(7);
-/// The router, its ports alone, its lookups alone, headers alone.
-const SUBJECTS: usize = 4;
 /// What one subject of one case is given whatever the bound: five turns of 100 ms, warmed up.
 const LEAST: Duration = Duration::from_millis(600);
 /// Breaths between two looks at the clock.
@@ -50,19 +51,20 @@ const BREATHS: usize = 32;
 /// Breaths whose frames are compared byte by byte, before the turns and after them.
 const SAMPLE_BREATHS: usize = 16;
 
-/// Which routes, family and destinations.
+/// Which routes, family, destinations and sizes of frames.
 #[derive(Clone, Copy)]
 struct Case {
     family: &'static str,
     table: &'static str,
     pattern: Pattern,
+    sizes: Sizes,
 }
 
 impl Case {
     /// The full table first: it is what a router is bought for.
     const ALL: [Self; 10] = {
         const fn case(family: &'static str, table: &'static str, pattern: Pattern) -> Case {
-            Case { family, table, pattern }
+            Case { family, table, pattern, sizes: SMALLEST }
         }
         [
             case("ipv4", "full", Pattern::Prefix),
@@ -78,9 +80,35 @@ impl Case {
         ]
     };
 
-    fn name(&self) -> String {
-        format!("{}-{}-{}", self.family, self.table, self.pattern)
+    /// All of these sizes.
+    fn all(sizes: Sizes) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().map(move |case| Self { sizes, ..case })
     }
+
+    fn name(&self) -> String {
+        format!("{}-{}-{}{}", self.family, self.table, self.pattern, size_suffix(self.sizes))
+    }
+
+    /// The router, its ports alone; with the least frames also its lookups alone, headers alone.
+    fn subjects(&self) -> usize {
+        if self.sizes == SMALLEST { 4 } else { 2 }
+    }
+
+    /// Bytes of its frames in memory, by turns.
+    fn lengths(&self) -> Vec<u16> {
+        self.sizes.in_memory(FRAME as u16)
+    }
+
+    /// Their mean.
+    fn mean_bytes(&self) -> f64 {
+        let lengths = self.lengths();
+        lengths.iter().copied().map(f64::from).sum::<f64>() / lengths.len() as f64
+    }
+}
+
+/// To two decimals.
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
 /// Measures all cases that are asked for and, where files of routes are given, have routes of their family.
@@ -95,7 +123,7 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
         _ => !table.ipv6.is_empty(),
     };
     let wanted = |case: &Case| options.wants(&case.name()) && has_routes(case);
-    let cases: Vec<_> = Case::ALL.into_iter().filter(wanted).collect();
+    let cases: Vec<_> = options.sizes().into_iter().flat_map(Case::all).filter(wanted).collect();
     if cases.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
@@ -103,7 +131,7 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let depot = Bed::depot()?;
     let (full, one) = (Bed::new(table, depot.clone())?, Bed::new(Table::default(), depot)?);
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let measurements = cases.len() * SUBJECTS;
+    let measurements = cases.iter().map(Case::subjects).sum::<usize>();
     let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
     let turns = Turns::within(left, measurements);
     let mut rows = Vec::new();
@@ -125,29 +153,29 @@ fn pin() {
 }
 
 fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
-    let name = case.name();
     let side = A::side(bed);
     let destinations = routable(case.pattern, side);
-    let mut router = bed.router(&destinations, Batching::default())?;
-    let mut ports = bed.source_sink(&destinations)?;
-    check(&name, side, &mut router)?;
+    let mut router = bed.router_of_sizes(&destinations, case.sizes, Batching::default())?;
+    let mut ports = bed.source_sink(&destinations, case.sizes)?;
+    let check_both = |router: &mut Running, ports: &mut Running| {
+        check(case, side, router)?;
+        check_ports::<A>(case, ports)
+    };
+    check_both(&mut router, &mut ports)?;
     let (mut looked_up, mut headers) = (0, bed.headers(&destinations)?);
-    let measured = alternate(
-        turns,
-        &mut [
-            ("brickmoon", &mut || breathe(&mut router)),
-            ("source-sink", &mut || breathe(&mut ports)),
-            ("lookup", &mut || look_up(side, &destinations, &mut looked_up)),
-            ("headers", &mut || (0..BREATHS).map(|_| headers.pass()).sum()),
-        ],
-    );
-    check(&name, side, &mut router)?;
-    ports.check_accounts().map_err(|counters| BenchError::Lost { case: name.clone(), counters })?;
-    let mut rows: Vec<_> = measured.iter().map(|measured| row(&name, side, measured)).collect();
+    let mut subjects: [Subject<'_>; 4] = [
+        ("brickmoon", &mut || breathe(&mut router)),
+        ("source-sink", &mut || breathe(&mut ports)),
+        ("lookup", &mut || look_up(side, &destinations, &mut looked_up)),
+        ("headers", &mut || (0..BREATHS).map(|_| headers.pass()).sum()),
+    ];
+    let measured = alternate(turns, &mut subjects[..case.subjects()]);
+    check_both(&mut router, &mut ports)?;
+    let mut rows: Vec<_> = measured.iter().map(|measured| row(case, side, measured)).collect();
     if let [router, _, lookup, headers] = &mut rows[..] {
         let parts = lookup.ns + headers.ns;
-        let over = (router.ns / parts * 100.0).round() / 100.0;
-        *router = router.clone().with("parts_ns", (parts * 100.0).round() / 100.0).with("over_parts", over);
+        let over = rounded(router.ns / parts);
+        *router = router.clone().with("parts_ns", rounded(parts)).with("over_parts", over);
     }
     Ok(rows)
 }
@@ -194,14 +222,22 @@ pub fn forward_counted(family: &str, options: CountOptions) -> Result<Counted, B
     Ok(counted)
 }
 
-fn row<A: Packet>(case: &str, side: &bed::Side<A>, measured: &Measured) -> Row {
-    Row::mpps("forward", case, measured)
+fn row<A: Packet>(case: &Case, side: &bed::Side<A>, measured: &Measured) -> Row {
+    let row = Row::mpps("forward", &case.name(), measured);
+    let row = match &case.lengths()[..] {
+        [length] => row.with("frame_bytes", *length),
+        _ => row.with("frame_bytes", rounded(case.mean_bytes())),
+    };
+    // As sizes of frames are named: with the check sequence, without preamble and gap. Lookups alone carry none.
+    let gbit_s = row.median * 8e-3 * (case.mean_bytes() + f64::from(FCS_BYTES));
+    let carries = ["brickmoon", "source-sink"].contains(&measured.subject.as_str());
+    let row = if carries { row.with("gbit_s", rounded(gbit_s)) } else { row };
+    row.with("sizes", case.sizes.to_string())
         .with("routes", side.routes.len())
         .with("structure", side.structure)
         .with("table_bytes", side.bytes)
         .with("build_s", (side.built.as_secs_f64() * 1e3).round() / 1e3)
         .with("pages", side.pages.as_str())
-        .with("frame_bytes", FRAME)
         .with("frames", FRAMES)
         .with("burst", BURST)
 }
@@ -237,16 +273,36 @@ fn look_up<A: Packet>(side: &bed::Side<A>, destinations: &[A], from: &mut usize)
 }
 
 /// Runs the router for a while and compares what leaves with what must.
-fn check<A: Packet>(case: &str, side: &bed::Side<A>, router: &mut Running) -> Result<(), BenchError> {
-    check_all(case, side, std::slice::from_mut(router), 1)
+fn check<A: Packet>(case: &Case, side: &bed::Side<A>, router: &mut Running) -> Result<(), BenchError> {
+    let expected = |port, found: &[u8]| expected(side, (port, &case.lengths()), found);
+    compare(&case.name(), std::slice::from_mut(router), 1, expected)
 }
 
-/// The same for engines that breathe in turn, so many of which send.
+/// The same for the ports alone: what came in through the other one.
+fn check_ports<A: Packet>(case: &Case, ports: &mut Running) -> Result<(), BenchError> {
+    let expected = |port: usize, found: &[u8]| {
+        let length = known_length(&case.lengths(), found)?;
+        Some(arriving(A::destination(found.first_chunk()?), port_mac(1 - port), length))
+    };
+    compare(&case.name(), std::slice::from_mut(ports), 1, expected)
+}
+
+/// The same for engines that breathe in turn, so many of which send, with the least frames.
 fn check_all<A: Packet>(
     case: &str,
     side: &bed::Side<A>,
     engines: &mut [Running],
     senders: usize,
+) -> Result<(), BenchError> {
+    compare(case, engines, senders, |port, found| expected(side, (port, &[FRAME as u16]), found))
+}
+
+/// Runs engines for a while and compares what leaves through each port with what must.
+fn compare(
+    case: &str,
+    engines: &mut [Running],
+    senders: usize,
+    expected: impl Fn(usize, &[u8]) -> Option<Vec<u8>>,
 ) -> Result<(), BenchError> {
     engines.iter().for_each(|running| running.sample.begin());
     for _ in 0..SAMPLE_BREATHS {
@@ -259,21 +315,30 @@ fn check_all<A: Packet>(
         return Err(BenchError::NothingLeft { case: case.into() });
     }
     for (port, found) in samples.into_iter().flatten() {
-        let expected = expected(side, port, &found);
-        if expected.as_ref().map(<[u8; FRAME]>::as_slice) != Some(&found) {
-            let expected = expected.map(Vec::from).unwrap_or_default();
+        let expected = expected(port, &found).unwrap_or_default();
+        if expected != found {
             return Err(BenchError::Wrong { case: case.into(), expected, found });
         }
     }
     Ok(())
 }
 
-/// The frame as it must leave through `port`; `None` if it must not.
-fn expected<A: Packet>(side: &bed::Side<A>, port: usize, found: &[u8]) -> Option<[u8; FRAME]> {
+/// The frame as the router must send it through `port`, of one of these lengths; `None` if it must not.
+fn expected<A: Packet>(
+    side: &bed::Side<A>,
+    (port, lengths): (usize, &[u16]),
+    found: &[u8],
+) -> Option<Vec<u8>> {
+    let length = known_length(lengths, found)?;
     let destination = A::destination(found.first_chunk()?);
     let hop = side.oracle.next_hop(destination);
     let leaves = hop > 0 && next_hop_port(hop) == port;
-    leaves.then(|| leaving(destination, next_hop_mac(hop), port_mac(port)))
+    leaves.then(|| leaving(destination, next_hop_mac(hop), port_mac(port), length))
+}
+
+/// How long a frame is, if it is of one of these lengths.
+fn known_length(lengths: &[u16], found: &[u8]) -> Option<u16> {
+    lengths.iter().copied().find(|&length| usize::from(length) == found.len())
 }
 
 #[cfg(test)]

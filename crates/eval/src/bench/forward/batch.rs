@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bed::{Batching, Bed, NEXT_HOPS};
-use super::{BenchError, Options, breathe, check, pin, routable};
+use super::{BenchError, Options, breathe, check_all, pin, routable};
 use crate::addresses::Pattern;
 use crate::alternate::{Measured, Sample, alternate_samples, repeat};
 use crate::report::Row;
@@ -97,7 +97,7 @@ fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchE
         let mut work = || breathe(&mut running);
         repeat(turn / WARM_UP, &mut work);
         let sample = repeat(turn - turn / WARM_UP, &mut work);
-        check(&cells[index].case(), &bed.ipv4, &mut running)?;
+        check_all(&cells[index].case(), &bed.ipv4, std::slice::from_mut(&mut running), 1)?;
         Ok(sample)
     })?;
     let best = |way: Way| -> f64 {

@@ -23,10 +23,11 @@ use bm_graph::{Engine, Network, PortApp, Waker};
 use bm_port::Port;
 use bm_stats::{Account, Entry, Registry};
 
-use super::circle::{Circle, Sample};
+use super::circle::{Arrivals, Circle, Sample};
 use super::headers::Headers;
-use super::packet::Packet;
-use crate::bench::BenchError;
+use super::packet::{FRAME, Packet};
+use crate::addresses::Sizes;
+use crate::bench::{BenchError, SMALLEST};
 use crate::oracle::Oracle;
 use crate::tables::{Route, Table};
 
@@ -168,8 +169,18 @@ impl Bed {
         destinations: &Arc<[A]>,
         batching: Batching,
     ) -> Result<Running, BenchError> {
+        self.router_of_sizes(destinations, SMALLEST, batching)
+    }
+
+    /// The same on packets of these sizes.
+    pub fn router_of_sizes<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        sizes: Sizes,
+        batching: Batching,
+    ) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
-        making.ports(destinations, batching)?;
+        making.ports(destinations, sizes, batching)?;
         self.routed(making, PORTS.len(), batching.rebatches)
     }
 
@@ -183,7 +194,7 @@ impl Bed {
         let registry = Making::registry(workers)?;
         let router = |worker| {
             let mut making = Making::of_worker(&self.depot, &registry, worker);
-            making.ports(destinations, Batching::default())?;
+            making.ports(destinations, SMALLEST, Batching::default())?;
             self.routed(making, PORTS.len(), false)
         };
         (0..workers).map(router).collect()
@@ -235,9 +246,13 @@ impl Bed {
     }
 
     /// The ports alone, each sending what the other receives.
-    pub fn source_sink<A: Packet>(&self, destinations: &Arc<[A]>) -> Result<Running, BenchError> {
+    pub fn source_sink<A: Packet>(
+        &self,
+        destinations: &Arc<[A]>,
+        sizes: Sizes,
+    ) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.depot)?;
-        making.ports(destinations, Batching::default())?;
+        making.ports(destinations, sizes, Batching::default())?;
         making.link("left.output -> right.left")?;
         making.link("right.output -> left.right")?;
         making.running(None)
@@ -374,12 +389,12 @@ impl Making {
     pub fn ports<A: Packet>(
         &mut self,
         destinations: &Arc<[A]>,
+        sizes: Sizes,
         batching: Batching,
     ) -> Result<(), BenchError> {
         const { assert!(FRAMES <= Circle::<u32>::ROOM) };
         let share = FRAMES / PORTS.len();
-        let template = A::template(port_mac(0));
-        let arrivals: Arc<[_]> = destinations.iter().map(|&to| A::arrival(&template, to)).collect();
+        let arrivals = Arrivals::new(destinations, &sizes.in_memory(FRAME as u16));
         for (index, name) in PORTS.into_iter().enumerate() {
             let frames: Vec<_> = (0..share).map_while(|_| self.frames.allocate()).collect();
             if frames.len() < share {

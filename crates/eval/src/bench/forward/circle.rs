@@ -55,6 +55,33 @@ const PLACES: usize = 1024;
 /// Frames whose headers are asked for together.
 const AHEAD: usize = 32;
 
+/// The packets that come in, over and over.
+pub(super) struct Arrivals<A: Packet> {
+    each: Arc<[A::Arrival]>,
+    /// Bytes of their frames, by turns.
+    lengths: Arc<[u16]>,
+}
+
+impl<A: Packet> Arrivals<A> {
+    /// One to each destination, of these lengths by turns.
+    pub fn new(destinations: &[A], lengths: &[u16]) -> Self {
+        let templates: Vec<_> = lengths.iter().map(|&length| A::template([0; 6], length)).collect();
+        let each = destinations.iter().zip(templates.iter().cycle());
+        let each = each.map(|(&to, template)| A::arrival(template, to)).collect();
+        Self { each, lengths: lengths.into() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.each.len()
+    }
+}
+
+impl<A: Packet> Clone for Arrivals<A> {
+    fn clone(&self) -> Self {
+        Self { each: self.each.clone(), lengths: self.lengths.clone() }
+    }
+}
+
 /// The port.
 pub(super) struct Circle<A: Packet> {
     ring: Box<[Option<Frame>; PLACES]>,
@@ -62,7 +89,7 @@ pub(super) struct Circle<A: Packet> {
     read: usize,
     write: usize,
     template: Template,
-    arrivals: Arc<[A::Arrival]>,
+    arrivals: Arrivals<A>,
     next: usize,
     index: usize,
     sample: Arc<Sample>,
@@ -78,13 +105,15 @@ impl<A: Packet> Circle<A> {
     pub fn new(
         (frames, burst): (Vec<Frame>, usize),
         (index, mac): (usize, [u8; 6]),
-        (arrivals, next): (Arc<[A::Arrival]>, usize),
+        (arrivals, next): (Arrivals<A>, usize),
         sample: Arc<Sample>,
     ) -> Self {
         let mut ring = Box::new([const { None }; PLACES]);
-        let (write, template) = (frames.len(), A::template(mac));
+        let (write, template) = (frames.len(), A::template(mac, arrivals.lengths[0]));
+        let longest = arrivals.lengths.iter().max().copied().unwrap_or_default();
+        let bytes = template.whole(longest.into());
         for (place, mut frame) in ring.iter_mut().zip(frames) {
-            frame.copy_from(template.bytes()).expect("every slot has room for it");
+            frame.copy_from(&bytes).expect("every slot has room for it");
             *place = Some(frame);
         }
         Self { ring, read: 0, write, template, arrivals, next, index, sample, burst }
@@ -96,23 +125,66 @@ impl<A: Packet> Circle<A> {
     #[inline(always)]
     fn arrive(&mut self, to: &mut [Option<Frame>], at: usize, next: usize) {
         swap_places(to, &mut self.ring[at..at + to.len()]);
-        renew::<A>(&self.template, to, &self.arrivals[next..next + to.len()]);
+        let arrivals = &self.arrivals.each[next..next + to.len()];
+        match &*self.arrivals.lengths {
+            [length] => renew_all::<A>(&self.template, to, arrivals, usize::from(*length)),
+            lengths => renew_mixed::<A>(&self.template, to, arrivals, lengths, next % lengths.len()),
+        }
     }
 }
 
-/// Makes frames that went out before the packets of `arrivals`, one each.
+/// Makes frames that went out before the packets of `arrivals`, one each, all of so many bytes.
 #[inline(always)]
-pub(super) fn renew<A: Packet>(template: &Template, to: &mut [Option<Frame>], arrivals: &[A::Arrival]) {
+pub(super) fn renew_all<A: Packet>(
+    template: &Template,
+    to: &mut [Option<Frame>],
+    arrivals: &[A::Arrival],
+    length: usize,
+) {
+    // Code of its own for the least frames, whose headers need no check then.
+    if length == FRAME {
+        renew::<A>(template, to, arrivals, FRAME);
+    } else {
+        renew::<A>(template, to, arrivals, length);
+    }
+}
+
+#[inline(always)]
+fn renew<A: Packet>(template: &Template, to: &mut [Option<Frame>], arrivals: &[A::Arrival], length: usize) {
     for (frames, arrivals) in to.chunks_mut(AHEAD).zip(arrivals.chunks(AHEAD)) {
         // A device writes without waiting for headers of frames.
         frames.iter().flatten().for_each(Frame::prefetch_header);
         for (place, arrival) in frames.iter_mut().zip(arrivals) {
             let Some(frame) = place else { continue };
-            if frame.len() != FRAME {
-                frame.set_len(FRAME).expect("every slot has room for it");
+            if frame.len() != length {
+                frame.set_len(length).expect("every slot has room for it");
             }
             let bytes = frame.data_mut().first_chunk_mut().expect("it was just made this long");
             A::renew(template, bytes, arrival);
+        }
+    }
+}
+
+/// The same for frames whose lengths come by turns, the first of them that at `turn`. A device writes each one's
+/// length.
+#[inline(never)]
+fn renew_mixed<A: Packet>(
+    template: &Template,
+    to: &mut [Option<Frame>],
+    arrivals: &[A::Arrival],
+    lengths: &[u16],
+    mut turn: usize,
+) {
+    for (frames, arrivals) in to.chunks_mut(AHEAD).zip(arrivals.chunks(AHEAD)) {
+        frames.iter().flatten().for_each(Frame::prefetch_header);
+        for (place, arrival) in frames.iter_mut().zip(arrivals) {
+            let length = lengths[turn];
+            turn = if turn + 1 == lengths.len() { 0 } else { turn + 1 };
+            let Some(frame) = place else { continue };
+            frame.set_len(length.into()).expect("every slot has room for it");
+            let bytes = frame.data_mut().first_chunk_mut().expect("no length is less");
+            A::renew(template, bytes, arrival);
+            A::set_length(bytes, length);
         }
     }
 }

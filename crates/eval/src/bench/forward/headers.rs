@@ -23,7 +23,7 @@ pub(super) struct Headers<A: Packet> {
 impl<A: Packet> Headers<A> {
     /// So many frames of `freelist`, to some of `destinations`; `None` if there are fewer.
     pub fn new(count: usize, mut freelist: Freelist, destinations: &[A]) -> Option<Self> {
-        let template = A::template(MAC);
+        let template = A::template(MAC, FRAME as u16);
         let frames =
             (0..count).map(|_| freelist.allocate_with(template.bytes())).collect::<Option<Vec<_>>>()?;
         let arrivals = destinations.iter().cycle().take(count).map(|&to| A::arrival(&template, to)).collect();

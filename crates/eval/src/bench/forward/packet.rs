@@ -1,7 +1,8 @@
-//! The frames of the bench: 60 bytes (64 with the frame check sequence), as they arrive and as they leave.
+//! The frames of the bench: 60 bytes (64 with the frame check sequence) or more, as they arrive and as they leave.
 //!
-//! IPv4 carries an empty-handed UDP datagram. IPv6 with UDP takes 62 bytes, so its six bytes of payload are
-//! of the protocol number for experiments (RFC 3692): a router does not ask.
+//! IPv4 carries a UDP datagram. IPv6 with UDP takes 62 bytes, so its payload is of the protocol number for
+//! experiments (RFC 3692): a router does not ask. Payload behind the first 60 bytes is the same in all frames, each
+//! byte the lowest of its place's number: it is written once, since a device's writing costs a router nothing.
 
 use bm_wire::checksum;
 use bm_wire::ipv4::is_single_host;
@@ -10,16 +11,19 @@ use bm_wire::prefix::Prefix;
 use super::bed::{Bed, Side};
 use crate::tables::Space;
 
-/// Bytes of a frame.
+/// Bytes of the least frame, within which all headers are.
 pub(super) const FRAME: usize = 60;
 
 /// TTL of arriving packets.
 const TTL: u8 = 64;
 const IPV4_AT: usize = 14;
 const IPV4_HEADER: std::ops::Range<usize> = IPV4_AT..IPV4_AT + 20;
+const IPV4_LENGTH: std::ops::Range<usize> = IPV4_AT + 2..IPV4_AT + 4;
+const UDP_LENGTH: std::ops::Range<usize> = IPV4_AT + 24..IPV4_AT + 26;
 const IPV4_TTL: usize = IPV4_AT + 8;
 const IPV4_CHECKSUM: std::ops::Range<usize> = IPV4_AT + 10..IPV4_AT + 12;
 const IPV4_DESTINATION: std::ops::Range<usize> = IPV4_AT + 16..IPV4_AT + 20;
+const IPV6_LENGTH: std::ops::Range<usize> = 14 + 4..14 + 6;
 const IPV6_HOPS: usize = 14 + 7;
 const IPV6_DESTINATION: std::ops::Range<usize> = 14 + 24..14 + 40;
 
@@ -31,11 +35,18 @@ const SENDER: [u8; 6] = [2, 0, 0, 0, 2, 1];
 pub(super) struct Template {
     bytes: [u8; FRAME],
     sum: u16,
+    length: usize,
 }
 
 impl Template {
     pub fn bytes(&self) -> &[u8; FRAME] {
         &self.bytes
+    }
+
+    /// The frame, or a longer one that begins with it.
+    pub fn whole(&self, longest: usize) -> Vec<u8> {
+        let payload = (FRAME..longest.max(self.length)).map(|place| place as u8);
+        self.bytes.into_iter().chain(payload).collect()
     }
 }
 
@@ -44,8 +55,11 @@ pub(super) trait Packet: Space {
     /// The bytes in which one packet differs from another.
     type Arrival: Copy + Send + Sync + 'static;
 
-    /// A frame to the router's port of that MAC.
-    fn template(port: [u8; 6]) -> Template;
+    /// A frame of so many bytes, 60 to 1514, to the router's port of that MAC.
+    fn template(port: [u8; 6], length: u16) -> Template;
+
+    /// Writes the lengths that the headers of a frame of so many bytes have, but for the checksum.
+    fn set_length(bytes: &mut [u8; FRAME], length: u16);
 
     /// What a packet to `destination` is made of.
     fn arrival(template: &Template, destination: Self) -> Self::Arrival;
@@ -80,15 +94,22 @@ pub(super) trait Packet: Space {
 }
 
 impl Packet for u32 {
-    fn template(port: [u8; 6]) -> Template {
+    fn template(port: [u8; 6], length: u16) -> Template {
         let mut bytes = [0; FRAME];
         ethernet(&mut bytes, port, 0x0800);
-        // 198.18.0.1 (for benches, RFC 2544), length 46, do not fragment, UDP from port 1024 to 1024.
-        let header = [0x45, 0, 0, 46, 0, 1, 0x40, 0, TTL, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0];
-        let udp = [4, 0, 4, 0, 0, 26, 0, 0];
+        // 198.18.0.1 (for benches, RFC 2544), do not fragment, UDP from port 1024 to 1024.
+        let header = [0x45, 0, 0, 0, 0, 1, 0x40, 0, TTL, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0];
+        let udp = [4, 0, 4, 0, 0, 0, 0, 0];
         bytes[IPV4_HEADER].copy_from_slice(&header);
         bytes[IPV4_HEADER.end..IPV4_HEADER.end + udp.len()].copy_from_slice(&udp);
-        Template { bytes, sum: checksum::sum(&header) }
+        Self::set_length(&mut bytes, length);
+        Template { bytes, sum: checksum::sum(&bytes[IPV4_HEADER]), length: length.into() }
+    }
+
+    #[inline(always)]
+    fn set_length(bytes: &mut [u8; FRAME], length: u16) {
+        bytes[IPV4_LENGTH].copy_from_slice(&(length - 14).to_be_bytes());
+        bytes[UDP_LENGTH].copy_from_slice(&(length - 34).to_be_bytes());
     }
 
     /// From the identification on to the end of the header.
@@ -153,13 +174,19 @@ impl Packet for u32 {
 }
 
 impl Packet for u128 {
-    fn template(port: [u8; 6]) -> Template {
+    fn template(port: [u8; 6], length: u16) -> Template {
         let mut bytes = [0; FRAME];
         ethernet(&mut bytes, port, 0x86dd);
-        // Six bytes of protocol 253 from 2001:2::1 (for benches, RFC 5180).
-        let header = [0x60, 0, 0, 0, 0, 6, 253, TTL, 0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        // Protocol 253 from 2001:2::1 (for benches, RFC 5180).
+        let header = [0x60, 0, 0, 0, 0, 0, 253, TTL, 0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
         bytes[14..14 + header.len()].copy_from_slice(&header);
-        Template { bytes, sum: 0 }
+        Self::set_length(&mut bytes, length);
+        Template { bytes, sum: 0, length: length.into() }
+    }
+
+    #[inline(always)]
+    fn set_length(bytes: &mut [u8; FRAME], length: u16) {
+        bytes[IPV6_LENGTH].copy_from_slice(&(length - 54).to_be_bytes());
     }
 
     /// The destination.
@@ -215,19 +242,23 @@ fn ethernet(bytes: &mut [u8; FRAME], port: [u8; 6], kind: u16) {
     bytes[12..14].copy_from_slice(&kind.to_be_bytes());
 }
 
-/// The frame to `destination` as it arrives at the port of that MAC.
-pub(super) fn arriving<A: Packet>(destination: A, port: [u8; 6]) -> [u8; FRAME] {
-    let template = A::template(port);
-    let mut bytes = template.bytes;
-    A::renew(&template, &mut bytes, &A::arrival(&template, destination));
+/// The frame of so many bytes to `destination` as it arrives at the port of that MAC.
+pub(super) fn arriving<A: Packet>(destination: A, port: [u8; 6], length: u16) -> Vec<u8> {
+    let template = A::template(port, length);
+    let mut bytes = template.whole(template.length);
+    if let Some(headers) = bytes.first_chunk_mut() {
+        A::renew(&template, headers, &A::arrival(&template, destination));
+    }
     bytes
 }
 
-/// The frame to `destination` as it must leave: between these MACs and one hop on.
-pub(super) fn leaving<A: Packet>(destination: A, to: [u8; 6], from: [u8; 6]) -> [u8; FRAME] {
-    let mut bytes = arriving(destination, to);
+/// The frame of so many bytes to `destination` as it must leave: between these MACs and one hop on.
+pub(super) fn leaving<A: Packet>(destination: A, to: [u8; 6], from: [u8; 6], length: u16) -> Vec<u8> {
+    let mut bytes = arriving(destination, to, length);
     bytes[6..12].copy_from_slice(&from);
-    A::spend_hop(&mut bytes);
+    if let Some(headers) = bytes.first_chunk_mut() {
+        A::spend_hop(headers);
+    }
     bytes
 }
 
@@ -244,12 +275,13 @@ mod tests {
     #[test]
     fn an_ipv4_frame_is_valid_whatever_its_destination() {
         for destination in (0..=u32::MAX).step_by(0x1_0007) {
-            let bytes = arriving(destination, PORT);
+            let bytes = arriving(destination, PORT, 60);
             let packet = Ipv4::parse(&bytes[14..]).unwrap();
             assert!(packet.checksum_ok() && packet.ttl() == 64);
-            assert_eq!((packet.destination(), u32::destination(&bytes)), (destination, destination));
+            let read = u32::destination(bytes.first_chunk().unwrap());
+            assert_eq!((packet.destination(), read), (destination, destination));
         }
-        let bytes = arriving(0x0808_0808u32, PORT);
+        let bytes = arriving(0x0808_0808u32, PORT, 60);
         assert!(Udp::parse(&bytes[34..]).is_ok());
         assert_eq!(bytes[..14], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 2, 1, 8, 0]);
     }
@@ -257,19 +289,33 @@ mod tests {
     #[test]
     fn an_ipv6_frame_is_valid() {
         let destination = "2a00:1450:4001::5".parse::<std::net::Ipv6Addr>().unwrap().into();
-        let bytes = arriving::<u128>(destination, PORT);
+        let bytes = arriving::<u128>(destination, PORT, 60);
         let packet = Ipv6::parse(&bytes[14..]).unwrap();
         assert_eq!((packet.destination(), packet.hop_limit()), (destination, 64));
-        assert_eq!(u128::destination(&bytes), destination);
+        assert_eq!(u128::destination(bytes.first_chunk().unwrap()), destination);
+    }
+
+    #[test]
+    fn a_frame_of_any_size_is_whole() {
+        for length in [60, 61, 124, 590, 1514u16] {
+            let (ipv4, ipv6) =
+                (arriving::<u32>(0x0808_0808, PORT, length), arriving::<u128>(1 << 125, PORT, length));
+            assert_eq!((ipv4.len(), ipv6.len()), (length.into(), length.into()));
+            let packet = Ipv4::parse(&ipv4[14..]).unwrap();
+            assert!(packet.checksum_ok() && packet.total_len() == length - 14);
+            assert_eq!(ipv4[38..40], (length - 34).to_be_bytes());
+            assert_eq!(ipv6[18..20], (length - 54).to_be_bytes());
+            assert!(ipv4[60..] == ipv6[60..] && (60..length).all(|at| ipv4[usize::from(at)] == at as u8));
+        }
     }
 
     #[test]
     fn a_leaving_frame_has_spent_a_hop() {
-        let bytes = leaving::<u32>(0x0808_0808, HOP, PORT);
+        let bytes = leaving::<u32>(0x0808_0808, HOP, PORT, 60);
         let packet = Ipv4::parse(&bytes[14..]).unwrap();
         assert!(packet.checksum_ok() && packet.ttl() == 63);
         assert_eq!(bytes[..12], [2, 0, 0, 0, 1, 9, 2, 0, 0, 0, 0, 1]);
-        assert_eq!(leaving::<u128>(1 << 125, HOP, PORT)[21], 63);
+        assert_eq!(leaving::<u128>(1 << 125, HOP, PORT, 60)[21], 63);
     }
 
     #[test]

@@ -20,9 +20,9 @@ use bm_link::{Consumer, Producer, channel};
 use bm_port::Port;
 
 use super::bed::{Batching, Bed, FRAMES, Making, PORTS, Running, port_mac};
-use super::circle::{Sample, renew};
-use super::packet::{Packet, Template};
-use crate::bench::BenchError;
+use super::circle::{Sample, renew_all};
+use super::packet::{FRAME, Packet, Template};
+use crate::bench::{BenchError, SMALLEST};
 
 /// Places of each ring: all frames fit, so none is ever refused.
 const PLACES: usize = FRAMES.next_power_of_two();
@@ -59,18 +59,14 @@ impl Bed {
         let (leave, enter) = crossing();
         front.app("leave", Box::new(leave))?;
         back.app("enter", Box::new(enter))?;
-        let template = A::template(port_mac(0));
+        let template = A::template(port_mac(0), FRAME as u16);
         let arrivals: Arc<[_]> = destinations.iter().map(|&to| A::arrival(&template, to)).collect();
         for (port, name) in PORTS.into_iter().enumerate() {
             let (mut sending, receiving) = channel(PLACES);
-            front.fill(&mut sending, A::template(port_mac(port)).bytes())?;
+            let template = A::template(port_mac(port), FRAME as u16);
+            front.fill(&mut sending, template.bytes())?;
             let next = front.begin(port, arrivals.len());
-            let inlet = Inlet::<A> {
-                ring: receiving,
-                template: A::template(port_mac(port)),
-                arrivals: arrivals.clone(),
-                next,
-            };
+            let inlet = Inlet::<A> { ring: receiving, template, arrivals: arrivals.clone(), next };
             let outlet = Outlet { ring: sending, port, sample: back.sample.clone() };
             front.port(name, Box::new(inlet))?;
             back.port(name, Box::new(outlet))?;
@@ -91,7 +87,7 @@ impl Bed {
         mut ports: Making,
         mut routing: Making,
     ) -> Result<[Running; 2], BenchError> {
-        ports.ports(destinations, Batching::default())?;
+        ports.ports(destinations, SMALLEST, Batching::default())?;
         let ((there, arriving), (back, returning)) = (crossing(), crossing());
         ports.app("leave", Box::new(there))?;
         ports.app("enter", Box::new(returning))?;
@@ -220,7 +216,7 @@ impl<A: Packet> Port for Inlet<A> {
         let next = self.next % self.arrivals.len();
         let most = to.len().min(self.arrivals.len() - next);
         let count = self.ring.pop_some(&mut to[..most]);
-        renew::<A>(&self.template, &mut to[..count], &self.arrivals[next..next + count]);
+        renew_all::<A>(&self.template, &mut to[..count], &self.arrivals[next..next + count], FRAME);
         self.next = next + count;
         burst.occupy(count);
     }

@@ -43,10 +43,7 @@ fn turns() -> Turns {
 fn forwards_every_frame_of_every_pattern() {
     let bed = bed();
     for case in Case::ALL {
-        let rows = match case.family {
-            "ipv4" => measure::<u32>(&case, &bed, turns()).unwrap(),
-            _ => measure::<u128>(&case, &bed, turns()).unwrap(),
-        };
+        let rows = measured(&case, &bed);
         let subjects: Vec<_> = rows.iter().map(|row| row.subject.as_str()).collect();
         assert_eq!(subjects, ["brickmoon", "source-sink", "lookup", "headers"]);
         assert!(rows.iter().all(|row| row.case == case.name() && row.median > 0.0 && row.runs == 3));
@@ -54,6 +51,53 @@ fn forwards_every_frame_of_every_pattern() {
             rows[0].detail.get("over_parts").and_then(|over| over.as_f64()).is_some_and(|over| over > 0.0)
         );
         assert!(rows[0].ns > rows[1].ns, "the router cannot be quicker than its ports alone");
+    }
+}
+
+fn measured(case: &Case, bed: &Bed) -> Vec<Row> {
+    match case.family {
+        "ipv4" => measure::<u32>(case, bed, turns()).unwrap(),
+        _ => measure::<u128>(case, bed, turns()).unwrap(),
+    }
+}
+
+#[test]
+fn forwards_frames_of_every_size_with_the_router_and_without() {
+    let bed = bed();
+    let of = |sizes: Sizes| Case::all(sizes).filter(|case| case.pattern != Pattern::Uniform);
+    for case in Sizes::ALL.into_iter().filter(|&sizes| sizes != SMALLEST).flat_map(of) {
+        let rows = measured(&case, &bed);
+        let subjects: Vec<_> = rows.iter().map(|row| row.subject.as_str()).collect();
+        assert_eq!(subjects, ["brickmoon", "source-sink"]);
+        for row in rows {
+            assert!(row.case.ends_with(&format!("-{}", case.sizes)) && row.median > 0.0, "{}", row.case);
+            let bytes = row.detail["frame_bytes"].as_f64().unwrap() + 4.0;
+            let gbit_s = row.detail["gbit_s"].as_f64().unwrap();
+            assert!((gbit_s - row.median * bytes * 8.0 / 1000.0).abs() < 0.02, "{row:?}");
+        }
+    }
+    let mix = Case { sizes: Sizes::Imix, ..Case::ALL[0] };
+    assert_eq!((mix.name(), rounded(mix.mean_bytes())), ("ipv4-full-prefix-imix".into(), 357.83));
+}
+
+/// All sizes of the mix come, and each as often as it should.
+#[test]
+fn a_mix_is_seven_four_one() {
+    let bed = bed();
+    let destinations: Arc<[u32]> = routable(Pattern::Prefix, &bed.ipv4);
+    let mut ports = bed.source_sink(&destinations, Sizes::Imix).unwrap();
+    ports.sample.begin();
+    let mut left = Vec::new();
+    while left.len() < 6000 {
+        ports.engine.breathe();
+        left.extend(ports.sample.end());
+        ports.sample.begin();
+    }
+    let shares = [60, 590, 1514].map(|length| left.iter().filter(|(_, bytes)| bytes.len() == length).count());
+    assert_eq!(shares.iter().sum::<usize>(), left.len());
+    for (found, of_twelve) in shares.into_iter().zip([7, 4, 1]) {
+        let wanted = left.len() * of_twelve / 12;
+        assert!(found.abs_diff(wanted) * 50 < left.len(), "{shares:?}");
     }
 }
 
@@ -85,7 +129,7 @@ fn notices_a_frame_that_leaves_the_wrong_way() {
     // The oracle is told another default route than the router has.
     bed.ipv4.oracle =
         crate::oracle::Oracle::new(&[Route { prefix: "0.0.0.0/0".parse().unwrap(), next_hop: 16 }]);
-    let wrong = check("case", &bed.ipv4, &mut router).unwrap_err();
+    let wrong = check(&Case::ALL[0], &bed.ipv4, &mut router).unwrap_err();
     assert!(matches!(wrong, BenchError::Wrong { .. }), "{wrong}");
 }
 
@@ -95,7 +139,7 @@ fn notices_frames_that_are_not_forwarded() {
     // The router's own network: nothing is forwarded to a group.
     let destinations: Arc<[u32]> = Arc::new([0x0808_0808, 0xe000_0001]);
     let mut router = bed.router(&destinations, Batching::default()).unwrap();
-    let lost = check("case", &bed.ipv4, &mut router).unwrap_err().to_string();
+    let lost = check(&Case::ALL[0], &bed.ipv4, &mut router).unwrap_err().to_string();
     assert!(lost.contains("router/left: received") && lost.contains("slow path"), "{lost}");
 }
 
@@ -105,7 +149,7 @@ fn a_router_that_forwards_nothing_is_no_router_that_passes() {
     let destinations = routable(Pattern::Prefix, &bed.ipv4);
     let idle = Batching { receive: 0, ..Batching::default() };
     let mut router = bed.router::<u32>(&destinations, idle).unwrap();
-    let outcome = check("idle", &bed.ipv4, &mut router);
+    let outcome = check(&Case::ALL[0], &bed.ipv4, &mut router);
     assert!(matches!(outcome, Err(BenchError::NothingLeft { .. })), "{outcome:?}");
 }
 
