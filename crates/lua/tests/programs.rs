@@ -85,6 +85,40 @@ fn an_app_on_another_core_gets_and_gives_packets_and_is_reconfigured() {
 }
 
 #[test]
+fn packets_that_an_app_on_another_core_puts_back_into_its_input_are_its_own() {
+    let (outcome, world) = run(
+        "own-input",
+        &format!(
+            r#"{APPS}
+            local Twice = {{}}
+            function Twice:new () return setmetatable({{ handled = 0 }}, {{ __index = Twice }}) end
+            function Twice:push ()
+               local input = self.input.i
+               for _ = 1, link.nreadable(input) do link.transmit(input, link.receive(input)) end
+               for _ = 1, link.nreadable(input) do
+                  local p = link.receive(input)
+                  p.data[0] = 7
+                  self.handled = self.handled + 1
+                  if self.right then link.transmit(self.output.o, p) else packet.free(p) end
+               end
+            end
+            -- It sends nothing before the account was looked at.
+            function Twice:tick ()
+               local held = engine.held(self.appname)
+               if held ~= 0 then error("it holds "..held) end
+               self.right = self.handled > 0
+            end
+            config.app(c, "mark", Twice, nil, {{ core = 0 }})
+            engine.configure(c)
+            until_seen(7)
+            engine.stop()"#
+        ),
+    );
+    assert_eq!(outcome, Ok(Outcome::Done));
+    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+}
+
+#[test]
 fn a_replicated_network_runs_on_every_worker_and_its_counters_are_summed() {
     let (outcome, world) = run(
         "replicas",

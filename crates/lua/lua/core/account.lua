@@ -42,19 +42,24 @@ function M.unlinked (app, side, l)
    accounts[app].base = accounts[app].base + through(side, l)
 end
 
+-- What an app took and gave, all in all. What a ring brings comes out of another worker: its breath counts that.
+local function balance (app)
+   local account = accounts[app]
+   local left = tonumber(app.ring and account.sum.brought or account.sum.net) + account.base
+   if account.closed then return left end
+   for _, side in ipairs { "input", "output" } do
+      for key, l in pairs(app[side]) do
+         if type(key) == "string" then left = left + through(side, l) end
+      end
+   end
+   return left
+end
+
 -- Packets that an app holds: below zero it freed or sent more than it had.
 function M.held (app)
    -- What is outside keeps an account of its own, and what a ring takes in comes out in another worker.
    if app.outer or app.ring then return 0 end
-   local account = accounts[app]
-   local held = tonumber(account.sum.net) + account.base
-   if account.closed then return held end
-   for _, side in ipairs { "input", "output" } do
-      for key, l in pairs(app[side]) do
-         if type(key) == "string" then held = held + through(side, l) end
-      end
-   end
-   return held
+   return balance(app)
 end
 
 -- An app may put packets back into its own input, as Snabb's IPFIX exporter does to look at them twice. A link cannot
@@ -70,7 +75,8 @@ function M.settle (app_table)
    for _, writer in pairs(app_table) do
       for key, l in pairs(writer.output) do
          local reader = type(key) == "string" and readers[tonumber(ffi.cast("intptr_t", l))]
-         local back = reader and reader ~= writer and math.min(-M.held(writer), M.held(reader)) or 0
+         local known = reader and reader ~= writer and not writer.outer
+         local back = known and math.min(-balance(writer), M.held(reader)) or 0
          if back > 0 then
             accounts[writer].base = accounts[writer].base + back
             accounts[reader].base = accounts[reader].base - back

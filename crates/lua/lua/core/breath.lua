@@ -9,7 +9,7 @@ local runtime = require("core.runtime")
 
 ffi.cdef[[
 struct brickmoon_state { int32_t step, pad; int64_t out; };
-struct brickmoon_account { int64_t net; };
+struct brickmoon_account { int64_t net, brought; };
 ]]
 
 local M = {}
@@ -50,6 +50,14 @@ local now = app.pull
    if now == link then method(app) else now(app) end
 ]]
 
+-- What came out of a ring, apart from what its link's reader may put back.
+local BRING = [[
+local l = app.output.output
+   local before = l.txpackets
+   method(link)
+   account.brought = account.brought + (l.txpackets - before)
+]]
+
 local function step (code, name, ...)
    return assert(load(STEP:format(code), "=(breath of "..name..")"))(state, runtime.freelist, ...)
 end
@@ -83,7 +91,7 @@ function M.compile (pulls, pushes, account_of)
    end
    for _, app in ipairs(pulls) do
       if app.native then
-         add(app, "method(link)", runtime.shared.pull, app.native)
+         add(app, app.ring and app.output.output and BRING or "method(link)", runtime.shared.pull, app.native)
       else
          add(app, PULL, own(app.pull), app.pull)
       end
