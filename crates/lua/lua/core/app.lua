@@ -168,22 +168,39 @@ end
 -- How often timers and signals are looked at, and shared counters brought up to date, in seconds.
 local LOOK_EVERY, SHOW_EVERY = 2e-4, 0.1
 
+local next_look, next_show = 0, 0
+
+-- What falls due between breaths; true if the loop must end.
+local function attend (now, no_timers)
+   if now < next_look then return false end
+   next_look = now + LOOK_EVERY
+   if not no_timers then timer.run() end
+   if look_around() then return true end
+   if now >= next_show then
+      next_show = now + SHOW_EVERY
+      counter.commit()
+   end
+   return false
+end
+
+local function rest (now) pace.rest(M, now, next_tick and #ticks > 0, pulls_in_lua) end
+
 local function breaths_until (done, breathe, no_timers)
-   local next_look, next_show = 0, 0
+   next_look, next_show = 0, 0
    repeat
       breathe()
       local now = M.monotonic_now
-      if now >= next_look then
-         next_look = now + LOOK_EVERY
-         if not no_timers then timer.run() end
-         if look_around() then return end
-         if now >= next_show then
-            next_show = now + SHOW_EVERY
-            counter.commit()
-         end
-      end
-      if not M.busywait then pace.rest(M, now, next_tick and #ticks > 0, pulls_in_lua) end
+      if attend(now, no_timers) then return end
+      if not M.busywait then rest(now) end
    until done and done()
+end
+
+-- For programs that call breathe() in a loop of their own: rests as `main` would (by Hz or maxsleep; busywait is
+-- the caller's to heed), and takes up signals and questions of `brickmoon show`. Timers are left to the program.
+function M.pace_breathing ()
+   local now = M.monotonic_now or pace.seconds()
+   if attend(now, true) then error("a worker has failed: see the message above", 0) end
+   rest(now)
 end
 
 -- Breathes until `duration` seconds are over or `done` gives true; for ever without both.

@@ -3,6 +3,7 @@
 local config = require("core.config")
 local link = require("core.link")
 local packet = require("core.packet")
+local timer = require("core.timer")
 local counter = require("core.counter")
 local lib = require("core.lib")
 local account = require("core.account")
@@ -203,6 +204,29 @@ local function test_names (engine)
    assert(not engine.enumerate_named_programs()["bm-test-two"] and not engine.program_name)
 end
 
+-- A loop of the program's own: as quick as Hz says, slower while nothing comes, and no timers but its own.
+local function test_own_loop (engine)
+   local Hz, ran = engine.Hz, 0
+   timer.activate(timer.new("own loop", function () ran = ran + 1 end, 0))
+   engine.Hz = 200
+   engine.breathe()
+   engine.pace_breathing()
+   local start = engine.now()
+   for _ = 1, 5 do
+      engine.breathe()
+      engine.pace_breathing()
+   end
+   assert(engine.now() - start >= 0.02, "five breaths of 5 ms")
+   engine.Hz = Hz
+   for _ = 1, 50 do
+      engine.breathe()
+      engine.pace_breathing()
+   end
+   assert(engine.sleep > 0 and ran == 0)
+   timer.run()
+   assert(ran == 1)
+end
+
 function M.run (engine)
    print("selftest: app")
    test_changes(engine)
@@ -215,6 +239,7 @@ function M.run (engine)
    test_accounts(engine)
    test_own_input(engine)
    test_names(engine)
+   test_own_loop(engine)
    local done = 0
    engine.main { done = function () done = done + 1 return done == 3 end, no_report = true }
    assert(done == 3 and not pcall(engine.main, { done = once, duration = 1 }))

@@ -39,7 +39,8 @@ function ethernet:pton (text)
 end
 
 function ethernet:ntop (mac)
-   return ("%02x:%02x:%02x:%02x:%02x:%02x"):format(mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+   local b = ffi.cast("const uint8_t *", mac)
+   return ("%02x:%02x:%02x:%02x:%02x:%02x"):format(b[0], b[1], b[2], b[3], b[4], b[5])
 end
 
 -- Where an IPv6 multicast address is sent to (RFC 2464, section 7).
@@ -67,7 +68,7 @@ end
 
 function ethernet.selftest ()
    local mac = ethernet:pton("02:00:5e:10:00:ff")
-   assert(ethernet:ntop(mac) == "02:00:5e:10:00:ff")
+   assert(ethernet:ntop(mac) == "02:00:5e:10:00:ff" and ethernet:ntop("\2\0\0\0\0\1") == "02:00:00:00:00:01")
    for _, bad in ipairs { "02:00:5e:10:00", "02:00:5e:10:00:fg", "2:0:5e:10:0:ff", "", "02:00:5e:10:00:ff:01" } do
       assert(not pcall(ethernet.pton, ethernet, bad), bad)
    end

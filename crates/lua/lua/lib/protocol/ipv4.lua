@@ -65,8 +65,11 @@ function ipv4:pton (text)
    return address
 end
 
+-- An address as text. The address may be any pointer, array or string of four bytes in network order: callers also
+-- pass a uint32_t[1] or a whole header's member.
 function ipv4:ntop (address)
-   return ("%d.%d.%d.%d"):format(address[0], address[1], address[2], address[3])
+   local bytes = ffi.cast("const uint8_t *", address)
+   return ("%d.%d.%d.%d"):format(bytes[0], bytes[1], bytes[2], bytes[3])
 end
 
 -- "192.0.2.0/24" as address and length.
@@ -121,6 +124,8 @@ end
 
 function ipv4.selftest ()
    assert(ipv4:ntop(ipv4:pton("192.168.1.1")) == "192.168.1.1" and ipv4:pton("192.168.1") == false)
+   local word = ffi.new("uint32_t[1]", lib.htonl(0xff000001))
+   assert(ipv4:ntop(word) == "255.0.0.1" and ipv4:ntop("\1\2\3\4") == "1.2.3.4")
    local prefix, length = ipv4:pton_cidr("10.0.0.0/8")
    assert(prefix[0] == 10 and length == 8 and not pcall(ipv4.pton_cidr, ipv4, "10.0.0.0"))
    local wire = lib.hexundump("4500 0034 591a 4000 4006 b08e c0a8 14a9 6b15 f0b4", 20)
