@@ -118,6 +118,26 @@ local function tick (now)
    for _, app in ipairs(ticks) do breath.charge(account.of(app), app.tick, app) end
 end
 
+-- Looks at what does not come with packets: signals, and workers that have failed. The first worker does.
+local function look_around ()
+   if workers.trouble() then return true end
+   if shared.asked[0] ~= 0 then report.answer(M) end
+   if shared.worker == 0 and shared.interrupted[0] ~= 0 then
+      M.stop()
+      os.exit(0)
+   end
+end
+
+-- How often timers and signals are looked at, and shared counters brought up to date, in seconds.
+local LOOK_EVERY, SHOW_EVERY = 2e-4, 0.1
+local next_look, next_show = 0, 0
+
+-- Part of the breath, since programs with a loop of their own may never rest, and counters are for other processes.
+local function show (now)
+   next_show = now + SHOW_EVERY
+   counter.commit()
+end
+
 -- One breath.
 function M.breathe ()
    if stale then compute_breathe_order() end
@@ -131,6 +151,7 @@ function M.breathe ()
    show_frees()
    counter.add(M.breaths)
    running = false
+   if now >= next_show then show(now) end
 end
 
 -- One breath in so many is measured: the clock costs what ten packets cost.
@@ -147,16 +168,6 @@ local function measured (breathe)
    end
 end
 
--- Looks at what does not come with packets: signals, and workers that have failed. The first worker does.
-local function look_around ()
-   if workers.trouble() then return true end
-   if shared.asked[0] ~= 0 then report.answer(M) end
-   if shared.worker == 0 and shared.interrupted[0] ~= 0 then
-      M.stop()
-      os.exit(0)
-   end
-end
-
 -- Whether a loop of breaths is over: by the clock, or by what the program says.
 local function finish (options)
    if not options.duration then return options.done end
@@ -165,22 +176,12 @@ local function finish (options)
    return function () return M.monotonic_now >= finish end
 end
 
--- How often timers and signals are looked at, and shared counters brought up to date, in seconds.
-local LOOK_EVERY, SHOW_EVERY = 2e-4, 0.1
-
-local next_look, next_show = 0, 0
-
--- What falls due between breaths; true if the loop must end.
+-- What falls due between breaths; true if the loop must end, since a worker has failed.
 local function attend (now, no_timers)
    if now < next_look then return false end
    next_look = now + LOOK_EVERY
    if not no_timers then timer.run() end
-   if look_around() then return true end
-   if now >= next_show then
-      next_show = now + SHOW_EVERY
-      counter.commit()
-   end
-   return false
+   return look_around()
 end
 
 local function rest (now) pace.rest(M, now, next_tick and #ticks > 0, pulls_in_lua) end
@@ -199,7 +200,7 @@ end
 -- the caller's to heed), and takes up signals and questions of `brickmoon show`. Timers are left to the program.
 function M.pace_breathing ()
    local now = M.monotonic_now or pace.seconds()
-   if attend(now, true) then error("a worker has failed: see the message above", 0) end
+   attend(now, true)
    rest(now)
 end
 

@@ -1,8 +1,10 @@
 -- What the engine owes to apps: life, order, links by name and place, ticks, accounts. Run by core.app's selftest.
 
+local ffi = require("ffi")
 local config = require("core.config")
 local link = require("core.link")
 local packet = require("core.packet")
+local shm = require("core.shm")
 local timer = require("core.timer")
 local counter = require("core.counter")
 local lib = require("core.lib")
@@ -204,6 +206,13 @@ local function test_names (engine)
    assert(not engine.enumerate_named_programs()["bm-test-two"] and not engine.program_name)
 end
 
+-- What programs find around them: core modules by their full names, and a profiler that keeps nothing.
+local function test_surroundings (engine)
+   assert(core.app == engine and core.link == link and core.no_such_module == nil)
+   local profiler = require("jit.vmprofile")
+   assert(profiler == jit.vmprofile and not profiler.start() and not profiler.stop())
+end
+
 -- A loop of the program's own: as quick as Hz says, slower while nothing comes, and no timers but its own.
 local function test_own_loop (engine)
    local Hz, ran = engine.Hz, 0
@@ -223,6 +232,14 @@ local function test_own_loop (engine)
       engine.pace_breathing()
    end
    assert(engine.sleep > 0 and ran == 0)
+   -- Breaths alone show counters to other processes.
+   local shown = shm.open("engine/breaths.counter", ffi.typeof("struct counter"), true)
+   local before = shown.c
+   lib.waitfor(function ()
+      engine.breathe()
+      return shown.c > before
+   end)
+   shm.unmap(shown)
    timer.run()
    assert(ran == 1)
 end
@@ -239,6 +256,7 @@ function M.run (engine)
    test_accounts(engine)
    test_own_input(engine)
    test_names(engine)
+   test_surroundings(engine)
    test_own_loop(engine)
    local done = 0
    engine.main { done = function () done = done + 1 return done == 3 end, no_report = true }

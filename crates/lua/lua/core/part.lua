@@ -183,9 +183,9 @@ function M.check ()
    bridge.problems = problems
 end
 
--- How often timers and questions are looked at, and shared counters brought up to date, in seconds.
-local LOOK_EVERY, SHOW_EVERY = 2e-4, 0.1
-local next_look, next_show = 0, 0
+-- How often timers and questions are looked at, in seconds.
+local LOOK_EVERY = 2e-4
+local next_look = 0
 
 function M.breathe ()
    engine.breathe()
@@ -194,10 +194,6 @@ function M.breathe ()
       next_look = now + LOOK_EVERY
       timer.run()
       if shared.asked[0] ~= 0 then report.answer(engine) end
-      if now >= next_show then
-         next_show = now + SHOW_EVERY
-         counter.commit()
-      end
    end
 end
 
