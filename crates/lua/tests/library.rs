@@ -43,3 +43,8 @@ fn names_of_the_system_are_left_to_programs() {
 fn the_reference_names_every_function() {
     run("reference");
 }
+
+#[test]
+fn compiled_code_keeps_unsigned_numbers_unsigned() {
+    run("compiled");
+}
