@@ -84,6 +84,22 @@ fn errors_and_statuses_are_those_of_the_contract() {
 }
 
 #[test]
+fn what_was_said_comes_out_though_the_program_closed_its_streams() {
+    let program = "local ffi = require('ffi')\nffi.cdef 'int close(int);'\n\
+        for n = 1, 2 do _G[n] = ffi.gc(ffi.new('int[1]', n), function (fd) ffi.C.close(fd[0]) end) end\n\
+        io.stdout:setvbuf('full')\nprint('to C')\n\
+        io = { stdout = { flush = function () error('a full disk') end } }\n\
+        error('a mistake')\n";
+    let program = file("closing.lua", program.as_bytes());
+    let run = brickmoon(&["run", text(&program)]);
+    let (said, wrong) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert_eq!((run.status.code(), &*said), (Some(1), "to C\n"), "{wrong}");
+    assert!(wrong.contains("brickmoon: io.stdout cannot be written: "), "{wrong}");
+    assert!(wrong.contains("a full disk") && wrong.contains("closing.lua:7: a mistake"), "{wrong}");
+    std::fs::remove_file(program).expect("it is there");
+}
+
+#[test]
 fn a_program_that_does_not_come_back_is_broken_off_with_its_line() {
     // In the interpreter, and in a compiled loop.
     for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {

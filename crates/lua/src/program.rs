@@ -5,11 +5,15 @@
 //! names the line.
 
 use std::ffi::c_int;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use mlua::{IntoLua as _, MultiValue, Value, ffi};
+use rustix::io::{Errno, dup, fcntl_getfd};
+use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::hook::guard::{self, BROKEN_OFF, Guard, Limits, Pulse, Watch};
 use crate::runtime::interrupted;
@@ -62,6 +66,8 @@ impl Program {
     /// What the program said, with file, line and traceback.
     pub fn run(self) -> Result<Outcome, LuaError> {
         guard::install().map_err(LuaError::new)?;
+        // Before the state, so that it is dropped after it.
+        let _streams = StandardStreams::keep();
         let state = State::new(&self.world)?;
         let (function, subject) = match self.what {
             What::File(path) => ("file", path.display().to_string()),
@@ -87,6 +93,30 @@ impl Program {
         let status = outcome?;
         finished?;
         Ok(status.map_or(Outcome::Done, Outcome::Exit))
+    }
+}
+
+/// Output and errors of this process. Programs put descriptors 1 and 2 into objects that close them when they are
+/// collected, at the latest with the state; whoever runs the program still has an error to tell then.
+struct StandardStreams {
+    output: Option<OwnedFd>,
+    errors: Option<OwnedFd>,
+}
+
+impl StandardStreams {
+    fn keep() -> Self {
+        Self { output: dup(io::stdout()).ok(), errors: dup(io::stderr()).ok() }
+    }
+}
+
+impl Drop for StandardStreams {
+    fn drop(&mut self) {
+        if let (Some(kept), Err(Errno::BADF)) = (&self.output, fcntl_getfd(io::stdout())) {
+            let _closed_for_good = dup2_stdout(kept);
+        }
+        if let (Some(kept), Err(Errno::BADF)) = (&self.errors, fcntl_getfd(io::stderr())) {
+            let _closed_for_good = dup2_stderr(kept);
+        }
     }
 }
 

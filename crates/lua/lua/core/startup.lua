@@ -17,6 +17,9 @@ function os.exit (status)
    error(setmetatable({ status = status }, Exit), 0)
 end
 
+-- The streams of C, whatever a program puts in their place.
+local stdout, stderr = io.stdout, io.stderr
+
 -- Where makers of generated modules (X_h, .dasl) are asked: functions that take the module's name and give a
 -- loader, or nothing. brickmoon.generate adds them.
 startup.makers = {}
@@ -109,8 +112,7 @@ local function globals ()
    -- `core.app.now` and the like, as where these modules were made by module().
    rawset(_G, "core", setmetatable({}, { __index = function (_, name) return package.loaded["core."..name] end }))
    rawset(_G, "developer_debug", false)
-   -- RaptorJIT's, by which apps keep loops from being compiled as one; here it has nothing to say to the compiler.
-   jit.tracebarrier = jit.tracebarrier or function () end
+   require("core.globals").install()
    require("lib.lua.strict")
 end
 
@@ -119,14 +121,30 @@ local function parameters (...)
    if main then main.parameters = { ... } end
 end
 
--- At the end, however it came: apps are stopped, so that they give back what they hold.
+-- Writes what is still in buffers, before objects are collected that may close descriptors 1 and 2.
+local lost = false
+local function flush ()
+   stdout:flush()
+   local streams = rawget(_G, "io")
+   local current = type(streams) == "table" and streams.stdout
+   if lost or not current or current == stdout then return end
+   local fine, why = pcall(function () return current:flush() end)
+   if fine then return end
+   lost = true
+   stderr:write("brickmoon: io.stdout cannot be written: ", tostring(why), "\n")
+end
+
+-- At the end, however it came: apps are stopped, so that they give back what they hold. Both they and what came
+-- before may have left something to write.
 function startup.finish ()
+   flush()
    local app = package.loaded["core.app"]
    if type(app) == "table" and app.stop then app.stop() end
    if type(app) == "table" and app.program_name then app.unclaim_name() end
    -- Objects in shared memory go with the process. Where many programs share one, as in tests, they stay.
    local sys, shm = require("brickmoon.sys"), package.loaded["core.shm"]
    if shm and (sys.readlink("/proc/self/exe") or ""):match("/brickmoon$") then shm.unlink("/"..sys.getpid()) end
+   flush()
 end
 
 -- brickmoon run FILE ARGUMENTS

@@ -1,0 +1,46 @@
+-- What programs presume of the globals, beside the modules that core.startup puts there.
+
+-- A system call that fails gives its error as cdata. Who catches an error looks for text in it, so text it becomes.
+local builtin = assert
+local function assert (condition, ...)
+   if condition then return condition, ... end
+   local why = ...
+   if type(why) == "cdata" then error(tostring(why), 2) end
+   return builtin(condition, ...)
+end
+
+-- Modules that call module() leave themselves in a global of their name: `core.app.now()`. Ours do not call it.
+local core = setmetatable({}, { __index = function (_, name)
+   local module = package.loaded["core."..name]
+   return type(module) == "table" and module or nil
+end })
+
+-- RaptorJIT's profiler: this LuaJIT has none, so nothing is kept.
+local function nothing () end
+
+local M = {}
+
+function M.install ()
+   rawset(_G, "assert", assert)
+   rawset(_G, "core", core)
+   local jit = require("jit")
+   jit.vmprofile = jit.vmprofile or { open = nothing, close = nothing, select = nothing, start = nothing, stop = nothing }
+   -- RaptorJIT's too, by which apps keep loops from being compiled as one; it has nothing to say to this compiler.
+   jit.tracebarrier = jit.tracebarrier or nothing
+end
+
+function M.selftest ()
+   local ffi = require("ffi")
+   local fine, why = pcall(assert, false, ffi.new("struct { int code; }"))
+   builtin(not fine and type(why) == "string" and why:match("cdata<struct"), why)
+   local kept = {}
+   fine, why = pcall(assert, nil, kept)
+   builtin(not fine and why == kept)
+   fine, why = pcall(assert, false)
+   builtin(not fine and why == "assertion failed!")
+   builtin(select("#", assert(1, nil, 3)) == 3)
+   require("core.app")
+   builtin(core.app == package.loaded["core.app"] and core.no_such_module == nil)
+end
+
+return M
