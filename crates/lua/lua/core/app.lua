@@ -135,6 +135,7 @@ local next_look, next_show = 0, 0
 -- Part of the breath, since programs with a loop of their own may never rest, and counters are for other processes.
 local function show (now)
    next_show = now + SHOW_EVERY
+   link.show_all()
    counter.commit()
 end
 
@@ -217,7 +218,7 @@ function M.main (options)
    M.enable_tick()
    pace.begin(M)
    workers.run_while(function () breaths_until(done, breathe, options.no_timers) end)
-   counter.commit()
+   show(M.now())
    jitwatch.publish()
    if not options.no_report then M.report(options.report) end
 end

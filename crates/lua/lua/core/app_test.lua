@@ -232,14 +232,19 @@ local function test_own_loop (engine)
       engine.pace_breathing()
    end
    assert(engine.sleep > 0 and ran == 0)
-   -- Breaths alone show counters to other processes.
-   local shown = shm.open("engine/breaths.counter", ffi.typeof("struct counter"), true)
-   local before = shown.c
+   -- Breaths alone show counters to other processes, those of links too.
+   engine.configure(network({ source = { basic.Source }, sink = { basic.Sink } }, { "source.x -> sink.y" }))
+   local counter_t = ffi.typeof("struct counter")
+   local breaths = shm.open("engine/breaths.counter", counter_t, true)
+   local packets = shm.open("links/source.x -> sink.y/rxpackets.counter", counter_t, true)
+   local before = breaths.c
    lib.waitfor(function ()
       engine.breathe()
-      return shown.c > before
+      return breaths.c > before and packets.c > 0
    end)
-   shm.unmap(shown)
+   shm.unmap(breaths)
+   shm.unmap(packets)
+   engine.stop()
    timer.run()
    assert(ran == 1)
 end

@@ -1,7 +1,8 @@
 -- Links: rings of packets between two apps of one worker.
 --
 -- The ring is the one that Rust's apps use (crates/link). Counted is what goes in; what came out is that less what
--- waits, so receive() counts nothing. `l.stats` brings the counters under links/NAME up to date and gives them.
+-- waits, so receive() counts nothing. `l.stats` brings the counters under links/NAME up to date and gives them; the
+-- engine does so for all links now and then.
 
 local ffi = require("ffi")
 local bit = require("bit")
@@ -110,6 +111,11 @@ local function show (l)
    return counters
 end
 M.show = show
+
+-- All links' counters, for other processes: before a commit().
+function M.show_all ()
+   for index in pairs(shown) do show(links + index) end
+end
 
 -- A fresh link. With a name its counters are shown under links/NAME.
 function M.new (name)
