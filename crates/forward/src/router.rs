@@ -426,7 +426,8 @@ impl Work {
         }
         let sent = self.send(io, outputs);
         tally.sent(sent);
-        if sent + self.refused.mask.count() < self.burst.len() {
+        // Bits are counted only where it matters: as a rule all are sent.
+        if sent < self.burst.len() && sent + self.refused.mask.count() < self.burst.len() {
             self.lose_rest(io, &tally, outputs);
         }
         tally.close();

@@ -46,6 +46,8 @@ pub struct Engine {
     /// When the breath at hand, or the last one, began.
     now_ns: u64,
     breaths: u64,
+    /// Frames moved over links up to the end of the last breath; none move between breaths.
+    moved: u64,
 }
 
 impl Engine {
@@ -80,12 +82,12 @@ impl Engine {
             started: epoch(),
             now_ns: 0,
             breaths: 0,
+            moved: 0,
         })
     }
 
     /// One breath: every app pulls, then every app pushes. Says how many frames moved over links.
     pub fn breathe(&mut self) -> u64 {
-        let before = self.moved();
         let now_ns = self.started.elapsed().as_nanos() as u64;
         self.now_ns = now_ns;
         for at in 0..self.apps.len() {
@@ -95,7 +97,8 @@ impl Engine {
             Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.push(io));
         }
         self.breaths += 1;
-        self.moved() - before
+        let moved = self.links.iter().map(Link::moves).sum();
+        moved - std::mem::replace(&mut self.moved, moved)
     }
 
     fn with(
@@ -107,10 +110,6 @@ impl Engine {
     ) {
         let Placed { app, inputs, outputs, .. } = placed;
         job(app.as_mut(), &mut Io { links, inputs, outputs, frames, now_ns });
-    }
-
-    fn moved(&self) -> u64 {
-        self.links.iter().map(Link::moves).sum()
     }
 
     /// When the last breath began.

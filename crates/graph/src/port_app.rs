@@ -90,16 +90,20 @@ impl PortApp {
         loop {
             let mut waiting = self.held;
             if waiting == 0 {
-                if (0..io.inputs()).all(|input| io.readable(input) == 0) {
-                    return;
-                }
                 // The first input, as a rule the router's, takes what the others leave of the burst: were it asked
                 // first, nothing of theirs would ever go out of a port that has more to send than it can.
                 for input in (1..io.inputs()).rev() {
-                    let most = self.share.min(self.send_max - waiting);
-                    waiting += io.receive_some(input, &mut self.pending, most);
+                    if io.readable(input) > 0 {
+                        let most = self.share.min(self.send_max - waiting);
+                        waiting += io.receive_some(input, &mut self.pending, most);
+                    }
                 }
-                waiting += io.receive_some(0, &mut self.pending, self.send_max - waiting);
+                if io.readable(0) > 0 {
+                    waiting += io.receive_some(0, &mut self.pending, self.send_max - waiting);
+                }
+                if waiting == 0 {
+                    return;
+                }
                 self.sent.add(Entry::Received, waiting);
             }
             let refused = self.port.transmit(&mut self.pending, io.frames);

@@ -115,11 +115,8 @@ impl Link {
     pub fn receive_some(&mut self, burst: &mut Burst, most: usize) -> usize {
         let to = burst.vacant_mut();
         let (count, start) = (self.readable().min(to.len()).min(most), self.read as usize % PLACES);
-        let to = &mut to[..count];
-        let (front, back) = to.split_at_mut(count.min(PLACES - start));
         // Places swap what they hold: the ring is left with the burst's empty ones.
-        swap_places(front, &mut self.packets[start..start + front.len()]);
-        swap_places(back, &mut self.packets[..back.len()]);
+        self.swap(start, &mut to[..count]);
         self.read = (self.read + count as u32) % PLACES as u32;
         burst.occupy(count);
         count
@@ -137,12 +134,21 @@ impl Link {
         }
         self.counts.txpackets += count as u64;
         self.counts.txbytes += bytes;
-        let (front, back) = from.split_at_mut(count.min(PLACES - start));
-        swap_places(front, &mut self.packets[start..start + front.len()]);
-        swap_places(back, &mut self.packets[..back.len()]);
+        self.swap(start, from);
         self.write = (self.write + count as u32) % PLACES as u32;
         burst.reset();
         count
+    }
+
+    /// Swaps `places` with as many of the ring from `start` on, which may go round its end.
+    #[inline]
+    fn swap(&mut self, start: usize, places: &mut [Option<Frame>]) {
+        if let Some(ring) = self.packets.get_mut(start..start + places.len()) {
+            return swap_places(places, ring);
+        }
+        let (front, back) = places.split_at_mut(PLACES - start);
+        swap_places(front, &mut self.packets[start..]);
+        swap_places(back, &mut self.packets[..back.len()]);
     }
 
     #[cold]
