@@ -62,11 +62,9 @@ function M.held (app)
    return balance(app)
 end
 
--- An app may put packets back into its own input, as Snabb's IPFIX exporter does to look at them twice. A link cannot
--- tell that from what its writer sends: so what the writer sent beyond what it had, and the reader lacks, was put
--- there by the reader. To be called before accounts are read.
-function M.settle (app_table)
-   local readers = {}
+-- Every { writer, reader } of a link between two apps whose accounts are ours.
+local function neighbours (app_table)
+   local readers, list = {}, {}
    for _, app in pairs(app_table) do
       for key, l in pairs(app.input) do
          if type(key) == "string" then readers[tonumber(ffi.cast("intptr_t", l))] = app end
@@ -75,27 +73,54 @@ function M.settle (app_table)
    for _, writer in pairs(app_table) do
       for key, l in pairs(writer.output) do
          local reader = type(key) == "string" and readers[tonumber(ffi.cast("intptr_t", l))]
-         local known = reader and reader ~= writer and not writer.outer
-         local back = known and math.min(-balance(writer), M.held(reader)) or 0
-         if back > 0 then
-            accounts[writer].base = accounts[writer].base + back
-            accounts[reader].base = accounts[reader].base - back
-         end
+         if reader and reader ~= writer and not writer.outer then list[#list + 1] = { writer, reader } end
       end
+   end
+   return list
+end
+
+local function settle_between (writer, reader)
+   local back = math.min(-balance(writer), M.held(reader))
+   if back > 0 then
+      accounts[writer].base = accounts[writer].base + back
+      accounts[reader].base = accounts[reader].base - back
    end
 end
 
--- After the app was stopped and its links were taken off.
+-- The neighbours when accounts were last settled, and the apps stopped since.
+local known, stopped = {}, {}
+
+-- An app may put packets back into its own input, as Snabb's IPFIX exporter does to look at them twice. A link cannot
+-- tell that from what its writer sends: so what the writer sent beyond what it had, and the reader lacks, was put
+-- there by the reader. To be called before accounts are read.
+function M.settle (app_table)
+   known = neighbours(app_table)
+   for _, pair in ipairs(known) do settle_between(pair[1], pair[2]) end
+end
+
+-- After the app was stopped and its links were taken off. Its account is looked at in M.finish.
 function M.close (app)
    accounts[app].closed = true
-   local held = M.held(app)
-   if held > 0 then
-      M.complain(("app %s has lost %d packets: it received or allocated them, and neither sent nor freed them")
-                 :format(app.appname, held))
-   elseif held < 0 then
-      M.complain(("app %s has freed or sent %d packets more than it had"):format(app.appname, -held))
+   stopped[#stopped + 1] = app
+end
+
+-- After all that were to be stopped have been: names those that have lost packets. What a writer kept until it was
+-- stopped hid that its reader had put as many back, so they settle once more.
+function M.finish ()
+   for _, pair in ipairs(known) do
+      if accounts[pair[1]] and accounts[pair[2]] then settle_between(pair[1], pair[2]) end
    end
-   accounts[app] = nil
+   for _, app in ipairs(stopped) do
+      local held = M.held(app)
+      if held > 0 then
+         M.complain(("app %s has lost %d packets: it received or allocated them, and neither sent nor freed them")
+                    :format(app.appname, held))
+      elseif held < 0 then
+         M.complain(("app %s has freed or sent %d packets more than it had"):format(app.appname, -held))
+      end
+      accounts[app] = nil
+   end
+   known, stopped = {}, {}
 end
 
 -- Who holds most, for the message that no packets are left.

@@ -197,6 +197,7 @@ function M.apply (engine, actions)
       assert(ops[name], name)(unpack(arguments, 1, 3))
    end
    at_setup(false)
+   account.finish()
    for _, app in pairs(engine.app_table) do
       if app.relinked then app:relinked() end
    end

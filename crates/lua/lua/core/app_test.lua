@@ -195,6 +195,26 @@ local function test_own_input (engine)
    assert(#said == 1 and said[1]:match("app t has lost 3 packets"), said[1])
 end
 
+-- The same behind an app that keeps a packet of its own until it is stopped: nobody has lost any.
+local function test_own_input_behind_a_source (engine)
+   local Twice = class({})
+   function Twice:push ()
+      local i = self.input.i
+      for _ = 1, link.nreadable(i) do link.transmit(i, link.receive(i)) end
+      for _ = 1, link.nreadable(i) do link.transmit(self.output.o, link.receive(i)) end
+   end
+   local said = {}
+   local complain = account.complain
+   account.complain = function (text) said[#said + 1] = text end
+   for _ = 1, 20 do
+      engine.configure(network({ s = { basic.Source }, t = { Twice }, k = { basic.Sink } }, { "s.o -> t.i", "t.o -> k.i" }))
+      engine.breathe()
+      engine.stop()
+   end
+   account.complain = complain
+   assert(#said == 0, said[1])
+end
+
 local function test_names (engine)
    assert(not pcall(engine.unclaim_name))
    engine.claim_name("bm-test-one")
@@ -260,6 +280,7 @@ function M.run (engine)
    test_traffic(engine)
    test_accounts(engine)
    test_own_input(engine)
+   test_own_input_behind_a_source(engine)
    test_names(engine)
    test_surroundings(engine)
    test_own_loop(engine)
