@@ -18,9 +18,27 @@ end })
 -- RaptorJIT's profiler: this LuaJIT has none, so nothing is kept.
 local function nothing () end
 
+-- Compiled code of this LuaJIT shifts wrongly by a count that is a 64-bit integer, as in rshift(x, 1ULL); by a number it
+-- is right. For numbers the compiler leaves nothing of this.
+local bit = require("bit")
+local band = bit.band
+local function by_number (shift)
+   return function (value, count)
+      if type(count) == "cdata" then count = tonumber(band(count, 63)) end
+      return shift(value, count)
+   end
+end
+
+local function mend_shifts ()
+   for _, name in ipairs { "lshift", "rshift", "arshift", "rol", "ror" } do bit[name] = by_number(bit[name]) end
+end
+
 local M = {}
+local installed = false
 
 function M.install ()
+   if not installed then mend_shifts() end
+   installed = true
    rawset(_G, "assert", assert)
    rawset(_G, "core", core)
    local jit = require("jit")

@@ -19,6 +19,8 @@ local cases = {
    ["a cast as a number"] = function () return tonumber(cast()) == high end,
    ["a negative number as uint32_t"] = function () return ffi.cast("uint32_t", bit.tobit(high)) == high end,
    ["bits of a cast"] = function () return bit.rshift(cast(), 31) == 1 and bit.band(cast(), 0xff) == 0x5a end,
+   ["a shift by a 64-bit count"] = function () return bit.rshift(words[0] + 0ULL, 1ULL) == 0x6c491dadULL end,
+   ["a shift by a count from memory"] = function () return bit.lshift(1ULL, bit.band(words[0] + 0ULL, 0x3fULL)) == 0x4000000ULL end,
 }
 for name, case in pairs(cases) do
    for turn = 1, 300 do
