@@ -215,6 +215,35 @@ local function test_own_input_behind_a_source (engine)
    assert(#said == 0, said[1])
 end
 
+-- What an app's timer allocates, sends and frees is the app's, whether it was activated in new() or in a breath.
+local function test_timers (engine)
+   local timer = require("core.timer")
+   local Timed = class({})
+   function Timed:new ()
+      local o = setmetatable({ fired = 0 }, { __index = Timed })
+      o.again = timer.new("again", function ()
+         o.fired = o.fired + 1
+         packet.free(packet.allocate())
+         for _ = 1, 3 do link.transmit(o.output.o, packet.from_string("of a timer")) end
+         if o.fired == 2 then timer.cancel(o.again) timer.activate(o.last) end
+      end, 1e6, "repeating")
+      o.last = timer.new("last", function () o.fired, o.kept = 3, packet.allocate() end, 1e6)
+      timer.activate(o.again)
+      return o
+   end
+   local said = {}
+   local complain = account.complain
+   account.complain = function (text) said[#said + 1] = text end
+   engine.configure(network({ t = { Timed }, s = { basic.Sink } }, { "t.o -> s.i" }))
+   local app = engine.app_table.t
+   engine.main { done = function () return app.fired == 3 end, no_report = true }
+   assert(engine.held("t") == 1 and engine.held("s") == 0, engine.held("t"))
+   engine.stop()
+   account.complain = complain
+   packet.free(app.kept)
+   assert(#said == 1 and said[1]:match("app t has lost 1 packets"), said[1])
+end
+
 local function test_names (engine)
    assert(not pcall(engine.unclaim_name))
    engine.claim_name("bm-test-one")
@@ -279,6 +308,7 @@ function M.run (engine)
    test_ticks(engine)
    test_traffic(engine)
    test_accounts(engine)
+   test_timers(engine)
    test_own_input(engine)
    test_own_input_behind_a_source(engine)
    test_names(engine)

@@ -84,10 +84,10 @@ end
 
 -- The breath of a network. `names` gets the app of each step, `account_of` gives an app's account.
 function M.compile (pulls, pushes, account_of)
-   local list, names = {}, {}
+   local list, names, accounts = {}, {}, {}
    local function add (app, code, method, extra)
-      names[#names + 1] = app.appname
-      list[#list + 1] = step(code, app.appname, account_of(app), #names, app, method, extra)
+      names[#names + 1], accounts[#accounts + 1] = app.appname, account_of(app)
+      list[#list + 1] = step(code, app.appname, accounts[#names], #names, app, method, extra)
    end
    for _, app in ipairs(pulls) do
       if app.native then
@@ -103,11 +103,13 @@ function M.compile (pulls, pushes, account_of)
          add(spec.app, "method(app, link)", own(spec.push), spec.link)
       end
    end
-   M.names = names
+   M.names, M.accounts = names, accounts
    local freelist = runtime.freelist
    local all = chain(list)
    return function ()
       state.out = freelist.traded - freelist.held
+      -- An error ends a call before it can say so.
+      M.charged = nil
       all()
       state.step = 0
    end
@@ -120,11 +122,18 @@ end
 
 -- Calls f(...) for an app outside of a breath, and keeps its account.
 function M.charge (account, f, ...)
-   local freelist = runtime.freelist
+   local freelist, outer = runtime.freelist, M.charged
    local before = freelist.traded - freelist.held
+   M.charged = account
    local result = f(...)
+   M.charged = outer
    account.net = account.net + (freelist.traded - freelist.held - before)
    return result
+end
+
+-- The account of the app at work, in a breath or outside of it, or nil.
+function M.account_at_work ()
+   return M.charged or M.accounts and M.accounts[state.step]
 end
 
 return M

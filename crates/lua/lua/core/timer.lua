@@ -1,7 +1,9 @@
--- Timers in ticks of a millisecond, in a table by the tick they are due. The engine runs them once a breath.
+-- Timers in ticks of a millisecond, in a table by the tick they are due. The engine runs them once a breath. What one
+-- allocates, frees and sends is on the account of the app that activated it.
 
 local C = require("ffi").C
 require("core.lib_h")
+local breath = require("core.breath")
 
 local M = { ns_per_tick = 1e6 }
 
@@ -18,7 +20,7 @@ end
 function M.activate (timer)
    if not M.ticks then M.ticks = math.floor(tonumber(C.get_time_ns()) / M.ns_per_tick) end
    local tick = M.ticks + timer.ticks
-   timer.due = tick
+   timer.due, timer.account = tick, breath.account_at_work() or timer.account
    local list = due[tick]
    if list then list[#list + 1] = timer else due[tick] = { timer } end
 end
@@ -50,7 +52,7 @@ M.deactivate = M.cancel
 
 local function call (timer)
    timer.running, timer.cancelled, timer.due = true, nil, nil
-   timer.fn(timer)
+   if timer.account then breath.charge(timer.account, timer.fn, timer) else timer.fn(timer) end
    timer.running = nil
    if timer.repeating and not timer.cancelled then M.activate(timer) end
 end
