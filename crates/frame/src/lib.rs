@@ -12,8 +12,8 @@
 //!           for prepend, and      bytes of the packet: AF_XDP's begin at 512, a fresh frame's at one of
 //!           XDP_PACKET_HEADROOM   seven lines, by the slot's number; DPDK's too
 //!
-//! header  0                40            64           192     256
-//!         | ours, and Lua's | mempool's  | mbuf       | spare | of what Lua keeps in front of the next header |
+//! header  0                40            64           144                       192
+//!         | ours, and Lua's | mempool's  | mbuf       | its end, or Lua's notes |
 //! ```
 //!
 //! Headers within the slots would all be a multiple of 2 KiB apart, and so fall into two of the 64 sets of a

@@ -199,11 +199,9 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *depot, 
 	struct rte_mempool_objsz sizes;
 	struct bm_pool *pool;
 	struct rte_mempool *mp;
-	/* What is behind an mbuf belongs to the next header. */
-	const unsigned int element = region->stride - region->mbuf_offset;
 	int done;
 
-	rte_mempool_calc_obj_size(element, FLAGS, &sizes);
+	rte_mempool_calc_obj_size(sizeof(struct rte_mbuf), FLAGS, &sizes);
 	if (sizes.total_size != region->stride || sizes.header_size != region->mbuf_offset ||
 	    region->mbuf_offset != BM_MBUF_OFFSET)
 		return -EPROTO;
@@ -217,7 +215,8 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *depot, 
 	if (!pool)
 		return -ENOMEM;
 	pool->depot = depot;
-	mp = rte_mempool_create_empty(name, region->count, element, 0, sizeof(private), SOCKET_ID_ANY, FLAGS);
+	mp = rte_mempool_create_empty(name, region->count, sizeof(struct rte_mbuf), 0, sizeof(private), SOCKET_ID_ANY,
+				      FLAGS);
 	if (!mp) {
 		free(pool);
 		return -rte_errno;

@@ -12,6 +12,11 @@
 
 _Static_assert(sizeof(struct bm_header) == 40, "crates/frame says so");
 _Static_assert(sizeof(struct rte_mbuf) == 128, "two lines, for which crates/frame leaves room");
+/* Lua programs write in the last 48 bytes of mbufs (FRONT of crates/frame): only what buffers from outside, PTP and
+ * dynamic fields need is there, and no port of ours asks a driver for those. */
+_Static_assert(offsetof(struct rte_mbuf, shinfo) >= sizeof(struct rte_mbuf) - 48 &&
+	       offsetof(struct rte_mbuf, tx_offload) < sizeof(struct rte_mbuf) - 48,
+	       "what drivers use of an mbuf lies before its last 48 bytes");
 _Static_assert(sizeof(struct rte_mempool_objhdr) <= BM_MBUF_OFFSET - sizeof(struct bm_header),
 	       "what a mempool keeps in front of an mbuf fits behind our header");
 

@@ -74,7 +74,7 @@ mod tests {
         let (name, mut made) = (CString::new("bm-again").unwrap(), std::ptr::null_mut());
         let kept: *mut c_void = Arc::into_raw(depot.clone()).cast_mut().cast();
         let whole = region(depot.memory());
-        // SAFETY: within the headers: the last one has 320 bytes.
+        // SAFETY: within the headers: the last one has 192 bytes.
         let headers = unsafe { whole.headers.add(8) };
         let shifted = Region { headers, ..whole };
         let mut make = |region: &Region| {

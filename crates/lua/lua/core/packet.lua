@@ -29,8 +29,8 @@ local ROOM = shared.room
 
 local M = {
    max_payload = ROOM,
-   -- Who asks for room in front of the packet itself takes its address modulo this. There are FRONT bytes (64) of
-   -- nobody's before each (crates/frame), whatever its address: so that is to be no less.
+   -- Who asks for room in front of the packet itself takes its address modulo this. There are 48 bytes
+   -- before each (FRONT of crates/frame), whatever its address: so that is to be no less.
    packet_alignment = 2 ^ 47,
    default_headroom = DATA - HEADROOM,
 }
