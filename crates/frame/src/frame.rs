@@ -55,7 +55,8 @@ struct Header {
 /// sets of a cache. Five lines cost 4 % of the router's packets a second, and 6 % of those of a source and a sink.
 pub const HEADER_STRIDE: usize = 192;
 /// Bytes in front of the first header. The last 48 in front of each header are Lua's, where apps written for Snabb keep
-/// what they know of a packet: fields of the mbuf before it that no port of ours has a driver use (`c/pool.h`).
+/// what they know of a packet: fields of the mbuf before it that no port of ours has a driver use, though some drivers
+/// do so unasked (`c/pool.h`).
 pub const FRONT: usize = 64;
 /// Where the mbuf of a frame begins, in bytes from its header.
 pub const MBUF_OFFSET: usize = 64;

@@ -13,7 +13,8 @@
 _Static_assert(sizeof(struct bm_header) == 40, "crates/frame says so");
 _Static_assert(sizeof(struct rte_mbuf) == 128, "two lines, for which crates/frame leaves room");
 /* Lua programs write in the last 48 bytes of mbufs (FRONT of crates/frame): only what buffers from outside, PTP and
- * dynamic fields need is there, and no port of ours asks a driver for those. */
+ * dynamic fields need is there. No port of ours asks a driver for those; net_pcap, net_vmxnet3, net_sfc and net_bnxt
+ * have dynamic fields unasked, and docs/from-snabb.md says what follows. */
 _Static_assert(offsetof(struct rte_mbuf, shinfo) >= sizeof(struct rte_mbuf) - 48 &&
 	       offsetof(struct rte_mbuf, tx_offload) < sizeof(struct rte_mbuf) - 48,
 	       "what drivers use of an mbuf lies before its last 48 bytes");
