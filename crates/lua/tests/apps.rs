@@ -423,10 +423,10 @@ fn an_app_that_does_not_come_back_from_its_new_is_broken_off_before_packets_flow
     // A sleep is waited for much longer. Protected calls swallow the error, so they are left by force.
     for (body, named) in [(ENDLESS[0], true), (ENDLESS[1], true), (ENDLESS[3], false)] {
         let said =
-            |line: &str| format!("{}it did not come back, and was broken off", if named { line } else { "" });
+            |line: &str| format!("{}did not come back, and was broken off", if named { line } else { "" });
         let text = ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable"));
         let why = Rig::new(&text, json!({ "by": 1 })).err().unwrap();
-        assert!(why.contains(&said("app.lua:4: ")), "{body}: {why}");
+        assert!(why.contains(&said("app.lua:4: it ")), "{body}: {why}");
         // The same at the top of the file is found by whoever checks it.
         let file = folder().join("app.lua");
         std::fs::write(&file, format!("\n\n{body}")).unwrap();
@@ -434,7 +434,7 @@ fn an_app_that_does_not_come_back_from_its_new_is_broken_off_before_packets_flow
             Ok(problems) => problems[0].1.clone(),
             Err(error) => error.to_string(),
         };
-        assert!(why.contains(&said("app.lua:3: ")), "{body}: {why}");
+        assert!(why.contains(&said("app.lua:3: it ")), "{body}: {why}");
     }
 }
 
