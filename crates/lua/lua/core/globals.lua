@@ -43,6 +43,7 @@ function M.install ()
    rawset(_G, "core", core)
    local jit = require("jit")
    jit.vmprofile = jit.vmprofile or { open = nothing, close = nothing, select = nothing, start = nothing, stop = nothing }
+   package.loaded["jit.vmprofile"] = jit.vmprofile
    -- RaptorJIT's too, by which apps keep loops from being compiled as one; it has nothing to say to this compiler.
    jit.tracebarrier = jit.tracebarrier or nothing
 end

@@ -85,18 +85,9 @@ function startup.protected (f, ...)
    return "error", what.message, what.traceback
 end
 
--- Stock LuaJIT has no profiler of its traces in shared memory: programs may ask for it, and get none.
-local function profiler ()
-   local none = {}
-   for _, name in ipairs { "open", "close", "select", "start", "stop" } do none[name] = function () end end
-   jit.vmprofile = jit.vmprofile or none
-   package.loaded["jit.vmprofile"] = jit.vmprofile
-end
-
 -- Globals as programs expect them; strictness comes last, so that ours do not trip over it.
 local function globals ()
    require("lib.lua.class")
-   profiler()
    for _, name in ipairs { "lib", "config", "link", "packet", "timer", "main" } do
       local fine, module = pcall(require, "core."..name)
       if fine then
@@ -109,8 +100,6 @@ local function globals ()
    if fine then rawset(_G, "engine", app) elseif startup.find("core/app.lua") then error(app, 0) end
    local fine, memory = pcall(require, "core.memory")
    if fine then rawset(_G, "memory", memory) elseif startup.find("core/memory.lua") then error(memory, 0) end
-   -- `core.app.now` and the like, as where these modules were made by module().
-   rawset(_G, "core", setmetatable({}, { __index = function (_, name) return package.loaded["core."..name] end }))
    rawset(_G, "developer_debug", false)
    require("core.globals").install()
    require("lib.lua.strict")
