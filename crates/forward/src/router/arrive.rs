@@ -13,9 +13,10 @@ use bm_wire::{ethernet, ipv4, ipv6};
 use super::{TOGETHER, Work};
 use crate::compiled::PortView;
 use crate::input::{self, Arrival, Kind};
+use crate::lookup::Lane;
 use crate::rewrite;
 use crate::tables::Tables;
-use crate::validate::vectors::{self, Columns, ColumnsIpv6, LANES};
+use crate::validate::vectors::{self, Columns, LANES};
 use crate::validate::{self, Packet};
 
 impl Work {
@@ -79,14 +80,7 @@ impl Work {
         let Self { form, burst, ipv4, suspects, sources, .. } = self;
         let first = places.start;
         let (frames, _) = burst.places()[places].as_chunks::<LANES>();
-        let facts = &mut ipv4.facts;
-        let columns = Columns {
-            sources: sources[first..].first_chunk_mut()?,
-            destinations: ipv4.destinations[first..].first_chunk_mut()?,
-            lengths: facts.lengths[first..].first_chunk_mut()?,
-            hops: facts.hops[first..].first_chunk_mut()?,
-            spent: facts.spent[first..].first_chunk_mut()?,
-        };
+        let columns = (sources[first..].first_chunk_mut()?, columns(ipv4, first)?);
         let seen = vectors::common_ipv4(*form, frames, view.fast_ipv4, &tables.compiled.local, columns)?;
         suspects.set_sixteen(first, if view.filters { seen.common } else { seen.suspects });
         Some((frames.len() * LANES, seen.common))
@@ -109,14 +103,7 @@ impl Work {
         let Self { form, burst, ipv6, .. } = self;
         let first = places.start;
         let (frames, _) = burst.places()[places].as_chunks::<LANES>();
-        let facts = &mut ipv6.facts;
-        let columns = ColumnsIpv6 {
-            destinations: ipv6.destinations[first..].first_chunk_mut()?,
-            lengths: facts.lengths[first..].first_chunk_mut()?,
-            hops: facts.hops[first..].first_chunk_mut()?,
-            spent: facts.spent[first..].first_chunk_mut()?,
-        };
-        let common = vectors::common_ipv6(*form, frames, view.fast_ipv6, columns)?;
+        let common = vectors::common_ipv6(*form, frames, view.fast_ipv6, columns(ipv6, first)?)?;
         Some((frames.len() * LANES, common))
     }
 
@@ -184,6 +171,17 @@ impl Work {
             }
         }
     }
+}
+
+/// The places of sixteen packets, from `first` on.
+#[inline(always)]
+fn columns<A>(lane: &mut Lane<A>, first: usize) -> Option<Columns<'_, A>> {
+    Some(Columns {
+        destinations: lane.destinations[first..].first_chunk_mut()?,
+        lengths: lane.facts.lengths[first..].first_chunk_mut()?,
+        hops: lane.facts.hops[first..].first_chunk_mut()?,
+        spent: lane.facts.spent[first..].first_chunk_mut()?,
+    })
 }
 
 /// A packet of the common sort, in a frame of the common sort. One length decides whether both are there.

@@ -34,21 +34,19 @@ const IPV6_KIND: (u32, u32) = {
 
 /// Where to write what later stages want, a place for each of sixteen frames. Frames that are not of the common sort
 /// leave any values.
-pub(crate) struct Columns<'a, const FRAMES: usize = { 2 * LANES }> {
-    pub sources: &'a mut [u32; FRAMES],
-    pub destinations: &'a mut [u32; FRAMES],
+pub(crate) struct Columns<'a, A, const FRAMES: usize = { 2 * LANES }> {
+    pub destinations: &'a mut [A; FRAMES],
     pub lengths: &'a mut [u16; FRAMES],
     pub hops: &'a mut [u16; FRAMES],
     pub spent: &'a mut [[u8; 4]; FRAMES],
 }
 
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-impl Columns<'_> {
+impl<A> Columns<'_, A> {
     /// The places of one of both eights.
     #[inline(always)]
-    fn eight(&mut self, index: usize) -> Option<Columns<'_, LANES>> {
+    fn eight(&mut self, index: usize) -> Option<Columns<'_, A, LANES>> {
         Some(Columns {
-            sources: self.sources.as_chunks_mut().0.get_mut(index)?,
             destinations: self.destinations.as_chunks_mut().0.get_mut(index)?,
             lengths: self.lengths.as_chunks_mut().0.get_mut(index)?,
             hops: self.hops.as_chunks_mut().0.get_mut(index)?,
@@ -57,27 +55,8 @@ impl Columns<'_> {
     }
 }
 
-/// The same for IPv6.
-pub(crate) struct ColumnsIpv6<'a, const FRAMES: usize = { 2 * LANES }> {
-    pub destinations: &'a mut [u128; FRAMES],
-    pub lengths: &'a mut [u16; FRAMES],
-    pub hops: &'a mut [u16; FRAMES],
-    pub spent: &'a mut [[u8; 4]; FRAMES],
-}
-
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-impl ColumnsIpv6<'_> {
-    /// The places of one of both eights.
-    #[inline(always)]
-    fn eight(&mut self, index: usize) -> Option<ColumnsIpv6<'_, LANES>> {
-        Some(ColumnsIpv6 {
-            destinations: self.destinations.as_chunks_mut().0.get_mut(index)?,
-            lengths: self.lengths.as_chunks_mut().0.get_mut(index)?,
-            hops: self.hops.as_chunks_mut().0.get_mut(index)?,
-            spent: self.spent.as_chunks_mut().0.get_mut(index)?,
-        })
-    }
-}
+/// The same for IPv4, with the sources first: those are asked about, too.
+pub(crate) type ColumnsIpv4<'a> = (&'a mut [u32; 2 * LANES], Columns<'a, u32>);
 
 /// Bit `i` for frame `i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +76,7 @@ pub(crate) fn common_ipv4(
     frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
     local: &LocalFilter,
-    mut to: Columns<'_>,
+    mut to: ColumnsIpv4<'_>,
 ) -> Option<Seen> {
     #[cfg(target_arch = "x86_64")]
     if form != Form::SCALAR && !frames.is_empty() {
@@ -122,7 +101,7 @@ pub(crate) fn common_ipv6(
     form: Form,
     frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
-    mut to: ColumnsIpv6<'_>,
+    mut to: Columns<'_, u128>,
 ) -> Option<u16> {
     #[cfg(target_arch = "x86_64")]
     if form != Form::SCALAR && !frames.is_empty() {
@@ -162,14 +141,14 @@ mod tests {
     }
 
     impl Found {
-        fn columns(&mut self) -> Columns<'_> {
-            Columns {
-                sources: &mut self.sources,
+        fn columns(&mut self) -> ColumnsIpv4<'_> {
+            let columns = Columns {
                 destinations: &mut self.destinations,
                 lengths: &mut self.lengths,
                 hops: &mut self.hops,
                 spent: &mut self.spent,
-            }
+            };
+            (&mut self.sources, columns)
         }
 
         fn packet(&self, lane: usize) -> validate::Packet<u32> {

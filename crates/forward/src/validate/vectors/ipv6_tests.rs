@@ -56,7 +56,7 @@ fn alone(frame: &[u8]) -> Option<Packet<u128>> {
 fn together(form: Form, frames: &[[Option<Frame>; LANES]], mac: MacKey) -> Option<(u16, Vec<Packet<u128>>)> {
     let (mut destinations, mut lengths, mut hops) = ([0; 2 * LANES], [0; 2 * LANES], [0; 2 * LANES]);
     let mut spent = [[0; 4]; 2 * LANES];
-    let columns = ColumnsIpv6 {
+    let columns = Columns {
         destinations: &mut destinations,
         lengths: &mut lengths,
         hops: &mut hops,

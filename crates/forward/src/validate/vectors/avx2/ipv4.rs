@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 use bm_frame::Frame;
 use bm_wire::{ethernet, ipv4};
 
-use super::super::{Columns, HEAD, Seen};
+use super::super::{Columns, ColumnsIpv4, HEAD, Seen};
 use super::{LANES, NONE, all, bits, each, fields, halves, heads, store};
 use crate::compiled::{LocalFilter, MacKey};
 
@@ -24,11 +24,12 @@ pub(in super::super) fn common_ipv4(
     frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
     local: &LocalFilter,
-    mut to: Columns<'_>,
+    (sources, mut to): ColumnsIpv4<'_>,
 ) -> Option<Seen> {
     let mut seen = Seen { common: 0, suspects: 0 };
     for (at, frames) in frames.iter().enumerate() {
-        let (common, suspects) = eight(frames, (mac, local), to.eight(at)?)?;
+        let (common, suspects) =
+            eight(frames, (mac, local), (sources.as_chunks_mut().0.get_mut(at)?, to.eight(at)?))?;
         seen.common |= u16::from(common) << (at * LANES);
         seen.suspects |= u16::from(suspects) << (at * LANES);
     }
@@ -41,7 +42,7 @@ pub(in super::super) fn common_ipv4(
 fn eight(
     frames: &[Option<Frame>; LANES],
     (mac, local): (MacKey, &LocalFilter),
-    to: Columns<'_, LANES>,
+    (sources, to): (&mut [u32; LANES], Columns<'_, u32, LANES>),
 ) -> Option<(u8, u8)> {
     let (heads, lengths) = heads::<HEAD>(frames)?;
     let [kind, start, id, hops, source, destination] = fields::<LOAD, HEAD>(&heads);
@@ -71,7 +72,7 @@ fn eight(
     store(to.spent.as_flattened_mut(), spent(hops));
     let swap = each([3, 2, 1, 0]);
     let source = _mm256_shuffle_epi8(source, swap);
-    *to.sources = lanes(source);
+    *sources = lanes(source);
     *to.destinations = lanes(_mm256_shuffle_epi8(destination, swap));
     let suspects = _mm256_and_si256(common, may_be_ours(source, local));
     Some((bits(common), bits(suspects)))

@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 use bm_frame::Frame;
 use bm_wire::{ethernet, ipv6, protocol};
 
-use super::super::{ColumnsIpv6, IPV6_DESTINATION, IPV6_HEAD, IPV6_KIND};
+use super::super::{Columns, IPV6_DESTINATION, IPV6_HEAD, IPV6_KIND};
 use super::{LANES, NONE, all, bits, each, fields, halves, heads, store};
 use crate::compiled::MacKey;
 
@@ -21,7 +21,7 @@ use crate::compiled::MacKey;
 pub(in super::super) fn common_ipv6(
     frames: &[[Option<Frame>; LANES]],
     mac: MacKey,
-    mut to: ColumnsIpv6<'_>,
+    mut to: Columns<'_, u128>,
 ) -> Option<u16> {
     let mut common = 0;
     for (at, frames) in frames.iter().enumerate() {
@@ -33,7 +33,7 @@ pub(in super::super) fn common_ipv6(
 /// Which of eight frames are of the common sort.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn eight(frames: &[Option<Frame>; LANES], mac: MacKey, to: ColumnsIpv6<'_, LANES>) -> Option<u8> {
+fn eight(frames: &[Option<Frame>; LANES], mac: MacKey, to: Columns<'_, u128, LANES>) -> Option<u8> {
     // A key begins with two bytes of zero; one that does not is no address.
     let [0, 0, a, b, c, d, rest @ ..] = mac.to_le_bytes() else { return None };
     let (heads, lengths) = heads::<IPV6_HEAD>(frames)?;

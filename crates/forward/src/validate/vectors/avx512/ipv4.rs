@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 use bm_frame::Frame;
 use bm_wire::{ethernet, ipv4};
 
-use super::super::{Columns, Seen};
+use super::super::{ColumnsIpv4, Seen};
 use super::{LANES, all, each, first_words, fours, heads, rows, second_words, store, store_words};
 use crate::compiled::{LocalFilter, MacKey};
 
@@ -29,7 +29,7 @@ pub(in super::super) fn common_ipv4(
     frames: &[Option<Frame>; LANES],
     mac: MacKey,
     local: &LocalFilter,
-    to: &mut Columns<'_>,
+    (sources, to): &mut ColumnsIpv4<'_>,
 ) -> Option<Seen> {
     // A key begins with two bytes of zero; one that does not is no address.
     let [0, 0, first, second, rest @ ..] = mac.to_le_bytes() else { return None };
@@ -60,7 +60,7 @@ pub(in super::super) fn common_ipv4(
     let swap = each(0x0001_0203);
     let source = _mm512_shuffle_epi8(source, swap);
     store_words(to.spent, spent(hops));
-    store_words(to.sources, source);
+    store_words(sources, source);
     store_words(to.destinations, _mm512_shuffle_epi8(destination, swap));
     Some(Seen { common, suspects: may_be_ours(common, source, local) })
 }

@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 use bm_frame::Frame;
 use bm_wire::{ethernet, ipv6, protocol};
 
-use super::super::{ColumnsIpv6, IPV6_DESTINATION, IPV6_HEAD, IPV6_KIND};
+use super::super::{Columns, IPV6_DESTINATION, IPV6_HEAD, IPV6_KIND};
 use super::{LANES, all, each, first_words, fours, heads, rows, second_words, store, store_words};
 use crate::compiled::MacKey;
 
@@ -21,7 +21,7 @@ use crate::compiled::MacKey;
 pub(in super::super) fn common_ipv6(
     frames: &[Option<Frame>; LANES],
     mac: MacKey,
-    to: &mut ColumnsIpv6<'_>,
+    to: &mut Columns<'_, u128>,
 ) -> Option<u16> {
     // A key begins with two bytes of zero; one that does not is no address.
     let [0, 0, a, b, c, d, rest @ ..] = mac.to_le_bytes() else { return None };
