@@ -49,16 +49,36 @@ fn compile_symbols() -> io::Result<()> {
     Ok(())
 }
 
-/// DynASM's headers lie in the LuaJIT sources of the package that mlua builds it from; cargo knows where that is.
+/// DynASM's headers lie in the LuaJIT sources of the package that mlua builds it from. Cargo knows where that is.
+///
+/// It is asked about a package that needs luajit-src and nothing else: for the whole workspace it wants packages that
+/// no build downloads, those of features and platforms not in use.
 fn dynasm_folder() -> io::Result<PathBuf> {
+    let folder = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("where");
+    fs::create_dir_all(folder.join("src"))?;
+    fs::write(folder.join("src/lib.rs"), "")?;
+    fs::write(folder.join("Cargo.toml"), WHERE)?;
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments = ["metadata", "--format-version", "1", "--offline", "--filter-platform"];
-    let output = Command::new(cargo).args(arguments).arg(env::var("TARGET").unwrap_or_default()).output()?;
+    let mut command = Command::new(cargo);
+    command.args(arguments).arg(env::var("TARGET").unwrap_or_default());
+    let output = command.arg("--manifest-path").arg(folder.join("Cargo.toml")).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let found = text.split('"').find(|path| path.contains("/luajit-src-") && path.ends_with("/Cargo.toml"));
+    let found = text.split('"').find(|path| path.contains("/luajit-src") && path.ends_with("/Cargo.toml"));
     let manifest = found.ok_or_else(|| {
         let why = String::from_utf8_lossy(&output.stderr);
         io::Error::other(format!("cargo metadata names no package luajit-src: {why}"))
     })?;
     Ok(Path::new(manifest).with_file_name("luajit2").join("dynasm"))
 }
+
+/// A package in a workspace of its own. The version is the workspace's, in Cargo.toml.
+const WHERE: &str = r#"
+[workspace]
+[package]
+name = "where"
+version = "0.0.0"
+edition = "2024"
+[dependencies]
+luajit-src = "=210.7.2"
+"#;
