@@ -1,0 +1,96 @@
+//! Which routed packets only Linux may handle: those that a firewall, an IPsec policy or a traffic control setting of
+//! the kernel can drop, change, delay or count.
+//!
+//! The list is made from the kernel's own settings and never leaves anything out: where a rule matches by something
+//! that [`Match`] cannot express, the entry covers more packets than the rule, down to [`Traffic::All`].
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix};
+
+/// Part of the kernel that handles packets in its own way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Feature {
+    /// nftables chains, those that `iptables-nft` makes among them.
+    Nftables,
+    /// Legacy iptables and ip6tables.
+    Iptables,
+    /// Other netfilter hooks: BPF programs, IPVS, modules.
+    Netfilter,
+    /// IPsec policies.
+    Xfrm,
+    /// Queueing disciplines other than the default.
+    Shaping,
+    /// tc filters and BPF programs at tc's ingress and egress.
+    TcFilter,
+}
+
+/// A set of packets. `None` in a field stands for any value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Match {
+    /// Interface that the packet comes in on, by its index.
+    pub input: Option<u32>,
+    /// Protocol, for IPv6 the last next header.
+    pub protocol: Option<u8>,
+    /// Source and destination prefix, of one family.
+    pub addresses: Addresses,
+    /// Source ports.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Destination ports.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+}
+
+/// Family and prefixes of a [`Match`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Addresses {
+    /// Both families.
+    #[default]
+    Any,
+    /// IPv4, from and to these prefixes.
+    Ipv4(Option<Ipv4Prefix>, Option<Ipv4Prefix>),
+    /// IPv6, from and to these prefixes.
+    Ipv6(Option<Ipv6Prefix>, Option<Ipv6Prefix>),
+}
+
+/// Which packets an entry is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Traffic {
+    /// All packets of IPv4, of IPv6, or of both.
+    All {
+        /// Whether IPv4 is among them.
+        ipv4: bool,
+        /// Whether IPv6 is among them.
+        ipv6: bool,
+    },
+    /// What comes in on an interface.
+    In(u32),
+    /// What leaves by an interface.
+    Out(u32),
+    /// Packets that match.
+    Matching(Match),
+}
+
+/// Packets that only Linux may handle, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LinuxOnly {
+    /// What in the kernel handles them.
+    pub feature: Feature,
+    /// The packets.
+    pub traffic: Traffic,
+    /// What the administrator set, in iproute2's or nft's words: `chain forward of table inet filter has policy drop`.
+    pub why: String,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+            Self::Netfilter => "netfilter",
+            Self::Xfrm => "xfrm",
+            Self::Shaping => "shaping",
+            Self::TcFilter => "tc filter",
+        })
+    }
+}
