@@ -20,6 +20,7 @@ mod program;
 mod report;
 mod ring;
 mod runtime;
+mod shown;
 mod state;
 mod world;
 

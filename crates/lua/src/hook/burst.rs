@@ -1,9 +1,15 @@
 //! The burst as Lua sees it: one struct a state, at an address that never changes.
+//!
+//! Lua reads and writes it while [`Shared::with`] waits for Lua, so all that changes is in cells ([`LuaSees`]): with
+//! plain fields behind `&mut self` the compiler left out what was stored for the time of the call alone.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 
 use bm_frame::{BURST, Frame, Mask};
 use bm_graph::{HookBurst, HookFate, Routes, Stage};
+
+use crate::shown::LuaSees;
 
 /// Frames that a hook may make for one burst.
 pub const MADE: usize = 64;
@@ -15,29 +21,32 @@ const SEND: u16 = 0x8000;
 /// `struct brickmoon_burst` of `brickmoon/hook.lua`, field by field.
 #[repr(C)]
 pub struct Shared {
-    count: i32,
-    port: u16,
-    family: u8,
-    stage: u8,
-    now_ns: u64,
-    mask: [u64; BURST / 64],
-    packet: *mut Option<Frame>,
-    next_hop: *mut u32,
-    out: *const u16,
-    routes: *const c_void,
+    count: Cell<i32>,
+    port: Cell<u16>,
+    family: Cell<u8>,
+    stage: Cell<u8>,
+    now_ns: Cell<u64>,
+    mask: Cell<[u64; BURST / 64]>,
+    packet: Cell<*mut Option<Frame>>,
+    next_hop: Cell<*mut u32>,
+    out: Cell<*const u16>,
+    routes: Cell<*const c_void>,
     route4: unsafe extern "C" fn(*const c_void, u32) -> u32,
     route6: unsafe extern "C" fn(*const c_void, *const u8) -> u32,
     /// Times that another state has published something, to be read by Lua at any time.
     published: *const c_void,
     /// What `hook.counter` made, in the order of their names.
-    pub counters: [u64; COUNTERS],
-    made_count: i32,
-    made_max: i32,
-    made: [Option<Frame>; MADE],
-    made_port: [u16; MADE],
+    pub counters: [Cell<u64>; COUNTERS],
+    made_count: Cell<i32>,
+    made_max: Cell<i32>,
+    made: [Cell<Option<Frame>>; MADE],
+    made_port: [Cell<u16>; MADE],
     /// 0 for the slow path, a reason's number, or [`SEND`] and a port. All 0 between two bursts.
-    verdict: [u16; BURST],
+    verdict: [Cell<u16>; BURST],
 }
+
+// SAFETY: `repr(C)`; all fields are cells but two functions and `published`, which are never written again.
+unsafe impl LuaSees for Shared {}
 
 /// What `routes` points to for the length of a call.
 struct Asked<'a>(&'a dyn Routes);
@@ -67,63 +76,63 @@ unsafe extern "C" fn route6(routes: *const c_void, address: *const u8) -> u32 {
 
 impl Shared {
     /// Without a burst.
-    pub fn new(published: *const c_void) -> Box<Self> {
-        Box::new(Self {
-            count: 0,
-            port: 0,
-            family: 0,
-            stage: 0,
-            now_ns: 0,
-            mask: [0; BURST / 64],
-            packet: std::ptr::null_mut(),
-            next_hop: std::ptr::null_mut(),
-            out: std::ptr::null(),
-            routes: std::ptr::null(),
+    pub fn new(published: *const c_void) -> Self {
+        Self {
+            count: Cell::default(),
+            port: Cell::default(),
+            family: Cell::default(),
+            stage: Cell::default(),
+            now_ns: Cell::default(),
+            mask: Cell::default(),
+            packet: Cell::new(std::ptr::null_mut()),
+            next_hop: Cell::new(std::ptr::null_mut()),
+            out: Cell::new(std::ptr::null()),
+            routes: Cell::new(std::ptr::null()),
             route4,
             route6,
             published,
-            counters: [0; COUNTERS],
-            made_count: 0,
-            made_max: MADE as i32,
-            made: [const { None }; MADE],
-            made_port: [0; MADE],
-            verdict: [0; BURST],
-        })
+            counters: [const { Cell::new(0) }; COUNTERS],
+            made_count: Cell::default(),
+            made_max: Cell::new(MADE as i32),
+            made: [const { Cell::new(None) }; MADE],
+            made_port: [const { Cell::new(0) }; MADE],
+            verdict: [const { Cell::new(0) }; BURST],
+        }
     }
 
     /// Shows Lua a burst, for the time of `call`. Without routes there is nothing to be found.
     pub fn with<T>(
-        &mut self,
+        &self,
         stage: Stage,
         burst: &mut HookBurst<'_>,
         now_ns: u64,
         call: impl FnOnce() -> T,
     ) -> T {
-        self.count = burst.frames.len() as i32;
-        self.port = burst.port;
-        self.family = burst.family;
-        self.stage = stage as u8;
-        self.now_ns = now_ns;
-        self.mask = burst.mask.words();
-        self.packet = burst.frames.as_mut_ptr();
-        self.next_hop = burst.room.next_hops.as_mut_ptr();
-        self.out = burst.ports.as_ptr();
-        self.made_max = (BURST - burst.room.made.len()).min(MADE) as i32;
+        self.count.set(burst.frames.len() as i32);
+        self.port.set(burst.port);
+        self.family.set(burst.family);
+        self.stage.set(stage as u8);
+        self.now_ns.set(now_ns);
+        self.mask.set(burst.mask.words());
+        self.packet.set(burst.frames.as_mut_ptr());
+        self.next_hop.set(burst.room.next_hops.as_mut_ptr());
+        self.out.set(burst.ports.as_ptr());
+        self.made_max.set((BURST - burst.room.made.len()).min(MADE) as i32);
         let asked = Asked(burst.routes);
-        self.routes = std::ptr::from_ref(&asked).cast();
+        self.routes.set(std::ptr::from_ref(&asked).cast());
         let result = call();
-        self.routes = std::ptr::null();
+        self.routes.set(std::ptr::null());
         result
     }
 
     /// Carries out what Lua said of the burst: clears the mask, notes fates, hands over the frames made. `dropped` is
     /// told of each reason's number.
-    pub fn carry_out(&mut self, burst: &mut HookBurst<'_>, mut dropped: impl FnMut(u16)) {
-        let after = Mask::from_words(self.mask).and(burst.mask);
+    pub fn carry_out(&self, burst: &mut HookBurst<'_>, mut dropped: impl FnMut(u16)) {
+        let after = Mask::from_words(self.mask.get()).and(burst.mask);
         let gone = burst.mask.without(&after);
         if !gone.is_empty() {
             for place in gone.iter() {
-                burst.room.fates[place] = match std::mem::take(&mut self.verdict[place]) {
+                burst.room.fates[place] = match self.verdict[place].take() {
                     0 => HookFate::Punt,
                     send if send & SEND != 0 => HookFate::Send(send & !SEND),
                     reason => {
@@ -134,22 +143,78 @@ impl Shared {
             }
             *burst.mask = after;
         }
-        if self.made_count > 0 {
-            for at in 0..(self.made_count as usize).min(MADE) {
-                let Some(frame) = self.made[at].take() else { continue };
-                let place = burst.room.made.len();
-                burst.room.made_ports[place.min(BURST - 1)] = self.made_port[at];
-                // There is room: `made_max` was what was left.
-                let _pushed = burst.room.made.push(frame);
-            }
-            self.made_count = 0;
+        let made_count = self.made_count.take();
+        for at in 0..(made_count.max(0) as usize).min(MADE) {
+            let Some(frame) = self.made[at].take() else { continue };
+            let place = burst.room.made.len();
+            burst.room.made_ports[place.min(BURST - 1)] = self.made_port[at].get();
+            // There is room: `made_max` was what was left.
+            let _pushed = burst.room.made.push(frame);
         }
     }
 
     /// Forgets what Lua said, since it failed. Gives the frames that it had made.
-    pub fn forget(&mut self) -> impl Iterator<Item = Frame> + '_ {
-        self.verdict.fill(0);
-        self.made_count = 0;
-        self.made.iter_mut().filter_map(Option::take)
+    pub fn forget(&self) -> impl Iterator<Item = Frame> + '_ {
+        self.verdict.iter().for_each(|verdict| verdict.set(0));
+        self.made_count.set(0);
+        self.made.iter().filter_map(Cell::take)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shown::Shown;
+    use bm_graph::HookRoom;
+    use std::hint::black_box;
+
+    /// The same next hop for every address.
+    struct Always(u32);
+
+    impl Routes for Always {
+        fn ipv4(&self, _address: u32) -> u32 {
+            self.0
+        }
+
+        fn ipv6(&self, _address: u128) -> u32 {
+            self.0
+        }
+    }
+
+    /// Stands in for Lua, which was given the address when its state was made and nothing else since.
+    extern "C" fn hook(at: *mut Shared) -> u32 {
+        // SAFETY: the struct lives and its fields are cells; `routes` is set for the time of this call.
+        unsafe {
+            let shared = &*at;
+            shared.mask.set([shared.mask.get()[0] & !(1 << 3), 0, 0, 0]);
+            shared.verdict[3].set(SEND | 9);
+            let found = (shared.route4)(shared.routes.get(), 1)
+                + (shared.route6)(shared.routes.get(), [0; 16].as_ptr());
+            found + u32::from(shared.family.get()) + shared.count.get() as u32
+        }
+    }
+
+    #[test]
+    fn what_is_shown_for_a_call_is_there_during_the_call() {
+        let shared = Shown::new(Shared::new(std::ptr::null()));
+        let (address, hook) =
+            (black_box(shared.address()), black_box(hook as extern "C" fn(*mut Shared) -> u32));
+        let (mut frames, mut mask, mut room) = ([const { None }; 4], Mask::first(4), HookRoom::new());
+        let mut burst = HookBurst {
+            frames: &mut frames,
+            mask: &mut mask,
+            room: &mut room,
+            ports: &[],
+            port: 0,
+            family: 6,
+            now_ns: 0,
+            routes: &Always(50),
+        };
+        assert_eq!(shared.with(Stage::Lookup, &mut burst, 0, || hook(address)), 50 + 50 + 6 + 4);
+        shared.carry_out(&mut burst, |_| {});
+        assert_eq!((burst.mask.words()[0], room.fates[3]), (0b0111, HookFate::Send(9)));
+        // After the call there are no routes: whoever asks gets none.
+        // SAFETY: as for a call; a null pointer is allowed for.
+        assert_eq!(unsafe { (shared.route4)(shared.routes.get(), 1) }, 0);
     }
 }

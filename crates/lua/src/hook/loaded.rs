@@ -18,6 +18,7 @@ use super::published::Published;
 use super::version::{Health, Version};
 use crate::native::NoNatives;
 use crate::report::{Desks, JitReport};
+use crate::shown::Shown;
 use crate::state::{LuaError, State};
 use crate::world::World;
 
@@ -57,7 +58,7 @@ pub struct Loaded {
     broken_off: bool,
     /// Runs the functions; anchored in the state.
     thread: *mut ffi::lua_State,
-    shared: Box<Shared>,
+    shared: Shown<Shared>,
     guard: Guard,
     meter: Meter,
     counters: Block,
@@ -94,7 +95,7 @@ impl Loaded {
             keep: KEEP,
         };
         let state = State::new(&world)?;
-        let shared = Shared::new(seat.published.generation());
+        let shared = Shown::new(Shared::new(seat.published.generation()));
         bridge(state.lua(), version, seat, &shared)?;
         let (declared, values) = match load(&state, version) {
             Ok(found) => found,
@@ -161,7 +162,7 @@ impl Loaded {
         self.shared.carry_out(burst, |reason| counters.add(FIXED.len() + usize::from(reason) - 1, 1));
         let own = FIXED.len() + self.reasons;
         for (at, base) in self.bases.iter().enumerate() {
-            counters.set(own + at, base + self.shared.counters[at]);
+            counters.set(own + at, base + self.shared.counters[at].get());
         }
         self.calls += 1;
         if self.calls < LOOK_EVERY || self.calls.is_multiple_of(LOOK_EVERY) {
@@ -235,9 +236,9 @@ impl Drop for Loaded {
 }
 
 /// What `brickmoon.hook` finds of Rust.
-fn bridge(lua: &Lua, version: &Version, seat: &Seat<'_>, shared: &Shared) -> Result<(), LuaError> {
+fn bridge(lua: &Lua, version: &Version, seat: &Seat<'_>, shared: &Shown<Shared>) -> Result<(), LuaError> {
     let table = lua.create_table()?;
-    table.set("burst", LightUserData(std::ptr::from_ref(shared).cast_mut().cast()))?;
+    table.set("burst", LightUserData(shared.address().cast()))?;
     table.set("name", version.spec.name.as_str())?;
     table.set("worker", seat.worker.map_or(Value::Nil, |worker| Value::Integer(worker as i64)))?;
     table.set("workers", seat.workers)?;

@@ -18,7 +18,9 @@ pub struct Published {
     /// Raised with every change: states look at it without a lock.
     generation: AtomicU64,
     texts: Mutex<HashMap<String, Text>>,
-    memory: Mutex<HashMap<String, Box<[AtomicU64]>>>,
+    /// Each in an `Arc`, which claims nothing for itself alone: states have the addresses. Atomics, since hooks on all
+    /// threads write there.
+    memory: Mutex<HashMap<String, Arc<[AtomicU64]>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

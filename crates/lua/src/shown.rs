@@ -1,0 +1,53 @@
+//! Memory that Lua reads and writes as well as we do.
+//!
+//! Lua keeps the address of a [`Shown`] for as long as its state lives, and uses it whenever it runs: in the middle of
+//! a function of ours that called it. The compiler knows nothing of that. It takes `&mut` and `Box` for the only way to
+//! a value, and `&` for a promise that the value stays as it is; a store that nobody can have seen it leaves out. So:
+//!
+//! - what Lua sees is reached through a pointer that claims nothing for itself alone, which is what this type is;
+//! - every field that Lua writes, or that we write while Lua may look, is a cell or an atomic ([`LuaSees`]).
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+/// What Lua may be shown.
+///
+/// # Safety
+/// `#[repr(C)]`, and every field that Lua or we change while the other has the address is a `Cell`, an `UnsafeCell` or
+/// an atomic, or is reached through raw pointers alone. One thread at a time uses it, atomics apart.
+pub(crate) unsafe trait LuaSees {}
+
+/// A value at an address that never changes, which Lua has as well.
+pub(crate) struct Shown<T: LuaSees>(NonNull<T>);
+
+// SAFETY: it owns its value, as a Box would.
+unsafe impl<T: LuaSees + Send> Send for Shown<T> {}
+
+impl<T: LuaSees> Shown<T> {
+    pub fn new(value: T) -> Self {
+        // From here on there is no Box, which would say that nobody else has the address.
+        Self(NonNull::from(Box::leak(Box::new(value))))
+    }
+
+    /// Where it is, for Lua.
+    pub fn address(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+}
+
+impl<T: LuaSees> Deref for Shown<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: made in `new`, and dropped with `self`. What others change behind the reference is in cells.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: LuaSees> Drop for Shown<T> {
+    fn drop(&mut self) {
+        // SAFETY: it came from a Box in `new`; whoever holds this closes Lua first.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
