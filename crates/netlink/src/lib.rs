@@ -40,6 +40,7 @@ pub use family::{Family, Ip};
 pub use hop::{Hop, HopFlags, Via};
 pub use link::{Kind, Link};
 pub use linux_only::{Addresses, Feature, LinuxOnly, Match, Traffic};
+pub use linux_only::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
 pub use message::Message;
 pub use mirror::{BodyId, Change, Difference, Findings, Item, Mirror, Paths, Routes, Table};
 pub use neighbour::Neighbour;

@@ -4,6 +4,17 @@
 //! The list is made from the kernel's own settings and never leaves anything out: where a rule matches by something
 //! that [`Match`] cannot express, the entry covers more packets than the rule, down to [`Traffic::All`].
 
+mod condition;
+mod dump;
+mod entries;
+mod names;
+mod nftables;
+mod part;
+mod watch;
+mod xt;
+
+pub use watch::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
+
 use std::fmt;
 use std::ops::RangeInclusive;
 

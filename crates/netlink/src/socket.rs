@@ -1,4 +1,4 @@
-//! A routing socket of the kernel (`NETLINK_ROUTE`): sends, dumps, events.
+//! A netlink socket, of the kernel's routing (`NETLINK_ROUTE`) unless another is asked for: sends, dumps, events.
 //!
 //! Bound to the network namespace of the thread that opens it. Receiving takes many messages a system
 //! call into one large buffer. The kernel cuts a dump into pieces of at most 32 KiB whatever the buffer,
@@ -49,9 +49,14 @@ pub struct Socket {
 impl Socket {
     /// Opens one with a receive buffer of `receive_buffer` bytes, or as many as the system grants.
     pub fn open(receive_buffer: usize) -> Result<Self, Error> {
+        Self::open_protocol(NETLINK_ROUTE, receive_buffer)
+    }
+
+    /// The same for another part of the kernel, `NETLINK_XFRM` for example.
+    pub(crate) fn open_protocol(protocol: isize, receive_buffer: usize) -> Result<Self, Error> {
         let doing = "open a netlink socket";
         let wrap = |source| Error::System { doing, source };
-        let mut inner = netlink_sys::Socket::new(NETLINK_ROUTE).map_err(wrap)?;
+        let mut inner = netlink_sys::Socket::new(protocol).map_err(wrap)?;
         inner.bind(&SocketAddr::new(0, 0)).map_err(wrap)?;
         // Older kernels lack these; then errors have no text and dumps are less filtered.
         let _ = inner.set_ext_ack(true);
@@ -101,6 +106,12 @@ impl Socket {
             self.inner.add_membership(group).map_err(|source| Error::System { doing, source })?;
         }
         Ok(())
+    }
+
+    /// Subscribes to one more group.
+    pub(crate) fn join(&mut self, group: u32) -> Result<(), Error> {
+        let doing = "subscribe to events of the kernel";
+        self.inner.add_membership(group).map_err(|source| Error::System { doing, source })
     }
 
     /// Has the kernel drop what bridges say of their ports and stations, and what resilient groups say
@@ -206,9 +217,14 @@ impl Socket {
 
     /// Asks for a dump. Its pieces are then received; [`answer_end`] tells the last.
     pub(crate) fn ask_dump(&mut self, kind: u16, body: &[u8]) -> Result<u32, Error> {
+        self.ask(kind, flag::DUMP, body)
+    }
+
+    /// Asks for something, with `flags` besides the one of every request.
+    pub(crate) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<u32, Error> {
         let sequence = self.next_sequence();
         let mut message = Vec::with_capacity(64);
-        let start = message::begin(&mut message, kind, flag::REQUEST | flag::DUMP, sequence);
+        let start = message::begin(&mut message, kind, flag::REQUEST | flags, sequence);
         message.extend_from_slice(body);
         message::end(&mut message, start);
         self.send(&message)?;

@@ -14,6 +14,8 @@ mod churn;
 mod frr;
 #[path = "namespace/links.rs"]
 mod links;
+#[path = "namespace/linux_only.rs"]
+mod linux_only;
 #[path = "namespace/neighbours.rs"]
 mod neighbours;
 #[path = "namespace/overrun.rs"]

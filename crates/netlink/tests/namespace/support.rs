@@ -55,6 +55,17 @@ impl Namespace {
         ip.output().unwrap().status.success()
     }
 
+    /// Runs a line of a shell in it. Returns whether it succeeded, and prints what it said if not.
+    pub fn shell(&self, line: &str) -> bool {
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", &self.name, "sh", "-c", line]);
+        let output = ip.output().unwrap();
+        if !output.status.success() {
+            eprintln!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        output.status.success()
+    }
+
     /// Moves the calling thread into it. Each test has a thread of its own.
     pub fn enter(&self) {
         let file = std::fs::File::open(format!("/run/netns/{}", self.name)).unwrap();

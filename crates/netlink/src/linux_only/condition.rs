@@ -1,0 +1,231 @@
+//! What is known of the packets that a rule matches.
+//!
+//! Rules compare bytes of headers under masks, so that is what is kept: which bits of the network and the transport
+//! header must have which value. [`Condition::traffic`] makes of it what a [`Match`] can say and forgets the rest,
+//! which only widens it.
+
+use super::names::{Device, Found, Names};
+use super::{Addresses, Match, Traffic};
+use crate::family::Family;
+use bm_wire::prefix::{Address, Prefix};
+use std::ops::RangeInclusive;
+
+/// Bytes of the network header that are kept: an IPv6 header.
+const NETWORK: usize = 40;
+/// Bytes of the transport header that are kept: its ports.
+const TRANSPORT: usize = 4;
+/// Next headers of IPv6 behind which another one follows.
+const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
+
+/// Families that a chain or a policy sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Families {
+    pub ipv4: bool,
+    pub ipv6: bool,
+}
+
+impl Families {
+    pub const BOTH: Self = Self { ipv4: true, ipv6: true };
+
+    pub const fn only(family: Family) -> Self {
+        Self { ipv4: matches!(family, Family::V4), ipv6: matches!(family, Family::V6) }
+    }
+
+    /// All packets of these.
+    pub fn all(self) -> Traffic {
+        Traffic::All { ipv4: self.ipv4, ipv6: self.ipv6 }
+    }
+
+    fn has(self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.ipv4,
+            Family::V6 => self.ipv6,
+        }
+    }
+
+    fn single(self) -> Option<Family> {
+        match self {
+            Self { ipv4: true, ipv6: false } => Some(Family::V4),
+            Self { ipv4: false, ipv6: true } => Some(Family::V6),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of which some bits are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bits<const N: usize> {
+    value: [u8; N],
+    mask: [u8; N],
+}
+
+impl<const N: usize> Default for Bits<N> {
+    fn default() -> Self {
+        Self { value: [0; N], mask: [0; N] }
+    }
+}
+
+impl<const N: usize> Bits<N> {
+    /// Says that the bytes at `at` are `value` where `mask` has ones. Bytes past the end are not kept.
+    pub fn set(&mut self, at: usize, value: &[u8], mask: &[u8]) {
+        for (index, (value, mask)) in value.iter().zip(mask).enumerate() {
+            if let (Some(own), Some(known)) = (self.value.get_mut(at + index), self.mask.get_mut(at + index))
+            {
+                *own = *own & !mask | value & mask;
+                *known |= mask;
+            }
+        }
+    }
+
+    /// A byte, if all of it is known.
+    fn byte(&self, at: usize) -> Option<u8> {
+        (self.mask[at] == 0xff).then_some(self.value[at])
+    }
+
+    /// The two bytes at `at` as a number, if all of it is known.
+    fn port(&self, at: usize) -> Option<u16> {
+        Some(u16::from_be_bytes([self.byte(at)?, self.byte(at + 1)?]))
+    }
+
+    /// How many bits at `at` are known before the first that is not, of `bytes` bytes.
+    fn leading(&self, at: usize, bytes: usize) -> u8 {
+        let mut count = 0;
+        for mask in &self.mask[at..at + bytes] {
+            count += mask.leading_ones() as u8;
+            if *mask != 0xff {
+                break;
+            }
+        }
+        count
+    }
+}
+
+/// What packets must be like to match; all of it together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Condition {
+    pub input: Option<Device>,
+    pub output: Option<Device>,
+    pub family: Option<Family>,
+    pub protocol: Option<u8>,
+    pub network: Bits<NETWORK>,
+    pub transport: Bits<TRANSPORT>,
+    pub source_ports: Option<RangeInclusive<u16>>,
+    pub destination_ports: Option<RangeInclusive<u16>>,
+}
+
+impl Condition {
+    /// What packets match both.
+    pub fn and(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        // Where the two contradict each other nothing matches, and either is right.
+        both.input = other.input.clone().or(both.input);
+        both.output = other.output.clone().or(both.output);
+        both.family = other.family.or(both.family);
+        both.protocol = other.protocol.or(both.protocol);
+        both.network.set(0, &other.network.value, &other.network.mask);
+        both.transport.set(0, &other.transport.value, &other.transport.mask);
+        both.source_ports = other.source_ports.clone().or(both.source_ports);
+        both.destination_ports = other.destination_ports.clone().or(both.destination_ports);
+        both
+    }
+
+    /// The packets of `families` that match, or a few more; none if there can be none as interfaces are now.
+    pub fn traffic(&self, families: Families, names: &Names) -> Option<Traffic> {
+        let family = self.family.or(families.single());
+        if family.is_some_and(|family| !families.has(family)) {
+            return None;
+        }
+        let found = |device: &Option<Device>| device.as_ref().map(|device| names.find(device));
+        let (input, output) = (found(&self.input), found(&self.output));
+        if [input, output].contains(&Some(Found::Nothing)) {
+            return None;
+        }
+        let index = |found| if let Some(Found::Index(index)) = found { Some(index) } else { None };
+        let protocol = self.protocol(family);
+        let [source_ports, destination_ports] = self.ports(protocol);
+        let addresses = self.addresses(family);
+        let matching = Match { input: index(input), protocol, addresses, source_ports, destination_ports };
+        let open = Match { addresses: Addresses::Any, ..Match::default() };
+        let unaddressed = !has_prefix(&matching.addresses);
+        Some(match (&matching, index(output)) {
+            (matching, None) if unaddressed && anything_of_a_family(matching) => match family {
+                Some(family) => Families::only(family).all(),
+                None => families.all(),
+            },
+            // An interface says less than addresses or ports do.
+            (matching, Some(output)) if unaddressed && anything_of_a_family(matching) => Traffic::Out(output),
+            (matching, _) if Match { input: None, ..matching.clone() } == open => {
+                matching.input.map_or(families.all(), Traffic::In)
+            }
+            _ => Traffic::Matching(matching),
+        })
+    }
+
+    fn protocol(&self, family: Option<Family>) -> Option<u8> {
+        let by_header = match family {
+            Some(Family::V4) => self.network.byte(9),
+            Some(Family::V6) => self.network.byte(6).filter(|next| !EXTENSIONS.contains(next)),
+            None => None,
+        };
+        self.protocol.or(by_header)
+    }
+
+    /// Source and destination ports, of protocols whose ports everybody reads alike.
+    fn ports(&self, protocol: Option<u8>) -> [Option<RangeInclusive<u16>>; 2] {
+        if !protocol.is_some_and(|protocol| [libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol.into()))
+        {
+            return [None, None];
+        }
+        let exact = |at| self.transport.port(at).map(|port| port..=port);
+        [exact(0).or(self.source_ports.clone()), exact(2).or(self.destination_ports.clone())]
+    }
+
+    fn addresses(&self, family: Option<Family>) -> Addresses {
+        match family {
+            None => Addresses::Any,
+            Some(Family::V4) => Addresses::Ipv4(self.prefix(12), self.prefix(16)),
+            Some(Family::V6) => Addresses::Ipv6(self.prefix(8), self.prefix(24)),
+        }
+    }
+
+    /// The prefix that an address at `at` of the network header must have.
+    fn prefix<A: Address + FromBytes>(&self, at: usize) -> Option<Prefix<A>> {
+        let length = self.network.leading(at, A::BYTES);
+        let address = A::from_bytes(&self.network.value[at..at + A::BYTES]);
+        Prefix::containing(address, length).filter(|_| length > 0)
+    }
+}
+
+/// Whether nothing is said beyond the family.
+fn anything_of_a_family(matching: &Match) -> bool {
+    let Match { input, protocol, source_ports, destination_ports, .. } = matching;
+    input.is_none() && protocol.is_none() && source_ports.is_none() && destination_ports.is_none()
+}
+
+fn has_prefix(addresses: &Addresses) -> bool {
+    match addresses {
+        Addresses::Any => false,
+        Addresses::Ipv4(source, destination) => source.is_some() || destination.is_some(),
+        Addresses::Ipv6(source, destination) => source.is_some() || destination.is_some(),
+    }
+}
+
+/// An address read from a header.
+trait FromBytes {
+    const BYTES: usize;
+    fn from_bytes(bytes: &[u8]) -> Self;
+}
+
+impl FromBytes for u32 {
+    const BYTES: usize = 4;
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
+    }
+}
+
+impl FromBytes for u128 {
+    const BYTES: usize = 16;
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
+    }
+}

@@ -1,0 +1,135 @@
+//! The list in the making: equal traffic once, and not more entries than a filter can hold.
+
+use super::names::Names;
+use super::{Feature, LinuxOnly, Match, Traffic};
+use std::collections::HashMap;
+
+/// Matches that are told apart, at most. More become [`Traffic::All`].
+pub(super) const MATCHES_MAX: usize = 1000;
+
+/// Entries, in the order in which they were found.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    list: Vec<LinuxOnly>,
+    /// Where the entry for some traffic is, and how many others said the same.
+    places: HashMap<(Feature, Traffic), (usize, usize)>,
+}
+
+impl Entries {
+    /// Adds an entry. One for the same traffic keeps its reason, and says how many more there are.
+    pub fn add(&mut self, feature: Feature, traffic: Traffic, why: impl FnOnce() -> String) {
+        if traffic == (Traffic::All { ipv4: false, ipv6: false }) {
+            return;
+        }
+        let place = self.list.len();
+        let (_, said) = self.places.entry((feature, traffic.clone())).or_insert((place, 0));
+        *said += 1;
+        if *said == 1 {
+            self.list.push(LinuxOnly { feature, traffic, why: why() });
+        }
+    }
+
+    /// Adds what comes in on an interface or on those above it, such as VLANs.
+    pub fn add_in(&mut self, feature: Feature, names: &Names, ifindex: u32, why: impl Fn() -> String) {
+        for upper in names.with_uppers(ifindex) {
+            self.add(feature, Traffic::In(upper), &why);
+        }
+    }
+
+    /// Adds what leaves by an interface or by those above it.
+    pub fn add_out(&mut self, feature: Feature, names: &Names, ifindex: u32, why: impl Fn() -> String) {
+        for upper in names.with_uppers(ifindex) {
+            self.add(feature, Traffic::Out(upper), &why);
+        }
+    }
+
+    /// The list.
+    pub fn finish(self) -> Vec<LinuxOnly> {
+        let mut list = self.list;
+        for (place, said) in self.places.into_values() {
+            if let (Some(entry), more @ 1..) = (list.get_mut(place), said.saturating_sub(1)) {
+                entry.why.push_str(&format!(" (and {more} more)"));
+            }
+        }
+        list
+    }
+}
+
+/// The list with at most [`MATCHES_MAX`] matches: those of the features that have most give way to all packets of
+/// their families.
+pub(super) fn bounded(mut list: Vec<LinuxOnly>) -> Vec<LinuxOnly> {
+    loop {
+        let mut counts: HashMap<Feature, usize> = HashMap::new();
+        for entry in list.iter().filter(|entry| matches!(entry.traffic, Traffic::Matching(_))) {
+            *counts.entry(entry.feature).or_default() += 1;
+        }
+        let greatest = counts.iter().max_by_key(|&(&feature, &count)| (count, feature));
+        let Some((&feature, &count)) = greatest else { return list };
+        if counts.values().sum::<usize>() <= MATCHES_MAX {
+            return list;
+        }
+        list = without_matches(list, feature, count);
+    }
+}
+
+fn without_matches(list: Vec<LinuxOnly>, feature: Feature, count: usize) -> Vec<LinuxOnly> {
+    let (matches, mut rest): (Vec<_>, Vec<_>) = list
+        .into_iter()
+        .partition(|entry| entry.feature == feature && matches!(entry.traffic, Traffic::Matching(_)));
+    let (mut ipv4, mut ipv6) = (false, false);
+    for entry in &matches {
+        let Traffic::Matching(matching) = &entry.traffic else { continue };
+        let (four, six) = families(matching);
+        (ipv4, ipv6) = (ipv4 || four, ipv6 || six);
+    }
+    let why = format!("{count} different matches, more than the {MATCHES_MAX} that are told apart");
+    rest.push(LinuxOnly { feature, traffic: Traffic::All { ipv4, ipv6 }, why });
+    rest
+}
+
+/// Whether packets of IPv4 and of IPv6 can match.
+fn families(matching: &Match) -> (bool, bool) {
+    match matching.addresses {
+        super::Addresses::Any => (true, true),
+        super::Addresses::Ipv4(..) => (true, false),
+        super::Addresses::Ipv6(..) => (false, true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux_only::Addresses;
+
+    fn to_port(port: u16) -> Traffic {
+        let addresses = Addresses::Ipv4(None, None);
+        Traffic::Matching(Match { addresses, destination_ports: Some(port..=port), ..Match::default() })
+    }
+
+    #[test]
+    fn equal_traffic_is_one_entry_that_counts_its_reasons() {
+        let mut entries = Entries::default();
+        for rule in 1..=3 {
+            entries.add(Feature::Nftables, Traffic::In(4), || format!("rule {rule}"));
+        }
+        entries.add(Feature::Xfrm, Traffic::In(4), || "a policy".into());
+        entries.add(Feature::Xfrm, Traffic::All { ipv4: false, ipv6: false }, || "nothing".into());
+        let why: Vec<_> = entries.finish().into_iter().map(|entry| entry.why).collect();
+        assert_eq!(why, ["rule 1 (and 2 more)", "a policy"]);
+    }
+
+    #[test]
+    fn more_matches_than_a_filter_holds_become_all_packets_of_their_family() {
+        let entry = |feature, traffic| LinuxOnly { feature, traffic, why: String::new() };
+        let many = (0..MATCHES_MAX as u16).map(|port| entry(Feature::Nftables, to_port(port)));
+        let mut list: Vec<_> = many.collect();
+        assert_eq!(bounded(list.clone()), list);
+        list.push(entry(Feature::Xfrm, to_port(9)));
+        list.push(entry(Feature::Shaping, Traffic::Out(3)));
+        let less = bounded(list);
+        assert_eq!(less[..2], [entry(Feature::Xfrm, to_port(9)), entry(Feature::Shaping, Traffic::Out(3))]);
+        assert_eq!(less[2].traffic, Traffic::All { ipv4: true, ipv6: false });
+        assert_eq!(less[2].why, "1000 different matches, more than the 1000 that are told apart");
+        assert_eq!(less.len(), 3);
+    }
+}

@@ -1,0 +1,117 @@
+//! The nftables ruleset: which packets its chains have a say in. Chains that `iptables-nft` makes are among them.
+//!
+//! Only base chains at hooks that a routed packet passes count: prerouting, forward and postrouting of the families
+//! inet, ip and ip6, ingress of inet, ingress and egress of netdev. A packet that comes in on a bridge's port is
+//! Linux's already, so the bridge family does not matter, nor does arp.
+//!
+//! A chain of policy drop has a say in all packets. In one of policy accept each rule counts that does something:
+//! with its own matches and with those of the rules that lead to it. A rule that only accepts or returns does nothing,
+//! since without it the packet would come as far or be met by a later rule, which counts for itself. Rules that know
+//! connections concern both directions of them and whatever is related to them: all packets.
+
+mod analysis;
+mod expression;
+mod part;
+mod read;
+mod rule;
+
+pub(super) use part::Nftables;
+pub(super) use read::{GROUP, is_event};
+
+use super::condition::{Condition, Families};
+use std::collections::HashMap;
+
+/// Hooks of the families inet, ip and ip6 (`NF_INET_*`).
+mod hook {
+    pub const PREROUTING: u32 = 0;
+    pub const FORWARD: u32 = 2;
+    pub const POSTROUTING: u32 = 4;
+    pub const INGRESS: u32 = 5;
+    /// Of the family netdev.
+    pub const NETDEV_INGRESS: u32 = 0;
+    pub const NETDEV_EGRESS: u32 = 1;
+}
+
+/// Families of tables (`NFPROTO_*`).
+mod nfproto {
+    pub const INET: u8 = 1;
+    pub const IPV4: u8 = 2;
+    pub const NETDEV: u8 = 5;
+    pub const IPV6: u8 = 10;
+}
+
+/// What a chain's name is unique in: a table, by family and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct TableName {
+    pub family: u8,
+    pub name: Box<str>,
+}
+
+/// The parts of a ruleset that matter here.
+#[derive(Debug, Default)]
+pub(super) struct Ruleset {
+    /// Tables that are not dormant, with their base chains at hooks of routed packets.
+    pub bases: Vec<Base>,
+    /// Rules of the tables of those, by chain.
+    pub chains: HashMap<(TableName, Box<str>), Vec<Rule>>,
+}
+
+/// A base chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Base {
+    pub table: TableName,
+    pub name: Box<str>,
+    pub place: Place,
+    pub drops: bool,
+}
+
+/// Where a base chain stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the way of packets of these families.
+    Ip(Families),
+    /// Behind the drivers of these interfaces.
+    Ingress(Vec<DeviceName>),
+    /// Before the drivers of these.
+    Egress(Vec<DeviceName>),
+}
+
+/// Interface of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DeviceName {
+    /// This one.
+    Exactly(Box<str>),
+    /// All whose names begin like this.
+    Prefix(Box<str>),
+}
+
+/// A rule: which packets it matches, what it does, and where it leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub handle: u64,
+    pub condition: Condition,
+    /// The first thing that it does to packets, in nft's words.
+    pub effect: Option<Box<str>>,
+    /// What it has to do with connections.
+    pub stateful: Option<Box<str>>,
+    /// The chain that it jumps or goes to.
+    pub target: Option<Box<str>>,
+}
+
+impl Base {
+    /// Its name as an administrator would look for it.
+    fn title(&self) -> String {
+        title(&self.table, &self.name)
+    }
+}
+
+fn title(table: &TableName, chain: &str) -> String {
+    let family = match table.family {
+        nfproto::INET => "inet",
+        nfproto::IPV4 => "ip",
+        nfproto::IPV6 => "ip6",
+        nfproto::NETDEV => "netdev",
+        _ => "other",
+    };
+    format!("chain {chain} of table {family} {}", table.name)
+}

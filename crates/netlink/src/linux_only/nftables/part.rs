@@ -1,0 +1,44 @@
+//! The ruleset as a part of the kernel that is followed.
+
+use super::Ruleset;
+use super::analysis::analyse;
+use super::read::read;
+use crate::linux_only::Feature;
+use crate::linux_only::dump;
+use crate::linux_only::entries::Entries;
+use crate::linux_only::names::Names;
+use crate::linux_only::part::{Part, Trouble};
+use crate::socket::Socket;
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+/// The ruleset.
+#[derive(Debug, Default)]
+pub struct Nftables {
+    /// Where it is read; opened anew after a failure, so that no rest of an answer is in the way.
+    socket: Option<Socket>,
+    ruleset: Ruleset,
+}
+
+impl Part for Nftables {
+    fn feature(&self) -> Feature {
+        Feature::Nftables
+    }
+
+    fn title(&self) -> &'static str {
+        "the nftables ruleset"
+    }
+
+    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+        let socket =
+            self.socket.take().map_or_else(|| dump::open(NETLINK_NETFILTER), |socket| Ok(Some(socket)));
+        let Some(mut socket) = socket? else { return Ok(false) };
+        let ruleset = read(&mut socket)?;
+        self.socket = Some(socket);
+        self.ruleset = ruleset.ok_or(Trouble::Restless)?;
+        Ok(true)
+    }
+
+    fn analyse(&self, names: &Names, entries: &mut Entries) {
+        analyse(&self.ruleset, names, entries);
+    }
+}

@@ -1,0 +1,196 @@
+//! The ruleset as the kernel lists it, of one generation.
+
+use super::{Base, DeviceName, Place, Ruleset, TableName, hook, nfproto, rule};
+use crate::attribute::{self, Attributes};
+use crate::error::{Error, Malformed};
+use crate::family::Family;
+use crate::linux_only::condition::Families;
+use crate::linux_only::dump::{Dumped, dump, is_absent, request};
+use crate::message::Raw;
+use crate::socket::Socket;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::expression::{number, some};
+
+/// Group of the events.
+pub const GROUP: u32 = 7;
+/// Part of netfilter that message types begin with.
+const SUBSYSTEM: u16 = 10;
+/// Fixed part of a message: `struct nfgenmsg`.
+const HEADER: usize = 4;
+/// Times that a dump is begun again because the ruleset has changed under it.
+const PASSES: u32 = 5;
+
+/// Messages.
+mod message {
+    pub const GET_TABLE: u16 = 1;
+    pub const GET_CHAIN: u16 = 4;
+    pub const GET_RULE: u16 = 7;
+    pub const DELETE_RULE: u16 = 8;
+    pub const GET_GENERATION: u16 = 16;
+}
+/// Attributes.
+mod nfta {
+    pub const TABLE: [u16; 2] = [1, 2];
+    pub const CHAIN: [u16; 4] = [1, 3, 4, 5];
+    pub const HOOK: [u16; 3] = [1, 3, 4];
+    pub const RULE: [u16; 2] = [1, 2];
+    pub const RULE_TABLE: u16 = 1;
+    pub const DEVICE_NAME: u16 = 1;
+    pub const GENERATION_ID: u16 = 1;
+}
+/// A table whose chains are all switched off.
+const DORMANT: u32 = 1;
+
+const fn kind(message: u16) -> u16 {
+    SUBSYSTEM << 8 | message
+}
+
+/// Whether a message says that a table, a chain or a rule has changed. Elements of sets do not matter.
+pub fn is_event(raw: &Raw<'_>) -> bool {
+    raw.kind >> 8 == SUBSYSTEM && raw.kind & 0xff <= message::DELETE_RULE
+}
+
+/// Reads the ruleset. None if it kept changing; empty where the kernel has no nftables.
+pub fn read(socket: &mut Socket) -> Result<Option<Ruleset>, Error> {
+    for _ in 0..PASSES {
+        let before = match generation(socket) {
+            Ok(before) => before,
+            Err(error) if is_absent(&error) => return Ok(Some(Ruleset::default())),
+            Err(error) => return Err(error),
+        };
+        let read = read_once(socket);
+        if generation(socket)? != before {
+            // A table that went away in the middle is an error of no interest.
+            continue;
+        }
+        if let Some(ruleset) = read? {
+            return Ok(Some(ruleset));
+        }
+    }
+    Ok(None)
+}
+
+/// Counts the changes of the ruleset.
+fn generation(socket: &mut Socket) -> Result<Option<u32>, Error> {
+    let mut id = None;
+    request(socket, "say the ruleset's generation", kind(message::GET_GENERATION), &header(0), |raw| {
+        id = attributes(raw).find(nfta::GENERATION_ID)?.and_then(number).or(id);
+        Ok(())
+    })?;
+    Ok(id)
+}
+
+/// The fixed part of a request about tables of a family; 0 for all.
+fn header(family: u8) -> Vec<u8> {
+    vec![family, 0, 0, 0]
+}
+
+fn attributes<'a>(raw: &Raw<'a>) -> Attributes<'a> {
+    Attributes::behind(raw.body, HEADER)
+}
+
+fn family(raw: &Raw<'_>) -> u8 {
+    raw.body.first().copied().unwrap_or_default()
+}
+
+/// One pass; none if something changed meanwhile.
+fn read_once(socket: &mut Socket) -> Result<Option<Ruleset>, Error> {
+    let mut tables = BTreeMap::new();
+    let whole = dump(socket, "list nftables tables", kind(message::GET_TABLE), &header(0), |raw| {
+        tables.extend(table(raw)?);
+        Ok(())
+    })?;
+    let mut ruleset = Ruleset::default();
+    let chains = dump(socket, "list nftables chains", kind(message::GET_CHAIN), &header(0), |raw| {
+        ruleset.bases.extend(chain(raw, &tables)?);
+        Ok(())
+    })?;
+    if [whole, chains].contains(&Dumped::Interrupted) {
+        return Ok(None);
+    }
+    let wanted: BTreeSet<_> = ruleset.bases.iter().map(|base| base.table.clone()).collect();
+    for table in wanted {
+        if rules(socket, &table, &mut ruleset)? == Dumped::Interrupted {
+            return Ok(None);
+        }
+    }
+    Ok(Some(ruleset))
+}
+
+/// A table, and whether it is in use.
+fn table(raw: &Raw<'_>) -> Result<Option<(TableName, bool)>, Malformed> {
+    let [name, flags] = some(attributes(raw), nfta::TABLE)?;
+    let Some(name) = name else { return Ok(None) };
+    let in_use = flags.and_then(number).unwrap_or_default() & DORMANT == 0;
+    Ok(Some((TableName { family: family(raw), name: attribute::text(name) }, in_use)))
+}
+
+/// A base chain in the way of routed packets.
+fn chain(raw: &Raw<'_>, tables: &BTreeMap<TableName, bool>) -> Result<Option<Base>, Malformed> {
+    let [table, name, hooked, policy] = some(attributes(raw), nfta::CHAIN)?;
+    let (Some(table), Some(name), Some(hooked)) = (table, name, hooked) else { return Ok(None) };
+    let table = TableName { family: family(raw), name: attribute::text(table) };
+    let Some(place) = place(table.family, Attributes::new(hooked))? else { return Ok(None) };
+    if tables.get(&table) == Some(&false) {
+        return Ok(None);
+    }
+    let drops = policy.and_then(number) == Some(0);
+    Ok(Some(Base { table, name: attribute::text(name), place, drops }))
+}
+
+fn place(family: u8, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed> {
+    let [at, ..] = some(hooked, nfta::HOOK)?;
+    let families = match family {
+        nfproto::INET => Families::BOTH,
+        nfproto::IPV4 => Families::only(Family::V4),
+        nfproto::IPV6 => Families::only(Family::V6),
+        nfproto::NETDEV => Families { ipv4: false, ipv6: false },
+        _ => return Ok(None),
+    };
+    Ok(match (family, at.and_then(number)) {
+        (nfproto::NETDEV, Some(hook::NETDEV_INGRESS)) | (nfproto::INET, Some(hook::INGRESS)) => {
+            Some(Place::Ingress(devices(hooked)?))
+        }
+        (nfproto::NETDEV, Some(hook::NETDEV_EGRESS)) => Some(Place::Egress(devices(hooked)?)),
+        (nfproto::NETDEV, _) => None,
+        (_, Some(hook::PREROUTING | hook::FORWARD | hook::POSTROUTING)) => Some(Place::Ip(families)),
+        _ => None,
+    })
+}
+
+/// The interfaces of a chain: one, or a list.
+fn devices(hooked: Attributes<'_>) -> Result<Vec<DeviceName>, Malformed> {
+    let [_, one, list] = some(hooked, nfta::HOOK)?;
+    let mut devices = Vec::new();
+    for element in Attributes::new(list.unwrap_or_default()) {
+        let (kind, name) = element?;
+        let name = attribute::text(name);
+        // Anything but a whole name stands for more than one interface.
+        let exact = kind == nfta::DEVICE_NAME;
+        devices.push(if exact { DeviceName::Exactly(name) } else { DeviceName::Prefix(name) });
+    }
+    if let (true, Some(name)) = (devices.is_empty(), one) {
+        devices.push(DeviceName::Exactly(attribute::text(name)));
+    }
+    Ok(devices)
+}
+
+/// The rules of a table.
+fn rules(socket: &mut Socket, table: &TableName, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
+    let mut body = header(table.family);
+    let mut name = table.name.as_bytes().to_vec();
+    name.push(0);
+    attribute::put(&mut body, nfta::RULE_TABLE, &name);
+    dump(socket, "list nftables rules", kind(message::GET_RULE), &body, |raw| {
+        let [of, chain] = some(attributes(raw), nfta::RULE)?.map(|value| value.map(attribute::text));
+        if let (Some(of), Some(chain)) = (of, chain)
+            && of == table.name
+            && family(raw) == table.family
+        {
+            let read = rule::read(attributes(raw))?;
+            ruleset.chains.entry((table.clone(), chain)).or_default().push(read);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,190 @@
+//! A rule of the ruleset, read.
+
+use super::Rule;
+use super::expression::{Registers, bitwise, compare, load_header, load_meta, number, range, some};
+use crate::attribute::{self, Attributes};
+use crate::error::Malformed;
+use crate::linux_only::condition::Condition;
+use crate::linux_only::xt;
+
+/// Attributes.
+mod nfta {
+    pub const RULE_HANDLE: u16 = 3;
+    pub const RULE_EXPRESSIONS: u16 = 4;
+    pub const EXPR: [u16; 2] = [1, 2];
+    pub const IMMEDIATE: [u16; 2] = [1, 2];
+    pub const DATA_VERDICT: u16 = 2;
+    pub const VERDICT: [u16; 2] = [1, 2];
+    pub const LOOKUP_DREG: u16 = 3;
+    pub const DREG_1: u16 = 1;
+    pub const DREG_2: u16 = 2;
+    pub const CT_DREG: u16 = 1;
+    pub const NAT_TYPE: u16 = 1;
+    pub const OBJREF_TYPE: u16 = 1;
+    pub const XT_NAME: u16 = 1;
+    pub const XT_INFO: u16 = 3;
+}
+/// Verdicts.
+mod verdict {
+    pub const DROP: i32 = 0;
+    pub const QUEUE: i32 = 3;
+    pub const JUMP: i32 = -3;
+    pub const GOTO: i32 = -4;
+}
+
+/// What reading a rule has come to.
+#[derive(Default)]
+struct Reading {
+    rule: Rule,
+    registers: Registers,
+    /// Matches that stand before the first thing that the rule does; later ones do not undo that.
+    settled: Option<Condition>,
+}
+
+/// Reads the attributes of a rule.
+pub(super) fn read(list: Attributes<'_>) -> Result<Rule, Malformed> {
+    let [handle, expressions] = some(list, [nfta::RULE_HANDLE, nfta::RULE_EXPRESSIONS])?;
+    let mut reading = Reading::default();
+    reading.rule.handle = handle.and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
+    for element in Attributes::new(expressions.unwrap_or_default()) {
+        let [name, data] = some(Attributes::new(element?.1), nfta::EXPR)?;
+        let name = attribute::text(name.unwrap_or_default());
+        reading.expression(&name, Attributes::new(data.unwrap_or_default()))?;
+    }
+    let Reading { mut rule, settled, .. } = reading;
+    rule.condition = settled.unwrap_or(rule.condition);
+    Ok(rule)
+}
+
+impl Reading {
+    fn expression(&mut self, name: &str, list: Attributes<'_>) -> Result<(), Malformed> {
+        let Self { rule, registers, .. } = self;
+        match name {
+            "cmp" => compare(registers, list, &mut rule.condition)?,
+            "range" => range(registers, list, &mut rule.condition)?,
+            "bitwise" => bitwise(registers, list)?,
+            "meta" if load_meta(registers, list)? => {}
+            "payload" if load_header(registers, list)? => {}
+            "lookup" => self.lookup(list)?,
+            // Other loads and matches: what they know of the packet is not kept.
+            "byteorder" | "hash" | "socket" | "tunnel" => self.forget(list, nfta::DREG_2)?,
+            "fib" | "exthdr" | "rt" | "osf" | "xfrm" => {
+                self.forget(list, nfta::DREG_1)?;
+                // An option that is written or taken out of the packet.
+                if name == "exthdr" && list.find(nfta::DREG_1)?.is_none() {
+                    self.acts("option set");
+                }
+            }
+            "immediate" => self.immediate(list)?,
+            "match" => self.xt_match(list)?,
+            "target" => self.xt_target(list)?,
+            "objref" => self.object(list)?,
+            "ct" => {
+                let sets = list.find(nfta::CT_DREG)?.is_none();
+                self.knows_connections(if sets { "ct set" } else { "a match by ct" });
+            }
+            "nat" => {
+                let is_source = list.find(nfta::NAT_TYPE)?.and_then(number) == Some(0);
+                self.knows_connections(if is_source { "snat" } else { "dnat" });
+            }
+            "masq" => self.knows_connections("masquerade"),
+            "redir" => self.knows_connections("redirect"),
+            "flow_offload" => self.knows_connections("flow add"),
+            "connlimit" => self.knows_connections("ct count"),
+            "notrack" | "tproxy" | "synproxy" | "dup" | "fwd" | "queue" => self.knows_connections(name),
+            "meta" | "payload" => self.acts(&format!("{name} set")),
+            other => self.acts(other),
+        }
+        Ok(())
+    }
+
+    /// The rule does something, to packets that have come as far as this.
+    fn acts(&mut self, what: &str) {
+        self.settled.get_or_insert_with(|| self.rule.condition.clone());
+        self.rule.effect.get_or_insert_with(|| what.into());
+    }
+
+    fn knows_connections(&mut self, what: &str) {
+        self.rule.stateful.get_or_insert_with(|| what.into());
+        self.acts(what);
+    }
+
+    fn forget(&mut self, list: Attributes<'_>, register: u16) -> Result<(), Malformed> {
+        if let Some(register) = list.find(register)?.and_then(number) {
+            self.registers.forget(register);
+        }
+        Ok(())
+    }
+
+    /// A set does not narrow. A map of verdicts may do anything.
+    fn lookup(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        match list.find(nfta::LOOKUP_DREG)?.and_then(number) {
+            Some(0) => self.acts("vmap"),
+            Some(register) => self.registers.forget(register),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn immediate(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        let [register, data] = some(list, nfta::IMMEDIATE)?;
+        let register = register.and_then(number).unwrap_or_default();
+        if register != 0 {
+            self.registers.forget(register);
+            return Ok(());
+        }
+        let found = Attributes::new(data.unwrap_or_default()).find(nfta::DATA_VERDICT)?.unwrap_or_default();
+        let [code, chain] = some(Attributes::new(found), nfta::VERDICT)?;
+        match code.and_then(number).unwrap_or_default() as i32 {
+            verdict::DROP => self.acts("drop"),
+            verdict::JUMP | verdict::GOTO => {
+                self.settled.get_or_insert_with(|| self.rule.condition.clone());
+                self.rule.target = Some(attribute::text(chain.unwrap_or_default()));
+            }
+            // Its upper half has the number of the queue.
+            code if code & 0xff == verdict::QUEUE && code > 0 => self.knows_connections("queue"),
+            code if code > 1 => self.acts("verdict"),
+            // Accept, continue, break, return.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        let kind = list.find(nfta::OBJREF_TYPE)?.and_then(number);
+        match kind {
+            Some(1) => self.acts("counter"),
+            Some(2) => self.acts("quota"),
+            Some(4) => self.acts("limit"),
+            Some(6) => self.acts("tunnel"),
+            Some(8) => self.acts("secmark"),
+            Some(3) => self.knows_connections("ct helper"),
+            Some(7) => self.knows_connections("ct timeout"),
+            Some(9) => self.knows_connections("ct expectation"),
+            // A map of objects, or a kind of which nothing is known.
+            _ => self.knows_connections("a named object"),
+        }
+        Ok(())
+    }
+
+    fn xt_match(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        let [name, info] = some(list, [nfta::XT_NAME, nfta::XT_INFO])?;
+        let name = attribute::text(name.unwrap_or_default());
+        match xt::read_match(&name, info.unwrap_or_default(), &mut self.rule.condition) {
+            xt::Sort::Plain => {}
+            xt::Sort::Acts => self.acts(&format!("match {name}")),
+            xt::Sort::Stateful => self.knows_connections(&format!("match {name}")),
+        }
+        Ok(())
+    }
+
+    fn xt_target(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        let name = attribute::text(list.find(nfta::XT_NAME)?.unwrap_or_default());
+        if xt::is_stateful_target(&name) {
+            self.knows_connections(&name);
+        } else {
+            self.acts(&name);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! A part of the kernel that can have a say, and how its settings are kept up to date.
+
+use super::entries::Entries;
+use super::names::Names;
+use super::{Feature, LinuxOnly, Traffic};
+use crate::error::Error;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Until something is read again that could not be read.
+const RETRY: Duration = Duration::from_millis(200);
+/// Longest pause between two reads of something that keeps changing.
+const PAUSE_MAX: Duration = Duration::from_millis(40);
+/// Shortest pause.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+/// Share of the time that reading something without events may take: one part in this many.
+const POLL_SHARE: u32 = 20;
+
+/// Why settings could not be read.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The kernel or our reading of it.
+    Error(Error),
+    /// They changed faster than they can be read.
+    Restless,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Restless => f.write_str("they change faster than they can be read"),
+        }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// A part of the kernel.
+pub(super) trait Part: Send + fmt::Debug {
+    /// What its entries are listed under if it cannot be read.
+    fn feature(&self) -> Feature;
+
+    /// What it is, as in "the nftables ruleset".
+    fn title(&self) -> &'static str;
+
+    /// How often it has to be read since it has no events.
+    fn every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Reads its settings again. Returns whether they may have changed.
+    fn read(&mut self, names: &Names) -> Result<bool, Trouble>;
+
+    /// Adds what it has a say in.
+    fn analyse(&self, names: &Names, entries: &mut Entries);
+}
+
+/// A part, and when it is read next.
+#[derive(Debug)]
+pub(super) struct Slot {
+    part: Box<dyn Part>,
+    /// When to read it, if that has to be done.
+    due: Option<Instant>,
+    /// Not before this, so that something that keeps changing leaves time for the rest.
+    not_before: Instant,
+    /// Why it could not be read the last time.
+    trouble: Option<String>,
+}
+
+impl Slot {
+    /// A part that is still to be read.
+    pub fn new(part: Box<dyn Part>, now: Instant) -> Self {
+        Self { part, due: Some(now), not_before: now, trouble: None }
+    }
+
+    /// Has it read as soon as it may be.
+    pub fn want(&mut self, now: Instant) {
+        let at = now.max(self.not_before);
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// When it is read next.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Reads it if it is due. Returns whether what it says may have changed, and how long it took.
+    pub fn read_if_due(&mut self, now: Instant, names: &Names) -> Option<(bool, Duration)> {
+        self.due.filter(|&due| due <= now)?;
+        let started = Instant::now();
+        let read = self.part.read(names);
+        let took = started.elapsed();
+        self.not_before = now + took + took.clamp(PAUSE_MIN, PAUSE_MAX);
+        self.due = self.part.every().map(|every| now + every.max(took * POLL_SHARE));
+        let (changed, trouble) = match read {
+            Ok(changed) => (changed || self.trouble.is_some(), None),
+            Err(trouble) => (true, Some(trouble.to_string())),
+        };
+        if trouble.is_some() {
+            self.due = Some(now + took + RETRY);
+        }
+        match (&trouble, &self.trouble) {
+            (Some(why), before) if before.as_ref() != Some(why) => {
+                let what = self.part.title();
+                tracing::error!(%why, "{what} cannot be read, so all packets are left to Linux");
+            }
+            (None, Some(_)) => tracing::info!("{} can be read again", self.part.title()),
+            _ => {}
+        }
+        self.trouble = trouble;
+        Some((changed, took))
+    }
+
+    /// Adds what it has a say in: everything if it could not be read.
+    pub fn analyse(&self, names: &Names) -> Vec<LinuxOnly> {
+        let mut entries = Entries::default();
+        match &self.trouble {
+            Some(why) => {
+                let title = self.part.title();
+                let all = Traffic::All { ipv4: true, ipv6: true };
+                entries.add(self.part.feature(), all, || format!("{title} cannot be read: {why}"));
+            }
+            None => self.part.analyse(names, &mut entries),
+        }
+        entries.finish()
+    }
+}

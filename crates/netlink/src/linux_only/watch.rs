@@ -1,0 +1,290 @@
+//! The follower: keeps the list equal to what the kernel has set.
+//!
+//! ```text
+//! events of nftables, XFRM, tc, links ─► what changed is due ─► read again, whole ─► analysed ─► the list
+//! what has no events ───────────────────► due at intervals ─┘
+//! ```
+//!
+//! Events only say that something has changed. What they are about is then read whole, at once after the first of
+//! them, and with pauses where one follows the other. Lost events are no loss: everything is read again. What cannot
+//! be read may say anything, so all packets are Linux's until it can.
+//!
+//! One thread owns a `LinuxOnlyWatch` and calls [`LinuxOnlyWatch::process`] when one of the descriptors is readable or
+//! [`LinuxOnlyWatch::timeout`] has passed. To read a large ruleset takes tens of milliseconds, so it should not be a
+//! thread that also has routes to follow.
+
+use super::dump::{self, Dumped};
+use super::entries::bounded;
+use super::names::Names;
+use super::nftables::{self, Nftables};
+use super::part::Slot;
+use super::{Feature, LinuxOnly, Traffic};
+use crate::error::Error;
+use crate::message::{Message, Messages, Raw};
+use crate::socket::Socket;
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Receives of events in one go.
+const RECEIVES: usize = 256;
+/// Times that the links are listed again because they changed meanwhile.
+const PASSES: u32 = 5;
+/// Until the links are read again that could not be read.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// How the follower behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct LinuxOnlyOptions {
+    /// Receive buffer for each kind of events, in bytes.
+    pub receive_buffer: usize,
+}
+
+impl Default for LinuxOnlyOptions {
+    fn default() -> Self {
+        Self { receive_buffer: 4 << 20 }
+    }
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinuxOnlyStatistics {
+    /// Messages about something that matters.
+    pub events: u64,
+    /// Times that the kernel lost messages for us.
+    pub overruns: u64,
+    /// Times that the settings of some part of the kernel were read.
+    pub reads: u64,
+    /// Times that the list has changed.
+    pub changes: u64,
+    /// The longest that it took to read one part.
+    pub longest_read: Duration,
+}
+
+/// What parts are read after which events.
+mod slot {
+    pub const NFTABLES: usize = 0;
+}
+
+/// A socket for events, and which of them concern what.
+#[derive(Debug)]
+struct Events {
+    socket: Socket,
+    concerns: fn(&Raw<'_>) -> bool,
+    slot: Option<usize>,
+}
+
+/// Keeps the list of what is left to Linux.
+#[derive(Debug)]
+pub struct LinuxOnlyWatch {
+    options: LinuxOnlyOptions,
+    events: Vec<Events>,
+    names: Names,
+    /// When the links have to be listed again.
+    links_due: Option<Instant>,
+    /// Why they could not be listed.
+    links_trouble: Option<String>,
+    slots: Vec<Slot>,
+    list: Vec<LinuxOnly>,
+    more: bool,
+    statistics: LinuxOnlyStatistics,
+}
+
+impl LinuxOnlyWatch {
+    /// Subscribes, and reads everything for the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel gives no sockets for events.
+    pub fn open(options: LinuxOnlyOptions) -> Result<Self, Error> {
+        let now = Instant::now();
+        let mut watch = Self {
+            options,
+            events: Vec::new(),
+            names: Names::default(),
+            links_due: Some(now),
+            links_trouble: None,
+            slots: vec![Slot::new(Box::<Nftables>::default(), now)],
+            list: Vec::new(),
+            more: false,
+            statistics: LinuxOnlyStatistics::default(),
+        };
+        watch.subscribe(NETLINK_ROUTE, &[libc::RTNLGRP_LINK], None, |_| false)?;
+        watch.subscribe(NETLINK_NETFILTER, &[nftables::GROUP], Some(slot::NFTABLES), nftables::is_event)?;
+        watch.process(now);
+        Ok(watch)
+    }
+
+    fn subscribe(
+        &mut self,
+        protocol: isize,
+        groups: &[u32],
+        slot: Option<usize>,
+        concerns: fn(&Raw<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let socket = dump::subscribe(protocol, groups, self.options.receive_buffer)?;
+        self.events.extend(socket.map(|socket| Events { socket, concerns, slot }));
+        Ok(())
+    }
+
+    /// What is left to Linux, and why.
+    pub fn list(&self) -> &[LinuxOnly] {
+        &self.list
+    }
+
+    /// What has happened so far.
+    pub fn statistics(&self) -> &LinuxOnlyStatistics {
+        &self.statistics
+    }
+
+    /// What becomes readable when there is something to process.
+    pub fn as_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.events.iter().map(|events| events.socket.as_fd())
+    }
+
+    /// How long the owner may sleep if no event comes; none for ever.
+    pub fn timeout(&self, now: Instant) -> Option<Duration> {
+        if self.more {
+            return Some(Duration::ZERO);
+        }
+        let due = self.slots.iter().filter_map(Slot::due).chain(self.links_due).min();
+        due.map(|due| due.saturating_duration_since(now))
+    }
+
+    /// Takes in what events are there and reads what is due. Returns whether the list has changed.
+    pub fn process(&mut self, now: Instant) -> bool {
+        self.more = false;
+        let mut changed = false;
+        for index in 0..self.events.len() {
+            changed |= self.read_events(index, now);
+        }
+        changed |= self.read_links(now);
+        for slot in &mut self.slots {
+            let Some((differs, took)) = slot.read_if_due(now, &self.names) else { continue };
+            self.statistics.reads += 1;
+            self.statistics.longest_read = self.statistics.longest_read.max(took);
+            changed |= differs;
+        }
+        changed && self.analyse()
+    }
+
+    /// Compares the list with one made of everything read anew; a sentence for each difference.
+    ///
+    /// # Errors
+    /// If the kernel gives no sockets.
+    pub fn audit(&mut self) -> Result<Vec<String>, Error> {
+        self.process(Instant::now());
+        let before = self.list.clone();
+        let fresh = Self::open(self.options)?;
+        self.process(Instant::now());
+        // What changed meanwhile is in one of the two.
+        let gone = self.list.iter().filter(|entry| before.contains(entry) && !fresh.list.contains(entry));
+        let gone = gone.map(|entry| format!("{} does not hold any more: {}", entry.feature, entry.why));
+        let known = |entry: &LinuxOnly| before.contains(entry) || self.list.contains(entry);
+        let new = fresh.list.iter().filter(|entry| !known(entry));
+        let new = new.map(|entry| format!("{} was not known: {}", entry.feature, entry.why));
+        Ok(gone.chain(new).collect())
+    }
+
+    fn analyse(&mut self) -> bool {
+        let mut list: Vec<LinuxOnly> = Vec::new();
+        if let Some(why) = &self.links_trouble {
+            let why = format!("the interfaces cannot be listed: {why}");
+            let traffic = Traffic::All { ipv4: true, ipv6: true };
+            list.push(LinuxOnly { feature: Feature::Nftables, traffic, why });
+        }
+        for slot in &self.slots {
+            list.extend(slot.analyse(&self.names));
+        }
+        let list = bounded(list);
+        let changed = self.list != list;
+        self.list = list;
+        self.statistics.changes += u64::from(changed);
+        changed
+    }
+
+    /// Reads events of one socket. Returns whether the interfaces have changed.
+    fn read_events(&mut self, index: usize, now: Instant) -> bool {
+        let mut changed = false;
+        for turn in 0..RECEIVES {
+            match self.events[index].socket.receive(false) {
+                Ok(0) => break,
+                Ok(count) => changed |= self.apply_events(index, count, now),
+                Err(error) => self.lost_events(&error, now),
+            }
+            self.more |= turn + 1 == RECEIVES;
+        }
+        changed
+    }
+
+    fn apply_events(&mut self, index: usize, count: usize, now: Instant) -> bool {
+        let events = &mut self.events[index];
+        let mut changed = false;
+        for slot in 0..count {
+            for raw in Messages(events.socket.slot(slot)) {
+                // One that cannot be read is about something that has to be read again.
+                let concerns = raw.as_ref().map_or(true, events.concerns);
+                if let (true, Some(slot)) = (concerns, events.slot) {
+                    self.statistics.events += 1;
+                    self.slots[slot].want(now);
+                }
+                match (events.slot, raw.and_then(|raw| Message::read(&raw))) {
+                    (None, Ok(Some(message))) => changed |= self.names.apply(message),
+                    (None, Err(_)) => self.links_due = Some(now),
+                    _ => {}
+                }
+            }
+        }
+        changed
+    }
+
+    /// Messages are lost: everything that has events is read again.
+    fn lost_events(&mut self, error: &Error, now: Instant) {
+        if !matches!(error, Error::Overrun) {
+            tracing::error!(%error, "events of the kernel could not be received; its settings are read again");
+        }
+        self.statistics.overruns += 1;
+        self.links_due = Some(now);
+        for slot in &mut self.slots {
+            slot.want(now);
+        }
+    }
+
+    /// Lists the links if that is due. Returns whether they may have changed.
+    fn read_links(&mut self, now: Instant) -> bool {
+        if self.links_due.is_none_or(|due| due > now) {
+            return false;
+        }
+        let (due, trouble) = match list_links() {
+            Ok(names) => {
+                self.names = names;
+                (None, None)
+            }
+            Err(error) => {
+                tracing::error!(%error, "the interfaces could not be listed, so all packets are left to Linux");
+                (Some(now + RETRY), Some(error.to_string()))
+            }
+        };
+        (self.links_due, self.links_trouble) = (due, trouble);
+        true
+    }
+}
+
+/// The links as they are. Events that come meanwhile are applied afterwards, and say the same or something newer.
+fn list_links() -> Result<Names, Error> {
+    /// `struct ifinfomsg`, all zeroes: every link.
+    const ALL: [u8; 16] = [0; 16];
+    let Some(mut socket) = dump::open(NETLINK_ROUTE)? else { return Ok(Names::default()) };
+    for _ in 0..PASSES {
+        let mut names = Names::default();
+        let dumped = dump::dump(&mut socket, "list links", libc::RTM_GETLINK, &ALL, |raw| {
+            if let Some(message) = Message::read(raw)? {
+                names.apply(message);
+            }
+            Ok(())
+        })?;
+        if dumped == Dumped::Whole {
+            return Ok(names);
+        }
+    }
+    Err(Error::Silent { request: "list links that do not change meanwhile" })
+}

@@ -1,0 +1,126 @@
+//! What only Linux may handle: each thing that has a say added and taken away while it is watched.
+
+use super::support::Namespace;
+use bm_netlink::{Addresses, LinuxOnly, LinuxOnlyOptions, LinuxOnlyWatch, Match, Traffic};
+use std::time::{Duration, Instant};
+
+/// How long a change may take to be seen; on an idle machine it takes a few milliseconds.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
+const ALL: Traffic = Traffic::All { ipv4: true, ipv6: true };
+const IPV4: Traffic = Traffic::All { ipv4: true, ipv6: false };
+
+/// A namespace with links, and a watch in it whose list is empty.
+struct Watched {
+    namespace: Namespace,
+    watch: LinuxOnlyWatch,
+    slowest: Duration,
+}
+
+impl Watched {
+    fn new(tag: &str) -> Option<Self> {
+        let namespace = Namespace::new(tag)?.with_links();
+        namespace.enter();
+        let watch = LinuxOnlyWatch::open(LinuxOnlyOptions::default()).unwrap();
+        assert_eq!(watch.list(), [], "nothing was set yet");
+        Some(Self { namespace, watch, slowest: Duration::ZERO })
+    }
+
+    /// Runs a command, which has to succeed, and waits for the list to be as wanted.
+    fn after(&mut self, command: &str, wanted: impl Fn(&[LinuxOnly]) -> bool) {
+        assert!(self.namespace.shell(command), "{command} failed");
+        let start = Instant::now();
+        while !wanted(self.watch.list()) {
+            assert!(start.elapsed() < SEEN_WITHIN, "after {command}: {:#?}", self.watch.list());
+            self.process();
+        }
+        self.slowest = self.slowest.max(start.elapsed());
+    }
+
+    fn process(&mut self) {
+        let timeout = self.watch.timeout(Instant::now()).unwrap_or(Duration::from_millis(5));
+        std::thread::sleep(timeout.min(Duration::from_millis(1)));
+        self.watch.process(Instant::now());
+    }
+
+    /// As [`Self::after`], for a list of one entry with this traffic and these words in its reason.
+    fn one(&mut self, command: &str, traffic: &Traffic, why: &str) {
+        self.after(
+            command,
+            |list| matches!(list, [only] if only.traffic == *traffic && only.why.contains(why)),
+        );
+    }
+
+    fn none(&mut self, command: &str) {
+        self.after(command, <[LinuxOnly]>::is_empty);
+    }
+
+    /// Nothing comes of it, though there is time for it.
+    fn nothing_after(&mut self, command: &str) {
+        assert!(self.namespace.shell(command), "{command} failed");
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            self.process();
+            assert_eq!(self.watch.list(), [], "after {command}");
+        }
+    }
+
+    fn index(&self, name: &str) -> u32 {
+        let path = format!("cat /sys/class/net/{name}/ifindex");
+        let mut command = std::process::Command::new("ip");
+        command.args(["netns", "exec", &self.namespace.name, "sh", "-c", &path]);
+        String::from_utf8(command.output().unwrap().stdout).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        println!("seen within {:?}; {:?}", self.slowest, self.watch.statistics());
+    }
+}
+
+fn from_ipv4(prefix: &str) -> Match {
+    Match { addresses: Addresses::Ipv4(Some(prefix.parse().unwrap()), None), ..Match::default() }
+}
+
+#[test]
+fn policies_of_nftables_chains() {
+    let Some(mut watched) = Watched::new("policy") else { return };
+    watched.nothing_after(
+        "nft 'add table inet f; add chain inet f fw { type filter hook forward priority 0; }'",
+    );
+    watched.one(
+        "nft 'add chain inet f fw { policy drop; }'",
+        &ALL,
+        "chain fw of table inet f has policy drop",
+    );
+    watched.none("nft 'add table inet f { flags dormant; }'");
+    watched.one("nft 'add table inet f'", &ALL, "has policy drop");
+    watched.none("nft 'add chain inet f fw { policy accept; }'");
+    watched.nothing_after("nft 'add chain inet f in { type filter hook input priority 0; policy drop; }'");
+    watched.nothing_after("nft 'add chain inet f out { type filter hook output priority 0; policy drop; }'");
+    watched.one("iptables -P FORWARD DROP", &IPV4, "chain FORWARD of table ip filter has policy drop");
+    watched.none("iptables -P FORWARD ACCEPT");
+    watched.none("nft flush ruleset");
+}
+
+#[test]
+fn rules_of_nftables_chains() {
+    let Some(mut watched) = Watched::new("rules") else { return };
+    watched.nothing_after("nft 'add table ip t; add chain ip t fw { type filter hook forward priority 0; }'");
+    let one = Traffic::Matching(from_ipv4("192.0.2.0/24"));
+    watched.one(
+        "nft add rule ip t fw ip saddr 192.0.2.0/24 drop",
+        &one,
+        "rule 1 (handle 2) of chain fw of table ip t: drop",
+    );
+    watched.none("nft flush chain ip t fw");
+    let input = Traffic::In(watched.index("a"));
+    watched.nothing_after("nft add rule ip t fw iifname later drop");
+    let ipv4 = |input| Match { input, addresses: Addresses::Ipv4(None, None), ..Match::default() };
+    let later = |list: &[LinuxOnly]| list.len() == 1 && list[0].traffic != input;
+    watched.after("ip link add later type dummy || ip link add later type veth peer name later2", later);
+    assert_eq!(watched.watch.list()[0].traffic, Traffic::Matching(ipv4(Some(watched.index("later")))));
+    watched.none("ip link del later");
+    watched.one("nft add rule ip t fw ct state established accept", &IPV4, "a match by ct");
+    watched.none("nft delete table ip t");
+}
