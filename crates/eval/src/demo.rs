@@ -114,11 +114,11 @@ from!(
 pub fn run(options: &DemoOptions, out: &mut dyn Write) -> Result<(), DemoError> {
     testbed::require_root()?;
     let _watch = Watch::begin();
-    let pins = daemon::pins();
+    let before = daemon::Before::look();
     let mut story = Story::begin(out, options.json);
     let told = tell(options, &mut story);
     // Everything has been dropped by now, also after an error: look before saying that all went well.
-    let left = daemon::left_behind(&options.testbed.prefix, &pins);
+    let left = daemon::left_behind(&options.testbed.prefix, &before);
     let results = told?;
     if let Some(what) = left {
         return Err(DemoError::LeftBehind(what));

@@ -4,6 +4,8 @@
 //! /sys/fs/bpf/brickmoon/4026531840/7     namespace (its inode), then interface (its index in Linux)
 //! ```
 //!
+//! Which bpffs that is, `bm_bpf` says: a daemon mounts one where there is none.
+//!
 //! A pinned link holds its program, and that its maps: after a crash packets go on by the last tables. Nothing
 //! else is pinned, since the next daemon brings maps of its own. Which program a link has, and of which layout,
 //! is told by the program's name.
@@ -20,15 +22,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bm_bpf::{Bpffs, NotMounted};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Program, libbpf_sys};
 
 use crate::error::KernelError;
 
-const BPFFS: &str = "/sys/fs/bpf";
-const FOLDER: &str = "/sys/fs/bpf/brickmoon";
-/// `BPF_FS_MAGIC` of `<linux/magic.h>`.
-const MAGIC: u32 = 0xcafe_4a11;
+/// Our folder in bpffs, with one for each network namespace.
+const FOLDER: &str = "brickmoon";
 /// What the name of our program begins with; its layout version follows.
 const PREFIX: &str = "bm_forward_";
 /// How often our folder is asked for before it counts as another daemon's, and the pause between: others hold it
@@ -40,15 +41,22 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// This network namespace's folder in bpffs, ours alone until this is dropped.
 #[derive(Debug)]
 pub struct Pins {
-    folder: PathBuf,
+    bpffs: Bpffs,
+    folder: Folder,
+}
+
+/// A folder that no other process may use until this is dropped.
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
     _claim: File,
 }
 
 /// Why links cannot be pinned.
 #[derive(Debug)]
 pub enum NoPins {
-    /// There is no bpffs.
-    NotMounted,
+    /// There is no bpffs, and none can be mounted.
+    NotMounted(NotMounted),
     /// Another process has the folder.
     Claimed {
         /// The folder.
@@ -66,7 +74,7 @@ pub enum NoPins {
 impl fmt::Display for NoPins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotMounted => write!(f, "no bpffs at {BPFFS}: `mount -t bpf bpf {BPFFS}` mounts it"),
+            Self::NotMounted(why) => why.fmt(f),
             Self::Claimed { folder } => {
                 write!(f, "another daemon has {}: one for each network namespace can", folder.display())
             }
@@ -129,71 +137,44 @@ fn program_name(id: u32) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-fn is_bpffs() -> bool {
-    let path = c"/sys/fs/bpf";
-    // SAFETY: zeros are a value of this structure of numbers.
-    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends in zero, and the structure outlives the call.
-    unsafe { libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as u32 == MAGIC }
-}
-
 impl Pins {
     /// Claims the folder of this thread's network namespace, and clears away what namespaces that are gone
-    /// have left in theirs.
+    /// have left in theirs. Mounts a bpffs where there is none.
     ///
     /// # Errors
-    /// If there is no bpffs, or another process has the folder.
+    /// If there is no bpffs and none can be mounted, or another process has the folder.
     pub fn claim() -> Result<Self, NoPins> {
-        if !is_bpffs() {
-            return Err(NoPins::NotMounted);
-        }
-        sweep();
-        let failed = |error| NoPins::System { folder: FOLDER.into(), error };
-        let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(failed)?.ino();
-        let folder = Path::new(FOLDER).join(namespace.to_string());
-        for _ in 1..TRIES {
-            match Self::claim_folder(&folder) {
-                Err(NoPins::Claimed { .. }) => std::thread::sleep(PAUSE),
-                result => return result,
-            }
-        }
-        Self::claim_folder(&folder)
+        Self::claim_in(Bpffs::find_or_mount().map_err(NoPins::NotMounted)?)
     }
 
-    /// Asks once: [`sweep`] meets the folders of all daemons that live, and must not wait for any.
-    fn claim_folder(folder: &Path) -> Result<Self, NoPins> {
-        let system = |error| NoPins::System { folder: folder.into(), error };
-        let claimed = || Err(NoPins::Claimed { folder: folder.into() });
-        fs::create_dir_all(folder).map_err(system)?;
-        let claim = match File::open(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return claimed(),
-            opened => opened.map_err(system)?,
-        };
-        // SAFETY: passes numbers.
-        if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            return claimed();
+    fn claim_in(bpffs: Bpffs) -> Result<Self, NoPins> {
+        let root = bpffs.path().join(FOLDER);
+        sweep(&root);
+        let failed = |error| NoPins::System { folder: root.clone(), error };
+        let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(failed)?.ino();
+        let path = root.join(namespace.to_string());
+        for _ in 1..TRIES {
+            match Folder::claim(&path) {
+                Err(NoPins::Claimed { .. }) => std::thread::sleep(PAUSE),
+                result => return result.map(|folder| Self { bpffs, folder }),
+            }
         }
-        // Whoever had it before may have removed it between our two steps.
-        let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
-        if inode(claim.metadata()).is_some_and(|own| inode(fs::metadata(folder)) == Some(own)) {
-            return Ok(Self { folder: folder.into(), _claim: claim });
-        }
-        claimed()
+        Folder::claim(&path).map(|folder| Self { bpffs, folder })
+    }
+
+    /// The bpffs that the folder is in.
+    pub fn bpffs(&self) -> &Bpffs {
+        &self.bpffs
     }
 
     /// What is pinned on interfaces that are there; files of others are removed.
     pub(crate) fn links(&self) -> Vec<Pinned> {
-        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let links = files.filter_map(|file| Pinned::open(file.path()));
-        let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
-        here.sort_by_key(|pinned| pinned.ifindex);
-        gone.into_iter().for_each(Pinned::remove);
-        here
+        self.folder.links()
     }
 
     /// The file of an interface.
     pub(crate) fn path(&self, ifindex: u32) -> PathBuf {
-        self.folder.join(ifindex.to_string())
+        self.folder.path.join(ifindex.to_string())
     }
 
     /// Pins a link of ours.
@@ -206,19 +187,51 @@ impl Pins {
     }
 }
 
-impl Drop for Pins {
+impl Folder {
+    /// Asks once: [`sweep`] meets the folders of all daemons that live, and must not wait for any.
+    fn claim(path: &Path) -> Result<Self, NoPins> {
+        let system = |error| NoPins::System { folder: path.into(), error };
+        let claimed = || Err(NoPins::Claimed { folder: path.into() });
+        fs::create_dir_all(path).map_err(system)?;
+        let claim = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return claimed(),
+            opened => opened.map_err(system)?,
+        };
+        // SAFETY: passes numbers.
+        if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return claimed();
+        }
+        // Whoever had it before may have removed it between our two steps.
+        let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
+        if inode(claim.metadata()).is_some_and(|own| inode(fs::metadata(path)) == Some(own)) {
+            return Ok(Self { path: path.into(), _claim: claim });
+        }
+        claimed()
+    }
+
+    fn links(&self) -> Vec<Pinned> {
+        let files = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let links = files.filter_map(|file| Pinned::open(file.path()));
+        let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
+        here.sort_by_key(|pinned| pinned.ifindex);
+        gone.into_iter().for_each(Pinned::remove);
+        here
+    }
+}
+
+impl Drop for Folder {
     fn drop(&mut self) {
         // They stay where something is in them.
-        let _emptied = fs::remove_dir(&self.folder);
-        let _emptied = fs::remove_dir(FOLDER);
+        let _emptied = fs::remove_dir(&self.path);
+        let _emptied = self.path.parent().filter(|root| root.ends_with(FOLDER)).map(fs::remove_dir);
     }
 }
 
 /// Removes what lies in folders that nobody claims and belongs to no interface any more.
-fn sweep() {
-    for folder in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
-        if let Ok(pins) = Pins::claim_folder(&folder.path()) {
-            pins.links();
+fn sweep(root: &Path) {
+    for path in fs::read_dir(root).into_iter().flatten().flatten() {
+        if let Ok(folder) = Folder::claim(&path.path()) {
+            folder.links();
         }
     }
 }
@@ -227,9 +240,11 @@ fn sweep() {
 /// it; their names.
 ///
 /// # Errors
-/// If there is no bpffs, or a daemon has the folder.
+/// If a daemon has the folder.
 pub fn remove_kept() -> Result<Vec<String>, NoPins> {
-    let pins = Pins::claim()?;
+    // Where there is no bpffs, nothing was kept.
+    let Some(bpffs) = Bpffs::find() else { return Ok(Vec::new()) };
+    let pins = Pins::claim_in(bpffs)?;
     let ours = pins.links().into_iter().filter(|pinned| pinned.version().is_some());
     let removed = ours.map(|pinned| {
         let name = crate::attach::name(pinned.ifindex);
@@ -246,15 +261,15 @@ mod tests {
     #[test]
     fn a_folder_of_others_is_not_waited_for() {
         let folder = std::env::temp_dir().join(format!("bm-pins-{}", std::process::id()));
-        let ours = Pins::claim_folder(&folder).unwrap();
+        let ours = Folder::claim(&folder).unwrap();
         let asked = std::time::Instant::now();
         for _ in 0..200 {
-            assert!(matches!(Pins::claim_folder(&folder), Err(NoPins::Claimed { .. })));
+            assert!(matches!(Folder::claim(&folder), Err(NoPins::Claimed { .. })));
         }
         // With the pauses of `claim` it would be 20 seconds.
         assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
         drop(ours);
-        drop(Pins::claim_folder(&folder).unwrap());
+        drop(Folder::claim(&folder).unwrap());
         assert!(!folder.exists());
     }
 

@@ -4,6 +4,8 @@
 //! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7     namespace (its inode), switch, interface (its number)
 //! ```
 //!
+//! Which bpffs that is, `bm_bpf` says: a daemon mounts one where there is none.
+//!
 //! A pinned link holds its program, and that its maps: after a crash the switch goes on, learns and forgets. The
 //! next daemon loads its own program, copies the stations, and changes each link over. The folder of a switch is
 //! claimed by a lock that ends with the process.
@@ -17,6 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bm_bpf::Bpffs;
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, libbpf_sys};
 
@@ -25,9 +28,8 @@ use crate::layout::Station;
 use crate::program::{PROGRAM, read_stations};
 use crate::settings::Address;
 
-const FOLDER: &str = "/sys/fs/bpf/brickmoon-switch";
-/// `BPF_FS_MAGIC` of `<linux/magic.h>`.
-const MAGIC: u32 = 0xcafe_4a11;
+/// Our folder in bpffs, with one for each network namespace.
+const FOLDER: &str = "brickmoon-switch";
 /// What the name of our program begins with; its layout version follows.
 const PREFIX: &str = "bm_switch_";
 /// How often a folder is asked for before it counts as another daemon's, and the pause between.
@@ -120,33 +122,22 @@ fn program_info(id: u32) -> io::Result<(String, Vec<u32>)> {
     Ok((name.to_string_lossy().into_owned(), maps[..count].to_vec()))
 }
 
-fn is_bpffs() -> bool {
-    let path = c"/sys/fs/bpf";
-    // SAFETY: zeros are a value of this structure of numbers.
-    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends in zero, and the structure outlives the call.
-    unsafe { libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as u32 == MAGIC }
-}
-
 /// The folder of this thread's network namespace.
-fn namespace() -> io::Result<PathBuf> {
+fn namespace(bpffs: &Bpffs) -> io::Result<PathBuf> {
     let inode = fs::metadata("/proc/thread-self/ns/net")?.ino();
-    Ok(Path::new(FOLDER).join(inode.to_string()))
+    Ok(bpffs.path().join(FOLDER).join(inode.to_string()))
 }
 
 impl Pins {
-    /// Claims the folder of a switch.
+    /// Claims the folder of a switch. Mounts a bpffs where there is none.
     ///
     /// # Errors
-    /// If there is no bpffs, or another process has the folder.
+    /// If there is no bpffs and none can be mounted, or another process has the folder.
     pub fn claim(switch: &str) -> io::Result<Self> {
-        if !is_bpffs() {
-            return Err(io::Error::other(
-                "no bpffs at /sys/fs/bpf: `mount -t bpf bpf /sys/fs/bpf` mounts it",
-            ));
-        }
-        sweep();
-        let folder = namespace()?.join(switch);
+        let bpffs = Bpffs::find_or_mount().map_err(io::Error::other)?;
+        tracing::info!("switch {switch}: {bpffs}");
+        sweep(&bpffs);
+        let folder = namespace(&bpffs)?.join(switch);
         // A lock that was given back is held for a moment longer by a process that was just being forked.
         for _ in 1..TRIES {
             match Self::claim_folder(folder.clone()) {
@@ -189,10 +180,10 @@ impl Pins {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        // They stay where something is in them.
-        let _emptied = fs::remove_dir(&self.folder);
-        let _emptied = self.folder.parent().map(fs::remove_dir);
-        let _emptied = fs::remove_dir(FOLDER);
+        // Its own, that of the namespace, and that of all switches: each stays where something is in it.
+        for folder in self.folder.ancestors().take(3) {
+            let _emptied = fs::remove_dir(folder);
+        }
     }
 }
 
@@ -201,8 +192,10 @@ fn folders(of: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Removes what lies in folders that nobody claims and belongs to no interface any more.
-fn sweep() {
-    for folder in folders(Path::new(FOLDER)).flat_map(|namespace| folders(&namespace).collect::<Vec<_>>()) {
+fn sweep(bpffs: &Bpffs) {
+    for folder in
+        folders(&bpffs.path().join(FOLDER)).flat_map(|namespace| folders(&namespace).collect::<Vec<_>>())
+    {
         if let Ok(pins) = Pins::claim_folder(folder) {
             pins.links();
         }
@@ -213,7 +206,7 @@ fn sweep() {
 /// numbers of their ports.
 pub fn remove_kept(but: &[&str]) -> Vec<u32> {
     let mut removed = Vec::new();
-    let Ok(namespace) = namespace() else { return removed };
+    let Some(Ok(namespace)) = Bpffs::find().map(|bpffs| namespace(&bpffs)) else { return removed };
     let named = |folder: &PathBuf| folder.file_name().is_some_and(|name| but.iter().any(|but| name == *but));
     for folder in folders(&namespace).filter(|folder| !named(folder)) {
         let Ok(pins) = Pins::claim_folder(folder) else { continue };

@@ -1,7 +1,7 @@
 //! Commands within a namespace: with a time limit, their output kept, nothing left running.
 
 use crate::netns::Namespace;
-use crate::sys;
+use crate::{mounts, subject, sys};
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Namespace {
-    /// A command that will start here.
+    /// A command that will start here. Brickmoon itself starts where the tests' own bpffs is mounted.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mounts = subject::binary().filter(|binary| binary.as_os_str() == program.as_ref());
+        let mounts = mounts.and_then(|_| mounts::descriptor());
         let mut command = Command::new(program);
-        sys::start_within(&mut command, self.descriptor());
+        sys::start_within(&mut command, self.descriptor(), mounts);
         command
     }
 

@@ -28,6 +28,7 @@ pub mod exchange;
 pub mod flow;
 pub mod frr;
 pub mod lab;
+pub mod mounts;
 pub mod netns;
 pub mod normalise;
 pub mod packet;

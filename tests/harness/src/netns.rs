@@ -5,7 +5,7 @@
 //!
 //! Everything here panics where it cannot do its work, and says what to mend: all callers are tests.
 
-use crate::sys;
+use crate::{mounts, sys};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -14,10 +14,10 @@ use std::process::Command;
 use std::sync::Once;
 
 const FOLDER: &str = "/run/netns";
-/// Where brickmoon pins, a folder for each namespace.
-const PINS: &str = "/sys/fs/bpf/brickmoon";
+/// Where brickmoon pins in a bpffs, a folder for each namespace.
+const PINS: &str = "brickmoon";
 /// The same of its switches.
-const SWITCH_PINS: &str = "/sys/fs/bpf/brickmoon-switch";
+const SWITCH_PINS: &str = "brickmoon-switch";
 
 /// A network namespace of our own.
 pub struct Namespace {
@@ -98,7 +98,7 @@ impl Namespace {
 
     fn below(&self, folder: &str) -> PathBuf {
         let inode = self.file.metadata().unwrap_or_else(|error| panic!("{}: {error}", self.name)).ino();
-        Path::new(folder).join(inode.to_string())
+        mounts::bpffs().join(folder).join(inode.to_string())
     }
 }
 
@@ -108,7 +108,10 @@ impl Drop for Namespace {
         remove(&self.name);
         // What a daemon that was killed left there. Most have left nothing.
         pins.map(std::fs::remove_dir_all).into_iter().for_each(drop);
-        [PINS, SWITCH_PINS].map(std::fs::remove_dir).into_iter().for_each(drop);
+        [PINS, SWITCH_PINS]
+            .map(|folder| std::fs::remove_dir(mounts::bpffs().join(folder)))
+            .into_iter()
+            .for_each(drop);
     }
 }
 

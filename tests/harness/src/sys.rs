@@ -2,6 +2,7 @@
 //!
 //! The only file here that may hold `unsafe`. It knows bytes and file descriptors and nothing of packets.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::mem::{size_of, zeroed};
@@ -30,12 +31,33 @@ pub fn enter_namespace(namespace: &File) -> Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Makes `command` start within a network namespace. The mount namespace stays, so bpffs stays visible.
-pub fn start_within(command: &mut Command, namespace: RawFd) {
-    // SAFETY: the closure runs between fork and exec and makes one system call, which is async-signal-safe.
-    unsafe {
-        command.pre_exec(move || check(libc::setns(namespace, libc::CLONE_NEWNET)).map(drop));
-    }
+/// Makes `command` start within a network namespace, and within a mount namespace where one is given. The working
+/// directory stays what it is.
+pub fn start_within(command: &mut Command, namespace: RawFd, mounts: Option<RawFd>) {
+    let folder = mounts.and_then(|_| std::env::current_dir().ok());
+    let folder = folder.and_then(|folder| CString::new(folder.into_os_string().into_encoded_bytes()).ok());
+    let enter = move || {
+        // SAFETY: takes numbers.
+        check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
+        if let Some(mounts) = mounts {
+            // SAFETY: takes numbers.
+            check(unsafe { libc::setns(mounts, libc::CLONE_NEWNS) })?;
+        }
+        match &folder {
+            // SAFETY: the path ends in zero and outlives the call.
+            Some(folder) => check(unsafe { libc::chdir(folder.as_ptr()) }).map(drop),
+            None => Ok(()),
+        }
+    };
+    // SAFETY: the closure runs between fork and exec; it makes system calls that are async-signal-safe, and
+    // allocates nothing.
+    unsafe { command.pre_exec(enter) };
+}
+
+/// Gives the calling thread a mount namespace of its own.
+pub fn leave_mounts() -> Result<()> {
+    // SAFETY: takes a number and touches no memory of ours.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(drop)
 }
 
 /// Sends a signal to one process.
@@ -57,7 +79,7 @@ pub fn is_root() -> bool {
 
 /// Index of the interface `name` in the namespace of the calling thread.
 pub fn interface_index(name: &str) -> Result<u32> {
-    let name = std::ffi::CString::new(name).map_err(|_| Error::from(std::io::ErrorKind::InvalidInput))?;
+    let name = CString::new(name).map_err(|_| Error::from(std::io::ErrorKind::InvalidInput))?;
     // SAFETY: `name` ends in a zero and lives over the call.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
         0 => Err(Error::last_os_error()),

@@ -28,17 +28,8 @@ fn pause(millis: u64) {
 fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
-    if !lab.rtr.pins().ancestors().nth(2).is_some_and(is_bpffs) {
-        report::skip(test, "no bpffs (mount -t bpf bpf /sys/fs/bpf)");
-        return;
-    }
     let mut router = subject.start(&lab);
     deed(&lab, &mut router);
-}
-
-fn is_bpffs(path: &std::path::Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| std::path::Path::new(at) == path))
 }
 
 /// Packets that Linux has forwarded.
@@ -213,4 +204,46 @@ fn what_is_no_port_any_more_is_given_back() {
         router.end(&[]);
         nothing_stays(lab);
     });
+}
+
+/// Starts the daemon where no bpffs is mounted, kills it, and looks in another mount namespace for what it has pinned.
+const WITHOUT_BPFFS: &str = r#"
+set -eu
+brickmoon=$0 folder=$1
+mount -t tmpfs none /run
+umount -q -l /sys/fs/bpf || true
+"$brickmoon" -v up --path kernel --port r0 --port r1 --socket "$folder/api.sock" >"$folder/log" 2>&1 &
+until grep -q ^ready "$folder/log"; do kill -0 $!; sleep 0.05; done
+cat "$folder/log"
+kill -9 $!
+wait || true
+echo "pinned: $(ls /run/brickmoon/bpf/brickmoon/* | wc -l)"
+unshare --mount --propagation private sh -c \
+    'mount -t tmpfs none /sys && mount -t tmpfs none /run && "$0" stop --socket "$1/api.sock"' "$brickmoon" "$folder"
+echo "left: $(ls /run/brickmoon/bpf | grep -c brickmoon)"
+"#;
+
+#[test]
+fn a_bpffs_is_mounted_where_there_is_none() {
+    let test = "no-bpffs";
+    let Some(Subject::Brickmoon { path, .. }) = Subject::kernel(test) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    let folder = std::env::temp_dir().join(lab.rtr.name());
+    std::fs::create_dir_all(&folder).expect("a folder for the log");
+    let mut command = lab.rtr.command("unshare");
+    command.args(["--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "--kill-child"]);
+    command.args(["sh", "-c", WITHOUT_BPFFS]).arg(path).arg(&folder);
+    let said = bm_tests::command::run("unshare", &mut command, Duration::from_secs(60));
+    let _gone = std::fs::remove_dir_all(&folder);
+    let said = said.expect("it ends");
+    let text = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+    for line in [
+        "mounted a bpffs at /run/brickmoon/bpf, since there is none at /sys/fs/bpf",
+        "pinned: 2",
+        "on r0, r1 is taken off",
+        "left: 0",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+    assert_eq!(programs(&lab)[..2], [None; 2]);
 }

@@ -271,9 +271,6 @@ fn it_goes_on_without_its_daemon() {
     take(&b, 1, "before");
     take(&c, 1, "before");
     bridge.kill();
-    if !bridge.sw.switch_pins().exists() {
-        return bm_tests::report::skip("it_goes_on_without_its_daemon", "no bpffs at /sys/fs/bpf");
-    }
     send(&b, &frame(mac(0), 1, 1));
     assert_eq!(take(&a, 1, "after a crash"), [frame(mac(0), 1, 1)]);
     // While it is taken over, and again, nothing is lost, doubled or flooded.
@@ -315,9 +312,6 @@ fn a_switch_beside_workers_is_kept_too() {
     let [a, b] = [0, 1].map(|number| bridge.end(number));
     send(&a, &frame(BROADCAST, 0, 1));
     take(&b, 1, "beside workers");
-    if !bridge.sw.switch_pins().exists() {
-        return bm_tests::report::skip("a_switch_beside_workers_is_kept_too", "no bpffs at /sys/fs/bpf");
-    }
     bridge.stop("stop --keep");
     send(&b, &frame(mac(0), 1, 2));
     assert_eq!(take(&a, 1, "without a daemon"), [frame(mac(0), 1, 2)]);

@@ -175,7 +175,10 @@ pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<InKernel, Failure
     let claims = paths.claims(config).then(|| kernel.take_claims()).transpose().map_err(Failure::failed)?;
     let (mut on, mut notes) = (Vec::new(), Vec::new());
     match Pins::claim() {
-        Ok(pins) => kernel = kernel.pinned(pins),
+        Ok(pins) => {
+            tracing::info!("{}", pins.bpffs());
+            kernel = kernel.pinned(pins);
+        }
         Err(why) => notes.push(unpinned(&why)),
     }
     let ports = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
@@ -202,7 +205,7 @@ pub fn remove_kept() {
             let interfaces = interfaces.join(", ");
             tracing::info!(interfaces, "took off the kernel path that an earlier daemon left");
         }
-        // Without bpffs nothing can be there, and what a daemon at work has is its own.
+        // What a daemon at work has is its own.
         Err(why) => tracing::debug!(%why, "nothing to take off"),
     }
 }

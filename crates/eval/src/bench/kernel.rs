@@ -139,7 +139,7 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
     }
     let _watch = Watch::begin();
-    let pins = daemon::pins();
+    let before = daemon::Before::look();
     // A switch has two subjects, so a case of it takes half as long.
     let share = cases.len() as f64 / (cases.len() as f64 + switches.len() as f64 / 2.0);
     let rows = measure(options, &cases, &full, (begin, whole(options).mul_f64(share)));
@@ -148,7 +148,7 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
         Ok(rows)
     });
     // Everything has been dropped by now, also after an error.
-    match daemon::left_behind(&options.testbed.prefix, &pins) {
+    match daemon::left_behind(&options.testbed.prefix, &before) {
         Some(left) if rows.is_ok() => Err(BenchError::build("clean up")(format!("left behind: {left}"))),
         _ => rows,
     }

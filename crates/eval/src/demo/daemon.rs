@@ -11,6 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bm_bpf::Bpffs;
+
 use super::scene::POLLING_PRIORITY;
 use crate::interrupt;
 use crate::testbed::{Testbed, TestbedError, cores};
@@ -305,8 +307,30 @@ fn each_line(pipe: Option<impl Read + Send + 'static>, mut take: impl FnMut(Stri
     });
 }
 
+/// The BPF file system before a run, to find what the run has left in it.
+pub struct Before {
+    mounted: bool,
+    pins: BTreeSet<PathBuf>,
+}
+
+impl Before {
+    /// Looks.
+    pub fn look() -> Self {
+        Self { mounted: Bpffs::find().is_some(), pins: pins() }
+    }
+
+    /// What has come since. A bpffs that the daemon has mounted for the run goes.
+    fn new_pins(&self) -> Vec<PathBuf> {
+        let new: Vec<_> = pins().difference(&self.pins).cloned().collect();
+        if !self.mounted {
+            Bpffs::unmount_own();
+        }
+        new
+    }
+}
+
 /// What is pinned in the BPF file system.
-pub fn pins() -> BTreeSet<PathBuf> {
+fn pins() -> BTreeSet<PathBuf> {
     fn walk(folder: &Path, found: &mut BTreeSet<PathBuf>) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -316,18 +340,18 @@ pub fn pins() -> BTreeSet<PathBuf> {
         }
     }
     let mut found = BTreeSet::new();
-    walk(Path::new("/sys/fs/bpf"), &mut found);
+    if let Some(bpffs) = Bpffs::find() {
+        walk(bpffs.path(), &mut found);
+    }
     found
 }
 
 /// What is still there and should not be, in words.
-pub fn left_behind(prefix: &str, pins_before: &BTreeSet<PathBuf>) -> Option<String> {
+pub fn left_behind(prefix: &str, before: &Before) -> Option<String> {
     let namespaces = ["src", "rtr", "snk"].map(|end| PathBuf::from(format!("/run/netns/{prefix}-{end}")));
     let mut left: Vec<PathBuf> =
         namespaces.into_iter().chain([folder(prefix)]).filter(|path| path.exists()).collect();
-    left.extend(
-        pins().difference(pins_before).filter(|path| path.to_string_lossy().contains("brickmoon")).cloned(),
-    );
+    left.extend(before.new_pins().into_iter().filter(|path| path.to_string_lossy().contains("brickmoon")));
     if left.is_empty() {
         return None;
     }

@@ -59,6 +59,7 @@ fn lab() -> Option<Lab> {
         eprintln!("skipped: needs root for a network namespace and BPF");
         return None;
     }
+    bm_bpf::testing::own_bpffs().unwrap();
     run("link add name in address 02:00:00:00:00:01 type veth peer name far");
     run("link set dev in up");
     run("link set dev far up");
@@ -500,10 +501,6 @@ fn a_grace_is_counted_in_jiffies_of_this_kernel() {
 /// A kernel path that is pinned, on no interface yet; and the interface `in` without a program.
 fn pinned() -> Option<(impl Fn() -> Kernel, u32)> {
     let ifindex = lab()?.ifindex;
-    if let Err(NoPins::NotMounted) = Pins::claim() {
-        eprintln!("skipped: no bpffs at /sys/fs/bpf");
-        return None;
-    }
     Some((|| Kernel::load(Duration::from_secs(60)).unwrap().pinned(Pins::claim().unwrap()), ifindex))
 }
 

@@ -50,6 +50,7 @@ fn pairs(count: usize) -> Option<()> {
         eprintln!("skipped: needs root for a network namespace and BPF");
         return None;
     }
+    bm_bpf::testing::own_bpffs().unwrap();
     // Without IPv6 nothing is sent but what the test sends.
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     (0..count).for_each(pair);
@@ -480,20 +481,9 @@ fn linux_is_on_the_switch_by_an_interface_of_its_own() {
     assert_eq!(interface::index("lan0"), None);
 }
 
-/// Where links can be pinned.
-fn is_pinned(switch: &Switch) -> bool {
-    if switch.pins.is_none() {
-        eprintln!("skipped: no bpffs at /sys/fs/bpf");
-    }
-    switch.pins.is_some()
-}
-
 #[test]
 fn is_kept_and_taken_over() {
     let Some(mut lab) = Lab::of(3, settings()) else { return };
-    if !is_pinned(&lab.switch) {
-        return;
-    }
     lab.goes(0, &frame(BROADCAST, mac(0), "before"), &[1, 2]);
     lab.switch.keep().unwrap();
     let far = std::mem::take(&mut lab.far);
@@ -523,9 +513,6 @@ fn is_kept_and_taken_over() {
 #[test]
 fn a_link_that_cannot_be_taken_over_is_let_go() {
     let Some(mut lab) = Lab::of(1, settings()) else { return };
-    if !is_pinned(&lab.switch) {
-        return;
-    }
     let ifindex = interface::index("p0").unwrap();
     let path = lab.switch.joined[&ifindex].pin.clone().unwrap();
     lab.switch.left = lab.switch.pins.as_ref().unwrap().links();

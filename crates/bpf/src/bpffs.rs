@@ -1,0 +1,108 @@
+//! Which BPF file system pins are in.
+//!
+//! ```text
+//! 1. /run/brickmoon/bpf              one that brickmoon has mounted: once it is there, it stays the place
+//! 2. /sys/fs/bpf                     the usual one
+//! 3. /proc/1/root/run/brickmoon/bpf  the same two as process 1 sees them: `ip netns exec` and containers mount
+//! 4. /proc/1/root/sys/fs/bpf         another /sys, which hides the second
+//! ```
+//!
+//! The first that is a bpffs is taken. If none is, a daemon mounts one at `/run/brickmoon/bpf` in the mount
+//! namespace of process 1: mounted anywhere else it would vanish with the shell that the daemon was started from.
+//! It is left mounted when the daemon ends, so that a daemon that starts meanwhile finds the same one.
+
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::mount;
+
+/// Where bpffs usually is.
+pub(crate) const USUAL: &str = "/sys/fs/bpf";
+/// Where brickmoon mounts one.
+pub(crate) const OWN: &str = "/run/brickmoon/bpf";
+/// The root directory of process 1, whatever mount namespace this process is in.
+const INIT_ROOT: &str = "/proc/1/root";
+/// `BPF_FS_MAGIC` of `<linux/magic.h>`.
+const MAGIC: u32 = 0xcafe_4a11;
+
+/// A mounted BPF file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bpffs {
+    path: PathBuf,
+    mounted_now: bool,
+}
+
+/// No bpffs is mounted, and mounting one failed.
+#[derive(Debug)]
+pub struct NotMounted(io::Error);
+
+impl fmt::Display for NotMounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no bpffs is mounted at {USUAL}, and mounting one at {OWN} failed: {}; run `mount -t bpf bpf {USUAL}` \
+             before brickmoon starts, in a container `docker run -v {USUAL}:{USUAL}`",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NotMounted {}
+
+impl fmt::Display for Bpffs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.mounted_now {
+            write!(f, "mounted a bpffs at {}, since there is none at {USUAL}", self.path.display())
+        } else {
+            write!(f, "using the bpffs at {}", self.path.display())
+        }
+    }
+}
+
+impl Bpffs {
+    /// The one that is there.
+    pub fn find() -> Option<Self> {
+        let init = |path: &str| format!("{INIT_ROOT}{path}");
+        let places = [OWN.to_string(), USUAL.to_string(), init(OWN), init(USUAL)];
+        let found = places.into_iter().map(PathBuf::from).find(|path| is_bpffs(path))?;
+        Some(Self { path: found, mounted_now: false })
+    }
+
+    /// The one that is there, or a new one.
+    ///
+    /// # Errors
+    /// If there is none and the kernel refuses to mount one.
+    pub fn find_or_mount() -> Result<Self, NotMounted> {
+        if let Some(found) = Self::find() {
+            return Ok(found);
+        }
+        mount::mount(Path::new(OWN)).map_err(NotMounted)?;
+        let gone = || NotMounted(io::Error::other("it was unmounted again at once"));
+        Self::find().map(|found| Self { mounted_now: true, ..found }).ok_or_else(gone)
+    }
+
+    /// Its root directory. The path is good in this process's mount namespace.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts it if brickmoon has mounted it and nothing is pinned in it or has it open.
+    pub fn unmount_own() {
+        // Refused where it is in use, or was never mounted: then it stays as it is.
+        let _in_use = mount::unmount(Path::new(OWN));
+    }
+}
+
+pub(crate) fn is_bpffs(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: zeros are a value of this structure of numbers.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in zero, and the structure outlives the call.
+    unsafe { libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as u32 == MAGIC }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Each test runs once more in a process that is the first of its own process and mount namespaces, so that nothing
+//! is mounted on this machine.
+
+use super::*;
+use std::fs;
+use std::process::Command;
+
+/// Set in the process that has namespaces of its own.
+const INSIDE: &str = "BM_BPF_INSIDE";
+
+/// Runs `deed` where no bpffs is mounted and `/run` is empty. Says what it skips where that takes rights that are
+/// missing.
+fn without_bpffs(test: &str, deed: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        shell("mount -t tmpfs none /run; umount -q -l /sys/fs/bpf; ! mountpoint -q /sys/fs/bpf");
+        assert_eq!(Bpffs::find(), None);
+        return deed();
+    }
+    // SAFETY: has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: {test} needs root for namespaces");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "--kill-child"]);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", &format!("bpffs::tests::{test}")]);
+    let output = command.env(INSIDE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn shell(line: &str) {
+    let output = Command::new("sh").args(["-c", line]).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs `deed` in another mount namespace, where `/sys` and `/run` are others: what `ip netns exec` and containers
+/// do.
+fn in_another_mount_namespace<T: Send>(deed: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let inside = || {
+            // SAFETY: takes a number; only this thread's mount namespace is another one from here on.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+            shell("mount --make-rprivate / && mount -t tmpfs none /sys && mount -t tmpfs none /run");
+            deed()
+        };
+        scope.spawn(inside).join().unwrap()
+    })
+}
+
+fn own(mounted_now: bool) -> Bpffs {
+    Bpffs { path: OWN.into(), mounted_now }
+}
+
+/// How many file systems are mounted at our place.
+fn mounts() -> usize {
+    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+    mounts.lines().filter(|line| line.split(' ').nth(1) == Some(OWN)).count()
+}
+
+#[test]
+fn the_usual_one_is_taken_where_it_is_mounted() {
+    without_bpffs("the_usual_one_is_taken_where_it_is_mounted", || {
+        shell("mount -t bpf bpf /sys/fs/bpf");
+        let usual = Bpffs { path: USUAL.into(), mounted_now: false };
+        assert_eq!(Bpffs::find_or_mount().unwrap(), usual);
+        assert_eq!(usual.to_string(), "using the bpffs at /sys/fs/bpf");
+        let hidden = in_another_mount_namespace(|| Bpffs::find_or_mount().unwrap());
+        assert_eq!(hidden.path(), Path::new("/proc/1/root/sys/fs/bpf"));
+        fs::create_dir(hidden.path().join("brickmoon")).unwrap();
+        assert!(Path::new("/sys/fs/bpf/brickmoon").exists(), "it is the same file system");
+    });
+}
+
+#[test]
+fn one_is_mounted_where_there_is_none() {
+    without_bpffs("one_is_mounted_where_there_is_none", || {
+        let first = Bpffs::find_or_mount().unwrap();
+        assert_eq!(first, own(true));
+        assert_eq!(
+            first.to_string(),
+            "mounted a bpffs at /run/brickmoon/bpf, since there is none at /sys/fs/bpf"
+        );
+        assert_eq!(Bpffs::find_or_mount().unwrap(), own(false));
+        // What was pinned before is found also when somebody mounts the usual one later.
+        shell("mount -t bpf bpf /sys/fs/bpf");
+        assert_eq!(Bpffs::find(), Some(own(false)));
+    });
+}
+
+#[test]
+fn one_that_is_mounted_from_another_mount_namespace_is_everybodys() {
+    without_bpffs("one_that_is_mounted_from_another_mount_namespace_is_everybodys", || {
+        let there = in_another_mount_namespace(|| Bpffs::find_or_mount().unwrap());
+        assert_eq!(there.path(), Path::new("/proc/1/root/run/brickmoon/bpf"));
+        assert_eq!(Bpffs::find(), Some(own(false)));
+    });
+}
+
+#[test]
+fn those_who_mount_at_once_get_the_same() {
+    without_bpffs("those_who_mount_at_once_get_the_same", || {
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..16).map(|_| scope.spawn(|| Bpffs::find_or_mount().unwrap())).collect();
+            all.into_iter().for_each(|one| assert_eq!(one.join().unwrap().path(), Path::new(OWN)));
+        });
+        assert_eq!(mounts(), 1);
+    });
+}
+
+#[test]
+fn it_is_unmounted_only_when_nothing_is_in_it() {
+    without_bpffs("it_is_unmounted_only_when_nothing_is_in_it", || {
+        Bpffs::unmount_own();
+        let bpffs = Bpffs::find_or_mount().unwrap();
+        let folder = bpffs.path().join("brickmoon");
+        fs::create_dir(&folder).unwrap();
+        Bpffs::unmount_own();
+        assert!(folder.exists());
+        fs::remove_dir(&folder).unwrap();
+        in_another_mount_namespace(Bpffs::unmount_own);
+        assert_eq!(Bpffs::find(), None);
+    });
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    without_bpffs("a_refusal_says_what_to_do", || {
+        shell("mount -o remount,ro /run");
+        let refused = Bpffs::find_or_mount().unwrap_err().to_string();
+        assert!(
+            refused.contains("mounting one at /run/brickmoon/bpf failed: Read-only file system"),
+            "{refused}"
+        );
+        assert!(refused.contains("`mount -t bpf bpf /sys/fs/bpf`"), "{refused}");
+        // The advice holds.
+        shell("mount -t bpf bpf /sys/fs/bpf");
+        assert_eq!(Bpffs::find_or_mount().unwrap().path(), Path::new(USUAL));
+    });
+}

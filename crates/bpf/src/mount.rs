@@ -1,0 +1,110 @@
+//! Mounting and unmounting in the mount namespace of process 1.
+//!
+//! A thread of its own goes there and ends there: a mount namespace belongs to a thread once that has left the root
+//! and working directory that the others share.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::null;
+
+use crate::bpffs::is_bpffs;
+
+/// Mounts a bpffs for the whole system, unless another process has just done so.
+pub(crate) fn mount(at: &Path) -> io::Result<()> {
+    in_init_namespace(|| {
+        let _turn = Turn::take(at)?;
+        if is_bpffs(at) {
+            return Ok(());
+        }
+        fs::create_dir_all(at)?;
+        mount_here(at)
+    })
+}
+
+/// Mounts an empty bpffs in this thread's mount namespace.
+pub(crate) fn mount_here(at: &Path) -> io::Result<()> {
+    let target = c_path(at)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RELATIME;
+    // SAFETY: all strings end in zero and outlive the call; bpffs reads its options as one.
+    let done = unsafe {
+        let options = c"mode=0700".as_ptr().cast();
+        libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), flags, options)
+    };
+    checked(done)
+}
+
+/// Unmounts a bpffs in which nobody has a folder. The kernel puts files of its own there (`maps.debug`).
+pub(crate) fn unmount(at: &Path) -> io::Result<()> {
+    in_init_namespace(|| {
+        let _turn = Turn::take(at)?;
+        if !is_bpffs(at) || fs::read_dir(at)?.flatten().any(|entry| entry.path().is_dir()) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        unmount_here(at, libc::UMOUNT_NOFOLLOW)
+    })
+}
+
+/// Unmounts what is mounted there in this thread's mount namespace.
+pub(crate) fn unmount_here(at: &Path, flags: libc::c_int) -> io::Result<()> {
+    let target = c_path(at)?;
+    // SAFETY: the path ends in zero and outlives the call.
+    checked(unsafe { libc::umount2(target.as_ptr(), flags) })
+}
+
+/// Gives this thread a mount namespace of its own, from which nothing is mounted elsewhere.
+pub(crate) fn leave() -> io::Result<()> {
+    // SAFETY: takes a number; this thread's root and working directory are its own from here on, too.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    let flags = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: the path ends in zero and outlives the call; this kind of mount reads no other string.
+    let done = unsafe { libc::mount(null(), c"/".as_ptr(), null(), flags, null()) };
+    checked(done)
+}
+
+/// A lock on the folder of the mount point, so that two who find none do not mount one over the other.
+struct Turn {
+    _folder: File,
+}
+
+impl Turn {
+    fn take(at: &Path) -> io::Result<Self> {
+        let folder = at.parent().unwrap_or(at);
+        fs::create_dir_all(folder)?;
+        let folder = File::open(folder)?;
+        folder.lock()?;
+        Ok(Self { _folder: folder })
+    }
+}
+
+fn in_init_namespace(deed: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            enter_init_namespace();
+            deed()
+        });
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that mounts has panicked")))
+    })
+}
+
+/// Moves this thread there. Where that is not allowed the thread stays: a mount that ends with this mount namespace
+/// is better than none.
+fn enter_init_namespace() {
+    let Ok(namespace) = File::open("/proc/1/ns/mnt") else { return };
+    // SAFETY: takes a number. From here on this thread's root and working directory are its own.
+    if unsafe { libc::unshare(libc::CLONE_FS) } == 0 {
+        // SAFETY: the descriptor is open over the call.
+        let _refused = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) };
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}
+
+fn checked(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
