@@ -52,7 +52,8 @@ static __always_inline int claimed(struct xdp_md *ctx, const struct packet *pack
 	place = (ctx->ingress_ifindex & (INGRESSES - 1)) * CLAIM_QUEUES + queue;
 	if (queue < CLAIM_QUEUES)
 		verdict = bpf_redirect_map(&claims, place, XDP_PASS);
-	count(packet->ingress->interface, verdict == XDP_REDIRECT ? CLAIMED : PASSED_NO_WORKER, 0);
+	count(packet->ingress->interface, verdict == XDP_REDIRECT ? CLAIMED : PASSED_NO_WORKER,
+	      bpf_xdp_get_buff_len(ctx), 0);
 	return verdict;
 }
 

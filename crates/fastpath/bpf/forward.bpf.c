@@ -44,7 +44,8 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
-static __always_inline void count(__u32 interface, enum verdict verdict, __u32 bytes)
+/* One frame, with its bytes as it came in, and as it leaves where it is forwarded. */
+static __always_inline void count(__u32 interface, enum verdict verdict, __u32 received, __u32 sent)
 {
 	struct counts *of = bpf_map_lookup_elem(&counts, &interface);
 
@@ -52,8 +53,9 @@ static __always_inline void count(__u32 interface, enum verdict verdict, __u32 b
 	if (!of || verdict >= VERDICTS)
 		return;
 	of->of[verdict]++;
+	of->of[RECEIVED_BYTES] += received;
 	if (verdict == FORWARDED)
-		of->of[FORWARDED_BYTES] += bytes;
+		of->of[FORWARDED_BYTES] += sent;
 }
 
 /* How a packet leaves, once the verdict is FORWARDED; not set before, since each check would pay for zeros. */
@@ -219,10 +221,8 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 /* Frames of real wires are padded to 60 bytes, and what Linux forwards is not: padding goes. */
 static __always_inline int unpadded(struct xdp_md *ctx, __u32 frame)
 {
-	long length = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+	__u32 length = frame_bytes((void *)(long)ctx->data, (void *)(long)ctx->data_end);
 
-	/* The verifier wants the difference of the two pointers by itself. */
-	asm volatile("" : "+r"(length));
 	return length > frame ? bpf_xdp_adjust_tail(ctx, (int)frame - (int)length) : 0;
 }
 
@@ -288,6 +288,19 @@ static __always_inline bool is_unattended(void)
 	return views.grace_jiffies && (__s64)(bpf_jiffies64() - views.alive_until) > 0;
 }
 
+/* Bytes of a frame as it leaves, its tag among them. */
+static __always_inline __u32 sent_bytes(const struct packet *packet, const struct way *way)
+{
+	return sizeof(struct ethernet) + packet->length + (way->egress->tag ? sizeof(struct vlan_tag) : 0);
+}
+
+/* On the way out: the last that is done with a frame. */
+static __always_inline int departed(const struct packet *packet, const struct way *way)
+{
+	count(packet->ingress->interface, FORWARDED, packet->frame, sent_bytes(packet, way));
+	return bpf_redirect(way->egress->ifindex, 0);
+}
+
 #include "tagged.h"
 
 /* A frame that has come without a tag, and leaves with one. */
@@ -297,13 +310,6 @@ static __always_inline enum verdict send_untagged(struct xdp_md *ctx, const stru
 	return send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethernet)), way->entry, way->egress);
 }
 
-
-/* On the way out: the last that is done with a frame. */
-static __always_inline int departed(const struct packet *packet, const struct way *way)
-{
-	count(packet->ingress->interface, FORWARDED, packet->length);
-	return bpf_redirect(way->egress->ifindex, 0);
-}
 
 /* What XDP is to do, or why it is Linux's, less than 0: so what a frame that leaves needs ends here. */
 static __always_inline int forward_packet(struct xdp_md *ctx, struct packet *packet)
@@ -361,6 +367,7 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 
 	packet.data = (void *)(long)ctx->data;
 	packet.end = (void *)(long)ctx->data_end;
+	packet.frame = frame_bytes(packet.data, packet.end);
 	if (!arrived(ctx, &packet))
 		return XDP_PASS;
 	if (packet.data + sizeof(struct ethernet) > packet.end)
@@ -377,7 +384,8 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 		return done;
 	if (filters && claims_on && done == -CLAIMED)
 		return claimed(ctx, &packet);
-	count(packet.ingress->interface, -done & 31, 0); /* Linux 6.1 knows no bounds of what was negated */
+	/* Linux 6.1 knows no bounds of what was negated. */
+	count(packet.ingress->interface, -done & 31, bpf_xdp_get_buff_len(ctx), 0);
 	return -done >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
 
@@ -400,7 +408,7 @@ static __noinline int filters_take(struct xdp_md *ctx)
 		return 0;
 	if (claims_on && verdict == CLAIMED)
 		return claimed(ctx, &packet);
-	count(packet.ingress->interface, verdict, 0);
+	count(packet.ingress->interface, verdict, bpf_xdp_get_buff_len(ctx), 0);
 	return XDP_DROP;
 }
 

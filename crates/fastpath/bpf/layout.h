@@ -121,7 +121,8 @@ struct views {
 /* What became of a frame; the order is that of `Counters` in ../src/counters.rs. */
 enum verdict {
 	FORWARDED,
-	FORWARDED_BYTES,
+	FORWARDED_BYTES, /* of frames as they leave: FORWARDED */
+	RECEIVED_BYTES,	 /* of frames as they came in: all verdicts */
 	PASSED_UNATTENDED, /* no daemon for longer than the grace time */
 	PASSED_INACTIVE,   /* not an interface that is forwarded from */
 	PASSED_OTHER_MAC,

@@ -12,7 +12,18 @@ struct packet {
 	const struct view *view;
 	const struct ingress *ingress;
 	__u32 length; /* of the packet, padding not counted */
+	__u32 frame;  /* bytes of the frame as it came in */
 };
+
+/* Bytes from the one to the other. */
+static __always_inline __u32 frame_bytes(const void *data, const void *end)
+{
+	long length = end - data;
+
+	/* The verifier wants the difference of the two pointers by itself. */
+	asm volatile("" : "+r"(length));
+	return length;
+}
 
 /*
  * Headers as they lie in frames. None is `packed`: clang would read such a field byte by byte, and what runs XDP

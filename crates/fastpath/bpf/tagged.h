@@ -105,11 +105,15 @@ static __noinline int forward_tagged(struct xdp_md *ctx)
 
 	if (packet.data + sizeof(struct ethernet) > packet.end)
 		return XDP_PASS;
+	packet.frame = frame_bytes(packet.data, packet.end);
 	packet.view = &views.of[views.current & 1];
 	packet.ingress = &packet.view->ingress[ifindex & (INGRESSES - 1)];
 	if (packet.ingress->ifindex != ifindex)
 		return XDP_PASS;
 	verdict = is_unattended() ? PASSED_UNATTENDED : route_tagged(ctx, &packet, &way);
-	count(packet.ingress->interface, verdict, packet.length);
-	return verdict == FORWARDED && way.egress ? bpf_redirect(way.egress->ifindex, 0) : XDP_PASS;
+	if (verdict != FORWARDED || !way.egress) {
+		count(packet.ingress->interface, verdict, bpf_xdp_get_buff_len(ctx), 0);
+		return XDP_PASS;
+	}
+	return departed(&packet, &way);
 }

@@ -3,12 +3,13 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `VERDICTS` of `layout.h`.
-const KINDS: usize = 22;
+const KINDS: usize = 23;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
     "forwarded",
     "forwarded_bytes",
+    "received_bytes",
     "linux_unattended",
     "linux_inactive",
     "linux_other_mac",
@@ -45,6 +46,13 @@ impl Counters {
     /// Packets forwarded.
     pub fn forwarded(&self) -> u64 {
         self.0[0]
+    }
+
+    /// Bytes of the frames that came in, and of those that were forwarded, as they left. Like Linux's own counters
+    /// of interfaces they begin with the Ethernet header and leave the check sequence out.
+    pub fn bytes(&self) -> (u64, u64) {
+        let bytes = |name| self.of(name).map(|(_, bytes)| bytes).sum();
+        (bytes("received_bytes"), bytes("forwarded_bytes"))
     }
 
     /// Frames that Linux got.

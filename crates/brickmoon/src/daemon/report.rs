@@ -150,9 +150,12 @@ pub fn drops(counters: &Counters) -> Drops {
 
 /// What became of the frames of a port that the kernel path forwards from.
 pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
+    let (received_bytes, sent_bytes) = counters.bytes();
     Account {
         received: counters.received(),
+        received_bytes,
         sent: counters.forwarded(),
+        sent_bytes,
         host: counters.linux(),
         passed: counters.claimed(),
         dropped: counters.drops().map(|(_, frames)| frames).sum(),
