@@ -154,6 +154,7 @@ impl App for Router {
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
             let filter = PortFilter::of(tables, port, *worker, io.now_ns);
+            let mut sent_bytes = io.sent_bytes();
             loop {
                 let count = io.receive_burst(input, &mut work.burst);
                 if count == 0 {
@@ -173,6 +174,8 @@ impl App for Router {
                 }
                 work.route(tables, port, hooks.as_deref_mut());
                 work.leave(io, Tally::new(port, account), (entrance, outputs), hooks.as_deref_mut());
+                let before = std::mem::replace(&mut sent_bytes, io.sent_bytes());
+                account.add(Entry::SentBytes, (sent_bytes - before) as usize);
                 if count < BURST {
                     // The link is empty: there is nothing to ask it.
                     break;

@@ -89,6 +89,12 @@ impl<'a> Io<'a> {
         self.outputs.get(index).map_or(0, |&link| self.links[link].writable())
     }
 
+    /// Bytes of all frames that were ever put on the outputs: what a burst adds is the difference before and after.
+    #[inline]
+    pub fn sent_bytes(&self) -> u64 {
+        self.outputs.iter().map(|&link| self.links[link].txbytes()).sum()
+    }
+
     /// Takes the oldest frame of input `index`.
     #[inline]
     pub fn receive(&mut self, index: usize) -> Option<Frame> {

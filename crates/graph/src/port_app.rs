@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bm_frame::{BURST, Burst};
+use bm_frame::{BURST, Burst, Frame};
 use bm_port::{DeviceCounters, Port};
 use bm_stats::{Account, Block, Entry, Reason};
 
@@ -144,11 +144,14 @@ impl PortApp {
         if self.arrived.is_empty() {
             return false;
         }
-        let count = self.arrived.len();
+        let (count, before) = (self.arrived.len(), io.sent_bytes());
         self.received.add(Entry::Received, count);
         let passed = io.transmit_burst(0, &mut self.arrived);
         self.received.add(Entry::Passed, passed);
+        self.received.add(Entry::ReceivedBytes, (io.sent_bytes() - before) as usize);
         if !self.arrived.is_empty() {
+            let left = self.arrived.places_mut().iter().flatten();
+            self.received.add(Entry::ReceivedBytes, left.map(Frame::len).sum());
             let reason = if io.outputs() == 0 { Reason::NoOutput } else { Reason::LinkFull };
             self.received.drop(reason, self.arrived.free_all(io.frames));
         }

@@ -188,6 +188,12 @@ impl Link {
         LinkStats { txbytes, rxbytes, txpackets, rxpackets, txdrop }
     }
 
+    /// Bytes of the frames put in, as in [`stats`](Self::stats) but for no more than a load.
+    #[inline]
+    pub fn txbytes(&self) -> u64 {
+        self.counts.txbytes
+    }
+
     /// How often a frame was put in or taken out.
     #[inline]
     pub fn moves(&self) -> u64 {

@@ -21,12 +21,25 @@ pub enum Entry {
     Held,
     /// Used up: what it asked for was answered by frames that were originated.
     Consumed,
+    /// Bytes of the frames that came in from the wire; 0 for apps that get them from other apps.
+    ReceivedBytes,
+    /// Bytes of the frames that went out, where they are counted.
+    SentBytes,
 }
 
 impl Entry {
     /// Their names in counters, in order.
-    pub const NAMES: [&'static str; 7] =
-        ["received", "originated", "sent", "host", "passed", "held", "consumed"];
+    pub const NAMES: [&'static str; 9] = [
+        "received",
+        "originated",
+        "sent",
+        "host",
+        "passed",
+        "held",
+        "consumed",
+        "received_bytes",
+        "sent_bytes",
+    ];
 }
 
 /// Counters with one writer that must add up:
@@ -45,7 +58,7 @@ impl Account {
         registry.block(group, &names).map(Self)
     }
 
-    /// Counts `n` frames under `entry`.
+    /// Counts `n` frames, or bytes, under `entry`.
     #[inline]
     pub fn add(&self, entry: Entry, n: usize) {
         self.0.add(entry as usize, n as u64);

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! port/eth0/0/receive/received        an account's entry   -> brickmoon_frames_total{app, entry}
+//! port/eth0/0/receive/received_bytes  the same in bytes    -> brickmoon_bytes_total{app, entry}
 //! router/0/eth0/drop/no_route         an account's drop    -> brickmoon_dropped_frames_total{app, reason}
 //! port/eth0/0/device/receive_no_frame a device's own count -> brickmoon_device_frames_total{port, queue, kind}
 //! link/0/eth0.output -> router.eth0/.. what went through   -> brickmoon_link_*_total{worker, link}
@@ -41,6 +42,7 @@ type Gauges = Family<Labels, Gauge<u64, AtomicU64>>;
 pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let mut registry = Registry::with_prefix("brickmoon");
     let frames = counter(&mut registry, "frames", "Frames by app and by what became of them");
+    let bytes = counter(&mut registry, "bytes", "Bytes of the frames that came in from the wire or went out");
     let drops = counter(&mut registry, "dropped_frames", "Frames dropped by app and reason");
     let held = gauge(&mut registry, "held_frames", "Frames that wait in an app now");
     let device = counter(&mut registry, "device_frames", "Frames that a device lost by its own count");
@@ -86,6 +88,12 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
                 }
             }
             [app @ .., "held"] => set(&held, vec![("app", app.join("/"))], *value),
+            [app @ .., "received_bytes"] => {
+                add(&bytes, vec![("app", app.join("/")), ("entry", "received".into())], *value);
+            }
+            [app @ .., "sent_bytes"] => {
+                add(&bytes, vec![("app", app.join("/")), ("entry", "sent".into())], *value);
+            }
             [app @ .., entry] if Entry::NAMES.contains(entry) => {
                 add(&frames, vec![("app", app.join("/")), ("entry", (*entry).into())], *value)
             }

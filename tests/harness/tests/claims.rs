@@ -60,7 +60,8 @@ fn seen_by_hook(router: &Router) -> u64 {
 #[test]
 fn a_hook_sees_what_is_claimed_and_no_more() {
     with_claims("claim", CLAIM, |lab, router| {
-        assert!(said(router, &["status"]).contains("path kernel"), "{}", said(router, &["status"]));
+        let path = "path kernel (workers get claimed packets only), 1 workers";
+        assert!(said(router, &["status"]).contains(path), "{}", said(router, &["status"]));
         for port in [53, 54, 53, 5353, 53] {
             assert!(passes(lab, Side::Snk, &udp("10.9.9.9", port)), "port {port}");
         }
@@ -77,6 +78,13 @@ fn a_hook_sees_what_is_claimed_and_no_more() {
             &Ip6::new("2001:db8:1::2", "2001:db8:a000::9", 253, vec![0; 8]).bytes()
         ));
         assert_eq!(seen_by_hook(router), 5);
+        // The port's account says what became of claimed packets, too.
+        let account = &shown(router, "ports")["ports"][0]["account"];
+        let number = |name: &str| account[name].as_u64().expect("a number");
+        let came = number("received") + number("originated");
+        let went = ["sent", "host", "held", "consumed", "dropped"].map(number).iter().sum::<u64>();
+        assert_eq!((number("passed"), went), (0, came), "{account}");
+        assert!(number("originated") == 1 && number("received_bytes") > number("sent_bytes"), "{account}");
         assert_eq!((counted(router, "claimed"), counted(router, "forwarded") >= 4), (5, true));
         let filters = shown(router, "filters");
         assert_eq!(

@@ -126,7 +126,7 @@ pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Res
         PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
         PathChoice::Auto => match &why {
             Some(why) => PortPath { in_kernel: false, reason: Some(why.clone()) },
-            None => PortPath { in_kernel: true, reason: Some("nothing in use needs workers".into()) },
+            None => PortPath { in_kernel: true, reason: Some(in_kernel_since(config).into()) },
         },
     };
     let paths = Paths(config.ports.iter().map(of_port).collect());
@@ -139,6 +139,11 @@ pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Res
         }
     }
     Ok(paths)
+}
+
+/// Why ports that are not told their path take the kernel's.
+fn in_kernel_since(config: &Config) -> &'static str {
+    if config.claims.is_empty() { "nothing in use needs workers" } else { "workers get claimed packets only" }
 }
 
 /// What in use needs the user path for ports that are not told theirs.

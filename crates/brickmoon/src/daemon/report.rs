@@ -25,6 +25,8 @@ pub fn account(counters: &Counters, group: &str) -> Account {
             "passed" => account.passed = value,
             "held" => account.held = value,
             "consumed" => account.consumed = value,
+            "received_bytes" => account.received_bytes = value,
+            "sent_bytes" => account.sent_bytes = value,
             other => {
                 if let Some(reason) = other.strip_prefix("drop/")
                     && value > 0
@@ -51,6 +53,7 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
             ["port", name, _, "receive"] if *name == port => {
                 let part = part();
                 sum.received += part.received;
+                sum.received_bytes += part.received_bytes;
                 passed += part.passed;
                 add_drops(&mut sum, &part);
             }
@@ -58,6 +61,7 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
                 let part = part();
                 taken += if *app == "router" { part.received } else { 0 };
                 sum.sent += part.sent;
+                sum.sent_bytes += part.sent_bytes;
                 sum.originated += part.originated;
                 sum.host += part.host;
                 sum.held += part.held;
@@ -168,6 +172,24 @@ pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
     }
 }
 
+/// The same where workers have what is claimed for them: in the place of the frames that went to workers stands what
+/// became of those, so that the account closes over both. Frames that wait between the two are in neither.
+pub fn with_claimed(kernel: Account, workers: &Account) -> Account {
+    let mut sum = Account {
+        received: kernel.received.saturating_sub(kernel.passed) + workers.received,
+        passed: 0,
+        originated: workers.originated,
+        held: workers.held,
+        consumed: workers.consumed,
+        sent: kernel.sent + workers.sent,
+        sent_bytes: kernel.sent_bytes + workers.sent_bytes,
+        host: kernel.host + workers.host,
+        ..kernel
+    };
+    add_drops(&mut sum, workers);
+    sum
+}
+
 /// Resident memory, as the kernel counts it.
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -179,8 +201,11 @@ pub fn resident_bytes() -> u64 {
 /// The same among the counters of accounts, for `show drops` and metrics.
 pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Counters) {
     let mut set = |name: &str, value| counters.insert(format!("kernel/{port}/{name}"), value);
+    let (received_bytes, sent_bytes) = kernel.bytes();
     set("received", kernel.received());
+    set("received_bytes", received_bytes);
     set("sent", kernel.forwarded());
+    set("sent_bytes", sent_bytes);
     set("host", kernel.linux());
     set("passed", kernel.claimed());
     kernel.drops().for_each(|(reason, frames)| {
@@ -221,11 +246,13 @@ mod tests {
     fn counters() -> Counters {
         [
             ("port/eth0/0/receive/received", 10),
+            ("port/eth0/0/receive/received_bytes", 1000),
             ("port/eth0/0/receive/passed", 9),
             ("port/eth0/0/receive/drop/link_full", 1),
             ("port/eth0/0/device/receive_no_frame", 3),
             ("router/0/eth0/received", 9),
             ("router/0/eth0/sent", 5),
+            ("router/0/eth0/sent_bytes", 500),
             ("router/0/eth0/passed", 3),
             ("router/0/eth0/drop/ipv4_checksum", 1),
             ("slow/eth0/received", 3),
@@ -233,6 +260,7 @@ mod tests {
             ("slow/eth0/consumed", 2),
             ("slow/eth0/originated", 2),
             ("slow/eth0/sent", 2),
+            ("slow/eth0/sent_bytes", 140),
             ("link/0/eth0.output -> router.eth0/txpackets", 9),
             ("link/0/eth0.output -> router.eth0/rxpackets", 8),
         ]
@@ -244,6 +272,7 @@ mod tests {
     fn a_ports_account_closes_over_all_apps() {
         let account = port_account(&counters(), "eth0", false);
         assert_eq!((account.received, account.originated, account.dropped), (10, 2, 2));
+        assert_eq!((account.received_bytes, account.sent_bytes), (1000, 640));
         let went = account.sent + account.host + account.held + account.consumed + account.dropped;
         assert_eq!(account.received + account.originated, went);
         let mut fewer = counters();
@@ -252,6 +281,20 @@ mod tests {
         let account = port_account(&fewer, "eth0", true);
         assert_eq!((account.received, account.sent, account.consumed), (10, 5, 4), "an app took two");
         assert_eq!(port_account(&counters(), "eth1", false), Account::default());
+    }
+
+    #[test]
+    fn what_is_claimed_is_accounted_for_by_workers() {
+        let drops = BTreeMap::from([("filter".to_string(), 3)]);
+        let kernel =
+            Account { received: 30, sent: 12, host: 4, passed: 11, dropped: 3, drops, ..Account::default() };
+        // One of the eleven waits in the socket of a worker, which has ten.
+        let account = with_claimed(kernel, &port_account(&counters(), "eth0", false));
+        assert_eq!((account.received, account.originated, account.sent), (29, 2, 19));
+        assert_eq!((account.host, account.consumed, account.passed, account.dropped), (5, 2, 0, 5));
+        let went = account.sent + account.host + account.held + account.consumed + account.dropped;
+        assert_eq!(account.received + account.originated, went);
+        assert_eq!(account.drops.values().sum::<u64>(), account.dropped);
     }
 
     #[test]

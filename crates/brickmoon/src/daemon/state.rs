@@ -272,6 +272,7 @@ impl Daemon {
         let port = |(index, info): (usize, &PortInfo)| {
             let (up, of_port) = interfaces.get(index).cloned().unwrap_or_default();
             let in_kernel = kernel.get(index).filter(|_| info.path.in_kernel);
+            let of_workers = || report::port_account(&counters, &info.name, has_apps(&info.name));
             let queue = |queue: usize| {
                 let group = format!("port/{}/{queue}/receive", info.name);
                 Queue {
@@ -292,9 +293,11 @@ impl Daemon {
                 path_reason: info.path.reason.clone(),
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,
-                account: match in_kernel {
-                    Some(kernel) => report::kernel_account(kernel),
-                    None => report::port_account(&counters, &info.name, has_apps(&info.name)),
+                account: match (in_kernel, of_workers()) {
+                    (Some(kernel), workers) => {
+                        report::with_claimed(report::kernel_account(kernel), &workers)
+                    }
+                    (None, workers) => workers,
                 },
                 device_counters: report::device_counters(&counters, &info.name),
                 hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),

@@ -32,11 +32,13 @@ impl Core {
             return self.lose(frame, Reason::NoOutput);
         };
         frame.meta_mut().port = port;
+        let bytes = frame.len();
         match back.queue.push(frame) {
             Ok(()) => {
                 back.unrung = true;
                 if let Some(state) = self.ports.get(usize::from(came_on)) {
                     state.account.add(Entry::Sent, 1);
+                    state.account.add(Entry::SentBytes, bytes);
                 }
             }
             Err(mut frame) => {
