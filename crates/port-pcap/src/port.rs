@@ -142,7 +142,7 @@ impl Port for PcapPort {
     }
 
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
-        let mut refused = 0;
+        let (mut refused, count) = (0, burst.frames());
         for frame in burst.drain() {
             if let Some(output) = &mut self.output
                 && let Err(error) = output.write((self.clock)(), frame.data())
@@ -151,6 +151,11 @@ impl Port for PcapPort {
                 note(&mut self.error, error);
             }
             frames.free(frame);
+        }
+        if let Some(Err(error)) = self.output.as_mut().map(Output::flush) {
+            note(&mut self.error, error);
+            // None of them can be said to be in the file.
+            refused = count;
         }
         refused
     }
@@ -161,7 +166,7 @@ impl Port for PcapPort {
 
     fn close(&mut self, _frames: &mut Freelist) {
         self.input = Input::Ended;
-        if let Some(Err(error)) = self.output.take().map(Output::finish) {
+        if let Some(Err(error)) = self.output.take().map(|mut output| output.flush()) {
             note(&mut self.error, error);
         }
     }

@@ -1,8 +1,9 @@
 //! Packets into a capture file: pcap with nanoseconds, little-endian on every machine.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
@@ -10,10 +11,31 @@ use pcap_file::{DataLink, Endianness, TsResolution};
 
 use crate::error::PcapPortError;
 
+/// The file, which the writer of packets keeps to itself and [`Output::flush`] needs as well.
+#[derive(Clone)]
+struct Buffered(Arc<Mutex<BufWriter<File>>>);
+
+impl Buffered {
+    fn lock(&self) -> MutexGuard<'_, BufWriter<File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Write for Buffered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.lock().flush()
+    }
+}
+
 /// A capture file that is being written.
 pub(crate) struct Output {
     path: PathBuf,
-    writer: PcapWriter<BufWriter<File>>,
+    file: Buffered,
+    writer: PcapWriter<Buffered>,
     /// Packets written so far.
     count: u64,
 }
@@ -27,9 +49,13 @@ impl Output {
             endianness: Endianness::Little,
             ..PcapHeader::default()
         };
-        let writer = PcapWriter::with_header(BufWriter::new(file), header)
+        let file = Buffered(Arc::new(Mutex::new(BufWriter::new(file))));
+        let writer = PcapWriter::with_header(file.clone(), header)
             .map_err(|error| PcapPortError::write(path, 0, error))?;
-        Ok(Self { path: path.into(), writer, count: 0 })
+        let mut output = Self { path: path.into(), file, writer, count: 0 };
+        // Nothing is lost with a header that cannot be written yet: the first packet meets the same error.
+        let _later = output.flush();
+        Ok(output)
     }
 
     pub(crate) fn write(&mut self, time: Duration, packet: &[u8]) -> Result<(), PcapPortError> {
@@ -39,9 +65,9 @@ impl Output {
         written.map(drop).map_err(|error| PcapPortError::write(&self.path, self.count, error))
     }
 
-    /// Writes what is still in memory, and ends.
-    pub(crate) fn finish(self) -> Result<(), PcapPortError> {
-        let flushed = self.writer.into_writer().flush();
-        flushed.map_err(|error| PcapPortError::Write { path: self.path, packet: self.count, error })
+    /// Writes what is still in memory, so that whoever follows the file sees it.
+    pub(crate) fn flush(&mut self) -> Result<(), PcapPortError> {
+        let flushed = self.file.flush();
+        flushed.map_err(|error| PcapPortError::Write { path: self.path.clone(), packet: self.count, error })
     }
 }

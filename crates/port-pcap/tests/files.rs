@@ -104,6 +104,21 @@ fn what_comes_in_goes_out_byte_by_byte() {
 
 /// A packet larger than what waits in memory finds the disk full at once.
 #[test]
+fn what_was_sent_is_in_the_file_while_the_port_is_open() {
+    let output = Temporary::new("followed");
+    let mut frames = frames();
+    let mut port = PcapPort::new(None, Some(&output.0), false).unwrap();
+    let file_bytes = || std::fs::metadata(&output.0).unwrap().len();
+    assert_eq!(file_bytes(), 24, "the file's header");
+    let mut burst = Burst::new();
+    for sent in 1..=2 {
+        burst.push(frames.allocate_with(&FIRST).unwrap()).unwrap();
+        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
+        assert_eq!(file_bytes(), 24 + sent * (16 + FIRST.len() as u64));
+    }
+}
+
+#[test]
 fn what_cannot_be_written_is_refused() {
     let mut frames = Freelist::new(Depot::new(16, 10_816).unwrap(), 16);
     let mut port = PcapPort::new(None, Some(Path::new("/dev/full")), false).unwrap();
@@ -113,6 +128,9 @@ fn what_cannot_be_written_is_refused() {
     assert!(burst.is_empty());
     assert!(port.error().is_some_and(|error| error.to_string().contains("/dev/full")), "{:?}", port.error());
     port.close(&mut frames);
+    let mut port = PcapPort::new(None, Some(Path::new("/dev/full")), false).unwrap();
+    burst.push(frames.allocate_with(&[7; 60]).unwrap()).unwrap();
+    assert_eq!(port.transmit(&mut burst, &mut frames), 1, "a frame that only the buffer took");
     let depot = frames.depot().clone();
     drop(frames);
     assert_eq!(depot.available(), 16);
