@@ -42,6 +42,7 @@ pub enum Command {
     /// Check a configuration file; prints nothing if it is right.
     Check {
         /// The file.
+        #[arg(default_value = bm_control::config::FILE)]
         file: PathBuf,
     },
     /// Compare the daemon's tables with the kernel's, and print each difference.
@@ -92,7 +93,8 @@ pub struct Query {
 /// `brickmoon up`.
 #[derive(Clone, Debug, Args)]
 pub struct Up {
-    /// Configuration file. What the command line says goes before what it says.
+    /// Configuration file [default: /etc/brickmoon/brickmoon.toml, unless --port is given]. Options on the command line
+    /// override its settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A port: an interface's name, xdp:IF, tap:NAME, pcap:IN[,OUT] or dpdk:DEVICE. May be given many times.

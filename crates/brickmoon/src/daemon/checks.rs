@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use bm_api::Error;
-use bm_control::config::{Config, Device};
+use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
 
 use super::path::Paths;
 use super::{apps, hooks, ports, running};
@@ -26,6 +26,7 @@ pub fn all(file: Option<&Path>, config: &Config, paths: &Paths) -> Result<(), Er
         apps::can_run(config, paths)?;
         rules(config)?;
         running::check_queues(config).map_err(Error::new)?;
+        without_effect(config, paths)?;
     }
     slots(config, paths)
 }
@@ -37,7 +38,7 @@ pub fn all(file: Option<&Path>, config: &Config, paths: &Paths) -> Result<(), Er
 pub fn has_ports(config: &Config) -> Result<(), Error> {
     if config.ports.is_empty() && config.switches.is_empty() {
         let mend =
-            "name one with --port IF, or with a [[port]] or [[switch]] table in the configuration file";
+            format!("name one with --port IF, or with a [[port]] or [[switch]] table in {}", config::FILE);
         return Err(Error::new("there is no port to forward on").mend(mend));
     }
     Ok(())
@@ -68,6 +69,41 @@ fn rules(config: &Config) -> Result<(), Error> {
                 .mend(mend))
         }
     }
+}
+
+/// Whether every setting has an effect: some are for workers, and on the kernel path there are none.
+fn without_effect(config: &Config, paths: &Paths) -> Result<(), Error> {
+    if paths.needs_workers(config) {
+        return Ok(());
+    }
+    let daemon = &config.daemon;
+    let of_daemon = [
+        ("workers", daemon.workers.is_some()),
+        ("cores", !daemon.cores.is_empty()),
+        ("rebalance", daemon.rebalance),
+        ("idle = \"busy\"", daemon.idle == IdleChoice::Busy),
+    ];
+    if let Some((setting, _)) = of_daemon.into_iter().find(|(_, is_set)| *is_set) {
+        let why = format!(
+            "{setting} in [daemon] or on the command line has no effect: all ports use the kernel path, which has no workers"
+        );
+        return Err(Error::new(why).mend("remove it, or use the user path (--path user)"));
+    }
+    // Where the path is chosen by itself, such a setting is for the case that it is the user path.
+    let told = |port: &&Port| port.path == PathChoice::Kernel || daemon.path == PathChoice::Kernel;
+    for port in config.ports.iter().filter(told) {
+        let of_port = [
+            ("queues", port.queues.is_some()),
+            ("queue_workers", !port.queue_workers.is_empty()),
+            ("zero_copy", port.zero_copy != config::Switch::Auto),
+            ("checksum_completion", port.checksum_completion != config::Switch::Auto),
+        ];
+        if let Some((setting, _)) = of_port.into_iter().find(|(_, is_set)| *is_set) {
+            let why = format!("{setting} of port {} has no effect on the kernel path", port.device);
+            return Err(Error::new(why).mend("remove it, or set path = \"user\" for this port"));
+        }
+    }
+    Ok(())
 }
 
 /// Whether devices take slots of frame memory of this size.
@@ -112,6 +148,14 @@ mod tests {
             ),
             (port("eth0", "user") + "[[hook]]\nfile = '/nowhere/x.lua'\n", "f.toml, line 4: hook x: "),
             (
+                "[daemon]\nworkers = 2\n".to_string() + &port("eth0", "kernel"),
+                "workers in [daemon] or on the command line has no effect: all ports use the kernel path",
+            ),
+            (
+                port("eth0", "kernel") + "zero_copy = 'on'\n",
+                "zero_copy of port xdp:eth0 has no effect on the kernel path",
+            ),
+            (
                 port("eth0", "auto") + "[[filter.rule]]\nport = 'eth7'\naction = 'drop'\n",
                 "a [[filter.rule]] is for packets from eth7, which is no port",
             ),
@@ -136,6 +180,9 @@ mod tests {
     fn takes_what_some_device_can_do() {
         for text in [
             "",
+            "[daemon]\nworkers = 2\n[[port]]\ndevice = 'eth0'\n",
+            "[[port]]\ndevice = 'eth0'\nzero_copy = 'off'\n",
+            "[daemon]\nworkers = 2\n[[port]]\ndevice = 'eth0'\npath = 'kernel'\n[[claim]]\nprotocol = 'udp'\n",
             "[[hook]]\nfile = '/dev/null'\n",
             "[[filter.rule]]\nport = 'eth7'\naction = 'drop'\n",
             "[[port]]\ndevice = 'tap:x'\n[[hook]]\nfile = '/dev/null'\n",

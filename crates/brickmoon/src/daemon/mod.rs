@@ -21,11 +21,12 @@ pub mod server;
 mod state;
 mod switches;
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
+use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -57,8 +58,11 @@ pub fn check(file: &Path) -> Result<(), Failure> {
 }
 
 /// Runs until it is told to end.
-pub fn up(up: Up) -> Result<(), Failure> {
+pub fn up(mut up: Up) -> Result<(), Failure> {
     let started = Instant::now();
+    if up.config.is_none() && up.ports.is_empty() {
+        up.config = Some(config::FILE.into()).filter(|file: &PathBuf| file.exists());
+    }
     let config = configuration(&up)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
@@ -101,8 +105,12 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
 
 /// A configuration with what the command line says in the place of what it says.
 fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
+    let mut named = HashSet::new();
     for port in &up.ports {
         let device: Device = port.parse().map_err(Failure::usage)?;
+        if !named.insert(device.clone()) {
+            return Err(Failure::Usage(format!("--port {port}: {device} is given twice")));
+        }
         if config.ports.iter().all(|other| other.device != device) {
             config.ports.push(Port::new(device));
         }
