@@ -294,9 +294,7 @@ impl Daemon {
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,
                 account: match (in_kernel, of_workers()) {
-                    (Some(kernel), workers) => {
-                        report::with_claimed(report::kernel_account(kernel), &workers)
-                    }
+                    (Some(kernel), workers) => report::with_claimed(report::kernel_account(kernel), &workers),
                     (None, workers) => workers,
                 },
                 device_counters: report::device_counters(&counters, &info.name),
