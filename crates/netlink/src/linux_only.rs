@@ -10,7 +10,9 @@ mod entries;
 mod names;
 mod nftables;
 mod part;
+mod tc;
 mod watch;
+mod xfrm;
 mod xt;
 
 pub use watch::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};

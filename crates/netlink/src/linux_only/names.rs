@@ -76,6 +76,13 @@ impl Names {
         }
     }
 
+    /// The name of an interface, or its number where it has none any more.
+    pub fn name(&self, ifindex: u32) -> String {
+        self.links
+            .get(&ifindex)
+            .map_or_else(|| format!("interface {ifindex}"), |link| String::from(&*link.name))
+    }
+
     /// An interface, and those whose packets pass through it: VLANs on it, a bond or bridge that it belongs to, and
     /// so on upwards.
     pub fn with_uppers(&self, ifindex: u32) -> Vec<u32> {

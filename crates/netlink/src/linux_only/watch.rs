@@ -17,12 +17,14 @@ use super::dump::{self, Dumped};
 use super::entries::bounded;
 use super::names::Names;
 use super::nftables::{self, Nftables};
-use super::part::Slot;
+use super::part::{Part, Slot};
+use super::tc::{self, Tc};
+use super::xfrm::{self, Xfrm};
 use super::{Feature, LinuxOnly, Traffic};
 use crate::error::Error;
 use crate::message::{Message, Messages, Raw};
 use crate::socket::Socket;
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -64,6 +66,15 @@ pub struct LinuxOnlyStatistics {
 /// What parts are read after which events.
 mod slot {
     pub const NFTABLES: usize = 0;
+    pub const XFRM: usize = 1;
+    pub const TC: usize = 2;
+}
+
+/// All parts, those with events where [`slot`] says.
+fn slots(now: Instant) -> Vec<Slot> {
+    let parts: [Box<dyn Part>; 3] =
+        [Box::<Nftables>::default(), Box::<Xfrm>::default(), Box::<Tc>::default()];
+    parts.into_iter().map(|part| Slot::new(part, now)).collect()
 }
 
 /// A socket for events, and which of them concern what.
@@ -103,13 +114,15 @@ impl LinuxOnlyWatch {
             names: Names::default(),
             links_due: Some(now),
             links_trouble: None,
-            slots: vec![Slot::new(Box::<Nftables>::default(), now)],
+            slots: slots(now),
             list: Vec::new(),
             more: false,
             statistics: LinuxOnlyStatistics::default(),
         };
         watch.subscribe(NETLINK_ROUTE, &[libc::RTNLGRP_LINK], None, |_| false)?;
         watch.subscribe(NETLINK_NETFILTER, &[nftables::GROUP], Some(slot::NFTABLES), nftables::is_event)?;
+        watch.subscribe(NETLINK_XFRM, &xfrm::GROUPS, Some(slot::XFRM), xfrm::is_event)?;
+        watch.subscribe(NETLINK_ROUTE, &[libc::RTNLGRP_TC], Some(slot::TC), tc::is_event)?;
         watch.process(now);
         Ok(watch)
     }

@@ -124,3 +124,59 @@ fn rules_of_nftables_chains() {
     watched.one("nft add rule ip t fw ct state established accept", &IPV4, "a match by ct");
     watched.none("nft delete table ip t");
 }
+
+#[test]
+fn ipsec_policies() {
+    let Some(mut watched) = Watched::new("xfrm") else { return };
+    let policy = |what: &str| format!("ip xfrm policy {what}");
+    watched.nothing_after(&policy("add src 10.1.0.0/16 dst 10.2.0.0/16 dir in action block"));
+    watched.nothing_after(&policy("add src 10.1.0.0/16 dst 10.2.0.0/16 dir fwd priority 9"));
+    let tcp = Match {
+        addresses: Addresses::Ipv4(Some("10.0.0.0/8".parse().unwrap()), None),
+        protocol: Some(6),
+        destination_ports: Some(80..=80),
+        ..Match::default()
+    };
+    let why = "ip xfrm policy dir fwd src 10.0.0.0/8 dst 0.0.0.0/0 action block";
+    let selector = "src 10.0.0.0/8 dst 0.0.0.0/0 proto tcp dport 80 dir fwd";
+    watched.one(&policy(&format!("add {selector} action block")), &Traffic::Matching(tcp), why);
+    watched.none(&policy(&format!("del {selector}")));
+    let six = Addresses::Ipv6(None, Some("2001:db8::/32".parse().unwrap()));
+    let six = Traffic::Matching(Match { addresses: six, ..Match::default() });
+    let selector = "src ::/0 dst 2001:db8::/32 dir out";
+    let template = "tmpl src 2001:db8:a::1 dst 2001:db8:a::2 proto esp mode tunnel";
+    watched.one(
+        &policy(&format!("add {selector} {template}")),
+        &six,
+        "dir out src ::/0 dst 2001:db8::/32 with a template",
+    );
+    watched.none(&policy("flush"));
+    watched.one(&policy("setdefault fwd block"), &ALL, "ip xfrm policy setdefault fwd block");
+    watched.none(&policy("setdefault fwd accept"));
+    watched.one(&policy("setdefault out block"), &ALL, "ip xfrm policy setdefault out block");
+    watched.none(&policy("setdefault out accept"));
+}
+
+#[test]
+fn qdiscs_and_tc_filters() {
+    let Some(mut watched) = Watched::new("tc") else { return };
+    let (input, output) = (Traffic::In(watched.index("a")), Traffic::Out(watched.index("a")));
+    watched.one(
+        "tc qdisc add dev a root tbf rate 1mbit burst 10k latency 50ms",
+        &output,
+        "tc qdisc tbf on a",
+    );
+    watched.none("tc qdisc del dev a root");
+    watched.nothing_after("tc qdisc add dev a clsact");
+    let drop = "u32 match u32 0 0 flowid 1:1";
+    watched.one(&format!("tc filter add dev a ingress {drop}"), &input, "tc filter u32 at ingress on a");
+    watched.none("tc filter del dev a ingress");
+    watched.one(&format!("tc filter add dev a egress {drop}"), &output, "tc filter u32 at egress on a");
+    watched.none("tc filter del dev a egress");
+    watched.nothing_after("tc qdisc del dev a clsact");
+    watched.nothing_after("tc qdisc add dev a ingress");
+    watched.one(&format!("tc filter add dev a parent ffff: {drop}"), &input, "tc filter u32 at ingress on a");
+    watched.none("tc qdisc del dev a ingress");
+    watched.one("tc qdisc add dev a root handle 1: htb", &output, "tc qdisc htb on a");
+    watched.none("ip link del dev a");
+}

@@ -1,0 +1,154 @@
+//! Traffic control: queueing disciplines that somebody set, and filters and BPF programs at an interface's ingress and
+//! egress.
+//!
+//! A root qdisc that the kernel has put there by itself has no handle and no say; any other delays or drops what leaves.
+//! `clsact` and `ingress` have a say only once there is a filter.
+
+use super::Feature;
+use super::dump::{self, Dumped};
+use super::entries::Entries;
+use super::names::Names;
+use super::part::{Part, Trouble};
+use crate::attribute::{self, Attributes};
+use crate::error::{Error, Malformed};
+use crate::message::Raw;
+use crate::socket::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+/// Attribute with the name of a kind.
+const KIND: u16 = 1;
+/// Fixed part of a message: `struct tcmsg`.
+const HEADER: usize = 20;
+/// Handle of `clsact` and `ingress`, and where their filters hang.
+const CLSACT: u32 = 0xffff_fff1;
+const INGRESS_FILTERS: u32 = 0xffff_fff2;
+const EGRESS_FILTERS: u32 = 0xffff_fff3;
+
+/// Whether a message says that a qdisc or a filter has changed.
+pub(super) fn is_event(raw: &Raw<'_>) -> bool {
+    (libc::RTM_NEWQDISC..=libc::RTM_GETTFILTER).contains(&raw.kind)
+}
+
+/// A qdisc or a filter.
+#[derive(Debug, PartialEq, Eq)]
+struct Object {
+    ifindex: u32,
+    handle: u32,
+    parent: u32,
+    kind: Box<str>,
+}
+
+impl Object {
+    fn read(raw: &Raw<'_>) -> Result<Self, Malformed> {
+        let number = |at: usize| raw.body.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+        let kind = Attributes::behind(raw.body, HEADER).find(KIND)?.unwrap_or_default();
+        let (Some(ifindex), Some(handle), Some(parent)) = (number(4), number(8), number(12)) else {
+            return Err(Malformed::Header { kind: raw.kind, length: raw.body.len() });
+        };
+        Ok(Self { ifindex, handle, parent, kind: attribute::text(kind) })
+    }
+
+    /// Whether somebody set it, and it is in the way of what leaves.
+    fn shapes(&self) -> bool {
+        self.parent != CLSACT && self.handle != 0
+    }
+}
+
+/// Something that has a say.
+#[derive(Debug, PartialEq, Eq)]
+struct Setting {
+    feature: Feature,
+    ifindex: u32,
+    /// Whether it sees what comes in.
+    incoming: bool,
+    what: String,
+}
+
+/// Qdiscs and filters.
+#[derive(Debug, Default)]
+pub(super) struct Tc {
+    socket: Option<Socket>,
+    settings: Vec<Setting>,
+}
+
+impl Part for Tc {
+    fn feature(&self) -> Feature {
+        Feature::Shaping
+    }
+
+    fn title(&self) -> &'static str {
+        "the list of qdiscs and tc filters"
+    }
+
+    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+        let socket = self.socket.take().map_or_else(|| dump::open(NETLINK_ROUTE), |socket| Ok(Some(socket)));
+        let Some(mut socket) = socket? else { return Ok(false) };
+        self.settings = read(&mut socket)?.ok_or(Trouble::Restless)?;
+        self.socket = Some(socket);
+        Ok(true)
+    }
+
+    fn analyse(&self, names: &Names, entries: &mut Entries) {
+        for Setting { feature, ifindex, incoming, what } in &self.settings {
+            let why = || format!("{what} on {}", names.name(*ifindex));
+            if *incoming {
+                entries.add_in(*feature, names, *ifindex, why);
+            } else {
+                entries.add_out(*feature, names, *ifindex, why);
+            }
+        }
+    }
+}
+
+/// Times that a list is read again because it changed meanwhile.
+const PASSES: u32 = 5;
+
+fn read(socket: &mut Socket) -> Result<Option<Vec<Setting>>, Error> {
+    for _ in 0..PASSES {
+        let mut objects = Vec::new();
+        let dumped = dump::dump(socket, "list qdiscs", libc::RTM_GETQDISC, &[0; HEADER], |raw| {
+            objects.push(Object::read(raw)?);
+            Ok(())
+        })?;
+        let mut settings: Vec<_> = objects.iter().filter(|object| object.shapes()).map(shaping).collect();
+        for object in objects.iter().filter(|object| object.parent == CLSACT) {
+            settings.extend(filter(socket, object, INGRESS_FILTERS)?);
+            // `ingress` has that side only, and answers for both.
+            if &*object.kind == "clsact" {
+                settings.extend(filter(socket, object, EGRESS_FILTERS)?);
+            }
+        }
+        if dumped == Dumped::Whole {
+            return Ok(Some(settings));
+        }
+    }
+    Ok(None)
+}
+
+fn shaping(qdisc: &Object) -> Setting {
+    let what = format!("tc qdisc {}", qdisc.kind);
+    Setting { feature: Feature::Shaping, ifindex: qdisc.ifindex, incoming: false, what }
+}
+
+/// The first filter at one side of a `clsact` or `ingress`.
+fn filter(socket: &mut Socket, qdisc: &Object, parent: u32) -> Result<Option<Setting>, Error> {
+    let incoming = parent == INGRESS_FILTERS;
+    let mut body = [0; HEADER];
+    body[4..8].copy_from_slice(&qdisc.ifindex.to_ne_bytes());
+    body[12..16].copy_from_slice(&parent.to_ne_bytes());
+    let mut kind = None;
+    let dumped = dump::dump(socket, "list tc filters", libc::RTM_GETTFILTER, &body, |raw| {
+        kind.get_or_insert(Object::read(raw)?.kind);
+        Ok(())
+    });
+    match dumped {
+        // The interface, the qdisc or that side of it is not there (any more).
+        Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::EINVAL | libc::ENOENT)) => Ok(None),
+        Err(error) => Err(error),
+        Ok(_) => Ok(kind.map(|kind| {
+            let side = if incoming { "ingress" } else { "egress" };
+            let what = format!("tc filter {kind} at {side}");
+            Setting { feature: Feature::TcFilter, ifindex: qdisc.ifindex, incoming, what }
+        })),
+    }
+}

@@ -1,0 +1,236 @@
+//! IPsec policies that concern routed packets: those of direction fwd and out that block or ask for a transformation,
+//! and the default for packets without a policy.
+//!
+//! A policy that plainly allows has no say. Where one of a better priority shields packets from another that blocks,
+//! these are listed nevertheless, which is too wide but never too narrow. Policies of direction in are about packets
+//! for this machine. The interface of a selector is not kept, as it means different ones in each direction, nor are
+//! marks and interface ids.
+
+use super::condition::{Condition, Families};
+use super::dump::{self, Dumped, is_absent};
+use super::entries::Entries;
+use super::names::Names;
+use super::part::{Part, Trouble};
+use super::{Feature, Traffic};
+use crate::attribute::Attributes;
+use crate::error::{Error, Malformed};
+use crate::family::{Family, ip_address};
+use crate::message::Raw;
+use crate::socket::Socket;
+use netlink_sys::protocols::NETLINK_XFRM;
+use std::net::IpAddr;
+
+/// Groups of the events: policies that expire, and policies that change.
+pub(super) const GROUPS: [u32; 2] = [2, 4];
+
+/// Messages (`XFRM_MSG_*`).
+mod message {
+    pub const NEW_POLICY: u16 = 0x13;
+    pub const DELETE_POLICY: u16 = 0x14;
+    pub const GET_POLICY: u16 = 0x15;
+    pub const UPDATE_POLICY: u16 = 0x19;
+    pub const POLICY_EXPIRED: u16 = 0x1b;
+    pub const FLUSH_POLICIES: u16 = 0x1d;
+    /// Also what a change of the default is announced as.
+    pub const GET_DEFAULT: u16 = 0x28;
+}
+/// Attribute with the templates of a policy.
+const TEMPLATES: u16 = 5;
+/// Fixed part of a policy: `struct xfrm_userpolicy_info`.
+const POLICY: usize = 168;
+/// Where its fields are.
+mod at {
+    use std::ops::Range;
+    pub const DESTINATION: Range<usize> = 0..16;
+    pub const SOURCE: Range<usize> = 16..32;
+    pub const DESTINATION_PORT: usize = 32;
+    pub const SOURCE_PORT: usize = 36;
+    pub const FAMILY: Range<usize> = 40..42;
+    pub const DESTINATION_LENGTH: usize = 42;
+    pub const SOURCE_LENGTH: usize = 43;
+    pub const PROTOCOL: usize = 44;
+    pub const DIRECTION: usize = 160;
+    pub const ACTION: usize = 161;
+}
+const OUT: u8 = 1;
+const FORWARD: u8 = 2;
+const BLOCK: u8 = 1;
+
+/// Whether a message says that policies have changed.
+pub(super) fn is_event(raw: &Raw<'_>) -> bool {
+    [
+        message::NEW_POLICY,
+        message::DELETE_POLICY,
+        message::UPDATE_POLICY,
+        message::POLICY_EXPIRED,
+        message::FLUSH_POLICIES,
+        message::GET_DEFAULT,
+    ]
+    .contains(&raw.kind)
+}
+
+/// A policy that has a say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Policy {
+    families: Families,
+    condition: Condition,
+    /// As `ip xfrm policy` would say it.
+    title: String,
+}
+
+/// The policies.
+#[derive(Debug, Default)]
+pub(super) struct Xfrm {
+    socket: Option<Socket>,
+    policies: Vec<Policy>,
+    /// Directions in which packets without a policy are blocked.
+    blocked: Vec<&'static str>,
+}
+
+impl Part for Xfrm {
+    fn feature(&self) -> Feature {
+        Feature::Xfrm
+    }
+
+    fn title(&self) -> &'static str {
+        "the list of IPsec policies"
+    }
+
+    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+        let socket = self.socket.take().map_or_else(|| dump::open(NETLINK_XFRM), |socket| Ok(Some(socket)));
+        let Some(mut socket) = socket? else { return Ok(false) };
+        let policies = read_policies(&mut socket)?;
+        self.blocked = read_default(&mut socket)?;
+        self.policies = policies.ok_or(Trouble::Restless)?;
+        self.socket = Some(socket);
+        Ok(true)
+    }
+
+    fn analyse(&self, names: &Names, entries: &mut Entries) {
+        for direction in &self.blocked {
+            let all = Traffic::All { ipv4: true, ipv6: true };
+            entries.add(Feature::Xfrm, all, || format!("ip xfrm policy setdefault {direction} block"));
+        }
+        for policy in &self.policies {
+            let traffic = policy.condition.traffic(policy.families, names);
+            let traffic = traffic.unwrap_or(policy.families.all());
+            entries.add(Feature::Xfrm, traffic, || policy.title.clone());
+        }
+    }
+}
+
+/// Times that a list is read again because it changed meanwhile.
+const PASSES: u32 = 5;
+
+fn read_policies(socket: &mut Socket) -> Result<Option<Vec<Policy>>, Error> {
+    for _ in 0..PASSES {
+        let mut policies = Vec::new();
+        // The header of such a request has no field that selects.
+        let dumped = dump::dump(socket, "list IPsec policies", message::GET_POLICY, &[0; 64], |raw| {
+            if raw.kind == message::NEW_POLICY {
+                policies.extend(read_policy(raw.body)?);
+            }
+            Ok(())
+        });
+        match dumped {
+            Ok(Dumped::Whole) => return Ok(Some(policies)),
+            Ok(Dumped::Interrupted) => {}
+            Err(error) if is_absent(&error) => return Ok(Some(Vec::new())),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// A policy; none if it has no say in routed packets.
+fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
+    let Some(fixed) = body.get(..POLICY) else {
+        return Err(Malformed::Header { kind: message::NEW_POLICY, length: body.len() });
+    };
+    let direction = match fixed[at::DIRECTION] {
+        OUT => "out",
+        FORWARD => "fwd",
+        _ => return Ok(None),
+    };
+    let templates = Attributes::behind(body, POLICY).find(TEMPLATES)?.unwrap_or_default();
+    let action = match (fixed[at::ACTION] == BLOCK, templates.is_empty()) {
+        (true, _) => "action block",
+        (false, false) => "with a template",
+        (false, true) => return Ok(None),
+    };
+    let family = u16::from_ne_bytes([fixed[at::FAMILY.start], fixed[at::FAMILY.start + 1]]);
+    // A selector without a family is for both.
+    let family = u8::try_from(family).ok().and_then(Family::from_number);
+    let selector = match family {
+        Some(family) => format!("src {} dst {}", address(fixed, family, true), address(fixed, family, false)),
+        None => "for any address".into(),
+    };
+    Ok(Some(Policy {
+        families: family.map_or(Families::BOTH, Families::only),
+        condition: condition(fixed, family),
+        title: format!("ip xfrm policy dir {direction} {selector} {action}"),
+    }))
+}
+
+/// One side of a selector, as iproute2 prints it.
+fn address(fixed: &[u8], family: Family, source: bool) -> String {
+    let (bytes, length) = side(fixed, source);
+    let bytes = if family == Family::V4 { &bytes[..4] } else { bytes };
+    let address = ip_address(bytes).unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    format!("{address}/{length}")
+}
+
+/// Address and prefix length of one side.
+fn side(fixed: &[u8], source: bool) -> (&[u8], u8) {
+    if source {
+        (&fixed[at::SOURCE], fixed[at::SOURCE_LENGTH])
+    } else {
+        (&fixed[at::DESTINATION], fixed[at::DESTINATION_LENGTH])
+    }
+}
+
+fn condition(fixed: &[u8], family: Option<Family>) -> Condition {
+    let protocol = Some(fixed[at::PROTOCOL]).filter(|&protocol| protocol != 0);
+    let mut condition = Condition { family, protocol, ..Condition::default() };
+    for (source, port) in [(true, at::SOURCE_PORT), (false, at::DESTINATION_PORT)] {
+        let at = usize::from(!source) * 2;
+        condition.transport.set(at, &fixed[port..port + 2], &fixed[port + 2..port + 4]);
+        let (bytes, length) = side(fixed, source);
+        match family {
+            Some(Family::V4) => {
+                let at = if source { 12 } else { 16 };
+                condition.network.set(at, &bytes[..4], &mask(length));
+            }
+            Some(Family::V6) => {
+                let at = if source { 8 } else { 24 };
+                condition.network.set(at, bytes, &mask(length));
+            }
+            None => {}
+        }
+    }
+    condition
+}
+
+/// The mask of a prefix of this length.
+fn mask(length: u8) -> [u8; 16] {
+    u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0).to_be_bytes()
+}
+
+/// In which directions packets without a policy are blocked.
+fn read_default(socket: &mut Socket) -> Result<Vec<&'static str>, Error> {
+    const IS_BLOCK: u8 = 1;
+    let mut blocked = Vec::new();
+    let asked = dump::request(socket, "say the default IPsec policy", message::GET_DEFAULT, &[0; 4], |raw| {
+        // In, fwd, out.
+        if let (message::GET_DEFAULT, [_, forward, out, ..]) = (raw.kind, raw.body) {
+            blocked.extend((*forward == IS_BLOCK).then_some("fwd"));
+            blocked.extend((*out == IS_BLOCK).then_some("out"));
+        }
+        Ok(())
+    });
+    match asked {
+        // Kernels before 5.14 have none.
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        asked => asked.map(|()| blocked),
+    }
+}
