@@ -39,9 +39,13 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
 fn compile_symbols() -> io::Result<()> {
     println!("cargo:rerun-if-changed=c");
     println!("cargo:rustc-link-arg=-rdynamic");
-    let sources = ["c/checksum.c", "c/clock.c", "c/guard.c", "c/hash.c", "c/sync.c", "c/tables.c"];
+    let sources = ["checksum", "clock", "guard", "hash", "shmem", "sync", "tables", "timeline"];
     let mut ours = cc::Build::new();
-    ours.files(sources).flag("-Wall").flag("-Wextra").link_lib_modifier("+whole-archive").opt_level(3);
+    ours.files(sources.map(|name| format!("c/{name}.c")))
+        .flag("-Wall")
+        .flag("-Wextra")
+        .link_lib_modifier("+whole-archive")
+        .opt_level(3);
     ours.compile("bm_symbols");
     let mut dynasm = cc::Build::new();
     dynasm.file("c/dynasm.c").include(dynasm_folder()?).warnings(false).link_lib_modifier("+whole-archive");

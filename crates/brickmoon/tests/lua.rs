@@ -35,3 +35,49 @@ fn shared_memory_is_given_back() {
         assert!(!std::path::Path::new(root).join(id.to_string()).exists(), "{root}/{id} is still there");
     }
 }
+
+/// A program of that text, in a file that goes with it.
+fn program(name: &str, text: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("bm-{name}-{}.lua", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn the_engine_logs_to_a_timeline_that_another_process_prints() {
+    let text = r#"
+        local basic = require("apps.basic.basic_apps")
+        local c = config.new()
+        config.app(c, "source", basic.Source)
+        config.app(c, "sink", basic.Sink)
+        config.link(c, "source.o -> sink.i")
+        engine.configure(c)
+        engine.main { duration = 0.5, no_report = true }
+        local ask = ("%s snabb timeline %d"):format(main.parameters[1], require("ffi").C.bm_getpid())
+        local answer = io.popen(ask)
+        print(answer:read("*a"))
+        answer:close()"#;
+    let path = program("timeline", text);
+    let run = |enable: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
+        command
+            .arg("run")
+            .arg(&path)
+            .arg(env!("CARGO_BIN_EXE_brickmoon"))
+            .env_remove("SNABB_TIMELINE_ENABLE");
+        let output = command.envs(enable.map(|value| ("SNABB_TIMELINE_ENABLE", value))).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let (with, without) = (run(Some("1")), run(None));
+    std::fs::remove_file(&path).unwrap();
+    for event in [
+        "engine.configure config=",
+        "engine.engine_started",
+        "engine.breath_end breath=",
+        "engine.engine_stopped",
+    ] {
+        assert!(with.contains(event), "{event} is not in:\n{with}");
+    }
+    assert_eq!(without.trim(), "", "nothing is logged unasked");
+}

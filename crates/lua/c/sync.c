@@ -1,11 +1,20 @@
 // The locks of core.sync: words in memory that several processes map.
 
 #include <stdbool.h>
+#include <stdint.h>
 
 bool bm_sync_cas(int *at, int old, int new)
 {
 	return __atomic_compare_exchange_n(at, &old, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
+
+bool bm_sync_cas64(uint64_t *at, uint64_t old, uint64_t new)
+{
+	return __atomic_compare_exchange_n(at, &old, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+uint32_t bm_sync_load(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+uint64_t bm_sync_load64(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 
 bool bm_sync_trylock(int *at)
 {

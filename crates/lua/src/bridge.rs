@@ -22,12 +22,11 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
     let table = lua.create_table()?;
     table.set("address", LightUserData(runtime.cast()))?;
     table.set("worker", seat.worker)?;
+    table.set("version", env!("CARGO_PKG_VERSION"))?;
     let trees = world.trees.clone();
-    let find = move |lua: &Lua, name: String| match modules::find(&trees, &name) {
-        Some((path, bytes)) => Ok((Some(path), Some(lua.create_string(bytes)?))),
-        None => Ok((None, None)),
-    };
-    table.set("find", lua.create_function(find)?)?;
+    let theirs = move |lua: &Lua, name: String| file(lua, modules::theirs(&trees, &name));
+    table.set("theirs", lua.create_function(theirs)?)?;
+    table.set("ours", lua.create_function(|lua, name: String| file(lua, modules::ours(&name)))?)?;
     // SAFETY of all blocks below: the runtime outlives the state, these functions run on the thread that holds
     // both, and Lua waits for them; each borrow ends with its call.
     let take_link = move |_: &Lua, (): ()| {
@@ -58,6 +57,14 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
         workers(lua, &table, Pool::new(world.clone(), seat.clone()))?;
     }
     Ok(table)
+}
+
+/// What a file is called and its text, or twice nothing.
+fn file(lua: &Lua, found: Option<(String, Vec<u8>)>) -> mlua::Result<(Option<String>, Option<LuaString>)> {
+    match found {
+        Some((path, bytes)) => Ok((Some(path), Some(lua.create_string(bytes)?))),
+        None => Ok((None, None)),
+    }
 }
 
 /// The functions for apps in Rust.

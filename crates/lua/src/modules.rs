@@ -32,16 +32,16 @@ impl Tree {
     }
 }
 
-/// A file by its path below a tree, such as `lib/lua/class.lua`: what it is called in messages, and its bytes.
-///
-/// Files under `core/` are always ours; any other is the user's before ours.
-pub fn find(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
-    let theirs = || trees.iter().find_map(|tree| tree.read(name));
-    let ours = || {
-        let (path, bytes) = embedded().find(|(path, _)| *path == name)?;
-        Some((format!("brickmoon/{path}"), bytes.to_vec()))
-    };
-    if name.starts_with("core/") { ours() } else { theirs().or_else(ours) }
+/// A file of the user's trees by its path below one, such as `lib/lua/class.lua`: what it is called in messages, and
+/// its bytes. Files under `core/` are always ours.
+pub fn theirs(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
+    if name.starts_with("core/") { None } else { trees.iter().find_map(|tree| tree.read(name)) }
+}
+
+/// A file in the binary, in the same way.
+pub fn ours(name: &str) -> Option<(String, Vec<u8>)> {
+    let (path, bytes) = embedded().find(|(path, _)| *path == name)?;
+    Some((format!("brickmoon/{path}"), bytes.to_vec()))
 }
 
 #[cfg(test)]
@@ -49,18 +49,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn theirs_goes_before_ours_but_for_the_core() {
+    fn the_core_is_never_theirs() {
         let root = std::env::temp_dir().join(format!("bm-lua-tree-{}", std::process::id()));
         for file in ["src/core/startup.lua", "src/lib/lua/class.lua", "src/apps/own.lua"] {
             std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
             std::fs::write(root.join(file), "theirs").unwrap();
         }
         let trees = Tree::at(&root);
-        let found = |name: &str| find(&trees, name).map(|(path, bytes)| (path, bytes == b"theirs"));
         assert_eq!(trees, [Tree(root.join("src"))]);
-        assert_eq!(found("core/startup.lua"), Some(("brickmoon/core/startup.lua".into(), false)));
-        assert!(found("lib/lua/class.lua").unwrap().1 && found("apps/own.lua").unwrap().1);
-        assert_eq!(found("apps/none.lua"), None);
+        assert_eq!(theirs(&trees, "core/startup.lua"), None);
+        assert_eq!(ours("core/startup.lua").unwrap().0, "brickmoon/core/startup.lua");
+        let own = root.join("src/apps/own.lua").display().to_string();
+        assert_eq!(theirs(&trees, "apps/own.lua"), Some((own, b"theirs".to_vec())));
+        assert!(theirs(&trees, "lib/lua/class.lua").is_some() && ours("lib/lua/class.lua").is_some());
+        assert_eq!((theirs(&trees, "apps/none.lua"), ours("apps/none.lua")), (None, None));
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -102,7 +102,7 @@ impl State {
     fn start(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat) -> Result<Table, LuaError> {
         let bridge = bridge::table(lua, world, runtime, seat)?;
         let (path, bytes) =
-            modules::find(&[], "core/startup.lua").ok_or_else(|| LuaError::new("core.startup is missing"))?;
+            modules::ours("core/startup.lua").ok_or_else(|| LuaError::new("core.startup is missing"))?;
         Ok(lua.load(bytes).set_name(format!("@{path}")).call(bridge)?)
     }
 

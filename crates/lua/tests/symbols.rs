@@ -23,6 +23,8 @@ const DECLARATIONS: &str = "
     uint16_t lpm4_dxr_search(uint32_t, uint16_t *, uint16_t *, uint32_t *, uint32_t *);
     int64_t check_seq_no(uint32_t, uint64_t, uint8_t *, uint32_t);
     uint64_t track_seq_no(uint32_t, uint32_t, uint64_t, uint8_t *, uint32_t);
+    char *shmem_grow(void *, void *, size_t, size_t); char *shmem_attach(void *, size_t);
+    bool shmem_unmap(void *, size_t);
     int consttime_memequal(const void *, const void *, size_t);
     void dasm_init(void **, int); void dasm_free(void **); void dasm_setupglobal(void **, void **, unsigned);
     void dasm_growpc(void **, unsigned); void dasm_setup(void **, const void *); void dasm_put(void **, int, ...);
@@ -141,6 +143,30 @@ fn tables_of_the_bridge_and_of_routes() {
 }
 
 #[test]
+fn shared_files_grow_and_keep_what_is_in_them() {
+    run(
+        "shmem",
+        r#"local ffi = require("ffi")
+        ffi.cdef [[char *shmem_grow(void *, void *, size_t, size_t); char *shmem_attach(void *, size_t);
+            bool shmem_unmap(void *, size_t);]]
+        local C, name = ffi.C, os.tmpname()
+        local file = io.open(name, "w+")
+        local at = C.shmem_grow(file, nil, 0, 8)
+        ffi.cast("uint64_t *", at)[0] = 42
+        at = ffi.cast("uint64_t *", C.shmem_grow(file, at, 8, 8192))
+        assert(at[0] == 42 and at[1023] == 0)
+        local other = io.open(name, "r+")
+        local view = ffi.cast("uint64_t *", C.shmem_attach(other, 8192))
+        view[1023] = 7
+        assert(at[1023] == 7 and file:seek("end") == 8192)
+        assert(C.shmem_unmap(at, 8192) and C.shmem_unmap(view, 8192) and not C.shmem_unmap(ffi.cast("char *", 1), 1))
+        local readonly = io.open(name, "r")
+        assert(C.shmem_grow(readonly, nil, 0, 16) == nil and C.shmem_attach(readonly, 16) == nil)
+        os.remove(name)"#,
+    );
+}
+
+#[test]
 fn dynasm_encodes_what_then_runs() {
     run(
         "dynasm",
@@ -172,9 +198,13 @@ fn modules_are_made_from_files_of_the_trees() {
     let root = std::env::temp_dir().join(format!("bm-lua-made-{}", std::process::id()));
     let files = [
         ("lib/thing.h", "#define X 1\nstruct thing { uint16_t a, b; };"),
+        ("lib/other.h", "struct other { uint8_t a; };"),
         ("lib/usage.inc", "Usage: thing"),
         ("lib/yang/ietf-x.yang", "module ietf-x {}"),
         ("lib/code.dasl", "| nop"),
+        ("lib/with-minus.lua", "return 'with-minus'"),
+        // Ours is a Lua file; the user's goes before it all the same.
+        ("lib/checksum.dasl", "| nop"),
         (
             "dynasm.lua",
             "return { loadfile = function (file) return function (name) return name .. ' of ' .. file end end }",
@@ -188,6 +218,9 @@ fn modules_are_made_from_files_of_the_trees() {
         "made",
         r#"require("lib.thing_h")
         assert(require("ffi").sizeof("struct thing") == 4)
+        assert(require("lib.other.h") and require("ffi").sizeof("struct other") == 1)
+        assert(require("lib.with_minus") == "with-minus")
+        assert(require("lib.checksum"):match("^lib.checksum of .*/lib/checksum.dasl$"))
         assert(require("lib.usage_inc") == "Usage: thing" and require("lib.yang.ietf_x_yang") == "module ietf-x {}")
         assert(require("lib.code"):match("^lib.code of .*/lib/code.dasl$"))
         local fine, why = pcall(require, "lib.none_h")

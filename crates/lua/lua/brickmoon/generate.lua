@@ -1,6 +1,7 @@
 -- Modules that are no Lua files: made on the fly from what lies in the user's trees.
 --
 --    lib.checksum_h       lib/checksum.h             C declarations, given to FFI
+--    lib.checksum.h       lib/checksum.h             the same: Snabb's binary has one name for both
 --    program.x.README_inc program/x/README.inc       a text, as a string
 --    lib.yang.ietf_a_yang lib/yang/ietf-a.yang       the same
 --    core.app_events      core/app.events            the same
@@ -9,6 +10,7 @@
 -- A real Lua file of the name goes before all of these.
 
 local ffi = require("ffi")
+local startup = require("core.startup")
 
 local M = {}
 
@@ -50,22 +52,21 @@ local kinds = {
    { suffix = "", extension = ".dasl", make = assembler },
 }
 
--- Names of files may have a minus where names of modules have an underscore.
-local function candidates (path)
-   local folder, base = path:match("^(.*/)([^/]*)$")
-   if not folder then folder, base = "", path end
-   return { path, folder..base:gsub("_", "-") }
+-- The path without what tells the kind: X_h and X/h are both X of the kind _h. Nil for a module of another kind.
+local function stem (path, suffix)
+   if suffix == "" then return path end
+   local base, mark = path:match("^(.+)([_/])"..suffix:sub(2).."$")
+   return mark and base
 end
 
--- A loader for the module, or nil. find(path) gives the name and the text of a file of the trees.
+-- A loader for the module, or nil. find(path) gives the name and the text of a file.
 function M.maker (name, find)
    local path = name:gsub("%.", "/")
    for _, kind in ipairs(kinds) do
-      if path:sub(-#kind.suffix) == kind.suffix or kind.suffix == "" then
-         for _, base in ipairs(candidates(path:sub(1, #path - #kind.suffix))) do
-            local file, text = find(base..kind.extension)
-            if file then return kind.make(name, file, text) end
-         end
+      local base = stem(path, kind.suffix)
+      for _, candidate in ipairs(base and startup.candidates(base) or {}) do
+         local file, text = find(candidate..kind.extension)
+         if file then return kind.make(name, file, text) end
       end
    end
    return nil
@@ -73,7 +74,7 @@ end
 
 -- Makes the module search ask us.
 function M.install ()
-   local makers = require("core.startup").makers
+   local makers = startup.makers
    for _, maker in ipairs(makers) do
       if maker == M.maker then return end
    end
@@ -91,6 +92,7 @@ function M.selftest ()
    end
    assert(M.maker("a.b_h", find)().text == files["a/b.h"])
    assert(ffi.sizeof("struct generate_selftest") == 8)
+   assert(M.maker("a.b.h", find) and M.maker("a.bh", find) == nil and M.maker("h", find) == nil)
    assert(M.maker("a.README_inc", find)() == "usage" and M.maker("y.ietf_inet_types_yang", find)() == "module z")
    assert(M.maker("core.app_events", find)() == "1,2|x" and M.maker("a.none_h", find) == nil)
    local fine, why = pcall(M.maker("a.bad_h", find))

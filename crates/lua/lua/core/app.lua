@@ -23,6 +23,7 @@ local pace = require("core.pace")
 local jitwatch = require("core.jitwatch")
 local workers = require("core.workers")
 local report = require("core.report")
+local event_log = require("core.event_log")
 
 local shared, frees = runtime.shared, runtime.frees
 
@@ -92,8 +93,11 @@ end
 
 -- Makes the network of this worker what `new` says, with as few changes as it takes.
 function M.configure_here (new)
+   local events = event_log.events()
+   events.configure(tonumber(counter.read(M.configs)) + 1)
    M.apply_config_actions(actions.compute(M.configuration, new))
    counter.add(M.configs)
+   events.config_applied()
 end
 
 -- Makes the network what `new` says, on all workers that it takes: see core.workers.
@@ -217,7 +221,10 @@ function M.main (options)
    end
    M.enable_tick()
    pace.begin(M)
+   local stopped
+   breathe, stopped = event_log.start(M, breathe)
    workers.run_while(function () breaths_until(done, breathe, options.no_timers) end)
+   stopped()
    show(M.now())
    jitwatch.publish()
    if not options.no_report then M.report(options.report) end
@@ -290,12 +297,13 @@ function M.held (name)
    return account.held(M.app_table[name])
 end
 
--- Profiles and timelines are not kept; programs may ask for them.
+-- The log of what the engine does: see core.timeline.
+M.timeline, M.randomize_log_rate = event_log.timeline, event_log.randomize_log_rate
+
+-- Profiles are not kept; programs may ask for them.
 function M.setvmprofile () end
 function M.clearvmprofiles () end
 function M.enable_auditlog () end
-function M.timeline () return false end
-function M.randomize_log_rate () end
 
 local names = require("core.names")
 M.program_name = false

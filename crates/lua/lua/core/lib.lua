@@ -256,8 +256,10 @@ end
 
 function M.bitset (value, n) return band(value, lshift(1, n)) ~= 0 end
 
--- The next multiple of `size`, or the value if it is one.
+-- The next multiple of `size`, or the value if it is one. No address is aligned to all of the address space, which is
+-- what packet.packet_alignment says of packets (core.packet): such a value is left as it is.
 function M.align (value, size)
+   if size >= 2 ^ 47 then return value end
    local over = value % size
    return over == 0 and value or value + size - over
 end

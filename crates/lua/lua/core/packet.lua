@@ -5,7 +5,8 @@
 -- FREED: so a packet that is freed twice is found at once, and the error names the line that does it.
 --
 -- Programs may also have a `struct packet` as part of a structure of their own, zeroed, and copy it about with that:
--- then `at` is nil and data is the structure's own `room`. Such a packet can be filled and cloned, and is never freed.
+-- then `at` and `slot` are nil and data is the structure's own `room`. Such a packet can be filled, cloned and sent;
+-- who frees it leaves it where it is.
 
 local ffi = require("ffi")
 local runtime = require("core.runtime")
@@ -74,6 +75,7 @@ end
 -- Frees a packet without counting it.
 function M.free_internal (p)
    if p.length == FREED then twice(p) end
+   if p.slot == nil then return end
    p.length = FREED
    if freelist.held == freelist.limit then shared.spill(shared) end
    local held = freelist.held
@@ -88,6 +90,7 @@ local function free (p)
    if length < 46 then frees.short_bytes = frees.short_bytes + (46 - length) end
    frees.packets = frees.packets + 1
    frees.bytes = frees.bytes + length
+   if p.slot == nil then return end
    p.length = FREED
    if freelist.held == freelist.limit then shared.spill(shared) end
    local held = freelist.held
@@ -162,11 +165,15 @@ end
 
 -- Grows the packet by `bytes` at its front, whatever they are; use what it returns.
 function M.shiftright (p, bytes)
+   if p.at == nil then
+      -- How much room there is, only the program knows whose memory it is.
+      C.memmove(p.room + bytes, p.room, p.length)
+      p.length = p.length + bytes
+      return p
+   end
    check(p, bytes)
    if tonumber(p.at - p.slot) - HEADROOM >= bytes then
       p.at = p.at - bytes
-   elseif p.at == nil then
-      C.memmove(p.room + bytes, p.room, p.length)
    else
       -- No headroom left: the packet moves so that it has as much again, or as near to its slot's end as it must.
       local start = math.min(DATA, p.slot_size - p.length - bytes)

@@ -4,6 +4,8 @@
 -- in every process. Where a module needs that order, it is given here, once the module is loaded.
 --
 --    apps.bridge.learning    packet lists are handed to C as an array, in the order of a table of three keys
+--    lib.yang.schema         of leaves that have one name, the first in a walk over the schema is the one whose name
+--                            stands alone in the output for InfluxDB
 
 local M = {}
 
@@ -17,6 +19,21 @@ local function in_order (t, keys)
    end
    for i = #keys, 1, -1 do keys[keys[i]] = i + 1 end
    setmetatable(t, { __pairs = function () return following, t, nil end })
+end
+
+-- pairs() for tables with strings for keys: short ones first, and of one length by the alphabet.
+local function by_length (t)
+   local keys, i = {}, 0
+   for key in pairs(t) do keys[#keys + 1] = key end
+   table.sort(keys, function (a, b)
+      a, b = tostring(a), tostring(b)
+      if #a ~= #b then return #a < #b end
+      return a < b
+   end)
+   return function ()
+      i = i + 1
+      if keys[i] ~= nil then return keys[i], t[keys[i]] end
+   end
 end
 
 -- The variable `name` that function `f` has from outside, or nil.
@@ -35,6 +52,11 @@ mend["apps.bridge.learning"] = function (module)
    local class = type(module) == "table" and rawget(module, "bridge")
    local lists = class and upvalue(upvalue(rawget(class, "new"), "alloc_pft"), "pft_spec")
    if type(lists) == "table" then in_order(lists, { "ucast", "flood", "discard" }) end
+end
+
+mend["lib.yang.schema"] = function (module)
+   local walk = type(module) == "table" and upvalue(rawget(module, "load_schema"), "collect_uniqueness")
+   if type(walk) == "function" then setfenv(walk, setmetatable({ pairs = by_length }, { __index = getfenv(walk) })) end
 end
 
 -- A loader of the module `name`: the one given, and what has to be done for it after that.
@@ -73,6 +95,15 @@ function M.selftest ()
    local loader = M.loader("apps.bridge.learning", function () return { bridge = class } end)
    assert(table.concat(loader().bridge.new(), " ") == "ucast flood discard")
    assert(M.loader("apps.bridge.learning", function () return { bridge = {} } end)().bridge)
+   local order = {}
+   for key, value in by_length { europe = 1, asia = 2, y = 3, bar = 4, x = 5, [7] = 6 } do order[#order + 1] = key..value end
+   assert(table.concat(order, " ") == "76 x5 y3 bar4 asia2 europe1", table.concat(order, " "))
+   local function module_of_yang ()
+      local function collect_uniqueness (t) local seen = {} for key in pairs(t) do seen[#seen + 1] = key end return seen end
+      return { load_schema = function (t) return collect_uniqueness(t) end }
+   end
+   local loaded = M.loader("lib.yang.schema", module_of_yang)()
+   assert(table.concat(loaded.load_schema { ccc = 1, bb = 2, a = 3, dddd = 4 }, " ") == "a bb ccc dddd")
    assert(jit.tracebarrier() == nil)
    local function plain () end
    assert(M.loader("apps.other", plain) == plain)

@@ -1,11 +1,11 @@
 -- What runs first in every state: module search, globals, and the ways to start a program.
 --
--- Called with what Rust gives (src/bridge.rs): find(path), which gives the name and the text of a Lua file of the
--- user's trees or of the binary, and what core.runtime tells of. Returns the functions that Rust calls; each through `protected`, which turns an error into a
--- message with file, line and traceback, and main.exit() into an exit status.
+-- Called with what Rust gives (src/bridge.rs): theirs(path) and ours(path), which give the name and the text of a file
+-- of the user's trees or of the binary, and what core.runtime tells of. Returns the functions that Rust calls; each
+-- through `protected`, which turns an error into a message with file, line and traceback, and main.exit() into an
+-- exit status.
 
 local bridge = ...
-local find = bridge.find
 
 local startup = {}
 
@@ -24,27 +24,44 @@ local stdout, stderr = io.stdout, io.stderr
 -- loader, or nothing. brickmoon.generate adds them.
 startup.makers = {}
 
-local function searcher (name)
-   local path = name:gsub("%.", "/")
-   for _, file in ipairs { path..".lua", path.."/init.lua" } do
-      local found, text = find(file)
-      if found then
-         local loader, why = load(text, "@"..found)
-         if not loader then error(why, 0) end
-         return name:match("^apps%.") and require("core.quirks").loader(name, loader) or loader
+-- Files that a module may be in. Names of files may have a minus where names of modules have an underscore.
+function startup.candidates (path)
+   local folder, base = path:match("^(.*/)([^/]*)$")
+   if not folder then folder, base = "", path end
+   local dashed = folder..base:gsub("_", "-")
+   return dashed == path and { path } or { path, dashed }
+end
+
+local function compiled (name, found, text)
+   local loader, why = load(text, "@"..found)
+   if not loader then error(why, 0) end
+   local mended = name:match("^apps%.") or name:match("^lib%.")
+   return mended and require("core.quirks").loader(name, loader) or loader
+end
+
+-- A loader of the module from the files that find(path) knows, or nil.
+local function from (find, name)
+   for _, path in ipairs(startup.candidates((name:gsub("%.", "/")))) do
+      for _, file in ipairs { path..".lua", path.."/init.lua" } do
+         local found, text = find(file)
+         if found then return compiled(name, found, text) end
       end
    end
    for _, maker in ipairs(startup.makers) do
       local loader = maker(name, find)
       if loader then return loader end
    end
-   return "\n\tno module '"..name.."' in the trees of --path, of [lua] path, or in brickmoon"
+end
+
+-- The user's trees go before the binary, whatever kind of file a module is made from.
+local function searcher (name)
+   return from(bridge.theirs, name) or from(bridge.ours, name)
+      or "\n\tno module '"..name.."' in the trees of --path, of [lua] path, or in brickmoon"
 end
 
 -- After package.preload and before LUA_PATH.
 table.insert(package.loaders, 2, searcher)
 package.loaded["core.startup"] = startup
-startup.find = find
 startup.bridge = bridge
 require("brickmoon.generate").install()
 
@@ -92,14 +109,15 @@ local function globals ()
       local fine, module = pcall(require, "core."..name)
       if fine then
          if name ~= "lib" then rawset(_G, name, module) end
-      elseif startup.find("core/"..name..".lua") then
+      elseif bridge.ours("core/"..name..".lua") then
          error(module, 0)
       end
    end
    local fine, app = pcall(require, "core.app")
-   if fine then rawset(_G, "engine", app) elseif startup.find("core/app.lua") then error(app, 0) end
+   if fine then rawset(_G, "engine", app) elseif bridge.ours("core/app.lua") then error(app, 0) end
    local fine, memory = pcall(require, "core.memory")
-   if fine then rawset(_G, "memory", memory) elseif startup.find("core/memory.lua") then error(memory, 0) end
+   if fine then rawset(_G, "memory", memory) elseif bridge.ours("core/memory.lua") then error(memory, 0) end
+   rawset(_G, "timeline", require("core.timeline"))
    rawset(_G, "developer_debug", false)
    require("core.globals").install()
    require("lib.lua.strict")
@@ -151,12 +169,14 @@ end
 function startup.named (name, ...)
    globals()
    parameters(...)
-   name = name:gsub("-", "_")
-   local module = require(("program.%s.%s"):format(name, name))
-   if type(module) ~= "table" or type(module.run) ~= "function" then
-      error(("program.%s.%s has no function run()"):format(name, name), 0)
+   local main = require("core.main")
+   main.program = name
+   local module = main.modulename(name)
+   local program = require(module)
+   if type(program) ~= "table" or type(program.run) ~= "function" then
+      error(module.." has no function run()", 0)
    end
-   module.run({ ... })
+   program.run({ ... })
 end
 
 -- The order that Rust has left here, { function, arguments ... }; it finds the answer here, too.

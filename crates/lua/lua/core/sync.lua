@@ -1,9 +1,12 @@
--- Locks in memory that processes share: a word of 32 bits, changed at one stroke.
+-- Words in memory that processes share, read and changed at one stroke, and locks made of them.
 
 local ffi = require("ffi")
 
 ffi.cdef [[
 bool bm_sync_cas(int *at, int old, int new);
+bool bm_sync_cas64(uint64_t *at, uint64_t old, uint64_t new);
+uint32_t bm_sync_load(const uint32_t *at);
+uint64_t bm_sync_load64(const uint64_t *at);
 void bm_sync_lock(int *at);
 bool bm_sync_trylock(int *at);
 void bm_sync_unlock(int *at);
@@ -17,6 +20,13 @@ function M.cas (at, old, new)
    return C.bm_sync_cas(ffi.cast(int_ptr, at), ffi.cast("int", old), ffi.cast("int", new))
 end
 
+-- The same for 64 bits.
+function M.cas64 (at, old, new) return C.bm_sync_cas64(at, old, new) end
+
+-- What is there: 32 bits as a number, 64 as a uint64_t. What others wrote before it is seen after it.
+function M.load (at) return C.bm_sync_load(at) end
+function M.load64 (at) return C.bm_sync_load64(at) end
+
 -- Waits, busily, until the word is 0, and makes it 1.
 function M.lock (at) C.bm_sync_lock(ffi.cast(int_ptr, at)) end
 
@@ -29,6 +39,12 @@ function M.selftest ()
    local words = ffi.new("uint32_t[3]")
    assert(M.cas(words + 1, 0, 1) and words[1] == 1 and not M.cas(words + 1, 0, 2))
    assert(M.cas(words + 1, 1, 7) and words[0] == 0 and words[1] == 7 and words[2] == 0)
+   assert(M.load(words + 1) == 7)
+   local wide = ffi.new("uint64_t[3]")
+   assert(M.cas64(wide + 1, 0, 0x123456789abcdefULL) and not M.cas64(wide + 1, 0, 2))
+   assert(M.load64(wide + 1) == 0x123456789abcdefULL and wide[0] == 0 and wide[2] == 0)
+   -- Equal in their lower halves only: another word.
+   assert(not M.cas64(wide + 1, 0x89abcdefULL, 1) and M.cas64(wide + 1, wide[1], 3) and wide[1] == 3)
    M.lock(words)
    assert(words[0] == 1 and not M.trylock(words))
    M.unlock(words)

@@ -44,6 +44,28 @@ local whole = packet.clone(entries[3].packet)
 assert(ffi.string(whole.data, whole.length) == "fragment 1, fragment 2")
 packet.free(whole)
 
+-- A packet in memory of one's own, longer than any of ours: headers go in front, and it is sent and freed as others
+-- are, but stays where it is.
+local memory = ffi.new("uint8_t[?]", 50000)
+local own = ffi.cast("struct packet *", require("core.lib").align(ffi.cast("uintptr_t", memory), packet.packet_alignment)
+                                        + packet.default_headroom)
+own.length = 15000
+own.data[14999] = 9
+own = packet.prepend(own, "header", 6)
+assert(own.length == 15006 and own.data[15005] == 9 and ffi.string(own.data, 6) == "header")
+local wire = link.new("wire")
+link.transmit(wire, own)
+assert(link.receive(wire) == own)
+link.free(wire, "wire")
+packet.free(own)
+packet.free_internal(own)
+for _ = 1, 5000 do
+   local fresh = packet.allocate()
+   assert(fresh ~= own and fresh.slot ~= nil)
+   held[_] = fresh
+end
+for _ = 1, 5000 do packet.free(held[_]) end
+
 -- An app that floods sends first and clones then: a full link in front loses what it is to carry, and nothing else.
 local full, free = link.new("full"), link.new("free")
 while not link.full(full) do link.transmit(full, packet.from_string("waits")) end

@@ -1,0 +1,60 @@
+-- What the engine logs to its timeline (core.timeline), where SNABB_TIMELINE_ENABLE asks for one.
+--
+-- Breaths, with what has been counted at both ends; main() as it begins and ends; new configurations. Between apps of a
+-- breath nothing is logged: a breath is one compiled function. Where no log is asked for, a breath is not touched.
+
+local ffi = require("ffi")
+local counter = require("core.counter")
+local timeline = require("core.timeline")
+
+require("core.lib_h")
+local C = ffi.C
+
+local M = {}
+local log, events
+
+-- The engine's timeline, made when it is first asked for; false where logging is off.
+function M.timeline ()
+   if log == nil then
+      log = timeline.new("events.timeline")
+      timeline.rate(log, 9)
+   end
+   return log
+end
+
+-- The functions that log the engine's events.
+function M.events ()
+   events = events or timeline.load_events(M.timeline(), "core.engine")
+   return events
+end
+
+-- Draws the rate below which events of the next breath are left out: each rate comes five times as often as the one
+-- below it.
+function M.randomize_log_rate ()
+   if log then timeline.rate(log, math.max(1, math.ceil(math.log(math.random(5 ^ 9)) / math.log(5)))) end
+end
+
+local function counted (engine)
+   return tonumber(counter.read(engine.breaths)), tonumber(counter.read(engine.frees)),
+      tonumber(counter.read(engine.freebytes)), tonumber(counter.read(engine.freebits))
+end
+
+-- For engine.main(): the breath as it is to run, and what to call at the end.
+function M.start (engine, breathe)
+   if not M.timeline() then return breathe, function () end end
+   local log_event = M.events()
+   log_event.engine_started()
+   local function logged ()
+      M.randomize_log_rate()
+      log_event.breath_start(counted(engine))
+      log_event.got_monotonic_time(tonumber(C.get_time_ns()))
+      breathe()
+      log_event.breath_end(counted(engine))
+   end
+   return logged, function ()
+      timeline.rate(log, 6)
+      log_event.engine_stopped()
+   end
+end
+
+return M
