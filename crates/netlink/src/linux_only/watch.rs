@@ -171,6 +171,10 @@ impl LinuxOnlyWatch {
             changed |= self.read_events(index, now);
         }
         changed |= self.read_links(now);
+        if changed {
+            // A link takes its qdiscs along without a word.
+            self.slots[slot::TC].want(now);
+        }
         for slot in &mut self.slots {
             let Some((differs, took)) = slot.read_if_due(now, &self.names) else { continue };
             self.statistics.reads += 1;
