@@ -24,13 +24,19 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* What the supervisor sees of a thread. The same in src/hook/guard.rs. */
+/*
+ * What the supervisor sees of a thread. The same in src/hook/guard.rs. Two threads read and write it at any time, so
+ * each access is an atomic one, by GET and SET.
+ */
 struct bm_pulse {
 	uint64_t calls;   /* raised at the begin and at the end of each call: odd while a hook runs */
 	uint64_t broken;  /* the call that the supervisor wants to end */
 	int32_t thread;   /* the kernel's number of the thread, 0 before the first call */
 	int32_t gentle;   /* the call may be asked to end by an error, before it is left by force */
 };
+
+#define GET(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define SET(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
 
 /* Functions of LuaJIT, and our hook that raises an error. */
 struct bm_lua {
@@ -109,9 +115,8 @@ static void handle(int number, siginfo_t *info, void *context)
 	(void)number;
 	(void)info;
 	if (guard && guard->armed)
-		wanted = __atomic_load_n(&guard->pulse->calls, __ATOMIC_RELAXED) ==
-			 __atomic_load_n(&guard->pulse->broken, __ATOMIC_RELAXED);
-	if (wanted && guard->pulse->gentle && !guard->asked) {
+		wanted = GET(guard->pulse->calls) == GET(guard->pulse->broken);
+	if (wanted && GET(guard->pulse->gentle) && !guard->asked) {
 		guard->asked = 1;
 		guard->lua->sethook(guard->state, guard->lua->raise, EVERYTHING, 1);
 		errno = saved;
@@ -172,8 +177,8 @@ int bm_guard_install(void)
 /* Asks the thread to leave the call that it is in. */
 void bm_guard_break(struct bm_pulse *pulse, uint64_t call)
 {
-	__atomic_store_n(&pulse->broken, call, __ATOMIC_RELAXED);
-	syscall(SYS_tgkill, getpid(), pulse->thread, signal_number());
+	SET(pulse->broken, call);
+	syscall(SYS_tgkill, getpid(), GET(pulse->thread), signal_number());
 }
 
 /* Our own functions that Lua calls: not to be left halfway. Gives what was before. */
@@ -211,8 +216,8 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 	guard->pulse = pulse;
 	guard->lua = lua;
 	guard->state = state;
-	if (__builtin_expect(!pulse->thread, 0))
-		pulse->thread = (int32_t)syscall(SYS_gettid);
+	if (__builtin_expect(!GET(pulse->thread), 0))
+		SET(pulse->thread, (int32_t)syscall(SYS_gettid));
 	if (sigsetjmp(guard->back, 0)) {
 		sigset_t ours;
 
@@ -223,10 +228,10 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 		pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
 		guard->held = 0;
 		current = NULL;
-		__atomic_store_n(&pulse->calls, pulse->calls + 1, __ATOMIC_RELAXED);
+		SET(pulse->calls, GET(pulse->calls) + 1);
 		return BROKEN_OFF;
 	}
-	__atomic_store_n(&pulse->calls, pulse->calls + 1, __ATOMIC_RELAXED);
+	SET(pulse->calls, GET(pulse->calls) + 1);
 	current = guard;
 	guard->armed = 1;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -236,7 +241,7 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	guard->armed = 0;
 	current = NULL;
-	__atomic_store_n(&pulse->calls, pulse->calls + 1, __ATOMIC_RELAXED);
+	SET(pulse->calls, GET(pulse->calls) + 1);
 	if (__builtin_expect(guard->asked, 0)) {
 		/* It may have come to its end before it met the hook. */
 		lua->sethook(state, NULL, 0, 0);

@@ -78,14 +78,14 @@ fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat:
         let opened = held(|| seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
         let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
         // SAFETY: as in `table`.
-        let native = unsafe { (*runtime).adopt(Native::new(app, runtime)) };
+        let native = unsafe { (*runtime).natives.adopt(Native::new(app, runtime)) };
         Ok((LightUserData(native.cast()), pulls))
     };
     table.set("open", lua.create_function(open)?)?;
     let connect = move |_: &Lua, (native, inputs, outputs): (LightUserData, Table, Table)| {
         let (inputs, outputs) = (names(&inputs)?, names(&outputs)?);
         // SAFETY: as in `table`.
-        let native = unsafe { (*runtime).native(pointer(native)) };
+        let native = unsafe { (*runtime).natives.find(pointer(native)) };
         native
             .ok_or_else(|| "no such app".into_lua_err())?
             .connect(inputs, outputs)

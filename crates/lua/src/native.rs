@@ -109,7 +109,7 @@ impl Native {
         // touches links and free frames, waits for this call. The two borrows are of different fields, and nobody
         // holds either across a call of an app.
         let (links, frames, now_ns) =
-            unsafe { ((*runtime).links.slice(), &mut (*runtime).frames, (*runtime).shared.now_ns) };
+            unsafe { ((*runtime).links.slice(), &mut (*runtime).frames, (*runtime).shared.now_ns.get()) };
         for &output in &self.outputs {
             let from = self.settled.entry(output).or_default();
             *from = links[output].settle(*from);
@@ -120,11 +120,11 @@ impl Native {
         let before = moves(links);
         let mut io = Io::new(links, &self.inputs, &self.outputs, frames, now_ns);
         let done = catch_unwind(AssertUnwindSafe(|| job(self.app.as_mut(), &mut io)));
-        // SAFETY: as above; the borrow is of another field.
-        let shared = unsafe { &mut (*runtime).shared };
-        shared.moved += moves(links) - before;
+        // SAFETY: as above; what Lua writes there is in cells.
+        let shared = unsafe { &(*runtime).shared };
+        shared.moved.set(shared.moved.get() + moves(links) - before);
         if done.is_err() {
-            shared.failed = 1;
+            shared.failed.set(1);
         }
     }
 }

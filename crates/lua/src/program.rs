@@ -172,9 +172,8 @@ impl Supervisor {
             let _stuck = self.at_end.look(pulse, now);
             return;
         }
-        // SAFETY: the runtime lives for as long as the program runs, and this thread ends before; Lua writes the
-        // number whole.
-        let setup = unsafe { AtomicU32::from_ptr(self.setup as *mut u32) }.load(Ordering::Relaxed);
+        // SAFETY: the runtime lives for as long as the program runs, and this thread ends before.
+        let setup = unsafe { &*(self.setup as *const AtomicU32) }.load(Ordering::Relaxed);
         if setup.is_multiple_of(2) || setup != self.seen || self.limit.is_none() {
             self.seen = setup;
             let loops = self.limit.unwrap_or_default();

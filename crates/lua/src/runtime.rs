@@ -2,11 +2,15 @@
 //!
 //! Lua reaches it by FFI at a fixed address (`struct brickmoon` in `core/runtime.lua`): taking, giving and passing on
 //! packets are loads and stores. Rust is called for what is rare: an empty or full list of frames, sleep.
+//!
+//! Lua writes whenever it runs, so what it sees is in cells ([`LuaSees`]), and of a [`Runtime`] that Lua knows there is
+//! neither `&` nor `&mut`: who has its address borrows a field for as long as Lua waits.
 
+use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Instant;
 
 use bm_frame::{Depot, Freelist, StackHead};
@@ -16,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::links::{LINKS, Links};
 use crate::native::{self, Native};
 use crate::report::Desk;
+use crate::shown::{LuaSees, Shown};
 
 /// Longest sleep while an app must be asked again.
 const SOON_NS: u64 = 100_000;
@@ -28,16 +33,16 @@ pub static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 pub(crate) struct Shared {
     pub freelist: *mut StackHead,
     pub links: *mut Link,
-    pub links_max: i32,
+    pub links_max: Cell<i32>,
     /// Bytes that a packet holds at its usual place.
-    pub room: i32,
+    pub room: Cell<i32>,
     /// Nanoseconds since the state began, written by the engine once a breath.
-    pub now_ns: u64,
+    pub now_ns: Cell<u64>,
     /// Not zero once an app in Rust has panicked.
-    pub failed: i32,
-    pub worker: i32,
+    pub failed: Cell<i32>,
+    pub worker: Cell<i32>,
     /// Frames that apps in Rust put in links or took out.
-    pub moved: u64,
+    pub moved: Cell<u64>,
     pub interrupted: *const AtomicI32,
     /// Not zero when the worker shall leave its loop.
     pub pause: *const AtomicI32,
@@ -52,15 +57,20 @@ pub(crate) struct Shared {
     pull: unsafe extern "C" fn(*mut Native),
     push: unsafe extern "C" fn(*mut Native),
     /// What the compiler has done: written by `core.jitwatch`.
-    pub jit: JitCounts,
+    pub jit: Cell<JitCounts>,
     /// How long the worker may sleep, in microseconds; 0 for as long as nothing comes (`core.part`).
-    pub rest_us: i32,
-    /// Odd while a program's apps are made or changed, another number for each (`core.actions`).
-    pub setup: u32,
+    pub rest_us: Cell<i32>,
+    /// Odd while a program's apps are made or changed, another number for each (`core.actions`). Lua writes it whole,
+    /// and the supervisor's thread reads it at any time.
+    pub setup: AtomicU32,
     /// Where compiled code is from, by trace; written by `core.jitwatch`.
-    places: *mut Place,
-    places_max: i32,
+    places: *mut Places,
+    places_max: Cell<i32>,
 }
+
+// SAFETY: `repr(C)`; what Lua writes is in cells or an atomic. The rest never changes: addresses of links, free frames,
+// flags and places, each of which says itself how it is shared, and functions.
+unsafe impl LuaSees for Shared {}
 
 /// A compiled trace: where its code is, and which line it begins at. The same as `struct brickmoon_place`.
 #[repr(C)]
@@ -74,6 +84,13 @@ struct Place {
 
 /// Traces whose lines are kept: LuaJIT has a thousand at most unless it is told otherwise.
 const PLACES: usize = 1024;
+
+/// What Lua writes down of its traces.
+#[repr(C)]
+struct Places(UnsafeCell<[Place; PLACES]>);
+
+// SAFETY: all of it is in a cell.
+unsafe impl LuaSees for Places {}
 
 /// What a state's compiler has done so far. Fields in the order of `struct brickmoon_jit`.
 #[repr(C)]
@@ -96,14 +113,15 @@ pub(crate) struct Flags {
     pub desk: Arc<Desk>,
 }
 
-/// What a state and Rust share. `shared` comes first: its address is the runtime's.
+/// What a state and Rust share. `shared` comes first: its address is the runtime's. Lua sees that, and the memory that
+/// it points to; the other fields are Rust's alone.
 #[repr(C)]
 pub struct Runtime {
     pub(crate) shared: Shared,
     pub(crate) frames: Freelist,
     pub(crate) links: Links,
-    natives: Vec<*mut Native>,
-    _places: Box<[Place]>,
+    pub(crate) natives: NativeApps,
+    places: Shown<Places>,
     _flags: Flags,
     started: Instant,
 }
@@ -116,16 +134,16 @@ impl Runtime {
     pub(crate) fn new(depot: &Arc<Depot>, keep: usize, worker: usize, flags: Flags) -> io::Result<Box<Self>> {
         let frames = Freelist::new(depot.clone(), keep);
         let links = Links::new()?;
-        let mut places = vec![Place { from: 0, to: 0, line: [0; 112] }; PLACES].into_boxed_slice();
+        let places = Shown::new(Places(UnsafeCell::new([Place { from: 0, to: 0, line: [0; 112] }; PLACES])));
         let shared = Shared {
             freelist: frames.stack().as_ptr(),
             links: links.address(),
-            links_max: LINKS as i32,
-            room: depot.memory().room().min(10_240) as i32,
-            now_ns: 0,
-            failed: 0,
-            worker: worker as i32,
-            moved: 0,
+            links_max: Cell::new(LINKS as i32),
+            room: Cell::new(depot.memory().room().min(10_240) as i32),
+            now_ns: Cell::default(),
+            failed: Cell::default(),
+            worker: Cell::new(worker as i32),
+            moved: Cell::default(),
             interrupted: &INTERRUPTED,
             pause: Arc::as_ptr(&flags.pause),
             trouble: Arc::as_ptr(&flags.trouble),
@@ -136,18 +154,18 @@ impl Runtime {
             wait,
             pull: native::pull,
             push: native::push,
-            jit: JitCounts::default(),
-            rest_us: 0,
-            setup: 0,
-            places: places.as_mut_ptr(),
-            places_max: PLACES as i32,
+            jit: Cell::default(),
+            rest_us: Cell::default(),
+            setup: AtomicU32::default(),
+            places: places.address(),
+            places_max: Cell::new(PLACES as i32),
         };
         Ok(Box::new(Self {
             shared,
             frames,
             links,
-            natives: Vec::new(),
-            _places: places,
+            natives: NativeApps::default(),
+            places,
             _flags: flags,
             started: Instant::now(),
         }))
@@ -158,31 +176,24 @@ impl Runtime {
     /// # Safety
     /// `runtime` is one that lives, and its Lua does not run.
     pub(crate) unsafe fn line_at(runtime: *const Self, address: usize) -> Option<String> {
-        // SAFETY: by the caller's word; Lua wrote through the same memory, and does so no more.
-        let places = unsafe { std::slice::from_raw_parts((*runtime).shared.places, PLACES) };
+        // SAFETY: by the caller's word nobody writes there meanwhile.
+        let places = unsafe { &*(&(*runtime).places).0.get() };
         let place = places.iter().find(|place| (place.from..place.to).contains(&(address as u64)))?;
         let line = place.line.split(|&byte| byte == 0).next()?;
         Some(String::from_utf8_lossy(line).into_owned())
     }
 
-    pub(crate) fn adopt(&mut self, native: Native) -> *mut Native {
-        let native = Box::into_raw(Box::new(native));
-        self.natives.push(native);
-        native
-    }
-
     /// Stops and drops an app in Rust; does nothing if it is not one of ours.
     ///
     /// # Safety
-    /// `runtime` is one that lives, on its thread, and nobody else has it borrowed: the app uses it to stop.
+    /// `runtime` is one that lives, on its thread, and nobody else has a field of it borrowed: the app uses them to
+    /// stop.
     pub(crate) unsafe fn close(runtime: *mut Self, native: *mut Native) {
         // SAFETY: by the caller's word; the borrow ends before the app stops.
-        let natives = unsafe { &mut (*runtime).natives };
-        let Some(at) = natives.iter().position(|&other| other == native) else { return };
-        natives.swap_remove(at);
-        // SAFETY: made by `adopt`, and in the list until just now, so not dropped before.
-        let mut native = unsafe { Box::from_raw(native) };
-        native.stop();
+        let removed = unsafe { (*runtime).natives.remove(native) };
+        if let Some(mut native) = removed {
+            native.stop();
+        }
     }
 
     /// Drops all apps in Rust of a state that was broken off: what they hold, such as devices, is given back. Links and
@@ -192,11 +203,7 @@ impl Runtime {
     /// `runtime` is one that lives, and its Lua never runs again.
     pub(crate) unsafe fn abandon(runtime: *mut Self) {
         // SAFETY: by the caller's word nobody else has it.
-        let natives = unsafe { std::mem::take(&mut (*runtime).natives) };
-        for native in natives {
-            // SAFETY: made by `adopt`, and in the list until just now, so not dropped before.
-            drop(unsafe { Box::from_raw(native) });
-        }
+        drop(unsafe { std::mem::take(&mut (*runtime).natives) });
     }
 
     /// Stops and drops all apps in Rust, and frees what waits on links.
@@ -206,7 +213,7 @@ impl Runtime {
     pub(crate) unsafe fn close_all(runtime: *mut Self) {
         // SAFETY: by the caller's word; each borrow ends before the next.
         unsafe {
-            while let Some(&native) = (*runtime).natives.last() {
+            while let Some(native) = (*runtime).natives.last() {
                 Self::close(runtime, native);
             }
             for link in (*runtime).links.used() {
@@ -216,35 +223,58 @@ impl Runtime {
             }
         }
     }
+}
 
-    /// The app in Rust at `native`, if it is one of ours.
-    pub(crate) fn native(&mut self, native: *mut Native) -> Option<&mut Native> {
-        let known = self.natives.contains(&native);
+/// The apps in Rust of a state. Lua has their addresses, and gives them back to us; it does not look inside.
+#[derive(Default)]
+pub(crate) struct NativeApps(Vec<*mut Native>);
+
+impl NativeApps {
+    /// Adds one, and gives its address.
+    pub fn adopt(&mut self, native: Native) -> *mut Native {
+        let native = Box::into_raw(Box::new(native));
+        self.0.push(native);
+        native
+    }
+
+    /// The app at `native`, if it is one of ours.
+    pub fn find(&mut self, native: *mut Native) -> Option<&mut Native> {
+        let known = self.0.contains(&native);
         // SAFETY: in the list, so made by `adopt` and not dropped; `&mut self` keeps other holders out.
         if known { Some(unsafe { &mut *native }) } else { None }
     }
 
-    /// The apps in Rust.
-    fn natives(&mut self) -> impl Iterator<Item = &mut Native> {
+    fn remove(&mut self, native: *mut Native) -> Option<Box<Native>> {
+        let at = self.0.iter().position(|&other| other == native)?;
+        self.0.swap_remove(at);
+        // SAFETY: made by `adopt`, and in the list until just now, so not dropped before.
+        Some(unsafe { Box::from_raw(native) })
+    }
+
+    fn last(&self) -> Option<*mut Native> {
+        self.0.last().copied()
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Native> {
         // SAFETY: in the list, so made by `adopt` and not dropped; each stands there once, and `&mut self` keeps other
         // holders out.
-        self.natives.iter().map(|&native| unsafe { &mut *native })
+        self.0.iter().map(|&native| unsafe { &mut *native })
     }
 
     /// Before sleeping: whether every app in Rust may.
-    pub(crate) fn before_sleep(&mut self) -> bool {
+    pub fn before_sleep(&mut self) -> bool {
         // Every app is asked, so that each can expect `after_sleep` whatever another says.
-        self.natives().filter_map(|native| (!native.before_sleep()).then_some(())).count() == 0
+        self.all().filter_map(|native| (!native.before_sleep()).then_some(())).count() == 0
     }
 
     /// After sleeping, or after [`before_sleep`](Self::before_sleep) said no.
-    pub(crate) fn after_sleep(&mut self) {
-        self.natives().for_each(Native::after_sleep);
+    pub fn after_sleep(&mut self) {
+        self.all().for_each(Native::after_sleep);
     }
 
     /// What becomes readable when an app in Rust has something to pull.
-    pub(crate) fn wait_on(&mut self) -> Vec<BorrowedFd<'_>> {
-        self.natives().filter_map(|native| native.wait_on()).collect()
+    pub fn wait_on(&mut self) -> Vec<BorrowedFd<'_>> {
+        self.all().filter_map(|native| native.wait_on()).collect()
     }
 
     /// Sleeps until an app in Rust has something to pull, or for `most_ns`.
@@ -259,6 +289,14 @@ impl Runtime {
         let _woken = poll(&mut watched, Some(&timeout));
         drop(watched);
         self.after_sleep();
+    }
+}
+
+impl Drop for NativeApps {
+    fn drop(&mut self) {
+        while let Some(native) = self.last() {
+            drop(self.remove(native));
+        }
     }
 }
 
@@ -287,7 +325,7 @@ unsafe extern "C" fn clock(runtime: *mut Runtime) -> u64 {
 /// As [`refill`].
 unsafe extern "C" fn wait(runtime: *mut Runtime, most_ns: u64) {
     // SAFETY: by the caller's word.
-    unsafe { (*runtime).sleep(most_ns) }
+    unsafe { (*runtime).natives.sleep(most_ns) }
 }
 
 /// Has SIGINT and SIGTERM end programs at their next breath; a second one ends the process, whatever it does.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::AtomicU32;
 
 use mlua::{Function, IntoLua as _, Lua, MultiValue, Table, Value};
 
@@ -117,9 +118,9 @@ impl State {
     }
 
     /// Where Lua tells that apps are made or changed.
-    pub(crate) fn setup(&self) -> *mut u32 {
+    pub(crate) fn setup(&self) -> *const AtomicU32 {
         // SAFETY: the runtime lives as long as the state; only an address is taken.
-        unsafe { &raw mut (*self.runtime).shared.setup }
+        unsafe { &raw const (*self.runtime).shared.setup }
     }
 
     /// What the last call of a worker's function gave.
@@ -156,7 +157,7 @@ impl State {
     /// What the compiler and the garbage collector have done so far.
     pub fn jit(&self) -> JitReport {
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        let JitCounts { traces, aborts, flushes, code_bytes } = unsafe { (*self.runtime).shared.jit };
+        let JitCounts { traces, aborts, flushes, code_bytes } = unsafe { (*self.runtime).shared.jit.get() };
         JitReport { traces, aborts, flushes, code_bytes, heap_bytes: self.lua.used_memory() as u64 }
     }
 

@@ -173,7 +173,7 @@ impl Loaded {
     pub fn idle(&mut self, pulse: &Pulse) -> Result<u64, Broken> {
         self.call(pulse, IDLE)?;
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        Ok(unsafe { (*self.runtime()).shared.rest_us }.max(0) as u64)
+        Ok(unsafe { (*self.runtime()).shared.rest_us.get() }.max(0) as u64)
     }
 
     /// Stops all apps.

@@ -200,7 +200,7 @@ impl App for Part {
         // What apps of this state pass among themselves is work, too, though no link outside shows it.
         let quiet = std::mem::replace(&mut self.moved, moves) == moves && loaded.is_empty();
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        let natives = unsafe { (*loaded.runtime()).before_sleep() };
+        let natives = unsafe { (*loaded.runtime()).natives.before_sleep() };
         match loaded.idle(&self.ends.pulse) {
             Ok(most_us) => {
                 self.wakes.within(Duration::from_micros(most_us));
@@ -217,7 +217,7 @@ impl App for Part {
         self.wakes.clear();
         if let Some(loaded) = &mut self.loaded {
             // SAFETY: as in `before_sleep`.
-            unsafe { (*loaded.runtime()).after_sleep() };
+            unsafe { (*loaded.runtime()).natives.after_sleep() };
         }
     }
 
@@ -254,7 +254,7 @@ impl Wakes {
             let _gone = epoll::delete(&self.all, &port);
         }
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        let fds = unsafe { (*loaded.runtime()).wait_on() };
+        let fds = unsafe { (*loaded.runtime()).natives.wait_on() };
         for fd in fds {
             let Ok(port) = fd.try_clone_to_owned() else { continue };
             // Without it the port is looked at when the worker wakes by itself.
