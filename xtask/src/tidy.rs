@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: every rule of the tree that a program can check.
 
+mod shared;
 mod sizes;
 mod text;
 
@@ -14,6 +15,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     let mut findings = layers::check(root, &layers);
     findings.extend(sizes::check(root, &sources));
     findings.extend(text::check(&layers, &sources));
+    findings.extend(shared::check(&sources));
     findings.extend(graph::check(root));
     if findings.is_empty() {
         let functions: usize = sources.iter().map(|source| source.functions.len()).sum();

@@ -25,6 +25,9 @@ const HAS_CLAIMS: u32 = 4;
 const UNKNOWN: [u32; 2] = [8, 16];
 
 /// `struct filter_set` before its words.
+///
+/// Shared with the program as a copy in the map's memory, made through a raw pointer while the program goes by the
+/// other set; the atomic store that switches sets is a release.
 #[derive(Clone, PartialEq, Eq)]
 #[repr(C)]
 struct Head {

@@ -44,6 +44,8 @@ pub const LOCAL_BITS: usize = 4096;
 pub const LOCAL_HASH: u32 = 0x9e37_79b9;
 
 /// `struct ingress`.
+///
+/// Shared with the program as part of a [`View`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ingress {
@@ -55,6 +57,8 @@ pub struct Ingress {
 }
 
 /// `struct egress`.
+///
+/// Shared with the program as part of a [`View`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Egress {
@@ -71,6 +75,8 @@ pub const VLAN_HASH_PORT: u32 = 0x9e37_79b9;
 pub const VLAN_HASH_TAG: u32 = 0x85eb_ca6b;
 
 /// `struct vlan`.
+///
+/// Shared with the program as part of a [`View`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Vlan {
@@ -80,6 +86,8 @@ pub struct Vlan {
 }
 
 /// `struct view`.
+///
+/// Shared with the program as a copy in a cell of [`Views`].
 #[derive(Clone, PartialEq, Eq)]
 #[repr(C)]
 pub struct View {
@@ -108,6 +116,9 @@ impl View {
 }
 
 /// `struct views`.
+///
+/// Shared with the program at any time: atomics, and cells of which the program reads the one that `current` names
+/// while we write the other.
 #[repr(C)]
 pub struct Views {
     pub current: AtomicU32,

@@ -12,6 +12,8 @@ const RECEIVE_VLAN: u32 = 1 << 8;
 const ETHTOOL: libc::c_ulong = 0x8946;
 
 /// `struct ethtool_value`.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
 #[repr(C)]
 struct Value {
     command: u32,

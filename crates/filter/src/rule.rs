@@ -151,6 +151,8 @@ const KINDS_OF_LATER: u8 = Kind::Later as u8 | (Kind::Later as u8) << IPV6_SHIFT
 
 /// A rule as packets are compared with it: `struct filter_rule` of crates/fastpath/bpf/rules.h. What an IPv4 packet
 /// needs is within 32 bytes.
+///
+/// Shared with the program as a copy in the map's memory (`bm-fastpath`); here it never changes behind a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(32))]
 pub struct Flat {

@@ -15,6 +15,8 @@ pub(crate) fn start_of(index: u32) -> usize {
 }
 
 /// What workers note of a frame. Plain numbers: none of them decides which memory is touched.
+///
+/// Shared with Lua and C as part of a frame's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Meta {
@@ -33,6 +35,10 @@ pub struct Meta {
 }
 
 /// Of one frame. Lua sees `length` and `data` under these names, and so does DPDK's shim.
+///
+/// Shared with Lua and with DPDK's drivers, one owner at a time: whoever has the frame. We reach it through the raw
+/// pointer that a [`Frame`] is, and a reference into it ends before anybody else gets the frame or is called with it,
+/// so the compiler must take all of it for changed by such a call.
 #[repr(C)]
 struct Header {
     /// Bytes of data.

@@ -6,6 +6,9 @@ use std::ptr::NonNull;
 use crate::frame::Frame;
 
 /// How the stack begins. Lua knows it as `struct freelist`.
+///
+/// Shared with Lua, and with DPDK's shim for the length of a call: never while a method of [`Stack`] runs. Those
+/// reach it through a raw pointer, anew each time, so nothing of it is kept across a call of either.
 #[repr(C)]
 pub struct StackHead {
     /// Frames in the stack.

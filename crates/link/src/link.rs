@@ -9,6 +9,8 @@ const PLACES: usize = 1024;
 pub const CAPACITY: usize = PLACES - 1;
 
 /// What went through a link since it was made. Names are Snabb's.
+///
+/// Not shared: named and ordered as in Snabb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LinkStats {
@@ -25,6 +27,8 @@ pub struct LinkStats {
 }
 
 /// What is counted while frames move: what went in. What came out is that, less what waits.
+///
+/// Shared with Lua as part of a [`Link`].
 #[derive(Default)]
 #[repr(C)]
 struct Counts {
@@ -36,6 +40,9 @@ struct Counts {
 }
 
 /// A ring of frames between two apps of one worker.
+///
+/// Shared with Lua where it is one of a Lua state's. Lua and Rust use it in turns: `bm-lua` makes a reference from
+/// its raw pointer for what one call of Rust does, and none lives while Lua runs.
 #[repr(C)]
 pub struct Link {
     packets: [Option<Frame>; PLACES],

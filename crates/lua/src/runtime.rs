@@ -29,6 +29,8 @@ const SOON_NS: u64 = 100_000;
 pub static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
 /// What Lua sees. Fields in the order of `struct brickmoon`.
+///
+/// Shared with Lua, and `setup` with the supervisor's thread, at any time: cells, atomics and addresses alone.
 #[repr(C)]
 pub(crate) struct Shared {
     pub freelist: *mut StackHead,
@@ -73,6 +75,8 @@ pub(crate) struct Shared {
 unsafe impl LuaSees for Shared {}
 
 /// A compiled trace: where its code is, and which line it begins at. The same as `struct brickmoon_place`.
+///
+/// Shared with Lua as part of [`Places`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Place {
@@ -86,6 +90,8 @@ struct Place {
 const PLACES: usize = 1024;
 
 /// What Lua writes down of its traces.
+///
+/// Shared with Lua, which writes it; a cell, read while Lua does not run.
 #[repr(C)]
 struct Places(UnsafeCell<[Place; PLACES]>);
 
@@ -93,6 +99,8 @@ struct Places(UnsafeCell<[Place; PLACES]>);
 unsafe impl LuaSees for Places {}
 
 /// What a state's compiler has done so far. Fields in the order of `struct brickmoon_jit`.
+///
+/// Shared with Lua in a cell of [`Shared`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JitCounts {
@@ -115,13 +123,16 @@ pub(crate) struct Flags {
 
 /// What a state and Rust share. `shared` comes first: its address is the runtime's. Lua sees that, and the memory that
 /// it points to; the other fields are Rust's alone.
+///
+/// Shared with Lua as far as `shared` goes, and with functions that Lua calls with its address; no reference to the
+/// whole is made once Lua knows it.
 #[repr(C)]
 pub struct Runtime {
     pub(crate) shared: Shared,
     pub(crate) frames: Freelist,
     pub(crate) links: Links,
     pub(crate) natives: NativeApps,
-    places: Shown<Places>,
+    _places: Shown<Places>,
     _flags: Flags,
     started: Instant,
 }
@@ -165,7 +176,7 @@ impl Runtime {
             frames,
             links,
             natives: NativeApps::default(),
-            places,
+            _places: places,
             _flags: flags,
             started: Instant::now(),
         }))
@@ -177,7 +188,7 @@ impl Runtime {
     /// `runtime` is one that lives, and its Lua does not run.
     pub(crate) unsafe fn line_at(runtime: *const Self, address: usize) -> Option<String> {
         // SAFETY: by the caller's word nobody writes there meanwhile.
-        let places = unsafe { &*(&(*runtime).places).0.get() };
+        let places = unsafe { &*UnsafeCell::raw_get(&raw const (*(*runtime).shared.places).0) };
         let place = places.iter().find(|place| (place.from..place.to).contains(&(address as u64)))?;
         let line = place.line.split(|&byte| byte == 0).next()?;
         Some(String::from_utf8_lossy(line).into_owned())

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// A frame's header, opaque here.
 pub enum Header {}
 
+/// Shared with C for the length of a call: C copies it.
 #[repr(C)]
 pub struct Calls {
     pub refill: unsafe extern "C" fn(*mut c_void),
@@ -15,6 +16,7 @@ pub struct Calls {
     pub log: unsafe extern "C" fn(*const c_char, usize),
 }
 
+/// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Region {
@@ -28,6 +30,7 @@ pub struct Region {
     pub bytes: usize,
 }
 
+/// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 pub struct Info {
     pub driver: [c_char; 64],
@@ -40,6 +43,7 @@ pub struct Info {
     pub has_rss: u8,
 }
 
+/// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 pub struct Setup {
     pub queues: u16,
@@ -49,6 +53,7 @@ pub struct Setup {
     pub pool: *mut c_void,
 }
 
+/// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 pub struct Spread {
     pub key: [u8; 64],
@@ -57,6 +62,7 @@ pub struct Spread {
     pub queue: [u16; 512],
 }
 
+/// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 #[derive(Default)]
 pub struct Link {
@@ -64,6 +70,7 @@ pub struct Link {
     pub mbps: u32,
 }
 
+/// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Counts {
@@ -73,6 +80,7 @@ pub struct Counts {
     pub transmit_errors: u64,
 }
 
+/// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Named {
@@ -80,6 +88,7 @@ pub struct Named {
     pub value: u64,
 }
 
+/// Shared with C for the length of a call, in which C counts: passed by address.
 #[repr(C)]
 pub struct Queue {
     pub port: u16,

@@ -14,6 +14,8 @@ use libbpf_rs::libbpf_sys::{self, bpf_test_run_opts};
 pub const DELIVER_MAX: usize = 3_500;
 
 /// `struct xdp_md`.
+///
+/// Shared with the kernel for the length of a system call, which gets its address and is opaque to the compiler.
 #[repr(C)]
 #[derive(Default)]
 struct Context {

@@ -16,6 +16,8 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
 /// `struct ethtool_drvinfo`, of which we read one field.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
 #[repr(C)]
 struct DriverInfo {
     command: u32,
@@ -24,6 +26,8 @@ struct DriverInfo {
 }
 
 /// `struct ethtool_channels`.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
 #[repr(C)]
 #[derive(Default)]
 struct Channels {
@@ -36,6 +40,8 @@ struct Channels {
 }
 
 /// `struct ethtool_value`.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
 #[repr(C)]
 struct Value {
     command: u32,

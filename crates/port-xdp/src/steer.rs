@@ -18,6 +18,8 @@ use crate::shared::Shared;
 use crate::skeleton::SteerSkelBuilder;
 
 /// What the steering program did with frames, by its own count.
+///
+/// Not shared: the order of the program's counters, which are read by a system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SteerCounters {

@@ -81,6 +81,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// Shared with readers in other processes at any time: atomics alone.
 #[repr(C)]
 struct Header {
     magic: AtomicU64,

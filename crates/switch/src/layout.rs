@@ -29,6 +29,8 @@ pub unsafe trait Plain: Copy {
 }
 
 /// `struct port`.
+///
+/// Not shared: copied into and out of maps by system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Port {
@@ -42,6 +44,8 @@ pub struct Port {
 }
 
 /// `struct station`.
+///
+/// Not shared: copied into and out of maps by system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Station {
@@ -51,6 +55,8 @@ pub struct Station {
 }
 
 /// `struct rules`.
+///
+/// Not shared: copied into and out of maps by system calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Rules {
@@ -61,6 +67,8 @@ pub struct Rules {
 }
 
 /// `struct bpf_devmap_val`.
+///
+/// Not shared: copied into and out of maps by system calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Member {

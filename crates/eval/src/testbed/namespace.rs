@@ -147,6 +147,7 @@ fn enter(handle: libc::c_int) -> std::io::Result<()> {
     }
 }
 
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
 #[repr(C)]
 struct EthtoolValue {
     command: u32,

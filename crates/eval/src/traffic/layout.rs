@@ -24,6 +24,8 @@ const PORTS: usize = 256;
 pub unsafe trait Plain: Copy {}
 
 /// `struct destination`.
+///
+/// Shared with BPF programs at any time: read and written as a volatile copy alone ([`super::mapped`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Destination {
@@ -41,6 +43,8 @@ impl Destination {
 }
 
 /// `struct generator`.
+///
+/// Shared with BPF programs at any time: read and written as a volatile copy alone ([`super::mapped`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct GeneratorState {
@@ -62,6 +66,8 @@ pub struct GeneratorState {
 }
 
 /// `struct sink`.
+///
+/// Shared with BPF programs at any time: read and written as a volatile copy alone ([`super::mapped`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SinkState {

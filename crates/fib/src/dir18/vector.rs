@@ -79,7 +79,9 @@ fn lookup_groups<const N: usize, const G: usize>(
 #[inline]
 fn load_entries(root: &Root, addresses: &[u32; 16], blocks: &mut Lanes, shifts: &mut Lanes) -> __m512i {
     // SAFETY: 16 addresses are read; each lane indexes the root by 18 bits, and a gather's load of an
-    // aligned entry is whole. Both stores fill 16 aligned lanes.
+    // aligned entry is whole. Control may store to the root meanwhile, and the compiler, to which a gather is a plain
+    // read, may do it twice: the index of a block is masked after it, so both are inside. Both stores fill 16 aligned
+    // lanes.
     unsafe {
         let address = _mm512_loadu_si512(addresses.as_ptr().cast());
         let entries = _mm512_i32gather_epi32::<4>(_mm512_srli_epi32::<14>(address), root.as_ptr().cast());

@@ -42,7 +42,8 @@ impl Dir24_8Fib {
         let groups = || addresses.as_chunks::<16>().0.iter();
         for (addresses, hops) in groups().zip(hops.as_chunks_mut::<16>().0) {
             // SAFETY: 16 addresses are read and 16 next hops written, each a u32. Entries are loaded in
-            // aligned pairs, which 23 bits of an address index, so none lies outside the root.
+            // aligned pairs, which 23 bits of an address index, so none lies outside the root. Control may store to the
+            // root meanwhile: the load of a pair is whole, and all that follows goes by what was written to `hops`.
             unsafe {
                 let address = _mm512_loadu_si512(addresses.as_ptr().cast());
                 let pairs = _mm512_srli_epi32::<9>(address);

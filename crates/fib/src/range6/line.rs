@@ -110,6 +110,8 @@ impl Word {
 }
 
 /// Sixteen cells in shared memory.
+///
+/// Shared with workers and the program at any time: atomics alone.
 #[repr(C, align(64))]
 pub struct Line([AtomicU32; CELLS]);
 

@@ -25,6 +25,8 @@ pub(crate) const IPV4_SPENT: usize = HEADER_LEN + 8;
 pub(crate) const IPV6_SPENT: usize = HEADER_LEN + 4;
 
 /// What is known of a next hop: all that the straight line has to store and compare.
+///
+/// Not shared: laid out for vectors.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Known {

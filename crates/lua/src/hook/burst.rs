@@ -19,6 +19,8 @@ pub const COUNTERS: usize = 32;
 const SEND: u16 = 0x8000;
 
 /// `struct brickmoon_burst` of `brickmoon/hook.lua`, field by field.
+///
+/// Shared with Lua from its first line on; every field that changes is a cell.
 #[repr(C)]
 pub struct Shared {
     count: Cell<i32>,

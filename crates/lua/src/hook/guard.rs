@@ -12,6 +12,8 @@ use mlua::ffi;
 pub const BROKEN_OFF: c_int = 1000;
 
 /// What the supervisor sees of a thread that calls hooks. The same in `c/guard.c`.
+///
+/// Shared with C, with a signal handler and with the supervisor's thread at any time: atomics alone, on both sides.
 #[repr(C)]
 #[derive(Default)]
 pub struct Pulse {
@@ -36,6 +38,8 @@ impl Pulse {
 }
 
 /// What a guarded call needs of LuaJIT. The same in `c/guard.c`.
+///
+/// Shared with C, which reads it; it never changes.
 #[repr(C)]
 struct LuaCalls {
     pcall: unsafe extern "C-unwind" fn(*mut ffi::lua_State, c_int, c_int, c_int) -> c_int,
