@@ -22,6 +22,7 @@ mod family;
 mod filtering;
 mod fresh;
 mod interfaces;
+mod linux_only;
 mod memory;
 mod settings;
 mod show;
@@ -48,12 +49,13 @@ use bm_fib::next_hop::{NextHopError, NextHopWriter};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, Structure, TableFull};
-use bm_filter::Filters;
+use bm_filter::{Filters, Flat};
 use bm_forward::filter::{RuleCounts, SourceRates};
 use bm_forward::tables::{Feasible, Interface, ReversePath, Settings, Tables, Vrf};
 use bm_netlink::route::TABLE_MAIN;
-use bm_netlink::{Change, Family, Mirror};
+use bm_netlink::{Change, Family, LinuxOnly, Mirror};
 use filtering::Filtering;
+use linux_only::Enforced;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -138,6 +140,10 @@ struct Small {
     /// Families, IPv4 first, whose rules only Linux can follow.
     linux_only: [bool; 2],
     filters: Option<Arc<Filters>>,
+    /// What only Linux may handle, as far as rules say it.
+    linux_only_rules: Vec<Flat>,
+    /// Linux sends ICMP errors in our place.
+    linux_tells: bool,
     /// How sources are to be checked, by our index of the interface.
     rules: Vec<SourceRule>,
     /// By port, whether workers filter what comes in.
@@ -156,6 +162,9 @@ pub struct Compiler {
     reshape: bool,
     small: Small,
     filtering: Filtering,
+    /// What only Linux may handle, as it was told and as there is room for it.
+    enforced: Enforced,
+    crowded: bool,
     /// Ports whose packets workers filter.
     worker_ports: Vec<bool>,
     /// What workers' filters remember, once there are any.
@@ -201,6 +210,8 @@ impl Compiler {
             reshape: false,
             small,
             filtering: Filtering::default(),
+            enforced: Enforced::default(),
+            crowded: false,
             worker_ports: Vec::new(),
             counts: None,
             rates: None,
@@ -228,6 +239,13 @@ impl Compiler {
     pub fn set_choices(&mut self, choices: Choices) {
         self.reshape |= self.choices != choices;
         self.choices = choices;
+    }
+
+    /// The packets that only Linux may handle. Takes effect with the next [`Self::apply`].
+    pub fn set_linux_only(&mut self, list: &[LinuxOnly]) {
+        let enforced = Enforced::of(list);
+        self.reshape |= self.enforced != enforced;
+        self.enforced = enforced;
     }
 
     /// What the configuration says.
@@ -341,9 +359,42 @@ impl Compiler {
         vrfs.chain([None]).collect()
     }
 
-    fn interfaces_now(&self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>) -> Interfaces {
+    /// Interfaces, and rules of what only Linux may handle on them.
+    fn interfaces_now(&self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>) -> (Interfaces, Vec<Flat>) {
         let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
-        self.small.interfaces.now(mirror, &self.ports, vrf_of)
+        let mut interfaces = self.small.interfaces.now(mirror, &self.ports, vrf_of);
+        let rules = self.enforced.rules(mirror, &interfaces).filter(|_| !self.crowded);
+        match rules {
+            Some(rules) => {
+                self.enforced.mark(mirror, &mut interfaces);
+                (interfaces, rules)
+            }
+            None => {
+                self.enforced.without_rules().mark(mirror, &mut interfaces);
+                (interfaces, Vec::new())
+            }
+        }
+    }
+
+    /// Interfaces, rules of what only Linux may handle, and filters with them. Where rules have no room all packets
+    /// are Linux's.
+    fn interfaces_and_filters(
+        &mut self,
+        mirror: &Mirror,
+        vrfs: &BTreeSet<Option<u32>>,
+    ) -> (Interfaces, Vec<Flat>, Option<Arc<Filters>>) {
+        self.crowded = false;
+        let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
+        match self.filtering.filters(&interfaces, &rules) {
+            Ok(filters) => (interfaces, rules, filters),
+            Err(error) => {
+                tracing::warn!(%error, "all packets are left to Linux: there are too many rules of its firewall");
+                self.crowded = true;
+                let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
+                let filters = self.filtering.filters(&interfaces, &rules).ok().flatten();
+                (interfaces, rules, filters)
+            }
+        }
     }
 
     /// Brings interfaces, addresses and settings up to date. Links that became or ceased to be ours are
@@ -352,11 +403,12 @@ impl Compiler {
         if !(work.everything || work.shape || std::mem::take(&mut self.reshape)) {
             return Reshaped::default();
         }
-        let interfaces = self.interfaces_now(mirror, vrfs);
-        let filters = self.filtering.filters(&interfaces);
+        let (interfaces, linux_only_rules, filters) = self.interfaces_and_filters(mirror, vrfs);
         let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
         let now = Small {
             filters,
+            linux_only_rules,
+            linux_tells: !self.enforced.is_empty(),
             rules: interfaces.list.iter().map(rule).collect(),
             worker_ports: self.worker_ports.clone(),
             local: settings::local(mirror),
@@ -367,7 +419,8 @@ impl Compiler {
         let (before, after) = (&self.small.interfaces, &now.interfaces);
         let mut moved = false;
         for ifindex in before.ifindices().chain(after.ifindices()) {
-            if before.index_of(ifindex) != after.index_of(ifindex) {
+            let sends = |interfaces: &Interfaces| interfaces.of(ifindex).map(|of| of.linux_only_out);
+            if before.index_of(ifindex) != after.index_of(ifindex) || sends(before) != sends(after) {
                 work.links.insert(ifindex);
             }
             let vrf = |interfaces: &Interfaces| interfaces.of(ifindex).map(|interface| interface.vrf);
@@ -459,7 +512,9 @@ fn tables(small: &Small, vrfs: Vec<Vrf>, targets: &Targets) -> Tables {
             interface.reverse_path = ReversePath::Off;
         }
     }
-    Tables::new(vrfs, list, ports, Arc::clone(targets.table()), local, settings)
+    let mut tables = Tables::new(vrfs, list, ports, Arc::clone(targets.table()), local, settings);
+    tables.linux_tells = small.linux_tells;
+    tables
 }
 
 #[cfg(test)]

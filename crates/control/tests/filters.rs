@@ -15,7 +15,7 @@ use bm_fib::published::Readers;
 use bm_fib::sets::SetWriter;
 use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
 use bm_filter::{Action, AnyPrefix, Flat, Rule, Tree, UNMATCHED};
-use bm_forward::filter::{FilterSet, RuleCounts, SourceRates, drops};
+use bm_forward::filter::{FilterSet, RuleCounts, SourceRates, Taken, takes};
 use bm_forward::tables::{Feasible, Interface, PortInterfaces, ReversePath, Settings, Tables, Vlan, Vrf};
 
 /// Port 0, its VLAN 7 as interface 1, port 1 as interface 2.
@@ -337,6 +337,8 @@ impl Lab {
             forward_ipv4: true,
             forward_ipv6: true,
             reverse_path: ReversePath::Off,
+            linux_only_in: [false; 2],
+            linux_only_out: false,
             accept_local: false,
             hop_limit: 64,
             ipv4: Vec::new(),
@@ -368,17 +370,21 @@ impl Lab {
             .with_filters(Some(Arc::new(set)))
     }
 
-    /// What the kernel path does with a frame: the reason for which it is dropped.
+    /// What the kernel path does with a frame: the reason for which it is dropped, or left to Linux alone.
     fn in_kernel(&mut self, frame: &[u8]) -> Option<&'static str> {
-        let dropped = |lab: &Self| -> Vec<_> { lab.kernel.counters(0).unwrap().drops().collect() };
-        let before = dropped(self);
+        let named = |lab: &Self| -> Vec<_> { lab.kernel.counters(0).unwrap().named().collect() };
+        let before = named(self);
         let (verdict, _) = self.kernel.trial(self.ifindex, frame).unwrap();
-        let mut counted = before.iter().zip(dropped(self)).filter(|(before, after)| **before != *after);
-        let reason = counted.next().map(|(_, (reason, _))| reason);
-        assert_eq!(reason.is_some(), verdict == Verdict::Drop, "{frame:02x?}");
-        reason
+        let mut counted = before.iter().zip(named(self)).filter(|(before, after)| **before != *after);
+        let name = counted.next().map_or("", |(_, (name, _))| name);
+        let dropped = name.strip_prefix("drop_");
+        assert_eq!(dropped.is_some(), verdict == Verdict::Drop, "{frame:02x?}");
+        dropped.or((name == FIREWALL).then_some(FIREWALL))
     }
 }
+
+/// Counted on the kernel path for what only Linux may handle.
+const FIREWALL: &str = "linux_firewall";
 
 #[test]
 fn both_paths_say_the_same_of_any_frame() {
@@ -400,8 +406,11 @@ fn compare() {
         // Claims, for which there are no workers, and a rate that nobody has: both change nothing.
         let claims = if dice.roll(2) == 0 { self::rules(&mut dice) } else { Vec::new() };
         let plenty = Rate { packets: 10_000_000, burst: 10_000_000, lengths: [24, 48] };
+        let linux_only = if dice.roll(2) == 0 { self::rules(&mut dice) } else { Vec::new() };
+        let of_linux = linux_only.iter().flat_map(|(rule, interface)| Flat::may_match(rule, *interface));
+        let tree = Tree::grow_with(flat(&rules, 0), flat(&claims, RULES)).unwrap();
         let filters = Filters {
-            tree: Tree::grow_with(flat(&rules, 0), flat(&claims, RULES)).unwrap(),
+            tree: tree.with_linux_only(of_linux.collect()).unwrap(),
             drop_unmatched: dice.roll(4) == 0,
             drop_tiny_fragments: dice.roll(2) == 0,
             rate: (dice.roll(2) == 0).then_some(plenty),
@@ -414,7 +423,10 @@ fn compare() {
         for _ in 0..200 {
             let frame = frame(&mut dice);
             let in_kernel = lab.in_kernel(&frame);
-            let by_worker = drops(&tables, 0, &frame, 0).map(|reason| reason.name());
+            let by_worker = takes(&tables, 0, &frame, 0).map(|taken| match taken {
+                Taken::Drop(reason) => reason.name(),
+                Taken::LinuxOnly => FIREWALL,
+            });
             assert_eq!(
                 by_worker, in_kernel,
                 "round {round}, {checks:?}, {unknown:?}: {frame:02x?}\n{rules:#?}"
@@ -427,7 +439,7 @@ fn compare() {
         }
         reader.quiescent();
     }
-    for reason in [None, Some("filter"), Some("tiny_fragment"), Some("reverse_path")] {
+    for reason in [None, Some("filter"), Some(FIREWALL), Some("tiny_fragment"), Some("reverse_path")] {
         assert!(seen.get(&reason).is_some_and(|count| *count > rounds), "{reason:?}: {seen:?}");
     }
 }

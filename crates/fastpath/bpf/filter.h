@@ -3,7 +3,7 @@
  * Filters, ahead of everything else, for what Linux would forward as well: rules, tiny fragments, sources that
  * have no way back, sources that send too much.
  *
- *     frame -> key -> fragments -> source -> rules -> rate -> on to forwarding
+ *     frame -> key -> fragments -> source -> rules -> rate -> Linux only? then Linux has it -> on to forwarding
  *                '--------'---------'-------'---> for this machine? then Linux has it, else dropped and counted
  *
  * Steps are in files of their own (key.h, source.h, rules.h, rate.h); what passes may be claimed for workers (claims.h).
@@ -84,7 +84,18 @@ static __always_inline bool is_filtered(const struct packet *packet)
 	return *(__u64 *)eth << 16 == packet->ingress->mac || is_tag(eth->type);
 }
 
-/* What filters say of a frame: FORWARDED, CLAIMED, or why it is dropped. */
+/* Linux's rules name the VLAN that a packet came in on, where those of the configuration name the port. */
+static __always_inline bool is_linux_only(struct filter_key *key)
+{
+	__u32 port = key->of[KEY_INTERFACE], found;
+
+	key->of[KEY_INTERFACE] = key->of[KEY_LOGICAL];
+	found = asked_linux_only(key);
+	key->of[KEY_INTERFACE] = port;
+	return found;
+}
+
+/* What filters say of a frame: FORWARDED, CLAIMED, PASSED_FIREWALL, or why it is dropped. */
 static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct packet *packet)
 {
 	const struct filters *both = both_sets();
@@ -104,6 +115,8 @@ static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct pa
 	key.of[KEY_LOGICAL] = logical ? logical->interface : NO_INTERFACE;
 	verdict = filter_verdict(set, &key);
 	if (verdict == FORWARDED) {
+		if (set->flags & HAS_LINUX_ONLY && is_linux_only(&key))
+			return PASSED_FIREWALL;
 		if (claims_on && is_claimable(packet, logical, key.of[KEY_IPV6]))
 			claim = asked_claims(&key);
 		if (!claim || is_in_pieces(ctx))

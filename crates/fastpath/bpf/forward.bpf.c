@@ -95,7 +95,9 @@ static __always_inline enum verdict leave(__u32 hop, struct packet *packet, stru
 	way->entry = hops.entries[hop];
 	out = HOP_INTERFACE(way->entry);
 	if (out >= INTERFACES)
-		return out == HOP_HOST ? PASSED_LOCAL : PASSED_UNRESOLVED;
+		return out == HOP_HOST	      ? PASSED_LOCAL :
+		       out == HOP_LINUX_ONLY ? PASSED_FIREWALL :
+					       PASSED_UNRESOLVED;
 	if (out == packet->ingress->interface)
 		return PASSED_SAME_INTERFACE;
 	way->egress = &packet->view->egress[out & (INTERFACES - 1)];
@@ -145,7 +147,7 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 	__u32 source, destination, hop, hash;
 
 	if (!(ingress->flags & FORWARD_IPV4))
-		return PASSED_INACTIVE;
+		return ingress->flags & LINUX_ONLY_IPV4 ? PASSED_FIREWALL : PASSED_INACTIVE;
 	packet->length = bpf_ntohs(ip->total_length);
 	source = bpf_ntohl(ip->source);
 	destination = bpf_ntohl(ip->destination);
@@ -194,7 +196,7 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 	__u32 hop, hash;
 
 	if (!(packet->ingress->flags & FORWARD_IPV6))
-		return PASSED_INACTIVE;
+		return packet->ingress->flags & LINUX_ONLY_IPV6 ? PASSED_FIREWALL : PASSED_INACTIVE;
 	packet->length = bpf_ntohs(ip->payload_length) + sizeof(*ip);
 	source.high = bpf_be64_to_cpu(ip->source[0]);
 	source.low = bpf_be64_to_cpu(ip->source[1]);
@@ -394,7 +396,7 @@ static __noinline int forward_untagged(struct xdp_md *ctx)
 	return forward(ctx, false);
 }
 
-/* What XDP is to do with a frame that filters drop or workers claim, which is counted then; 0 for others. */
+/* What XDP is to do with a frame that filters drop or pass, or workers claim, which is counted then; 0 for others. */
 static __noinline int filters_take(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
@@ -409,7 +411,7 @@ static __noinline int filters_take(struct xdp_md *ctx)
 	if (claims_on && verdict == CLAIMED)
 		return claimed(ctx, &packet);
 	count(packet.ingress->interface, verdict, bpf_xdp_get_buff_len(ctx), 0);
-	return XDP_DROP;
+	return verdict >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
 
 /* With and without tags: calls, since the stack has no room for all of it in one. */

@@ -35,6 +35,7 @@ enum filter_word {
 
 enum filter_kind { KIND_PORTS = 1, KIND_LATER = 2, KIND_NONE = 4 };
 #define KIND_IPV6_SHIFT 3
+#define KIND_EXTENSIONS 0x40 /* beside the kind: an IPv6 packet with extension headers */
 
 struct filter_key {
 	__u32 of[KEY_WORDS];
@@ -168,6 +169,8 @@ static __noinline int filter_key6(struct xdp_md *ctx, struct filter_key *key, __
 	else
 		filter_ports(key, ctx, at + sizeof(ip), room);
 	key->of[KEY_KIND] <<= KIND_IPV6_SHIFT;
+	if (is_extension(ip.next_header))
+		key->of[KEY_KIND] |= KIND_EXTENSIONS;
 	return 1;
 }
 

@@ -20,6 +20,7 @@
 #define HOP_HOST 0xff01
 #define HOP_RESOLVE 0xff02 /* the low 16 bits are the interface */
 #define HOP_GROUP 0xff06
+#define HOP_LINUX_ONLY 0xff07 /* the low 16 bits are the interface */
 
 struct hops {
 	__u8 directory[PAGE];
@@ -51,6 +52,8 @@ struct fib6 {
 #define FORWARD_IPV6 2
 #define ACCEPT_LOCAL 4
 #define PARTIAL_SUMS 8 /* no card completes TCP's and UDP's checksums: a veth */
+#define LINUX_ONLY_IPV4 16 /* not forwarded: only Linux may handle what comes in */
+#define LINUX_ONLY_IPV6 32
 enum reverse_path { REVERSE_PATH_OFF, REVERSE_PATH_STRICT, REVERSE_PATH_LOOSE };
 
 struct ingress {
@@ -137,6 +140,7 @@ enum verdict {
 	PASSED_SAME_INTERFACE, /* back where it came from: Linux may want to tell the sender of a shorter way */
 	PASSED_PARTIAL_SUM, /* a checksum that only Linux knows to be half done */
 	PASSED_FLOW,   /* a group whose flow only Linux can tell */
+	PASSED_FIREWALL, /* only Linux may handle it: a firewall, an IPsec policy, traffic control */
 	PASSED_NO_WORKER, /* claimed for workers, of whom none has a socket on the queue */
 	CLAIMED,	   /* gone to a worker */
 	DROPPED_FILTER, /* from here on by filter.h: a rule says so */

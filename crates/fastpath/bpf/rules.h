@@ -39,6 +39,7 @@ struct filter_rule {
 /* Families whose routes only Linux knows: no way back is asked for. */
 #define UNKNOWN_IPV4 8
 #define UNKNOWN_IPV6 16
+#define HAS_LINUX_ONLY 32
 
 struct filter_set {
 	__u32 root;
@@ -48,10 +49,12 @@ struct filter_set {
 	__u32 masks[4]; /* of IPv6 sources */
 	__u32 mask;	/* of IPv4 sources */
 	__u32 claims;	/* root of the tree of claims */
+	__u32 linux_only; /* root of the tree of what only Linux may handle */
+	__u32 unused;
 	__u8 check[INTERFACES];
 	__u64 local6[LOCAL_BITS / 64];
 	__u32 words[FILTER_WORDS];
-	__u64 fill[2];
+	__u64 fill;
 	struct filter_rule rules[FILTER_RULES];
 };
 
@@ -194,6 +197,19 @@ __noinline int asked_rules(const struct filter_key *key)
 	if (!found)
 		found = FILTER_RULES | (set->flags & DROP_UNMATCHED ? FOUND_DROPS : 0);
 	return found & (FOUND_DROPS | 0xffff);
+}
+
+/* Whether only Linux may handle a packet, whose key has its logical interface: searched in a tree of its own. */
+__noinline int asked_linux_only(const struct filter_key *key)
+{
+	const struct filter_set *set;
+
+	if (!key)
+		return 0;
+	set = filter_set(key);
+	if (!set || !(set->flags & HAS_LINUX_ONLY))
+		return 0;
+	return filter_first(set, filter_leaf(set, set->linux_only, key), key) != 0;
 }
 
 static __always_inline void count_rule(__u32 counter)

@@ -58,7 +58,8 @@ static __always_inline bool leads_out(__u64 entry, __u32 interface)
 {
 	__u32 out = HOP_INTERFACE(entry);
 
-	return out == interface || (out == HOP_RESOLVE && (entry & 0xffff) == interface);
+	return out == interface ||
+	       ((out == HOP_RESOLVE || out == HOP_LINUX_ONLY) && (entry & 0xffff) == interface);
 }
 
 static long try_member(__u32 at, struct way_back *back)
@@ -122,7 +123,8 @@ __noinline int best_leads_back(const struct filter_key *key, __u32 check)
 		return 1;
 	entry = hop_towards(key, KEY_SOURCE);
 	out = HOP_INTERFACE(entry);
-	if (out >= HOP_SPECIAL && out != HOP_HOST && out != HOP_RESOLVE && out != HOP_GROUP)
+	if (out >= HOP_SPECIAL && out != HOP_HOST && out != HOP_RESOLVE && out != HOP_GROUP &&
+	    out != HOP_LINUX_ONLY)
 		return 0;
 	if (check == CHECK_LOOSE)
 		return 1;

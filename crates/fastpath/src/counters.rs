@@ -24,6 +24,7 @@ pub const COUNTERS: [&str; KINDS] = [
     "linux_same_interface",
     "linux_partial_sum",
     "linux_flow",
+    "linux_firewall",
     "linux_no_worker",
     "claimed",
     "drop_filter",

@@ -21,6 +21,7 @@ use crate::maps;
 const DROP_UNMATCHED: u32 = 1;
 const DROP_TINY: u32 = 2;
 const HAS_CLAIMS: u32 = 4;
+const HAS_LINUX_ONLY: u32 = 32;
 /// By family, IPv4 first.
 const UNKNOWN: [u32; 2] = [8, 16];
 
@@ -38,12 +39,14 @@ struct Head {
     masks: [u32; 4],
     mask: u32,
     claims: u32,
+    linux_only: u32,
+    unused: u32,
     check: [u8; INTERFACES],
     local6: [u64; LOCAL_BITS / 64],
 }
 
 const WORDS_AT: usize = size_of::<Head>();
-const RULES_AT: usize = WORDS_AT + 4 * ROOM_WORDS + 16;
+const RULES_AT: usize = WORDS_AT + 4 * ROOM_WORDS + 8;
 const SET: usize = RULES_AT + size_of::<Flat>() * ROOM_RULES;
 /// Before the sets: which of them is current.
 const FIRST: usize = 64;
@@ -56,6 +59,7 @@ impl Head {
             flags: flag(filters.drop_unmatched, DROP_UNMATCHED)
                 | flag(filters.drop_tiny_fragments, DROP_TINY)
                 | flag(filters.tree.claims.is_some(), HAS_CLAIMS)
+                | flag(filters.tree.linux_only.is_some(), HAS_LINUX_ONLY)
                 | flag(asked.unknown[0], UNKNOWN[0])
                 | flag(asked.unknown[1], UNKNOWN[1]),
             interval: 0,
@@ -63,6 +67,8 @@ impl Head {
             masks: [0; 4],
             mask: 0,
             claims: filters.tree.claims.unwrap_or_default(),
+            linux_only: filters.tree.linux_only.unwrap_or_default(),
+            unused: 0,
             check: [0; INTERFACES],
             local6: [0; LOCAL_BITS / 64],
         });
@@ -190,7 +196,7 @@ mod tests {
     /// The sizes that clang gave the structures in `rules.h`.
     #[test]
     fn is_as_the_program_has_it() {
-        assert_eq!((WORDS_AT, RULES_AT), (48 + 1024 + 512, 1_050_176));
+        assert_eq!((WORDS_AT, RULES_AT), (56 + 1024 + 512, 1_050_176));
         assert_eq!((SET, RULES_AT % align_of::<Flat>()), (2_623_040, 0));
         assert_eq!((FIRST + SET) % align_of::<Flat>(), 0);
     }

@@ -6,6 +6,7 @@
 //! [ 0xff00 ... |  0                                      ]   host, blackhole, ...
 //! [ 0xff02     |  0                     | interface (16) ]   resolve: where the neighbour is to be asked for
 //! [ 0xff06     |  log2 of count (8)  |  first bucket (32) ]   group: bucket[first + hash % count]
+//! [ 0xff07     |  0                     | interface (16) ]   Linux only: Linux sends it out of the interface
 //! ```
 //!
 //! All routes and all tables share this one, so a MAC that changes is a single aligned store, never
@@ -60,6 +61,7 @@ const BLACKHOLE: u16 = SPECIAL + 3;
 const UNREACHABLE: u16 = SPECIAL + 4;
 const PROHIBIT: u16 = SPECIAL + 5;
 const GROUP: u16 = SPECIAL + 6;
+const LINUX_ONLY: u16 = SPECIAL + 7;
 
 /// Greatest interface that a next hop can name.
 pub const INTERFACE_MAX: u16 = SPECIAL - 1;
@@ -76,6 +78,8 @@ pub enum Action {
     },
     /// Give it to Linux untouched.
     Host,
+    /// Give it to Linux untouched: something on the interface that it leaves by is only in Linux, such as a qdisc.
+    LinuxOnly,
     /// The neighbour is not known yet: slow path.
     Resolve,
     /// Drop it silently.
@@ -141,6 +145,7 @@ impl Entry {
     pub fn action(self) -> Action {
         match self.interface() {
             HOST => Action::Host,
+            LINUX_ONLY => Action::LinuxOnly,
             RESOLVE => Action::Resolve,
             BLACKHOLE => Action::Blackhole,
             UNREACHABLE => Action::Unreachable,
@@ -174,8 +179,9 @@ impl Entry {
         Self(u64::from(GROUP) << 48 | u64::from(count_log2) << 32 | u64::from(first))
     }
 
-    fn resolve(interface: u32) -> Self {
-        Self(u64::from(RESOLVE) << 48 | u64::from(interface as u16))
+    /// What is no plain forwarding, and the interface that it is about.
+    fn special_at(kind: u16, interface: u32) -> Self {
+        Self(u64::from(kind) << 48 | u64::from(interface as u16))
     }
 
     fn special(kind: u16) -> Self {

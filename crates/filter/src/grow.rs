@@ -7,6 +7,7 @@ use crate::key::{DESTINATION, FAMILY, PORTS, PROTOCOL, SOURCE};
 use crate::rule::Flat;
 use crate::tree::{Cut, DEPTH, LEAF};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// A field that may be cut: where it is in the key.
 #[derive(Clone, Copy)]
@@ -117,19 +118,21 @@ pub(crate) struct Grower<'r> {
 }
 
 impl<'r> Grower<'r> {
-    /// Words and roots of a tree of the first `split` rules and one of the others, whose leaves hold `leaf_rules`
-    /// where cuts can bring that about; `None` if they have no room.
-    pub fn grow(
-        rules: &'r [Flat],
-        split: u32,
-        leaf_rules: usize,
-        room: usize,
-    ) -> Option<(Vec<u32>, [u32; 2])> {
+    /// Whatever is grown comes behind `words`, which stay as they are; leaves hold `leaf_rules` where cuts can bring
+    /// that about.
+    pub fn new(rules: &'r [Flat], words: Vec<u32>, leaf_rules: usize, room: usize) -> Self {
         let (wanted, leaves) = (rules.iter().map(wanted).collect(), HashMap::new());
-        let mut grower = Self { rules, wanted, words: Vec::new(), leaves, leaf_rules, room };
-        let first = grower.node((0..split).collect(), Region::default(), 0)?;
-        let second = grower.node((split..rules.len() as u32).collect(), Region::default(), 0)?;
-        Some((grower.words, [first, second]))
+        Self { rules, wanted, words, leaves, leaf_rules, room }
+    }
+
+    /// The root of a tree of some of the rules; `None` if it has no room.
+    pub fn grow(&mut self, rules: Range<u32>) -> Option<u32> {
+        self.node(rules.collect(), Region::default(), 0)
+    }
+
+    /// All words.
+    pub fn into_words(self) -> Vec<u32> {
+        self.words
     }
 
     fn node(&mut self, mut rules: Vec<u32>, region: Region, depth: usize) -> Option<u32> {

@@ -28,6 +28,8 @@ pub enum Kind {
 
 /// How much higher the bits of a [`Kind`] stand for IPv6.
 pub const IPV6_SHIFT: u32 = 3;
+/// Beside the kind of an IPv6 packet: it has extension headers, so its protocol is a matter of how they are read.
+pub const EXTENSIONS: u8 = 1 << 6;
 
 /// What of a packet rules look at, in host order: source (0 to 3) and destination (4 to 7), the first word of an
 /// IPv4 address; ports, source's high (8); protocol (9); our index of the interface (10); [`Kind`] (11);
@@ -60,6 +62,13 @@ impl Key {
         (key[PORTS], key[PROTOCOL]) = (ports, u32::from(protocol));
         (key[KIND], key[FAMILY]) = ((kind as u32) << IPV6_SHIFT, 1);
         Self(key)
+    }
+
+    /// The same of an IPv6 packet that has extension headers.
+    #[must_use]
+    pub fn with_extensions(mut self) -> Self {
+        self.0[KIND] |= u32::from(EXTENSIONS);
+        self
     }
 
     /// Sets the interface that the packet came in on.

@@ -1,6 +1,6 @@
 //! Rules: as people write them, and flat, as packets are compared with them.
 
-use crate::key::{DESTINATION, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE};
+use crate::key::{DESTINATION, EXTENSIONS, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE};
 use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -140,6 +140,10 @@ impl fmt::Display for Rule {
     }
 }
 
+fn has_ports(rule: &Rule) -> bool {
+    rule.source_ports.is_some() || rule.destination_ports.is_some()
+}
+
 /// Stands for any interface.
 const ANY_INTERFACE: u16 = u16::MAX;
 /// Bits of all kinds of IPv4, of IPv6, of both.
@@ -209,17 +213,45 @@ impl Flat {
             flat.protocol = [protocol; 2];
         }
         let mut later = None;
-        if rule.source_ports.is_some() || rule.destination_ports.is_some() {
+        if has_ports(rule) {
             let accepts = rule.action == Action::Accept;
             later = accepts.then_some(Self { kinds: flat.kinds & KINDS_OF_LATER, ..flat });
             flat.kinds &= KINDS_OF_PORTS;
         }
+        flat.set_ports(rule);
+        std::iter::once(flat).chain(later)
+    }
+
+    /// A rule flat, so that it matches every packet that *may* be one of the rule's: those whose ports are elsewhere,
+    /// in another fragment say, and those of IPv6 whose protocol stands behind extension headers.
+    pub fn may_match(rule: &Rule, interface: Option<u16>) -> impl Iterator<Item = Self> + use<> {
+        let addresses = Rule {
+            action: Action::Accept,
+            source: rule.source,
+            destination: rule.destination,
+            ..Rule::default()
+        };
+        let any = Self::of(&addresses, 0, interface).next().unwrap_or_default();
+        let behind = any.kinds & IPV6_KINDS != 0 && (rule.protocol.is_some() || has_ports(rule));
+        let behind = behind.then_some(Self { kinds: EXTENSIONS, ..any });
+        let of_protocol =
+            Self { protocol: rule.protocol.map_or(any.protocol, |protocol| [protocol; 2]), ..any };
+        let without_ports =
+            has_ports(rule).then_some(Self { kinds: any.kinds & !KINDS_OF_PORTS, ..of_protocol });
+        let mut exact = of_protocol;
+        if has_ports(rule) {
+            exact.kinds &= KINDS_OF_PORTS;
+            exact.set_ports(rule);
+        }
+        std::iter::once(exact).chain(without_ports).chain(behind)
+    }
+
+    fn set_ports(&mut self, rule: &Rule) {
         for (side, ports) in [&rule.source_ports, &rule.destination_ports].into_iter().enumerate() {
             if let Some(ports) = ports {
-                (flat.ports[2 * side], flat.ports[2 * side + 1]) = (*ports.start(), *ports.end());
+                (self.ports[2 * side], self.ports[2 * side + 1]) = (*ports.start(), *ports.end());
             }
         }
-        std::iter::once(flat).chain(later)
     }
 
     /// Whether it matches a packet.
@@ -254,7 +286,7 @@ impl Flat {
 
     /// Least and greatest of [`Key`]'s word for the family.
     pub(crate) fn families(&self) -> (u32, u32) {
-        (u32::from(self.kinds & IPV4_KINDS == 0), u32::from(self.kinds & IPV6_KINDS != 0))
+        (u32::from(self.kinds & IPV4_KINDS == 0), u32::from(self.kinds & (IPV6_KINDS | EXTENSIONS) != 0))
     }
 }
 
@@ -287,6 +319,30 @@ mod tests {
         assert_eq!([&first, &other, &later].map(|key| any(&accepts, key)), [true, false, true]);
         assert_eq!([&first, &other, &later].map(|key| any(&drops, key)), [true, false, false]);
         assert!(!any(&accepts, &key(None, Kind::None)), "cut off before its ports");
+    }
+
+    #[test]
+    fn what_may_be_meant_matches_where_it_cannot_be_told() {
+        let rule = Rule { protocol: Some(6), destination_ports: Some(80..=80), ..Rule::default() };
+        let flat: Vec<_> = Flat::may_match(&rule, None).collect();
+        let may = |key: Key| flat.iter().any(|rule| rule.matches(&key));
+        let of = |addresses: [&str; 2], protocol, ports, kind| {
+            Key::new(addresses.map(|address| address.parse().unwrap()), protocol, ports, kind, 3)
+        };
+        let four = |protocol, ports, kind| of(["192.0.2.1", "198.51.100.1"], protocol, ports, kind);
+        let six = |protocol, ports, kind| of(["2001:db8::1", "2001:db8::2"], protocol, ports, kind);
+        assert!(may(four(6, Some((9, 80)), Kind::Ports)) && may(six(6, Some((9, 80)), Kind::Ports)));
+        assert!(may(four(6, None, Kind::Later)) && may(four(6, None, Kind::None)), "its ports are elsewhere");
+        assert!(!may(four(6, Some((80, 9)), Kind::Ports)) && !may(four(17, None, Kind::Later)));
+        assert!(!may(six(60, None, Kind::Later)) && may(six(60, None, Kind::Later).with_extensions()));
+        let narrow = Rule { source: "192.0.2.0/24".parse().ok(), ..rule };
+        let flat: Vec<_> = Flat::may_match(&narrow, Some(3)).collect();
+        let may = |key: Key| flat.iter().any(|rule| rule.matches(&key));
+        assert!(may(four(6, Some((9, 80)), Kind::Ports)));
+        assert!(!may(six(6, None, Kind::Later).with_extensions()), "of the other family");
+        let mut elsewhere = four(6, Some((9, 80)), Kind::Ports);
+        elsewhere.set_interface(4);
+        assert!(!may(elsewhere));
     }
 
     #[test]

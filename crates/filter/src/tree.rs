@@ -48,10 +48,17 @@ pub struct Tree {
     pub words: Vec<u32>,
     /// Where the search begins.
     pub root: u32,
-    /// In their order; those of claims behind the others.
+    /// In their order; behind them those of claims, and at the end those of what only Linux may handle.
     pub rules: Vec<Flat>,
     /// Where the search among claims begins; none where there are none.
     pub claims: Option<u32>,
+    /// Where the search begins for what only Linux may handle; none where there is nothing of the kind.
+    pub linux_only: Option<u32>,
+}
+
+/// How many rules leaves may hold, until all are in one.
+fn leaves() -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(LEAF_RULES), |leaf| (*leaf <= ROOM_RULES).then_some(leaf * 4))
 }
 
 /// What an inner node cuts.
@@ -80,7 +87,7 @@ impl Cut {
 impl Default for Tree {
     /// The tree of no rules: a list of none, so that whoever searches it finds an end.
     fn default() -> Self {
-        Self { words: vec![0], root: LEAF, rules: Vec::new(), claims: None }
+        Self { words: vec![0], root: LEAF, rules: Vec::new(), claims: None, linux_only: None }
     }
 }
 
@@ -100,18 +107,40 @@ impl Tree {
     pub fn grow_with(mut rules: Vec<Flat>, claims: Vec<Flat>) -> Result<Self, TooMany> {
         let of_rules = rules.len() as u32;
         rules.extend(claims);
+        let all = rules.len() as u32;
         if rules.len() > ROOM_RULES {
             return Err(TooMany { rules: rules.len() });
         }
-        let mut leaf = LEAF_RULES;
-        loop {
-            // With leaves that hold all rules it fits for sure.
-            if let Some((words, [root, claims])) = Grower::grow(&rules, of_rules, leaf, ROOM_WORDS) {
-                let claims = (rules.len() as u32 > of_rules).then_some(claims);
-                return Ok(Self { words, root, rules, claims });
-            }
-            leaf *= 4;
+        let grown = |leaf| {
+            let mut grower = Grower::new(&rules, Vec::new(), leaf, ROOM_WORDS);
+            let (root, claims) = (grower.grow(0..of_rules)?, grower.grow(of_rules..all)?);
+            Some((grower.into_words(), root, claims))
+        };
+        // With leaves that hold all rules it fits for sure.
+        let (words, root, claims) = leaves().find_map(grown).ok_or(TooMany { rules: rules.len() })?;
+        let claims = (all > of_rules).then_some(claims);
+        Ok(Self { words, root, rules, claims, linux_only: None })
+    }
+
+    /// The same rules and claims, and beside them those of packets that only Linux may handle, which are looked for by
+    /// themselves. What there was is not grown again.
+    ///
+    /// # Errors
+    /// If there is no room for so many.
+    pub fn with_linux_only(&self, linux_only: Vec<Flat>) -> Result<Self, TooMany> {
+        let first = self.rules.len() as u32;
+        let rules = [&self.rules[..], &linux_only].concat();
+        if linux_only.is_empty() || rules.len() > ROOM_RULES {
+            let none = Self { linux_only: None, ..self.clone() };
+            return if linux_only.is_empty() { Ok(none) } else { Err(TooMany { rules: rules.len() }) };
         }
+        let grown = |leaf| {
+            let mut grower = Grower::new(&rules, self.words.clone(), leaf, ROOM_WORDS);
+            let root = grower.grow(first..rules.len() as u32)?;
+            Some((grower.into_words(), root))
+        };
+        let (words, root) = leaves().find_map(grown).ok_or(TooMany { rules: rules.len() })?;
+        Ok(Self { words, rules, linux_only: Some(root), ..*self })
     }
 
     /// The first rule that matches.
@@ -122,6 +151,11 @@ impl Tree {
     /// The first claim that matches.
     pub fn find_claim(&self, key: &Key) -> Option<&Flat> {
         self.find_from(self.claims?, key)
+    }
+
+    /// Whether only Linux may handle a packet.
+    pub fn is_linux_only(&self, key: &Key) -> bool {
+        self.linux_only.is_some_and(|root| self.find_from(root, key).is_some())
     }
 
     fn find_from(&self, mut word: u32, key: &Key) -> Option<&Flat> {

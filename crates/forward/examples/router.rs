@@ -204,6 +204,8 @@ fn interface() -> Interface {
         forward_ipv4: true,
         forward_ipv6: true,
         reverse_path: ReversePath::Off,
+        linux_only_in: [false; 2],
+        linux_only_out: false,
         accept_local: false,
         hop_limit: 64,
         ipv4: vec![(Ipv4Addr::new(192, 0, 2, 1), 24)],

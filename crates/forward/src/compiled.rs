@@ -85,6 +85,7 @@ pub(crate) struct Ingress {
     pub vrf: u16,
     pub forward_ipv4: bool,
     pub forward_ipv6: bool,
+    pub linux_only: [bool; 2],
     pub reverse_path: ReversePath,
     pub accept_local: bool,
 }
@@ -123,6 +124,7 @@ fn ingress(interface: &Interface) -> Ingress {
         vrf: interface.vrf,
         forward_ipv4: interface.forward_ipv4,
         forward_ipv6: interface.forward_ipv6,
+        linux_only: interface.linux_only_in,
         reverse_path: interface.reverse_path,
         accept_local: interface.accept_local,
     }
@@ -222,6 +224,8 @@ mod tests {
             forward_ipv4: true,
             forward_ipv6: false,
             reverse_path: ReversePath::Off,
+            linux_only_in: [false; 2],
+            linux_only_out: false,
             accept_local: false,
             hop_limit: 64,
             ipv4: Vec::new(),

@@ -1,8 +1,9 @@
 //! Filters, ahead of all other stages: rules, tiny fragments, sources without a way back, rates.
 //!
 //! ```text
-//! burst -> key -> fragments -> source -> rules -> rate -> on, in order and without gaps
-//!                    '--------'---------'-------'---> for this machine? then on all the same, else a named drop
+//! burst -> key -> fragments -> source -> rules -> rate -> Linux only? -> on, in order and without gaps
+//!                    '--------'---------'-------'          '---> slow path, to Linux
+//!                              '---> for this machine? then on all the same, else a named drop
 //! ```
 //!
 //! The kernel path does the same in crates/fastpath/bpf/filter.h, over the same tree; a test holds the two to each
@@ -42,9 +43,18 @@ pub struct FilterSet {
     pub rates: Option<Arc<SourceRates>>,
 }
 
-/// Why workers drop a frame that came in on a port, if filters do; counted as by the first worker.
-pub fn drops(tables: &Tables, port: usize, frame: &[u8], now_ns: u64) -> Option<Reason> {
-    PortFilter::of(tables, port, 0, now_ns)?.drops(frame)
+/// What filters take out of a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is dropped, under a name.
+    Drop(Reason),
+    /// Only Linux may handle it.
+    LinuxOnly,
+}
+
+/// What filters do with a frame that came in on a port, if they take it; counted as by the first worker.
+pub fn takes(tables: &Tables, port: usize, frame: &[u8], now_ns: u64) -> Option<Taken> {
+    PortFilter::of(tables, port, 0, now_ns)?.takes(frame)
 }
 
 /// Stands for an interface that only Linux knows.
@@ -67,22 +77,39 @@ impl<'a> PortFilter<'a> {
         Some(Self { tables, set, view, worker, now_ns })
     }
 
-    /// Why a frame is dropped, if it is. Rules that match are counted.
-    pub fn drops(&self, frame: &[u8]) -> Option<Reason> {
+    /// What is done with a frame, if it is taken. Rules that match are counted.
+    pub fn takes(&self, frame: &[u8]) -> Option<Taken> {
+        let (key::Asked { mut key, tiny }, logical) = self.asked(frame)?;
+        key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
+        let Some((reason, counter)) = self.verdict(&key, tiny, logical) else {
+            return self.is_for_linux_only(key, logical).then_some(Taken::LinuxOnly);
+        };
+        if self.is_for_linux(&key, logical) {
+            return None;
+        }
+        counter.into_iter().for_each(|counter| self.set.counts.add(self.worker, counter));
+        Some(Taken::Drop(reason))
+    }
+
+    /// Whether only Linux may handle a frame, as far as its headers tell. Nothing is counted.
+    pub fn is_linux_only(&self, frame: &[u8]) -> bool {
+        self.asked(frame).is_some_and(|(asked, logical)| self.is_for_linux_only(asked.key, logical))
+    }
+
+    fn is_for_linux_only(&self, mut key: Key, logical: u16) -> bool {
+        // Linux's rules name the VLAN, where those of the configuration name the port.
+        key.set_interface(logical);
+        self.set.filters.tree.is_linux_only(&key)
+    }
+
+    /// What rules ask of a frame, and its interface; none for what no rule is asked about.
+    fn asked(&self, frame: &[u8]) -> Option<(key::Asked, u16)> {
         let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
         // Linux takes tagged frames for the MACs of its VLANs as well.
         if mac_key(frame.first_chunk()?) != self.view.mac && !key::is_tag(kind) {
             return None;
         }
-        let key::Asked { mut key, tiny } = key::asked(frame)?;
-        key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
-        let logical = self.logical(frame, kind);
-        let (reason, counter) = self.verdict(&key, tiny, logical)?;
-        if self.is_for_linux(&key, logical) {
-            return None;
-        }
-        counter.into_iter().for_each(|counter| self.set.counts.add(self.worker, counter));
-        Some(reason)
+        Some((key::asked(frame)?, self.logical(frame, kind)))
     }
 
     /// The interface of a frame, one that nobody has where only Linux knows it.

@@ -75,11 +75,14 @@ pub(crate) fn classify(tables: &Compiled, view: &PortView, frame: &[u8]) -> Resu
     if !is_ours(view, ingress, ethernet.destination()) {
         return Err(Refusal::Drop(Reason::OtherHost));
     }
-    let (kind, forwards) = match network.ethertype {
-        ethertype::IPV4 => (Kind::Ipv4, ingress.forward_ipv4),
-        ethertype::IPV6 => (Kind::Ipv6, ingress.forward_ipv6),
+    let (kind, forwards, linux_only) = match network.ethertype {
+        ethertype::IPV4 => (Kind::Ipv4, ingress.forward_ipv4, ingress.linux_only[0]),
+        ethertype::IPV6 => (Kind::Ipv6, ingress.forward_ipv6, ingress.linux_only[1]),
         _ => return Err(HOST),
     };
+    if linux_only {
+        return Err(Refusal::Slow(Verdict::LinuxOnly));
+    }
     let arrival = Arrival { interface, network: network.offset as u16, kind };
     // Where forwarding is off Linux may still want the packet for itself, and drops it if not.
     if forwards { Ok(arrival) } else { Err(HOST) }
@@ -145,6 +148,8 @@ mod tests {
             forward_ipv4: true,
             forward_ipv6: vlan.is_none(),
             reverse_path: ReversePath::Off,
+            linux_only_in: [false; 2],
+            linux_only_out: false,
             accept_local: false,
             hop_limit: 64,
             ipv4: Vec::new(),

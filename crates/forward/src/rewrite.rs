@@ -248,6 +248,7 @@ fn choose(
     match entry.action() {
         Action::Forward { .. } => Ok((hop, entry)),
         Action::Host => Err(Refusal::Slow(Verdict::Host)),
+        Action::LinuxOnly => Err(Refusal::Slow(Verdict::LinuxOnly)),
         Action::Resolve => Err(Refusal::Slow(Verdict::Resolve)),
         Action::Blackhole => Err(Refusal::Drop(Reason::Blackhole)),
         Action::Unreachable => Err(Refusal::Slow(Verdict::Unreachable)),

@@ -100,7 +100,7 @@ fn way(tables: &Tables, hop: NextHop, destination: IpAddr, hash: impl FnOnce() -
                 Err(_) => Way::Host,
             }
         }
-        Action::Host => Way::Host,
+        Action::Host | Action::LinuxOnly => Way::Host,
         Action::Blackhole => Way::Blackhole,
         Action::Unreachable => Way::Unreachable,
         Action::Prohibit => Way::Prohibit,

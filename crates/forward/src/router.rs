@@ -23,7 +23,7 @@ use bm_stats::{Account, Entry, Reason};
 
 use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
-use crate::filter::PortFilter;
+use crate::filter::{PortFilter, Taken};
 use crate::hook::{Hooks, TableRoutes};
 use crate::input::Kind;
 use crate::lookup::Lane;
@@ -162,7 +162,7 @@ impl App for Router {
                 }
                 account.add(Entry::Received, count);
                 if let Some(filter) = &filter {
-                    work.filter(filter, io, account);
+                    work.filter(filter, io, Tally::new(port, account), (entrance, outputs));
                 }
                 if let Some(hooks) = hooks.as_deref_mut() {
                     // Scripts ask packets where they came in.
@@ -279,17 +279,28 @@ impl Work {
         }
     }
 
-    /// Drops what filters say; the burst is without gaps afterwards.
+    /// Takes out what filters drop or leave to Linux; the burst is without gaps afterwards.
     #[inline(never)]
-    fn filter(&mut self, filter: &PortFilter<'_>, io: &mut Io<'_>, account: &Account) {
+    fn filter(
+        &mut self,
+        filter: &PortFilter<'_>,
+        io: &mut Io<'_>,
+        mut tally: Tally<'_>,
+        (entrance, outputs): (&mut Entrance, &[u16]),
+    ) {
         for place in 0..self.burst.len() {
-            if let Some(reason) = self.burst.get(place).and_then(|frame| filter.drops(frame.data()))
-                && let Some(frame) = self.burst.take(place)
-            {
-                account.drop(reason, 1);
-                io.frames.free(frame);
+            let taken = self.burst.get(place).and_then(|frame| filter.takes(frame.data()));
+            let Some((taken, frame)) = taken.and_then(|taken| Some((taken, self.burst.take(place)?))) else {
+                continue;
+            };
+            match taken {
+                Taken::Drop(reason) => tally.lose(io, frame, reason),
+                Taken::LinuxOnly => {
+                    tally.refuse(io, (entrance, outputs), frame, Refusal::Slow(Verdict::LinuxOnly));
+                }
             }
         }
+        tally.close();
         self.burst.compact();
     }
 

@@ -45,6 +45,7 @@ pub use thread::SlowThread;
 pub use waiting::WaitLimits;
 
 use crate::entrance::{Arrivals, Bell, Entrance, entrance};
+use crate::filter::PortFilter;
 use crate::input::{self, Arrival, Kind};
 use crate::rewrite;
 use crate::route::{self, Way};
@@ -164,6 +165,7 @@ enum Count {
     ResolveAnswered,
     ResolveFailed,
     AlertsLimited,
+    LinuxOnly,
 }
 
 /// Frames of one kind handled in one step, so that no queue starves another.
@@ -196,7 +198,7 @@ impl From<Refusal> for Fate {
 
 impl SlowPath {
     /// Names of the slow path's own counters.
-    pub const COUNTERS: [&'static str; 8] = [
+    pub const COUNTERS: [&'static str; 9] = [
         "errors_sent",
         "errors_silent",
         "errors_limited_all",
@@ -205,6 +207,7 @@ impl SlowPath {
         "resolve_answered",
         "resolve_failed",
         "alerts_limited",
+        "linux_firewall",
     ];
 
     /// A slow path without workers and ports yet.
@@ -351,15 +354,22 @@ impl Core {
         self.count(&frame, Entry::Received);
         match Verdict::from_code(frame.meta().verdict) {
             Some(Verdict::Host) => self.deliver(frame),
+            Some(Verdict::LinuxOnly) => self.deliver_linux_only(frame),
             _ => self.handle(tables, frame, now),
         }
     }
 
     /// Decides on a frame as it came from the wire, and carries that out.
     fn handle(&mut self, tables: &Tables, mut frame: Frame, now: Now) {
-        let Some(view) = tables.compiled.ports.get(usize::from(frame.meta().port)) else {
+        let port = usize::from(frame.meta().port);
+        let Some(view) = tables.compiled.ports.get(port) else {
             return self.deliver(frame);
         };
+        // It has passed the filters, and may have waited since.
+        if PortFilter::of(tables, port, 0, now.monotonic_ns).is_some_and(|of| of.is_linux_only(frame.data()))
+        {
+            return self.deliver_linux_only(frame);
+        }
         match input::classify(&tables.compiled, view, frame.data()) {
             Ok(Arrival { interface, network, kind }) => {
                 let meta = frame.meta_mut();
@@ -373,6 +383,7 @@ impl Core {
             Err(Refusal::Slow(Verdict::LinkGroup)) if !is_for_us(tables, &frame) => {
                 self.lose(frame, Reason::LinkBroadcast);
             }
+            Err(Refusal::Slow(Verdict::LinuxOnly)) => self.deliver_linux_only(frame),
             Err(refusal) => self.carry_out(tables, frame, refusal.into(), now),
         }
     }
@@ -384,6 +395,8 @@ impl Core {
         match fate {
             Fate::Host => self.deliver(frame),
             Fate::Drop(reason) => self.lose(frame, reason),
+            // Linux comes to the same error, and may change it or drop it.
+            Fate::Tell(..) if tables.linux_tells => self.deliver_linux_only(frame),
             Fate::Tell(error, reason) => {
                 self.tell(tables, &frame, error, now);
                 self.lose(frame, reason);

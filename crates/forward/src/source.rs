@@ -37,7 +37,7 @@ pub(crate) fn passes(next_hops: &NextHops, hop: NextHop, filter: ReversePath, in
 fn leads_out_of(next_hops: &NextHops, hop: NextHop, interface: u16) -> bool {
     match next_hops.action(hop) {
         Action::Forward { interface: out, .. } => out == interface,
-        Action::Resolve => next_hops.gateway(hop).interface == u32::from(interface),
+        Action::Resolve | Action::LinuxOnly => next_hops.gateway(hop).interface == u32::from(interface),
         _ => false,
     }
 }

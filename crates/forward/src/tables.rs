@@ -37,6 +37,8 @@ pub struct Tables {
     pub feasible: Vec<Feasible>,
     /// What workers filter by; nothing costs nothing.
     pub filters: Option<Arc<FilterSet>>,
+    /// Linux sends ICMP errors about packets that cannot be forwarded: it may have to change or to drop them.
+    pub linux_tells: bool,
     /// The same once more, laid out for workers.
     pub(crate) compiled: Compiled,
 }
@@ -53,7 +55,7 @@ impl Tables {
     ) -> Self {
         let (local_ipv4, local_ipv6) = local;
         let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
-        let (feasible, filters) = (Vec::new(), None);
+        let (feasible, filters, linux_tells) = (Vec::new(), None, false);
         Self {
             vrfs,
             interfaces,
@@ -64,6 +66,7 @@ impl Tables {
             settings,
             feasible,
             filters,
+            linux_tells,
             compiled,
         }
     }
@@ -124,6 +127,10 @@ pub struct Interface {
     pub forward_ipv4: bool,
     /// `net.ipv6.conf.*.forwarding`.
     pub forward_ipv6: bool,
+    /// Families, IPv4 first, of which only Linux may handle what comes in here; these are not forwarded.
+    pub linux_only_in: [bool; 2],
+    /// Whether only Linux may send here.
+    pub linux_only_out: bool,
     /// `net.ipv4.conf.*.rp_filter`, the stronger of the interface's and `all`'s.
     pub reverse_path: ReversePath,
     /// `net.ipv4.conf.*.accept_local`, of the interface or of `all`: sources that are our own may come in.

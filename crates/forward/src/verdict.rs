@@ -10,6 +10,8 @@ use bm_stats::Reason;
 pub enum Verdict {
     /// For Linux: this machine, a group, no IP, or nothing that is known here.
     Host = 1,
+    /// For Linux: only Linux may handle it, since a firewall, an IPsec policy or traffic control has a say in it.
+    LinuxOnly,
     /// IP for one host in a frame for a group: for Linux if it is ours, else dropped.
     LinkGroup,
     /// An IPv6 source that may only be used towards this machine, or on its own link.
@@ -35,8 +37,9 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Host,
+        Self::LinuxOnly,
         Self::LinkGroup,
         Self::SourceScope,
         Self::Options,
@@ -57,7 +60,7 @@ impl Verdict {
 
     /// Whether Linux gets the frame, so that a flood of other work cannot starve it.
     pub(crate) fn is_for_host(self) -> bool {
-        self == Self::Host
+        matches!(self, Self::Host | Self::LinuxOnly)
     }
 }
 

@@ -14,6 +14,8 @@
 #include <bpf/bpf_helpers.h>
 
 #define MAX_TAGS 2
+#define LINUX_ONLY_IPV4 1
+#define LINUX_ONLY_IPV6 2
 #define HINT_BITS 1024 /* the same in shared.rs */
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
@@ -32,6 +34,7 @@ enum kind {
 	PASSED_NEIGHBOR,
 	PASSED_DELIVERED,
 	PASSED_UNATTENDED,
+	PASSED_FIREWALL, /* only Linux may handle the family */
 	KINDS
 };
 
@@ -44,6 +47,8 @@ struct control {
 	__u64 mac; /* the port's own, in wire order in the low 48 bits */
 	__u32 active;
 	__u32 other_macs; /* how many there are in `macs` */
+	__u32 linux_only; /* families that only Linux may handle */
+	__u32 unused;
 };
 
 struct tag {
@@ -256,8 +261,10 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 		type = tag->type;
 	}
 	if (type == bpf_htons(ETH_P_IP))
-		return ipv4(network, end);
-	return type == bpf_htons(ETH_P_IPV6) ? ipv6(network, end) : PASSED_OTHER_TYPE;
+		return control.linux_only & LINUX_ONLY_IPV4 ? PASSED_FIREWALL : ipv4(network, end);
+	if (type == bpf_htons(ETH_P_IPV6))
+		return control.linux_only & LINUX_ONLY_IPV6 ? PASSED_FIREWALL : ipv6(network, end);
+	return PASSED_OTHER_TYPE;
 }
 
 /* Whether frames of the queue have waited for so long that nobody seems to come for them. */

@@ -43,6 +43,8 @@ pub struct SteerCounters {
     pub delivered: u64,
     /// Left to Linux since nobody came for those before: the worker hangs, or the process is being killed.
     pub unattended: u64,
+    /// Left to Linux since only Linux may handle the family: a firewall, an IPsec policy, traffic control.
+    pub firewall: u64,
 }
 
 /// How many counters there are.
@@ -54,14 +56,17 @@ struct Control {
     mac: u64,
     active: u32,
     other_macs: u32,
+    /// A bit for each family, IPv4 lowest.
+    linux_only: u32,
 }
 
 impl Control {
-    fn bytes(&self) -> [u8; 16] {
-        let mut bytes = [0; 16];
+    fn bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&self.mac.to_ne_bytes());
         bytes[8..12].copy_from_slice(&self.active.to_ne_bytes());
-        bytes[12..].copy_from_slice(&self.other_macs.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&self.other_macs.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&self.linux_only.to_ne_bytes());
         bytes
     }
 }
@@ -186,7 +191,7 @@ impl Program {
             control: MapHandle::try_from(&self.control).map_err(failed)?,
             macs: MapHandle::try_from(&self.macs).map_err(failed)?,
             shared: shared.clone(),
-            now: Control { mac: 0, active: 0, other_macs: 0 },
+            now: Control { mac: 0, active: 0, other_macs: 0, linux_only: 0 },
             others: Vec::new(),
         };
         steering.set_macs(&[port.mac]).map_err(|error| failed(error.into()))?;
@@ -213,6 +218,7 @@ impl Program {
             neighbor,
             delivered,
             unattended,
+            firewall,
         ] = sum;
         Ok(SteerCounters {
             steered,
@@ -225,6 +231,7 @@ impl Program {
             neighbor,
             delivered,
             unattended,
+            firewall,
         })
     }
 }
@@ -303,6 +310,10 @@ impl Steering for XdpSteering {
 
     fn set_active(&mut self, active: bool) -> io::Result<()> {
         self.set(Control { active: active.into(), ..self.now })
+    }
+
+    fn set_linux_only(&mut self, [ipv4, ipv6]: [bool; 2]) -> io::Result<()> {
+        self.set(Control { linux_only: u32::from(ipv4) | u32::from(ipv6) << 1, ..self.now })
     }
 }
 

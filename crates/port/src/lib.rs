@@ -106,6 +106,15 @@ pub trait Steering: Send {
     /// # Errors
     /// What the system said; the port goes on with what it had.
     fn set_active(&mut self, active: bool) -> io::Result<()>;
+
+    /// The families, IPv4 first, whose packets never leave the kernel since only Linux may handle them. A port that
+    /// cannot do that takes them all the same, and its worker hands them back.
+    ///
+    /// # Errors
+    /// What the system said; the port goes on with what it had.
+    fn set_linux_only(&mut self, _families: [bool; 2]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// For ports of which Linux keeps nothing: all frames come to us, and go to Linux through a [`HostPort`].

@@ -53,8 +53,22 @@ impl Compiler {
         checked
     }
 
+    /// Holds the rules that filters go by against those of what only Linux may handle now.
+    fn check_linux_only(&self, rules: &[bm_filter::Flat], checked: &mut Checked) {
+        let tree = self.small.filters.as_ref().map(|filters| &filters.tree);
+        let searched = tree.is_some_and(|tree| tree.linux_only.is_some() && tree.rules.ends_with(rules));
+        checked.compared += rules.len();
+        if searched == rules.is_empty() || self.small.linux_only_rules != rules {
+            checked.differs(Area::Compiled, || {
+                let (has, should) = (self.small.linux_only_rules.len(), rules.len());
+                format!("filters leave packets to Linux by {has} rules and should by {should}")
+            });
+        }
+    }
+
     fn check_interfaces(&self, mirror: &Mirror, checked: &mut Checked) {
-        let now = self.interfaces_now(mirror, &self.vrfs(mirror));
+        let (now, rules) = self.interfaces_now(mirror, &self.vrfs(mirror));
+        self.check_linux_only(&rules, checked);
         let before = self.interfaces();
         checked.compared += now.list.len();
         for (was, is) in before.list.iter().zip(&now.list).filter(|(was, is)| was != is) {

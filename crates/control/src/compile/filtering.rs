@@ -30,7 +30,25 @@ pub(super) struct Filtering {
 /// Filters, and the interfaces that ports in rules were taken for.
 struct Made {
     interfaces: Vec<Option<u16>>,
+    /// What the configuration says alone.
+    configured: Arc<Filters>,
+    /// Rules of what only Linux may handle, which stand beside that in `filters`.
+    linux_only: Vec<Flat>,
     filters: Arc<Filters>,
+}
+
+impl Made {
+    /// Has rules of what only Linux may handle stand beside those of the configuration.
+    fn stand_beside(&mut self, linux_only: &[Flat]) -> Result<(), TooMany> {
+        self.filters = Arc::clone(&self.configured);
+        self.linux_only.clear();
+        if !linux_only.is_empty() {
+            let tree = self.configured.tree.with_linux_only(linux_only.to_vec())?;
+            self.filters = Arc::new(Filters { tree, ..Filters::clone(&self.configured) });
+            self.linux_only = linux_only.to_vec();
+        }
+        Ok(())
+    }
 }
 
 impl Filtering {
@@ -84,29 +102,41 @@ impl Filtering {
         self.config.drops() || !self.claims.is_empty() || self.sources.iter().any(checks)
     }
 
-    /// What is to be done, where interfaces are as they are now.
-    pub fn filters(&mut self, interfaces: &Interfaces) -> Option<Arc<Filters>> {
-        if !self.is_on() {
+    /// What is to be done, where interfaces are as they are now, and only Linux may handle what these rules match.
+    ///
+    /// # Errors
+    /// If there is no room for the rules beside those of the configuration.
+    pub fn filters(
+        &mut self,
+        interfaces: &Interfaces,
+        linux_only: &[Flat],
+    ) -> Result<Option<Arc<Filters>>, TooMany> {
+        if !self.is_on() && linux_only.is_empty() {
             self.made = None;
-            return None;
+            return Ok(None);
         }
         let index = |rule: &Rule| interface_called(interfaces, rule.port.as_deref()?);
         let interfaces: Vec<_> = self.config.rules.iter().chain(&self.claims).map(index).collect();
         let before = self.made.take();
-        let made = match before {
+        let mut made = match before {
             Some(made) if !self.changed && made.interfaces == interfaces => made,
             before => {
-                let filters = self.make(&interfaces).map(Arc::new).unwrap_or_else(|error| {
+                let configured = self.make(&interfaces).map(Arc::new).unwrap_or_else(|error| {
                     tracing::error!(%error, "new rules are not carried out; those before stay");
-                    before.map(|made| made.filters).unwrap_or_default()
+                    before.map(|made| made.configured).unwrap_or_default()
                 });
-                Made { interfaces, filters }
+                let filters = Arc::clone(&configured);
+                Made { interfaces, configured, linux_only: Vec::new(), filters }
             }
         };
         self.changed = false;
+        let beside = match made.linux_only == linux_only {
+            true => Ok(()),
+            false => made.stand_beside(linux_only),
+        };
         let filters = Arc::clone(&made.filters);
         self.made = Some(made);
-        Some(filters)
+        beside.map(|()| Some(filters))
     }
 
     /// # Errors
@@ -306,11 +336,11 @@ mod tests {
     #[test]
     fn nothing_is_made_of_nothing() {
         let interfaces = Interfaces::default();
-        assert_eq!(filtering(&read("")).filters(&interfaces), None);
+        assert_eq!(filtering(&read("")).filters(&interfaces, &[]), Ok(None));
         let mut strict = filtering(&read("[[port]]\ndevice = 'eth0'\nreverse_path = 'strict'\n"));
-        let filters = strict.filters(&interfaces).unwrap();
+        let filters = strict.filters(&interfaces, &[]).unwrap().unwrap();
         assert_eq!((filters.tree.rules.len(), strict.source_rule(0)), (0, SourceRule::Strict));
-        let again = strict.filters(&interfaces).unwrap();
+        let again = strict.filters(&interfaces, &[]).unwrap().unwrap();
         assert!(Arc::ptr_eq(&filters, &again), "made once");
     }
 
@@ -318,22 +348,22 @@ mod tests {
     fn rules_without_room_leave_those_before() {
         let mut config = read("[[filter.rule]]\naction = 'drop'\n");
         let (mut filtering, interfaces) = (filtering(&config), Interfaces::default());
-        let before = filtering.filters(&interfaces).unwrap();
+        let before = filtering.filters(&interfaces, &[]).unwrap().unwrap();
         // The reader of configurations refuses so many; nobody else asks.
         config.filter.rules = vec![config.filter.rules[0].clone(); ROOM_RULES + 1];
         filtering.set(&config);
-        let after = filtering.filters(&interfaces).unwrap();
+        let after = filtering.filters(&interfaces, &[]).unwrap().unwrap();
         assert!(Arc::ptr_eq(&before, &after) && after.tree.rules.len() == 1);
         config.filter.rules.truncate(2);
         filtering.set(&config);
-        assert_eq!(filtering.filters(&interfaces).unwrap().tree.rules.len(), 2);
+        assert_eq!(filtering.filters(&interfaces, &[]).unwrap().unwrap().tree.rules.len(), 2);
     }
 
     #[test]
     fn a_rule_for_a_port_that_is_not_there_matches_nothing() {
         let config =
             read("[[filter.rule]]\naction = 'drop'\nport = 'eth9'\n[[filter.rule]]\naction = 'drop'\n");
-        let filters = filtering(&config).filters(&Interfaces::default()).unwrap();
+        let filters = filtering(&config).filters(&Interfaces::default(), &[]).unwrap().unwrap();
         assert_eq!(filters.tree.rules.len(), 1);
     }
 }

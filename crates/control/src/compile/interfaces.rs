@@ -143,6 +143,8 @@ fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
         vrf,
         forward_ipv4: mirror.forwards(Family::V4, link.ifindex),
         forward_ipv6: mirror.forwards(Family::V6, link.ifindex),
+        linux_only_in: [false; 2],
+        linux_only_out: false,
         reverse_path,
         accept_local: own.accept_local,
         hop_limit: u8::try_from(own.hop_limit).unwrap_or(u8::MAX),

@@ -185,7 +185,7 @@ fn vrf_name(mirror: &Mirror, table: u32) -> Option<String> {
 fn shown(action: Action) -> bm_api::Action {
     match action {
         Action::Forward { .. } => bm_api::Action::Forward,
-        Action::Host => bm_api::Action::Host,
+        Action::Host | Action::LinuxOnly => bm_api::Action::Host,
         Action::Resolve => bm_api::Action::Resolve,
         Action::Blackhole => bm_api::Action::Blackhole,
         Action::Unreachable => bm_api::Action::Unreachable,

@@ -92,6 +92,8 @@ pub(super) struct Entry {
     born: Option<Adjacency>,
     /// Groups that have it as a member.
     groups: BTreeSet<Target>,
+    /// A group of which some member leaves by a link where only Linux may send: then Linux chooses among all.
+    linux_only: bool,
     /// Why it is Linux and not what it should be.
     pub trouble: Option<NextHopError>,
 }
@@ -127,6 +129,8 @@ pub struct Targets {
     by_place: BTreeMap<u32, BTreeMap<Option<IpAddr>, BTreeSet<Target>>>,
     by_object: BTreeMap<u32, BTreeSet<Target>>,
     by_hop: Vec<Option<Target>>,
+    /// By interface, what members of groups there lead to while Linux chooses among them.
+    linux_only: BTreeMap<u16, NextHop>,
     /// Those that are left to Linux for want of room.
     troubled: BTreeSet<Target>,
     /// Those that lost their last user, to look at again.
@@ -145,6 +149,7 @@ impl Targets {
             by_place: BTreeMap::new(),
             by_object: BTreeMap::new(),
             by_hop: Vec::new(),
+            linux_only: BTreeMap::new(),
             troubled: BTreeSet::new(),
             unused: Vec::new(),
         };
@@ -329,7 +334,8 @@ impl Targets {
         self.by_shape.insert(shape.clone(), target);
         let still = State::Still(Action::Host);
         let groups = BTreeSet::new();
-        let entry = Entry { hop, users: 1, shape, state: still, born, groups, trouble: None };
+        let entry =
+            Entry { hop, users: 1, shape, state: still, born, groups, linux_only: false, trouble: None };
         self.entries[target.0 as usize] = Some(entry);
         self.change_state(target, state);
         target

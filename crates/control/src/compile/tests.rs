@@ -10,8 +10,8 @@ mod sources;
 use super::*;
 use bm_fib::NextHop;
 use bm_netlink::{
-    Address, Hop, HopFlags, Kind, Link, Message, Neighbour, RouteBody, RouteEvent, RouteKind, RouteMessage,
-    Via, neighbour,
+    Address, Feature, Hop, HopFlags, Kind, Link, Match, Message, Neighbour, RouteBody, RouteEvent, RouteKind,
+    RouteMessage, Traffic, Via, neighbour,
 };
 use bm_wire::prefix::Prefix;
 use oracle::{Answer, Oracle};
@@ -23,6 +23,8 @@ use std::net::IpAddr;
 pub struct World {
     pub mirror: Mirror,
     pub ports: Vec<Option<u32>>,
+    /// Links where only Linux may send.
+    pub linux_only: BTreeSet<u32>,
     pub compiler: Compiler,
     pub readers: Readers,
     pub last: Report,
@@ -95,7 +97,8 @@ impl World {
         let ipv6 = Structure::of::<Plain<u128>>("plain", "a list");
         let compiler = Compiler::new_in(&readers, Options { ipv4, ipv6, ..options }, memory).unwrap();
         let ports = vec![Some(1), Some(2)];
-        let mut world = Self { mirror: Mirror::default(), ports, compiler, readers, last: Report::default() };
+        let (mirror, linux_only) = (Mirror::default(), BTreeSet::new());
+        let mut world = Self { mirror, ports, linux_only, compiler, readers, last: Report::default() };
         world.compiler.set_ports(world.ports.clone());
         world.tell(Message::Link(link(1, UP)));
         world.tell(Message::Link(link(2, UP)));
@@ -106,6 +109,14 @@ impl World {
 
     pub fn tell(&mut self, message: Message) -> &mut Self {
         self.mirror.apply(message);
+        self
+    }
+
+    /// Only Linux may handle this from now on.
+    pub fn only_linux(&mut self, traffic: impl IntoIterator<Item = Traffic>) -> &mut Self {
+        let entry = |traffic| LinuxOnly { feature: Feature::Nftables, traffic, why: "a rule".into() };
+        let list: Vec<_> = traffic.into_iter().map(entry).collect();
+        self.compiler.set_linux_only(&list);
         self
     }
 
@@ -212,7 +223,7 @@ impl World {
 
     /// Compares every VRF with the oracle at these addresses.
     pub fn agree(&self, addresses: &[IpAddr]) -> Result<(), String> {
-        let oracle = Oracle { mirror: &self.mirror, ports: &self.ports };
+        let oracle = Oracle { mirror: &self.mirror, ports: &self.ports, linux_only: &self.linux_only };
         for (index, vrf) in oracle.vrfs().into_iter().enumerate() {
             for address in addresses {
                 let (wanted, mtu) = match *address {

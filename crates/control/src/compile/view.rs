@@ -72,6 +72,9 @@ impl View<'_> {
         else {
             return Action::Host;
         };
+        if self.is_linux_only(adjacency.ifindex) {
+            return Action::LinuxOnly;
+        }
         match self.mirror.link(adjacency.ifindex) {
             None => return Action::Host,
             Some(link) if without_neighbours(link) => return Action::Host,
@@ -90,6 +93,11 @@ impl View<'_> {
     /// The Ethernet address of a neighbour, if packets can be sent to it.
     pub fn mac(&self, ifindex: u32, address: IpAddr) -> Option<[u8; 6]> {
         self.mirror.neighbour(ifindex, address)?.reachable_at()
+    }
+
+    /// Whether only Linux may send on a link.
+    pub fn is_linux_only(&self, ifindex: u32) -> bool {
+        self.interfaces.of(ifindex).is_some_and(|interface| interface.linux_only_out)
     }
 
     fn running(&self, ifindex: u32) -> bool {

@@ -241,7 +241,9 @@ impl KernelPath {
                 // The way back of a VRF's packets is in a table that the program does not have.
                 check: if own.vrf == 0 { compiler.source_check(rule) } else { SourceCheck::None },
                 // Also while nothing is forwarded here: then Linux does, and filters are ahead of it all the same.
-                looked_at: is_ours && (filters.is_some() || active && has_vlans),
+                looked_at: is_ours
+                    && (filters.is_some() || active && (has_vlans || own.linux_only_in != [false; 2])),
+                linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
                 accept_local: own.accept_local,
                 partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),
             }

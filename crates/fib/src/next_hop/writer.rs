@@ -279,7 +279,8 @@ fn encoded(action: Action, interface: u32) -> Result<Entry, NextHopError> {
         }
         Action::Forward { mac, interface } => Entry::forward(mac, interface),
         Action::Host => Entry::special(HOST),
-        Action::Resolve => Entry::resolve(interface),
+        Action::LinuxOnly => Entry::special_at(LINUX_ONLY, interface),
+        Action::Resolve => Entry::special_at(RESOLVE, interface),
         Action::Blackhole => Entry::special(BLACKHOLE),
         Action::Unreachable => Entry::special(UNREACHABLE),
         Action::Prohibit => Entry::special(PROHIBIT),
@@ -335,7 +336,14 @@ mod tests {
         writer.set_mtu(hop, 0).unwrap();
         assert_eq!(table.action(hop), Action::Forward { mac: MAC, interface: 9 });
         assert_eq!((table.gateway(hop), table.mtu(hop)), (gateway, 0));
-        for action in [Action::Host, Action::Blackhole, Action::Unreachable, Action::Prohibit, Action::None] {
+        for action in [
+            Action::Host,
+            Action::LinuxOnly,
+            Action::Blackhole,
+            Action::Unreachable,
+            Action::Prohibit,
+            Action::None,
+        ] {
             writer.set(hop, action).unwrap();
             assert_eq!(table.action(hop), action);
         }

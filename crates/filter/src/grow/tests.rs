@@ -6,6 +6,28 @@ use bm_wire::prefix::Prefix;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
+/// What only Linux may handle is looked for by itself, and rules are found as before.
+#[test]
+fn trees_beside_each_other_find_their_own() {
+    let mut next = numbers(11);
+    let [rules, claims, linux] = [700, 90, 300].map(|count| five_tuples(count, &mut next));
+    let alone = Tree::grow_with(rules.clone(), claims.clone()).unwrap();
+    let tree = alone.with_linux_only(linux.clone()).unwrap();
+    assert_eq!(
+        (&tree.words[..alone.words.len()], tree.root, tree.claims),
+        (&alone.words[..], alone.root, alone.claims)
+    );
+    for _ in 0..3000 {
+        let from = [&rules, &claims, &linux][next() as usize % 3];
+        let key = key_in(&from[next() as usize % from.len()], &mut next);
+        assert_eq!(tree.find(&key), linear(&rules, &key));
+        assert_eq!(tree.find_claim(&key), linear(&claims, &key));
+        assert_eq!(tree.is_linux_only(&key), linear(&linux, &key).is_some());
+    }
+    assert_eq!(tree.with_linux_only(Vec::new()).unwrap().linux_only, None);
+    assert!(alone.with_linux_only(vec![linux[0]; crate::ROOM_RULES]).is_err());
+}
+
 fn linear<'a>(rules: &'a [Flat], key: &Key) -> Option<&'a Flat> {
     rules.iter().find(|rule| rule.matches(key))
 }

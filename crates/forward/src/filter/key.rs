@@ -98,6 +98,7 @@ fn ipv6(packet: &[u8]) -> Option<Asked> {
     }
     let chain = follow(packet, header[6], usize::from(be16(header, 4)?));
     let key = Key::ipv6(addresses, chain.protocol, chain.ports, chain.kind);
+    let key = if is_extension(header[6]) { key.with_extensions() } else { key };
     Some(Asked { key, tiny: chain.tiny })
 }
 

@@ -144,6 +144,10 @@ impl Core {
         }
         for Waiter { mut frame, own } in frames {
             self.held(&frame, -1);
+            if !own && tables.linux_tells {
+                self.deliver_linux_only(frame);
+                continue;
+            }
             if !own && let Some(error) = spend_hop(&mut frame) {
                 self.tell(tables, &frame, error, now);
             }

@@ -11,6 +11,7 @@ use bm_stats::{Entry, Reason};
 use super::{Core, Now};
 use crate::hook::TableRoutes;
 use crate::tables::Tables;
+use crate::verdict::Verdict;
 
 /// The hooks, with room for a burst.
 pub(super) struct SlowHooks {
@@ -32,14 +33,20 @@ impl SlowHooks {
     /// Takes a burst from `queue` through the hooks and on. Says how many frames it was.
     pub fn take(&mut self, core: &mut Core, tables: &Tables, queue: &mut Consumer<Frame>, now: Now) -> usize {
         let Self { hook, burst, room, .. } = self;
-        while burst.len() < BURST {
+        let mut linux_only = 0;
+        for _ in 0..BURST {
             let Some(frame) = queue.pop() else { break };
+            if frame.meta().verdict == Verdict::LinuxOnly as u16 {
+                core.take(tables, frame, now);
+                linux_only += 1;
+                continue;
+            }
             // Cannot be: the burst is not full.
             burst.push(frame).unwrap_or_else(|frame| core.lose(frame, Reason::SlowPathFull));
         }
         let count = burst.len();
         if count == 0 {
-            return 0;
+            return linux_only;
         }
         let before = Mask::first(count);
         let mut mask = before;
@@ -75,6 +82,6 @@ impl SlowHooks {
             core.count(&frame, Entry::Originated);
             core.send(frame, port);
         }
-        count
+        count + linux_only
     }
 }

@@ -3,7 +3,7 @@
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
 
-use super::Core;
+use super::{Core, Count};
 
 /// Packets that Linux sends through a twin taken from one port in one step.
 const STEP_TWIN: usize = 64;
@@ -20,6 +20,12 @@ impl Core {
             }
             Some(Err(_)) | None => self.lose(frame, Reason::HostRefused),
         }
+    }
+
+    /// The same with one that only Linux may handle.
+    pub(super) fn deliver_linux_only(&mut self, frame: Frame) {
+        self.bump(Count::LinuxOnly);
+        self.deliver(frame);
     }
 
     /// Sends a finished frame out of `port`, through the worker that owns it.

@@ -78,6 +78,8 @@ fn interface(words: &mut Words<'_>) -> Interface {
         forward_ipv4: forwards,
         forward_ipv6: forwards,
         reverse_path,
+        linux_only_in: [false; 2],
+        linux_only_out: false,
         accept_local,
         hop_limit,
         ipv4: Vec::new(),

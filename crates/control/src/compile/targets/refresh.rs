@@ -11,6 +11,13 @@ impl Entry {
         let alone = matches!(&self.state, State::Members(members) if members.len() == 1);
         alone || view.alive(family, &member.hop)
     }
+
+    /// Whether some living member leaves by a link where only Linux may send.
+    fn is_linux_only(&self, view: View<'_>) -> bool {
+        let State::Members(members) = &self.state else { return false };
+        let by_it = |member: &Member| member.hop.encap == 0 && view.is_linux_only(member.hop.ifindex);
+        members.iter().any(|member| member.alive && by_it(member))
+    }
 }
 
 impl Targets {
@@ -72,14 +79,15 @@ impl Targets {
         let alive: Vec<bool> = members.iter().map(|member| entry.lives(view, member)).collect();
         let entry = self.get_mut(target);
         let mut changed = entry.trouble.is_some();
+        let was = entry.linux_only;
         if let State::Members(members) = &mut entry.state {
             for (member, alive) in members.iter_mut().zip(alive) {
                 changed |= alive != member.alive;
                 member.alive = alive;
             }
         }
-        if changed {
-            self.write(target);
+        if changed || self.get(target).is_linux_only(view) != was {
+            self.write(view, target);
         }
     }
 
@@ -139,17 +147,26 @@ impl Targets {
             }
         }
         self.change_state(target, State::Members(members));
-        self.write(target);
+        self.write(view, target);
         Ok(())
     }
 
     /// Stores a group's living members.
-    fn write(&mut self, target: Target) {
-        let State::Members(members) = &self.get(target).state else { return };
-        let living = members.iter().filter(|member| member.alive);
-        let living: Vec<_> =
-            living.map(|member| (self.hop(member.target), u32::from(member.weight))).collect();
-        let hop = self.hop(target);
+    fn write(&mut self, view: View<'_>, target: Target) {
+        let entry = self.get(target);
+        let State::Members(members) = &entry.state else { return };
+        let (hop, linux_only) = (entry.hop, entry.is_linux_only(view));
+        let living: Vec<_> = members.iter().filter(|member| member.alive).copied().collect();
+        self.get_mut(target).linux_only = linux_only;
+        let living: Result<Vec<_>, _> =
+            living.iter().map(|member| self.share(view, member, linux_only)).collect();
+        let living = match living {
+            Ok(living) => living,
+            Err(why) => {
+                self.put(hop, Action::Host);
+                return self.note_trouble(target, Some(why));
+            }
+        };
         let stored = match living.is_empty() {
             true => {
                 self.put(hop, Action::Unreachable);
@@ -161,6 +178,30 @@ impl Targets {
             self.put(hop, Action::Host);
         }
         self.note_trouble(target, stored.err());
+    }
+
+    /// What packets of a member lead to, and its weight. While Linux chooses among a group's members, all lead to
+    /// Linux, each still by its interface, which sources are checked by.
+    fn share(
+        &mut self,
+        view: View<'_>,
+        member: &Member,
+        linux_only: bool,
+    ) -> Result<(NextHop, u32), NextHopError> {
+        let interface = view.interfaces.index_of(member.hop.ifindex).filter(|_| linux_only);
+        let hop = match interface {
+            None => self.hop(member.target),
+            Some(interface) => match self.linux_only.get(&interface) {
+                Some(hop) => *hop,
+                None => {
+                    let gateway = Gateway { address: None, interface: u32::from(interface) };
+                    let hop = self.writer.add(Action::LinuxOnly, gateway, 0)?;
+                    self.linux_only.insert(interface, hop);
+                    hop
+                }
+            },
+        };
+        Ok((hop, u32::from(member.weight)))
     }
 
     fn note_trouble(&mut self, target: Target, trouble: Option<NextHopError>) {
@@ -204,6 +245,14 @@ impl Targets {
             {
                 checked.differs(Area::Compiled, || {
                     format!("group {} is wrong about whether {} is alive", entry.hop, member.hop)
+                });
+            }
+            if entry.linux_only != entry.is_linux_only(view) {
+                checked.differs(Area::Compiled, || {
+                    format!(
+                        "group {} is wrong about whether only Linux may choose among its members",
+                        entry.hop
+                    )
                 });
             }
             let is = self.writer.table().action(entry.hop);

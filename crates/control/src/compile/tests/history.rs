@@ -21,6 +21,7 @@ enum Step {
     Rules { which: u8 },
     UseNeighbours(bool),
     IgnoreLinkdown { on: u8, ignore: bool },
+    LinuxOnly { out: u8, comes_in: u8, rules: bool },
 }
 
 fn steps() -> impl Strategy<Value = Step> {
@@ -45,6 +46,8 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (0u8..6).prop_map(|which| Step::Rules { which }),
         1 => any::<bool>().prop_map(Step::UseNeighbours),
         1 => (0u8..4, any::<bool>()).prop_map(|(on, ignore)| Step::IgnoreLinkdown { on, ignore }),
+        1 => (0u8..32, 0u8..8, any::<bool>())
+            .prop_map(|(out, comes_in, rules)| Step::LinuxOnly { out, comes_in, rules }),
     ]
 }
 
@@ -179,6 +182,17 @@ impl World {
             Step::UseNeighbours(used) => {
                 let sysctls = Sysctls { ipv4_multipath_use_neigh: u32::from(*used), ..Sysctls::default() };
                 self.mirror.set_sysctls(sysctls);
+            }
+            Step::LinuxOnly { out, comes_in, rules } => {
+                let of = |bits: u8| {
+                    LINKS.into_iter().chain([VRF]).enumerate().filter(move |(at, _)| bits >> at & 1 == 1)
+                };
+                let out: BTreeSet<u32> = of(*out).map(|(_, link)| link).collect();
+                let all = out.iter().map(|link| Traffic::Out(*link));
+                let all = all.chain(of(*comes_in).map(|(_, link)| Traffic::In(link)));
+                let matching = Match { input: Some(3), protocol: Some(6), ..Match::default() };
+                self.only_linux(all.chain(rules.then_some(Traffic::Matching(matching))));
+                self.linux_only = out;
             }
             Step::IgnoreLinkdown { on, ignore } => {
                 for family in [2u8, 10] {

@@ -7,7 +7,7 @@ use bm_fib::{Fib, NextHop};
 use bm_netlink::next_hop::Object;
 use bm_netlink::{Family, Hop, HopFlags, Ip, Kind, Mirror, RouteBody, RouteKind, Routes, Rule, Via};
 use bm_wire::prefix::Prefix;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// What is done with a packet.
@@ -15,6 +15,8 @@ use std::net::IpAddr;
 pub enum Answer {
     NoRoute,
     Host,
+    /// Linux sends it, over this link.
+    LinuxOnly(u32),
     Blackhole,
     Unreachable,
     Prohibit,
@@ -32,6 +34,8 @@ pub struct Oracle<'a> {
     pub mirror: &'a Mirror,
     /// Links of our ports.
     pub ports: &'a [Option<u32>],
+    /// Links where only Linux may send.
+    pub linux_only: &'a BTreeSet<u32>,
 }
 
 impl Oracle<'_> {
@@ -139,10 +143,12 @@ impl Oracle<'_> {
         if let [hop] = hops.as_slice() {
             return self.over(hop, Some(address));
         }
-        let alive = hops.iter().filter(|hop| self.kernel_uses(family, hop) && self.carries(family, hop));
+        let alive = || hops.iter().filter(|hop| self.kernel_uses(family, hop) && self.carries(family, hop));
+        let linux = alive().any(|hop| hop.encap == 0 && self.is_linux_only(hop.ifindex));
         let mut members: BTreeMap<Answer, u32> = BTreeMap::new();
-        for hop in alive {
+        for hop in alive() {
             let answer = match hop.gateway {
+                _ if linux && self.ours(hop.ifindex) => Answer::LinuxOnly(hop.ifindex),
                 Some(_) => self.over(hop, None),
                 None => Answer::Host,
             };
@@ -168,6 +174,9 @@ impl Oracle<'_> {
         if hop.encap != 0 || !self.ours(hop.ifindex) {
             return Answer::Host;
         }
+        if self.is_linux_only(hop.ifindex) {
+            return Answer::LinuxOnly(hop.ifindex);
+        }
         if self.mirror.link(hop.ifindex).is_none_or(|link| link.flags & 0x41 != 0x41) {
             return Answer::Unreachable;
         }
@@ -184,6 +193,13 @@ impl Oracle<'_> {
     fn mac(&self, neighbour: &bm_netlink::Neighbour) -> Option<[u8; 6]> {
         let valid = [0x02, 0x04, 0x08, 0x10, 0x40, 0x80].contains(&neighbour.state);
         neighbour.mac.filter(|_| valid)
+    }
+
+    /// Whether only Linux may send on a link of ours: it is named, or the one below or the VRF above it is.
+    fn is_linux_only(&self, ifindex: u32) -> bool {
+        let Some(link) = self.mirror.link(ifindex) else { return false };
+        let all = [Some(ifindex), link.lower, link.master];
+        self.ours(ifindex) && all.into_iter().flatten().any(|link| self.linux_only.contains(&link))
     }
 
     pub fn ours(&self, ifindex: u32) -> bool {
@@ -220,6 +236,7 @@ pub fn compiled<A: bm_wire::prefix::Address>(
     let hop = fib.lookup(address);
     let one = |hop: NextHop| match next_hops.action(hop) {
         Action::Host => Answer::Host,
+        Action::LinuxOnly => Answer::LinuxOnly(ifindex_of(next_hops.gateway(hop).interface as u16)),
         Action::Blackhole => Answer::Blackhole,
         Action::Unreachable => Answer::Unreachable,
         Action::Prohibit => Answer::Prohibit,

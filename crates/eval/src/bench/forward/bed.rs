@@ -321,6 +321,8 @@ fn interface(port: usize) -> Interface {
         forward_ipv4: true,
         forward_ipv6: true,
         reverse_path: ReversePath::Off,
+        linux_only_in: [false; 2],
+        linux_only_out: false,
         accept_local: false,
         hop_limit: 64,
         ipv4: vec![([10, 0, port as u8, 254].into(), 24)],
