@@ -1,6 +1,6 @@
 //! `show ports`: where frames enter and leave, and the interfaces of Linux that they belong to.
 
-use crate::Mac;
+use crate::{LinuxOnly, Mac};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -35,6 +35,9 @@ pub struct Port {
     /// Why it is that path, where the configuration leaves the choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_reason: Option<String>,
+    /// What only Linux may handle of the packets that come in here or leave here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub linux_only: Vec<LinuxOnly>,
     /// Its queues.
     pub queues: Vec<Queue>,
     /// Logical interfaces: the port's own, and VLANs on it.

@@ -1,6 +1,6 @@
 //! `show routes`: what the fast path does with each prefix, beside what the kernel says of it.
 
-use crate::{Action, Hop};
+use crate::{Action, Hop, LinuxOnly};
 use serde::{Deserialize, Serialize};
 
 /// Routes of one routing table, in order of address, IPv4 first.
@@ -18,6 +18,19 @@ pub struct Routes {
     /// What the table is made as, IPv4 first; only of the families asked for.
     #[serde(default)]
     pub lookup: Vec<Lookup>,
+    /// Where one address is asked for: what only Linux may handle of the packets to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub linux_only: Vec<LinuxOnlyTo>,
+}
+
+/// Packets to an address that only Linux may handle.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinuxOnlyTo {
+    /// Whether these are all packets to the address.
+    pub all: bool,
+    /// Which, and why.
+    pub entry: LinuxOnly,
 }
 
 /// The structure that addresses are looked up in.

@@ -1,6 +1,6 @@
 //! `status`, `reload` and `stop`: the daemon itself.
 
-use crate::Lookup;
+use crate::{Firewall, Lookup};
 use serde::{Deserialize, Serialize};
 
 /// How the daemon is.
@@ -49,6 +49,8 @@ pub struct Status {
     pub lookup: Vec<Lookup>,
     /// The mirror of the kernel's tables.
     pub mirror: Mirror,
+    /// What only Linux may handle, and what of that the configuration bypasses.
+    pub firewall: Firewall,
     /// What the operator should know, a sentence each: unsupported rules, missing huge pages.
     pub notes: Vec<String>,
 }

@@ -46,6 +46,8 @@ pub enum Area {
     Compiled,
     /// A route could not be compiled.
     Refused,
+    /// The list of what only Linux may handle is not as the kernel's settings.
+    Firewall,
 }
 
 impl fmt::Display for Area {
@@ -54,6 +56,7 @@ impl fmt::Display for Area {
             Self::Mirror => "mirror",
             Self::Compiled => "compiled",
             Self::Refused => "refused",
+            Self::Firewall => "firewall",
         })
     }
 }

@@ -8,6 +8,7 @@
 
 mod drops;
 mod filters;
+mod firewall;
 mod hooks;
 mod nexthops;
 mod number;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use bm_api::{Interface, Port, PortMode, Ports};
 
+use crate::firewall;
 use crate::number::count;
 use crate::table::{
     Align::{Left, Right},
@@ -59,6 +60,9 @@ pub fn ports(reply: &Ports) -> String {
             port.hardware_counters.iter().map(|(name, value)| format!("{name} {}", count(*value))).collect();
         if !hardware.is_empty() {
             let _written = writeln!(text, "  {}: the driver counts: {}", port.name, hardware.join(", "));
+        }
+        for entry in &port.linux_only {
+            let _written = writeln!(text, "  {}: left to Linux: {}", port.name, firewall::entry(entry));
         }
         if let Some(reason) = &port.path_reason {
             let _written = writeln!(text, "  {}: path {}, since {reason}", port.name, port.path);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use bm_api::{Action, Hop, Lookup, RouteState, Routes};
 
+use crate::firewall;
 use crate::number::{bytes, count};
 use crate::table::{
     Align::{Left, Right},
@@ -48,6 +49,11 @@ pub fn routes(reply: &Routes) -> String {
         count(reply.total_ipv4 as u64),
         count(reply.total_ipv6 as u64)
     );
+    for to in &reply.linux_only {
+        let share = if to.all { "all" } else { "some" };
+        let _written =
+            writeln!(text, "left to Linux, {share} to this address: {}", firewall::entry(&to.entry));
+    }
     text.push_str(&lookup(&reply.lookup));
     if let Some(next) = &reply.next {
         let _written = writeln!(text, "more follow: brickmoon show routes --after {next}");

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use bm_api::{Reloaded, Status};
 
+use crate::firewall;
 use crate::number::{bytes, count};
 
 /// How the daemon is, a line a subject.
@@ -48,6 +49,7 @@ pub fn status(reply: &Status) -> String {
         count(mirror.last_batch_us),
     );
     text.push_str(&crate::routes::lookup(&reply.lookup));
+    text.push_str(&firewall::firewall(&reply.firewall));
     for note in &reply.notes {
         let _written = writeln!(text, "note: {note}");
     }

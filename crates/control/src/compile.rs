@@ -36,6 +36,7 @@ mod work;
 pub use body::{Side, Why};
 pub use check::Checked;
 pub use interfaces::Interfaces;
+pub(crate) use linux_only::{leaves_by, rule_of};
 pub use memory::{Anonymous, Memory};
 pub use settings::Choices;
 pub use show::Counts;
@@ -53,7 +54,7 @@ use bm_filter::{Filters, Flat};
 use bm_forward::filter::{RuleCounts, SourceRates};
 use bm_forward::tables::{Feasible, Interface, ReversePath, Settings, Tables, Vrf};
 use bm_netlink::route::TABLE_MAIN;
-use bm_netlink::{Change, Family, LinuxOnly, Mirror};
+use bm_netlink::{Change, Family, Mirror};
 use filtering::Filtering;
 use linux_only::Enforced;
 use std::collections::BTreeSet;
@@ -241,13 +242,6 @@ impl Compiler {
         self.choices = choices;
     }
 
-    /// The packets that only Linux may handle. Takes effect with the next [`Self::apply`].
-    pub fn set_linux_only(&mut self, list: &[LinuxOnly]) {
-        let enforced = Enforced::of(list);
-        self.reshape |= self.enforced != enforced;
-        self.enforced = enforced;
-    }
-
     /// What the configuration says.
     pub fn choices(&self) -> &Choices {
         &self.choices
@@ -357,44 +351,6 @@ impl Compiler {
         let tables = interfaces::tables_of(mirror, &self.ports).into_iter();
         let vrfs = tables.filter(|table| *table != TABLE_MAIN).map(Some);
         vrfs.chain([None]).collect()
-    }
-
-    /// Interfaces, and rules of what only Linux may handle on them.
-    fn interfaces_now(&self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>) -> (Interfaces, Vec<Flat>) {
-        let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
-        let mut interfaces = self.small.interfaces.now(mirror, &self.ports, vrf_of);
-        let rules = self.enforced.rules(mirror, &interfaces).filter(|_| !self.crowded);
-        match rules {
-            Some(rules) => {
-                self.enforced.mark(mirror, &mut interfaces);
-                (interfaces, rules)
-            }
-            None => {
-                self.enforced.without_rules().mark(mirror, &mut interfaces);
-                (interfaces, Vec::new())
-            }
-        }
-    }
-
-    /// Interfaces, rules of what only Linux may handle, and filters with them. Where rules have no room all packets
-    /// are Linux's.
-    fn interfaces_and_filters(
-        &mut self,
-        mirror: &Mirror,
-        vrfs: &BTreeSet<Option<u32>>,
-    ) -> (Interfaces, Vec<Flat>, Option<Arc<Filters>>) {
-        self.crowded = false;
-        let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
-        match self.filtering.filters(&interfaces, &rules) {
-            Ok(filters) => (interfaces, rules, filters),
-            Err(error) => {
-                tracing::warn!(%error, "all packets are left to Linux: there are too many rules of its firewall");
-                self.crowded = true;
-                let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
-                let filters = self.filtering.filters(&interfaces, &rules).ok().flatten();
-                (interfaces, rules, filters)
-            }
-        }
     }
 
     /// Brings interfaces, addresses and settings up to date. Links that became or ceased to be ours are

@@ -13,6 +13,7 @@ mod device;
 mod diff;
 mod error;
 mod filter;
+mod firewall;
 mod hook;
 mod read;
 
@@ -20,6 +21,7 @@ pub use device::{Device, DeviceError};
 pub use diff::{Changed, Effect};
 pub use error::{ConfigError, Problem, What};
 pub use filter::{Filter, SourceRule};
+pub use firewall::{Firewall, Heed};
 pub use hook::{Hook, HookStage};
 
 use bm_fib::structure::{self, Structure};
@@ -51,6 +53,8 @@ pub struct Config {
     pub switches: Vec<bm_switch::Settings>,
     /// `[filter]`.
     pub filter: Filter,
+    /// `[firewall]`.
+    pub firewall: Firewall,
     /// Each `[[claim]]`: packets that workers get though their port takes the kernel path. What becomes of others,
     /// an action, means nothing here.
     pub claims: Vec<Rule>,

@@ -3,6 +3,7 @@
 //! ```text
 //! kernel ─► Watch ─► changes ─► Compiler ─► tables           (workers load them)
 //!                            └► Steering                     (what ports leave to Linux)
+//! firewall, IPsec policies, traffic control ─► Follower, a thread of its own ─► what is left to Linux
 //! slow path ─► Asker ─┐
 //! marks of use ───────┴─► "use this neighbour" ─► kernel     (resolves, confirms)
 //! Handle::routes, verify, ... ─► a request, carried out between two changes
@@ -15,7 +16,9 @@
 mod asker;
 mod budget;
 mod control;
+mod follower;
 mod kernel;
+mod linux_only;
 mod neighbours;
 mod told;
 
@@ -24,12 +27,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use bm_api::request::RouteQuery;
-use bm_api::{Error, Interface, Neighbors, NextHops, Routes, Status, Verify};
+use bm_api::{Area, Error, Interface, Neighbors, NextHops, Routes, Status, Verify};
 use bm_fastpath::{Counters, Kernel};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure;
 use bm_forward::tables::Tables;
 use bm_graph::Waker;
+use bm_netlink::LinuxOnly;
 use bm_port::Steering;
 
 use crate::compile;
@@ -47,6 +51,17 @@ pub struct ControlPort {
     pub in_kernel: bool,
 }
 
+/// What control knows of a port.
+#[derive(Clone, Debug, Default)]
+pub struct OfPort {
+    /// Whether it is up.
+    pub up: bool,
+    /// Its interfaces.
+    pub interfaces: Vec<Interface>,
+    /// What only Linux may handle of the packets that come in there or leave there.
+    pub linux_only: Vec<bm_api::LinuxOnly>,
+}
+
 type Request = Box<dyn FnOnce(&mut Control) + Send>;
 
 /// Asks the control thread; as many as wanted.
@@ -55,12 +70,14 @@ pub struct Handle {
     requests: mpsc::Sender<Request>,
     waker: Waker,
     published: Arc<Published<Tables>>,
+    audits: Option<follower::Audits>,
 }
 
 /// The control thread. It ends when this is dropped.
 pub struct Driver {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
+    follower: Option<follower::Follower>,
 }
 
 impl Driver {
@@ -102,9 +119,11 @@ impl Driver {
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
         let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
+        let watch = follower::open()?;
+        let linux_only = watch.list().to_vec();
         let (tell, told) = mpsc::channel();
         let (config, wake) = (config.clone(), waker.clone());
-        let run = move || match Control::open(&config, compiler, ports, kernel) {
+        let run = move || match Control::open(&config, compiler, ports, kernel, linux_only) {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
                 control.run(&requested, &wake);
@@ -114,9 +133,15 @@ impl Driver {
             }
         };
         let thread = std::thread::Builder::new().name("bm-control".into()).spawn(run).map_err(Error::new)?;
-        let driver = Self { handle: Handle { requests, waker, published }, thread: Some(thread) };
+        let handle = Handle { requests, waker, published, audits: None };
+        let mut driver = Self { handle, thread: Some(thread), follower: None };
         match told.recv() {
-            Ok(Ok(())) => Ok(driver),
+            Ok(Ok(())) => {
+                let follower = follower::Follower::start(watch, driver.handle.clone())?;
+                driver.handle.audits = Some(follower.audits());
+                driver.follower = Some(follower);
+                Ok(driver)
+            }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(gone()),
         }
@@ -130,6 +155,8 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        // It asks the control thread, which has to be there.
+        drop(self.follower.take());
         let _gone = self.handle.requests.send(Box::new(Control::end));
         self.handle.waker.wake();
         if let Some(thread) = self.thread.take() {
@@ -215,6 +242,15 @@ impl Handle {
         self.ask(move |control| control.reconfigure(&config))?
     }
 
+    /// Leaves these packets to Linux from now on, and no others; those that the configuration bypasses are forwarded
+    /// all the same.
+    ///
+    /// # Errors
+    /// If the control thread has ended, or the new tables found no memory.
+    pub fn set_linux_only(&self, list: Vec<LinuxOnly>) -> Result<(), Error> {
+        self.ask(move |control| control.set_linux_only(list))?
+    }
+
     /// What control knows of the daemon's state; the rest is left as it is by default.
     ///
     /// # Errors
@@ -223,11 +259,11 @@ impl Handle {
         self.ask(|control| control.status())
     }
 
-    /// For each port, whether it is up, and its interfaces.
+    /// What control knows of each port.
     ///
     /// # Errors
     /// If the control thread has ended.
-    pub fn interfaces(&self) -> Result<Vec<(bool, Vec<Interface>)>, Error> {
+    pub fn interfaces(&self) -> Result<Vec<OfPort>, Error> {
         self.ask(|control| control.interfaces())
     }
 
@@ -280,6 +316,12 @@ impl Handle {
     pub fn verify(&self) -> Result<Verify, Error> {
         let (answer, answered) = mpsc::channel();
         self.ask(move |control| control.request_verify(Pending::new(answer)))?;
-        answered.recv().map_err(|_| gone())
+        let firewall = self.audits.as_ref().map(follower::Audits::ask).unwrap_or_default();
+        let mut verify = answered.recv().map_err(|_| gone())?;
+        verify.differences_total += firewall.len();
+        verify.equal &= firewall.is_empty();
+        let difference = |sentence| bm_api::Difference { area: Area::Firewall, sentence };
+        verify.differences.extend(firewall.into_iter().map(difference));
+        Ok(verify)
     }
 }

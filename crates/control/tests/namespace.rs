@@ -236,7 +236,7 @@ fn tells_ports_what_is_linuxs() {
             ip("link set dev b.7 address 02:00:00:00:00:77 up");
             is_told("the VLAN's MAC", &|said| said.macs.contains(&[2, 0, 0, 0, 0, 0x77]));
             let interfaces = driver.handle().interfaces().unwrap();
-            let names: Vec<_> = interfaces[1].1.iter().map(|interface| &*interface.name).collect();
+            let names: Vec<_> = interfaces[1].interfaces.iter().map(|interface| &*interface.name).collect();
             assert_eq!(names, ["b", "b.7"]);
             ip("link del dev b.7");
         } else {

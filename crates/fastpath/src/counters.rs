@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `VERDICTS` of `layout.h`.
-const KINDS: usize = 23;
+const KINDS: usize = 24;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [

@@ -15,7 +15,7 @@ use bm_api::{
 };
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::Config;
-use bm_control::driver::Driver;
+use bm_control::driver::{Driver, OfPort};
 use bm_fastpath::Claims;
 use bm_fib::published::Readers;
 use bm_frame::{Depot, Pages};
@@ -244,7 +244,7 @@ impl Daemon {
         status.notes.extend(self.switches.notes());
         let interfaces = self.driver.handle().interfaces().unwrap_or_default();
         let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
-        status.notes.extend(in_kernel.filter_map(|((_, of_port), _)| left_to_linux(of_port)));
+        status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
         status.memory_bytes = report::resident_bytes();
         if !paths.any_kernel() && !config.claims.is_empty() {
             status.notes.push(
@@ -270,7 +270,8 @@ impl Daemon {
         let Some(running) = running.as_ref() else { return Ports::default() };
         let ports = running.ports.iter().enumerate();
         let port = |(index, info): (usize, &PortInfo)| {
-            let (up, of_port) = interfaces.get(index).cloned().unwrap_or_default();
+            let OfPort { up, interfaces: of_port, linux_only } =
+                interfaces.get(index).cloned().unwrap_or_default();
             let in_kernel = kernel.get(index).filter(|_| info.path.in_kernel);
             let of_workers = || report::port_account(&counters, &info.name, has_apps(&info.name));
             let queue = |queue: usize| {
@@ -291,6 +292,7 @@ impl Daemon {
                 mode_reason: info.reason.clone().or_else(|| in_kernel.and(left_to_linux(&of_port))),
                 path: if in_kernel.is_some() { "kernel" } else { "user" }.into(),
                 path_reason: info.path.reason.clone(),
+                linux_only,
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,
                 account: match (in_kernel, of_workers()) {

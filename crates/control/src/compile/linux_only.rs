@@ -9,11 +9,12 @@
 //! Whatever cannot be told apart is widened, never narrowed: rules that have no room stand for all packets.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use bm_filter::{AnyPrefix, Flat, Rule};
+use bm_filter::{AnyPrefix, Filters, Flat, Rule};
 use bm_netlink::{Addresses, Kind, LinuxOnly, Match, Mirror, Traffic};
 
-use super::Interfaces;
+use super::{Compiler, Interfaces};
 
 /// Flat rules that are searched; more of them are not worth what they cost.
 const RULES_MAX: usize = 4096;
@@ -79,7 +80,7 @@ impl Enforced {
     pub fn rules(&self, mirror: &Mirror, interfaces: &Interfaces) -> Option<Vec<Flat>> {
         let mut rules = Vec::new();
         for of in &self.matching {
-            let rule = rule(of);
+            let rule = rule_of(of);
             match of.input {
                 None => rules.extend(Flat::may_match(&rule, None)),
                 Some(link) => {
@@ -96,6 +97,57 @@ impl Enforced {
     }
 }
 
+impl Compiler {
+    /// The packets that only Linux may handle. Takes effect with the next [`Self::apply`].
+    pub fn set_linux_only(&mut self, list: &[LinuxOnly]) {
+        let enforced = Enforced::of(list);
+        self.reshape |= self.enforced != enforced;
+        self.enforced = enforced;
+    }
+
+    /// Interfaces, and rules of what only Linux may handle on them.
+    pub(super) fn interfaces_now(
+        &self,
+        mirror: &Mirror,
+        vrfs: &BTreeSet<Option<u32>>,
+    ) -> (Interfaces, Vec<Flat>) {
+        let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
+        let mut interfaces = self.small.interfaces.now(mirror, &self.ports, vrf_of);
+        let rules = self.enforced.rules(mirror, &interfaces).filter(|_| !self.crowded);
+        match rules {
+            Some(rules) => {
+                self.enforced.mark(mirror, &mut interfaces);
+                (interfaces, rules)
+            }
+            None => {
+                self.enforced.without_rules().mark(mirror, &mut interfaces);
+                (interfaces, Vec::new())
+            }
+        }
+    }
+
+    /// Interfaces, rules of what only Linux may handle, and filters with them. Where rules have no room all packets
+    /// are Linux's.
+    pub(super) fn interfaces_and_filters(
+        &mut self,
+        mirror: &Mirror,
+        vrfs: &BTreeSet<Option<u32>>,
+    ) -> (Interfaces, Vec<Flat>, Option<Arc<Filters>>) {
+        self.crowded = false;
+        let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
+        match self.filtering.filters(&interfaces, &rules) {
+            Ok(filters) => (interfaces, rules, filters),
+            Err(error) => {
+                tracing::warn!(%error, "all packets are left to Linux: there are too many rules of its firewall");
+                self.crowded = true;
+                let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
+                let filters = self.filtering.filters(&interfaces, &rules).ok().flatten();
+                (interfaces, rules, filters)
+            }
+        }
+    }
+}
+
 /// A link, those that its frames come through on their way from the wire, and the VRF that it is in: Linux asks
 /// rules of each.
 fn links_of(mirror: &Mirror, ifindex: u32) -> Vec<u32> {
@@ -109,8 +161,13 @@ fn links_of(mirror: &Mirror, ifindex: u32) -> Vec<u32> {
     links
 }
 
+/// Whether packets that leave by one of `out` leave by `link`: it is that, or one below or above.
+pub(crate) fn leaves_by(mirror: &Mirror, link: u32, out: &[u32]) -> bool {
+    out.iter().any(|ifindex| links_of(mirror, *ifindex).contains(&link))
+}
+
 /// A match as a rule of filters, its interface aside.
-fn rule(of: &Match) -> Rule {
+pub(crate) fn rule_of(of: &Match) -> Rule {
     let (source, destination) = match &of.addresses {
         Addresses::Any => (None, None),
         // The prefix of all addresses still says the family.

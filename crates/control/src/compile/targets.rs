@@ -366,7 +366,8 @@ impl Targets {
             }
             State::Still(_) => {}
         }
-        self.get_mut(target).state = state;
+        let entry = self.get_mut(target);
+        (entry.state, entry.linux_only) = (state, false);
     }
 
     fn forget_place(&mut self, target: Target, place: &Adjacency) {

@@ -10,8 +10,8 @@ mod sources;
 use super::*;
 use bm_fib::NextHop;
 use bm_netlink::{
-    Address, Feature, Hop, HopFlags, Kind, Link, Match, Message, Neighbour, RouteBody, RouteEvent, RouteKind,
-    RouteMessage, Traffic, Via, neighbour,
+    Address, Feature, Hop, HopFlags, Kind, Link, LinuxOnly, Match, Message, Neighbour, RouteBody, RouteEvent,
+    RouteKind, RouteMessage, Traffic, Via, neighbour,
 };
 use bm_wire::prefix::Prefix;
 use oracle::{Answer, Oracle};

@@ -42,7 +42,7 @@ impl Config {
     /// Every setting as a text, with what its change takes.
     pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
         use Effect::{Daemon, Live, Workers};
-        let Self { daemon, fib, slow_path, neighbors, mirror, filter, .. } = self;
+        let Self { daemon, fib, slow_path, neighbors, mirror, filter, firewall, .. } = self;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
             settings.insert(key.to_owned(), (format!("{value:?}"), effect));
@@ -82,6 +82,9 @@ impl Config {
         set("filter.rate_ipv6_length", &filter.rate_ipv6_length, Live);
         set("filter.reverse_path", &filter.reverse_path, Live);
         set("filter.rule", &filter.rules, Live);
+        for (key, heed) in firewall.all() {
+            set(&format!("firewall.{key}"), &heed, Live);
+        }
         self.listed(&mut set);
         settings
     }
@@ -104,6 +107,7 @@ impl Config {
             neighbors: _,
             mirror: _,
             filter: _,
+            firewall: _,
         } = self;
         for (at, claim) in claims.iter().enumerate() {
             set(&format!("claim.{}", at + 1), claim, Live);

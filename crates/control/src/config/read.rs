@@ -10,6 +10,7 @@ mod switches;
 
 use super::error::Key;
 use super::filter::SOURCE_RULES;
+use super::firewall::HEEDS;
 use super::*;
 use bm_wire::prefix::Address;
 use std::ops::RangeInclusive;
@@ -72,6 +73,10 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
         filter::filter(&mut section, &mut config.filter, &config.claims);
         section.finish();
     }
+    if let Some(mut section) = top.section("firewall", "[firewall]") {
+        firewall(&mut section, &mut config.firewall);
+        section.finish();
+    }
     top.finish();
     config
 }
@@ -131,6 +136,14 @@ fn neighbors(section: &mut Section<'_, '_>, neighbors: &mut Neighbors) {
 fn mirror(section: &mut Section<'_, '_>, mirror: &mut Mirror) {
     section.duration("compare_s", Duration::from_secs, 0..=86_400, &mut mirror.compare);
     section.number("receive_buffer", 1 << 16..=1 << 30, &mut mirror.receive_buffer);
+}
+
+fn firewall(section: &mut Section<'_, '_>, firewall: &mut Firewall) {
+    section.choice("nftables", &HEEDS, &mut firewall.nftables);
+    section.choice("netfilter", &HEEDS, &mut firewall.netfilter);
+    section.choice("xfrm", &HEEDS, &mut firewall.xfrm);
+    section.choice("shaping", &HEEDS, &mut firewall.shaping);
+    section.choice("tc_filters", &HEEDS, &mut firewall.tc_filters);
 }
 
 fn lua(section: &mut Section<'_, '_>, lua: &mut Lua) {

@@ -27,7 +27,7 @@ const EXAMPLE: &str = include_str!("../../../../docs/brickmoon.toml");
 fn an_empty_file_means_the_defaults() {
     assert_eq!(read(""), Config::default());
     assert_eq!(
-        read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n[lua]\n[filter]\n"),
+        read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n[lua]\n[filter]\n[firewall]\n"),
         Config::default()
     );
 }
@@ -105,6 +105,12 @@ fn reads_every_key() {
         receive_buffer = 1048576
         [lua]
         path = ['lua', '/usr/share/nf']
+        [firewall]
+        nftables = 'bypass'
+        netfilter = 'bypass'
+        xfrm = 'bypass'
+        shaping = 'bypass'
+        tc_filters = 'bypass'
         [filter]
         unmatched = 'drop'
         tiny_fragments = 'drop'
@@ -192,11 +198,12 @@ fn reads_every_key() {
         reverse_path: SourceRule::Loose,
     };
     assert_eq!(config.filter, filter);
+    assert!(config.firewall.all().iter().all(|(_, heed)| *heed == Heed::Bypass));
     assert!(config.unknown_ports_of_rules().is_empty());
     assert_eq!(config.daemon.worker_idle(), Idle::Busy);
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 25 + chosen + 1 + 2 + 8 + 1 + 1);
+    assert_eq!(Config::default().diff(&config).len(), 25 + chosen + 1 + 2 + 8 + 1 + 1 + 5);
 }
 
 #[test]
@@ -205,7 +212,7 @@ fn names_the_key_that_was_meant() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`: it may be `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch` or `filter`"
+         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `filter` or `firewall`"
     );
     assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(

@@ -6,15 +6,16 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use bm_api::request::RouteQuery;
-use bm_api::{Area, Error, Interface, Mirror, Neighbors, NextHops, Routes, Status, Verify};
+use bm_api::{Area, Error, Mirror, Neighbors, NextHops, Routes, Status, Verify};
 use bm_fastpath::Counters;
 use bm_graph::Waker;
-use bm_netlink::{Audit, Batch, Change, Watch};
+use bm_netlink::{Audit, Batch, Change, LinuxOnly, Traffic, Watch};
 
 use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
 use super::kernel::{KernelPath, Now};
-use super::{ControlPort, Request};
+use super::linux_only::{self, Listed};
+use super::{ControlPort, OfPort, Request};
 use crate::compile::{Choices, Compiler, Report};
 use crate::config::Config;
 
@@ -46,11 +47,12 @@ struct Done {
     last_batch_changes: u64,
 }
 
-/// What ports are told: the machine's addresses, and for each port its MACs and whether it takes packets.
+/// What ports are told: the machine's addresses, and for each port its MACs, which families are Linux's alone, and
+/// whether it takes packets.
 #[derive(PartialEq, Eq)]
 struct Told {
     local: Vec<IpAddr>,
-    ports: Vec<(Vec<[u8; 6]>, bool)>,
+    ports: Vec<(Vec<[u8; 6]>, [bool; 2], bool)>,
 }
 
 /// Everything that the control thread owns.
@@ -58,6 +60,7 @@ pub(super) struct Control {
     pub(super) watch: Watch,
     pub(super) compiler: Compiler,
     kernel: Option<KernelPath>,
+    linux_only: Listed,
     pub(super) batch: Batch,
     ports: Vec<ControlPort>,
     active: bool,
@@ -83,6 +86,7 @@ impl Control {
         mut compiler: Compiler,
         ports: Vec<ControlPort>,
         kernel: Option<KernelPath>,
+        linux_only: Vec<LinuxOnly>,
     ) -> Result<Self, Error> {
         let started = Instant::now();
         let compare = config.mirror.compare;
@@ -96,12 +100,16 @@ impl Control {
         compiler.set_ports(ports.iter().map(|port| Some(port.ifindex)).collect());
         compiler.set_worker_ports(ports.iter().map(|port| !port.in_kernel).collect());
         compiler.set_filters(config);
+        let mut listed = Listed::new(config.firewall.clone());
+        listed.set(linux_only);
+        compiler.set_linux_only(&listed.honored());
         let batch = Batch::open().map_err(Error::new)?;
         let mut control = Self {
             watch,
             hash_seed: compiler.choices().hash_seed,
             compiler,
             kernel,
+            linux_only: listed,
             batch,
             ports,
             active: false,
@@ -117,6 +125,8 @@ impl Control {
             ended: false,
         };
         control.step()?;
+        control.linux_only.say_changes(&[], control.watch.mirror());
+        control.linux_only.say_bypassed(control.watch.mirror());
         control.done.first_sync = started.elapsed();
         Ok(control)
     }
@@ -238,7 +248,9 @@ impl Control {
             macs.sort_unstable();
             macs.dedup();
             let active = self.active && !macs.is_empty();
-            (macs, active)
+            // A family that some VLAN on the port forwards has to come to workers.
+            let linux_only = |family: usize| interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family]);
+            (macs, [0, 1].map(linux_only), active)
         };
         let mut local: Vec<IpAddr> =
             self.watch.mirror().all_addresses().map(|address| address.local).collect();
@@ -249,8 +261,8 @@ impl Control {
             return;
         }
         let mut all = true;
-        for (port, (macs, active)) in self.ports.iter_mut().zip(&tell.ports) {
-            if let Err(error) = told(port, &tell.local, macs, *active) {
+        for (port, (macs, linux_only, active)) in self.ports.iter_mut().zip(&tell.ports) {
+            if let Err(error) = told(port, &tell.local, macs, *linux_only, *active) {
                 all = false;
                 tracing::error!(%error, ifindex = port.ifindex, "a port could not be told what to leave to Linux");
             }
@@ -326,7 +338,38 @@ impl Control {
         }
         self.refresh = config.neighbors.refresh;
         self.budget.set(config.neighbors.resolve_per_second);
+        let before = self.linux_only.honored();
+        self.linux_only.configure(&config.firewall);
+        self.enforce(&before)?;
+        self.linux_only.say_bypassed(self.watch.mirror());
+        Ok(())
+    }
+
+    /// Leaves these packets to Linux from now on, and no others.
+    pub fn set_linux_only(&mut self, list: Vec<LinuxOnly>) -> Result<(), Error> {
+        let before = self.linux_only.honored();
+        if self.linux_only.set(list) { self.enforce(&before) } else { Ok(()) }
+    }
+
+    /// Carries out what holds now, of what only Linux may handle, where `before` held so far.
+    fn enforce(&mut self, before: &[LinuxOnly]) -> Result<(), Error> {
+        let now = self.linux_only.honored();
+        let is_rule = |entry: &&LinuxOnly| matches!(entry.traffic, Traffic::Matching(_));
+        // A program that filters takes longer to load than a rule may wait for.
+        if self.compiler.filters().is_none() && now.iter().any(|entry| is_rule(&entry)) {
+            self.compiler.set_linux_only(&linux_only::widened(&now));
+            self.carry_out()?;
+        }
+        self.compiler.set_linux_only(&now);
+        self.carry_out()?;
+        self.linux_only.say_changes(before, self.watch.mirror());
+        Ok(())
+    }
+
+    /// Has workers, ports and the kernel path go by what the compiler was told.
+    fn carry_out(&mut self) -> Result<(), Error> {
         self.compile(&[])?;
+        self.steer();
         self.follow()
     }
 
@@ -395,22 +438,32 @@ impl Control {
                 last_batch_us: self.done.last_batch.as_micros() as u64,
                 last_batch_changes: self.done.last_batch_changes,
             },
+            firewall: self.linux_only.shown(mirror),
             notes: self.compiler.notes(mirror),
             ..Status::default()
         }
     }
 
-    pub fn interfaces(&self) -> Vec<(bool, Vec<Interface>)> {
+    pub fn interfaces(&self) -> Vec<OfPort> {
         let mirror = self.watch.mirror();
         let of_port = |(index, port): (usize, &ControlPort)| {
             let up = mirror.link(port.ifindex).is_some_and(bm_netlink::Link::running);
-            (up, self.compiler.shown_interfaces(mirror, index as u16))
+            let links =
+                self.compiler.interfaces().of_port(index as u16).map(|(_, own)| own.ifindex).collect();
+            OfPort {
+                up,
+                interfaces: self.compiler.shown_interfaces(mirror, index as u16),
+                linux_only: self.linux_only.of_links(mirror, links),
+            }
         };
         self.ports.iter().enumerate().map(of_port).collect()
     }
 
     pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
-        self.compiler.shown_routes(self.watch.mirror(), query)
+        let mirror = self.watch.mirror();
+        let mut routes = self.compiler.shown_routes(mirror, query)?;
+        routes.linux_only = self.linux_only.to_address(query, &routes, mirror);
+        Ok(routes)
     }
 
     pub fn neighbors(&self) -> Neighbors {
@@ -423,8 +476,15 @@ impl Control {
 }
 
 /// Tells one port. What is Linux's comes first, so that no packet of Linux's is taken in between.
-fn told(port: &mut ControlPort, local: &[IpAddr], macs: &[[u8; 6]], active: bool) -> std::io::Result<()> {
+fn told(
+    port: &mut ControlPort,
+    local: &[IpAddr],
+    macs: &[[u8; 6]],
+    linux_only: [bool; 2],
+    active: bool,
+) -> std::io::Result<()> {
     port.steering.set_local(local)?;
+    port.steering.set_linux_only(linux_only)?;
     if !macs.is_empty() {
         port.steering.set_macs(macs)?;
     }

@@ -1,0 +1,68 @@
+//! What only Linux may handle, and what of that the configuration bypasses.
+
+use std::fmt::Write as _;
+
+use bm_api::{Firewall, LinuxOnly};
+
+/// A line for each, with what to do about it.
+pub(crate) fn firewall(reply: &Firewall) -> String {
+    let mut text = String::new();
+    for left in &reply.linux_only {
+        let _written = writeln!(text, "left to Linux: {}", entry(left));
+    }
+    let mut settings: Vec<_> = reply.linux_only.iter().map(|left| left.setting.as_str()).collect();
+    settings.sort_unstable();
+    settings.dedup();
+    for setting in settings {
+        let _written = writeln!(
+            text,
+            "  to forward these here: remove what Linux has set, or write {setting} = \"bypass\" below [firewall]"
+        );
+    }
+    for bypassed in &reply.bypassed {
+        let setting = &bypassed.setting;
+        if bypassed.packets.is_empty() {
+            let _written = writeln!(text, "bypassed by [firewall] {setting}: nothing now");
+        }
+        for packets in &bypassed.packets {
+            let _written = writeln!(text, "bypassed by [firewall] {setting}: {}", entry(packets));
+        }
+    }
+    text
+}
+
+/// Which packets, and why.
+pub(crate) fn entry(left: &LinuxOnly) -> String {
+    format!("{}: {}: {}", left.packets, left.feature, left.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_api::Bypassed;
+
+    #[test]
+    fn says_what_goes_to_linux_and_what_does_not() {
+        let left = |feature: &str, setting: &str| LinuxOnly {
+            feature: feature.into(),
+            packets: "all IPv4 packets".into(),
+            why: "chain FORWARD has policy drop".into(),
+            setting: setting.into(),
+            ..LinuxOnly::default()
+        };
+        let bypassed = |setting: &str, packets| Bypassed { setting: setting.into(), packets };
+        let reply = Firewall {
+            linux_only: vec![left("nftables", "nftables"), left("iptables", "nftables")],
+            bypassed: vec![bypassed("xfrm", vec![left("xfrm", "xfrm")]), bypassed("shaping", Vec::new())],
+        };
+        let lines = [
+            "left to Linux: all IPv4 packets: nftables: chain FORWARD has policy drop",
+            "left to Linux: all IPv4 packets: iptables: chain FORWARD has policy drop",
+            "  to forward these here: remove what Linux has set, or write nftables = \"bypass\" below [firewall]",
+            "bypassed by [firewall] xfrm: all IPv4 packets: xfrm: chain FORWARD has policy drop",
+            "bypassed by [firewall] shaping: nothing now",
+        ];
+        assert_eq!(firewall(&reply).lines().collect::<Vec<_>>(), lines);
+        assert_eq!(firewall(&Firewall::default()), "");
+    }
+}

@@ -1,0 +1,112 @@
+//! Follows what only Linux may handle, in a thread of its own, so that no batch of routes holds it up.
+//!
+//! ```text
+//! nftables, XFRM, tc, .. ─► LinuxOnlyWatch ─► the list ─► control, which carries it out
+//! verify ─► Audits ─► the list compared with a fresh one
+//! ```
+
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bm_api::Error;
+use bm_graph::Waker;
+use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
+
+use super::Handle;
+
+/// Longest sleep when nothing is due.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Longest wait for a comparison.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the follower is asked for.
+enum Order {
+    /// A comparison with a fresh list.
+    Audit(mpsc::Sender<Vec<String>>),
+    End,
+}
+
+/// The follower's thread. It ends when this is dropped.
+pub(super) struct Follower {
+    orders: mpsc::Sender<Order>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Asks the follower to compare.
+#[derive(Clone)]
+pub(super) struct Audits {
+    orders: mpsc::Sender<Order>,
+    waker: Waker,
+}
+
+impl Audits {
+    /// The differences between the list and a fresh one, a sentence each.
+    pub fn ask(&self) -> Vec<String> {
+        let (answer, answered) = mpsc::channel();
+        let asked = self.orders.send(Order::Audit(answer));
+        self.waker.wake();
+        let answer = asked.ok().and_then(|()| answered.recv_timeout(PATIENCE).ok());
+        answer.unwrap_or_else(|| vec!["the follower of Linux's firewall does not answer".into()])
+    }
+}
+
+/// Subscribes and reads everything that only Linux may handle, in the calling thread's network namespace.
+pub(super) fn open() -> Result<LinuxOnlyWatch, Error> {
+    LinuxOnlyWatch::open(LinuxOnlyOptions::default())
+        .map_err(|error| Error::new(format_args!("Linux's firewall cannot be followed: {error}")))
+}
+
+impl Follower {
+    /// Tells control of each change from now on. It knows the list of `watch` already.
+    pub fn start(watch: LinuxOnlyWatch, control: Handle) -> Result<Self, Error> {
+        let waker = Waker::new().map_err(Error::new)?;
+        let (orders, ordered) = mpsc::channel();
+        let wake = waker.clone();
+        let run = move || follow(watch, &control, &ordered, &wake);
+        let thread = std::thread::Builder::new().name("bm-firewall".into()).spawn(run).map_err(Error::new)?;
+        Ok(Self { orders, waker, thread: Some(thread) })
+    }
+
+    pub fn audits(&self) -> Audits {
+        Audits { orders: self.orders.clone(), waker: self.waker.clone() }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _gone = self.orders.send(Order::End);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<Order>, waker: &Waker) {
+    loop {
+        let mut changed = watch.process(Instant::now());
+        while let Ok(order) = ordered.try_recv() {
+            match order {
+                Order::End => return,
+                Order::Audit(answer) => {
+                    let before = watch.list().to_vec();
+                    let differences = watch.audit();
+                    changed |= watch.list() != before;
+                    let failed = |error| vec![format!("the firewall of Linux cannot be read: {error}")];
+                    let _gone = answer.send(differences.unwrap_or_else(failed));
+                }
+            }
+        }
+        if changed && let Err(error) = control.set_linux_only(watch.list().to_vec()) {
+            tracing::error!(%error, "what is left to Linux could not be carried out; this is tried again");
+        }
+        let timeout = watch.timeout(Instant::now()).unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let descriptors: Vec<BorrowedFd<'_>> = watch.as_fds().collect();
+        waker.wait(descriptors, timeout);
+        waker.clear();
+    }
+}

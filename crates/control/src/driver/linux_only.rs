@@ -1,0 +1,289 @@
+//! What only Linux may handle, as the follower lists it: what of it the configuration bypasses, and how it is said.
+
+use std::net::IpAddr;
+
+use bm_api::{Bypassed, Firewall as Shown, LinuxOnlyTo, RouteQuery, Routes};
+use bm_filter::{AnyAddress, Flat, Key, Kind};
+use bm_netlink::{Addresses, LinuxOnly, Match, Mirror, Traffic};
+
+use crate::compile::{leaves_by, rule_of};
+use crate::config::{Firewall, Heed};
+
+/// The list, and what of it holds.
+#[derive(Default)]
+pub(super) struct Listed {
+    list: Vec<LinuxOnly>,
+    firewall: Firewall,
+}
+
+impl Listed {
+    pub fn new(firewall: Firewall) -> Self {
+        Self { list: Vec::new(), firewall }
+    }
+
+    /// Takes over another list; `false` if it is the one that there is.
+    pub fn set(&mut self, list: Vec<LinuxOnly>) -> bool {
+        let differs = self.list != list;
+        self.list = list;
+        differs
+    }
+
+    /// Takes over what the configuration says.
+    pub fn configure(&mut self, firewall: &Firewall) {
+        self.firewall = firewall.clone();
+    }
+
+    /// What holds: all that is not bypassed.
+    pub fn honored(&self) -> Vec<LinuxOnly> {
+        self.list.iter().filter(|entry| !self.firewall.bypasses(entry.feature)).cloned().collect()
+    }
+
+    /// What is bypassed, by key.
+    fn bypassed(&self) -> impl Iterator<Item = (&'static str, Vec<&LinuxOnly>)> {
+        let keys = self.firewall.all().into_iter().filter(|(_, heed)| *heed == Heed::Bypass);
+        keys.map(|(key, _)| {
+            let by_it = |entry: &&LinuxOnly| Firewall::key(entry.feature) == key;
+            (key, self.list.iter().filter(by_it).collect())
+        })
+    }
+
+    pub fn shown(&self, mirror: &Mirror) -> Shown {
+        Shown {
+            linux_only: self.honored().iter().map(|entry| shown(mirror, entry)).collect(),
+            bypassed: self
+                .bypassed()
+                .map(|(key, list)| Bypassed {
+                    setting: key.into(),
+                    packets: list.into_iter().map(|entry| shown(mirror, entry)).collect(),
+                })
+                .collect(),
+        }
+    }
+
+    /// Says in the log what holds now and did not before, and the other way round.
+    pub fn say_changes(&self, before: &[LinuxOnly], mirror: &Mirror) {
+        let now = self.honored();
+        for entry in now.iter().filter(|entry| !before.contains(entry)) {
+            let (packets, key) = (packets(mirror, &entry.traffic), Firewall::key(entry.feature));
+            tracing::warn!(
+                "left to Linux: {packets}: {}: {} (`{key} = \"bypass\"` in [firewall] forwards them all the same)",
+                entry.feature,
+                entry.why
+            );
+        }
+        for entry in before.iter().filter(|entry| !now.contains(entry)) {
+            let packets = packets(mirror, &entry.traffic);
+            tracing::info!("no longer left to Linux: {packets}: {}: {}", entry.feature, entry.why);
+        }
+    }
+
+    /// Says in the log what is bypassed.
+    pub fn say_bypassed(&self, mirror: &Mirror) {
+        for (key, list) in self.bypassed() {
+            if list.is_empty() {
+                tracing::warn!("[firewall] {key} = \"bypass\": there is nothing to bypass now");
+            }
+            for entry in list {
+                let packets = packets(mirror, &entry.traffic);
+                tracing::warn!(
+                    "[firewall] {key} = \"bypass\" forwards {packets}, whatever Linux has set: {}",
+                    entry.why
+                );
+            }
+        }
+    }
+
+    /// What concerns packets that come in on links, or leave there.
+    pub fn of_links(&self, mirror: &Mirror, links: Vec<u32>) -> Vec<bm_api::LinuxOnly> {
+        let concerns = |entry: &&LinuxOnly| match &entry.traffic {
+            Traffic::In(link) | Traffic::Out(link) => leaves_by(mirror, *link, &links),
+            Traffic::Matching(of) => of.input.is_none_or(|link| leaves_by(mirror, link, &links)),
+            Traffic::All { .. } => true,
+        };
+        self.honored().iter().filter(concerns).map(|entry| shown(mirror, entry)).collect()
+    }
+
+    /// What only Linux may handle of the packets to the address that `query` asks for, which take `routes`.
+    pub fn to_address(&self, query: &RouteQuery, routes: &Routes, mirror: &Mirror) -> Vec<LinuxOnlyTo> {
+        let Some(address) = query.address.as_ref().and_then(|address| address.parse::<IpAddr>().ok()) else {
+            return Vec::new();
+        };
+        let address = match address {
+            IpAddr::V4(address) => AnyAddress::V4(address.into()),
+            IpAddr::V6(address) => AnyAddress::V6(address.into()),
+        };
+        let out: Vec<u32> =
+            routes.routes.iter().flat_map(|route| &route.hops).map(|hop| hop.ifindex).collect();
+        let about = self.about(address, mirror, &out);
+        about.map(|(entry, all)| LinuxOnlyTo { all, entry: shown(mirror, &entry) }).collect()
+    }
+
+    /// The entries that packets to an address may be among, each with whether all of them are.
+    fn about<'a>(
+        &'a self,
+        address: AnyAddress,
+        mirror: &'a Mirror,
+        out: &'a [u32],
+    ) -> impl Iterator<Item = (LinuxOnly, bool)> + 'a {
+        self.honored().into_iter().filter_map(move |entry| {
+            let all = match &entry.traffic {
+                Traffic::All { ipv4, ipv6 } => match address {
+                    AnyAddress::V4(_) => ipv4.then_some(true),
+                    AnyAddress::V6(_) => ipv6.then_some(true),
+                },
+                Traffic::In(_) => Some(false),
+                Traffic::Out(link) => leaves_by(mirror, *link, out).then_some(true),
+                Traffic::Matching(of) => matches_destination(of, address),
+            };
+            Some((entry, all?))
+        })
+    }
+}
+
+/// Whether some packets to an address match, and if so whether all do.
+fn matches_destination(of: &Match, address: AnyAddress) -> Option<bool> {
+    // Everything but the destination aside, a rule matches by the destination alone.
+    let (alone, key) = match address {
+        AnyAddress::V4(to) => (destination_of(of, false)?, Key::ipv4([0, to], 0, 0, Kind::None)),
+        AnyAddress::V6(to) => {
+            let mut words = [0; 8];
+            for (at, word) in words[4..].iter_mut().enumerate() {
+                *word = (to >> (96 - 32 * at)) as u32;
+            }
+            (destination_of(of, true)?, Key::ipv6(words, 0, 0, Kind::None))
+        }
+    };
+    let some = Flat::may_match(&rule_of(&alone), None).any(|rule| rule.matches(&key));
+    some.then(|| *of == alone)
+}
+
+/// What a match says of destinations of a family; none if it is about the other.
+fn destination_of(of: &Match, ipv6: bool) -> Option<Match> {
+    let addresses = match (&of.addresses, ipv6) {
+        (Addresses::Any, _) => Addresses::Any,
+        (Addresses::Ipv4(_, destination), false) => Addresses::Ipv4(None, *destination),
+        (Addresses::Ipv6(_, destination), true) => Addresses::Ipv6(None, *destination),
+        _ => return None,
+    };
+    Some(Match { addresses, ..Match::default() })
+}
+
+/// An entry as a reply has it.
+pub(super) fn shown(mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
+    let link = match &entry.traffic {
+        Traffic::In(link) | Traffic::Out(link) => Some(*link),
+        Traffic::Matching(of) => of.input,
+        Traffic::All { .. } => None,
+    };
+    bm_api::LinuxOnly {
+        feature: entry.feature.to_string(),
+        packets: packets(mirror, &entry.traffic),
+        ports: link.map(|link| name(mirror, link)).into_iter().collect(),
+        why: entry.why.clone(),
+        setting: Firewall::key(entry.feature).into(),
+    }
+}
+
+fn name(mirror: &Mirror, link: u32) -> String {
+    mirror.link(link).map_or_else(|| format!("interface {link}"), |link| link.name.to_string())
+}
+
+/// Which packets, in words.
+fn packets(mirror: &Mirror, traffic: &Traffic) -> String {
+    match traffic {
+        Traffic::All { ipv4: true, ipv6: false } => "all IPv4 packets".into(),
+        Traffic::All { ipv4: false, ipv6: true } => "all IPv6 packets".into(),
+        Traffic::All { .. } => "all packets".into(),
+        Traffic::In(link) => format!("all packets that come in on {}", name(mirror, *link)),
+        Traffic::Out(link) => format!("all packets that leave by {}", name(mirror, *link)),
+        Traffic::Matching(of) => {
+            let mut rule = rule_of(of);
+            rule.port = of.input.map(|link| name(mirror, link));
+            let family = match &of.addresses {
+                Addresses::Any => "packets",
+                Addresses::Ipv4(..) => "IPv4 packets",
+                Addresses::Ipv6(..) => "IPv6 packets",
+            };
+            if matches!(of.addresses, Addresses::Ipv4(None, _) | Addresses::Ipv6(None, _)) {
+                rule.source = None;
+            }
+            format!("{family}: {rule}")
+        }
+    }
+}
+
+/// A list that covers all of another and is quicker to carry out: what matches in place of rules is all of its
+/// families.
+pub(super) fn widened(list: &[LinuxOnly]) -> Vec<LinuxOnly> {
+    let wide = |entry: &LinuxOnly| match &entry.traffic {
+        Traffic::Matching(of) => {
+            let ipv4 = !matches!(of.addresses, Addresses::Ipv6(..));
+            let ipv6 = !matches!(of.addresses, Addresses::Ipv4(..));
+            LinuxOnly { traffic: Traffic::All { ipv4, ipv6 }, ..entry.clone() }
+        }
+        _ => entry.clone(),
+    };
+    list.iter().map(wide).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_netlink::Feature;
+
+    fn entry(feature: Feature, traffic: Traffic) -> LinuxOnly {
+        LinuxOnly { feature, traffic, why: "a rule".into() }
+    }
+
+    fn to(prefix: &str, protocol: Option<u8>) -> Match {
+        let addresses = Addresses::Ipv4(None, prefix.parse().ok());
+        Match { addresses, protocol, ..Match::default() }
+    }
+
+    #[test]
+    fn what_is_bypassed_does_not_hold_and_is_shown() {
+        let firewall = Firewall { nftables: Heed::Bypass, shaping: Heed::Bypass, ..Firewall::default() };
+        let mut listed = Listed::new(firewall);
+        let [legacy, xfrm] = [Feature::Iptables, Feature::Xfrm]
+            .map(|feature| entry(feature, Traffic::All { ipv4: true, ipv6: false }));
+        assert!(listed.set(vec![legacy, xfrm.clone()]) && !listed.set(listed.list.clone()));
+        assert_eq!(listed.honored(), [xfrm]);
+        let shown = listed.shown(&Mirror::default());
+        assert_eq!(shown.linux_only[0].packets, "all IPv4 packets");
+        let bypassed = shown.bypassed.iter().map(|by| (&*by.setting, by.packets.len()));
+        assert_eq!(bypassed.collect::<Vec<_>>(), [("nftables", 1), ("shaping", 0)]);
+    }
+
+    #[test]
+    fn says_whether_all_packets_to_an_address_are_meant() {
+        let address = AnyAddress::V4(0x0a01_0203);
+        assert_eq!(matches_destination(&to("10.0.0.0/8", None), address), Some(true));
+        assert_eq!(matches_destination(&to("10.0.0.0/8", Some(6)), address), Some(false));
+        assert_eq!(matches_destination(&to("11.0.0.0/8", None), address), None);
+        let six = Match { addresses: Addresses::Ipv6(None, None), ..Match::default() };
+        assert_eq!(matches_destination(&six, address), None);
+        assert_eq!(matches_destination(&six, AnyAddress::V6(1)), Some(true));
+        assert_eq!(matches_destination(&Match::default(), address), Some(true));
+        assert_eq!(matches_destination(&Match { input: Some(3), ..Match::default() }, address), Some(false));
+    }
+
+    #[test]
+    fn a_list_is_said_in_words() {
+        let mirror = Mirror::default();
+        let said = |traffic| packets(&mirror, &traffic);
+        assert_eq!(said(Traffic::Out(7)), "all packets that leave by interface 7");
+        let ports = Match { destination_ports: Some(22..=22), ..to("10.0.0.0/8", Some(6)) };
+        assert_eq!(said(Traffic::Matching(ports)), "IPv4 packets: tcp from any to 10.0.0.0/8 port 22");
+    }
+
+    #[test]
+    fn a_wider_list_covers_all() {
+        let list = [
+            entry(Feature::Xfrm, Traffic::Matching(to("10.0.0.0/8", None))),
+            entry(Feature::Xfrm, Traffic::In(3)),
+        ];
+        let wide = widened(&list);
+        assert_eq!(wide[0].traffic, Traffic::All { ipv4: true, ipv6: false });
+        assert_eq!(wide[1], list[1]);
+    }
+}
