@@ -1,4 +1,4 @@
-//! Where BPF objects are pinned: the one thing that all who pin share.
+//! What all who load BPF programs share: where they are pinned, and who has an interface already.
 //!
 //! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. Which one it is must be
 //! answered alike by the daemon, by its successor and by `brickmoon stop`, whatever mount namespace each runs in.
@@ -7,6 +7,8 @@
 
 mod bpffs;
 mod mount;
+mod occupant;
 pub mod testing;
 
 pub use bpffs::{Bpffs, NotMounted};
+pub use occupant::Occupant;

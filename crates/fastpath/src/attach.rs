@@ -6,11 +6,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
+use bm_bpf::Occupant;
 use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 use libbpf_rs::{Link, ProgramMut};
 
 use crate::error::KernelError;
-use crate::tags;
+use crate::{ethtool, tags};
 
 /// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
 const TAKES_FRAMES: u64 = 4;
@@ -96,9 +97,25 @@ fn features_are_told() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= FEATURES_ARE_TOLD
 }
 
-/// Whether the device of an interface takes frames that XDP redirects; no if there is no such interface.
-pub fn sends_through(interface: &str) -> bool {
-    ifindex(interface).is_ok_and(takes_frames)
+/// Why frames cannot leave through an interface by XDP, and what helps; `None` if they can.
+pub fn why_no_frames(interface: &str) -> Option<String> {
+    let Ok(ifindex) = ifindex(interface) else { return Some(format!("there is no interface {interface}")) };
+    if takes_frames(ifindex) {
+        return None;
+    }
+    let driver = ethtool::driver(interface).map(|driver| driver.name());
+    if driver.as_deref() != Some("veth") {
+        let driver = driver.map_or_else(String::new, |driver| format!(" ({driver})"));
+        return Some(format!("the driver of {interface}{driver} cannot send frames that XDP redirects"));
+    }
+    let why = format!("XDP cannot send through {interface} while the other end of this veth has GRO off");
+    // Its name cannot be told: it may be in another namespace, whose numbers are its own.
+    Some(match ethtool::veth_peer(interface) {
+        Some(number) => format!(
+            "{why}: turn it on with `ethtool -K NAME gro on` in the network namespace of the other end, where it is interface number {number}"
+        ),
+        None => why,
+    })
 }
 
 /// Whether there is still an interface of that number.
@@ -109,9 +126,8 @@ pub fn exists(ifindex: u32) -> bool {
 /// Puts the program on an interface, in the driver where that knows XDP.
 pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, KernelError> {
     let ifindex = ifindex(interface)?;
-    let there = query(ifindex).map_err(KernelError::system("asking for XDP programs"))?;
-    if there.attach_mode != 0 {
-        return Err(KernelError::Taken { interface: interface.into() });
+    if let Some(occupant) = Occupant::of(ifindex, interface) {
+        return Err(KernelError::Taken(occupant));
     }
     let failed = |error| KernelError::Attach { interface: interface.into(), error };
     let link = program.attach_xdp(ifindex as i32).map_err(failed)?;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use bm_bpf::Occupant;
+
 /// Why the kernel path could not do what it was asked for.
 #[derive(Debug)]
 pub enum KernelError {
@@ -20,10 +22,7 @@ pub enum KernelError {
         interface: String,
     },
     /// Another XDP program is on the interface.
-    Taken {
-        /// Its name.
-        interface: String,
-    },
+    Taken(Occupant),
     /// The program could not be put on the interface.
     Attach {
         /// Its name.
@@ -81,23 +80,14 @@ impl fmt::Display for KernelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Program { step, error } => {
-                write!(
-                    f,
-                    "kernel path: {step}: {error}; it needs root and Linux 6.1 or newer, `--path user` does without"
-                )
+                write!(f, "kernel path: {step}: {error}; it needs root and Linux 6.1 or newer")
             }
             Self::NoInterface { interface } => {
                 write!(f, "{interface}: there is no such interface here (`ip link` lists them)")
             }
-            Self::Taken { interface } => write!(
-                f,
-                "{interface}: another XDP program is attached; take it off with `ip link set dev {interface} xdp off`"
-            ),
+            Self::Taken(occupant) => write!(f, "{occupant}"),
             Self::Attach { interface, error } => {
-                write!(
-                    f,
-                    "{interface}: the forwarding program cannot be attached: {error}; `--path user` does without"
-                )
+                write!(f, "{interface}: the forwarding program cannot be attached: {error}")
             }
             Self::Pin { path, error } => {
                 write!(f, "{}: the program cannot be pinned there: {error}", path.display())

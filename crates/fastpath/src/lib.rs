@@ -28,6 +28,7 @@ mod attach;
 mod claims;
 mod counters;
 mod error;
+mod ethtool;
 mod filters;
 mod grace;
 mod kernel;
@@ -37,7 +38,7 @@ mod pins;
 mod situation;
 mod tags;
 
-pub use attach::{Attachment, sends_through};
+pub use attach::{Attachment, why_no_frames};
 pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use claims::{CLAIM_QUEUES, Claims};
 pub use counters::{COUNTERS, Counters};

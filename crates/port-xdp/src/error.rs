@@ -3,6 +3,11 @@
 use std::fmt;
 use std::io;
 
+use bm_bpf::Occupant;
+
+/// The largest slot that AF_XDP takes, in bytes.
+const SLOT_MAX: usize = 4096;
+
 /// Why there is no AF_XDP port.
 #[derive(Debug)]
 pub enum XdpError {
@@ -12,16 +17,7 @@ pub enum XdpError {
         interface: String,
     },
     /// Another XDP program has the interface.
-    Taken {
-        /// Which interface.
-        interface: String,
-        /// Id of the program, as `bpftool prog show id` takes it.
-        program_id: u32,
-        /// Its name, empty if it has none.
-        program: String,
-        /// Whether it is there in generic mode.
-        generic: bool,
-    },
+    Taken(Occupant),
     /// Neither the driver nor the kernel's generic mode took the program.
     Attach {
         /// Which interface.
@@ -95,14 +91,7 @@ impl fmt::Display for XdpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoInterface { interface } => write!(f, "no interface is called {interface:?} here"),
-            Self::Taken { interface, program_id, program, generic } => {
-                let mode = if *generic { "xdpgeneric" } else { "xdp" };
-                write!(
-                    f,
-                    "{interface} has an XDP program already: id {program_id} {program:?}; \
-                     stop its owner, or remove it with: ip link set dev {interface} {mode} off"
-                )
-            }
+            Self::Taken(occupant) => write!(f, "{occupant}"),
             Self::Attach { interface, native, generic } => {
                 write!(f, "{interface} takes no XDP program")?;
                 for (mode, error) in [("native", native), ("generic", generic)] {
@@ -117,12 +106,17 @@ impl fmt::Display for XdpError {
                     f,
                     "{interface} has an MTU of {mtu}, and a slot of {slot_size} bytes holds {mtu_max}: "
                 )?;
-                if *slot_size < 4096 {
-                    f.write_str("set the slot size to 4096, or ")?;
+                // AF_XDP takes no larger slots than these.
+                if *slot_size < SLOT_MAX && *mtu <= mtu_max + (SLOT_MAX - slot_size) {
+                    write!(f, "set slot_size = {SLOT_MAX} in [daemon], or ")?;
                 }
-                write!(f, "lower the MTU with: ip link set dev {interface} mtu {mtu_max}")
+                write!(f, "lower the MTU with `ip link set dev {interface} mtu {mtu_max}`")
             }
-            Self::Program { interface, error } => write!(f, "steering program of {interface}: {error:#}"),
+            Self::Program { interface, error } => {
+                let denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
+                let advice = if denied { mend(&io::Error::from_raw_os_error(libc::EPERM)) } else { "" };
+                write!(f, "steering program of {interface}: {error:#}{advice}")
+            }
             Self::NoQueue { interface, queue, queues } => {
                 write!(f, "{interface} has no queue {queue}: it has {queues}, counted from 0")
             }

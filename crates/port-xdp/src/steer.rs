@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
+use bm_bpf::Occupant;
 use bm_port::Steering;
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Xdp, XdpFlags};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::error::XdpError;
 use crate::interface::Interface;
@@ -260,15 +261,7 @@ fn link(program: i32, ifindex: u32, generic: bool) -> io::Result<OwnedFd> {
 }
 
 fn refuse_if_taken(port: &Interface) -> Result<(), XdpError> {
-    // Asking needs no program, but the type wants a descriptor: any will do.
-    let Ok(stdin) = io::stdin().as_fd().try_clone_to_owned() else { return Ok(()) };
-    let Ok(there) = Xdp::new(stdin.as_fd()).query(port.index as i32, XdpFlags::NONE) else { return Ok(()) };
-    let ids = [(there.drv_prog_id, false), (there.hw_prog_id, false), (there.skb_prog_id, true)];
-    let Some(&(program_id, generic)) = ids.iter().find(|(id, _)| *id != 0) else { return Ok(()) };
-    let programs = libbpf_rs::query::ProgInfoIter::default();
-    let name = programs.into_iter().find(|info| info.id == program_id);
-    let program = name.map(|info| info.name.to_string_lossy().into_owned()).unwrap_or_default();
-    Err(XdpError::Taken { interface: port.name.clone(), program_id, program, generic })
+    Occupant::of(port.index, &port.name).map_or(Ok(()), |occupant| Err(XdpError::Taken(occupant)))
 }
 
 /// Tells a port's steering program what to keep for Linux.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use bm_bpf::Occupant;
+
 /// Why a switch could not do what it was asked for.
 #[derive(Debug)]
 pub enum SwitchError {
@@ -22,7 +24,7 @@ pub enum SwitchError {
         error: io::Error,
     },
     /// Another XDP program is on the interface.
-    Taken,
+    Taken(Occupant),
     /// The link could not be pinned.
     Pin {
         /// Where.
@@ -62,9 +64,7 @@ impl fmt::Display for SwitchError {
                 write!(f, "{step}: {error}; a switch needs root and Linux 6.1 or newer")
             }
             Self::System { step, error } => write!(f, "{step}: {error}"),
-            Self::Taken => {
-                f.write_str("another XDP program is attached; `ip link set dev NAME xdp off` takes it off")
-            }
+            Self::Taken(occupant) => write!(f, "{occupant}"),
             Self::Pin { path, error } => {
                 write!(f, "{}: the program cannot be pinned there: {error}", path.display())
             }

@@ -186,11 +186,6 @@ fn query(ifindex: u32) -> Option<bpf_xdp_query_opts> {
     (result == 0).then_some(options)
 }
 
-/// The number of the program on an interface.
-pub fn program_on(ifindex: u32) -> Option<u32> {
-    query(ifindex).map(|options| options.prog_id).filter(|id| *id != 0)
-}
-
 /// Whether the kernel runs the program of an interface behind the driver.
 pub fn is_generic(ifindex: u32) -> bool {
     query(ifindex).is_some_and(|options| options.attach_mode == ATTACHED_GENERIC)

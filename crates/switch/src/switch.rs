@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use bm_bpf::Occupant;
 use libbpf_rs::{Link, libbpf_sys};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -262,8 +263,8 @@ impl Switch {
                 (pinned.link, Some(pinned.path))
             }
             None => {
-                let failed = |error| match interface::program_on(ifindex) {
-                    Some(_) => SwitchError::Taken,
+                let failed = |error| match Occupant::of(ifindex, &port.name) {
+                    Some(occupant) => SwitchError::Taken(occupant),
                     None => SwitchError::program("attaching the switch's program")(error),
                 };
                 let mut link = program.attach_xdp(ifindex as i32).map_err(failed)?;

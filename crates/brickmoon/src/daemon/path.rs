@@ -87,11 +87,7 @@ pub fn obstacle(interface: &str) -> Option<String> {
     if let Some(name) = in_vrf(Path::new("/sys/class/net"), interface) {
         return Some(format!("{name} is in a VRF, for which the kernel path has no tables"));
     }
-    (!bm_fastpath::sends_through(interface)).then(|| {
-        format!(
-            "{interface} takes no frames from XDP; `ethtool -K {interface} gro on` at its far end, if it is a veth, lets it"
-        )
-    })
+    bm_fastpath::why_no_frames(interface)
 }
 
 /// The interface, or one that is made of it (a VLAN), that is in a VRF; `links` is the kernel's folder of them.

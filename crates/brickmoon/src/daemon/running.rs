@@ -192,6 +192,9 @@ pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<InKernel, Failure
                 "{name}: {GENERIC}, where what workers give back to Linux would be claimed again: take [[claim]] out of the configuration, or give the port path = \"user\""
             )));
         }
+        if let Some(why) = bm_fastpath::why_no_frames(name) {
+            tracing::warn!("{why}. Linux forwards what leaves there.");
+        }
         on.push(OnPort { name: name.into(), ifindex, reason: generic.then(|| GENERIC.into()) });
     }
     Ok(InKernel { kernel, on, claims, notes })

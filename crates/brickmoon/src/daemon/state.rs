@@ -245,6 +245,8 @@ impl Daemon {
         let interfaces = self.driver.handle().interfaces().unwrap_or_default();
         let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
         status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
+        let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);
+        status.notes.extend(infos.filter_map(no_frames));
         status.memory_bytes = report::resident_bytes();
         if !paths.any_kernel() && !config.claims.is_empty() {
             status.notes.push(
@@ -289,7 +291,10 @@ impl Daemon {
                 up,
                 active: !of_port.is_empty(),
                 mode: info.mode,
-                mode_reason: info.reason.clone().or_else(|| in_kernel.and(left_to_linux(&of_port))),
+                mode_reason: info.reason.clone().or_else(|| {
+                    in_kernel?;
+                    left_to_linux(&of_port).or_else(|| no_frames(info))
+                }),
                 path: if in_kernel.is_some() { "kernel" } else { "user" }.into(),
                 path_reason: info.path.reason.clone(),
                 linux_only,
@@ -427,6 +432,12 @@ impl Daemon {
         self.end.notify_one();
         Ok(Stopping { pid: std::process::id(), kept: query.keep })
     }
+}
+
+/// Why the kernel path sends nothing through a port of its own, in words.
+fn no_frames(info: &PortInfo) -> Option<String> {
+    let why = bm_fastpath::why_no_frames(&info.name)?;
+    Some(format!("{why}. Linux forwards what leaves there."))
 }
 
 /// Which interfaces of a port the kernel path has no tables for, in words.

@@ -452,9 +452,9 @@ fn ports_come_and_go() {
     ip("link set p1 name other");
     lab.switch.reconcile().unwrap();
     assert_eq!(lab.switch.ports().len(), 1);
-    assert_eq!(interface::program_on(interface::index("other").unwrap()), None);
+    assert_eq!(Occupant::of(interface::index("other").unwrap(), "other"), None);
     drop(lab.switch);
-    assert_eq!(interface::program_on(interface::index("p0").unwrap()), None, "the end takes it off");
+    assert_eq!(Occupant::of(interface::index("p0").unwrap(), "p0"), None, "the end takes it off");
 }
 
 #[test]
@@ -501,12 +501,12 @@ fn is_kept_and_taken_over() {
     switch.keep().unwrap();
     drop(switch);
     let fewer = Switch::open(Settings { ports: vec![Pattern::new("p0")], ..settings() }).unwrap();
-    assert_eq!(interface::program_on(interface::index("p1").unwrap()), None);
+    assert_eq!(Occupant::of(interface::index("p1").unwrap(), "p1"), None);
     let mut fewer = fewer;
     fewer.keep().unwrap();
     drop(fewer);
     assert_eq!(crate::remove_kept_but(&[]), ["p0"]);
-    assert_eq!(interface::program_on(interface::index("p0").unwrap()), None);
+    assert_eq!(Occupant::of(interface::index("p0").unwrap(), "p0"), None);
     drop(far);
 }
 

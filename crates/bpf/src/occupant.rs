@@ -1,0 +1,103 @@
+//! Whose XDP program is on an interface, and the command that removes it.
+//!
+//! An interface has one program. The kernel path, the ports of workers and switches refuse to take the place of
+//! another's, and tell the user how to free it. That depends on how the program was attached: iproute2 cannot detach
+//! one that a BPF link holds, and it wants a word of its own for the generic mode.
+
+use std::fmt;
+
+use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
+
+/// An XDP program on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupant {
+    /// The interface's name.
+    pub interface: String,
+    /// The program's id, as `bpftool prog show id` takes it.
+    pub program_id: u32,
+    /// The program's name, empty if it has none.
+    pub program: String,
+    /// Whether the kernel runs it behind the driver.
+    pub generic: bool,
+    /// The id of the BPF link that holds it, as `bpftool link show id` takes it.
+    pub link_id: Option<u32>,
+}
+
+impl Occupant {
+    /// The program on an interface; `None` if there is none, or no such interface.
+    pub fn of(ifindex: u32, interface: &str) -> Option<Self> {
+        let mut options = bpf_xdp_query_opts {
+            sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
+            ..bpf_xdp_query_opts::default()
+        };
+        // SAFETY: the options are whole and outlive the call.
+        if unsafe { libbpf_sys::bpf_xdp_query(ifindex.cast_signed(), 0, &mut options) } != 0 {
+            return None;
+        }
+        let ids = [
+            (options.drv_prog_id, false),
+            (options.hw_prog_id, false),
+            (options.skb_prog_id, true),
+            (options.prog_id, false),
+        ];
+        let (program_id, generic) = ids.into_iter().find(|(id, _)| *id != 0)?;
+        let program = ProgInfoIter::default().find(|info| info.id == program_id);
+        let is_it = |info: &LinkTypeInfo| matches!(info, LinkTypeInfo::Xdp(on) if on.ifindex == ifindex);
+        Some(Self {
+            interface: interface.into(),
+            program_id,
+            program: program.map(|info| info.name.to_string_lossy().into_owned()).unwrap_or_default(),
+            generic,
+            link_id: LinkInfoIter::default()
+                .find(|link| link.prog_id == program_id && is_it(&link.info))
+                .map(|link| link.id),
+        })
+    }
+
+    /// The command that detaches it.
+    pub fn removal(&self) -> String {
+        match (self.link_id, self.generic) {
+            (Some(id), _) => format!("bpftool link detach id {id}"),
+            (None, true) => format!("ip link set dev {} xdpgeneric off", self.interface),
+            (None, false) => format!("ip link set dev {} xdp off", self.interface),
+        }
+    }
+}
+
+impl fmt::Display for Occupant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "another XDP program ({}, id {}) is attached to {}: stop what uses it, or detach it with `{}`",
+            if self.program.is_empty() { "without a name" } else { &self.program },
+            self.program_id,
+            self.interface,
+            self.removal()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_of_attaching_has_its_command() {
+        let mut occupant = Occupant {
+            interface: "eth0".into(),
+            program_id: 7,
+            program: "other".into(),
+            generic: false,
+            link_id: None,
+        };
+        assert_eq!(occupant.removal(), "ip link set dev eth0 xdp off");
+        occupant.generic = true;
+        assert_eq!(occupant.removal(), "ip link set dev eth0 xdpgeneric off");
+        occupant.link_id = Some(12);
+        assert_eq!(
+            occupant.to_string(),
+            "another XDP program (other, id 7) is attached to eth0: stop what uses it, or detach it with `bpftool link detach id 12`"
+        );
+    }
+}

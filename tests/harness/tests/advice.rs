@@ -1,0 +1,153 @@
+//! Advice in error messages: each command that a message offers is run, and must help.
+
+use bm_tests::daemon::Daemon;
+use bm_tests::netns::Namespace;
+use bm_tests::{command, report, subject};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A namespace with a veth r0, whose other end k0 is in a second one.
+fn veth(test: &str) -> Option<(Namespace, Namespace)> {
+    if subject::binary().is_none() || !bm_tests::sys::is_root() {
+        report::skip(test, "it needs root and the binary");
+        return None;
+    }
+    let (router, host) = (Namespace::new(test, "rtr"), Namespace::new(test, "host"));
+    router.run(&format!("ip link add r0 type veth peer name k0 netns {}", host.name()));
+    router.run("ip link set r0 up");
+    host.run("ip link set k0 up");
+    Some((router, host))
+}
+
+/// What `brickmoon up` says when it refuses to start.
+fn refused(router: &Namespace, arguments: &[&str]) -> String {
+    let mut up = router.command(subject::binary().expect("the binary"));
+    let socket = std::env::temp_dir().join(format!("{}.sock", router.name()));
+    up.arg("up").args(arguments).arg("--socket").arg(&socket);
+    let done = command::run("brickmoon up", &mut up, PATIENCE).expect("it ends");
+    assert!(!done.status.success(), "it starts");
+    String::from_utf8_lossy(&done.stderr).into_owned()
+}
+
+/// The commands between backticks.
+fn commands(text: &str) -> Vec<String> {
+    let words = text.split('`').skip(1).step_by(2);
+    words.filter(|words| words.contains(' ')).map(String::from).collect()
+}
+
+/// A program that passes everything, for iproute2 to attach; `None` where no compiler is.
+fn object(test: &str) -> Option<std::path::PathBuf> {
+    let folder = std::env::temp_dir().join(format!("bm-{test}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (source, object) = (folder.join("pass.c"), folder.join("pass.o"));
+    let text = "__attribute__((section(\"xdp\"), used)) int pass(void *ctx) { return 2; }\n\
+        char LICENSE[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+    std::fs::write(&source, text).expect("a file");
+    let compiled = std::process::Command::new("clang")
+        .args(["-O2", "-g", "-target", "bpf", "-c"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&object)
+        .status();
+    compiled.is_ok_and(|status| status.success()).then_some(object)
+}
+
+#[test]
+fn a_foreign_program_is_detached_by_the_command_offered() {
+    let Some((router, _host)) = veth("taken") else { return };
+    let Some(object) = object("taken") else { return report::skip("taken", "it needs clang") };
+    for mode in ["xdpgeneric", "xdpdrv"] {
+        for path in ["kernel", "user"] {
+            router.run(&format!("ip link set dev r0 {mode} obj {} sec xdp", object.display()));
+            let said = refused(&router, &["--path", path, "--port", "r0"]);
+            let offered = commands(&said);
+            let [command] = &offered[..] else { panic!("{mode}, {path}: {said}") };
+            router.run(command);
+            let daemon = Daemon::start(&router, &["r0"]).expect("the command has helped");
+            daemon.stop();
+        }
+    }
+    let _gone = std::fs::remove_dir_all(object.parent().expect("a folder"));
+}
+
+#[test]
+fn a_program_that_a_link_holds_is_detached_by_the_command_offered() {
+    let Some((router, _host)) = veth("linked") else { return };
+    if std::process::Command::new("bpftool").arg("version").output().is_err() {
+        return report::skip("linked", "it needs bpftool");
+    }
+    let first = Daemon::start(&router, &["r0"]).expect("the binary is there");
+    let said = refused(&router, &["--path", "user", "--port", "r0"]);
+    let offered = commands(&said);
+    let [command] = &offered[..] else { panic!("{said}") };
+    assert!(command.starts_with("bpftool link detach id "), "{said}");
+    router.run(command);
+    assert!(router.run("ip -d link show r0").lines().all(|line| !line.contains("prog/xdp")));
+    drop(first);
+}
+
+#[test]
+fn frames_that_no_slot_holds_are_made_smaller_by_the_command_offered() {
+    let Some((router, host)) = veth("slots") else { return };
+    router.run("ip link set r0 mtu 9000");
+    host.run("ip link set k0 mtu 9000");
+    let said = refused(&router, &["--path", "user", "--port", "r0"]);
+    assert!(!said.contains("slot_size = 4096"), "no slot of AF_XDP holds 9000 bytes: {said}");
+    let offered = commands(&said);
+    let [command] = &offered[..] else { panic!("{said}") };
+    router.run(command);
+    Daemon::start(&router, &["r0"]).expect("the command has helped").stop();
+    router.run("ip link set r0 mtu 3000");
+    let said = refused(&router, &["--path", "user", "--port", "r0"]);
+    assert!(said.contains("set slot_size = 4096 in [daemon]"), "{said}");
+}
+
+#[test]
+fn an_end_without_gro_is_told_with_the_command_that_turns_it_on() {
+    let Some((router, host)) = veth("gro") else { return };
+    host.run("ethtool -K k0 gro off");
+    let daemon = Daemon::start(&router, &["r0"]).expect("the binary is there");
+    let reason = |daemon: &Daemon<'_>| {
+        let port = daemon.port("r0");
+        [&port["mode_reason"], &port["path_reason"]]
+            .map(|why| why.as_str().unwrap_or_default().to_string())
+            .concat()
+    };
+    let said = reason(&daemon);
+    let offered = commands(&said);
+    let [command] = &offered[..] else { panic!("{said}") };
+    daemon.stop();
+    assert!(said.contains("in the network namespace of the other end"), "{said}");
+    host.run(&command.replace("NAME", "k0"));
+    let daemon = Daemon::start(&router, &["r0"]).expect("the binary is there");
+    assert!(!reason(&daemon).contains("gro"), "{}", reason(&daemon));
+    daemon.stop();
+    // An interface that GRO does not help gets no such advice.
+    router.run("ip link add vx1 type vxlan id 7 dstport 4789 dev r0 local 10.0.0.1");
+    router.run("ip link set vx1 up");
+    let daemon = Daemon::start(&router, &["vx1"]).expect("the binary is there");
+    let port = daemon.port("vx1");
+    assert!(!port.to_string().contains("gro on"), "{port}");
+    assert!(port.to_string().contains("(vxlan) cannot send frames that XDP redirects"), "{port}");
+    daemon.stop();
+}
+
+#[test]
+fn without_root_nothing_is_offered_that_needs_it_too() {
+    let Some((router, _host)) = veth("unprivileged") else { return };
+    let binary = subject::binary().expect("the binary");
+    let copy = std::env::temp_dir().join(format!("{}-brickmoon", router.name()));
+    std::fs::copy(binary, &copy).expect("a copy that everybody may run");
+    for path in ["kernel", "user"] {
+        let mut up = router.command("setpriv");
+        up.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
+        let socket = format!("/tmp/{}.sock", router.name());
+        up.args(["up", "--path", path, "--port", "r0", "--socket", &socket]);
+        let done = command::run("brickmoon up", &mut up, PATIENCE).expect("it ends");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && said.contains("root"), "{path}: {said}");
+        assert!(!said.contains("--path user"), "{path}: {said}");
+    }
+    let _gone = std::fs::remove_file(copy);
+}
