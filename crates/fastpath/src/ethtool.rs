@@ -15,7 +15,7 @@ const GET_STATISTICS: u32 = 0x1d;
 /// Statistics that there is room for; a veth has fewer than twenty a queue.
 const STATISTICS: usize = 4096;
 
-/// `struct ethtool_drvinfo`.
+/// `struct ethtool_drvinfo`. Not shared: the kernel fills it in during a system call.
 #[repr(C)]
 pub struct Driver {
     command: u32,
@@ -50,7 +50,7 @@ pub fn driver(interface: &str) -> Option<Driver> {
     unsafe { ask(interface, &mut driver) }.ok().map(|()| driver)
 }
 
-/// `struct ethtool_stats` with room.
+/// `struct ethtool_stats` with room. Not shared: the kernel fills it in during a system call.
 #[repr(C)]
 struct Statistics {
     command: u32,
