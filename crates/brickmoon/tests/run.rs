@@ -99,6 +99,86 @@ fn what_was_said_comes_out_though_the_program_closed_its_streams() {
     std::fs::remove_file(program).expect("it is there");
 }
 
+/// The exit status, and what is said, of a program that gets a signal once it has printed `ready`.
+fn ended_by(signal: &str, program: &std::path::Path) -> (Option<i32>, String) {
+    let mut run = Command::new(env!("CARGO_BIN_EXE_brickmoon"))
+        .args(["run", text(program)])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary is there");
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(run.stdout.as_mut().expect("piped"), &mut ready).expect("it starts");
+    let killed = Command::new("kill").args([signal, &run.id().to_string()]).status();
+    assert!(killed.expect("kill is there").success());
+    let run = run.wait_with_output().expect("it ends");
+    (run.status.code(), String::from_utf8_lossy(&run.stderr).into_owned())
+}
+
+/// Apps that count what they get, one of them on a core of its own or all on two workers, report what they have.
+#[test]
+fn apps_of_all_workers_report() {
+    let program = |app: &str, options: &str| {
+        format!(
+            "local basic = require('apps.basic.basic_apps')
+local Count = {{ new = function (self) return setmetatable({{ seen = 0 }}, {{ __index = self }}) end }}
+function Count:push ()
+   for _ = 1, link.nreadable(self.input.i) do packet.free(link.receive(self.input.i)) self.seen = self.seen + 1 end
+end
+function Count:report () print(self.seen > 0 and 'some' or 'none') end
+local c = config.new()
+config.app(c, 'source', basic.Source)
+config.app(c, 'tee', basic.Tee)
+config.app(c, 'a', Count)
+config.app(c, 'b', Count, nil{app})
+config.link(c, 'source.o -> tee.i')
+config.link(c, 'tee.a -> a.i')
+config.link(c, 'tee.b -> b.i')
+engine.configure(c{options})
+engine.main {{ duration = 0.5, report = {{ showapps = true }} }}
+"
+        )
+    };
+    let cases = [
+        (program(", { core = 0 }", ""), "apps report:\na\nsome\nb\nsome\n"),
+        (
+            program("", ", { workers = 2 }"),
+            "apps report:\na (worker 0)\nsome\nb (worker 0)\nsome\na (worker 1)\nsome\nb (worker 1)\nsome\n",
+        ),
+    ];
+    for (text_of, expected) in cases {
+        let program = file("report.lua", text_of.as_bytes());
+        let run = brickmoon(&["run", text(&program)]);
+        let (said, wrong) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+        assert!(run.status.success(), "{wrong}");
+        assert_eq!(said, expected, "{wrong}");
+        std::fs::remove_file(program).expect("it is there");
+    }
+}
+
+/// os.exit() ends a program where it stands in a pcall() or a coroutine of the program's own, too.
+#[test]
+fn exit_is_not_held_up() {
+    for body in [
+        "os.exit(7)",
+        "pcall(function () os.exit(7) end)",
+        "xpcall(function () main.exit(7) end, print)",
+        "coroutine.resume(coroutine.create(function () os.exit(7) end))",
+    ] {
+        let stopped = "function A:stop () io.stderr:write('stopped') end";
+        let apps = format!(
+            "local A = {{}} function A:new () return setmetatable({{}}, {{ __index = A }}) end {stopped}"
+        );
+        let start = "local c = config.new() config.app(c, 'a', A) engine.configure(c)";
+        let program = file("exit.lua", format!("{apps}\n{start}\n{body}\nprint('went on')\n").as_bytes());
+        let run = brickmoon(&["run", text(&program)]);
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!((run.status.code(), run.stdout.len()), (Some(7), 0), "{body}: {said}");
+        assert_eq!(said.matches("stopped").count(), 1, "{body}: apps are stopped once: {said}");
+        std::fs::remove_file(program).expect("it is there");
+    }
+}
+
 #[test]
 fn a_program_that_does_not_come_back_is_broken_off_with_its_line() {
     // In the interpreter, and in a compiled loop.
@@ -112,22 +192,14 @@ fn a_program_that_does_not_come_back_is_broken_off_with_its_line() {
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
         assert_eq!(run.status.code(), Some(1), "{body}: {said}");
         assert!(said.contains("endless.lua:3: it did not come back, and was broken off"), "{body}: {said}");
-        // What it does beside its apps ends by a signal.
+        // What it does beside its apps ends by a signal; by SIGTERM without a word, as programs of engine.main() do.
         std::fs::write(&program, format!("print('ready') io.flush()\n{body}\n")).expect("the test can write");
-        let mut run = Command::new(env!("CARGO_BIN_EXE_brickmoon"))
-            .args(["run", text(&program)])
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .expect("the binary is there");
-        let mut ready = [0; 6];
-        std::io::Read::read_exact(run.stdout.as_mut().expect("piped"), &mut ready).expect("it starts");
-        let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status();
-        assert!(killed.expect("kill is there").success());
-        let run = run.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert_eq!(run.status.code(), Some(1), "{body}: {said}");
+        let (code, said) = ended_by("-INT", &program);
+        assert_eq!(code, Some(1), "{body}: {said}");
         assert!(said.contains("endless.lua:2: it did not come back, and was broken off"), "{body}: {said}");
+        let (code, said) = ended_by("-TERM", &program);
+        assert_eq!(code, Some(0), "{body}: {said}");
+        assert!(!said.contains("broken off"), "{body}: {said}");
         std::fs::remove_file(program).expect("it is there");
     }
 }

@@ -16,7 +16,7 @@ use rustix::io::{Errno, dup, fcntl_getfd};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::hook::guard::{self, BROKEN_OFF, Guard, Limits, Pulse, Watch};
-use crate::runtime::interrupted;
+use crate::runtime::{interrupted, terminated};
 use crate::state::{LuaError, State};
 use crate::world::World;
 
@@ -85,6 +85,9 @@ impl Program {
         if status == BROKEN_OFF {
             let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
             state.forget();
+            if terminated() {
+                return Ok(Outcome::Exit(0));
+            }
             let why = format!("{}it did not come back, and was broken off", line.unwrap_or_default());
             return Err(LuaError::new(why));
         }

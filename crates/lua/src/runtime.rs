@@ -344,8 +344,8 @@ unsafe extern "C" fn wait(runtime: *mut Runtime, most_ns: u64) {
 /// # Errors
 /// What the system said.
 pub fn end_on_signals() -> io::Result<()> {
-    extern "C" fn note(_signal: libc::c_int) {
-        INTERRUPTED.store(1, Ordering::Relaxed);
+    extern "C" fn note(signal: libc::c_int) {
+        INTERRUPTED.store(signal, Ordering::Relaxed);
     }
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: a zeroed action is a valid one; the handler only stores to an atomic, which a handler may.
@@ -364,7 +364,12 @@ pub fn end_on_signals() -> io::Result<()> {
 
 /// Has programs end at their next breath, as a signal would.
 pub fn interrupt() {
-    INTERRUPTED.store(1, Ordering::Relaxed);
+    INTERRUPTED.store(libc::SIGINT, Ordering::Relaxed);
+}
+
+/// Whether it was SIGTERM, by which other programs end this one, and no person who would know where it hangs.
+pub(crate) fn terminated() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed) == libc::SIGTERM
 }
 
 /// Whether a signal asked programs to end.

@@ -32,6 +32,7 @@ int bm_spawn(int *pid, const char *path, void *actions, void *attributes, char *
              char *const *environment) __asm__("posix_spawn");
 int bm_execve(const char *path, char *const *arguments, char *const *environment) __asm__("execve");
 int bm_usleep(unsigned microseconds) __asm__("usleep");
+void bm_exit(int status) __asm__("_exit");
 extern char **bm_environ __asm__("environ");
 ]]
 local C = ffi.C
@@ -56,6 +57,8 @@ function M.exists (path) return C.bm_access(path, 0) == 0 end
 function M.writable (path) return C.bm_access(path, 2) == 0 end
 function M.symlink (target, path) return done(C.bm_symlink(target, path)) end
 function M.usleep (microseconds) C.bm_usleep(microseconds) end
+-- Ends the process on the spot.
+function M.exit (status) C.bm_exit(status) end
 
 -- Makes the folder and those above it. One that is there already is fine.
 function M.mkdirs (path, mode)

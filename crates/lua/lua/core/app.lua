@@ -24,6 +24,7 @@ local jitwatch = require("core.jitwatch")
 local workers = require("core.workers")
 local report = require("core.report")
 local event_log = require("core.event_log")
+local startup = require("core.startup")
 
 local shared, frees = runtime.shared, runtime.frees
 
@@ -270,20 +271,31 @@ function M.report_links ()
    end
 end
 
-function M.report_apps ()
-   print("apps report:")
+-- Has each app of this worker report, in the order of names.
+function M.report_apps_here ()
    local names = {}
    for name in pairs(M.app_table) do names[#names + 1] = name end
    table.sort(names)
    for _, name in ipairs(names) do
       local app = M.app_table[name]
       if app.report then
-         print(name)
+         -- Where all workers run the network, each has an app of this name.
+         print(workers.total > 1 and ("%s (worker %d)"):format(name, shared.worker) or name)
          -- A report that fails is no reason to end the program.
          local fine, why = pcall(app.report, app)
-         if not fine then print("Warning: "..name.." threw an error during report: "..tostring(why)) end
+         if not fine then
+            startup.pass_on(why)
+            print("Warning: "..name.." threw an error during report: "..tostring(why))
+         end
       end
    end
+   io.stdout:flush()
+end
+
+function M.report_apps ()
+   print("apps report:")
+   M.report_apps_here()
+   workers.ask("report_apps")
 end
 
 -- The app that is at work, for error messages; nil between steps.

@@ -27,10 +27,14 @@ local function same_table (x, y)
    return true
 end
 
--- True if x and y are alike: tables by content, C data by type and bytes, all else by `==`.
+-- True if x and y are alike: tables by content, C data by type and bytes, all else by `==`. What a table with a
+-- metatable has for content, only its maker knows: it equals what `==` says it does, and nothing else.
 function M.equal (x, y)
    if type(x) ~= type(y) then return false end
-   if type(x) == "table" then return x == y or same_table(x, y) end
+   if type(x) == "table" then
+      if x == y then return true end
+      return not (getmetatable(x) or getmetatable(y)) and same_table(x, y)
+   end
    if type(x) ~= "cdata" then return x == y end
    if x == y then return true end
    local size = ffi.sizeof(x)

@@ -41,6 +41,9 @@ function M.nwritable (l)
    return MASK - band(l.write - l.read, MASK)
 end
 
+-- As Snabb's documentation calls it.
+M.nwriteable = M.nwritable
+
 function M.empty (l)
    return l.read == l.write
 end

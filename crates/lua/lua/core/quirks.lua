@@ -6,6 +6,12 @@
 --    apps.bridge.learning    packet lists are handed to C as an array, in the order of a table of three keys
 --    lib.yang.schema         of leaves that have one name, the first in a walk over the schema is the one whose name
 --                            stands alone in the output for InfluxDB
+--
+-- And math.min(n, nan), which Snabb's compiled code takes for n, is nan here.
+--
+--    program.packetblaster.lwaftr.lib    tokens at an infinite rate, of which it takes math.min(most, tokens)
+--
+-- Modules that know cards know ports in their place: core.cards.
 
 local M = {}
 
@@ -59,6 +65,32 @@ mend["lib.yang.schema"] = function (module)
    if type(walk) == "function" then setfenv(walk, setmetatable({ pairs = by_length }, { __index = getfenv(walk) })) end
 end
 
+-- math with a min() that gives the other number where one is none.
+local lenient = setmetatable({ min = function (a, b) return b ~= b and a or math.min(a, b) end }, { __index = math })
+
+mend["program.packetblaster.lwaftr.lib"] = function (module)
+   for _, name in ipairs { "B4Gen", "InetGen" } do
+      local pull = type(module) == "table" and type(rawget(module, name)) == "table" and rawget(module, name).pull
+      if type(pull) == "function" then setfenv(pull, setmetatable({ math = lenient }, { __index = getfenv(pull) })) end
+   end
+end
+
+-- The classes by which programs open cards.
+local drivers = {
+   ["apps.intel.intel_app"] = { "Intel82599", "driver" },
+   ["apps.intel.loadgen"] = { "LoadGen" },
+   ["apps.intel_avf.intel_avf"] = { "Intel_avf", "driver" },
+   ["apps.intel_mp.loadgen"] = { "LoadGen" },
+   ["apps.intel_mp.intel_mp"] = { "Intel", "Intel82599", "Intel1g", "driver" },
+   ["apps.mellanox.connectx"] = { "IO", "driver" },
+   ["apps.solarflare.solarflare"] = { "SolarFlareNic", "driver" },
+}
+for name, classes in pairs(drivers) do
+   mend[name] = function (module) require("core.cards").mend_driver(module, classes) end
+end
+mend["lib.hardware.pci"] = function (module) require("core.cards").mend_pci(module) end
+mend["lib.numa"] = function (module) require("core.cards").mend_numa(module) end
+
 -- A loader of the module `name`: the one given, and what has to be done for it after that.
 function M.loader (name, loader)
    local mended = mend[name]
@@ -104,6 +136,13 @@ function M.selftest ()
    end
    local loaded = M.loader("lib.yang.schema", module_of_yang)()
    assert(table.concat(loaded.load_schema { ccc = 1, bb = 2, a = 3, dddd = 4 }, " ") == "a bb ccc dddd")
+   local function blaster ()
+      local class = {}
+      function class.pull (most, tokens) return math.min(most, tokens), math.max(most, 3) end
+      return { B4Gen = class }
+   end
+   local pull = M.loader("program.packetblaster.lwaftr.lib", blaster)().B4Gen.pull
+   assert(pull(102, 0 / 0) == 102 and pull(102, 7) == 7 and select(2, pull(2, 0)) == 3)
    assert(jit.tracebarrier() == nil)
    local function plain () end
    assert(M.loader("apps.other", plain) == plain)

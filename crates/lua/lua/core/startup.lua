@@ -12,9 +12,38 @@ local startup = {}
 -- What os.exit() throws: the stack unwinds, and everything is given back before the process ends.
 local Exit = { __tostring = function (self) return "exit with status "..self.status end }
 
+-- Whether an error would come to a program's own pcall() or coroutine, and go no further. Ours pass it on.
+local function is_held_up ()
+   if coroutine.running() then return true end
+   for level = 2, 250 do
+      local info = debug.getinfo(level, "f")
+      if not info then return false end
+      if info.func == pcall or info.func == xpcall then
+         local caller = debug.getinfo(level + 1, "S")
+         if caller and caller.source:sub(1, 11) ~= "@brickmoon/" then return true end
+      end
+   end
+   return false
+end
+
 function os.exit (status)
    if status == true or status == nil then status = 0 elseif status == false then status = 1 end
+   -- Where many programs share a process, as in tests, it stays.
+   if bridge.worker == 0 and is_held_up() and startup.has_process() then
+      pcall(startup.finish)
+      require("brickmoon.sys").exit(status)
+   end
    error(setmetatable({ status = status }, Exit), 0)
+end
+
+-- Passes on what a pcall() of ours has caught, if it is the end of the program.
+function startup.pass_on (why)
+   if getmetatable(why) == Exit then error(why, 0) end
+end
+
+-- Whether the process is brickmoon itself.
+function startup.has_process ()
+   return (require("brickmoon.sys").readlink("/proc/self/exe") or ""):match("/brickmoon$") ~= nil
 end
 
 -- The streams of C, whatever a program puts in their place.
@@ -24,19 +53,22 @@ local stdout, stderr = io.stdout, io.stderr
 -- loader, or nothing. brickmoon.generate adds them.
 startup.makers = {}
 
--- Files that a module may be in. Names of files may have a minus where names of modules have an underscore.
+-- Files that a module may be in. Where names of modules have an underscore, names of files may have a minus; and a dot
+-- in front of the last part: x_h is x.h too, as in x.h.inc.
 function startup.candidates (path)
    local folder, base = path:match("^(.*/)([^/]*)$")
    if not folder then folder, base = "", path end
-   local dashed = folder..base:gsub("_", "-")
-   return dashed == path and { path } or { path, dashed }
+   local list = { path }
+   local function add (name) if name ~= base then list[#list + 1] = folder..name end end
+   add((base:gsub("_", "-")))
+   add((base:gsub("_([^_]*)$", ".%1")))
+   return list
 end
 
 local function compiled (name, found, text)
    local loader, why = load(text, "@"..found)
    if not loader then error(why, 0) end
-   local mended = name:match("^apps%.") or name:match("^lib%.")
-   return mended and require("core.quirks").loader(name, loader) or loader
+   return not name:match("^core%.") and require("core.quirks").loader(name, loader) or loader
 end
 
 -- A loader of the module from the files that find(path) knows, or nil.
@@ -149,8 +181,8 @@ function startup.finish ()
    if type(app) == "table" and app.stop then app.stop() end
    if type(app) == "table" and app.program_name then app.unclaim_name() end
    -- Objects in shared memory go with the process. Where many programs share one, as in tests, they stay.
-   local sys, shm = require("brickmoon.sys"), package.loaded["core.shm"]
-   if shm and (sys.readlink("/proc/self/exe") or ""):match("/brickmoon$") then shm.unlink("/"..sys.getpid()) end
+   local shm = package.loaded["core.shm"]
+   if shm and startup.has_process() then shm.unlink("/"..require("brickmoon.sys").getpid()) end
    flush()
 end
 

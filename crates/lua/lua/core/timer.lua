@@ -4,6 +4,7 @@
 local C = require("ffi").C
 require("core.lib_h")
 local breath = require("core.breath")
+local shared = require("core.runtime").shared
 
 local M = { ns_per_tick = 1e6 }
 
@@ -57,8 +58,7 @@ local function call (timer)
    if timer.repeating and not timer.cancelled then M.activate(timer) end
 end
 
--- Runs what is due up to this time in nanoseconds. A timer activated meanwhile runs too if it is due.
-function M.run_to_time (ns)
+local function run_due (ns)
    local last = math.floor(tonumber(ns) / M.ns_per_tick)
    if not M.ticks then M.ticks = last end
    for tick = M.ticks, last do
@@ -76,6 +76,13 @@ function M.run_to_time (ns)
    end
 end
 
+-- Runs what is due up to this time in nanoseconds. A timer activated meanwhile runs too if it is due. Programs with a
+-- loop of their own call this where others call engine.main(), and so end here by a signal.
+function M.run_to_time (ns)
+   if shared.worker == 0 and shared.interrupted[0] ~= 0 then os.exit(0) end
+   run_due(ns)
+end
+
 -- Whether any is active.
 function M.any ()
    return next(due) ~= nil
@@ -83,7 +90,7 @@ end
 
 -- Runs what is due now.
 function M.run ()
-   if M.ticks then M.run_to_time(C.get_time_ns()) end
+   if M.ticks then run_due(C.get_time_ns()) end
 end
 
 function M.init () error("timer.init() is gone: timers need no start") end

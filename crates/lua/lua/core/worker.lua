@@ -45,12 +45,17 @@ local function own_options ()
    return found
 end
 
+-- The file of a worker's code. Names of workers may have any characters in them, such as a slash.
+local function code_path (name)
+   return shm.path("group/worker-"..name:gsub("[^%w_.-]", function (c) return ("%%%02x"):format(c:byte()) end)..".lua")
+end
+
 -- Starts a worker that runs the code. Returns its process id; an error if it cannot be started.
 function M.start (name, luacode)
    if children[name] and not children[name].how then error("worker '"..name.."' is running already", 2) end
    local pid = sys.getpid()
    shm.mkdir(shm.resolve("group"))
-   local path = shm.path("group/worker-"..name..".lua")
+   local path = code_path(name)
    local file = assert(io.open(path, "w"))
    -- On one line, so that line numbers in messages are those of the code.
    file:write((prelude:format(pid, pid):gsub("\n", " ")), luacode)
@@ -104,11 +109,11 @@ function M.selftest ()
    local executable = sys.readlink("/proc/self/exe") or ""
    if not executable:match("/brickmoon$") then os.exit(43) end
    M.start("loops", "while true do end")
-   M.start("ends", "os.exit(7)")
+   M.start("test/0: ends", "os.exit(7)")
    M.start("shares", [[ require("core.shm").create("group/from-worker", "int[1]")[0] = 42 ]])
    assert(M.status().loops.alive and not pcall(M.start, "loops", ""))
-   assert(wait_for(function () return not M.status().ends.alive and not M.status().shares.alive end))
-   assert(M.status().ends.status == 7 and M.status().shares.status == 0)
+   assert(wait_for(function () return not M.status()["test/0: ends"].alive and not M.status().shares.alive end))
+   assert(M.status()["test/0: ends"].status == 7 and M.status().shares.status == 0)
    assert(shm.open("group/from-worker", "int[1]")[0] == 42 and M.status().loops.alive)
    M.stop("loops")
    assert(not M.status().loops.alive and not pcall(M.stop, "none"))

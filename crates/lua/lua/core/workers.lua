@@ -185,6 +185,12 @@ function M.remote.run ()
    return ""
 end
 
+-- Prints to the streams that all workers share, while the first one waits.
+function M.remote.report_apps ()
+   require("core.app").report_apps_here()
+   return codec.encode(true)
+end
+
 function M.remote.links ()
    return codec.encode(own_links())
 end

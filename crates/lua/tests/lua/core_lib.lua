@@ -66,6 +66,12 @@ assert(lib.comma_value(0 / 0) == "NaN" and lib.yesno(1) == "yes" and lib.yesno(n
 
 -- bits and byte order
 assert(lib.bits({ RESET = 0, ENABLE = 4 }, 0x100) == 0x111 and lib.bitset(0x10, 4) and not lib.bitset(0x10, 3))
+-- Objects may answer for keys as they like.
+local function object () return setmetatable({}, { __index = function (_, key) error("no key "..tostring(key)) end,
+                                                   __pairs = function () return next, { 1, 2 } end }) end
+local one = object()
+assert(lib.equal(one, one) and not lib.equal(one, object()) and not lib.equal({ one }, { object() }))
+assert(lib.equal({ one, { 2 } }, { one, { 2 } }))
 assert(lib.align(0x7f0000001234ULL, require("core.packet").packet_alignment) == 0x7f0000001234ULL)
 assert(lib.align(13, 8) == 16 and lib.align(16, 8) == 16 and lib.align(0, 8) == 0)
 assert(lib.htons(0x1234) == 0x3412 and lib.htonl(0x12345678) == 0x78563412 and lib.ntohl(0x000000ff) == 0xff000000)
