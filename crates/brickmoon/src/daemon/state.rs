@@ -291,6 +291,7 @@ impl Daemon {
                 up,
                 active: !of_port.is_empty(),
                 mode: info.mode,
+                ring: info.ring,
                 mode_reason: info.reason.clone().or_else(|| {
                     in_kernel?;
                     left_to_linux(&of_port).or_else(|| no_frames(info))
@@ -387,6 +388,7 @@ impl Daemon {
                 worker: index as u32,
                 core: state.core.map(|core| core as u32),
                 alive: state.alive,
+                priority: state.priority,
                 queues: state.queues,
                 breaths,
                 moves,
