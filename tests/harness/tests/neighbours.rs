@@ -3,6 +3,7 @@
 //! These take time and depend on clocks, so both subjects are judged by the same assertions instead of byte
 //! by byte. Hosts do not exist: a responder answers for them, or does not.
 
+use bm_tests::daemon::eventually;
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{self, Ip4, Ip6};
@@ -312,6 +313,10 @@ fn dead_link_is_left_by_all_flows() {
         assert_eq!(before.lost(), 0, "{}: {before}", router.name());
         assert!(before.at.iter().skip(1).all(|share| *share > before.sent / 5), "{before} {:?}", before.at);
         lab.snk.ip("link set k1 down");
+        // On a busy machine it takes Linux itself a while to notice.
+        for route in ["-4 route show 10.80.0.0/16", "-6 route show 2001:db8:a080::/48"] {
+            eventually("Linux notices", || lab.rtr.run(&format!("ip {route}")).contains("linkdown"));
+        }
         let start = Instant::now();
         router.settle();
         let settled = start.elapsed();
