@@ -83,9 +83,12 @@ fn cannot_count() -> Option<&'static str> {
 
 /// Builds what is counted, and says where it is.
 fn build(root: &Path) -> Result<String, Vec<String>> {
-    let arguments = ["build", "--release", "--locked", "-p", "bm-eval", "--example", "breaths"];
-    let arguments = arguments.into_iter().chain(["--message-format=json-render-diagnostics"]);
-    let built = Command::new(env!("CARGO")).args(arguments).current_dir(root).output();
+    // Of the whole workspace, like the tests: then they share what is compiled.
+    let arguments = ["build", "--release", "--locked", "--workspace", "--example", "breaths"];
+    let features = crate::suites::features(root)?;
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).args(features).arg("--message-format=json-render-diagnostics");
+    let built = command.current_dir(root).output();
     let built = built.map_err(|error| one("cargo build", &error))?;
     let text = String::from_utf8_lossy(&built.stdout);
     executable(&text).ok_or_else(|| {

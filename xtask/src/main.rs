@@ -1,5 +1,5 @@
-//! The project's own chores: `cargo xtask tidy` holds the tree to its rules, `cargo xtask graph` draws it, and
-//! `cargo xtask instructions` counts what a packet costs.
+//! The project's own chores: `cargo xtask tidy` holds the tree to its rules, `cargo xtask graph` draws it,
+//! `cargo xtask test` runs the tests, and `cargo xtask instructions` counts what a packet costs.
 //!
 //! Limits are tests here (see STYLE.md): what a reviewer would have to look for is looked for by a
 //! program, and each finding says what to do.
@@ -8,6 +8,7 @@ mod graph;
 mod instructions;
 mod layers;
 mod sources;
+mod suites;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let root = root();
     let done = match std::env::args().nth(1).as_deref() {
         Some("tidy") => tidy::run(&root),
+        Some("test") => suites::run(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
         Some("graph") => graph::write(&root),
         Some("instructions") => {
             let more = std::env::args().nth(2);
@@ -32,7 +34,9 @@ fn main() -> ExitCode {
                 }
             }
         }
-        _ => Err(vec!["usage: cargo xtask tidy | graph | instructions [--record]".into()]),
+        _ => {
+            Err(vec!["usage: cargo xtask tidy | graph | test [PROGRAM...] | instructions [--record]".into()])
+        }
     };
     match done {
         Ok(said) => {

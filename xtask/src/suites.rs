@@ -1,0 +1,100 @@
+//! `cargo xtask test`: builds every test program in one go, and runs several of them side by side.
+//!
+//! `cargo test` runs one program after the other, and most of ours sleep: they wait for neighbours, timers and
+//! daemons. Here as many run at a time as there are cores. What a program prints is kept together and shown when
+//! it has ended, in cargo's own words, with a sum over all of them at the end.
+//!
+//! `xtask/suites.toml` says which programs are to have the machine for themselves, and which to start first.
+
+mod plan;
+mod report;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use plan::{Plan, Program};
+use report::Sum;
+
+/// Builds and runs all programs whose names contain one of `wanted`, or all.
+pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
+    let plan = Plan::read(root)?;
+    let features = features(root)?;
+    let mut programs = build(root, &features)?;
+    programs.extend(plan::others(root, !features.is_empty()));
+    programs.retain(|program| {
+        wanted.is_empty() || wanted.iter().any(|word| program.name.contains(word.as_str()))
+    });
+    if programs.is_empty() {
+        return Err(vec![format!("no test program has one of {wanted:?} in its name")]);
+    }
+    let begin = Instant::now();
+    let (beside, alone) = plan.order(programs);
+    let lanes = thread::available_parallelism().map_or(1, usize::from);
+    let mut sum = Sum::default();
+    for (programs, lanes) in [(beside, lanes), (alone, 1)] {
+        side_by_side(programs, lanes, &mut sum);
+    }
+    sum.end(begin.elapsed())
+}
+
+/// The options of cargo that `tools/features` prints.
+pub fn features(root: &Path) -> Result<Vec<String>, Vec<String>> {
+    let output = Command::new(root.join("tools/features"))
+        .output()
+        .map_err(|error| failed("tools/features", &error))?;
+    Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_string).collect())
+}
+
+/// Compiles the tests of the whole workspace.
+fn build(root: &Path, features: &[String]) -> Result<Vec<Program>, Vec<String>> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["test", "--release", "--locked", "--workspace", "--no-run"]).args(features);
+    command.arg("--message-format=json-render-diagnostics").current_dir(root).stderr(Stdio::inherit());
+    let output = command.output().map_err(|error| failed("cargo test --no-run", &error))?;
+    if !output.status.success() {
+        return Err(vec!["the tests do not compile".into()]);
+    }
+    plan::programs(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Runs programs, so many at a time, in their order.
+fn side_by_side(programs: Vec<Program>, lanes: usize, sum: &mut Sum) {
+    let waiting = Mutex::new(programs.into_iter());
+    let sum = Mutex::new(sum);
+    let next = || waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+    let lane = || {
+        while let Some(program) = next() {
+            let begin = Instant::now();
+            let output = run_program(&program);
+            let mut sum = sum.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            sum.add(&program.name, &output, begin.elapsed());
+        }
+    };
+    thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
+}
+
+/// Runs one, its standard output and error in one stream, as a terminal would have them.
+fn run_program(program: &Program) -> Result<Output, String> {
+    let describe = |error: std::io::Error| format!("{}: {error}", program.path.display());
+    let (reader, writer) = std::io::pipe().map_err(describe)?;
+    let mut command = Command::new(&program.path);
+    command.args(&program.arguments).envs(program.environment.iter().copied());
+    command.current_dir(&program.folder).stdin(Stdio::null());
+    command.stdout(writer.try_clone().map_err(describe)?).stderr(writer);
+    let child = command.spawn().map_err(describe);
+    // It holds the pipe's other end, which would never close.
+    drop(command);
+    let mut child = child?;
+    let mut said = Vec::new();
+    let read = std::io::Read::read_to_end(&mut { reader }, &mut said);
+    let status = child.wait().map_err(describe)?;
+    read.map_err(describe)?;
+    Ok(Output { status, stdout: said, stderr: Vec::new() })
+}
+
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Vec<String> {
+    vec![format!("{what}: {error}")]
+}

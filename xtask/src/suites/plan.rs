@@ -1,0 +1,149 @@
+//! Which test programs there are, and in which order they run.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+const FILE: &str = "xtask/suites.toml";
+
+/// A program to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its crate, and its file if it is not the crate's own.
+    pub name: String,
+    pub path: PathBuf,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(&'static str, &'static str)>,
+    /// The folder that it starts in: its crate's.
+    pub folder: PathBuf,
+}
+
+/// The order of programs, by name.
+pub struct Plan {
+    first: Vec<String>,
+    alone: Vec<String>,
+}
+
+impl Plan {
+    pub fn read(root: &Path) -> Result<Self, Vec<String>> {
+        let said = |error: &dyn std::fmt::Display| vec![format!("{FILE}: {error}")];
+        let text = std::fs::read_to_string(root.join(FILE)).map_err(|error| said(&error))?;
+        Self::parse(&text).map_err(|error| said(&error))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+        let names = |key: &str| {
+            let names = table.get(key).and_then(toml::Value::as_array).ok_or(format!("no list {key:?}"))?;
+            Ok::<_, String>(names.iter().filter_map(toml::Value::as_str).map(str::to_string).collect())
+        };
+        Ok(Self { first: names("first")?, alone: names("alone")? })
+    }
+
+    /// Those that run side by side, the longest first, and those that run alone after them.
+    pub fn order(&self, mut programs: Vec<Program>) -> (Vec<Program>, Vec<Program>) {
+        let place = |program: &Program| self.first.iter().position(|name| *name == program.name);
+        programs.sort_by_key(|program| place(program).unwrap_or(self.first.len()));
+        programs.into_iter().partition(|program| !self.alone.contains(&program.name))
+    }
+}
+
+/// What else is tested: the models, which another flag compiles; what stands in for DPDK where the crate is built
+/// without it; and the count of instructions a packet. Each takes a core for a while, like a test program.
+pub fn others(root: &Path, with_dpdk: bool) -> Vec<Program> {
+    let program = |name: &str, path: PathBuf, arguments: &str| Program {
+        name: name.into(),
+        path,
+        arguments: arguments.split(' ').map(str::to_string).collect(),
+        environment: Vec::new(),
+        folder: root.into(),
+    };
+    let cargo = |name: &str, more: &str| {
+        program(name, env!("CARGO").into(), &format!("test --release --locked {more}"))
+    };
+    let mut models = cargo("models", "--target-dir target/loom -p bm-fib -p bm-link --lib model");
+    models.environment.push(("RUSTFLAGS", "--cfg loom"));
+    let mut others = vec![models];
+    others.extend(with_dpdk.then(|| cargo("bm-port-dpdk without DPDK", "-p bm-port-dpdk")));
+    others.extend(std::env::current_exe().ok().map(|path| program("instructions", path, "instructions")));
+    others
+}
+
+/// The test programs among cargo's messages.
+pub fn programs(messages: &str) -> Result<Vec<Program>, Vec<String>> {
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: Value =
+            serde_json::from_str(line).map_err(|error| vec![format!("cargo's messages: {error}: {line}")])?;
+        programs.extend(program(&message));
+    }
+    Ok(programs)
+}
+
+fn program(message: &Value) -> Option<Program> {
+    let path = PathBuf::from(message["executable"].as_str()?);
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let (target, kind) = (message["target"]["name"].as_str()?, message["target"]["kind"][0].as_str()?);
+    let package = package(message["package_id"].as_str()?)?;
+    let name = match kind {
+        "test" => format!("{package} {target}"),
+        "lib" | "bin" => package,
+        kind => format!("{package} {kind} {target}"),
+    };
+    Some(Program { name, path, arguments: Vec::new(), environment: Vec::new(), folder })
+}
+
+/// The name in a package's identity: `path+file:///x/crates/fib#bm-fib@0.1.0`, or `...crates/xtask#0.1.0` where the
+/// folder has the package's name.
+fn package(id: &str) -> Option<String> {
+    let (place, fragment) = id.rsplit_once('#')?;
+    let name = match fragment.split_once('@') {
+        Some((name, _)) => name,
+        None => place.rsplit('/').next()?,
+    };
+    Some(name.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Program {
+        let (arguments, environment) = (Vec::new(), Vec::new());
+        Program { name: name.into(), path: "x".into(), arguments, environment, folder: "/".into() }
+    }
+
+    #[test]
+    fn finds_the_test_programs_among_cargos_messages() {
+        let messages = r#"{"reason":"compiler-artifact","package_id":"path+file:///b/tests/harness#bm-tests@0.1.0","manifest_path":"/b/tests/harness/Cargo.toml","target":{"kind":["test"],"name":"kept"},"profile":{"test":true},"executable":"/b/target/release/deps/kept-1"}
+{"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon"},"profile":{"test":false},"executable":"/b/target/release/brickmoon"}
+{"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon"},"profile":{"test":true},"executable":"/b/target/release/deps/brickmoon-2"}
+{"reason":"compiler-artifact","package_id":"registry+x#libc@0.2.0","manifest_path":"/r/Cargo.toml","target":{"kind":["lib"],"name":"libc"},"profile":{"test":false},"executable":null}
+{"reason":"build-finished","success":true}"#;
+        let found = programs(messages).unwrap();
+        let found: Vec<_> = found
+            .iter()
+            .map(|p| (p.name.as_str(), p.path.to_str().unwrap(), p.folder.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("bm-tests kept", "/b/target/release/deps/kept-1", "/b/tests/harness"),
+                ("brickmoon", "/b/target/release/deps/brickmoon-2", "/b/crates/brickmoon"),
+            ]
+        );
+        assert!(programs("error: no such command").is_err());
+    }
+
+    #[test]
+    fn long_ones_start_first_and_some_run_alone() {
+        let plan = Plan::parse("first = ['b', 'a']\nalone = ['z', 'b']").unwrap();
+        let (beside, alone) = plan.order(["x", "z", "a", "b", "y"].map(named).into());
+        assert_eq!(beside, ["a", "x", "y"].map(named));
+        assert_eq!(alone, ["b", "z"].map(named));
+        assert!(Plan::parse("first = []").is_err());
+    }
+}
