@@ -1,8 +1,10 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test test-vm lint models instructions install clean
+.PHONY: build demo test test-vm lint check models instructions install clean
 
 BRICKMOON := target/release/brickmoon
+# In the profile of everything else, so that what it needs is compiled once.
+XTASK := cargo run --quiet --release --locked --package xtask --
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 build:
@@ -15,27 +17,28 @@ demo: build
 lint:
 	@tools/setup build
 	cargo fmt --all --check
-	cargo xtask tidy
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	[ -z "$$(tools/features)" ] || cargo clippy -p brickmoon -p bm-port-dpdk -p bm-eval --all-targets --locked \
-		$$(tools/features) -- -D warnings
+	$(XTASK) tidy
+	cargo clippy --release --workspace --all-targets --locked $$(tools/features) -- -D warnings
+	[ -z "$$(tools/features)" ] || cargo clippy --release -p bm-port-dpdk --all-targets --locked -- -D warnings
 
+# What tests assume of a machine, and what is skipped where it is missing.
+check:
+	@tools/check
+
+# In the release profile, so that what is tested is what is shipped. PROGRAMS="kept auto" runs those alone.
 test:
 	@tools/setup test
+	@tools/check
 	@$(MAKE) --no-print-directory lint
-	cargo build --release --locked $$(tools/features)
-	cargo test --workspace --locked $$(tools/features)
-	[ -z "$$(tools/features)" ] || cargo test -p bm-port-dpdk --locked
-	@$(MAKE) --no-print-directory instructions
-	@$(MAKE) --no-print-directory models
+	$(XTASK) test $(PROGRAMS)
 
-# Every order in which threads can meet, where tables and links are shared without locks. A build of its own.
+# Every order in which threads can meet, where tables and links are shared without locks. `make test` has them, too.
 models:
-	RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom -p bm-fib -p bm-link --lib model
+	$(XTASK) test models
 
-# What a packet costs, counted: fails when it has risen over the record in xtask/instructions.toml.
+# What a packet costs, counted: fails when it has risen over the record in xtask/instructions.toml. In `make test`, too.
 instructions:
-	cargo xtask instructions
+	$(XTASK) instructions
 
 # Debian's kernel in QEMU without KVM, some eight minutes: what an older kernel takes, VLANs and VRFs of its own, and
 # network cards driven by DPDK.
