@@ -43,6 +43,7 @@ end
 function M.start (engine, breathe)
    if not M.timeline() then return breathe, function () end end
    local log_event = M.events()
+   timeline.rate(log, 6)
    log_event.engine_started()
    local function logged ()
       M.randomize_log_rate()
