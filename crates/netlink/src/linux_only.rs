@@ -3,10 +3,42 @@
 //!
 //! The list is made from the kernel's own settings and never leaves anything out: where a rule matches by something
 //! that [`Match`] cannot express, the entry covers more packets than the rule, down to [`Traffic::All`].
+//!
+//! Followed here, by [`LinuxOnlyWatch`]:
+//!
+//! | what | how it is followed | what it counts for |
+//! |---|---|---|
+//! | nftables, `iptables-nft` among it | events, then the whole ruleset of one generation | chains at prerouting, forward and postrouting, and of interfaces |
+//! | XFRM policies and their default | events, then the list | directions fwd and out, with action block or a template |
+//! | qdiscs, tc filters | events, then the list | what leaves by an interface, or comes in there |
+//! | tcx and netkit programs | asked every 90 ms, 64 interfaces at a time | the same |
+//! | legacy iptables and ip6tables | read every 50 ms where there are tables | as nftables; each of their rules counts packets |
+//! | BPF links at netfilter's hooks | asked every 90 ms | all packets of their family, whatever the namespace |
+//! | functions of modules at netfilter's hooks | asked every 90 ms, if the kernel lists hooks | all packets of their family |
+//! | IPVS services | file read every 90 ms | all packets |
+//!
+//! Connection tracking that is on only for rules at the hooks input and output is no reason: it sees routed packets too,
+//! but changes none of them. Sets are not read, so a rule that looks one up counts for all that its other matches let
+//! through.
+//!
+//! What else decides about routed packets is dealt with elsewhere, or cannot:
+//!
+//! - Routes with an encapsulation (MPLS, SRv6, BPF by lwtunnel and others) send their packets to Linux ([`crate::Hop`]).
+//! - `ip rule` that asks for more than the destination sends all packets of its family to Linux ([`crate::Rule`]); a rule by
+//!   firewall mark is one of those, whoever sets the mark.
+//! - `forwarding`, `force_forwarding` and `rp_filter` are in the mirror ([`crate::Netconf`]).
+//! - Ports of bridges are Linux's, so ebtables, the broute table and `br_netfilter` see what they always see.
+//! - BPF programs of cgroups see packets of local sockets only, those of LSM hooks none. Taps (`tcpdump`, packet sockets) see
+//!   but change nothing; what they see of forwarded packets on ports is less than without brickmoon.
+//! - Security modules judge routed packets by labels that netfilter's rules or IPsec policies have given them; both count.
+//! - Kernels without `NETFILTER_NETLINK_HOOK` do not tell which modules have hooks, so modules of others are not seen there.
 
+mod bpf;
 mod condition;
 mod dump;
 mod entries;
+mod hooks;
+mod legacy;
 mod names;
 mod nftables;
 mod part;

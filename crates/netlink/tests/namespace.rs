@@ -22,3 +22,5 @@ mod neighbours;
 mod overrun;
 #[path = "namespace/routes.rs"]
 mod routes;
+#[path = "namespace/rulesets.rs"]
+mod rulesets;

@@ -83,6 +83,16 @@ impl Names {
             .map_or_else(|| format!("interface {ifindex}"), |link| String::from(&*link.name))
     }
 
+    /// Whether there is such an interface.
+    pub fn has(&self, ifindex: u32) -> bool {
+        self.links.contains_key(&ifindex)
+    }
+
+    /// The interfaces with greater numbers than this, in order.
+    pub fn after(&self, ifindex: u32) -> impl Iterator<Item = u32> + '_ {
+        self.links.range(ifindex + 1..).map(|(&ifindex, _)| ifindex)
+    }
+
     /// An interface, and those whose packets pass through it: VLANs on it, a bond or bridge that it belongs to, and
     /// so on upwards.
     pub fn with_uppers(&self, ifindex: u32) -> Vec<u32> {

@@ -115,3 +115,6 @@ fn title(table: &TableName, chain: &str) -> String {
     };
     format!("chain {chain} of table {family} {}", table.name)
 }
+
+#[cfg(test)]
+mod tests;

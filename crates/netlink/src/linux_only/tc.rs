@@ -152,3 +152,48 @@ fn filter(socket: &mut Socket, qdisc: &Object, parent: u32) -> Result<Option<Set
         })),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `tc qdisc add dev r2 root tbf rate 1mbit burst 10k latency 50ms`
+    const SHAPER: &str = "
+        000000000200000000000880ffffffff0300000008000100746266002c00020028000100000100000000000048e8
+        01000000000000000000000000006a400000008813000000000005000c0000000000300007001400010000000000
+        0000000000000000000000001800030000000000000000000000000000000000000000002c000300000000000000
+        00000000000000000000000000000000000000000000000000000000000000000000";
+    /// `tc qdisc add dev r clsact`
+    const CLSACT_QDISC: &str = "
+        00000000030000000000fffff1ffffff010000000b000100636c7361637400000400020005000c00000000003000
+        07001400010000000000000000000000000000000000180003000000000000000000000000000000000000000000
+        2c00030000000000000000000000000000000000000000000000000000000000000000000000000000000000";
+    /// What the kernel gave an interface by itself.
+    const DEFAULT: &str = "
+        000000000300000000000000ffffffff020000000c0001006e6f71756575650005000c0000000000300007001400
+        0100000000000000000000000000000000001800030000000000000000000000000000000000000000002c000300
+        00000000000000000000000000000000000000000000000000000000000000000000000000000000";
+
+    fn read(hex: &str) -> Object {
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let body: Vec<u8> = digits.chunks(2).map(pair).collect();
+        Object::read(&Raw { kind: libc::RTM_NEWQDISC, flags: 0, sequence: 1, body: &body }).unwrap()
+    }
+
+    #[test]
+    fn only_a_qdisc_that_somebody_set_shapes() {
+        let shaper = read(SHAPER);
+        assert_eq!((&*shaper.kind, shaper.shapes()), ("tbf", true));
+        assert_eq!(shaping(&shaper).what, "tc qdisc tbf");
+        let clsact = read(CLSACT_QDISC);
+        assert_eq!((clsact.parent, &*clsact.kind, clsact.shapes()), (CLSACT, "clsact", false));
+        assert!(!read(DEFAULT).shapes());
+    }
+
+    #[test]
+    fn a_message_cut_short_is_malformed() {
+        let raw = Raw { kind: libc::RTM_NEWQDISC, flags: 0, sequence: 1, body: &[0; 12] };
+        assert!(Object::read(&raw).is_err());
+    }
+}

@@ -13,8 +13,11 @@
 //! [`LinuxOnlyWatch::timeout`] has passed. To read a large ruleset takes tens of milliseconds, so it should not be a
 //! thread that also has routes to follow.
 
+use super::bpf::{AtNetfilter, OnInterfaces};
 use super::dump::{self, Dumped};
 use super::entries::bounded;
+use super::hooks::{Hooks, Ipvs};
+use super::legacy::Legacy;
 use super::names::Names;
 use super::nftables::{self, Nftables};
 use super::part::{Part, Slot};
@@ -72,8 +75,16 @@ mod slot {
 
 /// All parts, those with events where [`slot`] says.
 fn slots(now: Instant) -> Vec<Slot> {
-    let parts: [Box<dyn Part>; 3] =
-        [Box::<Nftables>::default(), Box::<Xfrm>::default(), Box::<Tc>::default()];
+    let parts: [Box<dyn Part>; 8] = [
+        Box::<Nftables>::default(),
+        Box::<Xfrm>::default(),
+        Box::<Tc>::default(),
+        Box::<Legacy>::default(),
+        Box::<OnInterfaces>::default(),
+        Box::<AtNetfilter>::default(),
+        Box::<Hooks>::default(),
+        Box::<Ipvs>::default(),
+    ];
     parts.into_iter().map(|part| Slot::new(part, now)).collect()
 }
 

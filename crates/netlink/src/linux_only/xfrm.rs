@@ -234,3 +234,96 @@ fn read_default(socket: &mut Socket) -> Result<Vec<&'static str>, Error> {
         asked => asked.map(|()| blocked),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux_only::{Addresses, Match};
+
+    /// `src 10.0.0.0/8 dst 0.0.0.0/0 proto tcp dport 80 dir fwd action block`
+    const BLOCK_TCP: &str = "
+        000000000000000000000000000000000a0000000000000000000000000000000050ffff00000000020000080600
+        00000000000000000000ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff00000000
+        0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fe5f
+        036b000000000000000000000000000000000200000002010000000000000a0010000000000000000000";
+    /// `src ::/0 dst 2001:db8::/32 dir out tmpl ... proto esp mode tunnel`
+    const TEMPLATE: &str = "
+        20010db80000000000000000000000000000000000000000000000000000000000000000000000000a0020000000
+        00000000000000000000ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff00000000
+        0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fe5f
+        036b000000000000000000000000000000000900000001000000000000004400050020010db8000a000000000000
+        0000000200000000320000000a00000020010db8000a000000000000000000010000000001000000ffffffffffff
+        ffffffffffff0a0010000000000000000000";
+    /// `src 10.1.0.0/16 dst 10.2.0.0/16 dir fwd`
+    const ALLOW: &str = "
+        0a0200000000000000000000000000000a0100000000000000000000000000000000000000000000020010100000
+        00000000000000000000ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff00000000
+        0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fe5f
+        036b000000000000000000000000000000001200000002000000000000000a0010000000000000000000";
+    /// `src 10.1.0.0/16 dst 10.2.0.0/16 dir in action block`
+    const IN: &str = "
+        0a0200000000000000000000000000000a0100000000000000000000000000000000000000000000020010100000
+        00000000000000000000ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff00000000
+        0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fe5f
+        036b000000000000000000000000000000001800000000010000000000000a0010000000000000000000";
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.chunks(2).map(pair).collect()
+    }
+
+    fn listed(policy: &[u8]) -> Vec<(Traffic, String)> {
+        let policies = read_policy(policy).unwrap().into_iter().collect();
+        let xfrm = Xfrm { policies, ..Xfrm::default() };
+        let mut entries = Entries::default();
+        xfrm.analyse(&Names::default(), &mut entries);
+        entries.finish().into_iter().map(|entry| (entry.traffic, entry.why)).collect()
+    }
+
+    #[test]
+    fn policies_that_block_or_transform_have_a_say() {
+        let tcp = Match {
+            addresses: Addresses::Ipv4(Some("10.0.0.0/8".parse().unwrap()), None),
+            protocol: Some(6),
+            destination_ports: Some(80..=80),
+            ..Match::default()
+        };
+        let why = "ip xfrm policy dir fwd src 10.0.0.0/8 dst 0.0.0.0/0 action block".to_owned();
+        assert_eq!(listed(&bytes(BLOCK_TCP)), [(Traffic::Matching(tcp), why)]);
+        let six = Addresses::Ipv6(None, Some("2001:db8::/32".parse().unwrap()));
+        let six = Traffic::Matching(Match { addresses: six, ..Match::default() });
+        let why = "ip xfrm policy dir out src ::/0 dst 2001:db8::/32 with a template".to_owned();
+        assert_eq!(listed(&bytes(TEMPLATE)), [(six, why)]);
+    }
+
+    #[test]
+    fn policies_that_allow_or_are_for_this_machine_have_none() {
+        assert_eq!((listed(&bytes(ALLOW)), listed(&bytes(IN))), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_range_of_ports_by_a_mask_does_not_narrow() {
+        let mut policy = bytes(BLOCK_TCP);
+        policy[at::DESTINATION_PORT + 3] = 0xf0;
+        let Traffic::Matching(found) = listed(&policy).remove(0).0 else { panic!("it has a prefix") };
+        assert_eq!((found.protocol, found.destination_ports), (Some(6), None));
+    }
+
+    #[test]
+    fn a_selector_for_both_families_is_about_all_packets() {
+        let mut policy = bytes(BLOCK_TCP);
+        policy[at::FAMILY].fill(0);
+        policy[at::PROTOCOL] = 0;
+        assert_eq!(listed(&policy)[0].0, Traffic::All { ipv4: true, ipv6: true });
+    }
+
+    #[test]
+    fn messages_cut_short_are_malformed() {
+        let whole = bytes(TEMPLATE);
+        for end in 0..POLICY {
+            assert!(read_policy(&whole[..end]).is_err());
+        }
+        assert!(read_policy(&whole[..POLICY + 8]).is_err(), "the template is cut off");
+    }
+}

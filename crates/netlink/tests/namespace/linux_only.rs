@@ -18,9 +18,13 @@ struct Watched {
 
 impl Watched {
     fn new(tag: &str) -> Option<Self> {
+        Self::with(tag, LinuxOnlyOptions::default())
+    }
+
+    fn with(tag: &str, options: LinuxOnlyOptions) -> Option<Self> {
         let namespace = Namespace::new(tag)?.with_links();
         namespace.enter();
-        let watch = LinuxOnlyWatch::open(LinuxOnlyOptions::default()).unwrap();
+        let watch = LinuxOnlyWatch::open(options).unwrap();
         assert_eq!(watch.list(), [], "nothing was set yet");
         Some(Self { namespace, watch, slowest: Duration::ZERO })
     }
@@ -179,4 +183,95 @@ fn qdiscs_and_tc_filters() {
     watched.none("tc qdisc del dev a ingress");
     watched.one("tc qdisc add dev a root handle 1: htb", &output, "tc qdisc htb on a");
     watched.none("ip link del dev a");
+}
+
+#[test]
+fn legacy_tables() {
+    let Some(mut watched) = Watched::new("legacy") else { return };
+    if !watched.namespace.shell("iptables-legacy -L FORWARD") {
+        eprintln!("skipped: legacy iptables, which this machine has not");
+        return;
+    }
+    watched.one(
+        "iptables-legacy -P FORWARD DROP",
+        &IPV4,
+        "chain FORWARD of legacy iptables table filter has policy DROP",
+    );
+    watched.none("iptables-legacy -P FORWARD ACCEPT");
+    watched.nothing_after("iptables-legacy -A INPUT -j DROP");
+    let input = watched.index("a");
+    let http = Match {
+        input: Some(input),
+        addresses: Addresses::Ipv4(Some("10.0.0.0/12".parse().unwrap()), None),
+        protocol: Some(6),
+        destination_ports: Some(80..=90),
+        ..Match::default()
+    };
+    let rule = "FORWARD -i a -s 10.0.0.0/12 -p tcp --dport 80:90 -j DROP";
+    let why = "rule 1 of chain FORWARD of legacy iptables table filter: DROP";
+    watched.one(&format!("iptables-legacy -A {rule}"), &Traffic::Matching(http), why);
+    watched.none(&format!("iptables-legacy -D {rule}"));
+    watched.nothing_after(
+        "iptables-legacy -N own && iptables-legacy -A own -m conntrack --ctstate INVALID -j DROP",
+    );
+    watched.one("iptables-legacy -A FORWARD -s 10.0.0.0/8 -j own", &IPV4, "match conntrack");
+    watched.none("iptables-legacy -F FORWARD");
+    let nat = "POSTROUTING -t nat -o b -j MASQUERADE";
+    watched.one(
+        &format!("iptables-legacy -A {nat}"),
+        &IPV4,
+        "chain POSTROUTING of legacy iptables table nat: MASQUERADE",
+    );
+    watched.none(&format!("iptables-legacy -D {nat}"));
+    let six = Addresses::Ipv6(None, Some("2001:db8::/32".parse().unwrap()));
+    let six = Traffic::Matching(Match { addresses: six, protocol: Some(17), ..Match::default() });
+    let rule = "FORWARD -i a+ -d 2001:db8::/32 -p udp -j ACCEPT";
+    watched.one(&format!("ip6tables-legacy -A {rule}"), &six, "ip6tables table filter: ACCEPT");
+    watched.none(&format!("ip6tables-legacy -D {rule}"));
+}
+
+/// Commands for nft that add so many rules, each for another address.
+fn rules(count: u32) -> String {
+    let mut text = "table ip t { chain fw { type filter hook forward priority 0;\n".to_owned();
+    for index in 0..count {
+        text += &format!("ip saddr 10.0.{}.{} drop\n", index / 256, index % 256);
+    }
+    text + "}\n}\n"
+}
+
+#[test]
+fn a_ruleset_of_thousands_of_rules() {
+    let Some(mut watched) = Watched::new("large") else { return };
+    let file = std::env::temp_dir().join(format!("{}.nft", watched.namespace.name));
+    let load = format!("nft -f {}", file.display());
+    std::fs::write(&file, rules(900)).unwrap();
+    watched.after(&load, |list| list.len() == 900);
+    watched.none("nft flush ruleset");
+    std::fs::write(&file, rules(5000)).unwrap();
+    watched.one(&load, &IPV4, "5000 different matches, more than the 1000 that are told apart");
+    println!("5,000 rules: {:?}", watched.watch.statistics());
+    watched.none("nft flush ruleset");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn lost_events_are_made_up_for() {
+    let options = LinuxOnlyOptions { receive_buffer: 2048 };
+    let Some(mut watched) = Watched::with("lost", options) else { return };
+    let file = std::env::temp_dir().join(format!("{}.nft", watched.namespace.name));
+    std::fs::write(&file, rules(500)).unwrap();
+    watched.after(&format!("nft -f {}", file.display()), |list| list.len() == 500);
+    std::fs::remove_file(&file).unwrap();
+    assert!(watched.watch.statistics().overruns > 0, "the buffer was too large for this test");
+    watched.none("nft flush ruleset");
+    assert_eq!(watched.watch.audit().unwrap(), [""; 0]);
+}
+
+#[test]
+fn an_audit_of_what_was_seen_finds_nothing() {
+    let Some(mut watched) = Watched::new("audit") else { return };
+    watched.one("iptables -P FORWARD DROP", &IPV4, "policy drop");
+    assert_eq!(watched.watch.audit().unwrap(), [""; 0]);
+    watched.none("iptables -P FORWARD ACCEPT");
+    assert_eq!(watched.watch.audit().unwrap(), [""; 0]);
 }

@@ -1,0 +1,211 @@
+//! BPF programs that see routed packets and are neither qdiscs nor tc filters: those that hang directly on an interface
+//! (tcx, netkit), and those at netfilter's hooks.
+//!
+//! The kernel announces neither. A question for each interface and a walk over the numbers of all BPF links are cheap,
+//! so both are asked at intervals. A BPF link at netfilter does not say in which network namespace it is, so each counts.
+
+use super::entries::Entries;
+use super::names::Names;
+use super::part::{Part, Trouble};
+use super::{Feature, Traffic};
+use crate::error::Error;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_millis(90);
+/// Interfaces that are asked at a time; where there are more they take turns.
+const ASKED: usize = 64;
+
+/// Commands of the system call (`BPF_*`).
+mod command {
+    pub const OBJ_GET_INFO_BY_FD: i32 = 15;
+    pub const PROG_QUERY: i32 = 16;
+    pub const LINK_GET_FD_BY_ID: i32 = 30;
+    pub const LINK_GET_NEXT_ID: i32 = 31;
+}
+/// Where programs can hang on an interface: number, whether they see what comes in, name.
+const PLACES: [(u32, bool, &str); 4] = [
+    (46, true, "tcx ingress"),
+    (47, false, "tcx egress"),
+    (54, false, "netkit primary"),
+    (55, true, "netkit peer"),
+];
+/// Type of a BPF link at netfilter.
+const LINK_NETFILTER: u32 = 10;
+/// Size that a question is given, which is that of older kernels; the rest is taken as zero.
+const QUESTION: usize = 64;
+
+/// A question and its answer: `union bpf_attr`.
+///
+/// Not shared: the kernel reads and writes it only during the system call, which is given a pointer to it.
+#[repr(C, align(8))]
+struct Question([u8; QUESTION]);
+
+impl Question {
+    fn new(words: &[(usize, u32)]) -> Self {
+        let mut question = Self([0; QUESTION]);
+        for &(at, word) in words {
+            question.0[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        question
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    /// Asks the kernel.
+    ///
+    /// # Safety
+    /// Where the command takes addresses in the question, each has to be 0 or that of memory which the kernel may write
+    /// as far as the question says.
+    unsafe fn ask(&mut self, command: i32) -> io::Result<i32> {
+        // SAFETY: the question is QUESTION bytes, as is said, and lives for the call; the caller vouches for the rest.
+        let rc = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), QUESTION) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc as i32) }
+    }
+}
+
+/// Programs on interfaces.
+#[derive(Debug, Default)]
+pub(super) struct OnInterfaces {
+    /// Places at which there is a program, by interface.
+    found: BTreeMap<u32, u8>,
+    /// The interface that was asked last, where not all are asked each time.
+    last: u32,
+}
+
+impl Part for OnInterfaces {
+    fn feature(&self) -> Feature {
+        Feature::TcFilter
+    }
+
+    fn title(&self) -> &'static str {
+        "the list of BPF programs on interfaces"
+    }
+
+    fn every(&self) -> Option<Duration> {
+        Some(EVERY)
+    }
+
+    fn read(&mut self, names: &Names) -> Result<bool, Trouble> {
+        let before = self.found.len();
+        self.found.retain(|&ifindex, _| names.has(ifindex));
+        let mut changed = before != self.found.len();
+        let last = self.last;
+        let later: Vec<u32> = names.after(last).take(ASKED).collect();
+        let earlier = names.after(0).take_while(|&ifindex| ifindex <= last).take(ASKED - later.len());
+        for ifindex in later.iter().copied().chain(earlier) {
+            let places = (0u8..).zip(PLACES).filter(|&(_, (place, _, _))| has_program(ifindex, place));
+            let places = places.fold(0, |bits, (bit, _)| bits | 1 << bit);
+            let old =
+                if places == 0 { self.found.remove(&ifindex) } else { self.found.insert(ifindex, places) };
+            changed |= old.unwrap_or(0) != places;
+            self.last = ifindex;
+        }
+        Ok(changed)
+    }
+
+    fn analyse(&self, names: &Names, entries: &mut Entries) {
+        for (&ifindex, &places) in &self.found {
+            for (bit, (_, incoming, title)) in PLACES.iter().enumerate() {
+                if places & 1 << bit == 0 {
+                    continue;
+                }
+                let why = || format!("BPF program at {title} of {}", names.name(ifindex));
+                if *incoming {
+                    entries.add_in(Feature::TcFilter, names, ifindex, why);
+                } else {
+                    entries.add_out(Feature::TcFilter, names, ifindex, why);
+                }
+            }
+        }
+    }
+}
+
+/// Whether there is a program. A kernel that does not know the place has none there.
+fn has_program(ifindex: u32, place: u32) -> bool {
+    let mut question = Question::new(&[(0, ifindex), (4, place)]);
+    // SAFETY: the addresses for lists of programs are 0, so that only their number is told.
+    unsafe { question.ask(command::PROG_QUERY) }.is_ok() && question.word(24) > 0
+}
+
+/// Programs at netfilter's hooks.
+#[derive(Debug, Default)]
+pub(super) struct AtNetfilter {
+    /// What is known of the links that there are: family and hook of those that matter.
+    known: BTreeMap<u32, Option<(u32, u32)>>,
+}
+
+impl Part for AtNetfilter {
+    fn feature(&self) -> Feature {
+        Feature::Netfilter
+    }
+
+    fn title(&self) -> &'static str {
+        "the list of BPF links"
+    }
+
+    fn every(&self) -> Option<Duration> {
+        Some(EVERY)
+    }
+
+    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+        let mut found = BTreeMap::new();
+        let mut last = 0;
+        while let Some(id) = next_link(last)? {
+            let what = self.known.get(&id).copied().unwrap_or_else(|| netfilter_link(id));
+            found.insert(id, what);
+            last = id;
+        }
+        let matter = |links: &BTreeMap<u32, Option<(u32, u32)>>| -> Vec<_> {
+            links.iter().filter_map(|(&id, what)| what.map(|what| (id, what))).collect()
+        };
+        let changed = matter(&self.known) != matter(&found);
+        self.known = found;
+        Ok(changed)
+    }
+
+    fn analyse(&self, _: &Names, entries: &mut Entries) {
+        for (id, what) in &self.known {
+            let Some((family, hook @ (0 | 2 | 4))) = what else { continue };
+            let has = |number: i32| *family == number as u32 || *family == 1;
+            let (ipv4, ipv6) = (has(libc::AF_INET), has(libc::AF_INET6));
+            let hook = ["prerouting", "", "forward", "", "postrouting"][*hook as usize];
+            let why = || format!("BPF program at netfilter's hook {hook} (link {id})");
+            entries.add(Feature::Netfilter, Traffic::All { ipv4, ipv6 }, why);
+        }
+    }
+}
+
+/// The number of the next link; none at the end, or where the kernel knows no links.
+fn next_link(after: u32) -> Result<Option<u32>, Error> {
+    let mut question = Question::new(&[(0, after)]);
+    // SAFETY: this question has no addresses.
+    match unsafe { question.ask(command::LINK_GET_NEXT_ID) } {
+        Ok(_) => Ok(Some(question.word(4))),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENOSYS)) => {
+            Ok(None)
+        }
+        Err(source) => Err(Error::System { doing: "list BPF links", source }),
+    }
+}
+
+/// Family and hook of a link, if it is one at netfilter.
+fn netfilter_link(id: u32) -> Option<(u32, u32)> {
+    let mut question = Question::new(&[(0, id)]);
+    // SAFETY: this question has no addresses.
+    let fd = unsafe { question.ask(command::LINK_GET_FD_BY_ID) }.ok()?;
+    // SAFETY: the descriptor is new and nobody else has it.
+    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    // `struct bpf_link_info`: type, id, program, then (aligned to eight bytes) family and hook.
+    let mut info = Question([0; QUESTION]);
+    let mut question = Question::new(&[(0, link.as_raw_fd() as u32), (4, QUESTION as u32)]);
+    question.0[8..16].copy_from_slice(&(info.0.as_mut_ptr() as u64).to_ne_bytes());
+    // SAFETY: the address is that of `info`, which is as long as said and lives for the call.
+    unsafe { question.ask(command::OBJ_GET_INFO_BY_FD) }.ok()?;
+    (info.word(0) == LINK_NETFILTER).then(|| (info.word(16), info.word(20)))
+}

@@ -1,0 +1,114 @@
+//! The legacy tables of iptables and ip6tables, which the kernel keeps beside nftables and of which it announces nothing.
+//!
+//! Files under `/proc` name the tables that there are; only those are read, since to ask for another would make it.
+//! Reading takes a copy of the whole table, so it is done at intervals, and less often the longer it takes.
+//!
+//! Each of their rules counts the packets that match. So a rule has a say in its packets whatever it does with them,
+//! and what it leads to needs a look only for what concerns connections.
+
+mod parse;
+mod sockopt;
+
+use super::Feature;
+use super::condition::{Condition, Families};
+use super::entries::Entries;
+use super::names::Names;
+use super::part::{Part, Trouble};
+use crate::error::Error;
+use crate::family::Family;
+use std::time::Duration;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// A chain in the way of routed packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Chain {
+    name: &'static str,
+    drops: bool,
+    rules: Vec<Rule>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rule {
+    condition: Condition,
+    target: Box<str>,
+    /// What it, or a rule that it leads to, has to do with connections.
+    stateful: Option<Box<str>>,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Table {
+    family: Family,
+    name: Box<str>,
+    chains: Vec<Chain>,
+}
+
+/// All tables.
+#[derive(Debug, Default)]
+pub(super) struct Legacy {
+    tables: Vec<Table>,
+}
+
+impl Part for Legacy {
+    fn feature(&self) -> Feature {
+        Feature::Iptables
+    }
+
+    fn title(&self) -> &'static str {
+        "the legacy tables of iptables"
+    }
+
+    fn every(&self) -> Option<Duration> {
+        Some(EVERY)
+    }
+
+    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+        let mut tables = Vec::new();
+        for family in Family::BOTH {
+            for name in sockopt::names(family) {
+                let read = sockopt::read(family, &name)?;
+                let malformed = || Error::System {
+                    doing: "understand a legacy table of iptables",
+                    source: std::io::ErrorKind::InvalidData.into(),
+                };
+                let chains = parse::chains(family, &read).ok_or_else(malformed)?;
+                tables.push(Table { family, name: name.into(), chains });
+            }
+        }
+        let changed = self.tables != tables;
+        self.tables = tables;
+        Ok(changed)
+    }
+
+    fn analyse(&self, names: &Names, entries: &mut Entries) {
+        for table in &self.tables {
+            for chain in &table.chains {
+                analyse_chain(table, chain, names, entries);
+            }
+        }
+    }
+}
+
+fn analyse_chain(table: &Table, chain: &Chain, names: &Names, entries: &mut Entries) {
+    let families = Families::only(table.family);
+    let command = match table.family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    };
+    let title = || format!("chain {} of legacy {command} table {}", chain.name, table.name);
+    if chain.drops {
+        entries.add(Feature::Iptables, families.all(), || format!("{} has policy DROP", title()));
+    }
+    for (number, rule) in (1..).zip(&chain.rules) {
+        let (traffic, what) = match &rule.stateful {
+            Some(what) => (Some(families.all()), what),
+            None => (rule.condition.traffic(families, names), &rule.target),
+        };
+        if let Some(traffic) = traffic {
+            entries.add(Feature::Iptables, traffic, || format!("rule {number} of {}: {what}", title()));
+        }
+    }
+}

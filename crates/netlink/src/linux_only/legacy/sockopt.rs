@@ -1,0 +1,96 @@
+//! A table as the kernel hands it out.
+
+use crate::error::Error;
+use crate::family::Family;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same for IPv6.
+const GET_INFO: i32 = 64;
+const GET_ENTRIES: i32 = 65;
+/// Bytes of a table's name.
+const NAME: usize = 32;
+/// `struct ipt_getinfo`: the name, a word of hooks, five beginnings, five ends, a number of entries, their size.
+const INFO: usize = 84;
+/// `struct ipt_get_entries` without the entries, which are aligned to eight bytes.
+const BEFORE_ENTRIES: usize = 40;
+/// Times that a table is read again because another size had been told.
+const PASSES: u32 = 5;
+
+/// A table: where its chains begin, and all its entries.
+pub struct Read {
+    /// Which hooks it has, as bits.
+    pub hooks: u32,
+    /// For each hook, where its first rule is.
+    pub first: [u32; 5],
+    /// For each hook, where its policy is.
+    pub policy: [u32; 5],
+    pub entries: Vec<u8>,
+}
+
+/// The names of the tables that there are.
+pub fn names(family: Family) -> Vec<String> {
+    let file = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    // Without the file there is no module that could have tables.
+    let names = fs::read_to_string(file).unwrap_or_default();
+    names.lines().map(str::to_owned).filter(|name| !name.is_empty() && name.len() < NAME).collect()
+}
+
+/// Reads a table.
+pub fn read(family: Family, name: &str) -> Result<Read, Error> {
+    let doing = "read a legacy table of iptables";
+    let socket = socket(family).map_err(|source| Error::System { doing, source })?;
+    let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
+    for _ in 0..PASSES {
+        match read_once(&socket, family, name) {
+            Ok(read) => return Ok(read),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => last = error,
+            Err(source) => return Err(Error::System { doing, source }),
+        }
+    }
+    Err(Error::System { doing, source: last })
+}
+
+fn socket(family: Family) -> io::Result<OwnedFd> {
+    let domain = i32::from(family.number());
+    // SAFETY: a socket is asked for by three numbers; no memory is involved.
+    let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn read_once(socket: &OwnedFd, family: Family, name: &str) -> io::Result<Read> {
+    let mut info = vec![0; INFO];
+    info[..name.len()].copy_from_slice(name.as_bytes());
+    ask(socket, family, GET_INFO, &mut info)?;
+    let number = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    let five = |at: usize| [0, 1, 2, 3, 4].map(|index| number(at + 4 * index));
+    let size = number(80);
+    let mut entries = vec![0; BEFORE_ENTRIES + size as usize];
+    entries[..name.len()].copy_from_slice(name.as_bytes());
+    entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
+    ask(socket, family, GET_ENTRIES, &mut entries)?;
+    entries.drain(..BEFORE_ENTRIES);
+    Ok(Read { hooks: number(NAME), first: five(36), policy: five(56), entries })
+}
+
+/// Asks for an option; the question is in `value`, and so is the answer.
+fn ask(socket: &OwnedFd, family: Family, option: i32, value: &mut [u8]) -> io::Result<()> {
+    let level = match family {
+        Family::V4 => libc::SOL_IP,
+        Family::V6 => libc::SOL_IPV6,
+    };
+    let mut length = value.len() as libc::socklen_t;
+    // SAFETY: `value` is `length` bytes that live for the call, which writes no more than that many.
+    let rc = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut length)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
