@@ -48,5 +48,5 @@ pub use netconf::Netconf;
 pub use next_hop::{NextHop, Object};
 pub use route::{RouteBody, RouteEvent, RouteKind, RouteMessage};
 pub use rule::Rule;
-pub use sysctl::{LinkSysctls, Sysctls};
+pub use sysctl::{LinkSysctls, SysctlFiles, Sysctls};
 pub use watch::{Audit, Options, Statistics, Watch};

@@ -1,10 +1,13 @@
 //! Settings that the kernel keeps under `/proc/sys` and never announces.
 //!
-//! They are few and cheap to read, so the driver reads them again now and then. A setting that this
-//! kernel does not have keeps the value that Linux would begin with.
+//! They are few, so the driver reads them several times a second from files that stay open ([`SysctlFiles`]): about
+//! a microsecond each. A setting that this kernel does not have keeps the value that Linux would begin with.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::path::Path;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 macro_rules! sysctls {
     ($($(#[$doc:meta])* $field:ident: $path:literal = $default:literal,)*) => {
@@ -19,13 +22,8 @@ macro_rules! sysctls {
         }
 
         impl Sysctls {
-            /// Reads them all for the network namespace of the calling thread.
-            pub fn read() -> Self {
-                Self::read_below(Path::new("/proc/sys/net"))
-            }
-
-            fn read_below(root: &Path) -> Self {
-                Self { $($field: read_one(&root.join($path)).unwrap_or($default),)* }
+            fn read(files: &mut Files) -> Self {
+                Self { $($field: files.read($path).unwrap_or($default),)* }
             }
         }
 
@@ -79,13 +77,12 @@ pub struct LinkSysctls {
 }
 
 impl LinkSysctls {
-    /// Reads those of the link called `name`, for the network namespace of the calling thread.
-    pub fn read(name: &str) -> Self {
-        let root = Path::new("/proc/sys/net");
-        let accepts = |name: &str| read_one(&root.join("ipv4/conf").join(name).join("accept_local"));
+    /// Those of the link called `name`; `accepts_all` is what holds for every link.
+    fn read(files: &mut Files, name: &str, accepts_all: bool) -> Self {
+        let accepts = files.read(&format!("ipv4/conf/{name}/accept_local"));
         Self {
-            accept_local: [name, "all"].into_iter().any(|name| accepts(name).is_some_and(|value| value != 0)),
-            hop_limit: read_one(&root.join("ipv6/conf").join(name).join("hop_limit")).unwrap_or(64),
+            accept_local: accepts_all || accepts.is_some_and(|value| value != 0),
+            hop_limit: files.read(&format!("ipv6/conf/{name}/hop_limit")).unwrap_or(64),
         }
     }
 }
@@ -96,8 +93,81 @@ impl Default for LinkSysctls {
     }
 }
 
-fn read_one(path: &Path) -> Option<u32> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+/// Where the settings of a network namespace are.
+const ROOT: &str = "/proc/sys/net";
+
+/// Files that stay open from one read to the next.
+#[derive(Debug)]
+struct Files {
+    root: PathBuf,
+    open: HashMap<String, File>,
+}
+
+impl Files {
+    fn below(root: &Path) -> Self {
+        Self { root: root.into(), open: HashMap::new() }
+    }
+
+    /// The number in a file. One that cannot be read, say since a link of this name was deleted and made again, is
+    /// opened anew.
+    fn read(&mut self, path: &str) -> Option<u32> {
+        if let Some(number) = self.open.get(path).and_then(number) {
+            return Some(number);
+        }
+        self.open.remove(path);
+        let file = File::open(self.root.join(path)).ok()?;
+        let value = number(&file);
+        self.open.insert(path.into(), file);
+        value
+    }
+}
+
+fn number(file: &File) -> Option<u32> {
+    let mut text = [0; 32];
+    let length = file.read_at(&mut text, 0).ok()?;
+    str::from_utf8(&text[..length]).ok()?.trim().parse().ok()
+}
+
+/// The settings of one network namespace, ready to be read again and again.
+#[derive(Debug)]
+pub struct SysctlFiles {
+    general: Files,
+    links: BTreeMap<u32, (Box<str>, Files)>,
+}
+
+impl SysctlFiles {
+    /// For the network namespace of the calling thread, which is to be the one that reads.
+    pub fn new() -> Self {
+        Self { general: Files::below(Path::new(ROOT)), links: BTreeMap::new() }
+    }
+
+    /// Reads those of the namespace.
+    pub fn read(&mut self) -> Sysctls {
+        Sysctls::read(&mut self.general)
+    }
+
+    /// Reads those of each link, by number and name.
+    pub fn read_links<'a>(
+        &mut self,
+        links: impl Iterator<Item = (u32, &'a str)>,
+    ) -> BTreeMap<u32, LinkSysctls> {
+        let accepts_all = self.general.read("ipv4/conf/all/accept_local").is_some_and(|value| value != 0);
+        let mut before = std::mem::take(&mut self.links);
+        let mut values = BTreeMap::new();
+        for (ifindex, name) in links {
+            let known = before.remove(&ifindex).filter(|(known, _)| **known == *name);
+            let (name, mut files) = known.unwrap_or_else(|| (name.into(), Files::below(Path::new(ROOT))));
+            values.insert(ifindex, LinkSysctls::read(&mut files, &name, accepts_all));
+            self.links.insert(ifindex, (name, files));
+        }
+        values
+    }
+}
+
+impl Default for SysctlFiles {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 #[cfg(test)]
@@ -106,8 +176,28 @@ mod tests {
 
     #[test]
     fn what_is_absent_has_the_value_linux_begins_with() {
-        let none = Sysctls::read_below(Path::new("/nonexistent"));
+        let none = Sysctls::read(&mut Files::below(Path::new("/nonexistent")));
         assert_eq!(none, Sysctls::default());
         assert!(none.to_string().contains("ipv4/ip_default_ttl = 64\n"));
+    }
+
+    #[test]
+    fn an_open_file_is_read_again_and_a_new_one_in_its_place_after_that() {
+        let root = std::env::temp_dir().join(format!("bm-sysctl-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("ipv4")).unwrap();
+        let path = root.join("ipv4/ip_default_ttl");
+        std::fs::write(&path, "64\n").unwrap();
+        let mut files = Files::below(&root);
+        assert_eq!(files.read("ipv4/ip_default_ttl"), Some(64));
+        // The same file, as the kernel's are.
+        File::options().write(true).open(&path).unwrap().write_at(b"99\n", 0).unwrap();
+        assert_eq!(files.read("ipv4/ip_default_ttl"), Some(99));
+        // What is open cannot be read any more: the file has become empty, and another has its name.
+        File::options().write(true).truncate(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "7\n").unwrap();
+        assert_eq!(files.read("ipv4/ip_default_ttl"), Some(7));
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(files.read("ipv4/nothing"), None);
     }
 }

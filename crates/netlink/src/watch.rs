@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::message::{Message, Messages};
 use crate::mirror::{Change, Findings, Mirror};
 use crate::socket::{self, Socket};
-use crate::sysctl::{LinkSysctls, Sysctls};
+use crate::sysctl::SysctlFiles;
 use load::{Load, Reason, Step};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl Default for Options {
             receive_buffer: 64 << 20,
             audit_every: Some(Duration::from_secs(600)),
             audit_delay: Duration::from_secs(1),
-            sysctl_every: Duration::from_secs(1),
+            sysctl_every: Duration::from_millis(200),
             findings_max: 10_000,
         }
     }
@@ -112,6 +112,7 @@ pub struct Watch {
     audit: Option<Audit>,
     /// No dump out of doubt before this.
     doubt_not_before: Instant,
+    sysctls: SysctlFiles,
     sysctl_next: Instant,
     /// Dumps spoilt by overruns since the last good one.
     spoilt: u32,
@@ -138,6 +139,7 @@ impl Watch {
             audit_next: options.audit_every.map(|every| now + every),
             audit: None,
             doubt_not_before: now,
+            sysctls: SysctlFiles::new(),
             sysctl_next: now,
             spoilt: 0,
             more: false,
@@ -166,6 +168,11 @@ impl Watch {
         self.dump_due.is_none() && self.load.as_ref().is_none_or(|load| load.reason == Reason::Audit)
     }
 
+    /// Whether the mirror has everything that was there to be read the last time.
+    pub fn is_settled(&self) -> bool {
+        !self.more && self.in_step()
+    }
+
     /// How long the owner may sleep if no event comes; none for ever.
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         let resting = self.load.as_ref().and_then(|load| load.rest_until);
@@ -187,7 +194,23 @@ impl Watch {
     /// mirror already says what it is now. Does not block; takes some 30 ms at most, a dump's end with
     /// a million routes some 300 ms.
     pub fn process(&mut self, now: Instant) -> Result<Vec<Change>, Error> {
-        self.advance(now)?;
+        self.receive(now)?;
+        self.process_received(now)
+    }
+
+    /// The first half of [`Watch::process`]: takes in what events are there, and says whether there were any. What was
+    /// read is gone for everyone else who has the socket.
+    pub fn receive(&mut self, now: Instant) -> Result<bool, Error> {
+        let before = self.statistics;
+        self.read_events(now)?;
+        let after = self.statistics;
+        let all = |of: Statistics| (of.events, of.malformed, of.overruns);
+        Ok(self.more || all(before) != all(after))
+    }
+
+    /// The second half: does what is due, without a look at events.
+    pub fn process_received(&mut self, now: Instant) -> Result<Vec<Change>, Error> {
+        self.do_due(now)?;
         Ok(self.mirror.take_changes())
     }
 
@@ -217,6 +240,10 @@ impl Watch {
 
     fn advance(&mut self, now: Instant) -> Result<(), Error> {
         self.read_events(now)?;
+        self.do_due(now)
+    }
+
+    fn do_due(&mut self, now: Instant) -> Result<(), Error> {
         if now >= self.sysctl_next {
             self.sysctl_next = now + self.options.sysctl_every;
             self.read_sysctls();
@@ -235,13 +262,13 @@ impl Watch {
     }
 
     fn read_sysctls(&mut self) {
-        self.mirror.set_sysctls(Sysctls::read());
+        self.mirror.set_sysctls(self.sysctls.read());
         // Two files a link: on a machine with very many links the usual values have to do.
         let links: Vec<_> =
             self.mirror.links().filter(|link| !link.loopback()).take(LINKS_READ + 1).collect();
         if links.len() <= LINKS_READ {
-            let read = links.into_iter().map(|link| (link.ifindex, LinkSysctls::read(&link.name)));
-            let read = read.collect();
+            let named = links.into_iter().map(|link| (link.ifindex, &*link.name));
+            let read = self.sysctls.read_links(named);
             self.mirror.set_link_sysctls(read);
         }
     }
