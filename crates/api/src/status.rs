@@ -20,6 +20,10 @@ pub struct Status {
     /// Why it is that path, where the configuration leaves the choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_reason: Option<String>,
+    /// What watches over the kernel path's tables when the daemon has ended, and has Linux forward after the first
+    /// change: `process 1234`. None where nothing outlives the daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tables_watched_by: Option<String>,
     /// The configuration file in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,

@@ -59,6 +59,13 @@ pub enum Command {
     Bench(Bench),
     /// See it work: namespaces, a full table, Linux and brickmoon side by side (`make demo`).
     Demo(Demo),
+    /// Watch over the kernel path's tables when the daemon has ended; started by `up`, not by hand.
+    #[command(hide = true)]
+    WatchTables {
+        /// How long they hold, in milliseconds; 0 for ever.
+        #[arg(long)]
+        grace_ms: u64,
+    },
 }
 
 /// Where the daemon answers.
@@ -324,9 +331,6 @@ pub enum BenchWhat {
     /// The kernel path beside Linux, bpf_fib_lookup and a fixed next hop, and the switch beside Linux's bridge
     /// (--case switch), between namespaces of its own; needs root and two cores.
     Kernel,
-    /// What Linux, the user path and the kernel path lose of bursts, of steady rates and of more than they can carry,
-    /// with a busy process on each core, between namespaces of its own; needs root and two cores.
-    Loss,
 }
 
 /// `brickmoon demo`.

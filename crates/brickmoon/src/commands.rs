@@ -1,5 +1,7 @@
 //! The commands that ask, check, measure and show. `up` is in `daemon`.
 
+use std::time::Duration;
+
 use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +25,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Bench(bench) => self::bench(&bench),
         Command::Demo(demo) => self::demo(demo),
+        Command::WatchTables { grace_ms } => daemon::watcher::run(Duration::from_millis(grace_ms)),
     }
 }
 
@@ -110,6 +113,7 @@ fn verify(query: &Query) -> Result<(), Failure> {
 /// Takes off what a daemon that is no more left in the kernel; false if there is nothing.
 fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
     let mut interfaces = bm_fastpath::remove_kept().unwrap_or_default();
+    bm_control::watcher::dismiss();
     interfaces.extend(bm_switch::remove_kept_but(&[]));
     if interfaces.is_empty() {
         return Ok(false);
@@ -211,10 +215,6 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         BenchWhat::Kernel => {
             let options = bench::KernelOptions::new(common);
             ("brickmoon bench kernel", bench::kernel(&options).map_err(asked_wrongly)?)
-        }
-        BenchWhat::Loss => {
-            let options = bench::LossOptions::new(common);
-            ("brickmoon bench loss", bench::loss(&options).map_err(asked_wrongly)?)
         }
     };
     if let Some(file) = &bench.plot {

@@ -48,6 +48,10 @@ pub fn status(reply: &Status) -> String {
         count(mirror.last_batch_changes),
         count(mirror.last_batch_us),
     );
+    if let Some(by) = &reply.tables_watched_by {
+        let _written =
+            writeln!(text, "tables outlive the daemon until the first change in Linux, watched by {by}");
+    }
     text.push_str(&crate::routes::lookup(&reply.lookup));
     text.push_str(&firewall::firewall(&reply.firewall));
     for note in &reply.notes {

@@ -22,6 +22,7 @@ mod linux_only;
 mod neighbours;
 mod told;
 
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -223,6 +224,23 @@ impl Handle {
     /// If the control thread has ended, there is no kernel path, or its program is not pinned.
     pub fn keep(&self) -> Result<(), Error> {
         self.ask(Control::keep)?
+    }
+
+    /// Gives the process at the other end of `stream`, which runs [`crate::watcher::run`], what it needs to watch over
+    /// the kernel path's tables when this one has ended.
+    ///
+    /// # Errors
+    /// If the control thread has ended, or the process does not take it.
+    pub fn watch_over(&self, stream: UnixStream) -> Result<(), Error> {
+        self.ask(move |control| control.watch_over(&stream))?
+    }
+
+    /// Has the kernel path end with the daemon: nothing of it stays pinned.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn unpin(&self) -> Result<(), Error> {
+        self.ask(Control::unpin)
     }
 
     /// Gives control other ports. They take no packets before [`Self::set_active`].

@@ -5,3 +5,4 @@
 pub mod compile;
 pub mod config;
 pub mod driver;
+pub mod watcher;

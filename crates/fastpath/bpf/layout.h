@@ -117,7 +117,8 @@ struct views {
 	__u32 current;
 	__u32 grace_jiffies; /* how long tables hold without a daemon; 0 for ever */
 	__u64 alive_until;   /* jiffies; Linux forwards from then on */
-	__u64 unused[6];
+	__u32 busy;	     /* the daemon is at work on the tables; for who watches over them */
+	__u32 unused[11];
 	struct view of[2];
 };
 

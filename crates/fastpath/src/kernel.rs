@@ -202,19 +202,6 @@ impl Kernel {
         Ok(done)
     }
 
-    /// Has the program stay on its interfaces when this is dropped, for one grace time from now.
-    ///
-    /// # Errors
-    /// If it is not pinned, or the kernel refused.
-    pub fn keep(&mut self) -> Result<(), KernelError> {
-        if self.attached.iter().any(|attached| attached.pin.is_none()) {
-            return Err(KernelError::NotPinned);
-        }
-        self.beat()?;
-        self.attached.iter_mut().for_each(|attached| attached.kept = true);
-        Ok(())
-    }
-
     /// Has packets be claimed for workers, by filters that say so: where their sockets go. To be called before the
     /// first [`Self::publish`].
     ///
@@ -495,6 +482,7 @@ fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {
     object.progs_mut().find(|program| program.name() == name).expect("the object has this program")
 }
 
+mod outlive;
 mod trial;
 pub use trial::Verdict;
 

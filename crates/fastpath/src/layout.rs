@@ -126,7 +126,9 @@ pub struct Views {
     pub current: AtomicU32,
     pub grace_jiffies: AtomicU32,
     pub alive_until: AtomicU64,
-    unused: [u64; 6],
+    /// The daemon is at work on the tables. The program does not look at it.
+    pub busy: AtomicU32,
+    unused: [u32; 11],
     pub of: [UnsafeCell<View>; 2],
 }
 

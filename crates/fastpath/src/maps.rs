@@ -30,7 +30,7 @@ pub struct MappedViews {
 unsafe impl Send for MappedViews {}
 
 impl MappedViews {
-    pub fn map(map: &MapHandle) -> io::Result<Self> {
+    pub fn map(map: &impl AsFd) -> io::Result<Self> {
         let bytes = size_of::<Views>().next_multiple_of(4096);
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, map.as_fd().as_raw_fd());
         // SAFETY: the kernel picks a free place for a mapping of the whole value.

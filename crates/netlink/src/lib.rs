@@ -17,6 +17,7 @@ pub mod attribute;
 pub mod batch;
 pub mod error;
 pub mod family;
+pub mod first_change;
 pub mod hop;
 pub mod link;
 pub mod linux_only;
@@ -32,11 +33,13 @@ pub mod sysctl;
 pub mod watch;
 
 mod hash;
+mod legacy_tables;
 
 pub use address::Address;
 pub use batch::{Batch, Outcome, Refusal};
 pub use error::{Error, Malformed};
 pub use family::{Family, Ip};
+pub use first_change::FirstChange;
 pub use hop::{Hop, HopFlags, Via};
 pub use link::{Kind, Link};
 pub use linux_only::{Addresses, Feature, LinuxOnly, Match, Traffic};

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::message::{self, Raw};
 use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Bytes of a slot: the greatest piece of a dump that the kernel makes.
@@ -74,6 +74,14 @@ impl Socket {
             .option(libc::SO_SNDBUFFORCE, &SEND_BUFFER)
             .or_else(|_| socket.option(libc::SO_SNDBUF, &SEND_BUFFER));
         Ok(socket)
+    }
+
+    /// One that another process has opened, and whatever that has not read yet.
+    pub(crate) fn inherit(socket: OwnedFd) -> Self {
+        // SAFETY: the descriptor is open and owned, and ownership passes on.
+        let inner = unsafe { netlink_sys::Socket::from_raw_fd(socket.into_raw_fd()) };
+        let buffer = vec![0; SLOT * SLOTS].into_boxed_slice();
+        Self { inner, buffer, lengths: Vec::with_capacity(SLOTS), sequence: 0 }
     }
 
     /// Sets an option of the socket layer.

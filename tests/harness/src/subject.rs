@@ -115,7 +115,7 @@ impl Subject {
                 Some(Daemon::start((path, *forwarding), &lab.rtr, ports))
             }
         };
-        Router { namespace: &lab.rtr, daemon }
+        Router { namespace: &lab.rtr, daemon, variables: Vec::new() }
     }
 }
 
@@ -147,6 +147,7 @@ pub fn binary() -> Option<PathBuf> {
 pub struct Router<'a> {
     namespace: &'a Namespace,
     daemon: Option<Daemon>,
+    variables: Vec<(String, String)>,
 }
 
 impl Router<'_> {
@@ -197,6 +198,16 @@ impl Router<'_> {
         self.daemon.as_ref().map(|daemon| daemon.ask(self.namespace, command, arguments))
     }
 
+    /// The daemon's process.
+    pub fn process(&mut self) -> Option<u32> {
+        self.daemon.as_mut().map(|daemon| daemon.process.child().id())
+    }
+
+    /// What the environment of later daemons has besides.
+    pub fn set_variable(&mut self, name: &str, value: &str) {
+        self.variables.push((name.into(), value.into()));
+    }
+
     /// Kills the daemon as a crash would.
     pub fn kill(&mut self) {
         if let Some(daemon) = &mut self.daemon {
@@ -214,7 +225,8 @@ impl Router<'_> {
     /// The same with other ports, and a configuration; empty for none.
     pub fn restart_with(&mut self, ports: &[&str], config: &str) {
         if let Some(daemon) = &mut self.daemon {
-            let again = Daemon::start_with((&daemon.path, daemon.forwarding), self.namespace, ports, config);
+            let router = (daemon.path.as_path(), daemon.forwarding);
+            let again = Daemon::start_with(router, self.namespace, ports, config, &self.variables);
             *daemon = again;
         }
     }
@@ -297,7 +309,7 @@ struct Daemon {
 
 impl Daemon {
     fn start(router: (&Path, Forwarding), namespace: &Namespace, ports: &[&str]) -> Self {
-        Self::start_with(router, namespace, ports, "")
+        Self::start_with(router, namespace, ports, "", &[])
     }
 
     fn start_with(
@@ -305,6 +317,7 @@ impl Daemon {
         namespace: &Namespace,
         ports: &[&str],
         config: &str,
+        variables: &[(String, String)],
     ) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -314,6 +327,7 @@ impl Daemon {
         let socket = folder.join("api.sock");
         let mut command = namespace.command(path);
         command.arg("up").arg("--socket").arg(&socket);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         match forwarding {
             Forwarding::User => command.args(["--path", "user"]),
             Forwarding::Kernel => command.args(["--path", "kernel"]),

@@ -99,15 +99,15 @@ fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
             pause(700);
         });
         assert_eq!(programs(lab), first, "the program stays");
-        // By the last tables, whatever Linux has by now.
-        lab.rtr
-            .ip("route replace 10.90.0.0/16 via 198.51.100.8\nroute replace 10.1.1.200/32 via 198.51.100.3");
         leaves_by(lab, "10.1.1.200", 6);
         in_xdp_alone(lab, "started again", || {
             pause(300);
             router.restart();
             pause(300);
         });
+        lab.rtr
+            .ip("route replace 10.90.0.0/16 via 198.51.100.8\nroute replace 10.1.1.200/32 via 198.51.100.3");
+        router.settle();
         leaves_by(lab, "10.1.1.200", 3);
         leaves_by(lab, "10.90.1.1", 8);
         for (new, old) in programs(lab).into_iter().zip(first) {

@@ -16,7 +16,7 @@ use bm_api::{
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::Config;
 use bm_control::driver::{Driver, OfPort};
-use bm_fastpath::Claims;
+use bm_fastpath::{Claims, Kernel};
 use bm_fib::published::Readers;
 use bm_frame::{Depot, Pages};
 use bm_lua::apps::{AppSet, AppWorld};
@@ -30,6 +30,7 @@ use super::report::{self, Counters};
 use super::running::{InKernel, Opened, PortInfo, Running, attach_kernel, frame_memory, remove_kept};
 use super::server::Removed;
 use super::switches::Bridges;
+use super::watcher::Watch;
 use super::{apps, hooks};
 use crate::Failure;
 use crate::args::Up;
@@ -57,6 +58,8 @@ pub struct Daemon {
     setup: Mutex<Arc<Setup>>,
     /// Where workers' sockets go that packets are claimed for.
     claims: Option<Claims>,
+    /// Who watches over the kernel path's tables when this process has ended.
+    watch: Mutex<Watch>,
     /// What the command line said.
     up: Up,
     started: Instant,
@@ -142,6 +145,7 @@ impl Daemon {
                 (None, Vec::new(), None, Vec::new())
             }
         };
+        let pinned = kernel.as_ref().is_some_and(Kernel::is_pinned);
         let (mut opened, ports) = match &depot {
             Some(depot) => Opened::open(&config, depot, &paths, claims.as_ref())?,
             None => Opened::in_kernel(&config, &paths, &on),
@@ -157,9 +161,17 @@ impl Daemon {
             Some(depot) => opened.start(&config, &shared, driver.handle(), depot.clone())?,
             None => opened.without_workers(),
         };
-        driver.handle().set_active(true).map_err(Failure::failed)?;
+        // Before anything is forwarded by tables that may outlive this process.
+        let mut watch = match pinned {
+            true => Watch::start(driver.handle(), config.daemon.kernel_grace),
+            false => Watch::NotNeeded,
+        };
+        if let Err(error) = driver.handle().set_active(true) {
+            watch.end();
+            return Err(Failure::failed(error));
+        }
         let daemon = Self::of(driver, shared, depot, running, (up, started), stats);
-        Ok(Self { setup: Mutex::new(Setup { config, paths }.into()), claims, ..daemon })
+        Ok(Self { setup: Mutex::new(Setup { config, paths }.into()), claims, watch: watch.into(), ..daemon })
     }
 
     fn of(
@@ -178,6 +190,7 @@ impl Daemon {
             switches: Bridges::default(),
             setup: Mutex::default(),
             claims: None,
+            watch: Watch::NotNeeded.into(),
             up,
             started,
             restarts: Mutex::default(),
@@ -239,6 +252,8 @@ impl Daemon {
         status.config = self.up.config.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
+        status.tables_watched_by = lock(&self.watch).by();
+        status.notes.extend(lock(&self.watch).note());
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
         (status.switches, status.switch_ports) = self.switches.count();
         status.notes.extend(self.switches.notes());
@@ -291,7 +306,6 @@ impl Daemon {
                 up,
                 active: !of_port.is_empty(),
                 mode: info.mode,
-                ring: info.ring,
                 mode_reason: info.reason.clone().or_else(|| {
                     in_kernel?;
                     left_to_linux(&of_port).or_else(|| no_frames(info))
@@ -388,7 +402,6 @@ impl Daemon {
                 worker: index as u32,
                 core: state.core.map(|core| core as u32),
                 alive: state.alive,
-                priority: state.priority,
                 queues: state.queues,
                 breaths,
                 moves,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -141,12 +142,13 @@ impl Control {
             while let Ok(request) = requests.try_recv() {
                 request(self);
             }
+            // Requests may have changed tables as well.
+            self.set_busy(!self.is_settled());
             let now = Instant::now();
             let own = self.watch.timeout(now).unwrap_or(SLEEP_MAX);
             let refresh = self.refresh_at.saturating_duration_since(now);
             let beat = self.kernel.as_ref().map_or(SLEEP_MAX, |kernel| kernel.timeout(now));
             if !self.ended {
-                use std::os::fd::AsFd;
                 waker.wait([self.watch.as_fd()], own.min(refresh).min(beat).min(SLEEP_MAX));
                 waker.clear();
             }
@@ -162,7 +164,12 @@ impl Control {
 
     /// Takes in what the kernel says, carries it out, and does what is due.
     fn step(&mut self) -> Result<(), Error> {
-        let changes = self.watch.process(Instant::now()).map_err(Error::new)?;
+        // What is read is gone from the socket: who watches over the tables must know that it may not be in them.
+        self.set_busy(true);
+        let now = Instant::now();
+        let came = self.watch.receive(now).map_err(Error::new)?;
+        self.set_busy(came || !self.is_settled());
+        let changes = self.watch.process_received(now).map_err(Error::new)?;
         if !changes.is_empty() || self.behind.is_some_and(|retry_at| retry_at <= Instant::now()) {
             self.apply(&changes)?;
         }
@@ -210,6 +217,7 @@ impl Control {
     fn compile(&mut self, changes: &[Change]) -> Result<Report, Error> {
         let whole = [Change::Everything];
         let changes = if self.behind.is_some() { &whole } else { changes };
+        self.set_busy(true);
         self.behind = Some(Instant::now() + RETRY);
         let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
         self.behind = None;
@@ -278,15 +286,6 @@ impl Control {
             // Only now are its tables whole.
             (Ok(()), Some(kernel)) if active => kernel.take_over(),
             (Ok(()), _) => {}
-        }
-    }
-
-    /// Has the kernel path stay at work when the thread ends.
-    pub fn keep(&mut self) -> Result<(), Error> {
-        let mend = "`brickmoon stop` without --keep ends it, and Linux forwards";
-        match &mut self.kernel {
-            Some(kernel) => kernel.keep().map_err(|error| error.mend(mend)),
-            None => Err(Error::new("packets are forwarded by workers, which end with the daemon").mend(mend)),
         }
     }
 
@@ -490,6 +489,8 @@ fn told(
     }
     port.steering.set_active(active)
 }
+
+mod watched;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! The kernel path beside the workers: the same tables, and the same interfaces told its way.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -66,6 +68,7 @@ pub(super) struct KernelPath {
     beat_at: Instant,
     /// It may be that an earlier daemon's program is still at work.
     takes_over: bool,
+    unpinned: bool,
     kept: bool,
     told: Told,
     without_place: Vec<u32>,
@@ -78,6 +81,8 @@ impl KernelPath {
             grace => BEAT.min(grace / BEATS_A_GRACE),
         };
         let grace = Grace::start(readers).map_err(Error::new)?;
+        // Until the tables are whole for the first time.
+        lock(&kernel).set_busy(true);
         let (beat_at, without_place) = (Instant::now(), Vec::new());
         Ok(Self {
             kernel,
@@ -85,6 +90,7 @@ impl KernelPath {
             beat_every,
             beat_at,
             takes_over: false,
+            unpinned: false,
             kept: false,
             told: Told::default(),
             without_place,
@@ -157,6 +163,13 @@ impl KernelPath {
             }
         };
         self.takes_over = false;
+        if self.unpinned {
+            lock(&self.kernel).unpin();
+        }
+        if done.switched > 0 || !done.removed.is_empty() {
+            // What it watched over has no program any more.
+            crate::watcher::dismiss();
+        }
         if done.switched > 0 {
             tracing::info!(interfaces = done.switched, "took over from an earlier daemon");
         }
@@ -167,6 +180,22 @@ impl KernelPath {
             let path = path.display();
             tracing::warn!(%path, program, "pinned here is a program that is not ours: it is left alone");
         }
+    }
+
+    /// The map that says how long tables hold.
+    pub fn views(&self) -> io::Result<OwnedFd> {
+        lock(&self.kernel).views().try_clone_to_owned()
+    }
+
+    /// Says whether tables are being changed.
+    pub fn set_busy(&self, busy: bool) {
+        lock(&self.kernel).set_busy(busy);
+    }
+
+    /// Has the program end with the daemon: nobody would watch over its tables.
+    pub fn unpin(&mut self) {
+        self.unpinned = true;
+        lock(&self.kernel).unpin();
     }
 
     /// Has the program stay at work when we end.

@@ -41,6 +41,8 @@ impl Daemon {
     /// Starts the data path again if a thread of it has panicked or hangs; Linux forwards meanwhile.
     pub fn look_after(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
+        let grace = self.setup().config.daemon.kernel_grace;
+        lock(&self.watch).look_after(self.driver.handle(), grace);
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
             Some(trouble) => self.start_again(trouble, starts),
@@ -125,6 +127,7 @@ impl Daemon {
         if !self.keeps.load(Ordering::Relaxed) {
             // Whatever fails here, the end of the process does as well.
             let _ended = self.driver.handle().set_active(false);
+            lock(&self.watch).end();
         }
         let running = lock(&self.running).take();
         drop(running.map(Running::stop));

@@ -1,0 +1,160 @@
+//! The process that watches over the kernel path's tables when the daemon has ended.
+//!
+//! ```text
+//! daemon ──► its netlink socket, the map `views` ──► watcher (brickmoon watch-tables)
+//!            a stream that ends with the daemon ──►     │ sleeps until then
+//!                                                       ▼
+//!                      the first change in Linux: the grace time is over, Linux forwards
+//! ```
+//!
+//! It is the same program, started by the daemon, in a session of its own, so that it outlives it. While the daemon
+//! lives it reads no routes: the socket is the daemon's, and what the daemon has not read when it ends is still there.
+//! In doubt (the daemon was in the middle of a change, messages were lost, an error, SIGTERM), Linux forwards.
+//!
+//! It ends with the first change, with the grace time, or when another daemon has taken over ([`dismiss`]). A daemon
+//! that ends in order, and leaves nothing at work, ends it itself.
+
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::time::{Duration, Instant};
+
+use bm_fastpath::{Expiry, go_first};
+use bm_graph::Waker;
+use bm_netlink::{FirstChange, first_change::What};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// Descriptors that the daemon gives: its socket for events, and the map.
+const GIVEN: usize = 2;
+/// What the watcher says when it is ready.
+const READY: &[u8] = b"r";
+/// How long the watcher may take to be.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest sleep.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Where a watcher at work without a daemon can be told to end; an abstract name, so one a network namespace.
+const ADDRESS: &[u8] = b"brickmoon/watch-tables";
+
+/// Gives descriptors to the watcher at the other end, and waits until it is ready.
+pub(crate) fn give(stream: &UnixStream, given: [BorrowedFd<'_>; GIVEN]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    message.push(SendAncillaryMessage::ScmRights(&given));
+    sendmsg(stream, &[io::IoSlice::new(b"g")], &mut message, SendFlags::NOSIGNAL)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut said = [0];
+    let count = (&*stream).read(&mut said)?;
+    stream.set_read_timeout(None)?;
+    if said[..count] == *READY { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Tells a watcher of this network namespace whose daemon has ended that it is not needed any more: another daemon
+/// has taken over, or the program was taken off.
+pub fn dismiss() {
+    let (Ok(socket), Ok(address)) = (UnixDatagram::unbound(), SocketAddr::from_abstract_name(ADDRESS)) else {
+        return;
+    };
+    // Nearly always there is none.
+    let _none = socket.send_to_addr(b"end", &address);
+}
+
+fn take(stream: &UnixStream) -> io::Result<[OwnedFd; GIVEN]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
+    let mut message = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(stream, &mut [io::IoSliceMut::new(&mut byte)], &mut message, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = message.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let given: Vec<OwnedFd> = rights.flatten().collect();
+    given.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Why the watcher ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The grace time is over.
+    Grace,
+    /// Linux forwards, since this has changed.
+    Changed(What),
+    /// Linux forwards, since the daemon was in the middle of a change, or the watcher was told to end.
+    Doubt(What),
+}
+
+/// The watcher's work: from the start until nobody is needed any more. `grace` is how long tables hold without a
+/// daemon, zero for ever; `stop` is woken if the process is to end.
+///
+/// # Errors
+/// What the system refused. Linux forwards then, if the daemon has ended.
+pub fn run(stream: &UnixStream, grace: Duration, stop: &Waker) -> io::Result<Ended> {
+    let [events, views] = take(stream)?;
+    let expiry = Expiry::open(&views)?;
+    let mut first = FirstChange::open(events).map_err(io::Error::other)?;
+    go_first();
+    (&*stream).write_all(READY)?;
+    stream.set_nonblocking(true)?;
+    let watched = attend(stream, &mut first, stop).and_then(|()| after(&expiry, &mut first, grace, stop));
+    if !matches!(watched, Ok(Ended::Grace)) {
+        expiry.expire();
+    }
+    watched
+}
+
+/// Until the daemon has ended.
+fn attend(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Result<()> {
+    loop {
+        stop.wait(first.rulesets().chain([stream.as_fd()]), first.timeout(Instant::now()).min(SLEEP_MAX));
+        match (&*stream).read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Its end of the stream is closed.
+            _ => return Ok(()),
+        }
+        first.attend(Instant::now()).map_err(io::Error::other)?;
+        // While the daemon lives it is the daemon that says when.
+        stop.clear();
+    }
+}
+
+/// Without a daemon.
+fn after(expiry: &Expiry, first: &mut FirstChange, grace: Duration, stop: &Waker) -> io::Result<Ended> {
+    let ended = Instant::now();
+    if expiry.is_busy() {
+        return Ok(Ended::Doubt("the daemon was about to change its tables"));
+    }
+    if let Some(what) = first.take_over(ended).map_err(io::Error::other)? {
+        return Ok(Ended::Changed(what));
+    }
+    let asked = SocketAddr::from_abstract_name(ADDRESS).and_then(|address| UnixDatagram::bind_addr(&address));
+    let asked = asked.and_then(|socket| socket.set_nonblocking(true).map(|()| socket)).ok();
+    loop {
+        let now = Instant::now();
+        if let Some(what) = first.find(now).map_err(io::Error::other)? {
+            return Ok(Ended::Changed(what));
+        }
+        if !grace.is_zero() && ended.elapsed() > grace {
+            return Ok(Ended::Grace);
+        }
+        if asked.as_ref().is_some_and(|asked| asked.recv(&mut [0]).is_ok()) {
+            // Nothing forwards by these tables any more; if this was said by mistake, Linux does.
+            return Ok(Ended::Doubt("it was told to end"));
+        }
+        if stopped(stop) {
+            return Ok(Ended::Doubt("it was told to end"));
+        }
+        let sleep = first.timeout(Instant::now()).min(SLEEP_MAX);
+        stop.wait(first.as_fds().chain(asked.iter().map(AsFd::as_fd)), sleep);
+    }
+}
+
+/// Whether the process is to end.
+fn stopped(stop: &Waker) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut watched = [PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}

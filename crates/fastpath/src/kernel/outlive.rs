@@ -1,0 +1,46 @@
+//! What of the kernel path outlives the daemon, and what the process needs that watches over it then.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering::Release;
+
+use super::Kernel;
+use crate::error::KernelError;
+
+impl Kernel {
+    /// Whether the program outlives a crash where it is put.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.is_some()
+    }
+
+    /// The map that says how long tables hold, for [`crate::Expiry`].
+    pub fn views(&self) -> BorrowedFd<'_> {
+        self.views.as_fd()
+    }
+
+    /// Says whether tables are being changed, and so may be half done if the daemon ends now.
+    pub fn set_busy(&self, busy: bool) {
+        self.mapped.head().busy.store(u32::from(busy), Release);
+    }
+
+    /// Has the program end with the daemon after all: nothing stays pinned.
+    pub fn unpin(&mut self) {
+        for attached in &mut self.attached {
+            if let Some(pin) = attached.pin.take_if(|_| !attached.waits) {
+                let _gone = std::fs::remove_file(pin);
+            }
+        }
+    }
+
+    /// Has the program stay on its interfaces when this is dropped, for one grace time from now.
+    ///
+    /// # Errors
+    /// If it is not pinned, or the kernel refused.
+    pub fn keep(&mut self) -> Result<(), KernelError> {
+        if self.attached.iter().any(|attached| attached.pin.is_none()) {
+            return Err(KernelError::NotPinned);
+        }
+        self.beat()?;
+        self.attached.iter_mut().for_each(|attached| attached.kept = true);
+        Ok(())
+    }
+}

@@ -1,0 +1,379 @@
+//! Tables that no daemon keeps forward nothing that Linux has changed since: after `kill -9`, the first change hands
+//! everything to Linux, and until then nothing is lost and the kernel path goes on.
+//!
+//! Linux's own count of forwarded packets shows who forwards: XDP's are not in it.
+
+use bm_tests::flow::Stream;
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::packet::{Ip4, routed};
+use bm_tests::report;
+use bm_tests::subject::{Router, Subject};
+use bm_tests::sys;
+use std::time::{Duration, Instant};
+
+/// How long Linux may take to get the packets on a busy machine; 10 ms on one that is not.
+const BOUND: Duration = Duration::from_millis(500);
+/// A long time in which nothing may happen.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// What is changed, by which command, and how it is put back.
+type Change = (&'static str, &'static str, &'static str);
+
+/// What is there before the daemon starts, for changes that need it.
+const BEFORE: &str = "\
+ip link add x0 type veth peer name x1
+ip link set x0 up
+ip link set x1 up
+ip nexthop add id 7 via 198.51.100.4 dev r1
+ip route add 10.55.0.0/16 nhid 7
+ip addr add 198.51.100.78/24 dev r1
+";
+
+const CHANGES: [Change; 22] = [
+    (
+        "a route is moved",
+        "ip route replace 10.1.1.200/32 via 198.51.100.3",
+        "ip route replace 10.1.1.200/32 via 198.51.100.6",
+    ),
+    ("a route is deleted", "ip route del 10.1.1.200/32", "ip route add 10.1.1.200/32 via 198.51.100.6"),
+    ("a blackhole is added", "ip route add blackhole 10.77.0.0/16", "ip route del blackhole 10.77.0.0/16"),
+    (
+        "an IPv6 route is deleted",
+        "ip -6 route del 2001:db8:b000::/36",
+        "ip -6 route add 2001:db8:b000::/36 via 2001:db8:3::2",
+    ),
+    (
+        "an IPv6 route is added",
+        "ip -6 route add 2001:db8:d000::/36 via 2001:db8:3::2",
+        "ip -6 route del 2001:db8:d000::/36",
+    ),
+    (
+        "a next hop is replaced",
+        "ip nexthop replace id 7 via 198.51.100.5 dev r1",
+        "ip nexthop replace id 7 via 198.51.100.4 dev r1",
+    ),
+    (
+        "a neighbour has another MAC",
+        "ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:99 dev r1 nud permanent",
+        "ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent",
+    ),
+    (
+        "a neighbour is deleted",
+        "ip neigh del 198.51.100.9 dev r1",
+        "ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent",
+    ),
+    (
+        "an IPv6 neighbour is deleted",
+        "ip neigh del 2001:db8:2::9 dev r1",
+        "ip neigh replace 2001:db8:2::9 lladdr 02:00:00:00:01:09 dev r1 nud permanent",
+    ),
+    ("an address is added", "ip addr add 198.51.100.77/24 dev r1", "ip addr del 198.51.100.77/24 dev r1"),
+    ("an address is removed", "ip addr del 198.51.100.78/24 dev r1", "ip addr add 198.51.100.78/24 dev r1"),
+    ("a link goes down", "ip link set x0 down", "ip link set x0 up"),
+    ("a link has another MTU", "ip link set x0 mtu 1400", "ip link set x0 mtu 1500"),
+    (
+        "a rule is added",
+        "ip rule add from 10.250.0.0/16 table 100",
+        "ip rule del from 10.250.0.0/16 table 100",
+    ),
+    (
+        "a setting changes",
+        "sysctl -qw net.ipv4.fib_multipath_hash_policy=1",
+        "sysctl -qw net.ipv4.fib_multipath_hash_policy=0",
+    ),
+    (
+        "a setting of an interface changes",
+        "sysctl -qw net.ipv4.conf.x0.rp_filter=1",
+        "sysctl -qw net.ipv4.conf.x0.rp_filter=0",
+    ),
+    (
+        "another setting of an interface changes",
+        "sysctl -qw net.ipv4.conf.x0.accept_local=1",
+        "sysctl -qw net.ipv4.conf.x0.accept_local=0",
+    ),
+    ("nftables has a table", "nft add table inet stale", "nft delete table inet stale"),
+    ("iptables-nft has a rule", "iptables-nft -A FORWARD -s 10.250.0.1 -j DROP", "nft flush ruleset"),
+    (
+        "legacy iptables has a rule",
+        "iptables-legacy -A FORWARD -s 10.250.0.1 -j DROP",
+        "iptables-legacy -F FORWARD",
+    ),
+    (
+        "an IPsec policy is added",
+        "ip xfrm policy add src 10.250.0.0/16 dst 10.251.0.0/16 dir fwd action block",
+        "ip xfrm policy flush",
+    ),
+    (
+        "a qdisc is added",
+        "tc qdisc add dev x0 root tbf rate 1gbit burst 100k latency 50ms",
+        "tc qdisc del dev x0 root",
+    ),
+];
+
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Runs a test on the kernel path with what [`BEFORE`] says.
+fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+    let Some(subject) = Subject::kernel(test) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    BEFORE.lines().for_each(|line| drop(lab.rtr.run(line)));
+    let mut router = subject.start(&lab);
+    let status = router.ask("status", &["--json"]).expect("a daemon's command");
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    if status["tables_watched_by"].is_null() {
+        report::skip(test, &format!("nothing outlives the daemon here: {}", status["notes"]));
+        return;
+    }
+    deed(&lab, &mut router);
+}
+
+/// Packets that Linux has forwarded in the router. Quick, since it starts no process.
+fn by_linux(lab: &Lab) -> u64 {
+    lab.rtr.within(|| {
+        let read =
+            |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("counters");
+        let ipv4 = read("snmp");
+        let mut lines = ipv4.lines().filter(|line| line.starts_with("Ip:")).map(str::split_whitespace);
+        let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+        let ipv4 = names.zip(values).find(|(name, _)| *name == "ForwDatagrams").map(|(_, value)| value);
+        let ipv6 = read("snmp6");
+        let ipv6 = ipv6.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
+        let count =
+            |text: Option<&str>| text.and_then(|text| text.trim().parse::<u64>().ok()).expect("a count");
+        count(ipv4) + count(ipv6)
+    })
+}
+
+/// To neighbours that no test changes.
+fn stream() -> Stream {
+    Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 4000 }
+}
+
+/// How long after `since` Linux is seen to forward.
+fn until_linux_forwards(lab: &Lab, before: u64, since: Instant, what: &str) -> Duration {
+    while by_linux(lab) == before {
+        assert!(since.elapsed() < Duration::from_secs(20), "{what}: Linux does not forward");
+        pause(Duration::from_micros(200));
+    }
+    since.elapsed()
+}
+
+/// Kills the daemon in a stream and makes a change: how long until Linux forwards.
+fn handed_over(lab: &Lab, router: &mut Router, (what, change, _): Change) -> Duration {
+    let (took, outcome) = stream().during(lab, || {
+        pause(Duration::from_millis(100));
+        router.kill();
+        // So long that the death itself is over, and a change before it counts no more.
+        pause(Duration::from_millis(400));
+        let before = by_linux(lab);
+        pause(Duration::from_millis(200));
+        assert_eq!(by_linux(lab), before, "{what}: Linux forwards before anything has changed");
+        lab.rtr.run(change);
+        until_linux_forwards(lab, before, Instant::now(), what)
+    });
+    assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{what}: {outcome}");
+    took
+}
+
+#[test]
+fn the_first_change_without_a_daemon_hands_everything_to_linux() {
+    on_kernel("first", |lab, router| {
+        let mut worst = Duration::ZERO;
+        for change in CHANGES {
+            let (what, _, back) = change;
+            let took = handed_over(lab, router, change);
+            report::say(&format!(
+                "stale: {what}: Linux forwards {:.1} ms after it",
+                took.as_secs_f64() * 1e3
+            ));
+            assert!(took < BOUND, "{what}: {took:?}");
+            worst = worst.max(took);
+            lab.rtr.run(back);
+            router.restart();
+            router.settle();
+        }
+        report::say(&format!("stale: at worst {:.1} ms", worst.as_secs_f64() * 1e3));
+    });
+}
+
+/// A packet leaves by this neighbour of the sink.
+#[track_caller]
+fn leaves_by(lab: &Lab, to: &str, mac: u8) {
+    let packet = Ip4::udp("192.0.2.2", to, 20).bytes();
+    let expected = Side::Snk.to_neighbour(mac, &routed(&packet));
+    lab.drain();
+    lab.send(Side::Src, &Side::Src.to_router(&packet));
+    let found = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
+    assert!(found.is_some(), "{to} does not leave by neighbour {mac:x}");
+}
+
+#[test]
+fn what_the_daemon_had_not_read_when_it_died_counts() {
+    on_kernel("unread", |lab, router| {
+        leaves_by(lab, "10.1.1.200", 6);
+        // It gets no chance to read of it.
+        sys::signal(router.process().expect("a daemon"), libc::SIGSTOP).expect("kill -STOP");
+        lab.rtr.ip("route replace 10.1.1.200/32 via 198.51.100.3");
+        leaves_by(lab, "10.1.1.200", 6);
+        router.kill();
+        let since = Instant::now();
+        pause(BOUND);
+        leaves_by(lab, "10.1.1.200", 3);
+        report::say(&format!("stale: followed within {:?} of the death", since.elapsed()));
+        // The next daemon has it in its tables.
+        router.restart();
+        let before = by_linux(lab);
+        leaves_by(lab, "10.1.1.200", 3);
+        assert_eq!(by_linux(lab), before);
+    });
+}
+
+#[test]
+fn what_changes_nothing_does_not_end_the_grace() {
+    on_kernel("refresh", |lab, router| {
+        lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud reachable");
+        let ((), outcome) = stream().during(lab, || {
+            router.kill();
+            pause(Duration::from_millis(400));
+            let before = by_linux(lab);
+            // A neighbour is confirmed and grows old, another namespace changes, and a file is read.
+            lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud stale");
+            lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud reachable");
+            lab.rtr.run("sysctl -qw net.ipv4.fib_multipath_hash_policy=0");
+            lab.rtr.run("ip route show");
+            lab.snk.ip("route add blackhole 10.99.0.0/16");
+            lab.snk.run("nft add table inet other");
+            lab.snk.run("sysctl -qw net.ipv4.fib_multipath_hash_policy=1");
+            pause(QUIET);
+            assert_eq!(by_linux(lab), before, "Linux forwards");
+        });
+        assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}");
+    });
+}
+
+/// Whether the kernel path forwards: a stream crosses, and Linux has no part in it.
+fn in_xdp(lab: &Lab) -> bool {
+    let before = by_linux(lab);
+    let outcome = stream().for_a_while(lab, Duration::from_millis(200));
+    assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}");
+    by_linux(lab) == before
+}
+
+#[test]
+fn what_is_kept_on_purpose_is_watched_as_well() {
+    on_kernel("kept", |lab, router| {
+        router.end(&["--keep"]);
+        pause(Duration::from_millis(300));
+        assert!(in_xdp(lab), "kept");
+        lab.rtr.ip("route add blackhole 10.77.0.0/16");
+        pause(BOUND);
+        assert!(!in_xdp(lab), "it forwards by old tables");
+        router.restart();
+        assert!(in_xdp(lab), "taken over");
+        router.settle();
+        router.end(&[]);
+    });
+}
+
+/// Ends the process that watches, by a signal, and waits until it is gone.
+fn end_watcher(by: &str, signal: i32) {
+    let process: u32 = by.strip_prefix("process ").and_then(|number| number.parse().ok()).expect("process N");
+    sys::signal(process, signal).expect("it is there");
+    let begin = Instant::now();
+    let gone = || {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    };
+    while !gone() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the watcher goes on");
+        pause(Duration::from_millis(10));
+    }
+}
+
+fn watched_by(router: &Router) -> Option<String> {
+    let status = router.ask("status", &["--json"]).expect("a daemon's command");
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    status["tables_watched_by"].as_str().map(String::from)
+}
+
+#[test]
+fn the_watcher_is_started_again_and_leaves_nothing_unwatched() {
+    on_kernel("watcher", |lab, router| {
+        let first = watched_by(router).expect("watched");
+        end_watcher(&first, libc::SIGKILL);
+        let begin = Instant::now();
+        let second = loop {
+            assert!(begin.elapsed() < Duration::from_secs(20), "no other watcher");
+            match watched_by(router) {
+                Some(other) if other != first => break other,
+                _ => pause(Duration::from_millis(20)),
+            }
+        };
+        router.kill();
+        pause(Duration::from_millis(300));
+        assert!(in_xdp(lab), "without a daemon");
+        // As systemd ends what a service has left.
+        end_watcher(&second, libc::SIGTERM);
+        assert!(!in_xdp(lab), "nobody watches, so Linux forwards");
+        assert!(
+            SIDES
+                .iter()
+                .all(|side| lab.rtr.run(&format!("ip link show dev {}", side.router())).contains("xdp"))
+        );
+    });
+}
+
+#[test]
+fn without_a_watcher_nothing_outlives_the_daemon() {
+    on_kernel("unwatched", |lab, router| {
+        router.end(&[]);
+        router.set_variable("BRICKMOON_WATCHER", "off");
+        router.restart();
+        assert_eq!(watched_by(router), None);
+        let status = router.ask("status", &[]).expect("a daemon's command");
+        let said = String::from_utf8_lossy(&status.stdout).into_owned();
+        assert!(said.contains("ends with the daemon, since no process can watch over its tables"), "{said}");
+        assert!(in_xdp(lab), "with a daemon");
+        let keep = router.ask("stop", &["--keep"]).expect("a daemon's command");
+        assert!(!keep.status.success(), "there is nothing to keep");
+        router.kill();
+        pause(BOUND);
+        assert!(!in_xdp(lab), "without one");
+        assert!(!lab.rtr.run("ip link show dev r0").contains("xdp"), "the program is gone");
+    });
+}
+
+#[test]
+fn settings_are_followed_while_the_daemon_lives() {
+    const TRIES: u32 = 5;
+    on_kernel("settings", |lab, router| {
+        lab.rtr.ip("route add 10.60.0.0/16 nexthop via 198.51.100.4 nexthop via 198.51.100.5");
+        router.settle();
+        // Ports alone tell these flows apart.
+        let ways = || {
+            let stream = |port: u16| {
+                let packet = Ip4::udp_ports("192.0.2.2", "10.60.1.1", port, 5000, b"flow").bytes();
+                lab.drain();
+                lab.send(Side::Src, &Side::Src.to_router(&packet));
+                let [four, five] = [4, 5].map(|n| Side::Snk.to_neighbour(n, &routed(&packet)));
+                let came = lab
+                    .await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == four || frame == five);
+                came.expect("it arrives").frame == four
+            };
+            let mut all: Vec<bool> = (4000..4024).map(stream).collect();
+            all.dedup();
+            all.len() > 1
+        };
+        for (turn, policy) in [1, 0].into_iter().cycle().take(TRIES as usize).enumerate() {
+            lab.rtr.run(&format!("sysctl -qw net.ipv4.fib_multipath_hash_policy={policy}"));
+            let begin = Instant::now();
+            while ways() != (policy == 1) {
+                assert!(begin.elapsed() < Duration::from_secs(20), "turn {turn}: it is not followed");
+            }
+            report::say(&format!("stale: hash policy {policy} followed after {:?}", begin.elapsed()));
+            assert!(begin.elapsed() < Duration::from_secs(2), "turn {turn}: {:?}", begin.elapsed());
+        }
+    });
+}
