@@ -9,41 +9,37 @@
 //! no system call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use bm_frame::Frame;
 use bm_graph::Waker;
-use bm_link::{Consumer, Producer, channel};
+use bm_link::{Asleep, Consumer, Producer, channel};
 
 /// Wakes a slow path that sleeps.
 pub(crate) struct Bell {
-    asleep: AtomicBool,
+    asleep: Asleep,
     waker: Waker,
 }
 
 impl Bell {
     pub fn new(waker: Waker) -> Arc<Self> {
-        Arc::new(Self { asleep: AtomicBool::new(false), waker })
+        Arc::new(Self { asleep: Asleep::default(), waker })
     }
 
     /// Wakes the slow path if it sleeps. What was queued before is seen by it, awake or waking.
     pub fn ring(&self) {
-        // Pairs with the fence in `sleeps`: either we see it asleep, or it sees what we queued.
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+        if self.asleep.must_wake() {
             self.waker.wake();
         }
     }
 
     /// Says that the slow path is about to sleep; it must look at its queues once more after that.
     pub fn sleeps(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.asleep.sleeps();
     }
 
     /// Says that it is awake.
     pub fn wakes(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+        self.asleep.wakes();
         self.waker.clear();
     }
 

@@ -4,8 +4,10 @@
 //! joins two threads: one producer, one consumer, no locks. Both are bounded, and both give a frame back
 //! when they are full, so that whoever holds it counts why it is lost.
 
+mod asleep;
 mod channel;
 mod link;
 
+pub use asleep::Asleep;
 pub use channel::{Consumer, Producer, channel};
 pub use link::{CAPACITY, Link, LinkStats};

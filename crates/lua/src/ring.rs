@@ -9,12 +9,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::Frame;
 use bm_graph::{App, Io, Waker};
-use bm_link::{Consumer, Producer, channel};
+use bm_link::{Asleep, Consumer, Producer, channel};
 
 use crate::native::Opened;
 
@@ -27,7 +26,7 @@ const BREATH: usize = 256;
 #[derive(Clone)]
 struct Bell {
     waker: Waker,
-    asleep: Arc<AtomicBool>,
+    asleep: Arc<Asleep>,
 }
 
 type Ends = (Option<Producer<Frame>>, Option<Consumer<Frame>>, Bell);
@@ -89,12 +88,8 @@ impl App for Outlet {
                 Err(frame) => io.frames.free(frame),
             }
         }
-        if moved {
-            // Between the frames and the look at the sleeper, as `before_sleep` has it the other way round.
-            fence(Ordering::SeqCst);
-            if self.bell.asleep.load(Ordering::Relaxed) {
-                self.bell.waker.wake();
-            }
+        if moved && self.bell.asleep.must_wake() {
+            self.bell.waker.wake();
         }
     }
 }
@@ -120,13 +115,12 @@ impl App for Inlet {
     }
 
     fn before_sleep(&mut self) -> bool {
-        self.bell.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.bell.asleep.sleeps();
         self.consumer.readable() == 0
     }
 
     fn after_sleep(&mut self) {
-        self.bell.asleep.store(false, Ordering::Relaxed);
+        self.bell.asleep.wakes();
         self.bell.waker.clear();
     }
 
