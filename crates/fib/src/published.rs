@@ -452,6 +452,47 @@ mod model {
         check(ReaderHandle::quiescent);
     }
 
+    /// A value whose drop writes to what its readers read: loom reports the two if nothing keeps them apart.
+    struct Watched(UnsafeCell<u32>);
+
+    impl Watched {
+        fn look(&self) -> u32 {
+            // SAFETY: what is being modelled.
+            self.0.with(|cell| unsafe { *cell })
+        }
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            // SAFETY: what is being modelled.
+            self.0.with_mut(|cell| unsafe { *cell = 0 });
+        }
+    }
+
+    /// Every order of a reader that loads the value twice and a writer that replaces it, and frees what it may: the
+    /// reader sees whole values, never one before the other, and none that is freed.
+    #[test]
+    fn model_published() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let readers = Readers::new();
+            let table = Arc::new(Published::new(Watched(UnsafeCell::new(1)), &readers));
+            let (mut reader, theirs) = (readers.register(), table.clone());
+            let worker = thread::spawn(move || {
+                let first = theirs.load(&reader).look();
+                reader.quiescent();
+                let second = theirs.load(&reader).look();
+                assert!(first > 0 && second >= first, "{first} then {second}");
+                reader.offline();
+            });
+            table.publish(Watched(UnsafeCell::new(2)));
+            table.reclaim();
+            worker.join().unwrap();
+            assert_eq!(table.reclaim(), 0);
+        });
+    }
+
     #[test]
     fn model_sleep_and_wake() {
         check(|reader| {
