@@ -283,6 +283,31 @@ mod tests {
         assert_eq!(depot.available(), 256);
     }
 
+    /// Each frame is written by whoever has it; with two owners at a time a number would change under one of them.
+    #[test]
+    fn workers_trade_frames_and_none_has_two_owners() {
+        let depot = Depot::new(512, 2048).unwrap();
+        let owns = |depot: &Arc<Depot>, worker: u32| {
+            let mut list = Freelist::new(depot.clone(), 128);
+            for turn in 0..2_000u32 {
+                let number = (worker << 24 | turn).to_be_bytes();
+                let frames: Vec<_> = std::iter::from_fn(|| list.allocate_with(&number)).take(150).collect();
+                std::thread::yield_now();
+                assert!(frames.iter().all(|frame| frame.data() == number), "worker {worker}, turn {turn}");
+                frames.into_iter().for_each(|frame| list.free(frame));
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|worker| {
+                _ = scope.spawn({
+                    let depot = &depot;
+                    move || owns(depot, worker)
+                })
+            });
+        });
+        assert_eq!(depot.available(), 512);
+    }
+
     /// A machine has node 0, and node 1 perhaps not: the depot is what it would be where both are there.
     fn two_nodes() -> Arc<Depot> {
         let memory = Memory::on(192, 2048, Pages::Plain).unwrap();

@@ -323,6 +323,35 @@ mod tests {
     }
 
     #[test]
+    fn readers_see_whole_names_while_counters_are_made() {
+        let registry = Registry::anonymous(4096).unwrap();
+        let all_made = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let read = || {
+                let mut seen = 0;
+                while !all_made.load(Ordering::Acquire) {
+                    let counters = registry.counters();
+                    assert!(counters.len() >= seen, "counters do not go");
+                    seen = counters.len();
+                    for (at, (name, value)) in counters.into_iter().enumerate() {
+                        assert_eq!(name, format!("app/{}/{}", at / 8, at % 8));
+                        assert!(value <= 1000);
+                    }
+                }
+            };
+            scope.spawn(read);
+            scope.spawn(read);
+            let names = ["0", "1", "2", "3", "4", "5", "6", "7"];
+            for app in 0..512 {
+                let block = registry.block(&format!("app/{app}"), &names).unwrap();
+                (0..1000).for_each(|n| block.add(n % 8, 1));
+            }
+            all_made.store(true, Ordering::Release);
+        });
+        assert_eq!(registry.counters().iter().map(|(_, value)| value).sum::<u64>(), 512 * 1000);
+    }
+
+    #[test]
     fn refuses_a_file_of_something_else() {
         let path = std::env::temp_dir().join(format!("bm-stats-other-{}", std::process::id()));
         std::fs::write(&path, vec![7; 8192]).unwrap();
