@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test test-vm lint check models instructions install clean
+.PHONY: build demo test test-vm test-asan lint check models instructions install clean
 
 BRICKMOON := target/release/brickmoon
 # In the profile of everything else, so that what it needs is compiled once.
@@ -56,3 +56,9 @@ install: build
 
 clean:
 	cargo clean
+
+# The tests of crates with unsafe code, and those in namespaces, under AddressSanitizer: half an hour on two cores. Needs
+# Rust's nightly toolchain.
+test-asan:
+	@tools/setup test
+	tools/asan $(ASAN)

@@ -82,7 +82,8 @@ unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _at: *mut ffi::lua
     }
 }
 
-/// Memory for a way back, whose size only C knows.
+/// Memory for a way back, whose size only C knows. C and its signal handler write there during a call, to which its
+/// address is passed anew each time; of what they write Rust reads nothing.
 pub struct Guard(Box<[u128]>);
 
 unsafe extern "C" {
