@@ -138,6 +138,10 @@ pub struct Lua {
     /// Longest packet. Up to 1536 (or 3584) AF_XDP ports receive without a copy where the driver can.
     #[arg(long, value_name = "BYTES", default_value_t = 10_240, value_parser = clap::value_parser!(u16).range(64..=10_240))]
     pub packet_bytes: u16,
+    /// Run the program's network on N workers, each on a core and with its own queue of every port, unless the program
+    /// names a number itself.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub workers: u16,
     /// Processor time that an app may take to be made or changed before it is broken off; 0 for any.
     #[arg(long, value_name = "S", default_value_t = 10)]
     pub setup_seconds: u64,

@@ -57,6 +57,8 @@ pub struct Program {
     pub world: World,
     /// How long an app may take to be made or changed, of its processor's time; `None` for as long as it likes.
     pub setup: Option<Duration>,
+    /// Workers that run each network for which the program itself names no number, each with its queue of every port.
+    pub workers: usize,
 }
 
 impl Program {
@@ -69,6 +71,7 @@ impl Program {
         // Before the state, so that it is dropped after it.
         let _streams = StandardStreams::keep();
         let state = State::new(&self.world)?;
+        state.startup().set("workers", self.workers)?;
         let (function, subject) = match self.what {
             What::File(path) => ("file", path.display().to_string()),
             What::Named(name) => ("named", name),

@@ -10,7 +10,7 @@ use bm_lua::{NoNatives, PAYLOAD, Program, What, World};
 fn run(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lua").join(name).join("test.lua");
     let world = World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).unwrap();
-    let program = Program { what: What::File(path), arguments: Vec::new(), world, setup: None };
+    let program = Program { what: What::File(path), arguments: Vec::new(), world, setup: None, workers: 1 };
     if let Err(error) = program.run() {
         panic!("{name}: {error}");
     }

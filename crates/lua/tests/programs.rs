@@ -13,6 +13,20 @@ fn run(name: &str, text: &str) -> (Result<Outcome, LuaError>, World) {
 
 /// The same, with a limit on what its apps take to be made.
 fn run_within(name: &str, text: &str, setup: Option<Duration>) -> (Result<Outcome, LuaError>, World) {
+    start(name, text, setup, 1)
+}
+
+/// The same, on so many workers unless it names a number.
+fn run_on(workers: usize, name: &str, text: &str) -> (Result<Outcome, LuaError>, World) {
+    start(name, text, None, workers)
+}
+
+fn start(
+    name: &str,
+    text: &str,
+    setup: Option<Duration>,
+    workers: usize,
+) -> (Result<Outcome, LuaError>, World) {
     let path: PathBuf = std::env::temp_dir().join(format!("bm-lua-{}-{name}.lua", std::process::id()));
     std::fs::write(&path, text).expect("the test can write and allocate");
     let world =
@@ -22,6 +36,7 @@ fn run_within(name: &str, text: &str, setup: Option<Duration>) -> (Result<Outcom
         arguments: vec!["one".into()],
         world: world.clone(),
         setup,
+        workers,
     };
     let outcome = program.run();
     std::fs::remove_file(path).expect("the test can write and allocate");
@@ -138,6 +153,53 @@ fn a_replicated_network_runs_on_every_worker_and_its_counters_are_summed() {
     );
     assert_eq!(outcome, Ok(Outcome::Done));
     assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+}
+
+#[test]
+fn a_program_that_names_no_number_runs_on_the_workers_asked_for() {
+    let text = format!(
+        r#"{APPS}
+        config.app(c, "mark", Mark, 7)
+        engine.configure(c)
+        local function sum () return engine.link_stats()["mark.o -> check.i"].txpackets end
+        engine.main {{ duration = 0.1, no_report = true }}
+        local own = link.stats(engine.link_table["mark.o -> check.i"]).txpackets
+        assert(own > 0 and sum() > own, "only the first worker has worked")
+        -- What the program says goes before what the command line says.
+        engine.configure(c, {{ workers = 1 }})
+        engine.stop()"#
+    );
+    let (outcome, world) = run_on(2, "unmodified", &text);
+    assert_eq!(outcome, Ok(Outcome::Done));
+    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+}
+
+#[test]
+fn an_app_that_cannot_be_replicated_is_named() {
+    let (outcome, _) = run_on(
+        2,
+        "single",
+        r#"local pcap = require("apps.pcap.pcap")
+local c = config.new()
+config.app(c, "capture", pcap.PcapReader, "/dev/null")
+engine.configure(c)"#,
+    );
+    let message = outcome.unwrap_err().message;
+    let why = "app capture cannot run on 2 workers: each would send all frames of the file; run it on one";
+    assert!(message.contains(why), "{message}");
+    let (outcome, _) = run_on(
+        2,
+        "placed",
+        r#"local basic = require("apps.basic.basic_apps")
+local c = config.new()
+config.app(c, "sink", basic.Sink, nil, { core = 0 })
+engine.configure(c)"#,
+    );
+    let message = outcome.unwrap_err().message;
+    assert!(
+        message.contains("app sink cannot run on 2 workers: the program places it on core 0"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -5,8 +5,13 @@ use std::sync::Arc;
 use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, What, World, embedded};
 
 fn run(world: &World, module: &str) -> Result<Outcome, String> {
-    let program =
-        Program { what: What::Test(module.into()), arguments: Vec::new(), world: world.clone(), setup: None };
+    let program = Program {
+        what: What::Test(module.into()),
+        arguments: Vec::new(),
+        world: world.clone(),
+        setup: None,
+        workers: 1,
+    };
     program.run().map_err(|error| error.to_string())
 }
 

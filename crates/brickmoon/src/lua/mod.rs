@@ -54,7 +54,7 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     let is_test = matches!(what, What::Test(_)) && lua.socket.is_none();
     let _server = if is_test { None } else { Server::start(lua.socket.as_deref(), facts)? };
     let setup = (lua.setup_seconds > 0).then(|| Duration::from_secs(lua.setup_seconds));
-    match (Program { what, arguments, world, setup }).run() {
+    match (Program { what, arguments, world, setup, workers: lua.workers.into() }).run() {
         Ok(Outcome::Done | Outcome::Exit(0)) => Ok(()),
         Ok(Outcome::Exit(status)) => Err(Failure::Status(status)),
         Err(error) => Err(Failure::failed(error)),

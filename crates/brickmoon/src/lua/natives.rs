@@ -122,6 +122,13 @@ impl Open {
             Device::Xdp(name) => self.xdp(wanted, &name),
             Device::Tap(name) => self.tap(wanted, &name),
             Device::Dpdk(device) => self.dpdk(wanted, &device),
+            Device::Pcap { .. } if wanted.workers > 1 => {
+                let workers = wanted.workers;
+                Err(format!(
+                    "{} has one queue, and {workers} workers each want one: use --workers 1",
+                    wanted.class
+                ))
+            }
             Device::Pcap { input, output } => {
                 let repeat = wanted.argument.get("repeat").and_then(Value::as_bool).unwrap_or(false);
                 let port = PcapPort::new(input.as_deref(), output.as_deref(), repeat);

@@ -1,11 +1,13 @@
 -- Many cores: a network laid over workers, each a thread with a state and an engine of its own.
 --
 --    engine.configure(c, { workers = N })           every worker runs the whole network; ports give each its queue
+--    brickmoon run --workers N                      the same for programs that name no number
 --    config.app(c, "b", B, arg, { core = K })       the app runs on core K, all others in the first worker
 --
 -- A link between two workers becomes a ring, with an app in Rust at each end. This file is both sides: the first
 -- worker (`lead`), and what the others do when they are told (`remote`).
 
+local startup = require("core.startup")
 local runtime = require("core.runtime")
 local config = require("core.config")
 local codec = require("core.codec")
@@ -80,18 +82,35 @@ local function tell (number, name, bytes)
    return bridge.call_worker(number, cores[number] or nil, name, bytes or "")
 end
 
--- Lays `new` over workers, and gives the part of the first one. `options.workers` replicates it.
+-- Whether every app may run on all of several workers; an error names the first that may not.
+local function check_replicas (new, count)
+   local names = {}
+   for name in pairs(new.apps) do names[#names + 1] = name end
+   table.sort(names)
+   for _, name in ipairs(names) do
+      local info = new.apps[name]
+      local why = info.class.one_worker
+      if info.core then why = "the program places it on core "..info.core end
+      if why then
+         error(("app %s cannot run on %d workers: %s; run it on one (--workers 1)"):format(name, count, why), 0)
+      end
+   end
+end
+
+-- Lays `new` over workers, and gives the part of the first one. `options.workers` replicates it, or else the number
+-- of `brickmoon run --workers N`. Classes whose `one_worker` says why cannot be replicated.
 function M.spread (new, options)
-   local count = options and options.workers or 1
+   local count = options and options.workers or startup.workers or 1
    if type(count) ~= "number" or count < 1 or count % 1 ~= 0 then
       error("engine.configure: `workers` must be a number of 1 or more", 0)
    end
    local parts
    if count > 1 then
+      check_replicas(new, count)
       parts = {}
       for number = 0, count - 1 do parts[number] = new end
       for number = 1, count - 1 do
-         if cores[number] == nil then cores[number] = options.cores and options.cores[number + 1] or false end
+         if cores[number] == nil then cores[number] = options and options.cores and options.cores[number + 1] or false end
       end
    else
       parts = lay_out(new)
