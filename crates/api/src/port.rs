@@ -27,6 +27,9 @@ pub struct Port {
     pub active: bool,
     /// How its frames get to a worker.
     pub mode: PortMode,
+    /// Frames that can wait in each of its queues for the worker (AF_XDP alone); any more are lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ring: Option<u32>,
     /// Why the mode is not the best one, where it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode_reason: Option<String>,

@@ -21,6 +21,8 @@ pub struct Worker {
     pub core: Option<u32>,
     /// Whether its thread runs.
     pub alive: bool,
+    /// Its real-time priority (SCHED_FIFO); 0 for none.
+    pub priority: u8,
     /// Queues that it has, such as `eth0/3`.
     pub queues: Vec<String>,
     /// Rounds through its apps.

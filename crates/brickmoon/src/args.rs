@@ -335,6 +335,9 @@ pub enum BenchWhat {
     /// The kernel path beside Linux, bpf_fib_lookup and a fixed next hop, and the switch beside Linux's bridge
     /// (--case switch), between namespaces of its own; needs root and two cores.
     Kernel,
+    /// What Linux, the user path and the kernel path lose of bursts, of steady rates and of more than they can carry,
+    /// with a busy process on each core, between namespaces of its own; needs root and two cores.
+    Loss,
 }
 
 /// `brickmoon demo`.

@@ -216,6 +216,10 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             let options = bench::KernelOptions::new(common);
             ("brickmoon bench kernel", bench::kernel(&options).map_err(asked_wrongly)?)
         }
+        BenchWhat::Loss => {
+            let options = bench::LossOptions::new(common);
+            ("brickmoon bench loss", bench::loss(&options).map_err(asked_wrongly)?)
+        }
     };
     if let Some(file) = &bench.plot {
         bench::plot(title, &rows, file).map_err(Failure::failed)?;

@@ -26,7 +26,7 @@ pub use hook::{Hook, HookStage};
 
 use bm_fib::structure::{self, Structure};
 use bm_filter::Rule;
-use bm_graph::Idle;
+use bm_graph::{Idle, RealTime, Schedule};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -87,8 +87,12 @@ pub struct Daemon {
     pub kernel_grace: Duration,
     /// Whether workers sleep when nothing comes.
     pub idle: IdleChoice,
-    /// How long a worker asks on before it sleeps.
-    pub poll: Duration,
+    /// How long a worker asks on before it sleeps, in microseconds; `None` for 50, or 0 with real-time priority.
+    pub poll_us: Option<u32>,
+    /// Real-time priority of workers: 0 for none, `None` for the lowest where the system allows it.
+    pub priority: Option<u32>,
+    /// Frames that can wait in each queue of an AF_XDP port; `None` for what [`Daemon::ring`] says.
+    pub ring: Option<u32>,
     /// Frames of each worker.
     pub slots: u32,
     /// Bytes of a frame's slot, of which 512 are headroom.
@@ -96,6 +100,15 @@ pub struct Daemon {
     /// Whether frames lie on huge pages.
     pub huge_pages: Switch,
 }
+
+/// How long a normal worker asks on before it sleeps.
+const POLL_US: u32 = 50;
+/// Real-time priority of workers: the lowest is above all normal threads, and below whatever an administrator has set.
+const PRIORITY: u32 = 1;
+/// Frames that can wait in the queues of all AF_XDP ports together, and in each at the least and at the most.
+const RINGS: usize = 65_536;
+const RING_MIN: u32 = 2048;
+const RING_MAX: u32 = 16_384;
 
 impl Default for Daemon {
     fn default() -> Self {
@@ -108,7 +121,9 @@ impl Default for Daemon {
             path: PathChoice::Auto,
             kernel_grace: Duration::from_secs(60),
             idle: IdleChoice::Sleep,
-            poll: Duration::from_micros(50),
+            poll_us: None,
+            priority: None,
+            ring: None,
             slots: 16_384,
             slot_size: 2048,
             huge_pages: Switch::Auto,
@@ -117,12 +132,24 @@ impl Default for Daemon {
 }
 
 impl Daemon {
-    /// What workers do when nothing comes.
-    pub fn worker_idle(&self) -> Idle {
-        match self.idle {
+    /// How workers run, but for their cores.
+    pub fn schedule(&self) -> Schedule {
+        let after = |unless: u32| Duration::from_micros(self.poll_us.unwrap_or(unless).into());
+        let idle = match self.idle {
             IdleChoice::Busy => Idle::Busy,
-            IdleChoice::Sleep => Idle::Sleep { after: self.poll },
-        }
+            IdleChoice::Sleep => Idle::Sleep { after: after(POLL_US) },
+        };
+        let priority = self.priority.unwrap_or(PRIORITY).min(99) as u8;
+        let real_time = (priority > 0).then(|| RealTime { priority, after: after(0) });
+        Schedule { core: None, idle, real_time }
+    }
+
+    /// Frames that can wait in each queue of an AF_XDP port, where there are so many such queues.
+    pub fn ring(&self, queues: usize) -> u32 {
+        let share = (RINGS / queues.max(1)).max(1);
+        // The greatest power of two within it.
+        let ring = 1 << share.ilog2();
+        self.ring.unwrap_or((ring as u32).clamp(RING_MIN, RING_MAX))
     }
 }
 

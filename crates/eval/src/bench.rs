@@ -6,6 +6,7 @@
 pub mod forward;
 pub mod kernel;
 pub mod lookup;
+pub mod loss;
 pub mod lua;
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub use forward::workers::{WorkersFound, workers};
 pub use forward::{CountOptions, Counted, forward, forward_counted};
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
+pub use loss::{LossOptions, loss};
 pub use lua::{Minute, lua, soak, soak_table};
 
 /// The size that cases have if their name has none.

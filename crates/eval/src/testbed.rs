@@ -10,6 +10,7 @@
 //! The neighbours are static, so nothing is resolved while it is measured. What an earlier run left under
 //! the same prefix is cleared away first; dropping the `Testbed` clears away this one.
 
+pub mod busy;
 pub mod cores;
 pub mod kernel;
 pub mod namespace;

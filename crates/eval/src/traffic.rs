@@ -10,6 +10,7 @@
 //! IPv4 are at least 60 bytes and of IPv6 78: below that the headers and the payload do not fit.
 
 mod generator;
+pub mod host;
 mod layout;
 mod mapped;
 mod measure;

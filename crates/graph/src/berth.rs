@@ -193,7 +193,7 @@ impl App for Berth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Engine, Idle, Network, Worker, WorkerReport};
+    use crate::{Engine, Idle, Network, Schedule, Worker, WorkerReport};
     use bm_frame::{Depot, Freelist};
     use bm_port::{MemoryPort, Wire};
     use bm_stats::{Account, Entry, Registry};
@@ -290,8 +290,8 @@ mod tests {
         let registry = &bench.registry;
         let start = |(at, engine): (usize, Engine)| {
             let counters = registry.block(&format!("worker/{at}"), &WorkerReport::NAMES).unwrap();
-            let idle = Idle::Sleep { after: Duration::ZERO };
-            Worker::start("bm-test", None, idle, engine, counters, None, Waker::new().unwrap()).unwrap()
+            let schedule = Schedule { idle: Idle::Sleep { after: Duration::ZERO }, ..Schedule::default() };
+            Worker::start("bm-test", schedule, engine, counters, None, Waker::new().unwrap()).unwrap()
         };
         let workers: Vec<_> = std::mem::take(&mut bench.engines).into_iter().enumerate().map(start).collect();
         for round in 0..50usize {

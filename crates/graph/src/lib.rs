@@ -10,7 +10,7 @@
 //!
 //! The engine knows no device and no protocol. It never locks, and it allocates nothing after start.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod app;
 mod berth;
@@ -19,6 +19,7 @@ mod hook;
 mod nap;
 mod network;
 mod port_app;
+mod priority;
 mod worker;
 
 pub use app::{App, Io};
@@ -27,4 +28,4 @@ pub use engine::{Engine, LinkReport};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
-pub use worker::{Idle, Waker, Worker, WorkerError, WorkerReport};
+pub use worker::{Idle, RealTime, Schedule, Waker, Worker, WorkerError, WorkerReport};

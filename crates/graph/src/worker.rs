@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 
 use crate::engine::Engine;
 use crate::nap::Naps;
+use crate::priority::{self, Demote};
 
 /// What a worker does when nothing comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,27 @@ impl Default for Idle {
     fn default() -> Self {
         Self::Sleep { after: Duration::from_micros(50) }
     }
+}
+
+/// Real-time priority for a worker, in which it takes turns with others on its core where it never sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RealTime {
+    /// As SCHED_FIFO has it, 1 to 99.
+    pub priority: u8,
+    /// How long it asks on after the last frame while it has that priority.
+    pub after: Duration,
+}
+
+/// Where and how a worker runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// The core that it is pinned to; none leaves the choice to the system.
+    pub core: Option<usize>,
+    /// What it does when nothing comes.
+    pub idle: Idle,
+    /// Real-time priority, for a worker that sleeps and whose ports all wake it: one that can only ask would keep
+    /// everybody from its core, and goes without.
+    pub real_time: Option<RealTime>,
 }
 
 /// Longest sleep: a worker shows that it lives this often.
@@ -130,10 +152,15 @@ pub struct Worker {
     thread: Option<JoinHandle<Engine>>,
     stop: Arc<AtomicBool>,
     waker: Waker,
+    real_time: Result<Option<Demote>, io::Error>,
 }
 
+/// What a worker's thread says once it has begun: whether it could be pinned, and how it stands with real time.
+type Begun = (io::Result<()>, io::Result<Option<Demote>>);
+
 impl Worker {
-    /// Starts a worker on `core` (or wherever the system puts it) that runs what `build` makes there.
+    /// Starts a worker that runs `engine`. Real-time priority that is refused is no error: see
+    /// [`real_time`](Self::real_time).
     ///
     /// `links` has five counters a link of the engine, in the order of `LinkStats`; what stands there is counted on.
     ///
@@ -141,8 +168,7 @@ impl Worker {
     /// See [`WorkerError`].
     pub fn start(
         name: &str,
-        core: Option<usize>,
-        idle: Idle,
+        schedule: Schedule,
         engine: Engine,
         counters: Block,
         links: Option<Block>,
@@ -150,25 +176,56 @@ impl Worker {
     ) -> Result<Self, WorkerError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, wake) = (stop.clone(), waker.clone());
-        let (pinned, is_pinned) = std::sync::mpsc::channel();
+        let (begun, has_begun) = std::sync::mpsc::channel::<Begun>();
+        let Schedule { core, idle, real_time } = schedule;
+        let wanted = real_time.filter(|_| idle != Idle::Busy && !engine.must_ask());
         let watch = watch(&waker, &engine).map_err(WorkerError::Watch)?;
         let links = links.map(|block| {
             let before = (0..engine.link_stats().count() * LINK_FIELDS).map(|index| block.get(index));
             (block, before.collect())
         });
         let run = move || {
-            let _gone = pinned.send(core.map_or(Ok(()), pin));
+            let pinned = core.map_or(Ok(()), pin);
+            let begin = |wanted: RealTime| priority::RealTime::begin(wanted.priority);
+            let (real_time, refused) = match wanted.map(begin).transpose() {
+                Ok(granted) => (granted, None),
+                Err(error) => (None, Some(error)),
+            };
+            let (real_time, demote) = real_time.unzip();
+            let idle = match wanted.filter(|_| real_time.is_some()) {
+                Some(RealTime { after, .. }) => Idle::Sleep { after },
+                None => idle,
+            };
+            let _gone = begun.send((pinned, refused.map_or(Ok(demote), Err)));
             // The kernel may make sleeps 50 us longer, so that wakes fall together: too much for a nap. Where it
             // does not take this, naps are that much longer.
             let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
             let naps = Naps::new();
-            Loop { engine, idle, counters, links, waker: wake, watch, naps }.run(&stopped)
+            Loop { engine, idle, real_time, counters, links, waker: wake, watch, naps }.run(&stopped)
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(WorkerError::Spawn)?;
-        let worker = Self { thread: Some(thread), stop, waker };
-        match is_pinned.recv() {
-            Ok(Err(error)) => Err(WorkerError::Pin { core: core.unwrap_or_default(), error }),
-            _ => Ok(worker),
+        let mut worker = Self { thread: Some(thread), stop, waker, real_time: Ok(None) };
+        if let Ok((pinned, real_time)) = has_begun.recv() {
+            pinned.map_err(|error| WorkerError::Pin { core: core.unwrap_or_default(), error })?;
+            worker.real_time = real_time;
+        }
+        Ok(worker)
+    }
+
+    /// Whether it has real-time priority.
+    ///
+    /// # Errors
+    /// Why it was refused, where it was asked for.
+    pub fn real_time(&self) -> Result<bool, &io::Error> {
+        self.real_time.as_ref().map(Option::is_some)
+    }
+
+    /// Makes a worker that seems to hang a normal thread, until it sleeps again.
+    pub fn demote(&self) {
+        if self.is_alive()
+            && let Ok(Some(demote)) = &self.real_time
+        {
+            demote.demote();
         }
     }
 
@@ -213,6 +270,7 @@ fn watch(waker: &Waker, engine: &Engine) -> io::Result<OwnedFd> {
 struct Loop {
     engine: Engine,
     idle: Idle,
+    real_time: Option<priority::RealTime>,
     counters: Block,
     /// The counters of links, and what stood in them at the start.
     links: Option<(Block, Vec<u64>)>,
@@ -233,6 +291,9 @@ impl Loop {
                 last_frame = Instant::now();
                 self.counters
                     .add(3, last_frame.saturating_duration_since(self.engine.began()).as_nanos() as u64);
+                if let Some(real_time) = &mut self.real_time {
+                    real_time.worked(last_frame);
+                }
             } else if let Idle::Sleep { after } = self.idle
                 && last_frame.elapsed() >= after
             {
@@ -257,16 +318,21 @@ impl Loop {
     }
 
     fn sleep(&mut self, idle: Duration) {
-        if self.engine.before_sleep() {
+        let may_sleep = self.engine.before_sleep();
+        // What a real-time worker waits for, such as room in a device, may need its core.
+        if may_sleep || self.real_time.is_some() {
             self.counters.add(2, 1);
+            self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
             // Asked each time: a port may hold frames for a moment that nothing outside tells of.
-            let most = if self.engine.must_ask() { self.naps.next(idle) } else { SLEEP_MAX };
+            let must_ask = !may_sleep || self.engine.must_ask();
+            let most = if must_ask { self.naps.next(idle) } else { SLEEP_MAX };
             let timeout = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as _ };
             // By `poll`, whose time limit is not in whole milliseconds. Interrupted or timed out: the loop looks at
             // everything in any case, and a wake that comes now ends the next sleep at once.
             if poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout)) != Ok(0) {
                 self.waker.clear();
             }
+            self.real_time.iter_mut().for_each(|real_time| real_time.wakes(Instant::now()));
         }
         self.engine.after_sleep();
     }
@@ -295,6 +361,10 @@ mod tests {
         }
     }
 
+    fn asleep_at_once() -> Schedule {
+        Schedule { idle: Idle::Sleep { after: Duration::ZERO }, ..Schedule::default() }
+    }
+
     /// A worker with one app, that sleeps as soon as nothing comes.
     fn worker(app: impl App + 'static) -> (Worker, Block, Waker) {
         let mut network = Network::new();
@@ -302,8 +372,8 @@ mod tests {
         let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
         let counters = Registry::anonymous(64).unwrap().block("worker/0", &WorkerReport::NAMES).unwrap();
         let waker = Waker::new().unwrap();
-        let idle = Idle::Sleep { after: Duration::ZERO };
-        let worker = Worker::start("bm-test", Some(0), idle, engine, counters, None, waker.clone()).unwrap();
+        let schedule = Schedule { core: Some(0), ..asleep_at_once() };
+        let worker = Worker::start("bm-test", schedule, engine, counters, None, waker.clone()).unwrap();
         (worker, counters, waker)
     }
 
@@ -320,8 +390,8 @@ mod tests {
         let links = block("link/0", &["put", "put_bytes", "taken", "taken_bytes", "dropped"]);
         (0..LINK_FIELDS).for_each(|field| links.set(field, 40 + field as u64));
         let (counters, waker) = (block("worker/0", &WorkerReport::NAMES), Waker::new().unwrap());
-        let idle = Idle::Sleep { after: Duration::ZERO };
-        let worker = Worker::start("bm-test", None, idle, engine, counters, Some(links), waker).unwrap();
+        let worker =
+            Worker::start("bm-test", asleep_at_once(), engine, counters, Some(links), waker).unwrap();
         assert!(worker.stop().is_some());
         assert_eq!([0, 1, 2, 3, 4].map(|field| links.get(field)), [40, 41, 42, 43, 44]);
     }

@@ -1,6 +1,6 @@
 //! How fast is raw forwarding from one AF_XDP port to another?
 //!
-//! `forward IN OUT MAC SECONDS [batch=N] [ring=N] [ready=N] [budget=N] [poll=us] [checksums=on] [wait=on]`
+//! `forward IN OUT MAC SECONDS [batch=N] [ring=N] [budget=N] [poll=us] [checksums=on] [wait=on]`
 //! sends what comes in on IN out on OUT to MAC, one hop spent, and prints packets a second. `budget` polls
 //! the driver busily with that many frames a go; `wait=on` sleeps while nothing comes in. To be measured
 //! against Linux in the same set-up, turn about.
@@ -24,7 +24,7 @@ struct Settings {
 }
 
 fn settings() -> Result<Settings, Box<dyn Error>> {
-    let usage = "usage: forward IN OUT MAC SECONDS [batch=N] [ring=N] [ready=N] [budget=N] [poll=us] ..";
+    let usage = "usage: forward IN OUT MAC SECONDS [batch=N] [ring=N] [budget=N] [poll=us] ..";
     let mut words = std::env::args().skip(1);
     let mut word = || words.next().ok_or(usage);
     let (input, output, to, time) = (word()?, word()?, word()?, word()?);
@@ -37,14 +37,13 @@ fn settings() -> Result<Settings, Box<dyn Error>> {
         time: Duration::from_secs_f64(time.parse()?),
         options: options.clone(),
         wait: false,
-        slots: 16_384,
+        slots: 65_536,
     };
     for word in words {
         let (key, value) = word.split_once('=').ok_or(usage)?;
         let busy = options.busy_poll.unwrap_or(BusyPoll { microseconds: 20, budget: 64 });
         match key {
             "ring" => options.ring = value.parse()?,
-            "ready" => options.ready = Some(value.parse()?),
             "budget" => options.busy_poll = Some(BusyPoll { budget: value.parse()?, ..busy }),
             "poll" => options.busy_poll = Some(BusyPoll { microseconds: value.parse()?, ..busy }),
             "checksums" => options.complete_checksums = Checksums::On,

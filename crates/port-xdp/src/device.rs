@@ -122,7 +122,7 @@ impl XdpDevice {
             XdpError::System { interface: interface(), step: "map the pulse of a queue", error }
         })?;
         let memory = self.shared.memory();
-        Ok(XdpPort::new(socket, rings, pulse, memory, binding, &self.options, self.completes_checksums()))
+        Ok(XdpPort::new(socket, rings, pulse, memory, binding, self.completes_checksums()))
     }
 
     /// Binds a socket the way the options say: without a copy where that works.
@@ -133,6 +133,7 @@ impl XdpDevice {
             copy_flag,
             need_wakeup: self.options.need_wakeup,
             ring: self.options.ring,
+            transmit_ring: self.options.transmit_ring,
             busy_poll: self.options.busy_poll,
         };
         // Generic mode knows no zero-copy.

@@ -28,7 +28,7 @@ mod steer;
 pub use device::XdpDevice;
 pub use error::XdpError;
 pub use host::{DELIVER_MAX, XdpHost};
-pub use options::{Attach, Bind, BusyPoll, Checksums, Options, READY_COPY};
+pub use options::{Attach, Bind, BusyPoll, Checksums, Options, RING};
 pub use port::XdpPort;
 pub use shared::Shared;
 pub use steer::{SteerCounters, XdpSteering};

@@ -48,9 +48,8 @@ pub struct BusyPoll {
     pub budget: u32,
 }
 
-/// Frames ready for a driver that copies: with 2048 of them, 1,514-byte frames took 13 % longer, as they fell
-/// out of the cache before their turn came again.
-pub const READY_COPY: u32 = 512;
+/// Entries of a ring, where nobody says otherwise.
+pub const RING: u32 = 2048;
 
 /// How to open a port.
 #[derive(Clone, Debug)]
@@ -59,11 +58,11 @@ pub struct Options {
     pub attach: Attach,
     /// How frames come into their slots.
     pub bind: Bind,
-    /// Entries of each ring; a power of two.
+    /// Entries of the receive ring, a power of two, and frames kept ready for the driver to receive into. That many
+    /// packets can wait for the worker; any more are lost.
     pub ring: u32,
-    /// Free frames kept ready for the driver, at most a ring: more take longer bursts, fewer stay in cache.
-    /// By itself a full ring for drivers that write into them without a copy, and [`READY_COPY`] for others.
-    pub ready: Option<u32>,
+    /// Entries of the transmit ring; a power of two.
+    pub transmit_ring: u32,
     /// Whether frames with VLAN tags are taken.
     pub tagged: bool,
     /// Whether every frame is taken, ARP and multicast too, and what is for this machine: nothing is Linux's.
@@ -81,8 +80,8 @@ impl Default for Options {
         Self {
             attach: Attach::Auto,
             bind: Bind::Auto,
-            ring: 2048,
-            ready: None,
+            ring: RING,
+            transmit_ring: RING,
             tagged: false,
             everything: false,
             complete_checksums: Checksums::Auto,

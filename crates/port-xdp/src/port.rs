@@ -14,7 +14,6 @@ use bm_wire::checksum;
 use bm_wire::ethernet::Ethernet;
 
 use crate::lent::Lent;
-use crate::options::{Options, READY_COPY};
 use crate::pulse::Pulse;
 use crate::socket::{self, Binding, Rings};
 
@@ -31,9 +30,7 @@ pub struct XdpPort {
     bound: Option<Bound>,
     binding: Binding,
     lent: Lent,
-    /// Free frames that the driver is to have.
-    ready: u32,
-    /// How many it has.
+    /// Free frames that the driver has, of as many as a ring holds.
     filled: u32,
     /// Frames sent and not come back.
     sending: u32,
@@ -63,17 +60,10 @@ impl XdpPort {
         pulse: Pulse,
         memory: &'static Memory,
         binding: Binding,
-        options: &Options,
         complete_checksums: bool,
     ) -> Self {
-        let ready = match options.ready {
-            Some(ready) => ready,
-            None if binding.copy_flag == libc::XDP_COPY => READY_COPY,
-            None => binding.ring,
-        };
         Self {
             bound: Some(Bound { socket, rings, pulse }),
-            ready: ready.min(binding.ring),
             binding,
             lent: Lent::new(memory),
             filled: 0,
@@ -107,11 +97,11 @@ impl XdpPort {
         self.lent.count()
     }
 
-    /// Gives the driver free frames, up to as many as it is to have.
+    /// Gives the driver free frames, up to as many as its ring holds.
     fn refill(&mut self, frames: &mut Freelist) {
         let Some(bound) = &mut self.bound else { return };
         let fill = &mut bound.rings.fill;
-        let count = fill.free(self.ready - self.filled);
+        let count = fill.free(self.binding.ring - self.filled);
         let mut filled = 0;
         while filled < count {
             let Some(frame) = frames.allocate() else { break };

@@ -35,7 +35,9 @@ pub(crate) struct Binding {
     /// [`libc::XDP_COPY`] or [`libc::XDP_ZEROCOPY`].
     pub copy_flag: u16,
     pub need_wakeup: bool,
+    /// Entries of the receive and fill rings, and of the transmit and completion rings.
     pub ring: u32,
+    pub transmit_ring: u32,
     pub busy_poll: Option<BusyPoll>,
 }
 
@@ -63,7 +65,7 @@ pub(crate) fn open(
     if lender.is_none() {
         register(&socket, memory).map_err(|error| ("register frame memory", error))?;
     }
-    let rings = rings(&socket, binding.ring).map_err(|error| ("make rings", error))?;
+    let rings = rings(&socket, binding).map_err(|error| ("make rings", error))?;
     prepare(&socket, binding).map_err(|error| ("set busy polling", error))?;
     bind(&socket, lender, binding).map_err(|error| ("bind", error))?;
     Ok((socket, rings))
@@ -84,9 +86,15 @@ fn register(socket: &OwnedFd, memory: &'static Memory) -> io::Result<()> {
     set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)
 }
 
-fn rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
+fn rings(socket: &OwnedFd, binding: &Binding) -> io::Result<Rings> {
     use libc::{XDP_RX_RING, XDP_TX_RING, XDP_UMEM_COMPLETION_RING, XDP_UMEM_FILL_RING};
-    for ring in [XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING, XDP_RX_RING, XDP_TX_RING] {
+    let (receive, transmit) = (binding.ring, binding.transmit_ring);
+    for (ring, size) in [
+        (XDP_UMEM_FILL_RING, receive),
+        (XDP_UMEM_COMPLETION_RING, transmit),
+        (XDP_RX_RING, receive),
+        (XDP_TX_RING, transmit),
+    ] {
         set(socket, libc::SOL_XDP, ring, &size)?;
     }
     // SAFETY: a struct of numbers, for which zero is valid.
@@ -94,20 +102,20 @@ fn rings(socket: &OwnedFd, size: u32) -> io::Result<Rings> {
     get(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
     let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
     let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
-    // SAFETY: the four rings were made just now with that size, and these are their places and types.
+    // SAFETY: the four rings were made just now with these sizes, and these are their places and types.
     unsafe {
         Ok(Rings {
-            receive: Ring::map(socket, libc::XDP_PGOFF_RX_RING, &offsets.rx, size)?,
-            transmit: Ring::map(socket, libc::XDP_PGOFF_TX_RING, &offsets.tx, size)?,
-            fill: Ring::map(socket, fill_at, &offsets.fr, size)?,
-            completion: Ring::map(socket, completion_at, &offsets.cr, size)?,
+            receive: Ring::map(socket, libc::XDP_PGOFF_RX_RING, &offsets.rx, receive)?,
+            transmit: Ring::map(socket, libc::XDP_PGOFF_TX_RING, &offsets.tx, transmit)?,
+            fill: Ring::map(socket, fill_at, &offsets.fr, receive)?,
+            completion: Ring::map(socket, completion_at, &offsets.cr, transmit)?,
         })
     }
 }
 
 /// Settings that must not fail (busy polling, since it was asked for) and those that may (older kernels).
 fn prepare(socket: &OwnedFd, binding: &Binding) -> io::Result<()> {
-    let budget = SEND_BUDGET.min(binding.ring as libc::c_int);
+    let budget = SEND_BUDGET.min(binding.transmit_ring as libc::c_int);
     let _older_than_6_17 = set(socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &budget);
     let _without_privilege = set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER);
     let Some(busy) = binding.busy_poll else { return Ok(()) };
@@ -151,7 +159,7 @@ pub(crate) fn wait_unbound(binding: &Binding) -> io::Result<()> {
     // Frame memory is never unmapped, so all probes use one page.
     static PAGE: LazyLock<Result<&'static Memory, MemoryError>> = LazyLock::new(|| Memory::new(1, 4096));
     let page = PAGE.as_ref().map_err(io::Error::other)?;
-    let probe = Binding { copy_flag: libc::XDP_COPY, ring: 2, busy_poll: None, ..*binding };
+    let probe = Binding { copy_flag: libc::XDP_COPY, ring: 2, transmit_ring: 2, busy_poll: None, ..*binding };
     match open(page, None, &probe) {
         // An interface that is down or gone receives nothing.
         Err((_, error)) if !matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENODEV)) => Err(error),

@@ -15,7 +15,7 @@ use bm_port::{HostPort, Port, Steering};
 use bm_port_xdp::{Attach, Bind, Options, Shared, XdpDevice, XdpError, XdpPort};
 use common::{MAC_A, MAC_B, MAC_R0, MAC_R1, Net, in_net, udp4};
 
-const SLOTS: usize = 8192;
+const SLOTS: usize = 16_384;
 const SECOND: Duration = Duration::from_secs(1);
 const A: [u8; 4] = [10, 0, 1, 2];
 /// Behind host b, which says nothing to packets for it.
@@ -341,7 +341,7 @@ fn linux_gets_what_is_handed_back_on_another_processor() {
 fn closing_loses_no_frame() {
     in_net("close", 1, |net| {
         let mut router = Router::open(&Options::default());
-        assert_eq!(router.ports[0][0].in_kernel(), 512);
+        assert_eq!(router.ports[0][0].in_kernel(), bm_port_xdp::RING as usize);
         let a = net.wire("a", "a0");
         for _ in 0..200 {
             a.send(&udp4(MAC_R0, A, B, (1000, 2000), 500));

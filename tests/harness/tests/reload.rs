@@ -160,11 +160,14 @@ fn ports_come_and_go() {
 #[test]
 fn ports_that_the_memory_is_too_small_for_are_refused() {
     on_workers("reload-full", &["r0"], |lab, router| {
-        let said = refuses(router, &ports(&["r0", "r1", "r2"]));
-        assert!(said.contains("3 ports and 1 workers need 20480 frames"), "{said}");
+        let rings = "[daemon]\nring = 16384\n";
+        let said = refuses(router, &format!("{}{rings}", ports(&["r0", "r1", "r2"])));
+        assert!(said.contains("3 ports and 1 workers need 63488 frames"), "{said}");
+        // Where nobody asks for a size, rings are as large as the memory allows.
         reloads(router, &ports(&["r0", "r1"]));
         crosses(lab, Side::Src, Side::Snk);
-        assert_eq!(shown_ports(router).len(), 2);
+        let shown = shown(router, "ports");
+        assert_eq!([0, 1, 2].map(|at| shown["ports"][at]["ring"].as_u64()), [Some(8192), Some(8192), None]);
     });
 }
 

@@ -12,7 +12,7 @@ use bm_fib::published::{Published, Readers};
 use bm_forward::tables::Tables;
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
 use bm_frame::{Depot, Freelist};
-use bm_graph::{Engine, Network, PortApp, Waker, Worker, WorkerReport};
+use bm_graph::{Engine, Network, PortApp, Schedule, Waker, Worker, WorkerReport};
 use bm_lua::apps::AppSet;
 use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
@@ -79,6 +79,8 @@ pub struct WorkerState {
     pub core: Option<usize>,
     /// Whether its thread runs.
     pub alive: bool,
+    /// Its real-time priority; 0 for none.
+    pub priority: u8,
     /// Breaths, moves and sleeps.
     pub counters: [u64; 3],
     /// Its queues, as `PORT/QUEUE`.
@@ -91,6 +93,8 @@ pub struct DataPlane {
     slow: Option<SlowThread>,
     depot: Arc<Depot>,
     queues: Queues,
+    /// What workers with real-time priority have.
+    priority: u8,
 }
 
 impl DataPlane {
@@ -132,7 +136,8 @@ impl DataPlane {
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
         running.iter().for_each(Running::await_first_breath);
-        Ok(Self { workers: running, slow, depot, queues })
+        let priority = config.daemon.schedule().real_time.map_or(0, |real_time| real_time.priority);
+        Ok(Self { workers: running, slow, depot, queues, priority })
     }
 
     /// How each worker is.
@@ -140,10 +145,21 @@ impl DataPlane {
         let state = |(index, running): (usize, &Running)| WorkerState {
             core: running.core,
             alive: running.worker.is_alive(),
+            priority: if matches!(running.worker.real_time(), Ok(true)) { self.priority } else { 0 },
             counters: [0, 1, 2].map(|index| running.counters.get(index)),
             queues: self.queues.of_worker(index),
         };
         self.workers.iter().enumerate().map(state).collect()
+    }
+
+    /// Why real-time priority was refused to workers, if it was.
+    pub fn priority_refused(&self) -> Option<&std::io::Error> {
+        self.workers.iter().find_map(|running| running.worker.real_time().err())
+    }
+
+    /// Takes real-time priority from a worker that seems to hang, until it sleeps again.
+    pub fn demote(&self, worker: usize) {
+        self.workers.get(worker).into_iter().for_each(|running| running.worker.demote());
     }
 
     /// Whose a queue is.
@@ -175,7 +191,7 @@ impl DataPlane {
 
     /// Ends the slow path, then the workers: what it sent last still leaves, and what they passed on since is freed.
     pub fn stop(self) {
-        let Self { workers, slow, depot: _, queues: _ } = self;
+        let Self { workers, slow, depot: _, queues: _, priority: _ } = self;
         let end_workers = || workers.into_iter().for_each(|running| drop(running.worker.stop()));
         match slow {
             Some(slow) => drop(slow.stop_with(end_workers)),
@@ -264,7 +280,8 @@ fn start_worker(
     }
     super::apps::join(&mut network, config, names).map_err(Failure::failed)?;
     let core = config.daemon.cores.get(index).map(|&core| core as usize);
-    run(config, shared, depot, (index, &format!("bm-worker-{index}"), core), network, waker)
+    let schedule = Schedule { core, ..config.daemon.schedule() };
+    run(shared, depot, (index, &format!("bm-worker-{index}")), schedule, network, waker)
 }
 
 /// A worker without ports, for the apps of a core.
@@ -279,18 +296,21 @@ fn start_apart(
     let mut network = Network::new();
     network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
     let waker = Waker::new().map_err(Failure::failed)?;
-    run(config, shared, depot, (index, &format!("bm-lua-{core}"), Some(core)), network, waker)
+    // Nothing but Lua runs there, which may take as long as it likes.
+    let schedule = Schedule { core: Some(core), real_time: None, ..config.daemon.schedule() };
+    run(shared, depot, (index, &format!("bm-lua-{core}")), schedule, network, waker)
 }
 
 /// Has a worker run a network.
 fn run(
-    config: &Config,
     shared: &Shared,
     depot: &Arc<Depot>,
-    (index, name, core): (usize, &str, Option<usize>),
+    (index, name): (usize, &str),
+    schedule: Schedule,
     network: Network,
     waker: Waker,
 ) -> Result<Running, Failure> {
+    let core = schedule.core;
     let frames = Freelist::near(depot.clone(), FREELIST, core.and_then(bm_frame::node_of_core));
     let engine = Engine::new(network, frames).map_err(Failure::failed)?;
     let fields = ["txpackets", "txbytes", "rxpackets", "rxbytes", "txdrop"];
@@ -300,7 +320,6 @@ fn run(
     let links = block(shared, &format!("link/{index}"), &links)?;
     let counters = block(shared, &format!("worker/{index}"), &WorkerReport::NAMES)?;
     let breaths_before = counters.get(0);
-    let idle = config.daemon.worker_idle();
-    let worker = Worker::start(name, core, idle, engine, counters, Some(links), waker);
+    let worker = Worker::start(name, schedule, engine, counters, Some(links), waker);
     Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters, breaths_before })
 }

@@ -35,7 +35,7 @@ use crate::args::{self, Poll, Up};
 use state::Daemon;
 
 pub use dataplane::{Shared, slow_path};
-pub use ports::{OpenPort, open as open_ports};
+pub use ports::{OpenPort, Rings, open as open_ports};
 pub use state::random;
 
 /// The text of a failure.

@@ -50,25 +50,33 @@ pub const GENERIC: &str = "the driver knows no XDP, so the kernel runs it behind
 /// The settings of MAC and MTU for twins of devices that have none of their own.
 const TWIN_MTU: usize = 1500;
 
+/// What ports receive into.
+pub struct Rings<'a> {
+    /// The frame memory.
+    pub memory: &'a Arc<Depot>,
+    /// Frames that can wait in each queue of an AF_XDP port.
+    pub ring: u32,
+}
+
 /// Opens every port of the configuration, each with as many queues at most as `most` says. Those that `in_kernel` says the kernel
 /// forwards for, which must be interfaces of Linux, only send for workers, and receive what is claimed for them.
 pub fn open(
     ports: &[config::Port],
     in_kernel: &[bool],
     claims: Option<&Claims>,
-    depot: &Arc<Depot>,
+    rings: &Rings<'_>,
     most: &dyn Fn(&config::Port) -> usize,
 ) -> Result<Vec<OpenPort>, Failure> {
-    let memory = depot.memory();
+    let memory = rings.memory.memory();
     let shared = Shared::new(memory).map_err(Failure::failed)?;
     let open = |(index, port): (usize, &config::Port)| match &port.device {
         Device::Xdp(interface) => {
             let beside = (in_kernel.get(index) == Some(&true)).then_some(claims);
-            xdp(interface, port, beside, &shared, most(port))
+            xdp(interface, port, beside, (&shared, rings.ring), most(port))
         }
         Device::Tap(name) => tap(name, port, memory, most(port)),
         Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
-        Device::Dpdk(device) => super::dpdk::open(device, port, depot, most(port)),
+        Device::Dpdk(device) => super::dpdk::open(device, port, rings.memory, most(port)),
     };
     ports.iter().enumerate().map(open).collect()
 }
@@ -103,7 +111,7 @@ fn xdp(
     interface: &str,
     port: &config::Port,
     beside: Option<Option<&Claims>>,
-    shared: &Arc<Shared>,
+    (shared, ring): (&Arc<Shared>, u32),
     most: usize,
 ) -> Result<OpenPort, Failure> {
     check_slots(interface, shared.memory().slot_size()).map_err(Failure::usage)?;
@@ -118,6 +126,7 @@ fn xdp(
             Switch::On => Checksums::On,
             Switch::Off => Checksums::Off,
         },
+        ring,
         tagged: true,
         ..Options::default()
     };

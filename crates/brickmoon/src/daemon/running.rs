@@ -18,14 +18,20 @@ use super::ports::{self, GENERIC, Hardware, OpenPort};
 use super::queues::{self, Move};
 use crate::Failure;
 
-/// Frames that a queue's rings may hold in the kernel, both ways.
-const FRAMES_A_QUEUE: usize = 4 * 2048;
-/// Frames that they need at the least, one ring each way, before the rest of the memory is in use.
-const FRAMES_A_QUEUE_LEAST: usize = 2 * 2048;
+/// Frames of a queue beside those that it receives into: on their way out, and in the worker's hands.
+const FRAMES_SENT: usize = 2 * 2048;
+/// The same at the least, before the rest of the memory is in use.
+const FRAMES_SENT_LEAST: usize = 2048;
+/// Frames that a queue of another device than an interface receives into at most.
+const RING_BESIDE: usize = 2048;
+/// What can wait in a queue of an AF_XDP port at the least, where the configuration leaves that to us.
+const RING_LEAST: u32 = 2048;
 /// Frames beside those: in workers' hands, waiting for neighbours.
 const FRAMES_BESIDE: usize = 8192;
 /// A worker that has not drawn breath for so long hangs: it wakes ten times as often by itself.
 const HANGS_AFTER: Duration = Duration::from_secs(2);
+/// After so long it loses real-time priority, so that it cannot keep others from what would help.
+const SEEMS_TO_HANG_AFTER: Duration = Duration::from_millis(500);
 
 /// A port as it was opened.
 pub struct PortInfo {
@@ -41,6 +47,8 @@ pub struct PortInfo {
     pub path: PortPath,
     /// How many queues were taken.
     pub queues: usize,
+    /// Frames that can wait in each of them for its worker, where that is for us to say.
+    pub ring: Option<u32>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
 }
@@ -98,16 +106,38 @@ fn queues_taken(config: &Config, port: &Port, workers: usize) -> usize {
     workers.max(wanted as usize)
 }
 
-/// The same of all ports together.
-fn queues_of_all(config: &Config) -> usize {
+/// Queues of all AF_XDP ports together, and of all others.
+fn queues_of_all(config: &Config) -> [usize; 2] {
     let workers = workers(config);
-    config.ports.iter().map(|port| queues_taken(config, port, workers)).sum()
+    let of = |is_xdp: bool| {
+        let ports = config.ports.iter().filter(|port| matches!(port.device, Device::Xdp(_)) == is_xdp);
+        ports.map(|port| queues_taken(config, port, workers)).sum()
+    };
+    [of(true), of(false)]
+}
+
+/// Frames for all rings of all ports, with so many on their way out of each queue, and those beside.
+fn frames(config: &Config, ring: u32, sent: usize) -> usize {
+    let [xdp, others] = queues_of_all(config);
+    xdp * (ring as usize + sent) + others * (RING_BESIDE + sent) + FRAMES_BESIDE
+}
+
+/// Frames that can wait in each queue of an AF_XDP port, in a memory of so many slots: less than usual where ports
+/// came in by a reload, unless the configuration says how many it must be.
+fn ring(config: &Config, slots: usize) -> u32 {
+    let mut ring = config.daemon.ring(queues_of_all(config)[0]);
+    while config.daemon.ring.is_none() && ring > RING_LEAST && frames(config, ring, FRAMES_SENT_LEAST) > slots
+    {
+        ring /= 2;
+    }
+    ring
 }
 
 /// The frame memory, large enough for all rings of all ports.
 pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     let workers = workers(config);
-    let least = queues_of_all(config) * FRAMES_A_QUEUE + FRAMES_BESIDE;
+    let ring = config.daemon.ring(queues_of_all(config)[0]);
+    let least = frames(config, ring, FRAMES_SENT);
     let slots = (config.daemon.slots as usize * workers).max(least);
     let best = if config.daemon.huge_pages == Switch::Off { Pages::Plain } else { Pages::Huge };
     let slot_size = config.daemon.slot_size as usize;
@@ -130,7 +160,7 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
 /// What it would take.
 pub fn check_memory(config: &Config, slots: usize) -> Result<(), Error> {
     let (ports, workers) = (config.ports.len(), workers(config));
-    let least = queues_of_all(config) * FRAMES_A_QUEUE_LEAST + FRAMES_BESIDE;
+    let least = frames(config, ring(config, slots), FRAMES_SENT_LEAST);
     if slots >= least {
         return Ok(());
     }
@@ -144,6 +174,15 @@ pub fn check_memory(config: &Config, slots: usize) -> Result<(), Error> {
 /// Says, now and in `status`, that the program ends with the daemon.
 fn unpinned(why: &NoPins) -> String {
     let note = format!("the kernel path ends with the daemon, since its program cannot be pinned: {why}");
+    tracing::warn!("{note}");
+    note
+}
+
+/// Says, now and in `status`, that workers run with normal priority.
+fn refused_priority(why: &std::io::Error) -> String {
+    let note = format!(
+        "workers run at normal priority, and may lose packets while other programs are busy: {why}; give brickmoon CAP_SYS_NICE (and its control group a real-time budget), or set priority = 0 in [daemon] if this is as wanted"
+    );
     tracing::warn!("{note}");
     note
 }
@@ -238,7 +277,8 @@ impl Opened {
         let mut control = Vec::new();
         let in_kernel: Vec<bool> = paths.0.iter().map(|port| port.in_kernel).collect();
         let most = |port: &Port| queues_taken(config, port, workers);
-        let ports = ports::open(&config.ports, &in_kernel, claims, depot, &most)?;
+        let rings = ports::Rings { memory: depot, ring: ring(config, depot.memory().slots()) };
+        let ports = ports::open(&config.ports, &in_kernel, claims, &rings, &most)?;
         for (port, path) in ports.into_iter().zip(&paths.0) {
             let OpenPort {
                 name,
@@ -269,6 +309,7 @@ impl Opened {
                 reason,
                 path,
                 queues: count,
+                ring: matches!(mode, PortMode::Copy | PortMode::ZeroCopy).then_some(rings.ring),
                 hardware,
             });
             opened.parts.push(Part { name, queues, host });
@@ -285,7 +326,8 @@ impl Opened {
         for ((port, on), path) in config.ports.iter().zip(on).zip(&paths.0) {
             let (name, device) = (on.name.clone(), port.device.to_string());
             let (mode, reason, path) = (PortMode::Kernel, on.reason.clone(), path.clone());
-            opened.infos.push(PortInfo { name, device, mode, reason, path, queues: 0, hardware: None });
+            let (queues, ring, hardware) = (0, None, None);
+            opened.infos.push(PortInfo { name, device, mode, reason, path, queues, ring, hardware });
             control.push(ControlPort {
                 ifindex: on.ifindex,
                 steering: Box::new(NoSteering),
@@ -312,6 +354,8 @@ impl Opened {
         let asker = Box::new(control.asker().map_err(Failure::failed)?);
         let plane = DataPlane::start(config, workers, parts, shared, asker, depot)?;
         let seen = vec![(0, Instant::now()); plane.workers().len()];
+        let mut notes = notes;
+        notes.extend(plane.priority_refused().map(refused_priority));
         Ok(Running { plane: Some(plane), ports: infos, notes, _keep: keep, held, seen })
     }
 }
@@ -355,13 +399,18 @@ impl Running {
         if !plane.is_alive() {
             return Some("a thread of the data path has panicked");
         }
-        let hangs = plane.workers().into_iter().zip(&mut self.seen).any(|(worker, seen)| {
+        let mut hangs = false;
+        for ((index, worker), seen) in plane.workers().into_iter().enumerate().zip(&mut self.seen) {
             let [breaths, ..] = worker.counters;
             if breaths != seen.0 {
                 *seen = (breaths, Instant::now());
             }
-            seen.1.elapsed() > HANGS_AFTER
-        });
+            let silent = seen.1.elapsed();
+            if silent > SEEMS_TO_HANG_AFTER {
+                plane.demote(index);
+            }
+            hangs |= silent > HANGS_AFTER;
+        }
         hangs.then_some("a worker hangs")
     }
 
@@ -379,18 +428,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_lasts_for_twice_the_ports() {
+    fn memory_lasts_for_three_times_the_ports_with_smaller_rings() {
         let with_ports = |count: usize| {
             let ports = (0..count).map(|at| format!("[[port]]\ndevice = 'bm-none{at}'\n"));
             let text = format!("[daemon]\nworkers = 2\n{}", ports.collect::<String>());
             Config::parse(std::path::Path::new("test.toml"), &text).expect("a right configuration")
         };
-        let slots = 3 * 2 * FRAMES_A_QUEUE + FRAMES_BESIDE;
-        assert_eq!(check_memory(&with_ports(6), slots), Ok(()));
-        let refused = check_memory(&with_ports(7), slots).map_err(|error| error.to_string());
+        let three = with_ports(3);
+        let slots = frames(&three, three.daemon.ring(6), FRAMES_SENT);
+        assert_eq!(
+            [ring(&three, slots), ring(&with_ports(6), slots), ring(&with_ports(9), slots)],
+            [8192, 4096, 2048]
+        );
+        assert_eq!(check_memory(&with_ports(9), slots), Ok(()));
+        let refused = check_memory(&with_ports(10), slots).map_err(|error| error.to_string());
         assert_eq!(
             refused,
-            Err("7 ports and 2 workers need 65536 frames, and the daemon took 57344 when it started: stop it and start it with this configuration: it takes as many then".into())
+            Err("10 ports and 2 workers need 90112 frames, and the daemon took 81920 when it started: stop it and start it with this configuration: it takes as many then".into())
         );
+        let mut fixed = with_ports(6);
+        fixed.daemon.ring = Some(8192);
+        assert!(check_memory(&fixed, slots).is_err(), "a ring that somebody asked for stays as it is");
     }
 }

@@ -306,6 +306,7 @@ impl Daemon {
                 up,
                 active: !of_port.is_empty(),
                 mode: info.mode,
+                ring: info.ring,
                 mode_reason: info.reason.clone().or_else(|| {
                     in_kernel?;
                     left_to_linux(&of_port).or_else(|| no_frames(info))
@@ -402,6 +403,7 @@ impl Daemon {
                 worker: index as u32,
                 core: state.core.map(|core| core as u32),
                 alive: state.alive,
+                priority: state.priority,
                 queues: state.queues,
                 breaths,
                 moves,

@@ -24,7 +24,7 @@ use bm_port::Port;
 use bm_stats::{Account, Registry};
 
 use super::natives::PortMemory;
-use crate::daemon::{self, OpenPort};
+use crate::daemon::{self, OpenPort, Rings};
 
 /// What must live as long as the ports.
 type Kept = Vec<Box<dyn Any + Send>>;
@@ -135,8 +135,10 @@ impl Routers {
 impl Set {
     fn start(wanted: &Wanted<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
-        let opened = daemon::open_ports(&config.ports, &[], None, &memory.depot, &|_| wanted.workers)
-            .map_err(daemon::why)?;
+        // The memory is the program's, too.
+        let rings = Rings { memory: &memory.depot, ring: bm_port_xdp::RING };
+        let opened = daemon::open_ports(&config.ports, &[], None, &rings, &|_| wanted.workers);
+        let opened = opened.map_err(daemon::why)?;
         let readers = Readers::new();
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
         let (mut queues, mut devices) = (HashMap::new(), Vec::new());

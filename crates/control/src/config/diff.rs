@@ -55,7 +55,9 @@ impl Config {
         set("daemon.path", &daemon.path, Daemon);
         set("daemon.kernel_grace_s", &daemon.kernel_grace.as_secs(), Daemon);
         set("daemon.idle", &daemon.idle, Workers);
-        set("daemon.poll_us", &daemon.poll.as_micros(), Workers);
+        set("daemon.poll_us", &daemon.poll_us, Workers);
+        set("daemon.priority", &daemon.priority, Workers);
+        set("daemon.ring", &daemon.ring, Workers);
         set("daemon.slots", &daemon.slots, Daemon);
         set("daemon.slot_size", &daemon.slot_size, Daemon);
         set("daemon.huge_pages", &daemon.huge_pages, Daemon);

@@ -158,6 +158,11 @@ pub enum What {
         /// How many there may be.
         most: usize,
     },
+    /// Real-time priority for workers that never sleep.
+    BusyRealTime {
+        /// Which priority.
+        priority: u32,
+    },
     /// More workers than cores to pin them to.
     FewCores {
         /// How many cores are named.
@@ -268,12 +273,21 @@ impl fmt::Display for What {
                 "rules and claims count {rules} (twice each that accepts by port), and there is room for {most}: \
                  join some of them"
             ),
+            Self::BusyRealTime { priority } => busy_real_time(f, *priority),
             Self::FewCores { cores, workers } => write!(
                 f,
                 "`cores` in [daemon] names {cores} cores for {workers} workers: name a core for each, or none"
             ),
         }
     }
+}
+
+fn busy_real_time(f: &mut fmt::Formatter<'_>, priority: u32) -> fmt::Result {
+    write!(
+        f,
+        "priority = {priority} with idle = \"busy\": such workers would never leave their cores to anybody else; set \
+         priority = 0, or idle = \"sleep\""
+    )
 }
 
 fn choice(f: &mut fmt::Formatter<'_>, key: &Key, found: &str, known: &[&str]) -> fmt::Result {

@@ -94,10 +94,17 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     section.choice("path", &PATHS, &mut daemon.path);
     section.duration("kernel_grace_s", Duration::from_secs, 0..=86_400, &mut daemon.kernel_grace);
     section.choice("idle", &[("sleep", IdleChoice::Sleep), ("busy", IdleChoice::Busy)], &mut daemon.idle);
-    section.duration("poll_us", Duration::from_micros, 0..=1_000_000, &mut daemon.poll);
+    section.number_or("poll_us", "auto", 0..=1_000_000, &mut daemon.poll_us);
+    section.number_or("priority", "auto", 0..=98, &mut daemon.priority);
+    section.power_or("ring", "auto", 64..=65_536, &mut daemon.ring);
     section.number("slots", 1024..=4 << 20, &mut daemon.slots);
     section.power("slot_size", 2048..=16_384, &mut daemon.slot_size);
     section.choice("huge_pages", &SWITCH, &mut daemon.huge_pages);
+    if daemon.idle == IdleChoice::Busy
+        && let Some(priority) = daemon.priority.filter(|priority| *priority > 0)
+    {
+        section.complain("priority", What::BusyRealTime { priority });
+    }
     if let Some(workers) = daemon.workers
         && !daemon.cores.is_empty()
         && daemon.cores.len() < workers as usize
@@ -383,6 +390,21 @@ impl<'s, 't> Section<'s, 't> {
         let example = format!("{key} = \"{word}\" or {key} = {}", range.start().max(&1));
         if let Some(number) = self.in_range(key, value, range, "a whole number or a word", example) {
             *target = Some(number as u32);
+        }
+    }
+
+    fn power_or(
+        &mut self,
+        key: &'static str,
+        word: &'static str,
+        range: RangeInclusive<u64>,
+        target: &mut Option<u32>,
+    ) {
+        self.number_or(key, word, range, target);
+        if let Some(found) = target.filter(|number| !number.is_power_of_two()) {
+            let what = What::PowerOfTwo { key: self.key(key), found: found.into() };
+            self.complain(key, what);
+            *target = None;
         }
     }
 

@@ -71,6 +71,8 @@ fn reads_every_key() {
         kernel_grace_s = 5
         idle = 'busy'
         poll_us = 7
+        priority = 0
+        ring = 4096
         slots = 0x2000
         slot_size = 4096
         huge_pages = 'on'
@@ -143,7 +145,9 @@ fn reads_every_key() {
         path: PathChoice::User,
         kernel_grace: Duration::from_secs(5),
         idle: IdleChoice::Busy,
-        poll: Duration::from_micros(7),
+        poll_us: Some(7),
+        priority: Some(0),
+        ring: Some(4096),
         slots: 8192,
         slot_size: 4096,
         huge_pages: Switch::On,
@@ -200,10 +204,10 @@ fn reads_every_key() {
     assert_eq!(config.filter, filter);
     assert!(config.firewall.all().iter().all(|(_, heed)| *heed == Heed::Bypass));
     assert!(config.unknown_ports_of_rules().is_empty());
-    assert_eq!(config.daemon.worker_idle(), Idle::Busy);
+    assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 25 + chosen + 1 + 2 + 8 + 1 + 1 + 5);
+    assert_eq!(Config::default().diff(&config).len(), 27 + chosen + 1 + 2 + 8 + 1 + 1 + 5);
 }
 
 #[test]

@@ -23,8 +23,6 @@ const READY: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(10);
 /// Its socket, within its folder.
 const SOCKET: &str = "api.sock";
-/// How the names of its workers begin.
-const WORKER: &str = "bm-worker";
 /// Real-time priority of its workers.
 const WORKER_PRIORITY: i32 = POLLING_PRIORITY + 1;
 /// Lines of its errors that are kept.
@@ -117,7 +115,8 @@ impl Drop for Folder {
 }
 
 impl Daemon {
-    /// Starts `program up` on the router's two ports and waits until it is ready.
+    /// Starts `program up` on the router's two ports and waits until it is ready. With a core it has one worker there,
+    /// set up to share the core with the polling of its input; without one it is as it comes.
     pub fn start(
         testbed: &Testbed,
         prefix: &str,
@@ -145,21 +144,7 @@ impl Daemon {
         let (lines, said) = (listen(child.stdout.take()), keep(child.stderr.take()));
         let mut daemon = Self { child, said, folder };
         daemon.await_ready(&lines)?;
-        daemon.prioritise_workers()?;
         Ok(daemon)
-    }
-
-    /// Workers go before the polling that they share a core with: they take what it has brought, then sleep
-    /// while it brings more. The other way round it would bring frames that nobody has room for.
-    fn prioritise_workers(&self) -> Result<(), DaemonError> {
-        for thread in self.threads() {
-            let file = format!("/proc/{}/task/{thread}/comm", self.child.id());
-            if fs::read_to_string(file).is_ok_and(|name| name.starts_with(WORKER)) {
-                cores::prioritise(thread, WORKER_PRIORITY)
-                    .map_err(TestbedError::system("give a worker real-time priority"))?;
-            }
-        }
-        Ok(())
     }
 
     fn threads(&self) -> Vec<libc::pid_t> {
@@ -251,12 +236,14 @@ fn folder(prefix: &str) -> PathBuf {
     Path::new("/run").join(prefix)
 }
 
-/// The worker goes onto the router's core, where Linux was measured, too. It must not spin there: it would
-/// keep the core from the polling that brings its frames.
+/// The worker goes onto the router's core, where Linux was measured, too, and before the polling that it shares the core
+/// with: it takes what that has brought, then sleeps while it brings more. The other way round it would bring frames
+/// that nobody has room for.
 fn write_config(folder: &Path, core: Option<usize>) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let file = folder.join("config.toml");
-    let cores = core.map(|core| format!("workers = 1\ncores = [{core}]\npoll_us = 0\n")).unwrap_or_default();
+    let cores = core.map(|core| format!("workers = 1\ncores = [{core}]\npriority = {WORKER_PRIORITY}\n"));
+    let cores = cores.unwrap_or_default();
     fs::write(&file, format!("[daemon]\n{cores}"))?;
     Ok(file)
 }
@@ -348,14 +335,24 @@ fn pins() -> BTreeSet<PathBuf> {
 
 /// What is still there and should not be, in words.
 pub fn left_behind(prefix: &str, before: &Before) -> Option<String> {
-    let namespaces = ["src", "rtr", "snk"].map(|end| PathBuf::from(format!("/run/netns/{prefix}-{end}")));
-    let mut left: Vec<PathBuf> =
-        namespaces.into_iter().chain([folder(prefix)]).filter(|path| path.exists()).collect();
+    let mut left = namespaces_and_folder(prefix);
     left.extend(before.new_pins().into_iter().filter(|path| path.to_string_lossy().contains("brickmoon")));
-    if left.is_empty() {
-        return None;
-    }
-    Some(left.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))
+    listed(&left)
+}
+
+/// The same of what bears this prefix alone.
+pub fn left_of(prefix: &str) -> Option<String> {
+    listed(&namespaces_and_folder(prefix))
+}
+
+fn namespaces_and_folder(prefix: &str) -> Vec<PathBuf> {
+    let namespaces = ["src", "rtr", "snk"].map(|end| PathBuf::from(format!("/run/netns/{prefix}-{end}")));
+    namespaces.into_iter().chain([folder(prefix)]).filter(|path| path.exists()).collect()
+}
+
+fn listed(left: &[PathBuf]) -> Option<String> {
+    let words = left.iter().map(|path| path.display().to_string());
+    (!left.is_empty()).then(|| words.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -372,7 +369,7 @@ mod tests {
     fn writes_the_core_down() {
         let folder = std::env::temp_dir().join(format!("bm-eval-config-{}", std::process::id()));
         let file = write_config(&folder, Some(3)).unwrap();
-        assert_eq!(fs::read_to_string(file).unwrap(), "[daemon]\nworkers = 1\ncores = [3]\npoll_us = 0\n");
+        assert_eq!(fs::read_to_string(file).unwrap(), "[daemon]\nworkers = 1\ncores = [3]\npriority = 51\n");
         fs::remove_dir_all(folder).unwrap();
     }
 }

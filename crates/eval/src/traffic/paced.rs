@@ -107,7 +107,7 @@ pub fn monotonic() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn sleep_until(due: Duration) {
+pub(super) fn sleep_until(due: Duration) {
     let time = libc::timespec { tv_sec: due.as_secs() as libc::time_t, tv_nsec: due.subsec_nanos().into() };
     // SAFETY: the kernel reads `time`; without a relative sleep it writes nothing back.
     unsafe {
@@ -124,7 +124,7 @@ fn wake_exactly() -> io::Result<()> {
 }
 
 /// A socket that sends whole frames out of one interface.
-fn packet_socket(index: u32) -> io::Result<OwnedFd> {
+pub(super) fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     // SAFETY: makes a descriptor from numbers; checked before it is owned. Protocol 0 receives nothing.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {

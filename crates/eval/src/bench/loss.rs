@@ -1,0 +1,345 @@
+//! `bench loss`: how many packets do Linux, the user path and the kernel path lose, on a machine with other work to do?
+//!
+//! Three namespaces stand in a row, and one process for each core keeps that core busy at nice 5. The three subjects take
+//! turns in the middle with the same route. In a turn a subject has each case once:
+//!
+//! ```text
+//! bursts-1000   bursts of 1,000 frames back to back, from a socket, 20 ms apart
+//! rate-150k     65,536 frames at 150,000 a second, from a socket; so 200k, 264k and 400k
+//! flood-1m      for a second a million frames a second, which no user path carries here
+//! flood         for a second as many as a core can make
+//! ```
+//!
+//! The figure of the first four is frames lost in a turn, that of floods the millions of frames a second that arrived.
+//! The sender of the former waits for room, so what is missing is lost by the router. Nothing is pinned, and the daemon
+//! runs as it comes.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{BenchError, Options};
+use crate::addresses::{Pattern, Sizes, destinations};
+use crate::alternate::{Measured, Sample, spread};
+use crate::demo::daemon::{self, Daemon, Way};
+use crate::interrupt::{self, Watch};
+use crate::oracle::Oracle;
+use crate::random::Seed;
+use crate::report::Row;
+use crate::tables::{Route, Table};
+use crate::testbed::busy::Busy;
+use crate::testbed::kernel::Change;
+use crate::testbed::namespace::command;
+use crate::testbed::{Testbed, TestbedError, TestbedOptions};
+use crate::traffic::host::{self, Pace};
+use crate::traffic::{Arrived, Generator, Programs, Sink, SinkMode, Stream, Tracked, Traffic};
+use bm_wire::prefix::Prefix;
+
+/// Seconds that the bench takes if it is not told.
+const SECONDS: u64 = 60;
+const SEED: Seed = Seed(12);
+/// Destinations, which are all tracked.
+const DESTINATIONS: usize = 4096;
+/// Who forwards, in the order of reports.
+const SUBJECTS: [(&str, Option<Way>); 3] =
+    [("linux", None), ("user-path", Some(Way::User)), ("kernel-path", Some(Way::Kernel))];
+/// Until the kernel path has seen that a far end takes frames.
+const NOTICED: Duration = Duration::from_millis(1200);
+/// Until others have settled.
+const SETTLED: Duration = Duration::from_millis(200);
+/// The longest wait for packets that are still on their way when all are sent.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// What to measure, and with what.
+#[derive(Clone, Debug)]
+pub struct LossOptions {
+    /// As every bench has them.
+    pub common: Options,
+    /// The program that has `up`; by default the one that is running.
+    pub program: Option<PathBuf>,
+    /// Names of namespaces and interfaces.
+    pub testbed: TestbedOptions,
+}
+
+impl LossOptions {
+    /// With the usual test bed and the running program.
+    pub fn new(common: Options) -> Self {
+        // Its own for each process: tests run it beside others.
+        let prefix = format!("bm-loss-{}", std::process::id());
+        let testbed = TestbedOptions { prefix, ..TestbedOptions::default() };
+        Self { common, program: None, testbed }
+    }
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Load {
+    /// By a socket, which waits for room.
+    Paced(Pace),
+    /// By the generator, which waits for nobody, at a rate or as fast as it can.
+    Flood(Option<f64>),
+}
+
+/// A load with its name.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    load: Load,
+}
+
+impl Case {
+    const ALL: [Self; 7] = {
+        const fn rate(name: &'static str, per_second: f64) -> Case {
+            Case { name, load: Load::Paced(Pace::Rate { frames: 65_536, per_second }) }
+        }
+        const BURSTS: Pace = Pace::Bursts { count: 20, frames: 1_000, pause: Duration::from_millis(20) };
+        [
+            Case { name: "ipv4-one-uniform-bursts-1000", load: Load::Paced(BURSTS) },
+            rate("ipv4-one-uniform-rate-150k", 150e3),
+            rate("ipv4-one-uniform-rate-200k", 200e3),
+            rate("ipv4-one-uniform-rate-264k", 264e3),
+            rate("ipv4-one-uniform-rate-400k", 400e3),
+            Case { name: "ipv4-one-uniform-flood-1m", load: Load::Flood(Some(1e6)) },
+            Case { name: "ipv4-one-uniform-flood", load: Load::Flood(None) },
+        ]
+    };
+    /// How long the generator floods.
+    const FLOOD: Duration = Duration::from_secs(1);
+}
+
+/// What one turn of one case came to.
+struct Turn {
+    sent: u64,
+    time: Duration,
+    arrived: Arrived,
+    tracked: Tracked,
+    /// Time of the daemon's threads.
+    daemon_ns: u64,
+    /// Counters of the ports' devices that are not zero.
+    device: Vec<(String, u64)>,
+}
+
+impl Turn {
+    fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.arrived.good + self.arrived.bad())
+    }
+
+    fn offered(&self) -> f64 {
+        self.sent as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+
+    fn rate(&self) -> f64 {
+        self.arrived.good as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Measures all cases that are asked for.
+///
+/// # Errors
+/// See [`BenchError`]; without root there is nothing to measure.
+pub fn loss(options: &LossOptions) -> Result<Vec<Row>, BenchError> {
+    let began = Instant::now();
+    crate::testbed::require_root()?;
+    let cases: Vec<_> = Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
+    if cases.is_empty() {
+        return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
+    }
+    let _watch = Watch::begin();
+    let seconds = if options.common.seconds == 0 { SECONDS } else { options.common.seconds };
+    let rows = measure(options, &cases, began + Duration::from_secs(seconds));
+    // Everything has been dropped by now, also after an error. Pins are not looked at: daemons of others have some.
+    match daemon::left_of(&options.testbed.prefix) {
+        Some(left) if rows.is_ok() => Err(BenchError::build("clean up")(format!("left behind: {left}"))),
+        _ => rows,
+    }
+}
+
+/// Rounds in which every subject has a turn, as many as fit into the time and at least one.
+fn measure(options: &LossOptions, cases: &[Case], end: Instant) -> Result<Vec<Row>, BenchError> {
+    let testbed = Testbed::up(&options.testbed)?;
+    let route = vec![Route { prefix: Prefix::default(), next_hop: 1 }];
+    let addresses = addresses(&route);
+    let stream = u32::stream(&addresses, Sizes::Fixed(64), &Oracle::new(&route));
+    testbed.change_routes(Change::Add, &Table { ipv4: route, ipv6: Vec::new() })?;
+    let busy = Busy::on_all_cores()?;
+    let bed = Bed { options, testbed: &testbed, programs: Programs::load()?, stream, busy: busy.count() };
+    let mut turns: Vec<[Vec<Turn>; 3]> = cases.iter().map(|_| Default::default()).collect();
+    let (mut round, mut longest) = (0, Duration::ZERO);
+    while round == 0 || Instant::now() + longest < end {
+        let began = Instant::now();
+        for place in 0..SUBJECTS.len() {
+            let subject = (round + place) % SUBJECTS.len();
+            bed.take_turn(subject, cases, &mut turns)?;
+        }
+        (round, longest) = (round + 1, longest.max(began.elapsed()));
+    }
+    let rows = cases.iter().zip(&turns).flat_map(|(case, turns)| bed.rows(case, turns));
+    Ok(rows.collect())
+}
+
+fn addresses(route: &[Route<u32>]) -> Vec<u32> {
+    let mut addresses = destinations(Pattern::Uniform, SEED, DESTINATIONS, route);
+    addresses.retain(|&address| address.is_forwardable());
+    addresses
+}
+
+/// What stays the same in all turns.
+struct Bed<'a> {
+    options: &'a LossOptions,
+    testbed: &'a Testbed,
+    programs: Programs,
+    stream: Stream,
+    busy: usize,
+}
+
+impl Bed<'_> {
+    /// All cases of one subject.
+    fn take_turn(
+        &self,
+        subject: usize,
+        cases: &[Case],
+        turns: &mut [[Vec<Turn>; 3]],
+    ) -> Result<(), BenchError> {
+        let (name, way) = SUBJECTS[subject];
+        let start = |way| {
+            let (prefix, program) = (&self.options.testbed.prefix, self.options.program.as_deref());
+            Daemon::start(self.testbed, prefix, program, way, None)
+        };
+        let mut daemon = way.map(start).transpose()?;
+        // Each way has the sink that is cheapest for what it sends.
+        let (mode, settled) = match way {
+            Some(Way::Kernel) => (SinkMode::Frames, NOTICED),
+            _ => (SinkMode::Skbs, SETTLED),
+        };
+        let sink = Sink::attach(&self.programs, self.testbed, mode)?;
+        interrupt::sleep(settled).map_err(TestbedError::from)?;
+        for (case, turns) in cases.iter().zip(turns) {
+            let turn = self.turn(case, &sink, daemon.as_ref())?;
+            if turn.arrived.bad() > 0 || turn.arrived.good == 0 {
+                return Err(BenchError::Arrived {
+                    case: case.name.into(),
+                    subject: name.into(),
+                    arrived: turn.arrived,
+                });
+            }
+            turns[subject].push(turn);
+        }
+        if let Some(daemon) = &mut daemon {
+            daemon.stop()?;
+        }
+        Ok(())
+    }
+
+    fn turn(&self, case: &Case, sink: &Sink<'_>, daemon: Option<&Daemon>) -> Result<Turn, BenchError> {
+        sink.reset()?;
+        sink.track(&self.stream);
+        let daemon_ns = || daemon.map_or(0, Daemon::core_ns);
+        let (used, before) = (daemon_ns(), self.device_counters(daemon)?);
+        let (sent, time) = match case.load {
+            Load::Paced(pace) => (pace.frames(), host::send(self.testbed, &self.stream, pace)?),
+            Load::Flood(rate) => self.flood(rate)?,
+        };
+        self.drain(sink, sent)?;
+        let after = self.device_counters(daemon)?;
+        let grown = after.into_iter().zip(before).map(|((name, after), (_, before))| (name, after - before));
+        let device = grown.filter(|(_, count)| *count > 0).collect();
+        let (arrived, tracked) = (sink.arrived()?, sink.tracked());
+        Ok(Turn { sent, time, arrived, tracked, daemon_ns: daemon_ns() - used, device })
+    }
+
+    /// Floods for a while; gives what was sent, and in which time.
+    fn flood(&self, rate: Option<f64>) -> Result<(u64, Duration), TestbedError> {
+        let stream = self.stream.clone();
+        let stream = rate.map_or(stream.clone(), |rate| stream.at_rate(rate));
+        let generator = Generator::start(&self.programs, self.testbed, &stream, None)?;
+        interrupt::sleep(Case::FLOOD)?;
+        let sent = generator.stop()?;
+        Ok((sent.packets, sent.time))
+    }
+
+    /// Waits until all has arrived, or nothing comes any more.
+    fn drain(&self, sink: &Sink<'_>, sent: u64) -> Result<(), TestbedError> {
+        let began = Instant::now();
+        while began.elapsed() < DRAIN && sink.arrived()?.good < sent {
+            interrupt::sleep(Duration::from_millis(10))?;
+        }
+        Ok(())
+    }
+
+    /// What the ports of the user path say of their devices, as `show ports` does.
+    fn device_counters(&self, daemon: Option<&Daemon>) -> Result<Vec<(String, u64)>, BenchError> {
+        let Some(daemon) = daemon else { return Ok(Vec::new()) };
+        // The worker shows them ten times a second.
+        interrupt::sleep(Duration::from_millis(150)).map_err(TestbedError::from)?;
+        let running = || std::env::current_exe().map_err(TestbedError::system("find this program"));
+        let program = self.options.program.clone().map_or_else(running, Ok)?;
+        let socket = daemon.socket();
+        let words = ["show", "ports", "--json", "--socket", socket.to_str().unwrap_or_default()];
+        let said = command(&mut std::process::Command::new(program), &words, "")?;
+        let ports: Value = serde_json::from_str(&said).unwrap_or_default();
+        let mut counters = Vec::new();
+        for port in ports["ports"].as_array().into_iter().flatten() {
+            let name = port["name"].as_str().unwrap_or_default();
+            for (counter, value) in port["device_counters"].as_object().into_iter().flatten() {
+                counters.push((format!("{name}_{counter}"), value.as_u64().unwrap_or(0)));
+            }
+        }
+        Ok(counters)
+    }
+
+    /// One row for each subject.
+    fn rows(&self, case: &Case, turns: &[Vec<Turn>; 3]) -> Vec<Row> {
+        SUBJECTS.iter().zip(turns).map(|((subject, _), turns)| self.row(case, subject, turns)).collect()
+    }
+
+    fn row(&self, case: &Case, subject: &str, turns: &[Turn]) -> Row {
+        let sample = |turn: &Turn| Sample {
+            items: turn.arrived.good,
+            rate: turn.rate(),
+            ns: turn.daemon_ns as f64 / turn.arrived.good.max(1) as f64,
+        };
+        let rates = Measured { subject: subject.into(), samples: turns.iter().map(sample).collect() };
+        let mut row = Row::mpps("loss", case.name, &rates);
+        if let Load::Paced(_) = case.load {
+            let (min, median, max) = spread(turns.iter().map(|turn| turn.lost() as f64));
+            row = Row { unit: "lost".into(), min, median, max, ..row };
+        }
+        let sum = |of: fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>();
+        let delay = |of: fn(&Tracked) -> Duration| {
+            spread(turns.iter().map(|turn| of(&turn.tracked).as_secs_f64() * 1e3))
+        };
+        let (sent, lost) = (sum(|turn| turn.sent), sum(Turn::lost));
+        let rounded = |value: f64| (value * 1e3).round() / 1e3;
+        row = row
+            .with("sent", sent)
+            .with("lost", lost)
+            .with("lost_percent", rounded(lost as f64 * 100.0 / sent.max(1) as f64))
+            .with("reordered", sum(|turn| turn.tracked.reordered))
+            .with("offered_mpps", rounded(spread(turns.iter().map(Turn::offered)).1 / 1e6))
+            .with("mpps", rounded(rates.rates().1 / 1e6))
+            .with("delay_ms_mean", rounded(delay(|tracked| tracked.delay_mean).1))
+            .with("delay_ms_max", rounded(delay(|tracked| tracked.delay_max).2))
+            .with("busy_processes", self.busy);
+        let mut device = std::collections::BTreeMap::<&str, u64>::new();
+        for (name, count) in turns.iter().flat_map(|turn| &turn.device) {
+            *device.entry(name).or_default() += count;
+        }
+        device.into_iter().fold(row, |row, (name, count)| row.with(name, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_is_wrong_before_it_makes_anything() {
+        if crate::testbed::require_root().is_err() {
+            return eprintln!("skipped says_what_is_wrong_before_it_makes_anything: needs root");
+        }
+        let common = Options { case: Some("ipv5".into()), ..Options::default() };
+        let error = loss(&LossOptions::new(common)).unwrap_err().to_string();
+        assert!(error.contains("no case has \"ipv5\""), "{error}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Processes that keep cores busy, as other programs on a router do.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use super::{TestbedError, cores};
+
+/// How far they stand back: `nice -n 5`.
+const NICE: libc::c_int = 5;
+
+/// One busy process for each core, ended when this is dropped.
+pub struct Busy(Vec<Child>);
+
+impl Busy {
+    /// Starts one process for each core that this process may use, each bound to its core.
+    ///
+    /// # Errors
+    /// [`TestbedError::System`] if a process cannot be started.
+    pub fn on_all_cores() -> Result<Self, TestbedError> {
+        let mut busy = Self(Vec::new());
+        for core in cores::allowed() {
+            let mut command = Command::new("sh");
+            command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+            // SAFETY: runs between fork and exec and makes system calls only, which allocate nothing.
+            unsafe { command.pre_exec(move || settle(core)) };
+            let child = command.spawn().map_err(TestbedError::system("start a busy process"))?;
+            busy.0.push(child);
+        }
+        Ok(busy)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Fails only where the process is gone, which is what is wanted.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Makes the calling process a session of its own, as programs started elsewhere are, which the scheduler may treat as
+/// a group; binds it, lowers its priority, and has it end with us.
+fn settle(core: usize) -> io::Result<()> {
+    cores::pin(0, core)?;
+    // SAFETY: numbers only; all three set attributes of the calling process.
+    let results = unsafe {
+        [
+            libc::setsid(),
+            libc::setpriority(libc::PRIO_PROCESS, 0, NICE),
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL),
+        ]
+    };
+    if results.iter().all(|&result| result >= 0) { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_for_each_core_until_dropped() {
+        let busy = Busy::on_all_cores().unwrap();
+        let processes: Vec<_> = busy.0.iter().map(Child::id).collect();
+        assert_eq!(processes.len(), cores::allowed().len());
+        assert_eq!(busy.count(), processes.len());
+        let nice = |process: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+            stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().to_owned()
+        };
+        assert!(processes.iter().all(|&process| nice(process) == "5"));
+        drop(busy);
+        assert!(!processes.iter().any(|process| std::path::Path::new(&format!("/proc/{process}")).exists()));
+    }
+}

@@ -1,0 +1,175 @@
+//! A sender like a program on a host: frames through a packet socket, many with one system call, at ordinary priority.
+//!
+//! What the router has not taken from the wire yet counts as the socket's memory, and the socket holds less than a veth
+//! does; so this sender waits for room, as a program on a host does, and whatever is missing at the sink is the router's
+//! loss. The generator ([`Generator`](super::Generator)) is faster and waits for nobody.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use super::paced::{monotonic, packet_socket, sleep_until};
+use super::{Stream, layout};
+use crate::interrupt;
+use crate::testbed::{Testbed, TestbedError};
+
+/// Frames of one system call.
+const CALL: usize = 64;
+/// Bytes of the socket's memory; the kernel doubles it. A small frame takes 768 of them and a veth holds 256 frames.
+const SEND_BUFFER: libc::c_int = 64 << 10;
+/// The longest wait for room in the socket.
+const ROOM_MS: libc::c_int = 5_000;
+/// How long a paced sender sleeps when nothing is due.
+const NAP: Duration = Duration::from_micros(100);
+
+/// What to send when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// So many bursts of so many frames back to back, with a pause after each.
+    Bursts {
+        /// Bursts.
+        count: u32,
+        /// Frames of each.
+        frames: u32,
+        /// Time between two of them.
+        pause: Duration,
+    },
+    /// Frames at a rate. A sender that was held up sends what it owes back to back.
+    Rate {
+        /// Frames in all.
+        frames: u32,
+        /// Frames a second.
+        per_second: f64,
+    },
+}
+
+impl Pace {
+    /// Frames in all.
+    pub fn frames(&self) -> u64 {
+        match *self {
+            Self::Bursts { count, frames, .. } => u64::from(count) * u64::from(frames),
+            Self::Rate { frames, .. } => frames.into(),
+        }
+    }
+}
+
+/// Sends frames of a stream from the source of a test bed; returns once all are sent, with how long it took.
+///
+/// # Errors
+/// [`TestbedError`] where the system refuses.
+pub fn send(testbed: &Testbed, stream: &Stream, pace: Pace) -> Result<Duration, TestbedError> {
+    let index = testbed.source.index(&testbed.interfaces.source)?;
+    testbed.source.enter(|| {
+        let refused = |error| TestbedError::system("send frames")(error);
+        let socket = packet_socket(index).map_err(refused)?;
+        prepare(&socket).map_err(refused)?;
+        let mut sender = Sender { socket, stream, next: 0, frames: Vec::new() };
+        let began = monotonic();
+        match pace {
+            Pace::Bursts { count, frames, pause } => {
+                for _ in 0..count {
+                    sender.send(frames as usize).map_err(refused)?;
+                    interrupt::sleep(pause)?;
+                }
+            }
+            Pace::Rate { frames, per_second } => {
+                while sender.next < frames {
+                    interrupt::check()?;
+                    let due = ((monotonic() - began).as_secs_f64() * per_second) as u32;
+                    match due.min(frames) - sender.next {
+                        0 => sleep_until(monotonic() + NAP),
+                        owed => sender.send(owed as usize).map_err(refused)?,
+                    }
+                }
+            }
+        }
+        Ok(monotonic() - began)
+    })
+}
+
+/// Bounds the socket's memory, and has timers of this thread end when they should.
+fn prepare(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: sets a number of this thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
+    let (value, size) = (SEND_BUFFER, size_of_val(&SEND_BUFFER) as libc::socklen_t);
+    // SAFETY: the kernel reads a number of that size, which outlives the call.
+    let set = unsafe {
+        let value = (&raw const value).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value, size)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+struct Sender<'a> {
+    socket: OwnedFd,
+    stream: &'a Stream,
+    /// Number of the next frame.
+    next: u32,
+    /// Those of the call at hand.
+    frames: Vec<Vec<u8>>,
+}
+
+impl Sender<'_> {
+    /// Sends so many frames back to back.
+    fn send(&mut self, count: usize) -> io::Result<()> {
+        let mut left = count;
+        while left > 0 {
+            let now = monotonic().as_nanos() as u64;
+            let call = left.min(CALL) as u32;
+            self.frames.clear();
+            self.frames
+                .extend((0..call).map(|at| layout::frame(self.stream, self.next.wrapping_add(at), now)));
+            self.next = self.next.wrapping_add(call);
+            left -= call as usize;
+            self.send_all()?;
+        }
+        Ok(())
+    }
+
+    /// Sends the frames of a call, in several where the socket has no room.
+    fn send_all(&mut self) -> io::Result<()> {
+        let part =
+            |frame: &mut Vec<u8>| libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+        let mut parts: Vec<libc::iovec> = self.frames.iter_mut().map(part).collect();
+        let message = |part: &mut libc::iovec| {
+            // SAFETY: a C struct of numbers and pointers, for which all zeroes is a value.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+            message
+        };
+        let mut messages: Vec<libc::mmsghdr> = parts.iter_mut().map(message).collect();
+        let mut left = &mut messages[..];
+        while !left.is_empty() {
+            // SAFETY: the messages, their parts and the frames are whole and outlive the call, which reads the frames.
+            let sent = unsafe {
+                libc::sendmmsg(
+                    self.socket.as_raw_fd(),
+                    left.as_mut_ptr(),
+                    left.len() as u32,
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            if sent >= 0 {
+                left = &mut left[sent as usize..];
+                continue;
+            }
+            match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::EINTR) => {}
+                error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) => {
+                    self.await_room()?
+                }
+                error => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn await_room(&self) -> io::Result<()> {
+        let mut watched = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: the kernel reads and writes one structure, which outlives the call.
+        match unsafe { libc::poll(&raw mut watched, 1, ROOM_MS) } {
+            0 => Err(io::Error::new(io::ErrorKind::TimedOut, "nobody takes frames from the wire")),
+            _ => Ok(()),
+        }
+    }
+}
