@@ -62,3 +62,9 @@ clean:
 test-asan:
 	@tools/setup test
 	tools/asan $(ASAN)
+
+.PHONY: test-snabb
+# What Snabb's public tree tests itself with, run on brickmoon: make test-snabb TREE=~/snabb [SNABB="--only lib.yang"]
+test-snabb: build
+	@[ -n "$(TREE)" ] || { echo 'which tree? make test-snabb TREE=DIR, the root of a checkout of snabbco/snabb'; exit 2; }
+	$(SUDO) env "PATH=$$PATH" $(XTASK) snabb $(TREE) $(SNABB)

@@ -1,5 +1,6 @@
 //! The project's own chores: `cargo xtask tidy` holds the tree to its rules, `cargo xtask graph` draws it,
-//! `cargo xtask test` runs the tests, and `cargo xtask instructions` counts what a packet costs.
+//! `cargo xtask test` runs the tests, `cargo xtask instructions` counts what a packet costs, and `cargo xtask snabb` runs
+//! the tests of Snabb's tree.
 //!
 //! Limits are tests here (see STYLE.md): what a reviewer would have to look for is looked for by a
 //! program, and each finding says what to do.
@@ -7,6 +8,7 @@
 mod graph;
 mod instructions;
 mod layers;
+mod snabb;
 mod sources;
 mod suites;
 mod tidy;
@@ -34,9 +36,10 @@ fn main() -> ExitCode {
                 }
             }
         }
-        _ => {
-            Err(vec!["usage: cargo xtask tidy | graph | test [PROGRAM...] | instructions [--record]".into()])
-        }
+        Some("snabb") => snabb::run(&root, std::env::args().skip(2)),
+        _ => Err(vec![
+            "usage: cargo xtask tidy | graph | test [PROGRAM...] | instructions [--record] | snabb TREE".into(),
+        ]),
     };
     match done {
         Ok(said) => {

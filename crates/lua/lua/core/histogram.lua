@@ -116,11 +116,13 @@ end
 ffi.metatype(histogram_t, { __index = {
    add = M.add, iterate = M.iterate, snapshot = M.snapshot, clear = M.clear, wrap_thunk = M.wrap_thunk,
    summarize = M.summarize, quantile = M.quantile,
-} })
+}, __tostring = function (histogram)
+   return ("min: %f / avg: %f / max: %f"):format(M.summarize(histogram))
+end })
 
 local function test_buckets (h)
    for _, value in ipairs { 1e-7, 1e-6 + 1e-9, 1 - 1e-9, 1.5 } do h:add(value) end
-   assert(h.total == 4)
+   assert(h.total == 4 and tostring(h):match("^min: 0.000000 / avg: 0.%d+ / max: 1.%d+$"), tostring(h))
    for bucket, count, low, high in (function ()
       local next_bucket, i = h:iterate(), -1
       return function ()

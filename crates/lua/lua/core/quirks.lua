@@ -11,7 +11,8 @@
 --
 --    program.packetblaster.lwaftr.lib    tokens at an infinite rate, of which it takes math.min(most, tokens)
 --
--- Modules that know cards know ports in their place: core.cards.
+-- Modules that know cards know ports in their place (core.cards), and lib.interlink, by which processes hand each other
+-- packets, has their bytes copied (core.interlink).
 
 local M = {}
 
@@ -88,6 +89,7 @@ local drivers = {
 for name, classes in pairs(drivers) do
    mend[name] = function (module) require("core.cards").mend_driver(module, classes) end
 end
+mend["lib.interlink"] = function (module) require("core.interlink").mend(module) end
 mend["lib.hardware.pci"] = function (module) require("core.cards").mend_pci(module) end
 mend["lib.numa"] = function (module) require("core.cards").mend_numa(module) end
 

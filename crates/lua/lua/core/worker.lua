@@ -45,9 +45,10 @@ local function own_options ()
    return found
 end
 
--- The file of a worker's code. Names of workers may have any characters in them, such as a slash.
+-- The file of a worker's code. Names of workers may have any characters in them, such as a slash, or be numbers.
 local function code_path (name)
-   return shm.path("group/worker-"..name:gsub("[^%w_.-]", function (c) return ("%%%02x"):format(c:byte()) end)..".lua")
+   local plain = tostring(name):gsub("[^%w_.-]", function (c) return ("%%%02x"):format(c:byte()) end)
+   return shm.path("group/worker-"..plain..".lua")
 end
 
 -- Starts a worker that runs the code. Returns its process id; an error if it cannot be started.
@@ -110,9 +111,11 @@ function M.selftest ()
    if not executable:match("/brickmoon$") then os.exit(43) end
    M.start("loops", "while true do end")
    M.start("test/0: ends", "os.exit(7)")
+   M.start(1, "os.exit(0)")
    M.start("shares", [[ require("core.shm").create("group/from-worker", "int[1]")[0] = 42 ]])
    assert(M.status().loops.alive and not pcall(M.start, "loops", ""))
-   assert(wait_for(function () return not M.status()["test/0: ends"].alive and not M.status().shares.alive end))
+   assert(wait_for(function () return not M.status()["test/0: ends"].alive and not M.status().shares.alive
+      and not M.status()[1].alive end))
    assert(M.status()["test/0: ends"].status == 7 and M.status().shares.status == 0)
    assert(shm.open("group/from-worker", "int[1]")[0] == 42 and M.status().loops.alive)
    M.stop("loops")

@@ -1,0 +1,18 @@
+//! How much of the public API is there: what Snabb's own READMEs describe, looked up in the modules as they load here.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::shell;
+
+/// READMEs of the tree, with the Lua module that the names in them belong to where they have one of their own.
+const LOOK: &str = include_str!("coverage.lua");
+
+/// A table by README: how many functions, methods and variables are described, how many are there, and which are not.
+pub fn count(root: &Path, binary: &Path, copy: &Path) -> Result<String, String> {
+    let script = root.join("target/snabb/coverage.lua");
+    std::fs::write(&script, LOOK).map_err(|why| format!("{}: {why}", script.display()))?;
+    let mut command = Command::new(binary);
+    command.args(["run", "--path"]).arg(copy).arg(&script).arg(copy.join("src"));
+    shell(command.current_dir(copy.join("src")))
+}
