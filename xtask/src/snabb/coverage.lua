@@ -35,9 +35,8 @@ local function makes (module, method)
       for i = 1, type(value) == "function" and 60 or 0 do
          local name, inner = debug.getupvalue(value, i)
          if not name then break end
-         if type(inner) == "table" and (has(inner, method) or type(inner.__index) == "table" and has(inner.__index, method)) then
-            return true
-         end
+         local class = type(inner) == "table" and rawget(inner, "__index")
+         if type(inner) == "table" and has(inner, method) or type(class) == "table" and has(class, method) then return true end
       end
       if type(value) == "table" and has(value, method) then return true end
    end

@@ -15,6 +15,8 @@ pub struct Test {
     pub command: String,
     /// Whether nothing else may run meanwhile: it measures time.
     pub alone: bool,
+    /// How many times the usual limit on its time it has.
+    pub patience: u32,
 }
 
 /// Tests that share files, and so run one after another.
@@ -49,7 +51,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 }
 
 fn one(name: &str, command: &str) -> Job {
-    vec![Test { name: name.into(), command: command.into(), alone: false }]
+    vec![Test { name: name.into(), command: command.into(), alone: false, patience: 1 }]
 }
 
 /// The path below `src`, with slashes.
@@ -73,7 +75,7 @@ fn modules(src: &Path, files: &[PathBuf]) -> Vec<Job> {
         // It compares a count with what the clock allows, to the last token.
         let alone = name == "lib.token_bucket";
         let first = if alone { "chrt -f 1 " } else { "" };
-        vec![Test { command: format!("{first}./snabb snsh -t {name}"), name, alone }]
+        vec![Test { command: format!("{first}./snabb snsh -t {name}"), name, alone, patience: 1 }]
     };
     lua.filter(with_test).map(module).collect()
 }
@@ -88,7 +90,11 @@ fn scripts(src: &Path, files: &[PathBuf]) -> Vec<Job> {
     let command = |name: &str| {
         if name.ends_with(".snabb") { format!("./snabb snsh {name}") } else { format!("./{name}") }
     };
-    names.map(|name| one(&name, &command(&name))).collect()
+    // The soak test is all end-to-end cases four times, each with its traffic again and again.
+    let patience = |name: &str| if name.contains("/soaktest/") { 8 } else { 1 };
+    names
+        .map(|name| vec![Test { command: command(&name), patience: patience(&name), alone: false, name }])
+        .collect()
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -102,7 +108,7 @@ fn python(src: &Path, files: &[PathBuf]) -> Job {
     let test = |file: &PathBuf| {
         let stem = file.file_name()?.to_str()?.strip_suffix("_test.py")?.to_owned();
         let command = format!("program/lwaftr/tests/selftest.sh {stem}");
-        Some(Test { name: format!("lwaftr subcommand {stem}"), command, alone: true })
+        Some(Test { name: format!("lwaftr subcommand {stem}"), command, alone: true, patience: 1 })
     };
     files.iter().filter(|file| file.parent() == Some(&folder)).filter_map(test).collect()
 }
@@ -133,6 +139,7 @@ fn end_to_end(src: &Path, suite: &str) -> Result<Job, String> {
             CASE.replace('\'', "'\\''")
         ),
         alone: false,
+        patience: 1,
     };
     Ok(said.lines().enumerate().map(case).collect())
 }

@@ -48,7 +48,7 @@ impl Place {
         let outcome = match self.start(test, &log) {
             Err(why) => Outcome::Failed(format!("unshare: {why}")),
             Ok(mut child) => {
-                let status = wait(&mut child, began + self.limit);
+                let status = wait(&mut child, began + self.limit * test.patience);
                 let _gone = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).output();
                 let _reaped = child.wait();
                 judge(status, &fs::read(&log).unwrap_or_default())
