@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         }
         Some("snabb") => snabb::run(&root, std::env::args().skip(2)),
         _ => Err(vec![
-            "usage: cargo xtask tidy | graph | test [PROGRAM...] | instructions [--record] | snabb TREE".into(),
+            "usage: cargo xtask tidy | graph | test [PROGRAM...] | instructions [--record] | snabb TREE"
+                .into(),
         ]),
     };
     match done {
