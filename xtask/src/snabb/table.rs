@@ -30,7 +30,7 @@ pub fn why(log: &str) -> String {
     };
     lines()
         .find(telling)
-        .or_else(|| lines().last())
+        .or_else(|| lines().next_back())
         .unwrap_or("it printed nothing")
         .chars()
         .take(160)
