@@ -407,6 +407,40 @@ mod tests {
         }
     }
 
+    /// A worker that was to have real-time priority, and whether it has; `None` where the system refuses it.
+    fn real_time(app: impl App + 'static, idle: Idle) -> Option<(Worker, Block, bool)> {
+        let mut network = Network::new();
+        network.app("app", Box::new(app)).unwrap();
+        let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
+        let counters = Registry::anonymous(64).unwrap().block("worker/0", &WorkerReport::NAMES).unwrap();
+        let wanted = RealTime { priority: 1, after: Duration::ZERO };
+        let schedule = Schedule { core: None, idle, real_time: Some(wanted) };
+        let waker = Waker::new().unwrap();
+        let worker = Worker::start("bm-test", schedule, engine, counters, None, waker).unwrap();
+        match worker.real_time() {
+            Ok(granted) => Some((worker, counters, granted)),
+            Err(error) => {
+                eprintln!("skipped: real-time priority is refused: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn real_time_is_for_workers_that_sleep_until_they_are_woken() {
+        let idle = Idle::Sleep { after: Duration::from_secs(3600) };
+        let Some((worker, counters, granted)) = real_time(Pulls(Arc::default()), idle) else { return };
+        assert!(granted);
+        // At once: a normal worker would ask on for an hour.
+        until(|| counters.get(2) >= 1);
+        worker.demote();
+        assert!(worker.is_alive() && worker.stop().is_some());
+        let granted = |app: Asked, idle| real_time(app, idle).map(|(_, _, granted)| granted);
+        assert_eq!(granted(Asked(Arc::default()), idle), Some(false), "nobody would wake it");
+        let busy = real_time(Pulls(Arc::default()), Idle::Busy).map(|(_, _, granted)| granted);
+        assert_eq!(busy, Some(false), "it never sleeps");
+    }
+
     #[test]
     fn naps_where_an_app_can_only_be_asked() {
         let pulls = Arc::default();

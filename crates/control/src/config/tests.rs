@@ -279,6 +279,33 @@ fn says_which_type_is_wanted() {
 }
 
 #[test]
+fn real_time_goes_with_sleep_and_rings_with_room() {
+    let busy = complaint("daemon", "priority = 5\nidle = 'busy'");
+    assert!(
+        busy.starts_with("priority = 5 with idle = \"busy\": ") && busy.contains("set priority = 0"),
+        "{busy}"
+    );
+    assert_eq!(
+        complaint("daemon", "ring = 3000"),
+        "`ring` in [daemon] is 3000, which is no power of two: take 2048 or 4096"
+    );
+    let daemon = |text: &str| read(&format!("[daemon]\n{text}")).daemon;
+    let micros = Duration::from_micros;
+    let schedule = daemon("priority = 5\npoll_us = 9").schedule();
+    assert_eq!(schedule.real_time, Some(RealTime { priority: 5, after: micros(9) }));
+    let schedule = daemon("").schedule();
+    assert_eq!(schedule.idle, Idle::Sleep { after: micros(50) });
+    assert_eq!(schedule.real_time, Some(RealTime { priority: 1, after: micros(0) }));
+    assert_eq!(daemon("priority = 0").schedule().real_time, None);
+    // 65,536 for all, from 2,048 to 16,384 for each; a size that is asked for holds.
+    assert_eq!(
+        [1, 4, 5, 8, 32, 1000].map(|queues| daemon("").ring(queues)),
+        [16_384, 16_384, 8192, 8192, 2048, 2048]
+    );
+    assert_eq!([1, 1000].map(|queues| daemon("ring = 64").ring(queues)), [64, 64]);
+}
+
+#[test]
 fn says_which_values_fit() {
     let range = "`slots` in [daemon] is 10: give a number from 1024 to 4194304";
     assert_eq!(complaint("daemon", "slots = 10"), range);
