@@ -53,8 +53,8 @@ pub struct Port {
     /// are none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hardware_counters: BTreeMap<String, u64>,
-    /// What the kernel path did with the port's frames, by name: `forwarded`, and `linux_` with a reason. Empty on
-    /// the user path.
+    /// What the kernel path did with the port's frames, by name: `forwarded`, and `linux_` with a reason. On the user
+    /// path no more than `linux_firewall`: what workers never saw, since only Linux may handle its family.
     pub kernel_counters: BTreeMap<String, u64>,
 }
 

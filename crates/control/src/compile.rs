@@ -61,6 +61,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use view::View;
 use work::Work;
 
@@ -166,6 +167,8 @@ pub struct Compiler {
     /// What only Linux may handle, as it was told and as there is room for it.
     enforced: Enforced,
     crowded: bool,
+    /// Set by others while all packets are Linux's.
+    aside: Arc<AtomicBool>,
     /// Ports whose packets workers filter.
     worker_ports: Vec<bool>,
     /// What workers' filters remember, once there are any.
@@ -213,6 +216,7 @@ impl Compiler {
             filtering: Filtering::default(),
             enforced: Enforced::default(),
             crowded: false,
+            aside: Arc::default(),
             worker_ports: Vec::new(),
             counts: None,
             rates: None,
@@ -428,9 +432,9 @@ impl Compiler {
             Some(Feasible { ipv4: ipv4.reader(), ipv6: ipv6.reader() })
         };
         let feasible = vrfs.iter().map_while(feasible).collect();
-        tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets)
-            .with_feasible(feasible)
-            .with_filters(self.filter_set())
+        let mut tables = tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets);
+        tables.aside = Arc::clone(&self.aside);
+        tables.with_feasible(feasible).with_filters(self.filter_set())
     }
 }
 

@@ -13,6 +13,7 @@
 //! and nobody on the packet path waits for it: [`Asker`] queues, and drops what a full queue cannot take,
 //! since the slow path asks again.
 
+mod aside;
 mod asker;
 mod budget;
 mod control;
@@ -26,6 +27,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bm_api::request::RouteQuery;
 use bm_api::{Area, Error, Interface, Neighbors, NextHops, Routes, Status, Verify};
@@ -52,6 +54,9 @@ pub struct ControlPort {
     pub in_kernel: bool,
 }
 
+/// How long a change of Linux's firewall waits for control before all packets are Linux's.
+const FIREWALL_WAITS: Duration = Duration::from_millis(40);
+
 /// What control knows of a port.
 #[derive(Clone, Debug, Default)]
 pub struct OfPort {
@@ -61,6 +66,8 @@ pub struct OfPort {
     pub interfaces: Vec<Interface>,
     /// What only Linux may handle of the packets that come in there or leave there.
     pub linux_only: Vec<bm_api::LinuxOnly>,
+    /// Packets that its steering has left to Linux for that.
+    pub left_to_linux: u64,
 }
 
 type Request = Box<dyn FnOnce(&mut Control) + Send>;
@@ -72,6 +79,7 @@ pub struct Handle {
     waker: Waker,
     published: Arc<Published<Tables>>,
     audits: Option<follower::Audits>,
+    aside: aside::Aside,
 }
 
 /// The control thread. It ends when this is dropped.
@@ -118,6 +126,7 @@ impl Driver {
             fit(&mut options);
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
+        let aside = aside::Aside { workers: Arc::clone(compiler.aside()), kernel: kernel.clone() };
         let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
         let watch = follower::open()?;
@@ -134,7 +143,7 @@ impl Driver {
             }
         };
         let thread = std::thread::Builder::new().name("bm-control".into()).spawn(run).map_err(Error::new)?;
-        let handle = Handle { requests, waker, published, audits: None };
+        let handle = Handle { requests, waker, published, audits: None, aside };
         let mut driver = Self { handle, thread: Some(thread), follower: None };
         match told.recv() {
             Ok(Ok(())) => {
@@ -266,7 +275,26 @@ impl Handle {
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
     pub fn set_linux_only(&self, list: Vec<LinuxOnly>) -> Result<(), Error> {
-        self.ask(move |control| control.set_linux_only(list))?
+        let (answer, answered) = mpsc::channel();
+        let request: Request = Box::new(move |control| {
+            let _gone = answer.send(control.set_linux_only(list));
+        });
+        self.requests.send(request).map_err(|_| gone())?;
+        self.waker.wake();
+        let done = match answered.recv_timeout(FIREWALL_WAITS) {
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.aside.step();
+                answered.recv().map_err(|_| gone())
+            }
+            done => done.map_err(|_| gone()),
+        };
+        let done = done.and_then(|done| done);
+        match &done {
+            Ok(()) => self.aside.back(),
+            // By what is compiled, packets are forwarded that are forbidden.
+            Err(_) => self.aside.step(),
+        }
+        done
     }
 
     /// What control knows of the daemon's state; the rest is left as it is by default.

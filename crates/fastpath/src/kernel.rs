@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 use bm_fib::memory::{Part, Source};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput, ProgramMut};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
 
 use crate::attach::{self, Attached, Attachment};
 use crate::claims::Claims;
@@ -58,6 +58,9 @@ pub struct Kernel {
     /// What the program goes by now.
     view: Box<View>,
     grace: Duration,
+    /// The same in jiffies, and whether the program leaves everything to Linux until the next beat.
+    grace_jiffies: u32,
+    aside: bool,
     /// Dropped last: it lets go of the folder.
     pins: Option<Pins>,
 }
@@ -89,7 +92,7 @@ impl Kernel {
         };
         let views = maps::create("views", size_of::<Views>()).map_err(&failed)?;
         let mapped = MappedViews::map(&views).map_err(KernelError::system("mapping its tables"))?;
-        let jiffies = jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
+        let jiffies = attended::jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
         let object = object(&tables, &views, None, (None, None, false))?;
         let counts = find(&object, "counts")?;
@@ -107,6 +110,8 @@ impl Kernel {
             left: Vec::new(),
             pins: None,
             grace,
+            grace_jiffies: jiffies,
+            aside: false,
             view: View::empty(),
         };
         kernel.beat()?;
@@ -346,16 +351,6 @@ impl Kernel {
         Ok(both.map(|(ipv4, ipv6)| [ipv4, ipv6]))
     }
 
-    /// Says that the tables are good for another grace time.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub fn beat(&mut self) -> Result<(), KernelError> {
-        let failed = KernelError::program("renewing its grace");
-        let beat = program(&mut self.object, "beat");
-        beat.test_run(ProgramInput::default()).map(drop).map_err(failed)
-    }
-
     /// What became of the frames that came in on the interface that next hops call `index`.
     ///
     /// # Errors
@@ -373,18 +368,6 @@ fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), Kerne
         }
         _ => Ok(()),
     }
-}
-
-/// A time in jiffies, rounded up.
-fn jiffies(time: Duration) -> io::Result<u32> {
-    // The kernel's coarse clocks move once a jiffy, and their resolution is what it says of CONFIG_HZ.
-    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure outlives the call.
-    if unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut tick) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let jiffies = time.as_nanos().div_ceil((tick.tv_nsec as u128).max(1));
-    Ok(jiffies.min(u128::from(u32::MAX)) as u32)
 }
 
 fn rooms(part: Part) -> &'static [usize] {
@@ -482,6 +465,7 @@ fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {
     object.progs_mut().find(|program| program.name() == name).expect("the object has this program")
 }
 
+mod attended;
 mod outlive;
 mod trial;
 pub use trial::Verdict;

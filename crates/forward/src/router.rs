@@ -238,6 +238,9 @@ impl Work {
         let Some(view) = tables.compiled.ports.get(port) else {
             return self.refuse_all(Refusal::Slow(Verdict::Host));
         };
+        if tables.stand_aside() {
+            return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
+        }
         self.input_and_validate(tables, view);
         self.rebatch_if_asked();
         let vrf_of = |vrf| tables.vrfs.get(usize::from(vrf));

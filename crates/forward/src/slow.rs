@@ -366,8 +366,8 @@ impl Core {
             return self.deliver(frame);
         };
         // It has passed the filters, and may have waited since.
-        if PortFilter::of(tables, port, 0, now.monotonic_ns).is_some_and(|of| of.is_linux_only(frame.data()))
-        {
+        let filter = PortFilter::of(tables, port, 0, now.monotonic_ns);
+        if tables.stand_aside() || filter.is_some_and(|filter| filter.is_linux_only(frame.data())) {
             return self.deliver_linux_only(frame);
         }
         match input::classify(&tables.compiled, view, frame.data()) {

@@ -6,6 +6,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bm_fib::Fib;
 use bm_fib::next_hop::NextHops;
@@ -37,6 +38,8 @@ pub struct Tables {
     pub feasible: Vec<Feasible>,
     /// What workers filter by; nothing costs nothing.
     pub filters: Option<Arc<FilterSet>>,
+    /// Set while all packets are Linux's, since control has not carried out yet what Linux's firewall forbids.
+    pub aside: Arc<AtomicBool>,
     /// Linux sends ICMP errors about packets that cannot be forwarded: it may have to change or to drop them.
     pub linux_tells: bool,
     /// The same once more, laid out for workers.
@@ -55,7 +58,7 @@ impl Tables {
     ) -> Self {
         let (local_ipv4, local_ipv6) = local;
         let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
-        let (feasible, filters, linux_tells) = (Vec::new(), None, false);
+        let (feasible, filters, linux_tells, aside) = (Vec::new(), None, false, Arc::default());
         Self {
             vrfs,
             interfaces,
@@ -66,9 +69,16 @@ impl Tables {
             settings,
             feasible,
             filters,
+            aside,
             linux_tells,
             compiled,
         }
+    }
+
+    /// Whether all packets are Linux's for now.
+    #[inline(always)]
+    pub(crate) fn stand_aside(&self) -> bool {
+        self.aside.load(Ordering::Relaxed)
     }
 
     /// The same with filters ahead of everything.

@@ -191,6 +191,7 @@ impl Program {
         let mut steering = XdpSteering {
             control: MapHandle::try_from(&self.control).map_err(failed)?,
             macs: MapHandle::try_from(&self.macs).map_err(failed)?,
+            counts: MapHandle::try_from(&self.counts).map_err(failed)?,
             shared: shared.clone(),
             now: Control { mac: 0, active: 0, other_macs: 0, linux_only: 0 },
             others: Vec::new(),
@@ -201,40 +202,44 @@ impl Program {
 
     /// The counts of all processors together.
     pub(crate) fn counters(&self) -> libbpf_rs::Result<SteerCounters> {
-        let mut sum = [0u64; KINDS];
-        let key = 0u32.to_ne_bytes();
-        for of_one in self.counts.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default() {
-            for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
-                *total += u64::from_ne_bytes(*count);
-            }
-        }
-        let [
-            steered,
-            no_worker,
-            inactive,
-            other_mac,
-            group,
-            other_type,
-            local,
-            neighbor,
-            delivered,
-            unattended,
-            firewall,
-        ] = sum;
-        Ok(SteerCounters {
-            steered,
-            no_worker,
-            inactive,
-            other_mac,
-            group,
-            other_type,
-            local,
-            neighbor,
-            delivered,
-            unattended,
-            firewall,
-        })
+        counters(&self.counts)
     }
+}
+
+fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
+    let mut sum = [0u64; KINDS];
+    let key = 0u32.to_ne_bytes();
+    for of_one in counts.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default() {
+        for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
+            *total += u64::from_ne_bytes(*count);
+        }
+    }
+    let [
+        steered,
+        no_worker,
+        inactive,
+        other_mac,
+        group,
+        other_type,
+        local,
+        neighbor,
+        delivered,
+        unattended,
+        firewall,
+    ] = sum;
+    Ok(SteerCounters {
+        steered,
+        no_worker,
+        inactive,
+        other_mac,
+        group,
+        other_type,
+        local,
+        neighbor,
+        delivered,
+        unattended,
+        firewall,
+    })
 }
 
 /// A number that nobody can guess, and not 0.
@@ -268,6 +273,7 @@ fn refuse_if_taken(port: &Interface) -> Result<(), XdpError> {
 pub struct XdpSteering {
     control: MapHandle,
     macs: MapHandle,
+    counts: MapHandle,
     shared: Arc<Shared>,
     now: Control,
     others: Vec<[u8; 6]>,
@@ -307,6 +313,10 @@ impl Steering for XdpSteering {
 
     fn set_linux_only(&mut self, [ipv4, ipv6]: [bool; 2]) -> io::Result<()> {
         self.set(Control { linux_only: u32::from(ipv4) | u32::from(ipv6) << 1, ..self.now })
+    }
+
+    fn linux_only(&self) -> u64 {
+        counters(&self.counts).map_or(0, |counters| counters.firewall)
     }
 }
 

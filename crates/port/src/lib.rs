@@ -115,6 +115,11 @@ pub trait Steering: Send {
     fn set_linux_only(&mut self, _families: [bool; 2]) -> io::Result<()> {
         Ok(())
     }
+
+    /// How many packets have been left to Linux on account of [`Self::set_linux_only`].
+    fn linux_only(&self) -> u64 {
+        0
+    }
 }
 
 /// For ports of which Linux keeps nothing: all frames come to us, and go to Linux through a [`HostPort`].

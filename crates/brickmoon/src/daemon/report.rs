@@ -225,6 +225,11 @@ pub fn kernel_counters(counters: &bm_fastpath::Counters) -> BTreeMap<String, u64
     counters.named().filter(|(_, count)| *count > 0).map(|(name, count)| (name.into(), count)).collect()
 }
 
+/// What the steering of a port of workers has left to Linux, by the name that it has on the kernel path.
+pub fn steering_counters(firewall: u64) -> BTreeMap<String, u64> {
+    (firewall > 0).then(|| ("linux_firewall".to_string(), firewall)).into_iter().collect()
+}
+
 /// The device's own counters of all queues of a port.
 pub fn device_counters(counters: &Counters, port: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();

@@ -287,7 +287,7 @@ impl Daemon {
         let Some(running) = running.as_ref() else { return Ports::default() };
         let ports = running.ports.iter().enumerate();
         let port = |(index, info): (usize, &PortInfo)| {
-            let OfPort { up, interfaces: of_port, linux_only } =
+            let OfPort { up, interfaces: of_port, linux_only, left_to_linux: left } =
                 interfaces.get(index).cloned().unwrap_or_default();
             let in_kernel = kernel.get(index).filter(|_| info.path.in_kernel);
             let of_workers = || report::port_account(&counters, &info.name, has_apps(&info.name));
@@ -322,7 +322,8 @@ impl Daemon {
                 },
                 device_counters: report::device_counters(&counters, &info.name),
                 hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),
-                kernel_counters: in_kernel.map(report::kernel_counters).unwrap_or_default(),
+                kernel_counters: in_kernel
+                    .map_or_else(|| report::steering_counters(left), report::kernel_counters),
             }
         };
         Ports { ports: ports.map(port).collect() }

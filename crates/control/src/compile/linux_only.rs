@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bm_filter::{AnyPrefix, Filters, Flat, Rule};
 use bm_netlink::{Addresses, Kind, LinuxOnly, Match, Mirror, Traffic};
@@ -98,6 +99,11 @@ impl Enforced {
 }
 
 impl Compiler {
+    /// Set while all packets are Linux's, which workers see with their next burst.
+    pub fn aside(&self) -> &Arc<AtomicBool> {
+        &self.aside
+    }
+
     /// The packets that only Linux may handle. Takes effect with the next [`Self::apply`].
     pub fn set_linux_only(&mut self, list: &[LinuxOnly]) {
         let enforced = Enforced::of(list);

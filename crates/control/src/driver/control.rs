@@ -178,7 +178,8 @@ impl Control {
         }
         self.ask_for_neighbours();
         // Tables in the making are not for the program.
-        if self.behind.is_none() && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
+        let aside = self.compiler.aside().load(std::sync::atomic::Ordering::Relaxed);
+        if self.behind.is_none() && !aside && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
             self.tell_kernel(KernelPath::beat)?;
         }
         if Instant::now() >= self.refresh_at {
@@ -347,7 +348,8 @@ impl Control {
     /// Leaves these packets to Linux from now on, and no others.
     pub fn set_linux_only(&mut self, list: Vec<LinuxOnly>) -> Result<(), Error> {
         let before = self.linux_only.honored();
-        if self.linux_only.set(list) { self.enforce(&before) } else { Ok(()) }
+        let differs = self.linux_only.set(list);
+        if differs || self.behind.is_some() { self.enforce(&before) } else { Ok(()) }
     }
 
     /// Carries out what holds now, of what only Linux may handle, where `before` held so far.
@@ -453,6 +455,7 @@ impl Control {
                 up,
                 interfaces: self.compiler.shown_interfaces(mirror, index as u16),
                 linux_only: self.linux_only.of_links(mirror, links),
+                left_to_linux: port.steering.linux_only(),
             }
         };
         self.ports.iter().enumerate().map(of_port).collect()

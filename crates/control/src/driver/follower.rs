@@ -87,8 +87,9 @@ impl Drop for Follower {
 }
 
 fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<Order>, waker: &Waker) {
+    let mut failed = false;
     loop {
-        let mut changed = watch.process(Instant::now());
+        let mut changed = watch.process(Instant::now()) | failed;
         while let Ok(order) = ordered.try_recv() {
             match order {
                 Order::End => return,
@@ -101,8 +102,12 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
                 }
             }
         }
-        if changed && let Err(error) = control.set_linux_only(watch.list().to_vec()) {
-            tracing::error!(%error, "what is left to Linux could not be carried out; this is tried again");
+        if changed {
+            let done = control.set_linux_only(watch.list().to_vec());
+            failed = done.is_err();
+            if let Err(error) = done {
+                tracing::error!(%error, "what is left to Linux could not be carried out: all is, and this is tried again");
+            }
         }
         let timeout = watch.timeout(Instant::now()).unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let descriptors: Vec<BorrowedFd<'_>> = watch.as_fds().collect();

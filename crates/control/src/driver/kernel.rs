@@ -42,7 +42,7 @@ impl Memory for InMaps {
     }
 }
 
-fn lock(kernel: &Shared) -> MutexGuard<'_, Kernel> {
+pub(super) fn lock(kernel: &Shared) -> MutexGuard<'_, Kernel> {
     // What a panicking thread left is still what there is.
     kernel.lock().unwrap_or_else(PoisonError::into_inner)
 }

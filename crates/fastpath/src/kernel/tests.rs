@@ -1,6 +1,7 @@
 //! The program on packet literals, run by the kernel itself (BPF_PROG_TEST_RUN), in a network namespace of the
 //! test's own.
 
+use super::attended::jiffies;
 use super::*;
 use crate::pins::{NoPins, remove_kept};
 use crate::situation::{Interface, ReversePath};
@@ -8,6 +9,7 @@ use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
 use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
+use libbpf_rs::ProgramInput;
 use std::process::Command;
 
 mod cost;

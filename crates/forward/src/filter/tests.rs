@@ -179,6 +179,22 @@ fn linux_gets_what_only_it_may_handle() {
     lab.check();
 }
 
+#[test]
+fn all_packets_are_linux_s_while_control_is_late() {
+    let mut lab = Lab::new(TWO);
+    let aside = Arc::clone(&lab.tables().aside);
+    aside.store(true, std::sync::atomic::Ordering::Relaxed);
+    let frame = udp([172, 16, 0, 1], [10, 0, 0, 7], 80);
+    lab.send(0, &frame);
+    lab.run();
+    assert_eq!((lab.take_host(0), lab.take(1).len()), (vec![frame.clone()], 0));
+    aside.store(false, std::sync::atomic::Ordering::Relaxed);
+    lab.send(0, &frame);
+    lab.run();
+    assert_eq!((lab.take_host(0).len(), lab.take(1).len()), (0, 1));
+    lab.check();
+}
+
 /// Not a test of behaviour: `cargo test --release -p bm-forward what_filters_cost -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints figures"]

@@ -1,0 +1,46 @@
+//! Whether somebody keeps the program's tables: by a beat now and then, or not for now.
+
+use std::io;
+use std::sync::atomic::Ordering::Release;
+use std::time::Duration;
+
+use libbpf_rs::ProgramInput;
+
+use super::{Kernel, program};
+use crate::error::KernelError;
+
+impl Kernel {
+    /// Has the program leave everything to Linux at once, until the next [`Self::beat`].
+    pub fn stand_aside(&mut self) {
+        self.aside = true;
+        let head = self.mapped.head();
+        // As if the grace were over for long: a grace of no end has to have one for that.
+        head.alive_until.store(0, Release);
+        head.grace_jiffies.store(self.grace_jiffies.max(1), Release);
+    }
+
+    /// Says that the tables are good for another grace time.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn beat(&mut self) -> Result<(), KernelError> {
+        let failed = KernelError::program("renewing its grace");
+        if std::mem::take(&mut self.aside) {
+            self.mapped.head().grace_jiffies.store(self.grace_jiffies, Release);
+        }
+        let beat = program(&mut self.object, "beat");
+        beat.test_run(ProgramInput::default()).map(drop).map_err(failed)
+    }
+}
+
+/// A time in jiffies, rounded up.
+pub(super) fn jiffies(time: Duration) -> io::Result<u32> {
+    // The kernel's coarse clocks move once a jiffy, and their resolution is what it says of CONFIG_HZ.
+    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure outlives the call.
+    if unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut tick) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let jiffies = time.as_nanos().div_ceil((tick.tv_nsec as u128).max(1));
+    Ok(jiffies.min(u128::from(u32::MAX)) as u32)
+}
