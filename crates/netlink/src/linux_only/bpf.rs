@@ -209,3 +209,92 @@ fn netfilter_link(id: u32) -> Option<(u32, u32)> {
     unsafe { question.ask(command::OBJ_GET_INFO_BY_FD) }.ok()?;
     (info.word(0) == LINK_NETFILTER).then(|| (info.word(16), info.word(20)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROG_LOAD: i32 = 5;
+    const PROG_ATTACH: i32 = 8;
+    const PROG_DETACH: i32 = 9;
+    const LINK_CREATE: i32 = 28;
+    const SCHED_CLS: u32 = 3;
+    const NETFILTER: u32 = 32;
+    const AT_NETFILTER: u32 = 45;
+    const TCX_INGRESS: u32 = 46;
+    /// The loopback of a new namespace.
+    const LOOPBACK: u32 = 1;
+
+    /// Runs a test in a network namespace of its own, unless that or BPF is not to be had.
+    fn alone(test: impl FnOnce() + Send + 'static) {
+        let run = move || {
+            // SAFETY: this changes the namespace of this thread, which ends soon, and no memory.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 || next_link(0).is_err() {
+                eprintln!("skipped: needs root to make a network namespace and to list BPF links");
+                return;
+            }
+            test();
+        };
+        std::thread::spawn(run).join().unwrap();
+    }
+
+    /// A program that only returns a number.
+    fn program(kind: u32, place: u32, result: i32) -> OwnedFd {
+        let mut code = [0u8; 16];
+        (code[0], code[8]) = (0xb7, 0x95);
+        code[4..8].copy_from_slice(&result.to_ne_bytes());
+        let mut question = [0u8; 72];
+        question[..4].copy_from_slice(&kind.to_ne_bytes());
+        question[4..8].copy_from_slice(&2u32.to_ne_bytes());
+        question[8..16].copy_from_slice(&(code.as_ptr() as u64).to_ne_bytes());
+        question[16..24].copy_from_slice(&(c"GPL".as_ptr() as u64).to_ne_bytes());
+        question[68..].copy_from_slice(&place.to_ne_bytes());
+        // SAFETY: the question is as long as said; code and licence live for the call, which only reads them.
+        let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, question.as_mut_ptr(), question.len()) };
+        assert!(fd >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: the descriptor is new and nobody else has it.
+        unsafe { OwnedFd::from_raw_fd(fd as i32) }
+    }
+
+    #[test]
+    fn a_program_on_an_interface_is_seen_while_it_is_there() {
+        alone(|| {
+            assert!(!has_program(LOOPBACK, TCX_INGRESS));
+            let program = program(SCHED_CLS, 0, -1);
+            let words = [(0, LOOPBACK), (4, program.as_raw_fd() as u32), (8, TCX_INGRESS)];
+            // SAFETY: this question has no addresses.
+            if let Err(error) = unsafe { Question::new(&words).ask(PROG_ATTACH) } {
+                eprintln!(
+                    "skipped: programs directly on interfaces (tcx), which this kernel has not: {error}"
+                );
+                return;
+            }
+            assert!(has_program(LOOPBACK, TCX_INGRESS) && !has_program(LOOPBACK, TCX_INGRESS + 1));
+            // SAFETY: as above.
+            unsafe { Question::new(&words).ask(PROG_DETACH) }.unwrap();
+            assert!(!has_program(LOOPBACK, TCX_INGRESS));
+        });
+    }
+
+    #[test]
+    fn a_link_at_netfilter_tells_its_family_and_hook() {
+        /// The hook input, whose links are no reason for anybody.
+        const INPUT: u32 = 1;
+        alone(|| {
+            let program = program(NETFILTER, AT_NETFILTER, 1);
+            let family = libc::AF_INET as u32;
+            let words =
+                [(0, program.as_raw_fd() as u32), (8, AT_NETFILTER), (16, family), (20, INPUT), (24, 7)];
+            // SAFETY: this question has no addresses.
+            let link = unsafe { Question::new(&words).ask(LINK_CREATE) };
+            let Ok(link) = link else {
+                eprintln!("skipped: BPF at netfilter, which this kernel has not: {link:?}");
+                return;
+            };
+            // SAFETY: the descriptor is new and nobody else has it.
+            let _link = unsafe { OwnedFd::from_raw_fd(link) };
+            let mut ids = std::iter::successors(next_link(0).unwrap(), |&id| next_link(id).unwrap());
+            assert!(ids.any(|id| netfilter_link(id) == Some((family, INPUT))));
+        });
+    }
+}
