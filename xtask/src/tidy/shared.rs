@@ -1,5 +1,5 @@
 //! Memory that C, Lua, the kernel or another process sees as well: whoever declares it says who, when, and why the
-//! compiler knows (docs/decisions/0017-memory-that-others-see.md).
+//! compiler knows (docs/decisions/0020-memory-that-others-see.md).
 //!
 //! - Every `#[repr(C)]` type has a comment with "Shared with" or "Not shared".
 //! - Every field of a type that Lua sees (`unsafe impl LuaSees for`) is a cell, an atomic, a raw pointer or a function.
