@@ -96,6 +96,10 @@ impl Program {
         }
         let outcome = if status == 0 { state.outcome() } else { Err(LuaError::new("core.startup failed")) };
         let finished = state.call("finish", MultiValue::new());
+        // Broken off within the interpreter, which makes an error of it.
+        if terminated() && outcome.is_err() {
+            return Ok(Outcome::Exit(0));
+        }
         let status = outcome?;
         finished?;
         Ok(status.map_or(Outcome::Done, Outcome::Exit))
