@@ -10,6 +10,7 @@
 //! Absent on purpose: which route a packet takes. That is the work of whoever builds forwarding tables.
 
 mod adopt;
+mod births;
 mod body;
 mod change;
 mod flush;
@@ -30,6 +31,7 @@ use crate::hop::HopFlags;
 use crate::message::Message;
 use crate::route::RouteBody;
 use crate::{Address, Link, LinkSysctls, Neighbour, Netconf, NextHop, Rule, Sysctls, netconf};
+use births::Births;
 use change::Changes;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -38,6 +40,7 @@ use std::net::IpAddr;
 #[derive(Debug, Default)]
 pub struct Mirror {
     links: BTreeMap<u32, Link>,
+    births: Births,
     addresses: BTreeMap<u32, Vec<Address>>,
     neighbours: Map<(u32, IpAddr), Neighbour>,
     next_hops: BTreeMap<u32, NextHop>,
@@ -159,6 +162,7 @@ impl Mirror {
             self.links.insert(ifindex, link);
             self.changes.push(Change::Link(ifindex));
         }
+        self.births.appeared(ifindex);
         let Some((was_up, had_carrier)) = before else { return };
         self.doubt |= was_up && !up || had_carrier && !carrier;
         self.link_told(ifindex, !was_up && up);
@@ -168,6 +172,7 @@ impl Mirror {
         if self.links.remove(&ifindex).is_none() {
             return;
         }
+        self.births.gone(ifindex);
         self.changes.push(Change::Link(ifindex));
         self.link_gone(ifindex);
         if self.addresses.remove(&ifindex).is_some() {

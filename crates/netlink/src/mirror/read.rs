@@ -33,6 +33,12 @@ impl Mirror {
         self.links().find(|link| &*link.name == name)
     }
 
+    /// Which appearance of a link this is: another number each time that a link of this number is made, or comes
+    /// back from another namespace. One that goes and comes between two looks at the mirror shows by this alone.
+    pub fn birth(&self, ifindex: u32) -> Option<u64> {
+        self.births.of(ifindex)
+    }
+
     /// All links, by number.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.links.values()

@@ -1,0 +1,67 @@
+//! Tells a link from an earlier one of the same number.
+//!
+//! A link that is deleted and made again, or moved to another namespace and back, may keep its number. Whoever has
+//! put something on it (a program, a socket) has to do so again, and cannot see that from the link itself.
+
+use std::collections::BTreeMap;
+
+/// When each link appeared, as a count of all that have.
+#[derive(Debug, Default)]
+pub(super) struct Births {
+    of: BTreeMap<u32, u64>,
+    count: u64,
+}
+
+impl Births {
+    /// A link is there; it counts as new only if it was not there before.
+    pub fn appeared(&mut self, ifindex: u32) {
+        self.of.entry(ifindex).or_insert_with(|| {
+            self.count += 1;
+            self.count
+        });
+    }
+
+    pub fn gone(&mut self, ifindex: u32) {
+        self.of.remove(&ifindex);
+    }
+
+    /// These are the links after a comparison with the kernel.
+    pub fn settle<'a>(&mut self, links: impl Iterator<Item = &'a u32> + Clone) {
+        let there: std::collections::BTreeSet<u32> = links.copied().collect();
+        self.of.retain(|ifindex, _| there.contains(ifindex));
+        there.into_iter().for_each(|ifindex| self.appeared(ifindex));
+    }
+
+    pub fn of(&self, ifindex: u32) -> Option<u64> {
+        self.of.get(&ifindex).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_comes_back_is_another_one() {
+        let mut births = Births::default();
+        births.appeared(7);
+        let first = births.of(7);
+        births.appeared(7);
+        assert_eq!(births.of(7), first, "told again, it is the same");
+        births.gone(7);
+        assert_eq!(births.of(7), None);
+        births.appeared(7);
+        assert!(births.of(7).is_some_and(|birth| Some(birth) != first));
+    }
+
+    #[test]
+    fn a_comparison_keeps_those_that_were_known() {
+        let mut births = Births::default();
+        births.appeared(1);
+        births.appeared(2);
+        let second = births.of(2);
+        births.settle([2, 3].iter());
+        assert_eq!((births.of(1), births.of(2)), (None, second));
+        assert!(births.of(3) > second);
+    }
+}
