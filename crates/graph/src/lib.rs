@@ -20,6 +20,7 @@ mod nap;
 mod network;
 mod port_app;
 mod priority;
+mod replace;
 mod worker;
 
 pub use app::{App, Io};
@@ -28,4 +29,5 @@ pub use engine::{Engine, LinkReport};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
+pub use replace::{ReplaceablePort, Replacer};
 pub use worker::{Idle, RealTime, Schedule, Waker, Worker, WorkerError, WorkerReport};

@@ -1,0 +1,291 @@
+//! A port whose device may go, come back or be another one while its worker runs.
+//!
+//! ```text
+//! control: Replacer::replace(Some(port)) ─► worker, between two bursts: takes it ─► the one before, to be closed
+//! ```
+//!
+//! An interface can be deleted and made again; the sockets on it are dead then, and new ones have to get to the
+//! worker without stopping it, since it has other ports too. Without a device the port receives nothing and refuses
+//! what it is to send. In a burst that changes nothing this costs one look at a flag.
+//!
+//! Closing a device may wait, so whoever replaces it does that, not the worker.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bm_frame::{Burst, Freelist};
+use bm_port::{DeviceCounters, Port};
+use rustix::event::epoll;
+
+use crate::worker::{Waker, WorkerError};
+
+/// A device in a worker's hands, or none.
+type Device = Option<Box<dyn Port>>;
+
+struct Shared {
+    /// Whether `next` waits for the worker.
+    waits: AtomicBool,
+    exchange: Mutex<Exchange>,
+    bell: Waker,
+}
+
+#[derive(Default)]
+struct Exchange {
+    next: Option<Device>,
+    before: Option<Device>,
+}
+
+impl Shared {
+    fn exchange(&self) -> MutexGuard<'_, Exchange> {
+        // What a panicking worker left there are devices as they were.
+        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Replaces the device of a [`ReplaceablePort`].
+pub struct Replacer(Arc<Shared>);
+
+impl Replacer {
+    /// Has the worker go on with `next`, and gives back what it had before, for the caller to close. On failure
+    /// `next` comes back instead: the worker has not come for it within `patience`.
+    ///
+    /// # Errors
+    /// The device that was not taken.
+    pub fn replace(&self, next: Device, patience: Duration) -> Result<Device, Device> {
+        {
+            let mut exchange = self.0.exchange();
+            (exchange.next, exchange.before) = (Some(next), None);
+            self.0.waits.store(true, Ordering::Release);
+        }
+        self.0.bell.wake();
+        let begun = Instant::now();
+        loop {
+            let mut exchange = self.0.exchange();
+            if let Some(before) = exchange.before.take() {
+                return Ok(before);
+            }
+            if begun.elapsed() > patience {
+                self.0.waits.store(false, Ordering::Release);
+                return Err(exchange.next.take().flatten());
+            }
+            drop(exchange);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// A port whose device may be replaced.
+pub struct ReplaceablePort {
+    shared: Arc<Shared>,
+    device: Device,
+    /// Readable when the bell rings, or the device has frames.
+    watch: OwnedFd,
+    /// Whether the device's descriptor is watched.
+    is_watched: bool,
+    /// What earlier devices counted.
+    earlier: DeviceCounters,
+}
+
+impl ReplaceablePort {
+    /// A port that begins with `device`, and what replaces that.
+    ///
+    /// # Errors
+    /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if what wakes the worker cannot be made.
+    pub fn new(device: Device) -> Result<(Self, Replacer), WorkerError> {
+        let shared =
+            Shared { waits: AtomicBool::new(false), exchange: Mutex::default(), bell: Waker::new()? };
+        let shared = Arc::new(shared);
+        let watch = watched(shared.bell.fd()).map_err(WorkerError::Watch)?;
+        let earlier = DeviceCounters::default();
+        let mut port = Self { shared: shared.clone(), device, watch, is_watched: false, earlier };
+        port.watch_device();
+        Ok((port, Replacer(shared)))
+    }
+
+    /// Has the device's frames wake the worker, if it can say now what to wait on.
+    fn watch_device(&mut self) {
+        let fd = self.device.as_ref().filter(|_| !self.is_watched).and_then(|device| device.wait_on());
+        if let Some(fd) = fd {
+            let added = epoll::add(&self.watch, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
+            // Else it is asked again and again.
+            self.is_watched = added.is_ok();
+        }
+    }
+
+    #[cold]
+    fn take(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut exchange = shared.exchange();
+        shared.waits.store(false, Ordering::Relaxed);
+        shared.bell.clear();
+        let Some(next) = exchange.next.take() else { return };
+        if let Some(device) = &self.device {
+            self.earlier = sum(self.earlier, device.device_counters());
+            if let Some(fd) = device.wait_on().filter(|_| self.is_watched) {
+                // What is not found here goes by itself when the device is closed.
+                let _gone = epoll::delete(&self.watch, fd);
+            }
+        }
+        exchange.before = Some(std::mem::replace(&mut self.device, next));
+        drop(exchange);
+        self.is_watched = false;
+        self.watch_device();
+    }
+}
+
+/// Something to wait on for `bell`, and for more later.
+fn watched(bell: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&watch, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    Ok(watch)
+}
+
+fn sum(one: DeviceCounters, other: DeviceCounters) -> DeviceCounters {
+    DeviceCounters {
+        receive_ring_full: one.receive_ring_full + other.receive_ring_full,
+        receive_no_frame: one.receive_no_frame + other.receive_no_frame,
+        receive_other: one.receive_other + other.receive_other,
+        transmit_invalid: one.transmit_invalid + other.transmit_invalid,
+    }
+}
+
+impl Port for ReplaceablePort {
+    #[inline]
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        if self.shared.waits.load(Ordering::Acquire) {
+            self.take();
+        }
+        if let Some(device) = &mut self.device {
+            device.receive(burst, frames);
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        match &mut self.device {
+            Some(device) => device.transmit(burst, frames),
+            None => burst.free_all(frames),
+        }
+    }
+
+    #[inline]
+    fn tend(&mut self, frames: &mut Freelist) {
+        if let Some(device) = &mut self.device {
+            device.tend(frames);
+        }
+        self.watch_device();
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        match &self.device {
+            Some(device) if !self.is_watched || device.wait_on().is_none() => None,
+            _ => Some(self.watch.as_fd()),
+        }
+    }
+
+    fn device_counters(&self) -> DeviceCounters {
+        let now = self.device.as_ref().map(|device| device.device_counters());
+        sum(self.earlier, now.unwrap_or_default())
+    }
+
+    fn close(&mut self, frames: &mut Freelist) {
+        if let Some(device) = &mut self.device {
+            device.close(frames);
+        }
+        // One that nobody has come for holds frames as well.
+        for mut device in self.shared.exchange().next.take().into_iter().flatten() {
+            device.close(frames);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::Depot;
+    use bm_port::{MemoryPort, Wire};
+
+    fn memory(wire: &Wire) -> Device {
+        Some(Box::new(MemoryPort::new(wire.clone())))
+    }
+
+    fn frames() -> Freelist {
+        Freelist::new(Depot::new(64, 2048).unwrap(), 64)
+    }
+
+    /// Replaces the device while another thread asks the port for frames.
+    fn replaced(
+        port: &mut ReplaceablePort,
+        replacer: &Replacer,
+        next: Device,
+        frames: &mut Freelist,
+    ) -> Device {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let replacing = scope.spawn(|| {
+                let before = replacer.replace(next, Duration::from_secs(30));
+                done.store(true, Ordering::Release);
+                before.unwrap_or_else(|_| panic!("the port was asked all the time"))
+            });
+            while !done.load(Ordering::Acquire) {
+                let mut burst = Burst::new();
+                port.receive(&mut burst, frames);
+                burst.free_all(frames);
+                std::thread::yield_now();
+            }
+            replacing.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn goes_on_with_another_device() {
+        let (one, two, mut frames) = (Wire::new(), Wire::new(), frames());
+        let (mut port, replacer) = ReplaceablePort::new(memory(&one)).unwrap();
+        let sent = |port: &mut ReplaceablePort, frames: &mut Freelist| {
+            let mut burst = Burst::new();
+            burst.push(frames.allocate_with(&[7; 60]).unwrap()).unwrap();
+            let refused = port.transmit(&mut burst, frames);
+            assert_eq!(burst.frames(), 0);
+            refused
+        };
+        assert_eq!((sent(&mut port, &mut frames), one.take().len()), (0, 1));
+        assert!(replaced(&mut port, &replacer, None, &mut frames).is_some());
+        assert_eq!((sent(&mut port, &mut frames), one.take().len()), (1, 0), "refused, and not kept");
+        assert!(port.wait_on().is_some(), "a port without a device keeps nobody awake");
+        assert!(replaced(&mut port, &replacer, memory(&two), &mut frames).is_none());
+        assert_eq!((sent(&mut port, &mut frames), two.take().len()), (0, 1));
+        two.send(&[9; 60]);
+        let mut burst = Burst::new();
+        port.receive(&mut burst, &mut frames);
+        assert_eq!(burst.free_all(&mut frames), 1);
+    }
+
+    #[test]
+    fn a_device_that_nobody_takes_comes_back() {
+        let (_port, replacer) = ReplaceablePort::new(None).unwrap();
+        assert!(replacer.replace(memory(&Wire::new()), Duration::from_millis(1)).is_err_and(|d| d.is_some()));
+    }
+
+    #[test]
+    fn counts_of_earlier_devices_are_kept() {
+        struct Lossy(u64);
+        impl Port for Lossy {
+            fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
+            fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) -> usize {
+                0
+            }
+            fn device_counters(&self) -> DeviceCounters {
+                DeviceCounters { receive_other: self.0, ..DeviceCounters::default() }
+            }
+        }
+        let mut frames = frames();
+        let (mut port, replacer) = ReplaceablePort::new(Some(Box::new(Lossy(5)))).unwrap();
+        replaced(&mut port, &replacer, None, &mut frames);
+        assert_eq!(port.device_counters().receive_other, 5);
+        replaced(&mut port, &replacer, Some(Box::new(Lossy(2))), &mut frames);
+        assert_eq!(port.device_counters().receive_other, 7);
+    }
+}
