@@ -3,11 +3,12 @@
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use bm_bpf::Occupant;
 use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
+use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut};
 
 use crate::error::KernelError;
@@ -118,6 +119,36 @@ pub fn why_no_frames(interface: &str) -> Option<String> {
     })
 }
 
+/// Whether an interface of that name is there.
+pub fn is_there(interface: &str) -> bool {
+    ifindex(interface).is_ok()
+}
+
+/// Whether an interface of that name is there, its frames have Ethernet headers, and it has an address of its own.
+pub fn is_ethernet(interface: &str) -> bool {
+    // SAFETY: an `ifreq` of zeroes is valid: numbers, bytes and null pointers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: the descriptor is fresh and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the code reads and writes one `ifreq`, which outlives the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &mut request) } != 0 {
+        return false;
+    }
+    // SAFETY: the kernel has written this field of the union.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    address.sa_family == libc::ARPHRD_ETHER && address.sa_data[..6].iter().any(|byte| *byte != 0)
+}
+
 /// Whether there is still an interface of that number.
 pub fn exists(ifindex: u32) -> bool {
     name_now(ifindex).is_ok()
@@ -151,6 +182,15 @@ pub fn program_on(ifindex: u32) -> Option<u32> {
     query(ifindex).ok().map(|options| options.prog_id).filter(|id| *id != 0)
 }
 
+impl Attached {
+    /// Whether the program is still on the interface that it was put on. Once that is deleted it is not, though there
+    /// may be another interface of the same number.
+    pub fn is_live(&self) -> bool {
+        let on = self.link.info().map(|info| info.info);
+        matches!(on, Ok(LinkTypeInfo::Xdp(of)) if of.ifindex == self.ifindex)
+    }
+}
+
 impl Drop for Attached {
     fn drop(&mut self) {
         // A start that failed takes nothing away from what an earlier daemon left at work.
@@ -160,7 +200,7 @@ impl Drop for Attached {
         if let Some(pin) = &self.pin {
             let _gone = fs::remove_file(pin);
         }
-        if self.tags_kept {
+        if self.tags_kept && self.is_live() {
             tags::keep(&name(self.ifindex), false);
         }
         // At once, also while a child that was just forked has our descriptors.

@@ -44,6 +44,12 @@ impl std::iter::Sum for Counters {
 }
 
 impl Counters {
+    /// What has been counted since these were read.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at].wrapping_sub(before.0[at])))
+    }
+
     /// Packets forwarded.
     pub fn forwarded(&self) -> u64 {
         self.0[0]

@@ -144,7 +144,8 @@ impl Kernel {
         Ok(source)
     }
 
-    /// Puts the program on an interface. Nothing is forwarded from there before [`Self::publish`] says so.
+    /// Puts the program on an interface, unless it is there already. Nothing is forwarded from there before
+    /// [`Self::publish`] says so.
     ///
     /// Where an earlier daemon has left its program, that goes on with its own tables until
     /// [`Self::take_over`], whatever the version of its layout: it shares no map with ours.
@@ -153,6 +154,11 @@ impl Kernel {
     /// If there is no such interface, a program of others is on it, or the kernel refused.
     pub fn attach(&mut self, interface: &str) -> Result<Attachment, KernelError> {
         let ifindex = attach::ifindex(interface)?;
+        // Those whose interface is gone would be in the way of one with its number.
+        self.attached.retain(Attached::is_live);
+        if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
+            return Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted: None });
+        }
         let on = attach::program_on(ifindex);
         let of_it = |pinned: &Pinned| pinned.ifindex == ifindex && Some(pinned.program.0) == on;
         let adopted = match self.left.iter().position(of_it) {
@@ -167,6 +173,11 @@ impl Kernel {
             }
         };
         Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted })
+    }
+
+    /// Takes the program off all interfaces but these: Linux has their packets from then on.
+    pub fn detach_others(&mut self, keep: &[u32]) {
+        self.attached.retain(|attached| keep.contains(&attached.ifindex) && attached.is_live());
     }
 
     /// Makes a pinned link one of ours; the layout version of its program.
@@ -363,7 +374,7 @@ impl Kernel {
 /// Has an interface run this program; one that is gone runs none.
 fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), KernelError> {
     match attached.link.update_prog(forward) {
-        Err(error) if attach::exists(attached.ifindex) => {
+        Err(error) if attached.is_live() => {
             Err(KernelError::Program { step: "switching an interface to new tables", error })
         }
         _ => Ok(()),
