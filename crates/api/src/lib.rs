@@ -37,7 +37,7 @@ pub use firewall::{Bypassed, Firewall, LinuxOnly};
 pub use hook::{Hook, Hooks};
 pub use mac::Mac;
 pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
-pub use port::{Account, Interface, Port, PortMode, Ports, Queue, ReversePath, Vlan};
+pub use port::{Account, Interface, Port, PortMode, PortState, Ports, Queue, ReversePath, Vlan};
 pub use request::RouteQuery;
 pub use route::{LinuxOnlyTo, Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};

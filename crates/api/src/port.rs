@@ -25,6 +25,11 @@ pub struct Port {
     pub up: bool,
     /// Whether it takes packets now; if not, Linux has them all.
     pub active: bool,
+    /// Whether it has its interface.
+    pub state: PortState,
+    /// Why it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_reason: Option<String>,
     /// How its frames get to a worker.
     pub mode: PortMode,
     /// Frames that can wait in each of its queues for the worker (AF_XDP alone); any more are lost.
@@ -56,6 +61,19 @@ pub struct Port {
     /// What the kernel path did with the port's frames, by name: `forwarded`, and `linux_` with a reason. On the user
     /// path no more than `linux_firewall`: what workers never saw, since only Linux may handle its family.
     pub kernel_counters: BTreeMap<String, u64>,
+}
+
+/// Whether a port has its interface. Ports follow their interfaces by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortState {
+    /// It has.
+    #[default]
+    Taken,
+    /// There is no interface of its name now.
+    Missing,
+    /// There is one, and it could not be taken: Linux has its packets, and it is tried again.
+    Refused,
 }
 
 /// How a port's frames get to a worker.

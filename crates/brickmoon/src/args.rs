@@ -39,7 +39,7 @@ pub enum Command {
     Stop(Stop),
     /// Have the daemon read its configuration again.
     Reload(Query),
-    /// Check a configuration file; prints nothing if it is right.
+    /// Check a configuration file; prints nothing if it is right, and a warning for an interface that is not there.
     Check {
         /// The file.
         #[arg(default_value = bm_control::config::FILE)]
@@ -104,7 +104,7 @@ pub struct Up {
     /// override its settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A port: an interface's name, xdp:IF, tap:NAME, pcap:IN[,OUT] or dpdk:DEVICE. May be given many times.
+    /// A port: the name of an interface that is there, xdp:IF, tap:NAME, pcap:IN[,OUT] or dpdk:DEVICE. May be given many times.
     #[arg(long = "port", value_name = "DEVICE")]
     pub ports: Vec<String>,
     /// Which path packets take: kernel, user or auto; PORT=kernel for those of one port. May be given many times.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bm_api::{Interface, Port, PortMode, Ports};
+use bm_api::{Interface, Port, PortMode, PortState, Ports};
 
 use crate::firewall;
 use crate::number::count;
@@ -66,6 +66,9 @@ pub fn ports(reply: &Ports) -> String {
         for entry in &port.linux_only {
             let _written = writeln!(text, "  {}: left to Linux: {}", port.name, firewall::entry(entry));
         }
+        if let Some(reason) = &port.state_reason {
+            let _written = writeln!(text, "  {}: {reason}", port.name);
+        }
         if let Some(reason) = &port.path_reason {
             let _written = writeln!(text, "  {}: path {}, since {reason}", port.name, port.path);
         }
@@ -77,10 +80,12 @@ pub fn ports(reply: &Ports) -> String {
 }
 
 fn state(port: &Port) -> &'static str {
-    match (port.up, port.active) {
-        (true, true) => "up",
-        (true, false) => "up, to Linux",
-        (false, _) => "down",
+    match (port.state, port.up, port.active) {
+        (PortState::Missing, ..) => "missing",
+        (PortState::Refused, ..) => "refused",
+        (PortState::Taken, true, true) => "up",
+        (PortState::Taken, true, false) => "up, to Linux",
+        (PortState::Taken, false, _) => "down",
     }
 }
 

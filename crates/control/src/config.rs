@@ -329,15 +329,6 @@ impl Config {
         self.ports.iter().any(|port| self.source_rule(port) == SourceRule::Feasible)
     }
 
-    /// The same ports, with what of their settings in `new` holds without a restart.
-    pub fn ports_as_in(&self, new: &Self) -> Vec<Port> {
-        let port = |port: &Port| {
-            let named = new.ports.iter().find(|other| other.device == port.device);
-            Port { reverse_path: named.map_or(port.reverse_path, |named| named.reverse_path), ..port.clone() }
-        };
-        self.ports.iter().map(port).collect()
-    }
-
     /// Names of ports in rules that no port has.
     pub fn unknown_ports_of_rules(&self) -> Vec<&str> {
         let names = || self.ports.iter().filter_map(|port| port.device.interface());

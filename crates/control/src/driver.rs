@@ -21,6 +21,8 @@ mod follower;
 mod kernel;
 mod linux_only;
 mod neighbours;
+mod ports;
+mod tally;
 mod told;
 
 use std::os::unix::net::UnixStream;
@@ -31,7 +33,7 @@ use std::time::Duration;
 
 use bm_api::request::RouteQuery;
 use bm_api::{Area, Error, Interface, Neighbors, NextHops, Routes, Status, Verify};
-use bm_fastpath::{Counters, Kernel};
+use bm_fastpath::{Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure;
 use bm_forward::tables::Tables;
@@ -46,8 +48,10 @@ use control::{Control, Pending};
 
 /// A port as control sees it.
 pub struct ControlPort {
-    /// Number of its interface in Linux.
-    pub ifindex: u32,
+    /// Its name, by which it counts on when it has another interface.
+    pub name: String,
+    /// Number of its interface in Linux; none while it has no interface.
+    pub ifindex: Option<u32>,
     /// What tells it which packets to leave to Linux.
     pub steering: Box<dyn Steering>,
     /// Whether the kernel path forwards what comes in there, and not workers.
@@ -68,6 +72,19 @@ pub struct OfPort {
     pub linux_only: Vec<bm_api::LinuxOnly>,
     /// Packets that its steering has left to Linux for that.
     pub left_to_linux: u64,
+}
+
+/// An interface of Linux that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkNow {
+    /// Its number.
+    pub ifindex: u32,
+    /// Which appearance of it this is ([`bm_netlink::Mirror::birth`]).
+    pub birth: u64,
+    /// Whether its frames have Ethernet headers and it has an address of its own.
+    pub ethernet: bool,
+    /// Whether it is a veth, which takes frames from XDP or not as its far end happens to be now.
+    pub veth: bool,
 }
 
 type Request = Box<dyn FnOnce(&mut Control) + Send>;
@@ -252,12 +269,70 @@ impl Handle {
         self.ask(Control::unpin)
     }
 
-    /// Gives control other ports. They take no packets before [`Self::set_active`].
+    /// Gives control other ports, and the configuration that they are from. Those of the kernel path forward at once
+    /// if [`Self::set_active`] has been said; those of workers take no packets before it is said again.
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
-    pub fn set_ports(&self, ports: Vec<ControlPort>) -> Result<(), Error> {
-        self.ask(move |control| control.set_ports(ports))?
+    pub fn set_ports(&self, ports: Vec<ControlPort>, config: &Config) -> Result<(), Error> {
+        let config = config.clone();
+        self.ask(move |control| control.set_ports(ports, &config))?
+    }
+
+    /// Gives a port, by its number, another interface, or none.
+    ///
+    /// # Errors
+    /// If the control thread has ended, or the new tables found no memory.
+    pub fn set_port(
+        &self,
+        port: usize,
+        ifindex: Option<u32>,
+        steering: Box<dyn Steering>,
+    ) -> Result<(), Error> {
+        self.ask(move |control| control.set_port(port, ifindex, steering))?
+    }
+
+    /// Has ports of workers leave everything to Linux, since their workers are about to end: they have no interface
+    /// any more. The kernel path goes on.
+    ///
+    /// # Errors
+    /// If the control thread has ended, or the new tables found no memory.
+    pub fn rest_workers(&self) -> Result<(), Error> {
+        self.ask(Control::rest_workers)?
+    }
+
+    /// The interfaces of these names, as far as they are there.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn links(&self, names: &[String]) -> Result<Vec<Option<LinkNow>>, Error> {
+        let names = names.to_vec();
+        self.ask(move |control| names.iter().map(|name| control.link_now(name)).collect())
+    }
+
+    /// Calls `tell` after each change of interfaces. It must not wait.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn on_links(&self, tell: impl Fn() + Send + 'static) -> Result<(), Error> {
+        self.ask(move |control| control.on_links(Box::new(tell)))
+    }
+
+    /// Puts the kernel path on an interface, unless it is there already.
+    ///
+    /// # Errors
+    /// If the control thread has ended, there is no kernel path, or the interface cannot have it.
+    pub fn attach(&self, interface: &str) -> Result<Attachment, Error> {
+        let interface = interface.to_owned();
+        self.ask(move |control| control.attach(&interface))?
+    }
+
+    /// Takes the kernel path off all interfaces but these.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn detach_others(&self, keep: Vec<u32>) -> Result<(), Error> {
+        self.ask(move |control| control.detach_others(&keep))
     }
 
     /// Carries out what changed in the configuration and can be carried out while running.

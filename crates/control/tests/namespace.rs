@@ -111,7 +111,8 @@ impl Steering for Told {
 
 fn start(told: &Told) -> Driver {
     let ports = ["a", "b"].map(|name| ControlPort {
-        ifindex: ifindex(name),
+        name: name.into(),
+        ifindex: Some(ifindex(name)),
         steering: Box::new(told.clone()),
         in_kernel: false,
     });
@@ -270,7 +271,10 @@ fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
         let text = "[[port]]\ndevice = 'a'\nreverse_path = 'strict'\n\
                     [[filter.rule]]\nname = 'all'\naction = 'drop'\n";
         let config = Config::parse(std::path::Path::new("test.toml"), text).unwrap();
-        let ports = || vec![ControlPort { ifindex, steering: Box::new(Told::default()), in_kernel: true }];
+        let ports = || {
+            let (name, steering) = ("a".into(), Box::new(Told::default()));
+            vec![ControlPort { name, ifindex: Some(ifindex), steering, in_kernel: true }]
+        };
         let driver = Driver::start(&config, 7, &Readers::new(), ports(), Some(kernel)).unwrap();
         let control = driver.handle();
         let is_filtered = |when: &str| {
@@ -285,9 +289,9 @@ fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
         is_filtered("a drop");
         control.set_active(false).unwrap();
         is_filtered("a drop with nothing forwarded");
-        control.set_ports(Vec::new()).unwrap();
-        is_filtered("a drop between ports");
-        control.set_ports(ports()).unwrap();
+        control.rest_workers().unwrap();
+        is_filtered("a drop while workers are started again");
+        control.set_ports(ports(), &config).unwrap();
         is_filtered("a drop with new ports");
         control.set_active(true).unwrap();
         is_filtered("a drop at last");

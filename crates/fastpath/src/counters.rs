@@ -44,6 +44,12 @@ impl std::iter::Sum for Counters {
 }
 
 impl Counters {
+    /// Nothing but this many of one kind.
+    #[must_use]
+    pub fn only(kind: &str, count: u64) -> Self {
+        Self(COUNTERS.map(|name| if name == kind { count } else { 0 }))
+    }
+
     /// What has been counted since these were read.
     #[must_use]
     pub fn since(self, before: Self) -> Self {

@@ -35,6 +35,11 @@ impl Side {
         ["s0", "k0", "k1"][self as usize]
     }
 
+    /// Which of the two namespaces is at the other end.
+    fn far<'a>(self, src: &'a str, snk: &'a str) -> &'a str {
+        if self == Side::Src { src } else { snk }
+    }
+
     /// MAC of neighbour `n`.
     pub fn mac(self, n: u8) -> Mac {
         Mac([2, 0, 0, 0, self as u8, n])
@@ -184,6 +189,23 @@ impl Lab {
         sent.unwrap_or_else(|error| panic!("sending {} bytes at {side:?}: {error}", frame.len()));
     }
 
+    /// Deletes a link of the router with its far end, and so all that stood in Linux's tables by it.
+    pub fn delete(&self, side: Side) {
+        self.rtr.ip(&format!("link del {}", side.router()));
+    }
+
+    /// Makes a link that was deleted again, as with [`Ends::Silent`], with another MAC at the router's end: its last
+    /// byte. Sockets on the one before are of no use any more.
+    pub fn make_again(&self, side: Side, last: u8) {
+        let lines = wire(side, side.far(self.src.name(), self.snk.name()), side.mac(last), "");
+        self.rtr.ip(&(lines + &side_lines(side, Ends::Silent) + &routes_by(side)));
+        self.host(side).ip(&host_lines(&[side], Ends::Silent));
+        for (namespace, name) in [(self.host(side), side.host()), (&self.rtr, side.router())] {
+            namespace.run(&format!("ethtool -K {name} tx off tso off gso off"));
+        }
+        self.receive_offload(side);
+    }
+
     /// Switches checksum and segmentation offload of the hosts' and the router's ends.
     pub fn set_offloads(&self, hosts: bool, router: bool) {
         let words = |on: bool| if on { "tx on tso on gso on" } else { "tx off tso off gso off" };
@@ -199,34 +221,46 @@ fn wires(src: &Namespace, snk: &Namespace, queues: u32) -> String {
         0 => String::new(),
         count => format!(" numtxqueues {count} numrxqueues {count}"),
     };
-    let wire = |side: Side| {
-        let far = if side == Side::Src { src.name() } else { snk.name() };
-        let mtu = if side == Side::Low { LOW_MTU } else { 1500 };
-        let (router, host) = (side.router(), side.host());
-        format!(
-            "link add {router} mtu {mtu} address {}{queues} type veth peer name {host} mtu {mtu} address {} netns {far}{queues}\n",
-            side.mac(1),
-            side.mac(2),
-        )
+    SIDES.map(|side| wire(side, side.far(src.name(), snk.name()), side.mac(1), &queues)).concat()
+}
+
+/// A link of the router to the namespace `far`.
+fn wire(side: Side, far: &str, mac: Mac, queues: &str) -> String {
+    let mtu = if side == Side::Low { LOW_MTU } else { 1500 };
+    let (router, host) = (side.router(), side.host());
+    format!(
+        "link add {router} mtu {mtu} address {mac}{queues} type veth peer name {host} mtu {mtu} address {} netns {far}{queues}\n",
+        side.mac(2),
+    )
+}
+
+/// The routes of a lab that lead out of a link.
+fn routes_by(side: Side) -> String {
+    let is_by = |line: &&str| {
+        let via = line.rsplit(' ').next().unwrap_or_default();
+        (2..10).any(|n| via == side.v4(n) || via == side.v6(n))
     };
-    SIDES.map(wire).concat()
+    ROUTES.lines().filter(is_by).map(|line| format!("{line}\n")).collect()
 }
 
 fn router_lines(ends: Ends) -> String {
-    let mut lines = String::from("link set lo up\n");
-    for side in SIDES {
-        let (name, v4, v6) = (side.router(), side.v4(1), side.v6(1));
-        lines += &format!("link set {name} addrgenmode none\nlink set {name} up\n");
-        lines += &format!("addr add {v4}/24 brd + dev {name}\naddr add {v6}/64 dev {name} nodad\n");
-        lines += &format!("addr add fe80::1/64 dev {name} scope link nodad\n");
-        for n in (2..10).filter(|_| ends == Ends::Silent) {
-            let mac = side.mac(n);
-            for address in [side.v4(n), side.v6(n), format!("fe80::{n}")] {
-                lines += &format!("neigh replace {address} lladdr {mac} dev {name} nud permanent\n");
-            }
+    let sides = SIDES.map(|side| side_lines(side, ends)).concat();
+    format!("link set lo up\n{sides}{ROUTES}")
+}
+
+/// A link of the router, up and with addresses and neighbours.
+fn side_lines(side: Side, ends: Ends) -> String {
+    let (name, v4, v6) = (side.router(), side.v4(1), side.v6(1));
+    let mut lines = format!("link set {name} addrgenmode none\nlink set {name} up\n");
+    lines += &format!("addr add {v4}/24 brd + dev {name}\naddr add {v6}/64 dev {name} nodad\n");
+    lines += &format!("addr add fe80::1/64 dev {name} scope link nodad\n");
+    for n in (2..10).filter(|_| ends == Ends::Silent) {
+        let mac = side.mac(n);
+        for address in [side.v4(n), side.v6(n), format!("fe80::{n}")] {
+            lines += &format!("neigh replace {address} lladdr {mac} dev {name} nud permanent\n");
         }
     }
-    lines + ROUTES
+    lines
 }
 
 fn host_lines(sides: &[Side], ends: Ends) -> String {

@@ -46,8 +46,12 @@ fn the_kernel_unless_something_in_use_needs_workers() {
     // A veth whose far end has neither GRO nor a program takes no frames from XDP; workers can send there.
     lab.host(Side::Snk).run("ethtool -K k0 gro off");
     router.restart_choosing(&ALL, "");
-    let (path_now, why) = path(&router);
-    assert_eq!(path_now, "user");
+    assert_eq!(path(&router).0, "mixed", "that port alone goes to workers");
+    let reply = router.ask("show", &["ports", "--json"]).expect("a daemon");
+    let ports: serde_json::Value = serde_json::from_slice(&reply.stdout).expect("show prints JSON");
+    let paths: Vec<_> = (0..3).map(|port| ports["ports"][port]["path"].clone()).collect();
+    assert_eq!(paths, ["kernel", "user", "kernel"]);
+    let why = ports["ports"][1]["path_reason"].as_str().unwrap_or_default();
     assert!(why.starts_with("XDP cannot send through r1"), "{why}");
     forwards(&lab, "to a veth without GRO");
     SIDES.iter().for_each(|side| lab.receive_offload(*side));

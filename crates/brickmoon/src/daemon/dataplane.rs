@@ -4,7 +4,7 @@
 //! worker: eth0.output -> router.eth0   router.eth1 -> eth1.router   slow.eth1 -> eth1.slow
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bm_control::config::Config;
@@ -47,9 +47,9 @@ pub struct Shared {
     /// All counters.
     pub registry: Arc<Registry>,
     /// Hooks in Lua.
-    pub hooks: Option<Arc<HookSet>>,
+    pub hooks: OnceLock<Arc<HookSet>>,
     /// Apps in Lua.
-    pub apps: Option<Arc<AppSet>>,
+    pub apps: OnceLock<Arc<AppSet>>,
 }
 
 /// A worker that runs, with its counters.
@@ -109,11 +109,11 @@ impl DataPlane {
     ) -> Result<Self, Failure> {
         let mut slow = slow_path(config, shared, resolver, &depot)?;
         let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
-        if let Some(hooks) = &shared.hooks {
+        if let Some(hooks) = shared.hooks.get() {
             hooks.start(&super::hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
             hooks.slow().into_iter().for_each(|hook| slow.set_hook(hook));
         }
-        if let Some(apps) = &shared.apps {
+        if let Some(apps) = shared.apps.get() {
             apps.start(&super::apps::spec(config), workers).map_err(Failure::usage)?;
         }
         let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
@@ -131,7 +131,7 @@ impl DataPlane {
         for (index, network) in networks.into_iter().enumerate() {
             running.push(start_worker(config, shared, &mut slow, &depot, index, &names, network)?);
         }
-        for (index, core, part) in shared.apps.iter().flat_map(|apps| apps.apart()) {
+        for (index, core, part) in shared.apps.get().iter().flat_map(|apps| apps.apart()) {
             running.push(start_apart(config, shared, &depot, index, core, part)?);
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
@@ -268,13 +268,13 @@ fn start_worker(
     let ports = ports.collect::<Result<Vec<_>, Failure>>()?;
     let mut router =
         Router::new(ports, shared.published.clone(), shared.readers.register(), entrance).of_worker(index);
-    if let Some(hook) = shared.hooks.as_ref().and_then(|hooks| hooks.worker(index)) {
+    if let Some(hook) = shared.hooks.get().and_then(|hooks| hooks.worker(index)) {
         router = router.with_hook(hook);
     }
     network.app("router", Box::new(router)).map_err(Failure::failed)?;
     network.app("slow", Box::new(returning)).map_err(Failure::failed)?;
     if let Some(part) =
-        shared.apps.as_ref().filter(|_| !config.apps.is_empty()).and_then(|apps| apps.part(index))
+        shared.apps.get().filter(|_| !config.apps.is_empty()).and_then(|apps| apps.part(index))
     {
         network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
     }

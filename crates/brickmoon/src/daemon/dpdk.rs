@@ -51,7 +51,7 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
     Ok(OpenPort {
         name: twin.name(),
         device: port.device.to_string(),
-        ifindex: twin.index().map_err(Failure::failed)?,
+        ifindex: Some(twin.index().map_err(Failure::failed)?),
         mode: PortMode::Dpdk,
         reason,
         queues,
@@ -60,6 +60,7 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
         steering: Box::new(steering),
         keep: Box::new(Tended::start(device, handle)?),
         hardware: Some(Arc::new(move || counted.counters())),
+        places: None,
     })
 }
 

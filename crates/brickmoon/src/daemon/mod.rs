@@ -11,9 +11,12 @@ mod checks;
 mod dataplane;
 mod dpdk;
 mod hooks;
+mod kernel_ports;
 mod notify;
 mod path;
+mod places;
 mod ports;
+mod presence;
 mod queues;
 pub mod report;
 mod running;
@@ -55,7 +58,17 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
     // Devices may be elsewhere, or come later.
     let paths = path::choose(&config, |_| None)?;
-    checks::all(Some(file), &config, &paths).map_err(Failure::usage)
+    checks::all(Some(file), &config, &paths).map_err(Failure::usage)?;
+    for name in config.ports.iter().filter_map(missing) {
+        eprintln!("warning: port {name}: {}", presence::missing(name));
+    }
+    Ok(())
+}
+
+/// The interface of a port that is not there.
+fn missing(port: &Port) -> Option<&str> {
+    let Device::Xdp(name) = &port.device else { return None };
+    (!bm_fastpath::is_there(name)).then_some(name)
 }
 
 /// Runs until it is told to end.
@@ -74,11 +87,15 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
             None => None,
         };
         let daemon = Arc::new(Daemon::start(config, up, started)?);
+        daemon.watch_links()?;
         let answering = tokio::spawn(socket.serve(server::routes(daemon.clone())));
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
         }
         println!("{}", daemon.ready());
+        if let Some(note) = daemon.no_ports() {
+            tracing::warn!("{note}");
+        }
         notify::notify("READY=1");
         let ended = watch(&daemon).await;
         notify::notify("STOPPING=1");
@@ -98,10 +115,26 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
         None => Config::default(),
     };
     let config = with_arguments(config, up)?;
-    checks::has_ports(&config).map_err(Failure::usage)?;
+    // A file may get its ports later; without one nothing ever could.
+    if up.config.is_none() {
+        checks::has_ports(&config).map_err(Failure::usage)?;
+    }
+    asked_for(&config, up)?;
     let paths = path::choose(&config, path::obstacle)?;
     checks::all(up.config.as_deref(), &config, &paths).map_err(Failure::usage)?;
     Ok(config)
+}
+
+/// Whether the interfaces that the command line names are there: what somebody types now, and is not there, is a typing
+/// error more often than an interface to come.
+fn asked_for(config: &Config, up: &Up) -> Result<(), Failure> {
+    let is_asked = |port: &&Port| up.ports.iter().any(|asked| asked.parse().as_ref() == Ok(&port.device));
+    match config.ports.iter().filter(is_asked).find_map(missing) {
+        None => Ok(()),
+        Some(name) => Err(Failure::Failed(format!(
+            "no interface is called {name:?} here: `ip link` lists them; a [[port]] in a configuration file waits for its interface"
+        ))),
+    }
 }
 
 /// A configuration with what the command line says in the place of what it says.
@@ -148,6 +181,12 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
     Ok(config)
 }
 
+/// Has ports follow their interfaces.
+async fn follow(daemon: &Arc<Daemon>) -> Result<(), Failure> {
+    let daemon = daemon.clone();
+    tokio::task::spawn_blocking(move || daemon.follow()).await.map_err(Failure::failed)?
+}
+
 /// Until somebody wants the end, or the data path cannot be kept alive.
 async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let on = |kind| signal(kind).map_err(Failure::failed);
@@ -173,9 +212,13 @@ async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
                 let daemon = daemon.clone();
                 tokio::task::spawn_blocking(move || daemon.look_after_lua()).await.map_err(Failure::failed)??;
             }
+            () = daemon.links.notified() => follow(daemon).await?,
             _ = look.tick() => {
-                let daemon = daemon.clone();
-                tokio::task::spawn_blocking(move || daemon.look_after()).await.map_err(Failure::failed)??;
+                let looked = daemon.clone();
+                tokio::task::spawn_blocking(move || looked.look_after()).await.map_err(Failure::failed)??;
+                if daemon.has_refused() {
+                    follow(daemon).await?;
+                }
             }
         }
     }

@@ -4,9 +4,13 @@
 //! [[port]] path, --path PORT=..  ─► else [daemon] path, --path ─► else: kernel, unless something needs workers
 //! ```
 //!
-//! What needs workers: a device that is no interface of Linux, workers or cores that somebody asked for, hooks and
-//! apps (those only where no claims say which packets they are for), an interface that XDP cannot send through, one
-//! in a VRF. Ports that are told their path are no matter of that choice.
+//! What needs workers for all ports that are not told their path: workers or cores that somebody asked for, hooks and
+//! apps (unless claims say which packets they are for, or a port is told to take the user path). What needs them for
+//! one port and leaves the others in the kernel: a device that is no interface of Linux, an interface that XDP cannot
+//! send through, one in a VRF.
+//!
+//! An interface that is not there, or has no Ethernet header, needs no workers. The first is looked at again when it
+//! appears; the packets of the second are Linux's on any path.
 
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 
@@ -82,8 +86,11 @@ impl Paths {
     }
 }
 
-/// What keeps the kernel path from an interface, if anything does.
+/// What keeps the kernel path from an interface, if anything does that workers could do better.
 pub fn obstacle(interface: &str) -> Option<String> {
+    if !bm_fastpath::is_ethernet(interface) {
+        return None;
+    }
     if let Some(name) = in_vrf(Path::new("/sys/class/net"), interface) {
         return Some(format!("{name} is in a VRF, for which the kernel path has no tables"));
     }
@@ -115,15 +122,20 @@ pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Res
         PathChoice::Auto => config.daemon.path,
         path => path,
     };
-    let open: Vec<&Port> = config.ports.iter().filter(|port| said(port) == PathChoice::Auto).collect();
-    let why = if open.is_empty() { None } else { needs_workers(config, &open, obstacle) };
+    let why = needs_workers(config);
     let of_port = |port: &Port| match said(port) {
         PathChoice::User => PortPath { in_kernel: false, reason: None },
         PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
-        PathChoice::Auto => match &why {
-            Some(why) => PortPath { in_kernel: false, reason: Some(why.clone()) },
-            None => PortPath { in_kernel: true, reason: Some(in_kernel_since(config).into()) },
-        },
+        PathChoice::Auto => {
+            let own = match &port.device {
+                Device::Xdp(name) => obstacle(name),
+                device => Some(format!("{device} is no interface of Linux")),
+            };
+            match own.or_else(|| why.map(Into::into)) {
+                Some(why) => PortPath { in_kernel: false, reason: Some(why) },
+                None => PortPath { in_kernel: true, reason: Some(in_kernel_since(config).into()) },
+            }
+        }
     };
     let paths = Paths(config.ports.iter().map(of_port).collect());
     for (port, path) in config.ports.iter().zip(&paths.0) {
@@ -142,39 +154,29 @@ fn in_kernel_since(config: &Config) -> &'static str {
     if config.claims.is_empty() { "nothing in use needs workers" } else { "workers get claimed packets only" }
 }
 
-/// What in use needs the user path for ports that are not told theirs.
-fn needs_workers(
-    config: &Config,
-    ports: &[&Port],
-    obstacle: impl Fn(&str) -> Option<String>,
-) -> Option<String> {
+/// What in use needs the user path for all ports that are not told theirs.
+fn needs_workers(config: &Config) -> Option<&'static str> {
     let daemon = &config.daemon;
-    for port in ports {
-        let Device::Xdp(name) = &port.device else {
-            return Some(format!("{} is no interface of Linux", port.device));
-        };
-        if let Some(why) = obstacle(name) {
-            return Some(why);
-        }
-    }
-    // Where some port is told to take the user path, apps, hooks and workers have that.
-    if config.ports.iter().any(|port| port.path == PathChoice::User) {
-        return None;
-    }
-    // Where packets are claimed, apps, hooks and workers have those.
-    if !config.claims.is_empty() {
+    // Where some port is told to take the user path, apps, hooks and workers have that; where packets are claimed,
+    // they have those.
+    if config.ports.iter().any(|port| port.path == PathChoice::User) || !config.claims.is_empty() {
         return None;
     }
     if !config.apps.is_empty() {
-        return Some("apps run on workers".into());
+        return Some("apps run on workers");
     }
     if !config.hooks.is_empty() {
-        return Some("hooks run on workers".into());
+        return Some("hooks run on workers");
     }
     if daemon.workers.is_some() || !daemon.cores.is_empty() {
-        return Some("workers or cores are named".into());
+        return Some("workers or cores are named");
     }
-    (daemon.idle == IdleChoice::Busy).then(|| "workers shall be busy".into())
+    (daemon.idle == IdleChoice::Busy).then_some("workers shall be busy")
+}
+
+/// Whether the kernel path is to be there although no port takes it yet: ports may come that do.
+pub fn may_come_to_kernel(config: &Config) -> bool {
+    config.ports.is_empty() && config.daemon.path != PathChoice::User && needs_workers(config).is_none()
 }
 
 #[cfg(test)]
@@ -197,7 +199,6 @@ mod tests {
         assert_eq!(chosen(eth0, true).0, "kernel");
         for (more, sends, why) in [
             ("", false, "eth0 takes no frames from XDP"),
-            ("[[port]]\ndevice = 'tap:vm0'\n", true, "tap:vm0 is no interface of Linux"),
             ("[[hook]]\nfile = 'acl.lua'\n", true, "hooks run on workers"),
             ("[[app]]\nname = 'guard'\nmodule = 'guard.lua'\n", true, "apps run on workers"),
             ("[daemon]\nworkers = 2\n", true, "workers or cores are named"),
@@ -208,6 +209,37 @@ mod tests {
             assert_eq!(path, "user", "{more}");
             assert!(reason.starts_with(why), "{reason}");
         }
+    }
+
+    #[test]
+    fn what_one_port_needs_is_no_matter_of_others() {
+        let port = |name: &str| format!("[[port]]\ndevice = '{name}'\n");
+        let paths = |more: &str| {
+            let text = port("eth0") + &port("tap:vm0") + &port("vx0") + &port("eth1") + more;
+            let config =
+                Config::parse(std::path::Path::new("test.toml"), &text).expect("a right configuration");
+            let obstacle = |name: &str| (name == "vx0").then(|| "vx0 takes no frames from XDP".to_string());
+            choose(&config, obstacle).unwrap_or_else(|_| panic!("{text}"))
+        };
+        let chosen = paths("");
+        assert_eq!(
+            chosen.0.iter().map(|port| port.in_kernel).collect::<Vec<_>>(),
+            [true, false, false, true]
+        );
+        let why: Vec<_> = chosen.0.iter().filter_map(|port| port.reason.as_deref()).collect();
+        let kernel = "nothing in use needs workers";
+        assert_eq!(why, [kernel, "tap:vm0 is no interface of Linux", "vx0 takes no frames from XDP", kernel]);
+        // Hooks are for the packets of all ports, with such a port or without.
+        assert_eq!(paths("[[hook]]\nfile = 'acl.lua'\n").name(), "user");
+    }
+
+    #[test]
+    fn without_ports_the_kernel_path_waits_for_some() {
+        let may_come = |text: &str| {
+            may_come_to_kernel(&Config::parse(std::path::Path::new("test.toml"), text).expect("a right file"))
+        };
+        assert!(may_come(""));
+        assert!(!may_come("[daemon]\npath = 'user'\n") && !may_come("[daemon]\nworkers = 2\n"));
     }
 
     #[test]

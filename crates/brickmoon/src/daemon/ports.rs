@@ -9,11 +9,13 @@ use bm_api::{Error, PortMode};
 use bm_control::config::{self, Device, Switch};
 use bm_fastpath::Claims;
 use bm_frame::{Depot, Memory};
+use bm_graph::ReplaceablePort;
 use bm_port::{HostPort, NoSteering, Port, Steering};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::{TapDevice, Twin};
 use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
 
+use super::places::{Nowhere, Places, ReplaceableHost};
 use crate::Failure;
 
 /// A device that is open, with what workers, the slow path and control each get of it.
@@ -22,8 +24,8 @@ pub struct OpenPort {
     pub name: String,
     /// As the configuration names it.
     pub device: String,
-    /// Index of the interface in Linux.
-    pub ifindex: u32,
+    /// Index of the interface in Linux; none while it is not there.
+    pub ifindex: Option<u32>,
     /// How its frames get to a worker.
     pub mode: PortMode,
     /// Why the mode is not the best one.
@@ -36,6 +38,8 @@ pub struct OpenPort {
     pub steering: Box<dyn Steering>,
     /// What must live as long as the port: the steering program is detached with it.
     pub keep: Box<dyn Any + Send>,
+    /// Where another interface is put in the place of this one; only for interfaces of Linux.
+    pub places: Option<Places>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
     /// What keeps interfaces of ours in Linux while workers are started again, with addresses and routes.
@@ -58,27 +62,153 @@ pub struct Rings<'a> {
     pub ring: u32,
 }
 
-/// Opens every port of the configuration, each with as many queues at most as `most` says. Those that `in_kernel` says the kernel
-/// forwards for, which must be interfaces of Linux, only send for workers, and receive what is claimed for them.
+/// Opens every port, each with as many queues at most as `most` says.
 pub fn open(
     ports: &[config::Port],
-    in_kernel: &[bool],
-    claims: Option<&Claims>,
     rings: &Rings<'_>,
     most: &dyn Fn(&config::Port) -> usize,
 ) -> Result<Vec<OpenPort>, Failure> {
-    let memory = rings.memory.memory();
-    let shared = Shared::new(memory).map_err(Failure::failed)?;
-    let open = |(index, port): (usize, &config::Port)| match &port.device {
-        Device::Xdp(interface) => {
-            let beside = (in_kernel.get(index) == Some(&true)).then_some(claims);
-            xdp(interface, port, beside, (&shared, rings.ring), most(port))
+    let opener = Opener::new(rings)?;
+    let open = |(index, port): (usize, &config::Port)| match port.device.interface() {
+        Some(interface) if matches!(port.device, Device::Xdp(_)) => {
+            let on = opener.interface(interface, port, None, most(port))?;
+            OpenPort::on(interface, port, Some(on), most(port))
         }
-        Device::Tap(name) => tap(name, port, memory, most(port)),
-        Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
-        Device::Dpdk(device) => super::dpdk::open(device, port, rings.memory, most(port)),
+        _ => opener.open(index, port, most(port)),
     };
     ports.iter().enumerate().map(open).collect()
+}
+
+/// Opens devices, all of which share one frame memory.
+#[derive(Clone)]
+pub struct Opener {
+    depot: Arc<Depot>,
+    shared: Arc<Shared>,
+    ring: u32,
+}
+
+/// An interface of Linux that is open for workers: what is replaced when another interface takes its place.
+pub struct OnInterface {
+    /// Index in Linux.
+    pub ifindex: u32,
+    /// How its frames get to a worker.
+    pub mode: PortMode,
+    /// Why the mode is not the best one.
+    pub reason: Option<String>,
+    /// One for each queue taken.
+    pub queues: Vec<Box<dyn Port>>,
+    /// How Linux gets its frames.
+    pub host: Box<dyn HostPort>,
+    /// What control tells it.
+    pub steering: Box<dyn Steering>,
+    /// What must live as long as the port: the steering program is detached with it.
+    pub keep: Box<dyn Any + Send>,
+}
+
+impl Opener {
+    /// For ports that receive into these.
+    pub fn new(rings: &Rings<'_>) -> Result<Self, Failure> {
+        let shared = Shared::new(rings.memory.memory()).map_err(Failure::failed)?;
+        Ok(Self { depot: rings.memory.clone(), shared, ring: rings.ring })
+    }
+
+    /// Frames that can wait in each queue of an AF_XDP port.
+    pub fn ring(&self) -> u32 {
+        self.ring
+    }
+
+    /// Where frames come from.
+    pub fn depot(&self) -> &Arc<Depot> {
+        &self.depot
+    }
+
+    /// Opens a device that is no interface of Linux by itself.
+    pub fn open(&self, index: usize, port: &config::Port, most: usize) -> Result<OpenPort, Failure> {
+        match &port.device {
+            Device::Xdp(interface) => OpenPort::on(interface, port, None, most),
+            Device::Tap(name) => tap(name, port, self.depot.memory(), most),
+            Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
+            Device::Dpdk(device) => super::dpdk::open(device, port, &self.depot, most),
+        }
+    }
+
+    /// Opens an interface of Linux. `beside` is for one that the kernel forwards for, which only sends for workers,
+    /// and receives what is claimed for them.
+    pub fn interface(
+        &self,
+        interface: &str,
+        port: &config::Port,
+        beside: Option<Option<&Claims>>,
+        most: usize,
+    ) -> Result<OnInterface, Failure> {
+        xdp(interface, port, beside, (&self.shared, self.ring), most)
+    }
+}
+
+impl OpenPort {
+    /// A port that the kernel forwards for, in a daemon without workers.
+    pub fn in_kernel(port: &config::Port, ifindex: Option<u32>, reason: Option<String>) -> Self {
+        Self {
+            name: port.name(0),
+            device: port.device.to_string(),
+            ifindex,
+            mode: PortMode::Kernel,
+            reason,
+            queues: Vec::new(),
+            host: Box::new(Nowhere),
+            steering: Box::new(NoSteering),
+            keep: Box::new(()),
+            places: None,
+            hardware: None,
+            held: Vec::new(),
+        }
+    }
+
+    /// A port whose interface may go and come back; it begins with this one, or has none yet, and then room for
+    /// `places` queues.
+    pub fn on(
+        interface: &str,
+        port: &config::Port,
+        on: Option<OnInterface>,
+        places: usize,
+    ) -> Result<Self, Failure> {
+        let missing = || OnInterface {
+            ifindex: 0,
+            mode: PortMode::Copy,
+            reason: None,
+            queues: Vec::new(),
+            host: Box::new(Nowhere),
+            steering: Box::new(NoSteering),
+            keep: Box::new(()),
+        };
+        let is_there = on.is_some();
+        let OnInterface { ifindex, mode, reason, queues, host, steering, keep } = on.unwrap_or_else(missing);
+        let devices: Vec<_> = match is_there {
+            true => queues.into_iter().map(Some).collect(),
+            false => (0..places.max(1)).map(|_| None).collect(),
+        };
+        let (mut queues, mut replacers) = (Vec::new(), Vec::new());
+        for device in devices {
+            let (queue, replacer) = ReplaceablePort::new(device).map_err(Failure::failed)?;
+            queues.push(Box::new(queue) as Box<dyn Port>);
+            replacers.push(replacer);
+        }
+        let (host, seat) = ReplaceableHost::new(host);
+        Ok(Self {
+            name: interface.into(),
+            device: port.device.to_string(),
+            ifindex: is_there.then_some(ifindex),
+            mode,
+            reason,
+            queues,
+            host: Box::new(host),
+            steering,
+            keep,
+            hardware: None,
+            held: Vec::new(),
+            places: Some(Places { queues: replacers, host: seat }),
+        })
+    }
 }
 
 /// How many queues a device has; 1 where that is not known before it is open.
@@ -113,7 +243,7 @@ fn xdp(
     beside: Option<Option<&Claims>>,
     (shared, ring): (&Arc<Shared>, u32),
     most: usize,
-) -> Result<OpenPort, Failure> {
+) -> Result<OnInterface, Failure> {
     check_slots(interface, shared.memory().slot_size()).map_err(Failure::usage)?;
     let options = Options {
         bind: match port.zero_copy {
@@ -148,9 +278,7 @@ fn xdp(
         queues.push(Box::new(queue));
     }
     tracing::info!("{device}");
-    Ok(OpenPort {
-        name: interface.into(),
-        device: port.device.to_string(),
+    Ok(OnInterface {
         ifindex: device.index(),
         mode: match beside {
             Some(_) => PortMode::Kernel,
@@ -165,8 +293,6 @@ fn xdp(
             None => Box::new(device.steering().map_err(Failure::failed)?),
         },
         keep: Box::new(device),
-        hardware: None,
-        held: Vec::new(),
     })
 }
 
@@ -217,7 +343,7 @@ fn behind_twin(
     Ok(OpenPort {
         name: twin.name(),
         device: port.device.to_string(),
-        ifindex: twin.index().map_err(Failure::failed)?,
+        ifindex: Some(twin.index().map_err(Failure::failed)?),
         mode,
         reason: None,
         queues,
@@ -226,5 +352,6 @@ fn behind_twin(
         steering: Box::new(NoSteering),
         keep,
         hardware: None,
+        places: None,
     })
 }

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use bm_api::{Error, PortMode};
 use bm_control::config::{Config, Device, Port, Switch};
 use bm_control::driver::{ControlPort, Handle};
-use bm_fastpath::{Attachment, Claims, Kernel, NoPins, Pins};
+use bm_fastpath::Claims;
 use bm_frame::{Depot, Node, Pages};
-use bm_port::NoSteering;
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
+use super::kernel_ports::OnPort;
 use super::path::{Paths, PortPath};
-use super::ports::{self, GENERIC, Hardware, OpenPort};
+use super::places::Places;
+use super::ports::{self, Hardware, OnInterface, OpenPort, Opener};
+use super::presence::{self, Presence, unfit};
 use super::queues::{self, Move};
 use crate::Failure;
 
@@ -51,15 +53,22 @@ pub struct PortInfo {
     pub ring: Option<u32>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
+    /// Whether it has its interface.
+    pub presence: Presence,
+    /// Where workers have it, if its interface may come and go.
+    pub places: Option<Places>,
+    /// What lives as long as the port has its interface: with it, a steering program leaves.
+    pub keep: Box<dyn Any + Send>,
 }
 
 /// Ports that are open and take nothing yet.
 pub struct Opened {
     parts: Vec<Part>,
     infos: Vec<PortInfo>,
-    keep: Vec<Box<dyn Any + Send>>,
     held: Vec<OwnedFd>,
     workers: usize,
+    /// Frames that can wait in each queue.
+    ring: Option<u32>,
     notes: Vec<String>,
 }
 
@@ -71,16 +80,22 @@ pub struct Running {
     pub ports: Vec<PortInfo>,
     /// What `status` tells of it besides.
     pub notes: Vec<String>,
-    /// Dropped last: with them, steering programs leave their interfaces.
-    _keep: Vec<Box<dyn Any + Send>>,
+    /// What opens interfaces that come back; none where there are no workers.
+    pub opener: Option<Opener>,
+    /// How many workers there were to be.
+    pub planned: usize,
     held: Vec<OwnedFd>,
     seen: Vec<(u64, Instant)>,
 }
 
 /// How many workers there shall be: as many as every port has queues for, one a core at most.
-fn workers(config: &Config) -> usize {
+pub fn workers(config: &Config) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let queues = config.ports.iter().map(ports::queues).min().unwrap_or(1);
+    let there = config.ports.iter().filter(|port| match &port.device {
+        Device::Xdp(name) => bm_fastpath::is_there(name),
+        _ => true,
+    });
+    let queues = there.map(ports::queues).min().unwrap_or(1);
     config.daemon.workers.map_or(queues.min(cores), |workers| workers as usize).max(1)
 }
 
@@ -100,7 +115,7 @@ pub fn check_queues(config: &Config) -> Result<(), String> {
 
 /// How many queues of a port are taken at most: one for each worker, and where `queues` asks for more, so many. Links
 /// to apps are one for each port and worker, so with links there are no more than workers.
-fn queues_taken(config: &Config, port: &Port, workers: usize) -> usize {
+pub fn queues_taken(config: &Config, port: &Port, workers: usize) -> usize {
     let may_be_more = matches!(port.device, Device::Xdp(_)) && config.links.is_empty();
     let wanted = port.queues.filter(|_| may_be_more).unwrap_or(0);
     workers.max(wanted as usize)
@@ -124,7 +139,7 @@ fn frames(config: &Config, ring: u32, sent: usize) -> usize {
 
 /// Frames that can wait in each queue of an AF_XDP port, in a memory of so many slots: less than usual where ports
 /// came in by a reload, unless the configuration says how many it must be.
-fn ring(config: &Config, slots: usize) -> u32 {
+pub fn ring(config: &Config, slots: usize) -> u32 {
     let mut ring = config.daemon.ring(queues_of_all(config)[0]);
     while config.daemon.ring.is_none() && ring > RING_LEAST && frames(config, ring, FRAMES_SENT_LEAST) > slots
     {
@@ -171,13 +186,6 @@ pub fn check_memory(config: &Config, slots: usize) -> Result<(), Error> {
     Err(Error::new(why).mend(mend))
 }
 
-/// Says, now and in `status`, that the program ends with the daemon.
-fn unpinned(why: &NoPins) -> String {
-    let note = format!("the kernel path ends with the daemon, since its program cannot be pinned: {why}");
-    tracing::warn!("{note}");
-    note
-}
-
 /// Says, now and in `status`, that workers run with normal priority.
 fn refused_priority(why: &std::io::Error) -> String {
     let note = format!(
@@ -187,154 +195,81 @@ fn refused_priority(why: &std::io::Error) -> String {
     note
 }
 
-/// A port that the kernel path is on.
-pub struct OnPort {
-    /// Its interface.
-    pub name: String,
-    /// Index of that in Linux.
-    pub ifindex: u32,
-    /// Why it is not as fast there as it could be.
-    pub reason: Option<String>,
-}
-
-/// The kernel path, on its ports.
-pub struct InKernel {
-    pub kernel: Kernel,
-    /// Its ports.
-    pub on: Vec<OnPort>,
-    /// Where workers' sockets go, if packets are claimed.
-    pub claims: Option<Claims>,
-    /// What `status` is to tell.
-    pub notes: Vec<String>,
-}
-
-/// Has the kernel path on those ports of the configuration whose packets take it.
-pub fn attach_kernel(config: &Config, paths: &Paths) -> Result<InKernel, Failure> {
-    let mut kernel = Kernel::load(config.daemon.kernel_grace).map_err(Failure::failed)?;
-    let claims = paths.claims(config).then(|| kernel.take_claims()).transpose().map_err(Failure::failed)?;
-    let (mut on, mut notes) = (Vec::new(), Vec::new());
-    match Pins::claim() {
-        Ok(pins) => {
-            tracing::info!("{}", pins.bpffs());
-            kernel = kernel.pinned(pins);
-        }
-        Err(why) => notes.push(unpinned(&why)),
-    }
-    let ports = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
-    for name in ports.filter_map(|(port, _)| port.device.interface()) {
-        let Attachment { ifindex, generic, adopted } = kernel.attach(name).map_err(Failure::failed)?;
-        if let Some(layout) = adopted {
-            tracing::info!(%name, layout, "an earlier daemon's program forwards here until our tables are whole");
-        }
-        if generic && claims.is_some() {
-            return Err(Failure::Failed(format!(
-                "{name}: {GENERIC}, where what workers give back to Linux would be claimed again: take [[claim]] out of the configuration, or give the port path = \"user\""
-            )));
-        }
-        if let Some(why) = bm_fastpath::why_no_frames(name) {
-            tracing::warn!("{why}. Linux forwards what leaves there.");
-        }
-        on.push(OnPort { name: name.into(), ifindex, reason: generic.then(|| GENERIC.into()) });
-    }
-    Ok(InKernel { kernel, on, claims, notes })
-}
-
-/// Takes off what an earlier daemon left in the kernel, where workers are to forward now.
-pub fn remove_kept() {
-    match bm_fastpath::remove_kept() {
-        Ok(interfaces) if interfaces.is_empty() => {}
-        Ok(interfaces) => {
-            let interfaces = interfaces.join(", ");
-            tracing::info!(interfaces, "took off the kernel path that an earlier daemon left");
-        }
-        // What a daemon at work has is its own.
-        Err(why) => tracing::debug!(%why, "nothing to take off"),
-    }
+/// What ports are opened by.
+pub struct Openers<'a> {
+    /// For those of workers; none where there are no workers.
+    pub workers: Option<&'a Opener>,
+    /// Where workers' sockets go for packets that are claimed.
+    pub claims: Option<&'a Claims>,
+    /// Ports whose interfaces must do as they are; others wait for better ones.
+    pub strict: &'a dyn Fn(&Port) -> bool,
 }
 
 impl Opened {
-    fn nothing(workers: usize) -> Self {
-        Self {
-            parts: Vec::new(),
-            infos: Vec::new(),
-            keep: Vec::new(),
-            held: Vec::new(),
-            workers,
-            notes: Vec::new(),
-        }
-    }
-
-    /// Opens the ports of the configuration for workers; those of the kernel path, which must be on them, only to
-    /// send and to receive what is claimed.
+    /// Opens the ports of the configuration; `on` says which of them the kernel path is on: those are for workers only
+    /// to send and to receive what is claimed.
     pub fn open(
         config: &Config,
-        depot: &Arc<Depot>,
         paths: &Paths,
-        claims: Option<&Claims>,
+        on: Vec<Option<OnPort>>,
+        openers: &Openers<'_>,
     ) -> Result<(Self, Vec<ControlPort>), Failure> {
-        let workers = workers(config);
-        let mut opened = Self::nothing(workers);
+        let workers = openers.workers.map_or(0, |_| workers(config));
+        let mut opened = Self {
+            parts: Vec::new(),
+            infos: Vec::new(),
+            held: Vec::new(),
+            workers,
+            ring: openers.workers.map(Opener::ring),
+            notes: Vec::new(),
+        };
         let mut control = Vec::new();
-        let in_kernel: Vec<bool> = paths.0.iter().map(|port| port.in_kernel).collect();
-        let most = |port: &Port| queues_taken(config, port, workers);
-        let rings = ports::Rings { memory: depot, ring: ring(config, depot.memory().slots()) };
-        let ports = ports::open(&config.ports, &in_kernel, claims, &rings, &most)?;
-        for (port, path) in ports.into_iter().zip(&paths.0) {
-            let OpenPort {
-                name,
-                device,
-                ifindex,
-                mode,
-                reason,
-                queues,
-                host,
-                steering,
-                keep,
-                hardware,
-                held,
-            } = port;
-            if queues.len() < workers && config.daemon.workers.is_some() {
-                return Err(Failure::Usage(format!(
-                    "{workers} workers, and {name} has {} queue(s): each worker needs a queue of every port; use fewer workers, or `ethtool -L {name} combined {workers}`",
-                    queues.len()
-                )));
+        for (index, ((port, path), on)) in config.ports.iter().zip(&paths.0).zip(on).enumerate() {
+            let (presence, open) = match openers.workers {
+                Some(opener) => opener.port(config, (index, port), on, workers, openers)?,
+                None => in_kernel(port, on),
+            };
+            if let Presence::Missing = presence {
+                tracing::warn!("port {}: {}", open.name, presence::missing(&open.name));
             }
-            let count = queues.len();
-            let (name_here, path) = (name.clone(), path.clone());
-            control.push(ControlPort { ifindex, steering, in_kernel: path.in_kernel });
-            opened.infos.push(PortInfo {
-                name: name_here,
-                device,
-                mode,
-                reason,
-                path,
-                queues: count,
-                ring: matches!(mode, PortMode::Copy | PortMode::ZeroCopy).then_some(rings.ring),
-                hardware,
-            });
-            opened.parts.push(Part { name, queues, host });
-            opened.keep.push(keep);
-            opened.held.extend(held);
+            control.push(opened.add(open, presence, path));
         }
         Ok((opened, control))
     }
 
-    /// The ports of the configuration where the kernel forwards for all of them, and is on them.
-    pub fn in_kernel(config: &Config, paths: &Paths, on: &[OnPort]) -> (Self, Vec<ControlPort>) {
-        let mut opened = Self::nothing(0);
-        let mut control = Vec::new();
-        for ((port, on), path) in config.ports.iter().zip(on).zip(&paths.0) {
-            let (name, device) = (on.name.clone(), port.device.to_string());
-            let (mode, reason, path) = (PortMode::Kernel, on.reason.clone(), path.clone());
-            let (queues, ring, hardware) = (0, None, None);
-            opened.infos.push(PortInfo { name, device, mode, reason, path, queues, ring, hardware });
-            control.push(ControlPort {
-                ifindex: on.ifindex,
-                steering: Box::new(NoSteering),
-                in_kernel: true,
-            });
-        }
-        (opened, control)
+    fn add(&mut self, open: OpenPort, presence: Presence, path: &PortPath) -> ControlPort {
+        let OpenPort {
+            name,
+            device,
+            ifindex,
+            mode,
+            reason,
+            queues,
+            host,
+            steering,
+            keep,
+            places,
+            hardware,
+            held,
+        } = open;
+        let count = if self.workers == 0 { 0 } else { queues.len() };
+        self.infos.push(PortInfo {
+            name: name.clone(),
+            device,
+            mode,
+            reason,
+            path: path.clone(),
+            queues: count,
+            ring: matches!(mode, PortMode::Copy | PortMode::ZeroCopy).then_some(self.ring).flatten(),
+            hardware,
+            presence,
+            places,
+            keep,
+        });
+        self.held.extend(held);
+        let control = ControlPort { name: name.clone(), ifindex, steering, in_kernel: path.in_kernel };
+        self.parts.push(Part { name, queues, host });
+        control
     }
 
     /// Adds to what `status` tells.
@@ -348,23 +283,107 @@ impl Opened {
         config: &Config,
         shared: &Shared,
         control: &Handle,
-        depot: Arc<Depot>,
+        opener: Opener,
     ) -> Result<Running, Failure> {
-        let Self { parts, infos, keep, held, workers, notes } = self;
+        let Self { parts, infos, held, workers, ring: _, notes } = self;
         let asker = Box::new(control.asker().map_err(Failure::failed)?);
-        let plane = DataPlane::start(config, workers, parts, shared, asker, depot)?;
+        let plane = DataPlane::start(config, workers, parts, shared, asker, opener.depot().clone())?;
         let seen = vec![(0, Instant::now()); plane.workers().len()];
         let mut notes = notes;
         notes.extend(plane.priority_refused().map(refused_priority));
-        Ok(Running { plane: Some(plane), ports: infos, notes, _keep: keep, held, seen })
+        Ok(Running {
+            plane: Some(plane),
+            ports: infos,
+            opener: Some(opener),
+            planned: workers,
+            notes,
+            held,
+            seen,
+        })
     }
+}
+
+/// A port where the kernel forwards for all of them.
+fn in_kernel(port: &Port, on: Option<OnPort>) -> (Presence, OpenPort) {
+    let OnPort { presence, reason } = on.unwrap_or(OnPort { presence: Presence::Missing, reason: None });
+    let open = OpenPort::in_kernel(port, presence.ifindex(), reason);
+    (presence, open)
+}
+
+impl Opener {
+    /// Opens a port of the configuration, as far as it is there.
+    fn port(
+        &self,
+        config: &Config,
+        (index, port): (usize, &Port),
+        on: Option<OnPort>,
+        workers: usize,
+        openers: &Openers<'_>,
+    ) -> Result<(Presence, OpenPort), Failure> {
+        let most = queues_taken(config, port, workers);
+        let Device::Xdp(name) = &port.device else {
+            let open = self.open(index, port, most)?;
+            let ifindex = open.ifindex.unwrap_or_default();
+            return Ok((Presence::Here { ifindex, birth: None }, open));
+        };
+        let beside = on.is_some();
+        let presence = on.map_or_else(|| here(name), |on| on.presence);
+        let missing = || {
+            let open = OpenPort::on(name, port, None, most)?;
+            let mode = if beside { PortMode::Kernel } else { open.mode };
+            Ok::<_, Failure>(OpenPort { mode, ..open })
+        };
+        if presence.ifindex().is_none() {
+            return Ok((presence, missing()?));
+        }
+        let opened = self.interface(name, port, beside.then_some(openers.claims), most);
+        match opened.and_then(|open| enough_queues(config, port, open, workers)) {
+            Ok(open) => {
+                let presence = Presence::Here { ifindex: open.ifindex, birth: None };
+                Ok((presence, OpenPort::on(name, port, Some(open), most)?))
+            }
+            Err(_) if !bm_fastpath::is_there(name) => Ok((Presence::Missing, missing()?)),
+            Err(failure) if (openers.strict)(port) => Err(failure),
+            Err(failure) => {
+                let why = super::why(failure);
+                tracing::warn!(%why, "port {name} waits");
+                Ok((Presence::refused(why), missing()?))
+            }
+        }
+    }
+}
+
+/// Whether an interface for workers is there.
+fn here(name: &str) -> Presence {
+    match bm_fastpath::is_there(name) {
+        false => Presence::Missing,
+        // Which one it is, is known when it is open.
+        true => unfit(name).map_or(Presence::Here { ifindex: 0, birth: None }, Presence::refused),
+    }
+}
+
+/// Whether there is a queue for each worker, where somebody says how many there are to be.
+fn enough_queues(
+    config: &Config,
+    port: &Port,
+    open: OnInterface,
+    workers: usize,
+) -> Result<OnInterface, Failure> {
+    if open.queues.len() >= workers || config.daemon.workers.is_none() {
+        return Ok(open);
+    }
+    let name = port.name(0);
+    Err(Failure::Usage(format!(
+        "{workers} workers, and {name} has {} queue(s): each worker needs a queue of every port; use fewer workers, or `ethtool -L {name} combined {workers}`",
+        open.queues.len()
+    )))
 }
 
 impl Opened {
     /// As it is where the kernel forwards.
     pub fn without_workers(self) -> Running {
-        let Self { infos, keep, held, notes, .. } = self;
-        Running { plane: None, ports: infos, notes, _keep: keep, held, seen: Vec::new() }
+        let Self { infos, held, notes, .. } = self;
+        Running { plane: None, ports: infos, opener: None, planned: 0, notes, held, seen: Vec::new() }
     }
 }
 
@@ -416,9 +435,9 @@ impl Running {
 
     /// Ends threads, then takes the steering programs off. Gives what keeps interfaces of ours in Linux.
     pub fn stop(self) -> Vec<OwnedFd> {
-        let Self { plane, ports: _, notes: _, _keep: keep, held, seen: _ } = self;
+        let Self { plane, ports, opener: _, planned: _, notes: _, held, seen: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
-        drop(keep);
+        drop(ports);
         held
     }
 }

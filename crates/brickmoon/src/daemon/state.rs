@@ -1,12 +1,16 @@
 //! What the daemon knows of itself, and its answers to every question of the socket.
 
 mod after;
+mod arrange;
+mod crew;
+mod follow;
 mod reload;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use bm_api::request::{RouteQuery, StopQuery};
@@ -14,20 +18,19 @@ use bm_api::{
     Apps, Drops, Error, Filters, Hooks, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Routes,
 };
 use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
-use bm_control::config::Config;
+use bm_control::config::{self, Config};
 use bm_control::driver::{Driver, OfPort};
 use bm_fastpath::{Claims, Kernel};
 use bm_fib::published::Readers;
-use bm_frame::{Depot, Pages};
-use bm_lua::apps::{AppSet, AppWorld};
-use bm_lua::hook::{HookSet, HookWorld};
+use bm_frame::Pages;
 use bm_stats::Registry;
 use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
+use super::kernel_ports::{self, remove_kept};
 use super::path::{self, Paths};
 use super::report::{self, Counters};
-use super::running::{InKernel, Opened, PortInfo, Running, attach_kernel, frame_memory, remove_kept};
+use super::running::{Opened, Openers, PortInfo, Running};
 use super::server::Removed;
 use super::switches::Bridges;
 use super::watcher::Watch;
@@ -35,6 +38,7 @@ use super::{apps, hooks};
 use crate::Failure;
 use crate::args::Up;
 use after::Restarts;
+use crew::Crew;
 
 /// Counters that there is room for: some fifty for each account, three accounts a port and worker.
 const COUNTERS: usize = 1 << 16;
@@ -50,8 +54,7 @@ struct Setup {
 pub struct Daemon {
     driver: Driver,
     shared: Shared,
-    /// Frames; none where packets are forwarded in the kernel.
-    depot: Option<Arc<Depot>>,
+    crew: Crew,
     /// `None` while the data path is being started again, and at the end.
     running: Mutex<Option<Running>>,
     switches: Bridges,
@@ -60,6 +63,10 @@ pub struct Daemon {
     claims: Option<Claims>,
     /// Who watches over the kernel path's tables when this process has ended.
     watch: Mutex<Watch>,
+    /// Whether the kernel path is there, for ports that take it now or later.
+    has_kernel: bool,
+    /// What `status` tells of the kernel path.
+    notes: Vec<String>,
     /// What the command line said.
     up: Up,
     started: Instant,
@@ -71,6 +78,8 @@ pub struct Daemon {
     keeps: AtomicBool,
     /// Told when the daemon shall end.
     pub end: Notify,
+    /// Told when interfaces have changed.
+    pub links: Arc<Notify>,
     _stats: Removed,
 }
 
@@ -92,15 +101,6 @@ fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
     Ok((registry, Removed(file)))
 }
 
-/// Lua on workers: hooks, and apps.
-fn scripts(depot: &Arc<Depot>, registry: &Arc<Registry>) -> Result<(Arc<HookSet>, Arc<AppSet>), Failure> {
-    let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
-    let hooks = Arc::new(HookSet::new(world).map_err(Failure::failed)?);
-    let natives = Arc::new(crate::lua::Natives::new(registry.clone()));
-    let world = AppWorld { depot: depot.clone(), natives };
-    Ok((hooks, Arc::new(AppSet::new(world).map_err(Failure::failed)?)))
-}
-
 impl Daemon {
     /// Starts the switches, then the router, which may have a port on one.
     pub fn start(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
@@ -113,52 +113,58 @@ impl Daemon {
     /// Opens ports, loads tables, starts workers, and has the ports take packets.
     fn start_router(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
         let paths = path::choose(&config, path::obstacle)?;
-        if !paths.any_kernel() {
-            return Self::start_on(config, up, started, paths);
+        let with_kernel = paths.any_kernel() || path::may_come_to_kernel(&config);
+        if !with_kernel {
+            return Self::start_on(config, up, started, paths, false);
         }
-        match Self::start_on(config.clone(), up.clone(), started, paths.clone()) {
+        match Self::start_on(config.clone(), up.clone(), started, paths.clone(), true) {
             // Where nobody asked for the kernel path by name, workers do as well.
             Err(Failure::Failed(why)) if paths.may_do_without() => {
-                tracing::warn!(%why, "the kernel path cannot be had: workers forward");
-                Self::start_on(config, up, started, paths.instead(&why))
+                tracing::warn!(%why, "the kernel path is not available: workers forward");
+                Self::start_on(config, up, started, paths.instead(&why), false)
             }
             tried => tried,
         }
     }
 
-    /// The same on these paths. Where the kernel forwards for all ports there are no frames and no workers.
-    fn start_on(config: Config, up: Up, started: Instant, paths: Paths) -> Result<Self, Failure> {
-        let depot = paths.needs_workers(&config).then(|| frame_memory(&config)).transpose()?;
-        if let Some(depot) = &depot {
-            let memory = depot.memory();
-            tracing::info!("{} MiB of frames on {}", memory.bytes() >> 20, memory.pages());
-        }
+    /// The same on these paths, in a daemon that has the kernel path or not. Where the kernel forwards for all ports
+    /// there are no frames and no workers.
+    fn start_on(
+        config: Config,
+        up: Up,
+        started: Instant,
+        paths: Paths,
+        with_kernel: bool,
+    ) -> Result<Self, Failure> {
         let (registry, stats) = counters(&config)?;
         let readers = Readers::new();
-        let (kernel, on, claims, notes) = match paths.any_kernel() {
-            true => {
-                let InKernel { kernel, on, claims, notes } = attach_kernel(&config, &paths)?;
-                (Some(kernel), on, claims, notes)
-            }
+        let strict = |_: &config::Port| true;
+        let (kernel, on, claims, notes) = match with_kernel {
+            true => kernel_ports::start(&config, &paths)?,
             false => {
                 remove_kept();
-                (None, Vec::new(), None, Vec::new())
+                (None, config.ports.iter().map(|_| None).collect(), None, Vec::new())
             }
         };
         let pinned = kernel.as_ref().is_some_and(Kernel::is_pinned);
-        let (mut opened, ports) = match &depot {
-            Some(depot) => Opened::open(&config, depot, &paths, claims.as_ref())?,
-            None => Opened::in_kernel(&config, &paths, &on),
+        let crew = Crew::default();
+        let opener = match paths.needs_workers(&config) {
+            true => Some(crew.opener(&config)?),
+            false => None,
         };
+        let openers = Openers { workers: opener.as_ref(), claims: claims.as_ref(), strict: &strict };
+        let (mut opened, ports) = Opened::open(&config, &paths, on, &openers)?;
         opened.note(&notes);
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
         let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
-        let scripts = depot.as_ref().map(|depot| scripts(depot, &registry)).transpose()?;
-        let (hooks, apps) = scripts.unzip();
-        let shared =
-            Shared { published: driver.handle().published().clone(), readers, registry, hooks, apps };
-        let running = match &depot {
-            Some(depot) => opened.start(&config, &shared, driver.handle(), depot.clone())?,
+        let published = driver.handle().published().clone();
+        let (hooks, apps) = (OnceLock::new(), OnceLock::new());
+        let shared = Shared { published, readers, registry, hooks, apps };
+        let running = match opener {
+            Some(opener) => {
+                crew.scripts(&shared)?;
+                opened.start(&config, &shared, driver.handle(), opener)?
+            }
             None => opened.without_workers(),
         };
         // Before anything is forwarded by tables that may outlive this process.
@@ -170,27 +176,17 @@ impl Daemon {
             watch.end();
             return Err(Failure::failed(error));
         }
-        let daemon = Self::of(driver, shared, depot, running, (up, started), stats);
-        Ok(Self { setup: Mutex::new(Setup { config, paths }.into()), claims, watch: watch.into(), ..daemon })
-    }
-
-    fn of(
-        driver: Driver,
-        shared: Shared,
-        depot: Option<Arc<Depot>>,
-        running: Running,
-        (up, started): (Up, Instant),
-        stats: Removed,
-    ) -> Self {
-        Self {
+        Ok(Self {
             driver,
             shared,
-            depot,
+            crew,
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
-            setup: Mutex::default(),
-            claims: None,
-            watch: Watch::NotNeeded.into(),
+            setup: Mutex::new(Setup { config, paths }.into()),
+            claims,
+            has_kernel: with_kernel,
+            notes,
+            watch: watch.into(),
             up,
             started,
             restarts: Mutex::default(),
@@ -198,8 +194,9 @@ impl Daemon {
             failures: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
             end: Notify::new(),
+            links: Arc::new(Notify::new()),
             _stats: stats,
-        }
+        })
     }
 
     fn setup(&self) -> Arc<Setup> {
@@ -221,6 +218,14 @@ impl Daemon {
             bm_cli::count(status.routes_ipv6 as u64),
             self.started.elapsed().as_millis(),
         )
+    }
+
+    /// What to say where there is nothing to forward between.
+    pub fn no_ports(&self) -> Option<String> {
+        let setup = self.setup();
+        let file = self.up.config.as_deref().unwrap_or(Path::new(config::FILE));
+        let nothing = setup.config.ports.is_empty() && setup.config.switches.is_empty();
+        nothing.then(|| format!("no ports: add [[port]] to {}, then `brickmoon reload`", file.display()))
     }
 
     fn counters(&self) -> Counters {
@@ -263,12 +268,14 @@ impl Daemon {
         let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);
         status.notes.extend(infos.filter_map(no_frames));
         status.memory_bytes = report::resident_bytes();
-        if !paths.any_kernel() && !config.claims.is_empty() {
+        status.notes.extend(self.no_ports());
+        status.notes.extend(running.iter().flat_map(|running| running.ports.iter().filter_map(waiting)));
+        if !paths.any_kernel() && !config.ports.is_empty() && !config.claims.is_empty() {
             status.notes.push(
                 "claims mean nothing: workers have all packets, since no port takes the kernel path".into(),
             );
         }
-        if self.depot.as_ref().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
+        if self.crew.depot.get().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
             status.notes.push(
                 "frames lie on plain pages; `sysctl -w vm.nr_hugepages=64` before the start is faster".into(),
             );
@@ -299,8 +306,11 @@ impl Daemon {
                     account: report::account(&counters, &group),
                 }
             };
+            let (state, state_reason) = info.presence.shown(&info.name);
             Port {
                 index: index as u16,
+                state,
+                state_reason,
                 name: info.name.clone(),
                 device: info.device.clone(),
                 up,
@@ -358,7 +368,7 @@ impl Daemon {
 
     /// How the apps in Lua are on each worker.
     fn reports(&self) -> Vec<bm_lua::Report> {
-        let apps = self.shared.apps.iter().filter(|apps| !apps.is_empty());
+        let apps = self.shared.apps.get().into_iter().filter(|apps| !apps.is_empty());
         apps.flat_map(|apps| apps.reports(apps::PATIENCE)).collect()
     }
 
@@ -373,7 +383,7 @@ impl Daemon {
     pub fn drops(&self) -> Drops {
         let counters = self.counters();
         let mut drops = report::drops(&counters);
-        let hooks = self.shared.hooks.as_ref().map(|hooks| hooks.report()).unwrap_or_default();
+        let hooks = self.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::name_drops(&mut drops, &hooks, &counters);
         self.switches.add_drops(&mut drops);
         apps::add_drops(&self.reports(), &mut drops);
@@ -382,7 +392,7 @@ impl Daemon {
 
     /// Hooks in Lua and their figures.
     pub fn hooks(&self) -> Hooks {
-        let reports = self.shared.hooks.as_ref().map(|hooks| hooks.report()).unwrap_or_default();
+        let reports = self.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::hooks(reports, &self.counters())
     }
 
@@ -456,6 +466,12 @@ impl Daemon {
 fn no_frames(info: &PortInfo) -> Option<String> {
     let why = bm_fastpath::why_no_frames(&info.name)?;
     Some(format!("{why}. Linux forwards what leaves there."))
+}
+
+/// What `status` tells of a port that is without its interface.
+fn waiting(port: &PortInfo) -> Option<String> {
+    let (_, why) = port.presence.shown(&port.name);
+    why.map(|why| format!("port {} waits: {why}", port.name))
 }
 
 /// Which interfaces of a port the kernel path has no tables for, in words.

@@ -11,7 +11,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bm_control::config::{self, Config};
 use bm_control::driver::{ControlPort, Driver};
@@ -137,7 +137,7 @@ impl Set {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
         // The memory is the program's, too.
         let rings = Rings { memory: &memory.depot, ring: bm_port_xdp::RING };
-        let opened = daemon::open_ports(&config.ports, &[], None, &rings, &|_| wanted.workers);
+        let opened = daemon::open_ports(&config.ports, &rings, &|_| wanted.workers);
         let opened = opened.map_err(daemon::why)?;
         let readers = Readers::new();
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
@@ -149,7 +149,7 @@ impl Set {
                 queues.insert((device.clone(), worker), memory.port(queue));
             }
             devices.push(device);
-            control.push(ControlPort { ifindex, steering, in_kernel: false });
+            control.push(ControlPort { name: name.clone(), ifindex, steering, in_kernel: false });
             keep.push(kept);
             parts.push((name, host));
         }
@@ -158,8 +158,8 @@ impl Set {
             published: driver.handle().published().clone(),
             readers,
             registry: registry.clone(),
-            hooks: None,
-            apps: None,
+            hooks: OnceLock::new(),
+            apps: OnceLock::new(),
         };
         let asker = Box::new(driver.handle().asker().map_err(text)?);
         let depot: &Arc<Depot> = wanted.depot;

@@ -52,7 +52,7 @@ impl Config {
         set("daemon.workers", &daemon.workers, Workers);
         set("daemon.cores", &daemon.cores, Workers);
         set("daemon.rebalance", &daemon.rebalance, Live);
-        set("daemon.path", &daemon.path, Daemon);
+        set("daemon.path", &daemon.path, Workers);
         set("daemon.kernel_grace_s", &daemon.kernel_grace.as_secs(), Daemon);
         set("daemon.idle", &daemon.idle, Workers);
         set("daemon.poll_us", &daemon.poll_us, Workers);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use bm_api::request::RouteQuery;
 use bm_api::{Area, Error, Mirror, Neighbors, NextHops, Routes, Status, Verify};
-use bm_fastpath::Counters;
 use bm_graph::Waker;
 use bm_netlink::{Audit, Batch, Change, LinuxOnly, Traffic, Watch};
 
@@ -16,6 +15,7 @@ use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
 use super::kernel::{KernelPath, Now};
 use super::linux_only::{self, Listed};
+use super::tally::Tally;
 use super::{ControlPort, OfPort, Request};
 use crate::compile::{Choices, Compiler, Report};
 use crate::config::Config;
@@ -51,7 +51,7 @@ struct Done {
 /// What ports are told: the machine's addresses, and for each port its MACs, which families are Linux's alone, and
 /// whether it takes packets.
 #[derive(PartialEq, Eq)]
-struct Told {
+pub(super) struct Told {
     local: Vec<IpAddr>,
     ports: Vec<(Vec<[u8; 6]>, [bool; 2], bool)>,
 }
@@ -60,17 +60,23 @@ struct Told {
 pub(super) struct Control {
     pub(super) watch: Watch,
     pub(super) compiler: Compiler,
-    kernel: Option<KernelPath>,
+    pub(super) kernel: Option<KernelPath>,
     linux_only: Listed,
     pub(super) batch: Batch,
-    ports: Vec<ControlPort>,
+    pub(super) ports: Vec<ControlPort>,
     active: bool,
+    /// Workers are being started again: their ports leave everything to Linux.
+    pub(super) workers_rest: bool,
+    /// What the kernel path has counted for each port.
+    pub(super) tally: Tally,
+    /// Whom a change of interfaces is told.
+    pub(super) on_links: Option<Box<dyn Fn() + Send>>,
     pub(super) slow_path: Option<Asked>,
     resolve_queue: usize,
     /// New neighbours that the kernel may be asked for.
     pub(super) budget: Budget,
     /// What ports were told last; none if they have to be told again.
-    told: Option<Told>,
+    pub(super) told: Option<Told>,
     verifying: Vec<Pending>,
     refresh: Duration,
     refresh_at: Instant,
@@ -98,7 +104,7 @@ impl Control {
         };
         let watch =
             Watch::open(options).map_err(|error| Error::new(format_args!("the kernel's tables: {error}")))?;
-        compiler.set_ports(ports.iter().map(|port| Some(port.ifindex)).collect());
+        compiler.set_ports(ports.iter().map(|port| port.ifindex).collect());
         compiler.set_worker_ports(ports.iter().map(|port| !port.in_kernel).collect());
         compiler.set_filters(config);
         let mut listed = Listed::new(config.firewall.clone());
@@ -114,6 +120,9 @@ impl Control {
             batch,
             ports,
             active: false,
+            workers_rest: false,
+            tally: Tally::default(),
+            on_links: None,
             slow_path: None,
             resolve_queue: config.neighbors.resolve_queue as usize,
             budget: Budget::new(config.neighbors.resolve_per_second, started),
@@ -204,6 +213,10 @@ impl Control {
             self.steer();
         }
         self.tell_slow_path(changes);
+        let links = |change: &Change| matches!(change, Change::Everything | Change::Link(_));
+        if let Some(tell) = self.on_links.as_ref().filter(|_| changes.iter().any(links)) {
+            tell();
+        }
         match &self.kernel {
             // Until the program has followed, what was taken out is in its reach.
             _ if report.published => self.follow()?,
@@ -215,7 +228,7 @@ impl Control {
 
     /// Has the compiler carry out changes, or everything if something was not carried out before: changes are told
     /// once, and after that only a look at everything helps.
-    fn compile(&mut self, changes: &[Change]) -> Result<Report, Error> {
+    pub(super) fn compile(&mut self, changes: &[Change]) -> Result<Report, Error> {
         let whole = [Change::Everything];
         let changes = if self.behind.is_some() { &whole } else { changes };
         self.set_busy(true);
@@ -233,8 +246,15 @@ impl Control {
     }
 
     /// Tells the kernel path what is published now.
-    fn follow(&mut self) -> Result<(), Error> {
-        self.tell_kernel(KernelPath::follow)
+    pub(super) fn follow(&mut self) -> Result<(), Error> {
+        self.tell_kernel(KernelPath::follow)?;
+        let Some(kernel) = &self.kernel else { return Ok(()) };
+        let (interfaces, ports) = (self.compiler.interfaces(), self.ports.iter().zip(0u16..));
+        let places = ports.filter(|(port, _)| port.in_kernel).flat_map(|(port, number)| {
+            interfaces.of_port(number).map(|(place, _)| (place, port.name.as_str()))
+        });
+        self.tally.settle(places, |place| kernel.counters(place));
+        Ok(())
     }
 
     fn tell_kernel(
@@ -244,19 +264,19 @@ impl Control {
         let ports = self.kernel_ports();
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let (compiler, mirror) = (&self.compiler, self.watch.mirror());
-        let (active, between) = (self.active, self.ports.is_empty());
-        tell(kernel, Now { compiler, mirror, ports: &ports, active, between })
+        tell(kernel, Now { compiler, mirror, ports: &ports, active: self.active })
     }
 
     /// Tells ports what is Linux's. A port that is none of ours any more, as a part of a bridge say, leaves
     /// everything to Linux.
-    fn steer(&mut self) {
+    pub(super) fn steer(&mut self) {
         let interfaces = self.compiler.interfaces();
+        let takes = self.active && !self.workers_rest;
         let of_port = |port: u16| {
             let mut macs: Vec<_> = interfaces.of_port(port).map(|(_, interface)| interface.mac).collect();
             macs.sort_unstable();
             macs.dedup();
-            let active = self.active && !macs.is_empty();
+            let active = takes && !macs.is_empty();
             // A family that some VLAN on the port forwards has to come to workers.
             let linux_only = |family: usize| interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family]);
             (macs, [0, 1].map(linux_only), active)
@@ -273,7 +293,7 @@ impl Control {
         for (port, (macs, linux_only, active)) in self.ports.iter_mut().zip(&tell.ports) {
             if let Err(error) = told(port, &tell.local, macs, *linux_only, *active) {
                 all = false;
-                tracing::error!(%error, ifindex = port.ifindex, "a port could not be told what to leave to Linux");
+                tracing::error!(%error, port = port.name, "a port could not be told what to leave to Linux");
             }
         }
         self.told = all.then_some(tell);
@@ -281,6 +301,7 @@ impl Control {
 
     pub fn set_active(&mut self, active: bool) {
         self.active = active;
+        self.workers_rest = false;
         self.steer();
         match (self.follow(), &mut self.kernel) {
             (Err(error), _) => tracing::error!(%error, "the kernel path could not be told"),
@@ -290,42 +311,23 @@ impl Control {
         }
     }
 
-    /// What the kernel path did with the frames of each port; zeros for those of workers.
-    pub fn kernel_counters(&self) -> Vec<Counters> {
-        let of_port = |kernel: &KernelPath, port| {
-            let interfaces = self.compiler.interfaces();
-            interfaces.of_port(port).map(|(index, _)| kernel.counters(index)).sum()
-        };
-        let ports = 0..self.ports.len() as u16;
-        self.kernel
-            .as_ref()
-            .map(|kernel| ports.map(|port| of_port(kernel, port)).collect())
-            .unwrap_or_default()
-    }
-
     /// What filter rules have matched.
     pub fn filters(&self) -> bm_api::Filters {
         let in_kernel = |counter| self.kernel.as_ref().map_or(0, |kernel| kernel.rule_count(counter));
         self.compiler.shown_filters(in_kernel)
     }
 
-    pub fn set_ports(&mut self, ports: Vec<ControlPort>) -> Result<(), Error> {
-        self.active = false;
-        self.ports = ports;
-        self.told = None;
-        if let Some(kernel) = self.kernel.as_mut().filter(|_| self.ports.is_empty())
-            && let Err(error) = kernel.hold()
-        {
-            tracing::error!(%error, "the kernel path could not be told that its ports go");
-        }
-        self.compiler.set_ports(self.ports.iter().map(|port| Some(port.ifindex)).collect());
-        self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
-        self.compile(&[])?;
-        self.steer();
-        self.follow()
+    pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
+        self.take_settings(config);
+        let before = self.linux_only.honored();
+        self.linux_only.configure(&config.firewall);
+        self.enforce(&before)?;
+        self.linux_only.say_bypassed(self.watch.mirror());
+        Ok(())
     }
 
-    pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
+    /// What the configuration says now, for the next time that tables are compiled.
+    pub(super) fn take_settings(&mut self, config: &Config) {
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
         self.compiler.set_choices(Choices {
             hash_seed,
@@ -338,11 +340,6 @@ impl Control {
         }
         self.refresh = config.neighbors.refresh;
         self.budget.set(config.neighbors.resolve_per_second);
-        let before = self.linux_only.honored();
-        self.linux_only.configure(&config.firewall);
-        self.enforce(&before)?;
-        self.linux_only.say_bypassed(self.watch.mirror());
-        Ok(())
     }
 
     /// Leaves these packets to Linux from now on, and no others.
@@ -368,7 +365,7 @@ impl Control {
     }
 
     /// Has workers, ports and the kernel path go by what the compiler was told.
-    fn carry_out(&mut self) -> Result<(), Error> {
+    pub(super) fn carry_out(&mut self) -> Result<(), Error> {
         self.compile(&[])?;
         self.steer();
         self.follow()
@@ -448,7 +445,8 @@ impl Control {
     pub fn interfaces(&self) -> Vec<OfPort> {
         let mirror = self.watch.mirror();
         let of_port = |(index, port): (usize, &ControlPort)| {
-            let up = mirror.link(port.ifindex).is_some_and(bm_netlink::Link::running);
+            let up = port.ifindex.and_then(|ifindex| mirror.link(ifindex));
+            let up = up.is_some_and(bm_netlink::Link::running);
             let links =
                 self.compiler.interfaces().of_port(index as u16).map(|(_, own)| own.ifindex).collect();
             OfPort {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_fastpath::{Counters, Grace, Interface, Kernel, ReversePath, Situation, SourceCheck, Tag};
+use bm_fastpath::{Attachment, Counters, Grace, Interface, Kernel, ReversePath, Situation, SourceCheck, Tag};
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
 use bm_forward::tables;
@@ -56,8 +56,6 @@ pub(super) struct Now<'a> {
     pub ports: &'a BTreeSet<u16>,
     /// Whether it takes their packets.
     pub active: bool,
-    /// Ports are gone, and others are to come.
-    pub between: bool,
 }
 
 /// What control does for the kernel path.
@@ -102,15 +100,6 @@ impl KernelPath {
     pub fn follow(&mut self, now: Now<'_>) -> Result<(), Error> {
         let situation = self.situation(now);
         self.tell(situation)
-    }
-
-    /// Between ports that are gone and those to come: filters go on by what there was, and all that passes them is
-    /// Linux's. To be called before the tables change.
-    pub fn hold(&mut self) -> Result<(), Error> {
-        match self.told.last() {
-            Some(situation) => self.tell(held(situation)),
-            None => Ok(()),
-        }
     }
 
     fn tell(&mut self, situation: Situation) -> Result<(), Error> {
@@ -198,6 +187,16 @@ impl KernelPath {
         lock(&self.kernel).unpin();
     }
 
+    /// Puts the program on an interface, unless it is there already.
+    pub fn attach(&self, interface: &str) -> Result<Attachment, Error> {
+        lock(&self.kernel).attach(interface).map_err(Error::new)
+    }
+
+    /// Takes the program off all interfaces but these.
+    pub fn detach_others(&self, keep: &[u32]) {
+        lock(&self.kernel).detach_others(keep);
+    }
+
     /// Has the program stay at work when we end.
     pub fn keep(&mut self) -> Result<(), Error> {
         lock(&self.kernel).keep().map_err(Error::new)?;
@@ -230,10 +229,7 @@ impl KernelPath {
     }
 
     fn situation(&self, now: Now<'_>) -> Situation {
-        let Now { compiler, mirror, ports, active, between } = now;
-        if let Some(last) = self.told.last().filter(|_| between) {
-            return held(last);
-        }
+        let Now { compiler, mirror, ports, active } = now;
         let filters = compiler.filters();
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();
@@ -302,34 +298,5 @@ impl KernelPath {
             }
             self.without_place = without;
         }
-    }
-}
-
-/// The same with nothing forwarded. The tables lose the ways through the interfaces that were, so nobody can be
-/// asked for a way back.
-fn held(situation: &Situation) -> Situation {
-    let mut held = Situation { unknown: [true; 2], ..situation.clone() };
-    for interface in &mut held.interfaces {
-        interface.looked_at &= held.filters.is_some();
-        (interface.forward, interface.sends) = ([false; 2], false);
-    }
-    held
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn between_ports_filters_alone_are_left() {
-        let port = Interface { forward: [true; 2], sends: true, looked_at: true, ..Interface::default() };
-        let filters = Some(Arc::default());
-        let situation = Situation { interfaces: vec![port], filters, ..Situation::default() };
-        let between = held(&situation);
-        let [port] = &between.interfaces[..] else { panic!("one") };
-        assert_eq!((port.forward, port.sends, port.looked_at), ([false; 2], false, true));
-        assert_eq!((between.unknown, between.filters.is_some()), ([true; 2], true));
-        assert_eq!(held(&between), between);
-        assert!(!held(&Situation { filters: None, ..situation }).interfaces[0].looked_at);
     }
 }

@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Daemon, Setup, lock};
+use super::{Daemon, lock};
 use crate::Failure;
-use crate::daemon::running::{Opened, Running};
+use crate::daemon::running::Running;
 use crate::daemon::{apps, hooks, why};
 
 /// A data path that fails more often than this is not started again: Linux does better.
@@ -23,7 +23,7 @@ pub(super) struct Restarts {
     /// When the data path failed, of late.
     failures: VecDeque<Instant>,
     /// What keeps interfaces of ours in Linux until a data path has them again.
-    held: Vec<OwnedFd>,
+    pub held: Vec<OwnedFd>,
     /// The daemon ends: nothing is started any more.
     pub ended: bool,
 }
@@ -58,8 +58,8 @@ impl Daemon {
     /// Breaks off what hangs in Lua; starts the data path again if its apps have failed.
     pub fn look_after_lua(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
-        let hooks = self.shared.hooks.as_ref().map_or(Ok(()), |hooks| hooks::look_after(hooks));
-        let apps = self.shared.apps.as_ref().map_or(Ok(None), |apps| apps::look_after(apps));
+        let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::look_after(hooks));
+        let apps = self.shared.apps.get().map_or(Ok(None), |apps| apps::look_after(apps));
         match hooks.and(apps) {
             Ok(None) => Ok(()),
             Ok(Some(trouble)) => self.start_again(&trouble, starts),
@@ -74,8 +74,8 @@ impl Daemon {
 
     /// Whether any hook or app in Lua is at work.
     pub fn has_scripts(&self) -> bool {
-        let hooks = self.shared.hooks.as_ref().is_some_and(|hooks| !hooks.is_empty());
-        hooks || self.shared.apps.as_ref().is_some_and(|apps| !apps.is_empty())
+        let hooks = self.shared.hooks.get().is_some_and(|hooks| !hooks.is_empty());
+        hooks || self.shared.apps.get().is_some_and(|apps| !apps.is_empty())
     }
 
     /// Starts the data path again that was in trouble after so many `starts`.
@@ -94,30 +94,7 @@ impl Daemon {
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
         tracing::error!("{trouble}: it is started again, and Linux forwards meanwhile");
-        self.restart(&mut restarts, &self.setup())
-    }
-
-    /// Ends the data path and starts it as `setup` says.
-    pub(super) fn restart(&self, restarts: &mut Restarts, setup: &Setup) -> Result<(), Failure> {
-        let Setup { config, paths } = setup;
-        let control = self.driver.handle();
-        let Some(depot) = &self.depot else {
-            return Err(Failure::Failed("ports of the kernel path change with a new start only".into()));
-        };
-        control.set_active(false).map_err(Failure::failed)?;
-        // Steering programs leave their interfaces before they can be put there again.
-        control.set_ports(Vec::new()).map_err(Failure::failed)?;
-        let before = lock(&self.running).take();
-        restarts.held.extend(before.into_iter().flat_map(Running::stop));
-        // What failed on those that have ended is of no matter any more; whoever sees more of it sees another start.
-        let _ended = self.shared.apps.as_ref().map(|apps| apps::look_after(apps));
-        self.starts.fetch_add(1, Ordering::AcqRel);
-        let (opened, ports) = Opened::open(config, depot, paths, self.claims.as_ref())?;
-        control.set_ports(ports).map_err(Failure::failed)?;
-        let running = opened.start(config, &self.shared, control, depot.clone())?;
-        *lock(&self.running) = Some(running);
-        restarts.held.clear();
-        control.set_active(true).map_err(Failure::failed)
+        self.arrange(&mut restarts, &self.setup(), &|_| false)
     }
 
     /// Gives everything back to Linux and ends all threads.

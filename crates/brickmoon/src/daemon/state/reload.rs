@@ -1,15 +1,16 @@
 //! Another configuration while the daemon runs: all of it that can be carried out, or none.
 //!
 //! ```text
-//! file ─► checks ─► plan ─► control ─► apps ─► hooks          each step for the new configuration;
-//!                                  └─► data path, anew       if one fails, those before it for the old
+//! file ─► checks ─► plan ─┬─► control ─► apps ─► hooks        each step for the new configuration;
+//!                         └─► ports and workers, arranged     if one fails, those before it for the old
 //! ```
 
 use bm_api::{Error, Reloaded};
-use bm_control::config::{Config, Effect, PathChoice};
+use bm_control::config::{Config, Effect, PathChoice, Port};
 
 use super::after::Restarts;
 use super::{Daemon, Setup, lock};
+use crate::daemon::path::Paths;
 use crate::daemon::running::{Running, check_memory};
 use crate::daemon::{apps, checks, hooks, path, why, with_arguments};
 
@@ -17,6 +18,8 @@ use crate::daemon::{apps, checks, hooks, path, why, with_arguments};
 struct Plan {
     setup: Setup,
     said: Reloaded,
+    /// What of ports, paths and workers changes, by key: they are arranged anew.
+    arranged: Vec<String>,
 }
 
 /// Has something be as a configuration says.
@@ -60,6 +63,18 @@ fn all_or_nothing<S>(mut steps: Vec<Step<'_, S>>, old: &S, new: &S) -> Result<()
     }
 }
 
+/// The paths that are chosen for ports, where nobody has said another one than before: a port that the configuration
+/// leaves the choice for keeps the one that it has.
+fn kept_paths(old: &Setup, new: &Config, chosen: Paths) -> Paths {
+    let before = |port: &Port| {
+        let mut all = old.config.ports.iter().zip(&old.paths.0);
+        all.find(|(other, _)| other.device == port.device && other.path == port.path).map(|(_, path)| path)
+    };
+    let stays = old.config.daemon.path == new.daemon.path;
+    let paths = new.ports.iter().zip(chosen.0);
+    Paths(paths.map(|(port, chosen)| before(port).filter(|_| stays).cloned().unwrap_or(chosen)).collect())
+}
+
 impl Daemon {
     /// Reads the configuration file again and carries out what can be carried out while running.
     ///
@@ -73,9 +88,11 @@ impl Daemon {
             return Err(Error::new("the daemon is about to end"));
         }
         let old = self.setup();
-        let Plan { setup, said } = self.plan(&old, self.read_again()?)?;
-        self.carry_out(&mut restarts, &old, &setup, !said.restarted.is_empty())?;
+        let Plan { setup, said, arranged } = self.plan(&old, self.read_again()?)?;
+        self.carry_out(&mut restarts, &old, &setup, &arranged)?;
         *lock(&self.setup) = setup.into();
+        // Interfaces may have changed meanwhile.
+        self.links.notify_one();
         Ok(said)
     }
 
@@ -91,30 +108,35 @@ impl Daemon {
 
     /// What is to be done to get from `old` to `new`, of which what only a start of the daemon can do is left out.
     fn plan(&self, old: &Setup, mut new: Config) -> Result<Plan, Error> {
-        // The kernel path's ports change with a new start only.
-        let ports_stay = old.paths.any_kernel() || self.depot.is_none();
         let chosen = path::choose(&new, path::obstacle).map_err(|failure| Error::new(why(failure)))?;
-        let paths = if ports_stay { old.paths.clone() } else { chosen.on_workers() };
-        checks::has_ports(&new)?;
+        let paths = if self.has_kernel { kept_paths(old, &new, chosen) } else { chosen.on_workers() };
         checks::all(self.up.config.as_deref(), &new, &paths)?;
-        let mut said = Reloaded::default();
+        let with_workers = old.paths.needs_workers(&old.config) || paths.needs_workers(&new);
+        let (mut said, mut arranged) = (Reloaded::default(), Vec::new());
         for changed in old.config.diff(&new) {
             match changed.effect {
                 Effect::Live => said.changed.push(changed.key),
-                Effect::Workers if !ports_stay => said.restarted.push(changed.key),
+                Effect::Workers if self.has_kernel || changed.key != "daemon.path" => {
+                    arranged.push(changed.key)
+                }
                 Effect::Workers | Effect::Daemon => said.needs_restart.push(changed.key),
             }
         }
+        if with_workers {
+            said.restarted.clone_from(&arranged)
+        } else {
+            said.changed.extend(arranged.clone())
+        }
         // Those at work stay until the end, whatever the file says of them now.
         new.switches.clone_from(&old.config.switches);
-        if ports_stay {
-            new.ports = old.config.ports_as_in(&new);
-        } else {
+        if !self.has_kernel {
             let told = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
             said.needs_restart.extend(told.map(|port| format!("port.{}.path", port.device)));
         }
         checks::switches(&new)?;
-        if let Some(depot) = self.depot.as_ref().filter(|_| !said.restarted.is_empty()) {
+        if let Some(depot) =
+            self.crew.depot.get().filter(|_| paths.needs_workers(&new) && !arranged.is_empty())
+        {
             check_memory(&new, depot.memory().slots())?;
         }
         // Workers have no sockets there.
@@ -129,18 +151,18 @@ impl Daemon {
                 said.changed.push(what.into());
             }
         };
-        if self.shared.hooks.is_some() && !new.hooks.is_empty() {
+        if self.shared.hooks.get().is_some() && !new.hooks.is_empty() {
             loads("hook", &|key| key == "hook");
         }
-        if self.live_apps(&new) && said.restarted.is_empty() {
+        if self.live_apps(&new) && arranged.is_empty() {
             loads("app", &|key| key.starts_with("app."));
         }
-        Ok(Plan { setup: Setup { config: new, paths }, said })
+        Ok(Plan { setup: Setup { config: new, paths }, said, arranged })
     }
 
     /// Whether workers have apps, or shall have.
     fn live_apps(&self, new: &Config) -> bool {
-        self.shared.apps.as_ref().is_some_and(|set| !(new.apps.is_empty() && set.is_empty()))
+        self.shared.apps.get().is_some_and(|set| !(new.apps.is_empty() && set.is_empty()))
     }
 
     /// Has everything be as `new` says; if that fails, as `old` did.
@@ -149,29 +171,32 @@ impl Daemon {
         restarts: &mut Restarts,
         old: &Setup,
         new: &Setup,
-        starts_workers: bool,
+        arranged: &[String],
     ) -> Result<(), Error> {
         let control = self.driver.handle();
-        // Tables may have found no memory when settings were taken over already.
-        let mut steps = vec![Step::by_halves(|setup: &Setup| control.reconfigure(&setup.config))];
-        if starts_workers {
-            if let Some(set) = &self.shared.hooks {
+        if !arranged.is_empty() {
+            if let Some(set) = self.shared.hooks.get().filter(|_| new.paths.needs_workers(&new.config)) {
                 hooks::try_load(set, &new.config)?;
             }
-            steps.push(Step::by_halves(|setup: &Setup| {
-                self.restart(restarts, setup).map_err(|failure| Error::new(why(failure)))
-            }));
-            return all_or_nothing(steps, old, new);
+            let step = Step::by_halves(|setup: &Setup| {
+                // What somebody has just asked for has to do; what was there before may have changed since.
+                let is_asked = |port: &Port| arranged.contains(&format!("port.{}", port.device));
+                let strict = |port: &Port| std::ptr::eq(setup, new) && is_asked(port);
+                self.arrange(restarts, setup, &strict).map_err(|failure| Error::new(why(failure)))
+            });
+            return all_or_nothing(vec![step], old, new);
         }
+        // Tables may have found no memory when settings were taken over already.
+        let mut steps = vec![Step::by_halves(|setup: &Setup| control.reconfigure(&setup.config))];
         steps.push(Step::whole(|setup: &Setup| {
             lock(&self.running).iter().for_each(|running: &Running| running.place(&setup.config));
             Ok(())
         }));
-        if let Some(set) = self.shared.apps.as_ref().filter(|_| self.live_apps(&new.config)) {
+        if let Some(set) = self.shared.apps.get().filter(|_| self.live_apps(&new.config)) {
             steps.push(Step::whole(|setup: &Setup| apps::reload(set, &setup.config)));
         }
         // The last one, since files may not be what they were: hooks cannot be undone.
-        if let Some(set) = &self.shared.hooks {
+        if let Some(set) = self.shared.hooks.get() {
             steps.push(Step::whole(|setup: &Setup| hooks::reload(set, &setup.config)));
         }
         all_or_nothing(steps, old, new)

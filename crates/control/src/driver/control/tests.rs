@@ -26,7 +26,7 @@ fn what_failed_is_made_good_whoever_comes_next() {
     type Next = fn(&mut Control) -> Result<(), Error>;
     let all: [Next; 4] = [
         |control| control.apply(&[]),
-        |control| control.set_ports(Vec::new()),
+        |control| control.set_ports(Vec::new(), &Config::default()),
         |control| control.reconfigure(&Config::default()),
         // No change comes: it is tried again after a while.
         |control| {

@@ -1,0 +1,74 @@
+//! Puts ports, paths and workers in the order that a configuration asks for, whatever there was before.
+//!
+//! ```text
+//! ports of workers: Linux's ─► workers end ─► kernel path: off some interfaces, on others ─► devices open
+//!                                          ─► control: the new ports ─► workers start ─► all ports take packets
+//! ```
+//!
+//! Ports that the kernel path has before and afterwards forward all the time. Where workers run, before or afterwards,
+//! they are started again, and Linux forwards for their ports meanwhile.
+
+use bm_control::config::Port;
+
+use super::after::Restarts;
+use super::{Daemon, Setup, lock};
+use crate::Failure;
+use crate::daemon::running::{Opened, Openers, Running};
+use crate::daemon::{apps, kernel_ports};
+
+impl Daemon {
+    /// Has everything be as `setup` says. An interface that is there and cannot be taken is an error for ports that
+    /// `strict` names; others go without.
+    pub(super) fn arrange(
+        &self,
+        restarts: &mut Restarts,
+        setup: &Setup,
+        strict: &dyn Fn(&Port) -> bool,
+    ) -> Result<(), Failure> {
+        let Setup { config, paths } = setup;
+        let control = self.driver.handle();
+        self.end_workers(restarts)?;
+        let opener = match paths.needs_workers(config) {
+            true => Some(self.crew.opener(config)?),
+            false => None,
+        };
+        let stay = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
+        let stay: Vec<String> =
+            stay.filter_map(|(port, _)| port.device.interface().map(Into::into)).collect();
+        let stay = control.links(&stay).map_err(Failure::failed)?;
+        control
+            .detach_others(stay.into_iter().flatten().map(|link| link.ifindex).collect())
+            .map_err(Failure::failed)?;
+        let mut put_on = |name: &str| control.attach(name).map_err(Failure::failed);
+        let on = kernel_ports::attach(config, paths, self.claims.is_some(), strict, &mut put_on)?;
+        let openers = Openers { workers: opener.as_ref(), claims: self.claims.as_ref(), strict };
+        let (mut opened, ports) = Opened::open(config, paths, on, &openers)?;
+        opened.note(&self.notes);
+        control.set_ports(ports, config).map_err(Failure::failed)?;
+        let running = match opener {
+            Some(opener) => {
+                self.crew.scripts(&self.shared)?;
+                opened.start(config, &self.shared, control, opener)?
+            }
+            None => opened.without_workers(),
+        };
+        *lock(&self.running) = Some(running);
+        restarts.held.clear();
+        control.set_active(true).map_err(Failure::failed)
+    }
+
+    /// Ends the workers, if there are any: Linux forwards for their ports.
+    fn end_workers(&self, restarts: &mut Restarts) -> Result<(), Failure> {
+        let has_workers = |running: &Running| running.plane.is_some();
+        if lock(&self.running).as_ref().is_some_and(has_workers) {
+            // Steering programs leave their interfaces before others can be put there.
+            self.driver.handle().rest_workers().map_err(Failure::failed)?;
+            let before = lock(&self.running).take();
+            restarts.held.extend(before.into_iter().flat_map(Running::stop));
+            // What failed on those that have ended is of no matter any more; whoever sees more of it sees another start.
+            let _ended = self.shared.apps.get().map(|apps| apps::look_after(apps));
+        }
+        self.starts.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        Ok(())
+    }
+}

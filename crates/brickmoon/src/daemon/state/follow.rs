@@ -1,0 +1,316 @@
+//! Ports follow their interfaces, by name: one that is deleted and made again, renamed, moved to another namespace and
+//! back, or that appears long after the start.
+//!
+//! The control thread says when interfaces have changed; what they are now is asked each time, so that twenty changes
+//! in a second are looked at as often as there is time for. On the kernel path only that port is touched. Workers get
+//! other sockets while they run; only where that does not fit (another number of queues, another path) are they started
+//! again, and Linux forwards for their ports meanwhile.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bm_api::PortMode;
+use bm_control::config::{Config, Device, Port};
+use bm_control::driver::LinkNow;
+use bm_port::{NoSteering, Steering};
+
+use super::{Daemon, Setup, lock};
+use crate::Failure;
+use crate::daemon::kernel_ports::{self, OnPort};
+use crate::daemon::path::PortPath;
+use crate::daemon::places::Nowhere;
+use crate::daemon::ports::OnInterface;
+use crate::daemon::presence::{AGAIN, Presence, missing, unfit};
+use crate::daemon::running::{self, PortInfo, Running};
+use crate::daemon::{path, why};
+
+/// What came of a look at one port.
+enum Looked {
+    /// It is as it should be.
+    Done,
+    /// All ports have to be arranged anew: why.
+    Arrange(String),
+}
+
+/// What came of taking an interface.
+enum Taken {
+    /// The port has it: its number.
+    On(u32),
+    /// It is not there any more.
+    Gone,
+    /// It has so many queues, and the one before had another number.
+    Other(usize),
+}
+
+/// How many queues an interface has, if that is another number than workers have places for.
+fn other_queues(info: &PortInfo, on: &OnInterface) -> Option<usize> {
+    let places = info.places.as_ref().map(|places| places.queues.len());
+    (places != Some(on.queues.len())).then_some(on.queues.len())
+}
+
+/// What keeps the kernel path from the interface that a port of the kernel has now, where the configuration leaves the
+/// choice. What a veth can do follows its far end, which is seldom ready when it appears: it keeps its path.
+fn obstacle(setup: &Setup, index: usize, link: LinkNow) -> Option<String> {
+    let path = setup.paths.0.get(index)?;
+    let is_chosen = path.in_kernel && path.reason.is_some();
+    (is_chosen && !link.veth).then(|| path::obstacle(&setup.config.ports[index].name(index))).flatten()
+}
+
+/// Why the interface that a port is to get does not fit in the place of the one before.
+fn does_not_fit(
+    setup: &Setup,
+    running: &Running,
+    (index, info): (usize, &PortInfo),
+    link: LinkNow,
+) -> Option<String> {
+    let config = &setup.config;
+    if let Some(why) = obstacle(setup, index, link) {
+        return Some(format!("port {} goes to workers, since {why}", info.name));
+    }
+    let workers = running::workers(config);
+    if info.places.is_some() && workers != running.planned {
+        return Some(format!("port {} is there, and there are queues for {workers} workers", info.name));
+    }
+    None
+}
+
+impl Daemon {
+    /// Asks to be told when interfaces change, through [`Daemon::links`].
+    pub fn watch_links(&self) -> Result<(), Failure> {
+        let links = Arc::clone(&self.links);
+        self.driver.handle().on_links(move || links.notify_one()).map_err(Failure::failed)?;
+        // They may have changed since ports were opened.
+        self.links.notify_one();
+        Ok(())
+    }
+
+    /// Whether some port waits for a second try.
+    pub fn has_refused(&self) -> bool {
+        let is_due =
+            |port: &PortInfo| matches!(&port.presence, Presence::Refused { at, .. } if at.elapsed() > AGAIN);
+        lock(&self.running).as_ref().is_some_and(|running| running.ports.iter().any(is_due))
+    }
+
+    /// Has every port be on its interface as that is now.
+    pub fn follow(&self) -> Result<(), Failure> {
+        let mut restarts = lock(&self.restarts);
+        if restarts.ended {
+            return Ok(());
+        }
+        let setup = self.setup();
+        let ports = || {
+            setup.config.ports.iter().enumerate().filter(|(_, port)| matches!(port.device, Device::Xdp(_)))
+        };
+        let names: Vec<String> = ports().map(|(index, port)| port.name(index)).collect();
+        let links = self.driver.handle().links(&names).map_err(Failure::failed)?;
+        let (mut arrange, mut paths) = (None, setup.paths.clone());
+        for ((index, port), link) in ports().zip(links) {
+            if let Some(why) = link.and_then(|link| obstacle(&setup, index, link)) {
+                paths.0[index] = PortPath { in_kernel: false, reason: Some(why) };
+            }
+            let mut running = lock(&self.running);
+            let Some(running) = running.as_mut() else { return Ok(()) };
+            match self.look_at(&setup, running, (index, port), link)? {
+                Looked::Done => {}
+                Looked::Arrange(why) => arrange = Some(why),
+            }
+        }
+        let Some(why) = arrange else { return Ok(()) };
+        tracing::warn!("{why}: workers are started again, and Linux forwards for their ports meanwhile");
+        let setup = Arc::new(Setup { config: setup.config.clone(), paths });
+        self.arrange(&mut restarts, &setup, &|_| false)?;
+        *lock(&self.setup) = setup;
+        // Interfaces may have changed meanwhile.
+        self.links.notify_one();
+        Ok(())
+    }
+
+    /// Has one port be on its interface.
+    fn look_at(
+        &self,
+        setup: &Setup,
+        running: &mut Running,
+        (index, port): (usize, &Port),
+        link: Option<LinkNow>,
+    ) -> Result<Looked, Failure> {
+        let info = &mut running.ports[index];
+        let now = link.map(|link| link.birth);
+        match (&mut info.presence, link) {
+            (Presence::Here { ifindex, birth: birth @ None }, Some(link)) if *ifindex == link.ifindex => {
+                *birth = Some(link.birth);
+                return Ok(Looked::Done);
+            }
+            (Presence::Here { birth, .. }, Some(_)) if *birth == now => return Ok(Looked::Done),
+            (Presence::Missing, None) => return Ok(Looked::Done),
+            (Presence::Refused { birth, at, .. }, Some(link))
+                if birth.is_none_or(|birth| birth == link.birth) =>
+            {
+                *birth = Some(link.birth);
+                if at.elapsed() < AGAIN {
+                    return Ok(Looked::Done);
+                }
+            }
+            _ => {}
+        }
+        if info.presence.ifindex().is_some() {
+            self.leave(running, index)?;
+        }
+        let Some(link) = link else {
+            let info = &mut running.ports[index];
+            tracing::warn!("port {}: {}", info.name, missing(&info.name));
+            info.presence = Presence::Missing;
+            return Ok(Looked::Done);
+        };
+        self.enter(setup, running, (index, port), link)
+    }
+
+    /// Gives up the interface that a port had.
+    fn leave(&self, running: &mut Running, index: usize) -> Result<(), Failure> {
+        let control = self.driver.handle();
+        self.set_port(index, None, Box::new(NoSteering));
+        let info = &mut running.ports[index];
+        info.presence = Presence::Missing;
+        if info.path.in_kernel {
+            let others = running.ports.iter().filter(|port| port.path.in_kernel);
+            let others = others.filter_map(|port| port.presence.ifindex()).collect();
+            control.detach_others(others).map_err(Failure::failed)?;
+        }
+        let info = &mut running.ports[index];
+        if let (Some(places), Some(opener)) = (&info.places, &running.opener) {
+            // A worker that does not come for it hangs, which is seen to elsewhere.
+            let _all = places.replace(Vec::new(), Box::new(Nowhere), opener.depot());
+        }
+        // Now that nobody uses its sockets.
+        info.keep = Box::new(());
+        Ok(())
+    }
+
+    /// Takes the interface that has a port's name now.
+    fn enter(
+        &self,
+        setup: &Setup,
+        running: &mut Running,
+        (index, port): (usize, &Port),
+        link: LinkNow,
+    ) -> Result<Looked, Failure> {
+        let name = port.name(index);
+        let info = &running.ports[index];
+        if link.ethernet
+            && let Some(why) = does_not_fit(setup, running, (index, info), link)
+        {
+            return Ok(Looked::Arrange(why));
+        }
+        let in_kernel = info.path.in_kernel;
+        let taken = match unfit(&name) {
+            Some(why) => Err(Failure::Failed(why)),
+            None if in_kernel => self.enter_in_kernel(setup, running, (index, port)),
+            None => self.enter_for_workers(setup, running, (index, port)),
+        };
+        let again = matches!(&running.ports[index].presence, Presence::Refused { .. });
+        let info = &mut running.ports[index];
+        info.presence = match taken {
+            Ok(Taken::Other(queues)) => {
+                return Ok(Looked::Arrange(format!("port {name} has {queues} queues now")));
+            }
+            Ok(Taken::On(ifindex)) => {
+                tracing::info!("port {name}: its interface is there ({ifindex}), and has been taken");
+                Presence::Here { ifindex, birth: Some(link.birth).filter(|_| ifindex == link.ifindex) }
+            }
+            Ok(Taken::Gone) => Presence::Missing,
+            Err(_) if !bm_fastpath::is_there(&name) => Presence::Missing,
+            Err(failure) => {
+                let why = why(failure);
+                // Once is enough.
+                if !again {
+                    tracing::warn!(%why, "port {name}: its interface could not be taken; Linux forwards its packets, and this is tried again");
+                }
+                Presence::Refused { why, birth: Some(link.birth), at: Instant::now() }
+            }
+        };
+        Ok(Looked::Done)
+    }
+
+    /// Puts the kernel path on a port's interface.
+    fn enter_in_kernel(
+        &self,
+        setup: &Setup,
+        running: &mut Running,
+        (index, port): (usize, &Port),
+    ) -> Result<Taken, Failure> {
+        let control = self.driver.handle();
+        let name = port.name(index);
+        let attach = |name: &str| control.attach(name).map_err(Failure::failed);
+        let OnPort { presence, reason } = kernel_ports::attach_one(&name, self.claims.is_some(), attach)?;
+        let Some(ifindex) = presence.ifindex() else { return Ok(Taken::Gone) };
+        let opened = self.open_again(&setup.config, running, port)?;
+        if let Some(queues) = opened.as_ref().and_then(|on| other_queues(&running.ports[index], on)) {
+            return Ok(Taken::Other(queues));
+        }
+        self.set_port(index, Some(ifindex), Box::new(NoSteering));
+        running.ports[index].reason = reason;
+        if let Some(OnInterface { queues, host, keep, .. }) = opened {
+            self.replace(running, index, queues, host, keep);
+        }
+        Ok(Taken::On(ifindex))
+    }
+
+    /// Gives workers a port's interface.
+    fn enter_for_workers(
+        &self,
+        setup: &Setup,
+        running: &mut Running,
+        (index, port): (usize, &Port),
+    ) -> Result<Taken, Failure> {
+        let Some(on) = self.open_again(&setup.config, running, port)? else { return Ok(Taken::Gone) };
+        if let Some(queues) = other_queues(&running.ports[index], &on) {
+            return Ok(Taken::Other(queues));
+        }
+        let OnInterface { ifindex, mode, reason, queues, host, steering, keep } = on;
+        let info = &mut running.ports[index];
+        (info.mode, info.reason) = (mode, reason);
+        self.replace(running, index, queues, host, keep);
+        self.set_port(index, Some(ifindex), steering);
+        Ok(Taken::On(ifindex))
+    }
+
+    /// Opens a port's interface for workers, if there are any.
+    fn open_again(
+        &self,
+        config: &Config,
+        running: &Running,
+        port: &Port,
+    ) -> Result<Option<OnInterface>, Failure> {
+        let (Some(opener), Device::Xdp(name)) = (&running.opener, &port.device) else { return Ok(None) };
+        let in_kernel = running.ports.iter().any(|info| info.name == *name && info.mode == PortMode::Kernel);
+        let most = running::queues_taken(config, port, running.planned);
+        opener.interface(name, port, in_kernel.then_some(self.claims.as_ref()), most).map(Some)
+    }
+
+    /// Tells control which interface a port has.
+    fn set_port(&self, index: usize, ifindex: Option<u32>, steering: Box<dyn Steering>) {
+        if let Err(error) = self.driver.handle().set_port(index, ifindex, steering) {
+            // Control has taken the port over, and makes its tables again until that works.
+            tracing::error!(%error, "tables could not be made for a port; this is tried again");
+        }
+    }
+
+    /// Gives workers and slow path what they have of an interface.
+    fn replace(
+        &self,
+        running: &mut Running,
+        index: usize,
+        queues: Vec<Box<dyn bm_port::Port>>,
+        host: Box<dyn bm_port::HostPort>,
+        keep: Box<dyn std::any::Any + Send>,
+    ) {
+        let Running { ports, opener, .. } = running;
+        let info = &mut ports[index];
+        if let (Some(places), Some(opener)) = (&info.places, opener)
+            && !places.replace(queues, host, opener.depot())
+        {
+            // It hangs, which is seen to elsewhere.
+            tracing::error!("port {}: a worker did not take its queue", info.name);
+        }
+        info.keep = keep;
+    }
+}

@@ -1,0 +1,94 @@
+//! Ports that come, go, and change their interfaces while everything else goes on.
+
+use bm_api::Error;
+use bm_fastpath::{Attachment, Counters};
+use bm_netlink::Kind;
+use bm_port::{NoSteering, Steering};
+
+use super::control::Control;
+use super::kernel::KernelPath;
+use super::{ControlPort, LinkNow};
+use crate::config::Config;
+
+/// Hardware type of Ethernet (`ARPHRD_ETHER`).
+const ETHERNET: u16 = 1;
+
+impl Control {
+    /// Ports of the kernel path forward at once, those of workers once they are active again.
+    pub fn set_ports(&mut self, ports: Vec<ControlPort>, config: &Config) -> Result<(), Error> {
+        self.workers_rest = true;
+        self.ports = ports;
+        self.name_ports();
+        self.reconfigure(config)
+    }
+
+    pub fn set_port(
+        &mut self,
+        port: usize,
+        ifindex: Option<u32>,
+        steering: Box<dyn Steering>,
+    ) -> Result<(), Error> {
+        let Some(port) = self.ports.get_mut(port) else { return Ok(()) };
+        (port.ifindex, port.steering) = (ifindex, steering);
+        self.ports_changed()
+    }
+
+    /// What comes in on ports of workers is Linux's from now on, and what is to leave by them as well.
+    pub fn rest_workers(&mut self) -> Result<(), Error> {
+        self.workers_rest = true;
+        self.steer();
+        for port in self.ports.iter_mut().filter(|port| !port.in_kernel) {
+            (port.ifindex, port.steering) = (None, Box::new(NoSteering));
+        }
+        self.ports_changed()
+    }
+
+    fn ports_changed(&mut self) -> Result<(), Error> {
+        self.name_ports();
+        self.carry_out()
+    }
+
+    /// Says to the compiler which interfaces ports have now.
+    fn name_ports(&mut self) {
+        self.told = None;
+        self.compiler.set_ports(self.ports.iter().map(|port| port.ifindex).collect());
+        self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
+    }
+
+    /// The link of a name, if there is one.
+    pub fn link_now(&self, name: &str) -> Option<LinkNow> {
+        let link = self.watch.mirror().link_named(name)?;
+        let birth = self.watch.mirror().birth(link.ifindex)?;
+        let ethernet = link.hardware == ETHERNET && link.mac.is_some();
+        Some(LinkNow { ifindex: link.ifindex, birth, ethernet, veth: link.kind == Kind::Veth })
+    }
+
+    pub fn on_links(&mut self, tell: Box<dyn Fn() + Send>) {
+        self.on_links = Some(tell);
+    }
+
+    pub fn attach(&mut self, interface: &str) -> Result<Attachment, Error> {
+        match &self.kernel {
+            Some(kernel) => kernel.attach(interface),
+            None => Err(Error::new("the daemon was started without the kernel path")
+                .mend("restart it to have this port forwarded there")),
+        }
+    }
+
+    pub fn detach_others(&mut self, keep: &[u32]) {
+        if let Some(kernel) = &self.kernel {
+            kernel.detach_others(keep);
+        }
+    }
+
+    /// What the kernel path did with the frames of each port; zeros for those of workers.
+    pub fn kernel_counters(&self) -> Vec<Counters> {
+        let of_port = |kernel: &KernelPath, port: &ControlPort| {
+            self.tally.of(&port.name, |place| kernel.counters(place))
+        };
+        self.kernel
+            .as_ref()
+            .map(|kernel| self.ports.iter().map(|port| of_port(kernel, port)).collect())
+            .unwrap_or_default()
+    }
+}

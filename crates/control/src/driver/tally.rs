@@ -1,0 +1,81 @@
+//! What the kernel path counted for each port, over all interfaces that the port has had.
+//!
+//! The program counts by the place of an interface in its tables. A place goes to another interface once its own is
+//! gone, and goes on counting from where it was; a port whose interface comes back gets another place. So what a
+//! port's places have counted while they were its own is summed up here.
+
+use std::collections::BTreeMap;
+
+use bm_fastpath::Counters;
+
+/// A place that a port has now.
+struct Place {
+    port: String,
+    /// What it had counted when the port got it.
+    before: Counters,
+}
+
+/// The sums of all ports, by name.
+#[derive(Default)]
+pub(super) struct Tally {
+    places: BTreeMap<u16, Place>,
+    /// What places counted that ports do not have any more.
+    earlier: BTreeMap<String, Counters>,
+}
+
+impl Tally {
+    /// These are the places of ports now; `read` says what a place has counted.
+    pub fn settle<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
+        let now: BTreeMap<u16, &str> = now.collect();
+        let Self { places, earlier } = self;
+        places.retain(|at, place| {
+            let stays = now.get(at).is_some_and(|port| *port == place.port);
+            if !stays {
+                let sum = earlier.entry(place.port.clone()).or_default();
+                *sum = [*sum, read(*at).since(place.before)].into_iter().sum();
+            }
+            stays
+        });
+        for (at, port) in now {
+            let place = || Place { port: port.into(), before: read(at) };
+            places.entry(at).or_insert_with(place);
+        }
+    }
+
+    /// What has been counted for a port.
+    pub fn of(&self, port: &str, read: impl Fn(u16) -> Counters) -> Counters {
+        let places = self.places.iter().filter(|(_, place)| place.port == port);
+        let now = places.map(|(at, place)| read(*at).since(place.before));
+        now.chain(self.earlier.get(port).copied()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_go_on_over_places_that_come_and_go() {
+        let mut tally = Tally::default();
+        let mut counted = BTreeMap::from([(0, 5), (1, 7)]);
+        let read = |counted: &BTreeMap<u16, u64>, place: u16| {
+            Counters::only("forwarded", counted.get(&place).copied().unwrap_or_default())
+        };
+        let of = |tally: &Tally, counted: &BTreeMap<u16, u64>, port: &str| {
+            tally.of(port, |place| read(counted, place)).forwarded()
+        };
+        // What the places counted before is somebody else's.
+        tally.settle([(0, "r0"), (1, "r1")].into_iter(), |place| read(&counted, place));
+        counted.extend([(0, 15), (1, 8)]);
+        assert_eq!((of(&tally, &counted, "r0"), of(&tally, &counted, "r1")), (10, 1));
+        // The interface of r0 goes, and what comes next in its place is r2's.
+        tally.settle([(1, "r1")].into_iter(), |place| read(&counted, place));
+        tally.settle([(0, "r2"), (1, "r1")].into_iter(), |place| read(&counted, place));
+        counted.insert(0, 18);
+        assert_eq!((of(&tally, &counted, "r0"), of(&tally, &counted, "r2")), (10, 3));
+        // It comes back to another place, and counts on.
+        tally.settle([(0, "r2"), (1, "r1"), (2, "r0")].into_iter(), |place| read(&counted, place));
+        counted.insert(2, 4);
+        assert_eq!((of(&tally, &counted, "r0"), of(&tally, &counted, "r1")), (14, 1));
+    }
+}

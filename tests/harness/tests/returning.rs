@@ -1,0 +1,430 @@
+//! Ports follow their interfaces by name: deleted and made again, late, renamed, refused; and `reload` adds and removes
+//! ports on every path. What happens to one port is no matter of the others.
+
+use bm_tests::daemon::eventually;
+use bm_tests::flow::{Outcome, Stream};
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
+use bm_tests::report;
+use bm_tests::subject::{Router, Subject};
+use bm_tests::sys::{self, PacketSocket};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The three links as ports with these paths.
+fn ports(paths: [&str; 3]) -> String {
+    let port =
+        |(side, path): (Side, &str)| format!("[[port]]\ndevice = '{}'\npath = '{path}'\n", side.router());
+    SIDES.into_iter().zip(paths).map(port).collect()
+}
+
+/// A router with this configuration, its path left to that.
+fn with(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+    let Some(subject) = Subject::kernel(test) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_choosing(&[], config);
+    deed(&lab, &mut router);
+    router.settle();
+    router.stop();
+}
+
+fn shown(router: &Router, what: &[&str]) -> serde_json::Value {
+    let (verb, rest) = what.split_first().expect("a command");
+    let reply = router.ask(verb, &[rest, &["--json"]].concat()).expect("a daemon");
+    serde_json::from_slice(&reply.stdout).expect("it prints JSON")
+}
+
+/// What `show ports` says of a port.
+fn port(router: &Router, name: &str) -> serde_json::Value {
+    let ports = shown(router, &["show", "ports"]);
+    let ports = ports["ports"].as_array().expect("ports");
+    ports.iter().find(|port| port["name"] == name).cloned().unwrap_or_default()
+}
+
+fn state(router: &Router, name: &str) -> String {
+    port(router, name)["state"].as_str().unwrap_or_default().into()
+}
+
+/// Waits until a port has its interface and takes packets.
+fn taken(router: &Router, name: &str) {
+    eventually(&format!("{name} is not taken: {:#}\n{}", port(router, name), router.log()), || {
+        let port = port(router, name);
+        port["state"] == "taken" && port["active"] == true && port["up"] == true
+    });
+}
+
+fn notes(router: &Router) -> String {
+    shown(router, &["status"])["notes"].to_string()
+}
+
+fn sent(router: &Router, name: &str) -> u64 {
+    port(router, name)["account"]["sent"].as_u64().unwrap_or_default()
+}
+
+/// The far end of a link that was made again, with the MAC of the router's end.
+struct Far {
+    side: Side,
+    socket: PacketSocket,
+    last: u8,
+}
+
+impl Far {
+    fn of(lab: &Lab, side: Side, last: u8) -> Self {
+        Self { side, socket: lab.host(side).packet_socket(side.host()), last }
+    }
+
+    fn receives(&self, frame: &[u8]) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            sys::wait_readable(&[&self.socket], Duration::from_millis(50)).expect("poll works");
+            while let Some(captured) = self.socket.receive().expect("a socket") {
+                if captured.frame == frame {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Packets of both families to this link and from it, byte by byte.
+    fn crosses(&self, lab: &Lab) {
+        let (side, ours) = (self.side, self.side.mac(self.last));
+        let out = [
+            Ip4::udp(&Side::Src.v4(2), "10.2.3.4", 20).bytes(),
+            Ip6::new(&Side::Src.v6(2), "2001:db8:b000::9", 253, vec![0; 8]).bytes(),
+        ];
+        for packet in out {
+            lab.send(Side::Src, &Side::Src.to_router(&packet));
+            let expected = ip_frame(side.mac(2), ours, &routed(&packet));
+            assert!(self.receives(&expected), "a packet to {side:?} is not there as it should be");
+        }
+        let back = [
+            Ip4::udp(&side.v4(2), "10.9.9.9", 20).bytes(),
+            Ip6::new(&side.v6(2), "2001:db8:a000::9", 253, vec![0; 8]).bytes(),
+        ];
+        for packet in back {
+            lab.drain();
+            self.socket.send(&ip_frame(ours, side.mac(2), &packet)).expect("a frame");
+            let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+            let came = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
+            assert!(came.is_some(), "a packet from {side:?} is not there as it should be");
+        }
+    }
+}
+
+/// A flow between the two other links.
+fn flow() -> Stream {
+    let destinations = vec!["10.9.9.9".into(), "2001:db8:a000::9".into(), "10.1.1.200".into()];
+    Stream { destinations, rate: 5_000 }
+}
+
+fn unharmed(what: &str, outcome: &Outcome) {
+    report::say(&format!("returning: {what}: {outcome}"));
+    assert_eq!(outcome.lost(), 0, "{what}: {outcome}");
+}
+
+const WAYS: [(&str, [&str; 3]); 4] = [
+    ("kernel", ["kernel", "kernel", "kernel"]),
+    ("user", ["user", "user", "user"]),
+    ("mixed-k", ["user", "kernel", "kernel"]),
+    ("mixed-u", ["kernel", "kernel", "user"]),
+];
+
+#[test]
+fn an_interface_that_is_made_again_is_taken_again_and_others_lose_nothing() {
+    for (way, paths) in WAYS {
+        with(&format!("back-{way}"), &ports(paths), |lab, router| {
+            Far::of(lab, Side::Low, 1).crosses(lab);
+            let before = sent(router, "r2");
+            assert!(before > 0, "{way}: Linux has done it");
+            for nth in 0..2 {
+                let ((), outcome) = flow().during(lab, || {
+                    lab.delete(Side::Low);
+                    eventually("the port is missing", || state(router, "r2") == "missing");
+                    assert!(notes(router).contains("there is no interface called r2"), "{}", notes(router));
+                    lab.make_again(Side::Low, 0x51 + nth);
+                    taken(router, "r2");
+                });
+                unharmed(&format!("{way}: gone and back"), &outcome);
+                router.settle();
+                Far::of(lab, Side::Low, 0x51 + nth).crosses(lab);
+                let now = sent(router, "r2");
+                assert!(now >= before + 2 * u64::from(nth + 1), "{way}: counts go on: {now} after {before}");
+            }
+            // Gone and back before anybody can look, within one call.
+            let ((), outcome) = flow().during(lab, || {
+                lab.delete(Side::Low);
+                lab.make_again(Side::Low, 0x61);
+                let mac = Side::Low.mac(0x61).to_string();
+                eventually("the new MAC", || port(router, "r2")["interfaces"][0]["mac"] == mac.as_str());
+                taken(router, "r2");
+            });
+            unharmed(&format!("{way}: gone and back at once"), &outcome);
+            router.settle();
+            Far::of(lab, Side::Low, 0x61).crosses(lab);
+        });
+    }
+}
+
+#[test]
+fn twenty_flaps_in_a_second() {
+    for (way, paths) in [WAYS[0], WAYS[1]] {
+        with(&format!("flap-{way}"), &ports(paths), |lab, router| {
+            let ((), outcome) = flow().during(lab, || {
+                for nth in 0..20 {
+                    lab.rtr.ip("link del r2");
+                    let far = lab.snk.name();
+                    let mac = Side::Low.mac(0x70 + nth);
+                    lab.rtr.ip(&format!(
+                        "link add r2 address {mac} type veth peer name k1 netns {far}\nlink set r2 up"
+                    ));
+                }
+                lab.delete(Side::Low);
+                lab.make_again(Side::Low, 0x61);
+                let mac = Side::Low.mac(0x61).to_string();
+                eventually("the new MAC", || port(router, "r2")["interfaces"][0]["mac"] == mac.as_str());
+                taken(router, "r2");
+            });
+            unharmed(&format!("{way}: twenty flaps"), &outcome);
+            router.settle();
+            Far::of(lab, Side::Low, 0x61).crosses(lab);
+            assert!(!router.log().contains("ERROR"), "{}", router.log());
+        });
+    }
+}
+
+#[test]
+fn renamed_moved_and_of_another_kind() {
+    for (way, paths) in [WAYS[0], WAYS[1]] {
+        with(&format!("name-{way}"), &ports(paths), |lab, router| {
+            let is_on = || lab.rtr.run("ip -d link show").contains("prog/xdp");
+            Far::of(lab, Side::Low, 1).crosses(lab);
+            // By another name it is no port, and nothing of ours stays on it.
+            lab.rtr.ip("link set r2 down\nlink set r2 name other\nlink set other up");
+            eventually("the port is missing", || state(router, "r2") == "missing");
+            eventually("the program is gone", || !lab.rtr.run("ip -d link show other").contains("prog/xdp"));
+            assert!(is_on(), "others have it");
+            lab.rtr.ip("link set other down\nlink set other name r2\nlink set r2 up");
+            taken(router, "r2");
+            // Moved away and back.
+            let far = lab.snk.name();
+            lab.rtr.run(&format!("ip link set r2 netns {far}"));
+            eventually("the port is missing", || state(router, "r2") == "missing");
+            eventually("the program is gone", || !lab.snk.run("ip -d link show r2").contains("prog/xdp"));
+            let back = lab.rtr.name();
+            lab.snk.run(&format!("ip link set r2 netns {back}"));
+            lab.rtr.ip("link set r2 up");
+            taken(router, "r2");
+            // Of a kind without Ethernet headers.
+            lab.delete(Side::Low);
+            lab.rtr.run("ip tuntap add dev r2 mode tun");
+            eventually("the port is refused", || state(router, "r2") == "refused");
+            assert!(notes(router).contains("r2 has no Ethernet header"), "{}", notes(router));
+            lab.rtr.run("ip link del r2");
+            lab.make_again(Side::Low, 0x51);
+            taken(router, "r2");
+            router.settle();
+            Far::of(lab, Side::Low, 0x51).crosses(lab);
+        });
+    }
+}
+
+#[test]
+fn an_interface_that_cannot_be_taken_is_tried_again() {
+    for (way, paths) in [WAYS[1], WAYS[3]] {
+        with(&format!("refused-{way}"), &ports(paths), |lab, router| {
+            // Its frames are larger than what XDP takes.
+            let far = lab.snk.name();
+            lab.delete(Side::Low);
+            eventually("the port is missing", || state(router, "r2") == "missing");
+            lab.rtr.ip(&format!("link add r2 mtu 9000 type veth peer name k1 mtu 9000 netns {far}"));
+            eventually("the port is refused", || state(router, "r2") == "refused");
+            let why = port(router, "r2")["state_reason"].as_str().unwrap_or_default().to_string();
+            assert!(why.contains("r2") && notes(router).contains("port r2 waits"), "{why}");
+            let outcome = flow().for_a_while(lab, Duration::from_millis(300));
+            unharmed(&format!("{way}: beside a refused port"), &outcome);
+            // Once it can be, it is.
+            lab.rtr.run("ip link set r2 mtu 1400");
+            lab.snk.ip("link set k1 mtu 1400\nlink set k1 up");
+            lab.rtr.run("ip link set r2 up");
+            eventually(&format!("taken: {}", router.log()), || state(router, "r2") == "taken");
+        });
+    }
+}
+
+/// A rule that drops what comes in on the link, and one for what goes there.
+const RULES: &str = "[[filter.rule]]\nname = 'in'\naction = 'drop'\nport = 'r2'\n\
+    [[filter.rule]]\nname = 'low'\naction = 'drop'\ndestination = '10.2.0.0/16'\n";
+
+#[test]
+fn filters_hold_when_an_interface_comes_back() {
+    for (way, paths) in [WAYS[0], WAYS[1]] {
+        with(&format!("rules-{way}"), &(ports(paths) + RULES), |lab, router| {
+            let refused = |last: u8| {
+                let far = Far::of(lab, Side::Low, last);
+                let packet = Ip4::udp(&Side::Low.v4(2), "10.9.9.9", 20).bytes();
+                lab.drain();
+                far.socket.send(&ip_frame(Side::Low.mac(last), Side::Low.mac(2), &packet)).expect("a frame");
+                let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+                let came = lab.await_frame(Side::Snk, Duration::from_millis(300), |frame| frame == expected);
+                assert!(came.is_none(), "{way}: what is filtered passes");
+                let packet = Ip4::udp(&Side::Src.v4(2), "10.2.3.4", 20).bytes();
+                let _sent = lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 0, true);
+            };
+            let matched = |at: usize| shown(router, &["show", "filters"])["filters"][at]["packets"].as_u64();
+            refused(1);
+            assert_eq!((matched(0), matched(1)), (Some(1), Some(1)));
+            lab.delete(Side::Low);
+            lab.make_again(Side::Low, 0x51);
+            taken(router, "r2");
+            refused(0x51);
+            assert_eq!((matched(0), matched(1)), (Some(2), Some(2)), "{way}: counts go on");
+        });
+    }
+}
+
+#[test]
+fn claims_go_to_workers_again_when_an_interface_comes_back() {
+    let claim = "[[claim]]\nname = 'dns'\nprotocol = 'udp'\ndestination_ports = 53\n";
+    with("back-claim", &(ports(["kernel"; 3]) + claim), |lab, router| {
+        let claimed = || port(router, "r2")["kernel_counters"]["claimed"].as_u64().unwrap_or_default();
+        let crosses = |last: u8| {
+            let far = Far::of(lab, Side::Low, last);
+            let packet = Ip4::udp_ports(&Side::Low.v4(2), "10.9.9.9", 4000, 53, &[7; 20]).bytes();
+            lab.drain();
+            far.socket.send(&ip_frame(Side::Low.mac(last), Side::Low.mac(2), &packet)).expect("a frame");
+            let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+            let came = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
+            assert!(came.is_some(), "what is claimed does not come out");
+            far.crosses(lab);
+        };
+        crosses(1);
+        assert_eq!(claimed(), 1);
+        lab.delete(Side::Low);
+        lab.make_again(Side::Low, 0x51);
+        taken(router, "r2");
+        crosses(0x51);
+        assert_eq!(claimed(), 2);
+    });
+}
+
+/// Reloads, which must do. What it says.
+fn reloads(router: &Router, config: &str) -> String {
+    let done = router.reload_with(config).expect("a daemon");
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success(), "{said}");
+    said
+}
+
+fn named(names: &[&str], path: &str) -> String {
+    names.iter().map(|name| format!("[[port]]\ndevice = '{name}'\npath = '{path}'\n")).collect()
+}
+
+#[test]
+fn reload_adds_and_removes_ports_in_the_kernel() {
+    with("reload-k", &named(&["r0", "r1"], "kernel"), |lab, router| {
+        let counted = sent(router, "r0");
+        let (said, outcome) = flow().during(lab, || reloads(router, &named(&["r2", "r0", "r1"], "kernel")));
+        unharmed("a port is added", &outcome);
+        assert!(said.contains("changed: port.xdp:r2") && !said.contains("restart"), "{said}");
+        assert!(sent(router, "r0") > counted, "the kernel path did it");
+        Far::of(lab, Side::Low, 1).crosses(lab);
+        let counted = (sent(router, "r0"), sent(router, "r2"));
+        assert!(counted.1 >= 2, "Linux forwards what comes in on r2");
+        let (said, outcome) = flow().during(lab, || reloads(router, &named(&["r0", "r1"], "kernel")));
+        unharmed("a port is removed", &outcome);
+        assert!(said.contains("changed: port.xdp:r2"), "{said}");
+        assert!(sent(router, "r0") > counted.0, "its number is another, and its counters go on");
+        assert!(!lab.rtr.run("ip -d link show r2").contains("prog/xdp"), "the program stays on r2");
+        router.settle();
+        Far::of(lab, Side::Low, 1).crosses(lab);
+        assert_eq!(state(router, "r2"), "", "it is Linux's");
+        // One that is not there yet.
+        reloads(router, &named(&["r0", "r1", "late"], "kernel"));
+        assert_eq!(state(router, "late"), "missing");
+        lab.rtr.run("ip link add late type veth peer name far");
+        eventually("late is taken", || state(router, "late") == "taken");
+        // One that cannot be taken: all goes on as before.
+        lab.rtr.run("ip link add taken type veth peer name far2");
+        lab.rtr.run("ip link set r2 down");
+        let refused = router.reload_with(&named(&["r0", "r1", "tap:x"], "kernel")).expect("a daemon");
+        assert!(!refused.status.success());
+        unharmed("after a refusal", &flow().for_a_while(lab, Duration::from_millis(200)));
+        lab.rtr.run("ip link set r2 up");
+    });
+}
+
+#[test]
+fn reload_changes_the_path_of_a_port() {
+    with("reload-path", &named(&["r0", "r1", "r2"], "kernel"), |lab, router| {
+        let path = |name: &str| port(router, name)["path"].as_str().unwrap_or_default().to_string();
+        let (_, outcome) = flow().during(lab, || {
+            let said = reloads(router, &(named(&["r0", "r1"], "kernel") + &named(&["r2"], "user")));
+            assert!(said.contains("workers restarted: port.xdp:r2"), "{said}");
+        });
+        unharmed("a port goes to workers", &outcome);
+        assert_eq!((path("r0"), path("r2")), ("kernel".into(), "user".into()));
+        Far::of(lab, Side::Low, 1).crosses(lab);
+        let (_, outcome) = flow().during(lab, || reloads(router, &named(&["r0", "r1", "r2"], "kernel")));
+        unharmed("and back", &outcome);
+        assert_eq!(path("r2"), "kernel");
+        Far::of(lab, Side::Low, 1).crosses(lab);
+    });
+}
+
+#[test]
+fn starts_without_ports_and_takes_them_late() {
+    let Some(subject) = Subject::kernel("late") else { return };
+    let lab = Lab::new("late", Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    lab.delete(Side::Low);
+    router.restart_choosing(&[], "[daemon]\n");
+    assert!(notes(&router).contains("no ports: add [[port]] to "), "{}", notes(&router));
+    for way in ["kernel", "user"] {
+        reloads(&router, &named(&["r0", "r1", "r2"], way));
+        assert_eq!(state(&router, "r2"), "missing", "{way}");
+        let packet = Ip4::udp(&Side::Src.v4(2), "10.9.9.9", 20).bytes();
+        let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+        let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 1, true);
+        assert!(heard.seen.iter().any(|seen| seen.frame == expected), "{way}: {:?}", heard.seen);
+        lab.make_again(Side::Low, 0x51);
+        taken(&router, "r2");
+        router.settle();
+        Far::of(&lab, Side::Low, 0x51).crosses(&lab);
+        lab.delete(Side::Low);
+        eventually("it is missing", || state(&router, "r2") == "missing");
+    }
+    lab.make_again(Side::Low, 0x51);
+    taken(&router, "r2");
+    router.settle();
+    router.stop();
+}
+
+#[test]
+fn one_port_that_the_kernel_path_cannot_have_moves_no_other() {
+    let Some(subject) = Subject::kernel("auto-one") else { return };
+    let lab = Lab::new("auto-one", Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    lab.rtr.run("ip link add vx0 type vxlan id 7 remote 203.0.113.2 dstport 4789 dev r2");
+    lab.rtr.run("ip tuntap add dev tun0 mode tun");
+    lab.rtr.ip("link set vx0 up\nlink set tun0 up");
+    router.restart_choosing(&["r0", "r1", "r2", "vx0", "tun0"], "");
+    let paths = ["r0", "r1", "r2", "vx0"].map(|name| port(&router, name)["path"].clone());
+    assert_eq!(paths, ["kernel", "kernel", "kernel", "user"]);
+    let why = port(&router, "vx0")["path_reason"].as_str().unwrap_or_default().to_string();
+    assert!(why.starts_with("the driver of vx0"), "{why}");
+    assert_eq!(state(&router, "tun0"), "refused");
+    assert!(
+        port(&router, "tun0")["state_reason"].as_str().is_some_and(|why| why.contains("no Ethernet header"))
+    );
+    unharmed("beside vxlan and tun", &flow().for_a_while(&lab, PATIENCE / 50));
+    assert!(sent(&router, "r0") > 0);
+    router.settle();
+    router.stop();
+}
