@@ -376,7 +376,7 @@ impl Lab {
         let before = named(self);
         let (verdict, _) = self.kernel.trial(self.ifindex, frame).unwrap();
         let mut counted = before.iter().zip(named(self)).filter(|(before, after)| **before != *after);
-        let name = counted.next().map_or("", |(_, (name, _))| name);
+        let name = counted.find(|(_, (name, _))| !name.ends_with("_bytes")).map_or("", |(_, (name, _))| name);
         let dropped = name.strip_prefix("drop_");
         assert_eq!(dropped.is_some(), verdict == Verdict::Drop, "{frame:02x?}");
         dropped.or((name == FIREWALL).then_some(FIREWALL))

@@ -435,10 +435,10 @@ fn errors_say_what_to_mend() {
         let first = attach("r0", Options::default()).unwrap();
         let taken = error(attach("r0", Options::default()));
         assert!(
-            taken.starts_with("r0 has an XDP program already: id ") && taken.contains("\"steer\""),
+            taken.starts_with("another XDP program (steer, id ") && taken.contains("is attached to r0: "),
             "{taken}"
         );
-        assert!(taken.ends_with("ip link set dev r0 xdp off"), "{taken}");
+        assert!(taken.contains("detach it with `bpftool link detach id "), "{taken}");
         let none = first.queue(1).map(|_| ()).unwrap_err().to_string();
         assert_eq!(none, "r0 has no queue 1: it has 1, counted from 0");
         let port = first.queue(0).unwrap();
@@ -452,8 +452,8 @@ fn errors_say_what_to_mend() {
         net.ip("r", "link set r1 mtu 2000");
         assert_eq!(
             error(attach("r1", Options::default())),
-            "r1 has an MTU of 2000, and a slot of 2048 bytes holds 1514: set the slot size to 4096, or lower \
-             the MTU with: ip link set dev r1 mtu 1514"
+            "r1 has an MTU of 2000, and a slot of 2048 bytes holds 1514: set slot_size = 4096 in [daemon], or \
+             lower the MTU with `ip link set dev r1 mtu 1514`"
         );
         let large = Shared::new(Depot::new(256, 4096).unwrap().memory()).unwrap();
         assert!(XdpDevice::attach("r1", &large, Options::default()).is_ok());
