@@ -325,7 +325,12 @@ impl Lab {
         self.published.publish(self.world.tables().with_filters(Some(set)));
     }
 
-    /// The tables as they are now.
+    /// Has workers go by `tables` from now on, until the next change.
+    pub fn publish(&mut self, tables: Tables) {
+        self.published.publish(tables);
+    }
+
+    /// Tables made anew of what there is now.
     pub fn tables(&self) -> Tables {
         self.world.tables()
     }

@@ -182,7 +182,9 @@ fn linux_gets_what_only_it_may_handle() {
 #[test]
 fn all_packets_are_linux_s_while_control_is_late() {
     let mut lab = Lab::new(TWO);
-    let aside = Arc::clone(&lab.tables().aside);
+    let tables = lab.tables();
+    let aside = Arc::clone(&tables.aside);
+    lab.publish(tables);
     aside.store(true, std::sync::atomic::Ordering::Relaxed);
     let frame = udp([172, 16, 0, 1], [10, 0, 0, 7], 80);
     lab.send(0, &frame);

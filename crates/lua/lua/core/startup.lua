@@ -12,9 +12,12 @@ local startup = {}
 -- What os.exit() throws: the stack unwinds, and everything is given back before the process ends.
 local Exit = { __tostring = function (self) return "exit with status "..self.status end }
 
+-- The coroutine that Rust runs the program in.
+local home
+
 -- Whether an error would come to a program's own pcall() or coroutine, and go no further. Ours pass it on.
 local function is_held_up ()
-   if coroutine.running() then return true end
+   if (coroutine.running()) ~= home then return true end
    for level = 2, 250 do
       local info = debug.getinfo(level, "f")
       if not info then return false end
@@ -214,6 +217,7 @@ end
 -- The order that Rust has left here, { function, arguments ... }; it finds the answer here, too.
 function startup.carry_out ()
    local order = startup.order
+   home = coroutine.running()
    startup.outcome = { startup.protected(startup[order[1]], unpack(order, 2)) }
 end
 
