@@ -120,6 +120,8 @@ pub enum BenchError {
     Daemon(DaemonError),
     /// The router has no core of its own.
     Cores,
+    /// The router's threads cannot be given a core.
+    KernelThreads,
     /// Packets arrived wrong, or none did.
     Arrived {
         /// In which case.
@@ -174,6 +176,10 @@ impl fmt::Display for BenchError {
             Self::Testbed(error) => error.fmt(f),
             Self::Daemon(error) => error.fmt(f),
             Self::Cores => f.write_str("one core is too few: give generator and router a core each"),
+            Self::KernelThreads => f.write_str(
+                "kernel threads are not visible in this container, so none can be given a core: run the bench outside \
+                 of it, or start the container with `docker run --pid host`",
+            ),
             Self::Arrived { case, subject, arrived } => {
                 write!(f, "{case}: {subject} did not forward every packet as it should: {arrived:?}")
             }

@@ -211,7 +211,7 @@ const WITHOUT_BPFFS: &str = r#"
 set -eu
 brickmoon=$0 folder=$1
 mount -t tmpfs none /run
-umount -q -l /sys/fs/bpf || true
+while umount -q -l /sys/fs/bpf; do :; done
 "$brickmoon" -v up --path kernel --port r0 --port r1 --socket "$folder/api.sock" >"$folder/log" 2>&1 &
 until grep -q ^ready "$folder/log"; do kill -0 $!; sleep 0.05; done
 cat "$folder/log"

@@ -34,6 +34,7 @@ use crate::report::Row;
 use crate::tables::{Route, Table};
 use crate::testbed::TestbedOptions;
 use crate::testbed::kernel::Change;
+use crate::testbed::napi::kernel_threads_are_seen;
 use crate::traffic::{DESTINATIONS_MAX, Traffic};
 use bed::{Bed, Flows, Turns};
 use bm_wire::prefix::Prefix;
@@ -121,6 +122,9 @@ impl Case {
 pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
     crate::testbed::require_root()?;
+    if !kernel_threads_are_seen() {
+        return Err(BenchError::KernelThreads);
+    }
     let full = match Case::ALL.iter().any(|case| options.common.wants(&case.name())) {
         true => options.common.table(options.testbed.next_hops)?,
         // A switch knows no routes.

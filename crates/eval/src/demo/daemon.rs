@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -316,27 +317,36 @@ impl Before {
     }
 }
 
-/// What is pinned in the BPF file system.
+/// What brickmoon has pinned in the BPF file system, but for what belongs to a network namespace that is still there:
+/// a run leaves none, so that is another daemon's.
 fn pins() -> BTreeSet<PathBuf> {
-    fn walk(folder: &Path, found: &mut BTreeSet<PathBuf>) {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                walk(&entry.path(), found);
-            }
-            found.insert(entry.path());
-        }
-    }
+    let Some(bpffs) = Bpffs::find() else { return BTreeSet::new() };
+    let inode = |entry: fs::DirEntry| fs::metadata(entry.path()).ok().map(|data| data.ino().to_string());
+    let others: BTreeSet<_> = entries(Path::new("/run/netns")).filter_map(inode).collect();
+    // The kernel puts files of its own into the root.
+    let folders = ["brickmoon", "brickmoon-switch"].map(|name| bpffs.path().join(name));
+    let namespaces = folders.iter().flat_map(|folder| entries(folder));
+    let of_a_run = namespaces.filter(|entry| !others.contains(&*entry.file_name().to_string_lossy()));
     let mut found = BTreeSet::new();
-    if let Some(bpffs) = Bpffs::find() {
-        walk(bpffs.path(), &mut found);
-    }
+    of_a_run.for_each(|entry| walk(entry.path(), &mut found));
     found
+}
+
+/// A path and all below it.
+fn walk(path: PathBuf, found: &mut BTreeSet<PathBuf>) {
+    entries(&path).for_each(|entry| walk(entry.path(), found));
+    found.insert(path);
+}
+
+/// What is in a folder: nothing if it is none.
+fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(folder).into_iter().flatten().flatten()
 }
 
 /// What is still there and should not be, in words.
 pub fn left_behind(prefix: &str, before: &Before) -> Option<String> {
     let mut left = namespaces_and_folder(prefix);
-    left.extend(before.new_pins().into_iter().filter(|path| path.to_string_lossy().contains("brickmoon")));
+    left.extend(before.new_pins());
     listed(&left)
 }
 

@@ -25,12 +25,11 @@ impl Outcome {
         let rate = flow.forwarded() / 1e6;
         let mut line = match self.is_light {
             true => format!("{title:<26}  {rate:>6.3} Mpps  {:>6} lost", percent(flow.lost_share())),
-            false => format!(
-                "{title:<26}  {rate:>6.3} Mpps  {:>6.2} Gbit/s  {:>5.0} ns of core a packet",
-                flow.wire_bits() / 1e9,
-                flow.core_ns()
-            ),
+            false => format!("{title:<26}  {rate:>6.3} Mpps  {:>6.2} Gbit/s", flow.wire_bits() / 1e9),
         };
+        if !self.is_light && flow.core_ns() > 0.0 {
+            line += &format!("  {:>5.0} ns of core a packet", flow.core_ns());
+        }
         if flow.arrived.bad() > 0 {
             line += &format!("  {} WRONG: {:?}", thousands(flow.arrived.bad() as usize), flow.arrived);
         }
@@ -39,7 +38,10 @@ impl Outcome {
 
     /// Rate, loss and time of core as cells of the table.
     fn cells(&self) -> [String; 3] {
-        let ns = if self.is_light { "-".into() } else { format!("{:.0}", self.flow.core_ns()) };
+        let ns = match self.flow.core_ns() {
+            ns if ns > 0.0 && !self.is_light => format!("{ns:.0}"),
+            _ => "-".into(),
+        };
         [format!("{:.3}", self.flow.forwarded() / 1e6), percent(self.flow.lost_share()), ns]
     }
 
@@ -153,7 +155,7 @@ impl Results {
 }
 
 fn ratio(value: f64, base: f64) -> String {
-    if base > 0.0 { format!("{:.2}", value / base) } else { "-".into() }
+    if value > 0.0 && base > 0.0 { format!("{:.2}", value / base) } else { "-".into() }
 }
 
 /// Two digits that mean something: 0.03 %, 1.2 %, 87 %.

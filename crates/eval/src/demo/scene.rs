@@ -13,7 +13,7 @@ use crate::random::Seed;
 use crate::tables::{Route, Table};
 use crate::testbed::cores::Cores;
 use crate::testbed::kernel::Change;
-use crate::testbed::napi::Napi;
+use crate::testbed::napi::{Napi, kernel_threads_are_seen};
 use crate::testbed::{Testbed, TestbedError};
 use crate::traffic::{DESTINATIONS_MAX, Measure, Programs, Sink, SinkMode, Stream, Traffic};
 
@@ -66,6 +66,11 @@ impl Scene {
         let cores = Cores::deal();
         if cores.is_none() {
             story.note("this machine has one core: generator and router share it, figures are low")?;
+        }
+        if !kernel_threads_are_seen() {
+            story.note(
+                "kernel threads are not visible in this container: no time of their core, and none is pinned",
+            )?;
         }
         Ok(Self { testbed, programs, thin, cases, cores, routes: changed.done })
     }
@@ -136,7 +141,11 @@ impl Scene {
             time: whole * 7 / 8,
             slices: SLICES,
         };
-        let core_ns = || polled.router_ns() + daemon.map_or(0, |(daemon, _)| daemon.core_ns());
+        // Half of it would be no figure to compare.
+        let core_ns = || match kernel_threads_are_seen() {
+            true => polled.router_ns() + daemon.map_or(0, |(daemon, _)| daemon.core_ns()),
+            false => 0,
+        };
         let mut outcomes = Vec::new();
         let mut run = |name: &str, title: &str, stream: &Stream| -> Result<f64, DemoError> {
             let flow = measure.run(stream, core_ns)?;

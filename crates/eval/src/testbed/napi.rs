@@ -63,6 +63,11 @@ impl Drop for Napi<'_> {
     }
 }
 
+/// Whether kernel threads have process numbers here: not in a process namespace of its own, as containers have one.
+pub fn kernel_threads_are_seen() -> bool {
+    std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n")
+}
+
 /// Threads that poll an interface of this name in any namespace: kernel threads called `napi/NAME-NUMBER`.
 fn named(interface: &str) -> impl Iterator<Item = libc::pid_t> {
     let begin = format!("napi/{interface}-");
