@@ -39,6 +39,14 @@ impl Namespace {
         run(line, command.args(words), PATIENCE)
     }
 
+    /// Runs a line of a shell with something to read; what it complained of, where it failed.
+    pub fn feed(&self, line: &str, text: &str) -> Result<(), String> {
+        let mut command = self.command("sh");
+        let output = finish(line, start(line, command.args(["-c", line])), text.as_bytes(), PATIENCE);
+        let complaint = || String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(complaint()) }
+    }
+
     /// Runs the lines as commands of `ip`, in order: all of them or a panic. A line may begin with `-6`.
     pub fn ip(&self, lines: &str) -> String {
         let lines: Vec<&str> = lines.lines().filter(|line| !line.is_empty()).collect();

@@ -34,6 +34,7 @@ pub mod normalise;
 pub mod packet;
 pub mod report;
 pub mod responder;
+pub mod rulesets;
 pub mod spread;
 pub mod subject;
 pub mod sys;

@@ -198,6 +198,28 @@ impl Router<'_> {
         self.daemon.as_ref().map(|daemon| daemon.ask(self.namespace, command, arguments))
     }
 
+    /// What a command of brickmoon says in JSON; null for Linux.
+    pub fn json(&self, words: &[&str]) -> serde_json::Value {
+        let Some(daemon) = &self.daemon else { return serde_json::Value::Null };
+        let (command, arguments) = words.split_first().expect("a command");
+        daemon.json(&daemon.ask(self.namespace, command, &[arguments, &["--json"]].concat()))
+    }
+
+    /// What the commands that show most say, for a test that fails.
+    pub fn told(&self) -> String {
+        let said =
+            |words: &[&str]| self.ask(words[0], &words[1..]).map(|said| said.stdout).unwrap_or_default();
+        let text = [said(&["status"]), said(&["show", "ports"])].concat();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Frames that brickmoon itself has sent, on all ports; none for Linux.
+    pub fn sent(&self) -> u64 {
+        let ports = self.json(&["show", "ports"]);
+        let ports = ports["ports"].as_array().into_iter().flatten();
+        ports.filter_map(|port| port["account"]["sent"].as_u64()).sum()
+    }
+
     /// The daemon's process.
     pub fn process(&mut self) -> Option<u32> {
         self.daemon.as_mut().map(|daemon| daemon.process.child().id())

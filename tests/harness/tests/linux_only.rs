@@ -55,36 +55,18 @@ fn become_so(lab: &Lab, router: &Router, packets: &[Packet], what: &str) -> Dura
         if found == wanted {
             break begin.elapsed();
         }
-        assert!(begin.elapsed() < PATIENCE, "{what}: {found:?}, not {wanted:?}\n{}", told(router));
+        assert!(begin.elapsed() < PATIENCE, "{what}: {found:?}, not {wanted:?}\n{}", router.told());
         found = passed(lab, packets);
     };
     for _ in 0..2 {
-        assert_eq!(passed(lab, packets), wanted, "{what}, a moment later\n{}", told(router));
+        assert_eq!(passed(lab, packets), wanted, "{what}, a moment later\n{}", router.told());
     }
     took
 }
 
-fn told(router: &Router) -> String {
-    let said = |words: &[&str]| router.ask(words[0], &words[1..]).map(|said| said.stdout).unwrap_or_default();
-    let text: Vec<u8> = [said(&["status"]), said(&["show", "ports"])].concat();
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-fn json(router: &Router, words: &[&str]) -> serde_json::Value {
-    let reply = router.ask(words[0], &[&words[1..], &["--json"]].concat()).expect("a daemon");
-    serde_json::from_slice(&reply.stdout).expect("JSON")
-}
-
-/// Frames that brickmoon itself has sent, on all ports.
-fn sent(router: &Router) -> u64 {
-    let ports = json(router, &["show", "ports"]);
-    let ports = ports["ports"].as_array().expect("ports");
-    ports.iter().filter_map(|port| port["account"]["sent"].as_u64()).sum()
-}
-
 /// What is left to Linux, by the part of Linux.
 fn left(router: &Router) -> Vec<String> {
-    let status = json(router, &["status"]);
+    let status = router.json(&["status"]);
     let list = status["firewall"]["linux_only"].as_array().cloned().unwrap_or_default();
     list.iter().map(|entry| entry["feature"].as_str().unwrap_or_default().to_string()).collect()
 }
@@ -96,14 +78,14 @@ fn fast_again(lab: &Lab, router: &Router, packets: &[Packet]) {
     }
     let begin = Instant::now();
     loop {
-        let before = sent(router);
+        let before = router.sent();
         let came = passed(lab, packets);
         // Counters of workers are read a moment later.
         std::thread::sleep(Duration::from_millis(20));
-        if came.iter().all(|came| *came) && sent(router) >= before + packets.len() as u64 {
+        if came.iter().all(|came| *came) && router.sent() >= before + packets.len() as u64 {
             return;
         }
-        assert!(begin.elapsed() < PATIENCE, "not forwarded here again: {came:?}\n{}", told(router));
+        assert!(begin.elapsed() < PATIENCE, "not forwarded here again: {came:?}\n{}", router.told());
     }
 }
 
@@ -305,7 +287,7 @@ fn what_linux_forbids_stays_forbidden() {
                     left(router).iter().any(|feature| feature == case.feature),
                     "{}\n{}",
                     case.name,
-                    told(router)
+                    router.told()
                 );
                 router.assert_verified();
             }
@@ -313,7 +295,7 @@ fn what_linux_forbids_stays_forbidden() {
             become_so(lab, router, &all, case.name);
             fast_again(lab, router, &all);
             if router.is_brickmoon() {
-                assert!(left(router).is_empty(), "{} is gone\n{}", case.name, told(router));
+                assert!(left(router).is_empty(), "{} is gone\n{}", case.name, router.told());
             }
         }
     });
@@ -333,12 +315,12 @@ fn a_narrow_rule_leaves_the_rest_to_the_fast_path() {
             router,
             &[udp("10.8.9.9", 5000, Side::Snk, true), udp6("2001:db8:a000::9", Side::Snk, true)],
         );
-        let routes = json(router, &["show", "routes", "10.9.9.9"]);
+        let routes = router.json(&["show", "routes", "10.9.9.9"]);
         let to = &routes["linux_only"][0];
         assert_eq!((&to["all"], &to["entry"]["feature"]), (&true.into(), &"xfrm".into()), "{routes}");
-        let routes = json(router, &["show", "routes", "10.8.9.9"]);
+        let routes = router.json(&["show", "routes", "10.8.9.9"]);
         assert!(routes["linux_only"].is_null(), "{routes}");
-        let ports = told(router);
+        let ports = router.told();
         assert!(ports.contains("left to Linux: IPv4 packets: from any to 10.9.0.0/16: xfrm: "), "{ports}");
         if router.is_kernel() {
             assert!(ports.contains(" firewall"), "it is counted by name: {ports}");
@@ -370,7 +352,7 @@ fn a_bypass_is_effective_and_shown() {
         let bypass = "[firewall]\nnftables = 'bypass'\n";
         assert!(router.reload_with(bypass).expect("a daemon").status.success());
         fast_again(&lab, &router, &passes);
-        let status = json(&router, &["status"]);
+        let status = router.json(&["status"]);
         let bypassed = &status["firewall"]["bypassed"][0];
         assert_eq!(bypassed["setting"], "nftables", "{status}");
         assert_eq!(bypassed["packets"][0]["packets"], "all IPv4 packets", "{status}");
@@ -399,7 +381,11 @@ fn crosses(lab: &Lab, from: Side, packet: &Ip4, out: Side, expected: &Ip4) -> bo
 fn comes_to_cross(lab: &Lab, router: &Router, from: Side, packet: &Ip4, out: Side, expected: &Ip4) {
     let begin = Instant::now();
     while !crosses(lab, from, packet, out, expected) {
-        assert!(begin.elapsed() < PATIENCE, "{packet:?} does not come out as {expected:?}\n{}", told(router));
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{packet:?} does not come out as {expected:?}\n{}",
+            router.told()
+        );
     }
 }
 
@@ -423,7 +409,7 @@ fn rules_that_know_connections_hold() {
         let outbound = Ip4::udp_ports("10.9.9.9", "192.0.2.2", 5000, 4000, b"linux-only");
         become_so(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, false)], "nothing is asked for");
         comes_to_cross(lab, router, Side::Snk, &outbound, Side::Src, &outbound);
-        assert!(crosses(lab, Side::Src, &inbound, Side::Snk, &inbound), "a reply\n{}", told(router));
+        assert!(crosses(lab, Side::Src, &inbound, Side::Snk, &inbound), "a reply\n{}", router.told());
         become_so(lab, router, &[udp("10.9.9.8", 5000, Side::Snk, false)], "no reply");
         set(lab, FLUSH);
         fast_again(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, true)]);
@@ -484,7 +470,7 @@ fn a_shaper_holds_its_rate() {
         if router.is_brickmoon() {
             let begin = Instant::now();
             while !left(router).iter().any(|feature| feature == "shaping") {
-                assert!(begin.elapsed() < PATIENCE, "{}", told(router));
+                assert!(begin.elapsed() < PATIENCE, "{}", router.told());
             }
         }
         let packet = Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, 5000, &[7; 1000]).bytes();
@@ -503,7 +489,7 @@ fn a_shaper_holds_its_rate() {
         assert!(
             (10.0..most).contains(&(came as f64)),
             "{came} in {seconds} s, at most {most}\n{}",
-            told(router)
+            router.told()
         );
         // What leaves elsewhere is not shaped, and stays here.
         fast_again(lab, router, &[udp("10.2.9.9", 5000, Side::Low, true)]);

@@ -1,0 +1,197 @@
+//! Random settings of what Linux has a say in, and packets to try them with.
+//!
+//! All comes from one seed: the same seed gives the same rulesets and packets. `BM_SEED` repeats a run, `BM_RULESETS`
+//! makes it longer.
+
+mod iptables;
+mod nftables;
+mod tc;
+mod xfrm;
+
+use crate::packet::{Ip4, Ip6};
+use bm_wire::checksum::Pseudo;
+use std::net::{IpAddr, Ipv6Addr};
+
+pub use iptables::{LEGACY_FLUSH, iptables};
+pub use nftables::nftables;
+pub use tc::tc;
+pub use xfrm::xfrm;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Without ports.
+const GRE: u8 = 47;
+const PORTS: [u16; 5] = [22, 53, 80, 1024, 40000];
+const PROTOCOLS: [u8; 3] = [TCP, UDP, GRE];
+
+/// xorshift: small, and the same everywhere.
+pub struct Random(u64);
+
+impl Random {
+    /// By `BM_SEED`, or by the clock; prints which.
+    pub fn of_this_run() -> Self {
+        let now = || crate::sys::wall_clock().as_nanos() as u64;
+        let seed = number("BM_SEED").unwrap_or_else(now);
+        println!("BM_SEED={seed}");
+        Self(seed | 1)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % end
+    }
+
+    /// Whether it is that one of `count`.
+    pub fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+
+    /// One of a list.
+    pub fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+}
+
+/// How many rulesets a run has: `BM_RULESETS`, or what the test says.
+pub fn count(unless_told: usize) -> usize {
+    number("BM_RULESETS").map_or(unless_told, |count| count as usize)
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// What rules and packets are about: a router that packets cross.
+#[derive(Clone, Copy, Debug)]
+pub struct Net {
+    /// The interface that they come in on.
+    pub input: &'static str,
+    /// Those that they leave by.
+    pub outputs: &'static [&'static str],
+    /// IPv4 addresses that they come from.
+    pub sources4: &'static [&'static str],
+    /// Those that they go to.
+    pub targets4: &'static [&'static str],
+    /// The same of IPv6.
+    pub sources6: &'static [&'static str],
+    /// The same of IPv6.
+    pub targets6: &'static [&'static str],
+}
+
+impl Net {
+    fn output(&self, random: &mut Random) -> &'static str {
+        random.of(self.outputs)
+    }
+
+    fn any_interface(&self, random: &mut Random) -> &'static str {
+        if random.one_in(2) { self.input } else { self.output(random) }
+    }
+
+    /// A prefix of an address that packets come from, or go to.
+    fn prefix(&self, random: &mut Random, four: bool, source: bool) -> String {
+        let list = match (four, source) {
+            (true, true) => self.sources4,
+            (true, false) => self.targets4,
+            (false, true) => self.sources6,
+            (false, false) => self.targets6,
+        };
+        let length =
+            if four { random.of(&[8u32, 9, 15, 16, 24, 25, 32]) } else { random.of(&[32, 47, 48, 61, 128]) };
+        format!("{}/{length}", masked(parse(random.of(list)), length))
+    }
+}
+
+fn parse(address: &str) -> IpAddr {
+    address.parse().unwrap_or_else(|_| panic!("{address} is no address"))
+}
+
+/// An address without the bits behind a prefix.
+fn masked(address: IpAddr, length: u32) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            IpAddr::V4((u32::from(address) & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
+        }
+    }
+}
+
+/// A packet that may match.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// From whom.
+    pub source: IpAddr,
+    /// To whom.
+    pub destination: IpAddr,
+    /// TCP, UDP or GRE.
+    pub protocol: u8,
+    /// Source and destination port, where the protocol has ports.
+    pub ports: (u16, u16),
+    /// Tells it from all others.
+    pub id: u32,
+}
+
+/// Bytes from a probe's id to its end.
+const TAIL: usize = 8;
+
+impl Probe {
+    /// One in three is of IPv6.
+    pub fn random(net: &Net, random: &mut Random, id: u32) -> Self {
+        let (sources, targets) =
+            if random.one_in(3) { (net.sources6, net.targets6) } else { (net.sources4, net.targets4) };
+        let (source, destination) = (parse(random.of(sources)), parse(random.of(targets)));
+        let ports = (random.of(&PORTS), random.of(&PORTS));
+        Self { source, destination, protocol: random.of(&PROTOCOLS), ports, id }
+    }
+
+    /// From the IP header on, with checksums that are right.
+    pub fn bytes(&self, ttl: u8) -> Vec<u8> {
+        let [source, destination] = [self.source, self.destination].map(|address| address.to_string());
+        let (from, to) = self.ports;
+        let tail = [self.id.to_be_bytes(), [0; 4]].concat();
+        match (self.source, self.protocol) {
+            (IpAddr::V4(_), UDP) => Ip4::udp_ports(&source, &destination, from, to, &tail).ttl(ttl).bytes(),
+            (IpAddr::V6(_), UDP) => {
+                Ip6::udp_ports(&source, &destination, from, to, &tail).hop_limit(ttl).bytes()
+            }
+            (IpAddr::V4(_), protocol) => {
+                Ip4::new(&source, &destination, protocol, self.payload(&tail)).ttl(ttl).bytes()
+            }
+            (IpAddr::V6(_), protocol) => {
+                Ip6::new(&source, &destination, protocol, self.payload(&tail)).hop_limit(ttl).bytes()
+            }
+        }
+    }
+
+    fn payload(&self, tail: &[u8]) -> Vec<u8> {
+        if self.protocol != TCP {
+            return [&[0, 0, 0x65, 0x58], tail].concat();
+        }
+        let words = [self.ports.0, self.ports.1, 0, 1, 0, 0, 0x5002, 0xffff, 0, 0];
+        let mut segment = [&words.map(u16::to_be_bytes).concat(), tail].concat();
+        let pseudo = match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                Pseudo::V4 { source: source.into(), destination: destination.into() }
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                Pseudo::V6 { source: source.into(), destination: destination.into() }
+            }
+            _ => panic!("{self:?} has addresses of two families"),
+        };
+        let sum = pseudo.checksum(TCP, &segment);
+        crate::packet::put16(&mut segment, 16, sum);
+        segment
+    }
+
+    /// The id of the probe that a packet is.
+    pub fn id_of(packet: &[u8]) -> Option<u32> {
+        let at = packet.len().checked_sub(TAIL)?;
+        packet.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
+    }
+}

@@ -1,0 +1,237 @@
+//! Random rulesets of nftables, both iptables, IPsec policies and tc, set in three routers side by side: Linux alone, and
+//! brickmoon on both paths. What comes out of the two is what comes out of Linux, byte by byte: no packet passes that
+//! Linux drops, and none is changed otherwise.
+//!
+//! `BM_SEED` repeats a run, `BM_RULESETS` makes it longer.
+
+use bm_tests::exchange::Seen;
+use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::rulesets::{self, LEGACY_FLUSH, Net, Probe, Random};
+use bm_tests::subject::{Router, Subject};
+use bm_tests::{command, normalise, report, sys};
+use std::time::{Duration, Instant};
+
+/// Rulesets of a run, unless told otherwise.
+const RULESETS: usize = 24;
+/// Packets for each, fewer than the ring of a veth holds.
+const PACKETS: u32 = 100;
+/// How long a frame that Linux lets out may take through brickmoon on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nothing has to come before a capture is whole. What comes later is found by the next one.
+const QUIET: Duration = Duration::from_millis(25);
+const NET: Net = Net {
+    input: "r0",
+    outputs: &["r1", "r2"],
+    sources4: &["192.0.2.2", "192.0.2.7", "172.16.0.9", "172.31.1.1"],
+    targets4: &["10.9.9.9", "10.9.200.1", "10.1.1.200", "10.2.9.9"],
+    sources6: &["2001:db8:1::2", "2001:db8:c000::7", "2001:db8:c001::7"],
+    targets6: &["2001:db8:a000::9", "2001:db8:a101::1", "2001:db8:b000::9"],
+};
+
+/// A sort of settings.
+struct Sort {
+    name: &'static str,
+    /// Programs that it needs.
+    needs: &'static [&'static str],
+    /// Takes in a ruleset in place of the one before.
+    load: &'static str,
+    clear: &'static str,
+    make: fn(&Net, &mut Random) -> String,
+}
+
+const SORTS: &[Sort] = &[
+    Sort {
+        name: "nftables",
+        needs: &["nft"],
+        load: "nft -f -",
+        clear: "nft flush ruleset",
+        make: rulesets::nftables,
+    },
+    Sort {
+        name: "iptables",
+        needs: &["nft", "iptables-nft-restore"],
+        load: "iptables-nft-restore",
+        clear: "nft flush ruleset",
+        make: rulesets::iptables,
+    },
+    Sort {
+        name: "legacy iptables",
+        needs: &["iptables-legacy-restore"],
+        load: "iptables-legacy-restore",
+        clear: LEGACY_FLUSH,
+        make: rulesets::iptables,
+    },
+    Sort {
+        name: "xfrm",
+        needs: &["ip"],
+        load: "ip -batch -",
+        clear: "ip xfrm policy flush",
+        make: rulesets::xfrm,
+    },
+    Sort {
+        name: "tc",
+        needs: &["tc"],
+        load: "tc -batch -",
+        clear: "for i in r0 r1 r2; do tc qdisc del dev $i clsact; tc qdisc del dev $i root; done 2>/dev/null; true",
+        make: rulesets::tc,
+    },
+];
+
+/// Linux forgets no connection while a run goes on: when it would is chance.
+const CONNECTIONS: &str = "for f in /proc/sys/net/netfilter/nf_conntrack_*timeout*; do echo 86400 > $f; done";
+
+/// One of the routers.
+struct Bed<'a> {
+    lab: &'a Lab,
+    router: Router<'a>,
+}
+
+impl Bed<'_> {
+    fn set(&self, line: &str, text: &str) -> Result<(), String> {
+        self.lab.rtr.feed(line, text)
+    }
+
+    /// What comes of packets: at least so many frames, and all that follow until nothing does.
+    fn exchange(&self, probes: &[Probe], expected: usize) -> Vec<Seen> {
+        for probe in probes {
+            self.lab.send(Side::Src, &Side::Src.to_router(&probe.bytes(64)));
+        }
+        let (begin, mut seen) = (Instant::now(), Vec::new());
+        loop {
+            let more = sys::wait_readable(&self.lab.sockets(), QUIET).expect("poll works on open sockets");
+            let lacks = seen.len() < expected && begin.elapsed() < PATIENCE;
+            if !more && !lacks {
+                seen.sort();
+                return seen;
+            }
+            for side in bm_tests::lab::SIDES {
+                while let Some(captured) = self.lab.receive(side) {
+                    if !normalise::is_noise(&captured.frame) {
+                        seen.push(Seen { side, frame: normalise::frame(captured.frame) });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Holds what comes of packets against what comes of them in Linux.
+    fn check(&self, probes: &[Probe], of_linux: &[Seen], ruleset: &str) {
+        let seen = self.exchange(probes, of_linux.len());
+        let lacks = |list: &[Seen], other: &[Seen]| {
+            let lacking = list.iter().filter(|seen| !other.contains(seen)).take(5);
+            lacking.map(|seen| format!("\n  {:?} {}", seen.side, hex(&seen.frame))).collect::<String>()
+        };
+        assert!(
+            seen == of_linux,
+            "{}: {} frames, {} by Linux\nLinux does not send:{}\nmissing:{}\n{ruleset}\n{}",
+            self.router.name(),
+            seen.len(),
+            of_linux.len(),
+            lacks(&seen, of_linux),
+            lacks(of_linux, &seen),
+            self.router.told()
+        );
+    }
+}
+
+fn hex(frame: &[u8]) -> String {
+    frame.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Which sorts this machine has.
+fn sorts() -> Vec<&'static Sort> {
+    let there = |sort: &&Sort| {
+        let there = sort.needs.iter().all(|program| command::has(program));
+        if !there {
+            report::skip("rulesets", &format!("{}: needs {}", sort.name, sort.needs.join(", ")));
+        }
+        there
+    };
+    SORTS.iter().filter(there).collect()
+}
+
+/// Settings of one sort or of two, one behind the other, with what says how to set them.
+fn ruleset(random: &mut Random, sorts: &[&'static Sort]) -> Vec<(&'static Sort, String)> {
+    let first = random.of(sorts);
+    let second = Some(random.of(sorts)).filter(|second| second.clear != first.clear && random.one_in(3));
+    let both = std::iter::once(first).chain(second);
+    both.map(|sort| (sort, (sort.make)(&NET, random))).collect()
+}
+
+/// Sets a ruleset in all routers; `false` if Linux refuses it.
+fn set(beds: &[Bed], ruleset: &[(&Sort, String)]) -> bool {
+    for (number, bed) in beds.iter().enumerate() {
+        for (sort, text) in ruleset {
+            if let Err(why) = bed.set(sort.load, text) {
+                assert_eq!(number, 0, "refused by one alone: {why}\n{text}");
+                println!("{}: {why}{text}", sort.name);
+                return false;
+            }
+        }
+    }
+    beds.iter().for_each(|bed| bed.router.settle());
+    true
+}
+
+fn clear(beds: &[Bed], ruleset: &[(&Sort, String)]) {
+    for (bed, (sort, _)) in beds.iter().flat_map(|bed| ruleset.iter().map(move |set| (bed, set))) {
+        bed.set(sort.clear, "").unwrap_or_else(|why| panic!("{}: {why}", sort.clear));
+    }
+}
+
+/// Sends packets through all routers; how many Linux did not forward unchanged.
+fn try_packets(beds: &[Bed], probes: &[Probe], ruleset: &str) -> usize {
+    let (linux, others) = beds.split_first().expect("Linux at least");
+    let of_linux = linux.exchange(probes, 0);
+    others.iter().for_each(|bed| bed.check(probes, &of_linux, ruleset));
+    let unchanged = |probe: &&Probe| {
+        let packet = probe.bytes(63);
+        of_linux.iter().any(|seen| seen.side != Side::Src && seen.frame[14..] == packet)
+    };
+    probes.len() - probes.iter().filter(unchanged).count()
+}
+
+#[test]
+fn what_comes_out_is_what_comes_out_of_linux() {
+    let subjects = Subject::all("rulesets");
+    if subjects.first() != Some(&Subject::Linux) {
+        return report::skip("rulesets", "Linux is no subject of this run");
+    }
+    let labs: Vec<Lab> =
+        subjects.iter().map(|subject| Lab::new(&format!("rules-{subject}"), Ends::Silent)).collect();
+    let start = |(lab, subject): (_, &Subject)| Bed { lab, router: subject.start(lab) };
+    let beds: Vec<Bed> = labs.iter().zip(&subjects).map(start).collect();
+    beds.iter().for_each(|bed| drop(bed.set(CONNECTIONS, "")));
+    let (mut random, sorts, rounds) = (Random::of_this_run(), sorts(), rulesets::count(RULESETS));
+    let probes = |random: &mut Random, round: usize| -> Vec<Probe> {
+        (0..PACKETS).map(|id| Probe::random(&NET, random, (round as u32 + 1) << 8 | id)).collect()
+    };
+    assert_eq!(try_packets(&beds, &probes(&mut random, rounds), "nothing is set"), 0);
+    let (mut judged, mut refused) = (0, 0);
+    for round in 0..rounds {
+        let ruleset = ruleset(&mut random, &sorts);
+        if set(&beds, &ruleset) {
+            let text: String = ruleset.iter().map(|(sort, text)| format!("{}:\n{text}", sort.name)).collect();
+            judged += try_packets(&beds, &probes(&mut random, round), &text);
+        } else {
+            refused += 1;
+        }
+        clear(&beds, &ruleset);
+    }
+    let sent = (rounds - refused) * PACKETS as usize;
+    report::say(&format!(
+        "rulesets: {sent} packets by {} rulesets: Linux dropped or changed {judged}",
+        rounds - refused
+    ));
+    for bed in beds {
+        report::say(&format!("rulesets: {} sent {} frames itself", bed.router.name(), bed.router.sent()));
+        assert!(
+            bed.router.sent() > u64::from(PACKETS) || !bed.router.is_brickmoon(),
+            "{}",
+            bed.router.told()
+        );
+        bed.router.settle();
+        bed.router.stop();
+    }
+    assert!(refused * 4 <= rounds && judged > 0, "the rulesets have tried nothing: {refused} refused");
+}
