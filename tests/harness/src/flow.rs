@@ -87,6 +87,21 @@ impl Stream {
 
     /// Sends while `deed` runs, and a little longer.
     pub fn during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Outcome) {
+        let (done, sent, arrivals) = self.arrivals_during(lab, deed);
+        (done, judge(sent, arrivals, self.destinations.len() as u32))
+    }
+
+    /// The same; of each packet that arrived its number, and when it was sent: time since 1970. In order, each once.
+    pub fn passed_during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Vec<(u32, Duration)>) {
+        let (done, _, arrivals) = self.arrivals_during(lab, deed);
+        let mut passed: Vec<_> = arrivals.iter().map(|arrival| (arrival.number, arrival.sent)).collect();
+        passed.sort_unstable();
+        passed.dedup();
+        (done, passed)
+    }
+
+    /// Also how many were sent.
+    fn arrivals_during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, u32, Vec<Arrival>) {
         let sender = lab.src.packet_socket(Side::Src.host());
         let receivers = SIDES.map(|side| lab.host(side).packet_socket(side.host()));
         let frames: Vec<Vec<u8>> = self.destinations.iter().map(|to| template(to)).collect();
@@ -102,7 +117,7 @@ impl Stream {
             stop_receiving.store(true, Ordering::Relaxed);
             let arrivals = receiving.join().expect("the receiver does not panic");
             let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (done, judge(sent, arrivals, self.destinations.len() as u32))
+            (done, sent, arrivals)
         })
     }
 

@@ -1,0 +1,179 @@
+//! How soon a rule of Linux's holds while packets flow: rules are added and removed in a stream, on both paths, also while
+//! a batch of routes is being followed. What was sent after a rule's command had returned and still arrived is what the
+//! fast path forwarded though Linux would have dropped it.
+
+use bm_tests::flow::Stream;
+use bm_tests::lab::{Ends, Lab};
+use bm_tests::subject::{Router, each};
+use bm_tests::{command, report, sys};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Median that a rule may take.
+const BOUND: Duration = Duration::from_millis(100);
+/// How often each rule is added and removed.
+const ROUNDS: usize = 5;
+/// How long it stays, and how long it is gone.
+const STAYS: Duration = Duration::from_millis(220);
+const GONE: Duration = Duration::from_millis(100);
+/// Packets a second.
+const RATE: u32 = 5_000;
+
+/// A rule about what the stream sends, with what has to be there before it.
+struct Rule {
+    name: &'static str,
+    needs: &'static str,
+    before: &'static str,
+    add: &'static str,
+    remove: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        name: "nftables",
+        needs: "nft",
+        before: "nft add table ip t; nft add chain ip t f '{ type filter hook forward priority 0; }'",
+        add: "nft add rule ip t f ip daddr 10.9.9.9 drop",
+        remove: "nft flush chain ip t f",
+    },
+    Rule {
+        name: "legacy iptables",
+        needs: "iptables-legacy",
+        before: "iptables-legacy -F FORWARD",
+        add: "iptables-legacy -A FORWARD -d 10.9.9.9 -j DROP",
+        remove: "iptables-legacy -F FORWARD",
+    },
+    Rule {
+        name: "xfrm",
+        needs: "ip",
+        before: "true",
+        add: "ip xfrm policy add dir fwd src 0.0.0.0/0 dst 10.9.0.0/16 action block",
+        remove: "ip xfrm policy flush",
+    },
+    Rule {
+        name: "a tc filter",
+        needs: "tc",
+        before: "tc qdisc add dev r0 clsact",
+        add: "tc filter add dev r0 ingress protocol ip bpf da bytecode '1,6 0 0 2'",
+        remove: "tc filter del dev r0 ingress",
+    },
+];
+
+/// When a rule was added and removed: just before each command, and when it had returned.
+struct Marks {
+    add: [Duration; 2],
+    remove: [Duration; 2],
+}
+
+fn shell(lab: &Lab, line: &str) {
+    lab.rtr.feed(line, "").unwrap_or_else(|why| panic!("{line}: {why}"));
+}
+
+/// Runs a command; when it began and when it had returned.
+fn timed(lab: &Lab, line: &str) -> [Duration; 2] {
+    let begin = sys::wall_clock();
+    shell(lab, line);
+    [begin, sys::wall_clock()]
+}
+
+/// Adds and removes a rule once.
+fn add_and_remove(lab: &Lab, rule: &Rule) -> Marks {
+    let add = timed(lab, rule.add);
+    std::thread::sleep(STAYS);
+    let remove = timed(lab, rule.remove);
+    std::thread::sleep(GONE);
+    Marks { add, remove }
+}
+
+/// How long after a rule's command had returned, and after it had begun, the last packet was sent that came through.
+fn lag(passed: &[(u32, Duration)], marks: &Marks) -> [Duration; 2] {
+    let last = passed.iter().map(|(_, sent)| *sent).filter(|sent| *sent < marks.remove[0]).max();
+    let last = last.unwrap_or_default();
+    [marks.add[1], marks.add[0]].map(|since| last.saturating_sub(since))
+}
+
+/// Nothing is lost of what was sent between two times.
+fn assert_whole(passed: &[(u32, Duration)], from: Duration, to: Duration, what: &str) {
+    let numbers: Vec<u32> =
+        passed.iter().filter(|(_, sent)| (from..to).contains(sent)).map(|(number, _)| *number).collect();
+    let (first, last) = (numbers.first(), numbers.last());
+    let (first, last) = first.zip(last).unwrap_or_else(|| panic!("{what}: nothing comes through"));
+    let lost = (last - first + 1) as usize - numbers.len();
+    assert_eq!(lost, 0, "{what}: of {} packets", last - first + 1);
+}
+
+/// Says how long rules took, and holds the median against the bound.
+fn judge(router: &Router, what: &str, passed: &[(u32, Duration)], rounds: &[Marks]) {
+    let lags: Vec<_> = rounds.iter().map(|marks| lag(passed, marks)).collect();
+    let of = |which: usize| {
+        let mut list: Vec<f64> = lags.iter().map(|lag| lag[which].as_secs_f64() * 1e3).collect();
+        list.sort_by(f64::total_cmp);
+        [list[0], list[list.len() / 2], list[list.len() - 1]]
+    };
+    let ([least, median, most], since_begin) = (of(0), of(1));
+    report::say(&format!(
+        "{}: {what}: the last packet passed {least:.1}/{median:.1}/{most:.1} ms after the rule's command (least, median, \
+         most of {}), {:.1} ms in the median after it was started",
+        router.name(),
+        rounds.len(),
+        since_begin[1],
+    ));
+    assert!(median < BOUND.as_secs_f64() * 1e3, "{what}: {median:.1} ms\n{}", router.told());
+    for (marks, next) in rounds.iter().zip(&rounds[1..]) {
+        assert_whole(passed, marks.remove[1], next.add[0], &format!("{what}: after the rule is gone"));
+    }
+}
+
+#[test]
+fn a_rule_holds_at_once_while_packets_flow() {
+    each("in-time", Ends::Silent, |lab, router| {
+        for rule in RULES {
+            if !command::has(rule.needs) {
+                report::skip("rules_in_time", &format!("{}: there is no {}", rule.name, rule.needs));
+                continue;
+            }
+            shell(lab, rule.before);
+            router.settle();
+            let rounds = || (0..ROUNDS).map(|_| add_and_remove(lab, rule)).collect::<Vec<_>>();
+            let (rounds, passed) = Stream::to("10.9.9.9", RATE).passed_during(lab, rounds);
+            judge(router, rule.name, &passed, &rounds);
+        }
+    });
+}
+
+/// Routes of a batch.
+const ROUTES: u32 = 50_000;
+
+/// Lines that have all of them lead to a neighbour of the sink.
+fn routes(neighbour: u32) -> String {
+    let to = |number: u32| format!("{}.{}.{}.0/24", 20 + (number >> 16), number >> 8 & 255, number & 255);
+    let line = |number| format!("route replace {} via 198.51.100.{neighbour}\n", to(number));
+    (0..ROUTES).map(line).collect()
+}
+
+#[test]
+fn a_rule_does_not_wait_behind_a_batch_of_routes() {
+    each("in-batch", Ends::Silent, |lab, router| {
+        let rule = &RULES[2];
+        let (batches, done) = ([2, 3].map(routes), AtomicBool::new(false));
+        let change_routes = || {
+            for batch in batches.iter().cycle() {
+                lab.rtr.feed("ip -batch -", batch).unwrap_or_else(|why| panic!("{why}"));
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        };
+        let rounds = || {
+            std::thread::scope(|scope| {
+                scope.spawn(change_routes);
+                std::thread::sleep(Duration::from_millis(300));
+                let rounds: Vec<_> = (0..ROUNDS).map(|_| add_and_remove(lab, rule)).collect();
+                done.store(true, Ordering::Relaxed);
+                rounds
+            })
+        };
+        let (rounds, passed) = Stream::to("10.9.9.9", RATE).passed_during(lab, rounds);
+        judge(router, &format!("xfrm, while {ROUTES} routes change again and again"), &passed, &rounds);
+    });
+}
