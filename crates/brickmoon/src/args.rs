@@ -74,6 +74,9 @@ pub struct Socket {
     /// The daemon's socket.
     #[arg(long, value_name = "PATH", default_value = bm_api::request::SOCKET)]
     pub socket: PathBuf,
+    /// Give up when there is no answer within so many seconds [default: 30; 300 for verify, reload and stop].
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: Option<u64>,
 }
 
 /// `brickmoon stop`.

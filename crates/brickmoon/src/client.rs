@@ -1,6 +1,7 @@
-//! Asks the daemon: HTTP over its Unix socket.
+//! Asks the daemon: HTTP over its Unix socket, and never waits for ever.
 
 use std::path::Path;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -10,13 +11,50 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::Failure;
+use crate::args::Socket;
+
+/// How long a question may take that only reads.
+const GET_MAX: Duration = Duration::from_secs(30);
+/// How long an order may take: comparing a million routes, or opening ports again, is not done at once.
+const POST_MAX: Duration = Duration::from_secs(300);
+/// How long it may take to find out whether anybody answers at all.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// What the daemon answers to `method` of `path`.
-pub fn ask<T: DeserializeOwned>(socket: &Path, method: Method, path: &str) -> Result<T, Failure> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    let (status, body) = runtime.block_on(exchange(socket, method, path))?;
+pub fn ask<T: DeserializeOwned>(socket: &Socket, method: Method, path: &str) -> Result<T, Failure> {
+    let by_default = if method == Method::GET { GET_MAX } else { POST_MAX };
+    let longest = socket.timeout.map_or(by_default, Duration::from_secs);
+    let what = format!("{method} {path}");
+    let exchange = exchange(&socket.socket, method, path);
+    let (status, body) = runtime()?.block_on(async {
+        let late = |_| Err(unanswered(&socket.socket, &what, longest));
+        tokio::time::timeout(longest, exchange).await.unwrap_or_else(late)
+    })?;
     bm_api::decode(status, &body).map_err(Failure::failed)
+}
+
+/// Whether somebody listens at a socket, also one who takes no connection now.
+pub async fn somebody_listens(socket: &Path) -> bool {
+    match tokio::time::timeout(CONNECT_MAX, UnixStream::connect(socket)).await {
+        Ok(Err(error)) => error.kind() == std::io::ErrorKind::WouldBlock,
+        Ok(Ok(_)) | Err(_) => true,
+    }
+}
+
+/// The same where no runtime is at work.
+pub fn is_listening(socket: &Path) -> Result<bool, Failure> {
+    Ok(runtime()?.block_on(somebody_listens(socket)))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)
+}
+
+fn unanswered(socket: &Path, what: &str, longest: Duration) -> Failure {
+    let (socket, seconds) = (socket.display(), longest.as_secs());
+    Failure::Failed(format!(
+        "no answer to `{what}` from {socket} within {seconds} s: the process that listens there hangs or is very busy; --timeout S waits longer"
+    ))
 }
 
 async fn exchange(socket: &Path, method: Method, path: &str) -> Result<(u16, Bytes), Failure> {
@@ -34,13 +72,18 @@ async fn exchange(socket: &Path, method: Method, path: &str) -> Result<(u16, Byt
 }
 
 fn unreachable(socket: &Path, error: &std::io::Error) -> Failure {
-    use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+    use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
     let socket = socket.display();
     Failure::Failed(match error.kind() {
         NotFound | ConnectionRefused => format!(
             "no daemon answers at {socket}: start it with `brickmoon up --port IF...`, or name its socket with --socket"
         ),
         PermissionDenied => format!("{socket}: permission denied; ask as root"),
+        WouldBlock => {
+            format!(
+                "{socket}: the process that listens there accepts no connection now: it hangs or is very busy"
+            )
+        }
         _ => format!("{socket}: {error}"),
     })
 }

@@ -6,8 +6,8 @@ use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::args::{Bench, BenchWhat, Command, Demo, Query, Routes, Show, What};
-use crate::{Failure, client, daemon, lua};
+use crate::args::{Bench, BenchWhat, Command, Demo, Query, Routes, Show, Socket, What};
+use crate::{Failure, client, daemon, log, lua};
 use bm_api::request;
 use bm_eval::demo::DemoOptions;
 
@@ -15,7 +15,7 @@ use bm_eval::demo::DemoOptions;
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(up) => daemon::up(up),
-        Command::Stop(stop) => self::stop(&stop.socket.socket, stop.keep),
+        Command::Stop(stop) => self::stop(&stop.socket, stop.keep),
         Command::Reload(query) => print(&query, Method::POST, request::RELOAD, bm_cli::reloaded),
         Command::Check { file } => daemon::check(&file),
         Command::Verify(query) => verify(&query),
@@ -54,7 +54,7 @@ fn print<T: DeserializeOwned + Serialize>(
     path: &str,
     text: fn(&T) -> String,
 ) -> Result<(), Failure> {
-    let reply: T = client::ask(&query.socket.socket, method, path)?;
+    let reply: T = client::ask(&query.socket, method, path)?;
     say(query.json, &reply, text)
 }
 
@@ -105,7 +105,7 @@ fn escape(value: &str) -> String {
 }
 
 fn verify(query: &Query) -> Result<(), Failure> {
-    let reply: bm_api::Verify = client::ask(&query.socket.socket, Method::POST, request::VERIFY)?;
+    let reply: bm_api::Verify = client::ask(&query.socket, Method::POST, request::VERIFY)?;
     say(query.json, &reply, bm_cli::verify)?;
     if reply.equal { Ok(()) } else { Err(Failure::failed("the tables differ from the kernel's")) }
 }
@@ -127,8 +127,8 @@ fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
 }
 
 /// Asks the daemon to end, and waits until it has.
-fn stop(socket: &std::path::Path, keep: bool) -> Result<(), Failure> {
-    if !keep && std::os::unix::net::UnixStream::connect(socket).is_err() && take_off(socket)? {
+fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
+    if !keep && !client::is_listening(&socket.socket)? && take_off(&socket.socket)? {
         return Ok(());
     }
     let path = if keep { format!("{}?keep=true", request::STOP) } else { request::STOP.into() };
@@ -193,7 +193,7 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         BenchWhat::Lookup => {
             let options = bench::LookupOptions { common, structure, peers: bench.peers };
             let found = bench::lookup(&options).map_err(asked_wrongly)?;
-            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            found.notes.iter().for_each(|note| log::say(&format!("brickmoon: {note}")));
             ("brickmoon bench lookup", found.rows)
         }
         BenchWhat::Batch => {
@@ -203,12 +203,12 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
         BenchWhat::Workers => {
             let found = bench::workers(&common).map_err(asked_wrongly)?;
-            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            found.notes.iter().for_each(|note| log::say(&format!("brickmoon: {note}")));
             ("brickmoon bench workers", found.rows)
         }
         BenchWhat::Ports => {
             let found = bench::ports(&common).map_err(asked_wrongly)?;
-            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            found.notes.iter().for_each(|note| log::say(&format!("brickmoon: {note}")));
             ("brickmoon bench ports", found.rows)
         }
         BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(asked_wrongly)?),

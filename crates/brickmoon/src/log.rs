@@ -1,8 +1,25 @@
 //! What is logged: to standard error, by how often `-v` was given, or as `RUST_LOG` says.
+//!
+//! ```text
+//! any thread ── a line ──► buffer (bounded) ── bm-log ──► standard error
+//! ```
+//!
+//! Whoever logs never waits for whoever reads: standard error may be a pipe that nobody empties. Lines for which the
+//! buffer has no room are lost and counted, and the log says how many as soon as it can be written again.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
+
+/// Bytes that wait to be written at most.
+const BUFFER_MAX: usize = 1 << 20;
+/// How long the end of the process may wait for whoever reads.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+static LOG: Log = Log::new();
 
 /// Starts logging. A line has its time only where nobody else (systemd, say) adds one.
 pub fn start(verbose: u8) {
@@ -12,10 +29,172 @@ pub fn start(verbose: u8) {
         2 => "debug",
         _ => "trace",
     };
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let trace = std::backtrace::Backtrace::capture();
+        LOG.push(format!("thread {name}: {panic}\n{trace}\n").as_bytes());
+    }));
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let terminal = std::io::stderr().is_terminal();
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Line).with_ansi(terminal);
     let log = log.with_target(verbose > 1);
     if terminal { log.init() } else { log.without_time().init() }
+}
+
+/// Says something whatever the level is, such as why a command failed.
+pub fn say(line: &str) {
+    LOG.push(format!("{line}\n").as_bytes());
+}
+
+/// Waits until everything is written, yet not for long: to be called before the process ends.
+pub fn flush() {
+    LOG.flush(FLUSH_MAX);
+}
+
+/// How many lines were lost since the process began.
+pub fn lost() -> u64 {
+    LOG.lost.load(Ordering::Relaxed)
+}
+
+/// One event on its way into the buffer.
+struct Line;
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        LOG.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    /// Lines lost that the log has not told of.
+    lost: u64,
+    /// Bytes are being written that are not among `bytes` any more.
+    writing: bool,
+}
+
+struct Log {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    lost: AtomicU64,
+    /// Whether there is a thread that writes; it is started by the first line.
+    writes: OnceLock<bool>,
+}
+
+impl Log {
+    const fn new() -> Self {
+        let waiting = Waiting { bytes: Vec::new(), lost: 0, writing: false };
+        Self {
+            waiting: Mutex::new(waiting),
+            changed: Condvar::new(),
+            lost: AtomicU64::new(0),
+            writes: OnceLock::new(),
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // What a panicking thread left is still what there is.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&'static self, line: &[u8]) {
+        let writes = *self.writes.get_or_init(|| {
+            let write = move || self.write_on_and_on(&mut std::io::stderr());
+            std::thread::Builder::new().name("bm-log".into()).spawn(write).is_ok()
+        });
+        let mut waiting = self.waiting();
+        if !writes || !waiting.take(line) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(waiting);
+        self.changed.notify_all();
+    }
+
+    fn write_on_and_on(&self, to: &mut impl Write) {
+        loop {
+            let mut waiting = self.waiting();
+            while waiting.bytes.is_empty() {
+                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            }
+            let bytes = waiting.begin();
+            drop(waiting);
+            // A reader that is gone takes nothing; there is nowhere to complain.
+            let _gone = to.write_all(&bytes);
+            self.waiting().writing = false;
+            self.changed.notify_all();
+        }
+    }
+
+    fn flush(&self, longest: Duration) {
+        let begin = Instant::now();
+        let mut waiting = self.waiting();
+        while !waiting.bytes.is_empty() || waiting.writing {
+            let left = longest.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(waiting, left);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Waiting {
+    /// Takes a line in if there is room.
+    fn take(&mut self, line: &[u8]) -> bool {
+        // After a loss, only once everything before is written: the log says where lines are missing.
+        let fits = self.lost == 0 && self.bytes.len() + line.len() <= BUFFER_MAX;
+        if fits {
+            self.bytes.extend_from_slice(line);
+        } else {
+            self.lost += 1;
+        }
+        fits
+    }
+
+    /// What is to be written now.
+    fn begin(&mut self) -> Vec<u8> {
+        self.writing = true;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if self.lost > 0 {
+            let lost = std::mem::take(&mut self.lost);
+            bytes.extend_from_slice(
+                format!(
+                    "{lost} lines of the log are missing here: standard error was not read fast enough\n"
+                )
+                .as_bytes(),
+            );
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_said_where_it_is_missing() {
+        let mut waiting = Waiting::default();
+        let line = [b'x'; 1023];
+        let line = [&line[..], b"\n"].concat();
+        let taken = (0..2000).filter(|_| waiting.take(&line)).count();
+        assert_eq!(taken, BUFFER_MAX / 1024);
+        assert!(!waiting.take(b"short\n"), "it would stand before those that are missing");
+        let said = String::from_utf8(waiting.begin()).unwrap();
+        assert_eq!(said.lines().count(), taken + 1);
+        assert!(said.ends_with(&format!(
+            "\n{} lines of the log are missing here: standard error was not read fast enough\n",
+            2001 - taken
+        )));
+        assert!(waiting.take(b"again\n"), "there is room again");
+        assert_eq!(waiting.begin(), b"again\n");
+    }
 }

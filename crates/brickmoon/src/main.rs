@@ -39,16 +39,13 @@ impl Failure {
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
     log::start(cli.verbose);
-    match commands::run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Failed(why)) => {
-            eprintln!("brickmoon: {why}");
-            ExitCode::from(1)
-        }
-        Err(Failure::Usage(why)) => {
-            eprintln!("brickmoon: {why}");
-            ExitCode::from(2)
-        }
-        Err(Failure::Status(status)) => ExitCode::from(status),
-    }
+    let (status, why) = match commands::run(cli.command) {
+        Ok(()) => (0, None),
+        Err(Failure::Failed(why)) => (1, Some(why)),
+        Err(Failure::Usage(why)) => (2, Some(why)),
+        Err(Failure::Status(status)) => (status, None),
+    };
+    why.into_iter().for_each(|why| log::say(&format!("brickmoon: {why}")));
+    log::flush();
+    ExitCode::from(status)
 }

@@ -26,6 +26,7 @@ mod switches;
 pub mod watcher;
 
 use std::collections::HashSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,8 +34,8 @@ use std::time::{Duration, Instant};
 use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::Failure;
 use crate::args::{self, Poll, Up};
+use crate::{Failure, log};
 use state::Daemon;
 
 pub use dataplane::{Shared, slow_path};
@@ -60,7 +61,7 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     let paths = path::choose(&config, |_| None)?;
     checks::all(Some(file), &config, &paths).map_err(Failure::usage)?;
     for name in config.ports.iter().filter_map(missing) {
-        eprintln!("warning: port {name}: {}", presence::missing(name));
+        log::say(&format!("warning: port {name}: {}", presence::missing(name)));
     }
     Ok(())
 }
@@ -81,7 +82,7 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
-        let socket = server::Socket::listen(&config.daemon.socket)?;
+        let socket = server::Socket::listen(&config.daemon.socket).await?;
         let metrics = match config.daemon.metrics {
             Some(address) => Some(server::listen_for_metrics(address).await?),
             None => None,
@@ -92,7 +93,7 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
         }
-        println!("{}", daemon.ready());
+        say_ready(daemon.ready());
         if let Some(note) = daemon.no_ports() {
             tracing::warn!("{note}");
         }
@@ -106,6 +107,18 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
         let _aborted = answering.await;
         ended
     })
+}
+
+/// Says on standard output that packets are forwarded. Whoever reads it may be slow or gone, which is no matter.
+fn say_ready(ready: String) {
+    let say = move || {
+        if let Err(error) = writeln!(std::io::stdout(), "{ready}") {
+            tracing::warn!("standard output was not told \"{ready}\": {error}");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("bm-ready".into()).spawn(say) {
+        tracing::warn!("standard output was not told that the daemon is ready: {error}");
+    }
 }
 
 /// What the file says, and what the command line says before it.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::state::Daemon;
-use crate::Failure;
+use crate::{Failure, client};
 
 /// A socket that is removed when the daemon ends.
 pub struct Socket {
@@ -26,12 +26,12 @@ pub struct Socket {
 
 impl Socket {
     /// Listens at `path`; a socket that nobody answers at is replaced.
-    pub fn listen(path: &Path) -> Result<Self, Failure> {
+    pub async fn listen(path: &Path) -> Result<Self, Failure> {
         let failed = |error| Failure::Failed(format!("{}: {error}", path.display()));
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        if client::somebody_listens(path).await {
             let mend = "stop it with `brickmoon stop`, or choose another socket with --socket";
             return Err(Failure::Failed(format!(
                 "a daemon or a program answers at {} already: {mend}",

@@ -35,8 +35,8 @@ use super::server::Removed;
 use super::switches::Bridges;
 use super::watcher::Watch;
 use super::{apps, hooks};
-use crate::Failure;
 use crate::args::Up;
+use crate::{Failure, log};
 use after::Restarts;
 use crew::Crew;
 
@@ -269,6 +269,7 @@ impl Daemon {
         status.notes.extend(infos.filter_map(no_frames));
         status.memory_bytes = report::resident_bytes();
         status.notes.extend(self.no_ports());
+        status.notes.extend(lost_lines());
         status.notes.extend(running.iter().flat_map(|running| running.ports.iter().filter_map(waiting)));
         if !paths.any_kernel() && !config.ports.is_empty() && !config.claims.is_empty() {
             status.notes.push(
@@ -441,6 +442,7 @@ impl Daemon {
     /// Metrics for Prometheus.
     pub fn metrics(&self) -> String {
         let mut counters = self.counters();
+        counters.insert("log/lines_lost".into(), log::lost());
         report::add_filters(&mut counters, &self.filters().unwrap_or_default());
         let counters: Vec<_> = counters.into_iter().collect();
         bm_telemetry::render(&self.status(), &counters)
@@ -472,6 +474,12 @@ fn no_frames(info: &PortInfo) -> Option<String> {
 fn waiting(port: &PortInfo) -> Option<String> {
     let (_, why) = port.presence.shown(&port.name);
     why.map(|why| format!("port {} waits: {why}", port.name))
+}
+
+/// What `status` tells of lines that the log had no room for.
+fn lost_lines() -> Option<String> {
+    let lost = log::lost();
+    (lost > 0).then(|| format!("{lost} lines of the log were lost: standard error is not read fast enough"))
 }
 
 /// Which interfaces of a port the kernel path has no tables for, in words.

@@ -19,9 +19,9 @@ use bm_lua::{Desks, Report};
 use bm_stats::Registry;
 use tokio::sync::oneshot;
 
-use crate::Failure;
 use crate::daemon::server::{Socket, answer, metrics_reply, not_found};
 use crate::daemon::{apps, report};
+use crate::{Failure, log};
 
 /// What is asked about.
 pub struct Facts {
@@ -51,7 +51,10 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(Failure::failed)?;
         let socket = runtime.block_on(async {
-            path.map_or_else(|| Ok(somewhere()), |path| Socket::listen(path).map(Some))
+            match path {
+                Some(path) => Socket::listen(path).await.map(Some),
+                None => Ok(somewhere().await),
+            }
         })?;
         let Some(socket) = socket else { return Ok(None) };
         let (end, ended) = oneshot::channel();
@@ -81,8 +84,8 @@ impl Drop for Server {
 }
 
 /// The daemon's socket if it is free, else one of this process.
-fn somewhere() -> Option<Socket> {
-    if let Ok(socket) = Socket::listen(Path::new(SOCKET)) {
+async fn somewhere() -> Option<Socket> {
+    if let Ok(socket) = Socket::listen(Path::new(SOCKET)).await {
         return Some(socket);
     }
     let name = format!("run-{}.sock", std::process::id());
@@ -90,12 +93,14 @@ fn somewhere() -> Option<Socket> {
         Path::new(SOCKET).parent().map(PathBuf::from),
         std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
     ];
-    let (path, socket) = folders.into_iter().flatten().find_map(|folder| {
+    for folder in folders.into_iter().flatten() {
         let path = folder.join(&name);
-        Socket::listen(&path).ok().map(|socket| (path, socket))
-    })?;
-    eprintln!("brickmoon: ask this program with --socket {}", path.display());
-    Some(socket)
+        if let Ok(socket) = Socket::listen(&path).await {
+            log::say(&format!("brickmoon: ask this program with --socket {}", path.display()));
+            return Some(socket);
+        }
+    }
+    None
 }
 
 fn routes(facts: Arc<Facts>) -> Router {

@@ -67,6 +67,7 @@ impl Daemon {
                 // Its thread never ends, so the process must; what the kernel does not take back, it does then.
                 let _given_back = self.driver.handle().set_active(false);
                 tracing::error!("{}", why(stuck));
+                crate::log::flush();
                 std::process::exit(1);
             }
         }

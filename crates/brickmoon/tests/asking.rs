@@ -1,0 +1,77 @@
+//! Commands whose daemon does not answer: they end, and say what they waited for.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// Long for a command that waits for a second, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A socket where somebody listens who never answers, and what removes it.
+struct Silent(PathBuf, #[allow(dead_code, reason = "open as long as this lives")] UnixListener);
+
+impl Silent {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bm-silent-{}-{name}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("the test can listen");
+        Self(path, listener)
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_file(&self.0);
+    }
+}
+
+fn brickmoon(silent: &Silent, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
+    command.args(arguments).arg("--socket").arg(&silent.0).args(["--timeout", "1"]);
+    let begin = Instant::now();
+    let output = command.output().expect("the binary is there");
+    assert!(begin.elapsed() < PATIENCE, "{arguments:?} took {:?}", begin.elapsed());
+    output
+}
+
+#[test]
+fn a_question_that_nobody_answers_ends_and_says_what_it_waited_for() {
+    let silent = Silent::new("question");
+    let cases: [(&[&str], &str); 5] = [
+        (&["status"], "GET /v1/status"),
+        (&["show", "routes", "--limit", "7"], "GET /v1/routes?limit=7"),
+        (&["verify"], "POST /v1/verify"),
+        (&["reload"], "POST /v1/reload"),
+        (&["stop"], "POST /v1/stop"),
+    ];
+    for (arguments, asked) in cases {
+        let output = brickmoon(&silent, arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let expected = format!("no answer to `{asked}` from {} within 1 s", silent.0.display());
+        assert!(said.contains(&expected), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_daemon_that_accepts_nobody_any_more_keeps_no_command_waiting() {
+    let silent = Silent::new("full");
+    // As many as its queue takes, and one that waits for ever.
+    let path = silent.0.clone();
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        while let Ok(stream) = std::os::unix::net::UnixStream::connect(&path) {
+            all.push(stream);
+        }
+    });
+    let begin = Instant::now();
+    loop {
+        let output = brickmoon(&silent, &["stop"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        if said.contains("accepts no connection now") {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{said}");
+    }
+}
