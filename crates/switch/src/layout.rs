@@ -46,7 +46,7 @@ pub struct Port {
 /// `struct station`.
 ///
 /// Not shared: copied into and out of maps by system calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Station {
     pub slot: u32,

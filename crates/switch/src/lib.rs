@@ -26,6 +26,7 @@ mod program;
 mod service;
 mod settings;
 mod switch;
+mod table;
 mod view;
 
 pub use counters::{COUNTERS, Counters, REASONS};

@@ -25,8 +25,9 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, libbpf_sys};
 
 use crate::error::SwitchError;
 use crate::layout::Station;
-use crate::program::{PROGRAM, read_stations};
+use crate::program::PROGRAM;
 use crate::settings::Address;
+use crate::table;
 
 /// Our folder in bpffs, with one for each network namespace.
 const FOLDER: &str = "brickmoon-switch";
@@ -76,9 +77,9 @@ impl Pinned {
         maps.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok()).find(|map| map.name() == name)
     }
 
-    /// What its program has learnt.
-    pub fn stations(&self) -> Vec<(Address, Station)> {
-        self.map("stations").map(|map| read_stations(&map)).unwrap_or_default()
+    /// What its program has learnt; nothing if its version lays stations out in another way than ours.
+    pub fn stations(&self) -> io::Result<Vec<(Address, Station)>> {
+        self.map("stations").map_or_else(|| Ok(Vec::new()), |map| table::read(&map))
     }
 
     /// The slots of its program's ports, by number of the interface.

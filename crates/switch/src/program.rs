@@ -10,6 +10,7 @@ use crate::counters::Counters;
 use crate::error::SwitchError;
 use crate::layout::{Member, Plain, Port, Rules, SLOTS, STATION_STATIC, Station};
 use crate::settings::{Address, Settings};
+use crate::table;
 
 /// The programs, as the build made them.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o"));
@@ -19,8 +20,6 @@ pub const PROGRAM: &str = "bm_switch_1";
 const LEAVE: &str = "leave";
 /// A station's time is not written more often: other cores read the same line.
 const REFRESH: Duration = Duration::from_millis(500);
-/// Stations read from the kernel at once.
-const BATCH: u32 = 1024;
 
 /// The programs and their maps.
 pub struct Programs {
@@ -33,19 +32,6 @@ pub struct Programs {
     vlans: MapHandle,
     /// Members of each VLAN that has had any.
     members: BTreeMap<u16, MapHandle>,
-}
-
-/// The kernel's name of a station: MAC in the low 48 bits, VLAN above.
-fn key(address: Address) -> [u8; 8] {
-    let [a, b, c, d, e, f] = address.mac;
-    let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-    (mac | u64::from(address.vlan) << 48).to_ne_bytes()
-}
-
-fn address(key: &[u8]) -> Option<Address> {
-    let key = u64::from_ne_bytes(key.try_into().ok()?);
-    let [a, b, c, d, e, f, ..] = key.to_le_bytes();
-    Some(Address { mac: [a, b, c, d, e, f], vlan: (key >> 48) as u16 })
 }
 
 impl Programs {
@@ -141,19 +127,22 @@ impl Programs {
     }
 
     /// Every station that the table has, old ones too.
-    pub fn stations(&self) -> Vec<(Address, Station)> {
-        read_stations(&self.stations)
+    ///
+    /// # Errors
+    /// What the kernel said; then nothing is known of any.
+    pub fn stations(&self) -> Result<Vec<(Address, Station)>, SwitchError> {
+        table::read(&self.stations).map_err(SwitchError::system("reading the table of stations"))
     }
 
     /// Puts a station into the table, or in the place of what is known of it.
     pub fn set_station(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a station");
-        self.stations.update(&key(address), station.bytes(), MapFlags::ANY).map_err(failed)
+        self.stations.update(&table::key(address), station.bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Takes a station out.
     pub fn remove_station(&self, address: Address) {
-        let _gone = self.stations.delete(&key(address));
+        let _gone = self.stations.delete(&table::key(address));
     }
 
     /// What became of a port's frames.
@@ -165,12 +154,6 @@ impl Programs {
 
 fn zeros(map: &MapHandle) -> Vec<Vec<u8>> {
     vec![vec![0; map.value_size() as usize]; libbpf_rs::num_possible_cpus().unwrap_or(1)]
-}
-
-/// The stations in a map; none if it is not laid out as ours.
-pub fn read_stations(map: &MapHandle) -> Vec<(Address, Station)> {
-    let Ok(all) = map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY) else { return Vec::new() };
-    all.filter_map(|(key, value)| Some((address(&key)?, Station::of(&value)?))).collect()
 }
 
 /// Whether a station ages.

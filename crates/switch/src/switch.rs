@@ -20,14 +20,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use crate::error::SwitchError;
 use crate::features::Features;
 use crate::interface::{self, Asker, Driver, Facts};
-use crate::layout::{
-    PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS, STATION_STATIC, Station,
-};
+use crate::layout::{PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS};
 use crate::netlink::Netlink;
 use crate::pins::{Pinned, Pins};
-use crate::program::{Programs, is_static};
-use crate::settings::{Address, PortSettings, Settings};
-use crate::view::{PortView, StationView};
+use crate::program::Programs;
+use crate::settings::{PortSettings, Settings};
+use crate::view::PortView;
+
+mod stations;
 
 /// How much a port may flood at once, beside its rate.
 const FLOOD_BURST: Duration = Duration::from_millis(100);
@@ -218,34 +218,6 @@ impl Switch {
         done
     }
 
-    /// Writes the given stations of a port.
-    fn place_statics(&self, port: &Joined) -> Result<(), SwitchError> {
-        for one in self.settings.statics.iter().filter(|one| one.port == port.name) {
-            let vlan = if one.vlan == 0 { port.settings.vlans.untagged() } else { one.vlan };
-            let station = Station { slot: port.slot, flags: STATION_STATIC, seen_ns: now_ns() };
-            self.programs.set_station(Address { mac: one.mac, vlan }, &station)?;
-        }
-        Ok(())
-    }
-
-    /// Copies what an earlier daemon's switch has learnt, once.
-    fn inherit(&mut self) {
-        if self.inherited.is_empty() {
-            return;
-        }
-        let slots = std::mem::take(&mut self.inherited);
-        let Some(pinned) = self.left.iter().find(|pinned| pinned.is_ours()) else { return };
-        let here = |slot| {
-            self.joined.iter().any(|(ifindex, port)| port.slot == slot && slots.get(ifindex) == Some(&slot))
-        };
-        for (address, station) in pinned.stations() {
-            if !is_static(&station) && here(station.slot) {
-                // A smaller table takes what fits.
-                let _full = self.programs.set_station(address, &station);
-            }
-        }
-    }
-
     /// Puts the program on a port, or changes the link over that an earlier daemon left there.
     fn attach(&mut self, ifindex: u32) -> Result<(), SwitchError> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
@@ -302,11 +274,7 @@ impl Switch {
             let _gone = self.asker.set_promiscuous(&port.name, false);
         }
         self.programs.remove_port(port.slot, ifindex);
-        for (address, station) in self.programs.stations() {
-            if station.slot == port.slot {
-                self.programs.remove_station(address);
-            }
-        }
+        self.forget(|station| station.slot == port.slot);
     }
 
     /// Takes an earlier daemon's program off what is no port any more.
@@ -342,15 +310,6 @@ impl Switch {
         changed.iter().for_each(|(ifindex, facts)| self.refresh(*ifindex, facts));
     }
 
-    fn sweep(&self) {
-        let now = now_ns();
-        for (address, station) in self.programs.stations() {
-            if !is_static(&station) && age(&station, now) > self.settings.ageing {
-                self.programs.remove_station(address);
-            }
-        }
-    }
-
     /// How many ports it has.
     pub fn port_count(&self) -> usize {
         self.joined.len()
@@ -369,20 +328,6 @@ impl Switch {
             counters: self.programs.counters(port.slot),
         };
         self.joined.iter().map(view).collect()
-    }
-
-    /// The stations that it knows, by VLAN and MAC.
-    pub fn stations(&self) -> Vec<StationView> {
-        let now = now_ns();
-        let view = |(address, station): (Address, Station)| {
-            let port = self.joined.values().find(|port| port.slot == station.slot)?;
-            let age = (!is_static(&station)).then(|| age(&station, now));
-            let old = age.is_some_and(|age| !self.settings.ageing.is_zero() && age > self.settings.ageing);
-            (!old).then(|| StationView { address, port: port.name.clone(), age })
-        };
-        let mut stations: Vec<_> = self.programs.stations().into_iter().filter_map(view).collect();
-        stations.sort_by_key(|station| (station.address.vlan, station.address.mac));
-        stations
     }
 
     /// Has the switch stay at work when this is dropped.
@@ -458,18 +403,6 @@ fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
         port.tagged[usize::from(vlan / 64) % 64] |= 1 << (vlan % 64);
     }
     port
-}
-
-fn age(station: &Station, now_ns: u64) -> Duration {
-    Duration::from_nanos(now_ns.saturating_sub(station.seen_ns))
-}
-
-/// The clock that the program reads.
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]

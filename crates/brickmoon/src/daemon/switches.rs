@@ -53,7 +53,7 @@ impl Bridges {
             name: switch.settings().name.clone(),
             vlans: switch.settings().knows_vlans(),
             ageing_s: switch.settings().ageing.as_secs(),
-            stations: switch.stations().len(),
+            stations: switch.station_count(),
             stations_max: switch.settings().table,
             interface: switch.settings().interface.clone(),
             ports: switch.ports().iter().map(port).collect(),

@@ -1,8 +1,10 @@
 //! Switches in a network namespace of the test's own: ports `p0`, `p1`.. with far ends `f0`, `f1`.., on which
 //! frames are sent and caught; and the program on packet literals (BPF_PROG_TEST_RUN).
 
+use super::stations::now_ns;
 use super::*;
-use crate::settings::{Pattern, PortRule, Static, Vlans};
+use crate::layout::Station;
+use crate::settings::{Address, Pattern, PortRule, Static, Vlans};
 use libbpf_rs::ProgramInput;
 use std::process::Command;
 
@@ -197,10 +199,42 @@ fn stations_age() {
     std::thread::sleep(ageing + Duration::from_millis(50));
     lab.goes(1, &frame(mac(7), mac(1), "forgotten"), &[0, 2]);
     assert_eq!(lab.stations(), [(1, 0, "p1".into())]);
-    assert_eq!(lab.switch.programs.stations().len(), 2);
+    assert_eq!(lab.switch.known().len(), 2);
     lab.switch.swept = Instant::now().checked_sub(SWEEP_EVERY.1).unwrap();
     lab.switch.look();
-    assert_eq!(lab.switch.programs.stations().len(), 1, "swept");
+    assert_eq!(lab.switch.known().len(), 1, "swept");
+}
+
+/// Makes so many stations known behind `p0`, all heard now.
+fn fill(lab: &Lab, count: u32) {
+    let slot = lab.switch.joined[&interface::index("p0").unwrap()].slot;
+    let station = Station { slot, seen_ns: now_ns(), ..Station::default() };
+    for number in 0..count {
+        let [a, b, c, d] = number.to_be_bytes();
+        lab.switch.programs.set_station(Address { mac: [2, 1, a, b, c, d], vlan: 0 }, &station).unwrap();
+    }
+}
+
+#[test]
+fn ageing_and_taking_over_lose_no_station_of_a_full_table() {
+    for count in [100, 1_023, 1_024, 16_384] {
+        let Some(mut lab) = Lab::of(2, settings()) else { return };
+        fill(&lab, count);
+        assert_eq!(
+            (lab.switch.stations().len(), lab.switch.station_count()),
+            (count as usize, count as usize)
+        );
+        lab.switch.sweep();
+        assert_eq!(lab.switch.station_count(), count as usize, "none is old");
+        lab.switch.keep().unwrap();
+        drop(lab.switch);
+        let mut taken_over = Switch::open(settings()).unwrap();
+        assert_eq!(taken_over.station_count(), count as usize, "taken over");
+        taken_over.settings.ageing = Duration::from_nanos(1);
+        std::thread::sleep(Duration::from_millis(20));
+        taken_over.sweep();
+        assert_eq!(taken_over.known(), [], "all {count} are old");
+    }
 }
 
 #[test]

@@ -1,0 +1,196 @@
+//! The table of stations as the kernel holds it, read in batches.
+//!
+//! The kernel gives a batch in whole buckets of its hash table, so a batch may hold fewer stations than there is room
+//! for although more follow: only `ENOENT` says that it was the last. A bucket that does not fit into an empty batch
+//! is `ENOSPC`, and asks for a larger one.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
+
+use crate::layout::{Plain, Station};
+use crate::settings::Address;
+
+/// Stations read at once.
+const BATCH: usize = 4096;
+const KEY: usize = 8;
+const VALUE: usize = size_of::<Station>();
+
+/// The kernel's name of a station: MAC in the low 48 bits, VLAN above.
+pub fn key(address: Address) -> [u8; KEY] {
+    let [a, b, c, d, e, f] = address.mac;
+    let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+    (mac | u64::from(address.vlan) << 48).to_ne_bytes()
+}
+
+fn address(key: [u8; KEY]) -> Address {
+    let key = u64::from_ne_bytes(key);
+    let [a, b, c, d, e, f, ..] = key.to_le_bytes();
+    Address { mac: [a, b, c, d, e, f], vlan: (key >> 48) as u16 }
+}
+
+/// Every station in a map, old ones too. Those that come or go meanwhile may be in it or not.
+///
+/// # Errors
+/// What the kernel said, and `InvalidData` if the map is not laid out as ours.
+pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, Station)>> {
+    if (map.key_size() as usize, map.value_size() as usize) != (KEY, VALUE) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut batch = Batch::new(BATCH);
+    let mut stations = Vec::new();
+    loop {
+        let (count, last) = match batch.read_next(map) {
+            Ok(count) => (count, false),
+            Err(error) if error.code == libc::ENOENT => (error.count, true),
+            Err(error) if error.code == libc::EINTR => continue,
+            Err(error) if error.code == libc::ENOSPC && batch.room() < map.max_entries() as usize => {
+                batch = Batch { next: batch.next, ..Batch::new(batch.room() * 2) };
+                continue;
+            }
+            Err(error) => return Err(io::Error::from_raw_os_error(error.code)),
+        };
+        let keys = batch.keys.as_chunks::<KEY>().0.iter();
+        let values = batch.values.as_chunks::<VALUE>().0.iter();
+        let pairs = keys.zip(values).take(count);
+        stations.extend(pairs.filter_map(|(key, value)| Some((address(*key), Station::of(value)?))));
+        if last {
+            return Ok(stations);
+        }
+    }
+}
+
+/// Room for some stations, and where the kernel goes on.
+struct Batch {
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    /// The kernel's own number; `None` before the first batch.
+    next: Option<u64>,
+}
+
+/// Why there is no full batch, and how many stations came nevertheless.
+struct Ended {
+    code: i32,
+    count: usize,
+}
+
+impl Batch {
+    fn new(room: usize) -> Self {
+        Self { keys: vec![0; room * KEY], values: vec![0; room * VALUE], next: None }
+    }
+
+    fn room(&self) -> usize {
+        self.keys.len() / KEY
+    }
+
+    /// Reads the next stations; how many there are.
+    fn read_next(&mut self, map: &MapHandle) -> Result<usize, Ended> {
+        let (mut count, mut next) = (self.room() as u32, 0u64);
+        let from = self.next.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        // SAFETY: the arrays have room for `count` keys and values of this map's sizes; both positions have room for
+        // the kernel's, which is no longer than a key; no option is needed, so there is no structure of them.
+        let failed = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                from.cast(),
+                std::ptr::from_mut(&mut next).cast(),
+                self.keys.as_mut_ptr().cast(),
+                self.values.as_mut_ptr().cast(),
+                &mut count,
+                std::ptr::null(),
+            )
+        };
+        let count = (count as usize).min(self.room());
+        match failed {
+            0 => {
+                self.next = Some(next);
+                Ok(count)
+            }
+            code => Err(Ended { code: -code, count }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libbpf_rs::{MapFlags, MapType};
+
+    fn station(number: u32) -> (Address, Station) {
+        let [a, b, c, d] = number.to_be_bytes();
+        let address = Address { mac: [2, 0, a, b, c, d], vlan: (number % 4095) as u16 };
+        (address, Station { slot: number, ..Station::default() })
+    }
+
+    /// A table with room for so many stations; `None`, said aloud, without the right to make one.
+    fn table(room: u32) -> Option<MapHandle> {
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..libbpf_sys::bpf_map_create_opts::default()
+        };
+        let made =
+            MapHandle::create(MapType::Hash, Some("stations"), KEY as u32, VALUE as u32, room, &options);
+        made.inspect_err(|error| eprintln!("skipped: needs root for BPF: {error}")).ok()
+    }
+
+    /// All of so many stations are read from a table with so much room.
+    fn reads_all(count: u32, room: u32) {
+        let Some(map) = table(room) else { return };
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for (address, station) in (0..count).map(station) {
+            keys.extend(key(address));
+            values.extend(station.bytes());
+        }
+        if count > 0 {
+            map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY).unwrap();
+        }
+        let mut read = read(&map).unwrap();
+        read.sort_by_key(|(_, station)| station.slot);
+        assert_eq!(read.len(), count as usize, "of a table with room for {room}");
+        assert!(read.into_iter().eq((0..count).map(station)), "{count} stations");
+    }
+
+    #[test]
+    fn reads_every_station_of_tables_of_any_fill() {
+        for (count, room) in [
+            (0, 16_384),
+            (1, 16_384),
+            (100, 16_384),
+            (1_023, 16_384),
+            (1_024, 16_384),
+            (1_024, 1_024),
+            (16_384, 16_384),
+            (16_384, 65_536),
+        ] {
+            reads_all(count, room);
+        }
+    }
+
+    #[test]
+    fn reads_a_million_stations() {
+        reads_all(1_000_000, 1 << 20);
+    }
+
+    #[test]
+    fn a_batch_without_room_for_a_bucket_is_tried_again_with_more() {
+        let Some(map) = table(1 << 16) else { return };
+        for (address, station) in (0..50_000).map(station) {
+            map.update(&key(address), station.bytes(), MapFlags::ANY).unwrap();
+        }
+        // One station at a time: most buckets have room for that, some do not.
+        let (mut batch, mut count, mut grown) = (Batch::new(1), 0, false);
+        loop {
+            match batch.read_next(&map) {
+                Ok(read) => count += read,
+                Err(ended) if ended.code == libc::ENOSPC => {
+                    batch = Batch { next: batch.next, ..Batch::new(batch.room() * 2) };
+                    grown = true;
+                }
+                Err(ended) => {
+                    break assert_eq!((count + ended.count, ended.code, grown), (50_000, libc::ENOENT, true));
+                }
+            }
+        }
+    }
+}
