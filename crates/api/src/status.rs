@@ -55,6 +55,8 @@ pub struct Status {
     pub mirror: Mirror,
     /// What only Linux may handle, and what of that the configuration bypasses.
     pub firewall: Firewall,
+    /// Threads of the daemon that do not get anywhere; 0 if all is well.
+    pub silent_threads: u32,
     /// What the operator should know, a sentence each: unsupported rules, missing huge pages.
     pub notes: Vec<String>,
 }

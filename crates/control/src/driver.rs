@@ -24,6 +24,7 @@ mod neighbours;
 mod ports;
 mod tally;
 mod told;
+mod watchdog;
 
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
@@ -43,8 +44,10 @@ use bm_port::Steering;
 
 use crate::compile;
 use crate::config::Config;
+use aside::{Aside, Why};
 pub use asker::Asker;
 use control::{Control, Pending};
+use watchdog::{Health, Watchdog};
 
 /// A port as control sees it.
 pub struct ControlPort {
@@ -58,6 +61,9 @@ pub struct ControlPort {
     pub in_kernel: bool,
 }
 
+/// How long the kernel path forwards when nobody says any more that its tables are kept: neither a daemon that goes on
+/// nor the process that watches over them. What [`Kernel::load`] is to be told.
+pub const LEASE: Duration = Duration::from_millis(400);
 /// How long a change of Linux's firewall waits for control before all packets are Linux's.
 const FIREWALL_WAITS: Duration = Duration::from_millis(40);
 
@@ -96,7 +102,9 @@ pub struct Handle {
     waker: Waker,
     published: Arc<Published<Tables>>,
     audits: Option<follower::Audits>,
-    aside: aside::Aside,
+    aside: Aside,
+    health: Health,
+    kernel: Option<kernel::Shared>,
 }
 
 /// The control thread. It ends when this is dropped.
@@ -104,6 +112,8 @@ pub struct Driver {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
     follower: Option<follower::Follower>,
+    /// Dropped last.
+    _watchdog: Watchdog,
 }
 
 impl Driver {
@@ -143,14 +153,18 @@ impl Driver {
             fit(&mut options);
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
-        let aside = aside::Aside { workers: Arc::clone(compiler.aside()), kernel: kernel.clone() };
+        let lease = kernel.as_ref().map(|kernel| kernel::lock(kernel).lease()).transpose();
+        let aside = Aside::new(compiler.aside(), lease.map_err(Error::new)?);
+        let health = Health::default();
+        let watchdog = Watchdog::start(aside.clone(), health.clone())?;
+        let shared = kernel.clone();
         let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
         let watch = follower::open()?;
         let linux_only = watch.list().to_vec();
         let (tell, told) = mpsc::channel();
-        let (config, wake) = (config.clone(), waker.clone());
-        let run = move || match Control::open(&config, compiler, ports, kernel, linux_only) {
+        let (config, wake, steps_aside) = (config.clone(), waker.clone(), aside.clone());
+        let run = move || match Control::open(&config, compiler, ports, kernel, (linux_only, steps_aside)) {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
                 control.run(&requested, &wake);
@@ -159,9 +173,10 @@ impl Driver {
                 let _gone = tell.send(Err(error));
             }
         };
-        let thread = std::thread::Builder::new().name("bm-control".into()).spawn(run).map_err(Error::new)?;
-        let handle = Handle { requests, waker, published, audits: None, aside };
-        let mut driver = Self { handle, thread: Some(thread), follower: None };
+        let thread =
+            std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(run).map_err(Error::new)?;
+        let handle = Handle { requests, waker, published, audits: None, aside, health, kernel: shared };
+        let mut driver = Self { handle, thread: Some(thread), follower: None, _watchdog: watchdog };
         match told.recv() {
             Ok(Ok(())) => {
                 let follower = follower::Follower::start(watch, driver.handle.clone())?;
@@ -186,7 +201,7 @@ impl Drop for Driver {
         drop(self.follower.take());
         let _gone = self.handle.requests.send(Box::new(Control::end));
         self.handle.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take().filter(|thread| self.handle.ends(thread)) {
             // A panic of the thread has been reported by itself.
             let _panicked = thread.join();
         }
@@ -219,7 +234,7 @@ impl Handle {
         });
         self.requests.send(request).map_err(|_| gone())?;
         self.waker.wake();
-        answered.recv().map_err(|_| gone())
+        self.wait(&answered)
     }
 
     /// The way for a slow path to ask for neighbours, in the place of an earlier one.
@@ -358,18 +373,24 @@ impl Handle {
         self.waker.wake();
         let done = match answered.recv_timeout(FIREWALL_WAITS) {
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                self.aside.step();
-                answered.recv().map_err(|_| gone())
+                self.step_for_firewall();
+                self.wait(&answered)
             }
             done => done.map_err(|_| gone()),
         };
         let done = done.and_then(|done| done);
         match &done {
-            Ok(()) => self.aside.back(),
+            Ok(()) => drop(self.aside.back(Why::Firewall)),
             // By what is compiled, packets are forwarded that are forbidden.
-            Err(_) => self.aside.step(),
+            Err(_) => self.step_for_firewall(),
         }
         done
+    }
+
+    fn step_for_firewall(&self) {
+        if self.aside.step(Why::Firewall) {
+            tracing::info!("all packets are left to Linux until a change of its firewall is carried out");
+        }
     }
 
     /// What control knows of the daemon's state; the rest is left as it is by default.
@@ -438,7 +459,7 @@ impl Handle {
         let (answer, answered) = mpsc::channel();
         self.ask(move |control| control.request_verify(Pending::new(answer)))?;
         let firewall = self.audits.as_ref().map(follower::Audits::ask).unwrap_or_default();
-        let mut verify = answered.recv().map_err(|_| gone())?;
+        let mut verify = self.wait(&answered)?;
         verify.differences_total += firewall.len();
         verify.equal &= firewall.is_empty();
         let difference = |sentence| bm_api::Difference { area: Area::Firewall, sentence };

@@ -4,8 +4,11 @@
 //! daemon ──► its netlink socket, the map `views` ──► watcher (brickmoon watch-tables)
 //!            a stream that ends with the daemon ──►     │ sleeps until then
 //!                                                       ▼
-//!                      the first change in Linux: the grace time is over, Linux forwards
+//!                      the first change in Linux: the lease is over, Linux forwards
 //! ```
+//!
+//! The kernel path forwards while it has a lease, which is short. While the daemon lives it is renewed there; after that
+//! here, until the first change or the end of the grace time. If this process is killed as well, nobody renews it.
 //!
 //! It is the same program, started by the daemon, in a session of its own, so that it outlives it. While the daemon
 //! lives it reads no routes: the socket is the daemon's, and what the daemon has not read when it ends is still there.
@@ -21,7 +24,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
-use bm_fastpath::{Expiry, go_first};
+use bm_fastpath::{Lease, go_first};
 use bm_graph::Waker;
 use bm_netlink::{FirstChange, first_change::What};
 use rustix::net::{
@@ -29,8 +32,10 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// Descriptors that the daemon gives: its socket for events, and the map.
-const GIVEN: usize = 2;
+/// Descriptors that the daemon gives: its socket for events, and what the lease is made of.
+const GIVEN: usize = 3;
+/// How often the lease is renewed.
+const RENEW_EVERY: Duration = Duration::from_millis(50);
 /// What the watcher says when it is ready.
 const READY: &[u8] = b"r";
 /// How long the watcher may take to be.
@@ -93,16 +98,14 @@ pub enum Ended {
 /// # Errors
 /// What the system refused. Linux forwards then, if the daemon has ended.
 pub fn run(stream: &UnixStream, grace: Duration, stop: &Waker) -> io::Result<Ended> {
-    let [events, views] = take(stream)?;
-    let expiry = Expiry::open(&views)?;
+    let [events, views, beat] = take(stream)?;
+    let lease = Lease::open(views.as_fd(), beat)?;
     let mut first = FirstChange::open(events).map_err(io::Error::other)?;
     go_first();
     (&*stream).write_all(READY)?;
     stream.set_nonblocking(true)?;
-    let watched = attend(stream, &mut first, stop).and_then(|()| after(&expiry, &mut first, grace, stop));
-    if !matches!(watched, Ok(Ended::Grace)) {
-        expiry.expire();
-    }
+    let watched = attend(stream, &mut first, stop).and_then(|()| after(&lease, &mut first, grace, stop));
+    lease.expire();
     watched
 }
 
@@ -122,11 +125,13 @@ fn attend(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Res
 }
 
 /// Without a daemon.
-fn after(expiry: &Expiry, first: &mut FirstChange, grace: Duration, stop: &Waker) -> io::Result<Ended> {
+fn after(lease: &Lease, first: &mut FirstChange, grace: Duration, stop: &Waker) -> io::Result<Ended> {
     let ended = Instant::now();
-    if expiry.is_busy() {
+    if lease.is_busy() {
         return Ok(Ended::Doubt("the daemon was about to change its tables"));
     }
+    // If nothing has changed; and if something has, it is found before long.
+    let mut leased = Leased::from(lease)?;
     if let Some(what) = first.take_over(ended).map_err(io::Error::other)? {
         return Ok(Ended::Changed(what));
     }
@@ -137,6 +142,7 @@ fn after(expiry: &Expiry, first: &mut FirstChange, grace: Duration, stop: &Waker
         if let Some(what) = first.find(now).map_err(io::Error::other)? {
             return Ok(Ended::Changed(what));
         }
+        leased.renew(now)?;
         if !grace.is_zero() && ended.elapsed() > grace {
             return Ok(Ended::Grace);
         }
@@ -147,8 +153,29 @@ fn after(expiry: &Expiry, first: &mut FirstChange, grace: Duration, stop: &Waker
         if stopped(stop) {
             return Ok(Ended::Doubt("it was told to end"));
         }
-        let sleep = first.timeout(Instant::now()).min(SLEEP_MAX);
+        let sleep = first.timeout(Instant::now()).min(RENEW_EVERY);
         stop.wait(first.as_fds().chain(asked.iter().map(AsFd::as_fd)), sleep);
+    }
+}
+
+/// A lease that is renewed now and then.
+struct Leased<'a> {
+    lease: &'a Lease,
+    renewed: Instant,
+}
+
+impl<'a> Leased<'a> {
+    fn from(lease: &'a Lease) -> io::Result<Self> {
+        lease.renew()?;
+        Ok(Self { lease, renewed: Instant::now() })
+    }
+
+    fn renew(&mut self, now: Instant) -> io::Result<()> {
+        if now.saturating_duration_since(self.renewed) >= RENEW_EVERY {
+            self.lease.renew()?;
+            self.renewed = now;
+        }
+        Ok(())
     }
 }
 

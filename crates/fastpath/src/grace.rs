@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bm_fib::published::{Point, ReaderHandle, Readers};
 
@@ -50,8 +51,20 @@ impl Grace {
     }
 }
 
+/// How long one grace may take.
+const SILENT_MAX: Duration = Duration::from_secs(5);
+
+/// The next that is asked for, which may be a long time coming.
+fn next(asks: &Receiver<Point>) -> Option<Point> {
+    bm_heartbeat::rest();
+    let point = asks.recv().ok();
+    bm_heartbeat::beat();
+    point
+}
+
 fn run(mut reader: ReaderHandle, asks: &Receiver<Point>) {
-    while let Ok(first) = asks.recv() {
+    let _watched = bm_heartbeat::watch(SILENT_MAX);
+    while let Some(first) = next(asks) {
         // Those who asked meanwhile are served by the same grace.
         let point = asks.try_iter().last().unwrap_or(first);
         if wait().is_ok() {
@@ -73,7 +86,7 @@ impl Drop for Grace {
 mod tests {
     use super::*;
     use bm_fib::published::Retired;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[test]
     fn what_was_retired_comes_free_after_a_grace_and_not_before() {

@@ -58,9 +58,6 @@ pub struct Kernel {
     /// What the program goes by now.
     view: Box<View>,
     grace: Duration,
-    /// The same in jiffies, and whether the program leaves everything to Linux until the next beat.
-    grace_jiffies: u32,
-    aside: bool,
     /// Dropped last: it lets go of the folder.
     pins: Option<Pins>,
 }
@@ -110,8 +107,6 @@ impl Kernel {
             left: Vec::new(),
             pins: None,
             grace,
-            grace_jiffies: jiffies,
-            aside: false,
             view: View::empty(),
         };
         kernel.beat()?;

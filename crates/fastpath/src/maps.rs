@@ -28,6 +28,8 @@ pub struct MappedViews {
 // SAFETY: it owns its mapping; what others may do with it at the same time goes through atomics, or is kept
 // apart by `&mut self`.
 unsafe impl Send for MappedViews {}
+// SAFETY: shared, it gives only the atomics of `head`; what is in cells is written by `&mut self` alone.
+unsafe impl Sync for MappedViews {}
 
 impl MappedViews {
     pub fn map(map: &impl AsFd) -> io::Result<Self> {

@@ -57,6 +57,7 @@ pub struct Mirror {
 impl Mirror {
     /// Takes over what the kernel says.
     pub fn apply(&mut self, message: Message) {
+        bm_heartbeat::beat();
         match message {
             Message::Route4(mut route) => {
                 self.settle(Family::V4, &mut route.body);

@@ -14,6 +14,8 @@ use crate::switch::Switch;
 
 /// How often what Linux does not tell is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long one look may take, with interfaces by the hundred to be taken in.
+const SILENT_MAX: Duration = Duration::from_secs(10);
 /// Interfaces often come in flocks.
 const GATHER: Duration = Duration::from_millis(10);
 
@@ -64,8 +66,10 @@ impl Drop for Service {
 }
 
 fn run(switch: &Mutex<Switch>, heard: &Netlink, end: &UnixStream) {
+    let _watched = bm_heartbeat::watch(SILENT_MAX);
     let mut follower = Follower::default();
     loop {
+        bm_heartbeat::beat();
         let said = wait(heard, end);
         if said == Said::End {
             return;

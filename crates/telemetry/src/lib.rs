@@ -125,6 +125,11 @@ fn daemon(registry: &mut Registry, status: &Status) {
         ("resident_memory_bytes", "Resident memory of the daemon", status.memory_bytes),
         ("tables_bytes", "Memory of the lookup structures", status.tables_bytes),
         ("uptime_seconds", "How long the daemon has run", status.uptime_s),
+        (
+            "silent_threads",
+            "Threads of the daemon that do not get anywhere",
+            u64::from(status.silent_threads),
+        ),
         ("ready", "1 if ports forward", u64::from(status.ready)),
         ("mirror_in_step", "1 if the tables are what the kernel has", u64::from(status.mirror.synced)),
     ] {

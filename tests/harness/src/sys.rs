@@ -66,6 +66,56 @@ pub fn signal(process: u32, signal: libc::c_int) -> Result<()> {
     check(unsafe { libc::kill(process as libc::pid_t, signal) }).map(drop)
 }
 
+/// A thread of another process that stands still until this is dropped, as under a debugger: no other thread of the
+/// process notices.
+pub struct Frozen {
+    thread: libc::pid_t,
+    /// Only the thread that has frozen it may let it go.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+impl Frozen {
+    /// Freezes the thread of this name.
+    pub fn new(process: u32, name: &str) -> Result<Self> {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task"))?.flatten();
+        let is_it = |path: &std::path::PathBuf| {
+            std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+        };
+        let path = threads.map(|thread| thread.path()).find(is_it).ok_or(ErrorKind::NotFound)?;
+        let number = path.file_name().and_then(|number| number.to_str()?.parse().ok());
+        let thread = number.ok_or(ErrorKind::InvalidData)?;
+        let frozen = Self { thread, _here: std::marker::PhantomData };
+        frozen.trace(libc::PTRACE_SEIZE)?;
+        frozen.trace(libc::PTRACE_INTERRUPT)?;
+        let mut status = 0;
+        // SAFETY: writes one number of ours.
+        check(unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) })?;
+        Ok(frozen)
+    }
+
+    fn trace(&self, request: libc::c_uint) -> Result<()> {
+        let nothing = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: these requests take a number and touch no memory of ours.
+        let done = unsafe { libc::ptrace(request, self.thread, nothing, nothing) };
+        if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Whether the thread has ended. Its process cannot end before somebody has asked this.
+    pub fn has_ended(&self) -> bool {
+        let mut status = 0;
+        // SAFETY: writes one number of ours.
+        let ended = unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
+        ended < 0 || ended == self.thread && (libc::WIFEXITED(status) || libc::WIFSIGNALED(status))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // One that has ended needs nothing.
+        let _ended = self.trace(libc::PTRACE_DETACH);
+    }
+}
+
 /// Time since 1970, as packet timestamps have it.
 pub fn wall_clock() -> Duration {
     std::time::UNIX_EPOCH.elapsed().expect("the clock stands after 1970")

@@ -2,14 +2,17 @@
 //! keeps.
 
 use bm_tests::daemon::eventually;
-use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::flow::Stream;
+use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
 use bm_tests::packet::{Ip4, routed};
-use bm_tests::subject::{self, Subject};
-use bm_tests::{command, report, sys};
+use bm_tests::subject::{self, Router, Subject};
+use bm_tests::sys::{self, Frozen};
+use bm_tests::{command, report};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -99,4 +102,151 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
         let missing = missing.unwrap_or_else(|| panic!("{path}: {} bytes of log, no loss in it", said.len()));
         report::say(&format!("hangs: {path}: {missing}"));
     }
+}
+
+/// The daemon on both paths.
+fn on_both(test: &str, deed: impl Fn(&Lab, &mut Router)) {
+    for subject in Subject::all(test).into_iter().filter(|subject| *subject != Subject::Linux) {
+        let lab = Lab::new(test, Ends::Silent);
+        let mut router = subject.start(&lab);
+        deed(&lab, &mut router);
+    }
+}
+
+fn stream() -> Stream {
+    Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 4000 }
+}
+
+/// How long after `since` Linux is seen to forward.
+fn until_linux_forwards(lab: &Lab, before: u64, since: Instant) -> Duration {
+    while by_linux(lab) == before {
+        assert!(since.elapsed() < PATIENCE, "Linux does not forward");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    since.elapsed()
+}
+
+/// Whether brickmoon forwards: a stream crosses, and Linux has no part in it.
+fn forwards(lab: &Lab) -> bool {
+    let before = by_linux(lab);
+    let outcome = stream().for_a_while(lab, Duration::from_millis(200));
+    assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}");
+    by_linux(lab) == before
+}
+
+/// 500 ms on a machine that is not busy.
+const BOUND: Duration = Duration::from_secs(2);
+
+#[test]
+fn linux_forwards_while_control_hangs() {
+    on_both("control", |lab, router| {
+        let name = router.name();
+        eventually("brickmoon does not forward", || forwards(lab));
+        let process = router.process().expect("a daemon");
+        let (frozen, outcome) = stream().during(lab, || {
+            std::thread::sleep(Duration::from_millis(100));
+            let (before, since) = (by_linux(lab), Instant::now());
+            let frozen = Frozen::new(process, "bm-control").expect("a thread");
+            let took = until_linux_forwards(lab, before, since);
+            report::say(&format!("hangs: {name}: Linux forwards {took:?} after control was stopped"));
+            assert!(took < BOUND, "{name}: {took:?}");
+            frozen
+        });
+        assert_eq!(outcome.lost(), 0, "{name}: {outcome}");
+        // What changes now, control does not follow.
+        lab.rtr.ip("route add blackhole 10.9.0.0/16");
+        assert!(!is_forwarded(lab, "10.9.9.9"), "{name}: by old tables");
+        lab.rtr.ip("route del blackhole 10.9.0.0/16");
+        let status = router.ask("status", &["--timeout", "60"]).expect("brickmoon");
+        let said = String::from_utf8_lossy(&status.stderr).into_owned();
+        assert_eq!(status.status.code(), Some(1), "{name}: {said}");
+        assert!(said.contains("the control thread has hung for"), "{name}: {said}");
+        let metrics = router.get("/v1/metrics").expect("metrics");
+        assert!(metrics.contains("brickmoon_silent_threads{} 1"), "{name}: {metrics}");
+        drop(frozen);
+        eventually("brickmoon does not forward again", || forwards(lab));
+        router.settle();
+    });
+}
+
+#[test]
+fn a_daemon_whose_control_hangs_ends_when_it_is_told() {
+    on_both("sigterm", |lab, router| {
+        let name = router.name();
+        let process = router.process().expect("a daemon");
+        let ((), outcome) = stream().during(lab, || {
+            let frozen = Frozen::new(process, "bm-control").expect("a thread");
+            let since = Instant::now();
+            sys::signal(process, libc::SIGTERM).expect("it is there");
+            while !frozen.has_ended() {
+                assert!(since.elapsed() < PATIENCE, "{name}: it goes on");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            report::say(&format!("hangs: {name}: ended {:?} after SIGTERM", since.elapsed()));
+        });
+        assert_eq!(outcome.lost(), 0, "{name}: {outcome}");
+        eventually("the program stays", || !lab.rtr.run("ip link show").contains("xdp"));
+        assert!(!forwards(lab), "{name}");
+    });
+}
+
+#[test]
+fn a_daemon_that_stands_still_as_a_whole_has_linux_forward() {
+    on_both("still", |lab, router| {
+        let name = router.name();
+        let process = router.process().expect("a daemon");
+        let (took, outcome) = stream().during(lab, || {
+            std::thread::sleep(Duration::from_millis(100));
+            let (before, since) = (by_linux(lab), Instant::now());
+            sys::signal(process, libc::SIGSTOP).expect("it is there");
+            until_linux_forwards(lab, before, since)
+        });
+        report::say(&format!("hangs: {name}: Linux forwards {took:?} after SIGSTOP: {outcome}"));
+        assert!(took < BOUND, "{name}: {took:?}");
+        sys::signal(process, libc::SIGCONT).expect("it is there");
+        eventually("brickmoon does not forward again", || forwards(lab));
+        router.settle();
+    });
+}
+
+/// What systemd hears within this time.
+fn heard(systemd: &UnixDatagram, within: Duration) -> Vec<String> {
+    let begin = Instant::now();
+    let mut all = Vec::new();
+    let mut buffer = [0; 256];
+    while let left @ 1.. = within.saturating_sub(begin.elapsed()).as_millis() {
+        systemd.set_read_timeout(Some(Duration::from_millis(left as u64))).expect("a time");
+        if let Ok(count) = systemd.recv(&mut buffer) {
+            all.push(String::from_utf8_lossy(&buffer[..count]).into_owned());
+        }
+    }
+    all
+}
+
+#[test]
+fn systemd_hears_of_life_as_long_as_there_is_any() {
+    on_both("systemd", |lab, router| {
+        router.end(&[]);
+        let path = std::env::temp_dir().join(format!("{}.sock", lab.rtr.name()));
+        let systemd = UnixDatagram::bind(&path).expect("a socket");
+        router.set_variable("NOTIFY_SOCKET", path.to_str().expect("a name of ours"));
+        router.set_variable("WATCHDOG_USEC", "400000");
+        router.restart();
+        let mut all = Vec::new();
+        eventually("systemd hears nothing", || {
+            all.extend(heard(&systemd, Duration::from_millis(500)));
+            all.first().is_some_and(|first| first == "READY=1") && all.iter().any(|said| said == "WATCHDOG=1")
+        });
+        let frozen = Frozen::new(router.process().expect("a daemon"), "bm-control").expect("a thread");
+        // Those that were on their way.
+        heard(&systemd, BOUND);
+        assert_eq!(heard(&systemd, BOUND), [""; 0], "a thread hangs");
+        drop(frozen);
+        eventually("systemd hears nothing more", || {
+            heard(&systemd, Duration::from_millis(500)).iter().any(|said| said == "WATCHDOG=1")
+        });
+        router.end(&[]);
+        assert!(heard(&systemd, BOUND).iter().any(|said| said == "STOPPING=1"));
+        let _gone = std::fs::remove_file(&path);
+    });
 }

@@ -4,7 +4,7 @@
 //! Linux's own count of forwarded packets shows who forwards: XDP's are not in it.
 
 use bm_tests::flow::Stream;
-use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
 use bm_tests::packet::{Ip4, routed};
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
@@ -129,23 +129,6 @@ fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     deed(&lab, &mut router);
 }
 
-/// Packets that Linux has forwarded in the router. Quick, since it starts no process.
-fn by_linux(lab: &Lab) -> u64 {
-    lab.rtr.within(|| {
-        let read =
-            |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("counters");
-        let ipv4 = read("snmp");
-        let mut lines = ipv4.lines().filter(|line| line.starts_with("Ip:")).map(str::split_whitespace);
-        let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
-        let ipv4 = names.zip(values).find(|(name, _)| *name == "ForwDatagrams").map(|(_, value)| value);
-        let ipv6 = read("snmp6");
-        let ipv6 = ipv6.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
-        let count =
-            |text: Option<&str>| text.and_then(|text| text.trim().parse::<u64>().ok()).expect("a count");
-        count(ipv4) + count(ipv6)
-    })
-}
-
 /// To neighbours that no test changes.
 fn stream() -> Stream {
     Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 4000 }
@@ -216,7 +199,6 @@ fn what_the_daemon_had_not_read_when_it_died_counts() {
         // It gets no chance to read of it.
         sys::signal(router.process().expect("a daemon"), libc::SIGSTOP).expect("kill -STOP");
         lab.rtr.ip("route replace 10.1.1.200/32 via 198.51.100.3");
-        leaves_by(lab, "10.1.1.200", 6);
         router.kill();
         let since = Instant::now();
         pause(BOUND);
@@ -322,6 +304,27 @@ fn the_watcher_is_started_again_and_leaves_nothing_unwatched() {
                 .iter()
                 .all(|side| lab.rtr.run(&format!("ip link show dev {}", side.router())).contains("xdp"))
         );
+    });
+}
+
+#[test]
+fn a_watcher_that_is_killed_leaves_nothing_at_work() {
+    on_kernel("murder", |lab, router| {
+        let watcher = watched_by(router).expect("watched");
+        router.kill();
+        pause(Duration::from_millis(600));
+        assert!(in_xdp(lab), "without a daemon");
+        let (took, outcome) = stream().during(lab, || {
+            let before = by_linux(lab);
+            pause(Duration::from_millis(100));
+            let since = Instant::now();
+            end_watcher(&watcher, libc::SIGKILL);
+            until_linux_forwards(lab, before, since, "SIGKILL to the watcher")
+        });
+        assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}");
+        report::say(&format!("stale: Linux forwards {took:?} after SIGKILL to the watcher"));
+        // 400 ms on a machine that is not busy.
+        assert!(took < Duration::from_secs(2), "{took:?}");
     });
 }
 

@@ -24,6 +24,8 @@ use crate::Failure;
 
 /// How often device and twin are compared.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long one look may take: a driver may have a device begin anew.
+const SILENT_MAX: Duration = Duration::from_secs(10);
 
 /// Opens a device with at most `most` queues, and makes its twin.
 pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) -> Result<OpenPort, Failure> {
@@ -92,8 +94,10 @@ impl Tended {
         let (end, ended) = mpsc::channel();
         let mut tending = Tending { mtu: device.mtu(), mac: twin.mac().ok(), up: None, device, twin };
         let look = move || {
+            let _watched = bm_heartbeat::watch(SILENT_MAX);
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 tending.look();
+                bm_heartbeat::beat();
             }
         };
         let thread =

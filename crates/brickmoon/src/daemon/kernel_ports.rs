@@ -1,6 +1,7 @@
 //! Ports that the kernel path forwards for: its program on their interfaces.
 
 use bm_control::config::{Config, Device, Port};
+use bm_control::driver::LEASE;
 use bm_fastpath::{Attachment, Claims, Kernel, NoPins, Pins};
 
 use super::path::Paths;
@@ -28,7 +29,7 @@ pub type Started = (Option<Kernel>, Vec<Option<OnPort>>, Option<Claims>, Vec<Str
 
 /// Loads the kernel path and puts it on its ports, as far as their interfaces are there; those must do as they are.
 pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
-    let mut kernel = Kernel::load(config.daemon.kernel_grace).map_err(Failure::failed)?;
+    let mut kernel = Kernel::load(LEASE).map_err(Failure::failed)?;
     let claims = paths.claims(config).then(|| kernel.take_claims()).transpose().map_err(Failure::failed)?;
     let mut notes = Vec::new();
     match Pins::claim() {

@@ -10,6 +10,7 @@ pub mod apps;
 mod checks;
 mod dataplane;
 mod dpdk;
+mod health;
 mod hooks;
 mod kernel_ports;
 mod notify;
@@ -54,6 +55,11 @@ pub fn why(failure: Failure) -> String {
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_AT_LUA_EVERY: Duration = Duration::from_millis(20);
 
+/// How long the end may take: with threads that hang it is not waited for theirs.
+const END_MAX: Duration = Duration::from_secs(15);
+/// How long answers may take that are under way at the end.
+const ANSWERS_MAX: Duration = Duration::from_secs(1);
+
 /// Says nothing if the file is right.
 pub fn check(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
@@ -81,7 +87,7 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
     let config = configuration(&up)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let socket = server::Socket::listen(&config.daemon.socket).await?;
         let metrics = match config.daemon.metrics {
             Some(address) => Some(server::listen_for_metrics(address).await?),
@@ -100,13 +106,33 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
         notify::notify("READY=1");
         let ended = watch(&daemon).await;
         notify::notify("STOPPING=1");
+        end_within(END_MAX);
         daemon.end();
         // The answer to `stop` goes out before its socket closes.
         tokio::time::sleep(Duration::from_millis(20)).await;
         answering.abort();
         let _aborted = answering.await;
         ended
-    })
+    });
+    // Whoever still waits for an answer waits for a thread that hangs.
+    runtime.shutdown_timeout(ANSWERS_MAX);
+    ended
+}
+
+/// Ends the process after this time, whatever it is that keeps it from its end.
+fn end_within(longest: Duration) {
+    let end = move || {
+        std::thread::sleep(longest);
+        log::say(&format!(
+            "brickmoon: not all threads have ended within {} s: the process ends all the same",
+            longest.as_secs()
+        ));
+        log::flush();
+        std::process::exit(1);
+    };
+    if let Err(error) = std::thread::Builder::new().name("bm-end".into()).spawn(end) {
+        tracing::warn!("nobody sees to it that the daemon ends in time: {error}");
+    }
 }
 
 /// Says on standard output that packets are forwarded. Whoever reads it may be slow or gone, which is no matter.
@@ -204,15 +230,24 @@ async fn follow(daemon: &Arc<Daemon>) -> Result<(), Failure> {
 async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let on = |kind| signal(kind).map_err(Failure::failed);
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
-    let mut hangup = on(SignalKind::hangup())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        () = daemon.end.notified() => Ok(()),
+        ended = tend(daemon) => ended,
+    }
+}
+
+/// Until the data path cannot be kept alive.
+async fn tend(daemon: &Arc<Daemon>) -> Result<(), Failure> {
+    let _watched = bm_heartbeat::watch(health::MAIN_SILENT_MAX);
+    let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut look_at_lua = tokio::time::interval(LOOK_AT_LUA_EVERY);
     look_at_lua.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        bm_heartbeat::beat();
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            () = daemon.end.notified() => return Ok(()),
             _ = hangup.recv() => {
                 let daemon = daemon.clone();
                 let reloaded = tokio::task::spawn_blocking(move || daemon.reload()).await;

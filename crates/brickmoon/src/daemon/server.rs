@@ -85,10 +85,7 @@ pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) -> std::i
 /// The daemon's answers.
 pub fn routes(daemon: Arc<Daemon>) -> Router {
     Router::new()
-        .route(
-            request::STATUS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.status()))),
-        )
+        .route(request::STATUS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::status)))
         .route(
             request::PORTS,
             get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.ports()))),

@@ -5,6 +5,7 @@ mod arrange;
 mod crew;
 mod follow;
 mod reload;
+mod status;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -17,16 +18,16 @@ use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{
     Apps, Drops, Error, Filters, Hooks, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Routes,
 };
-use bm_api::{Stations, Status, Stopping, Switches, Verify, Worker, Workers};
+use bm_api::{Stations, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{self, Config};
 use bm_control::driver::{Driver, OfPort};
 use bm_fastpath::{Claims, Kernel};
 use bm_fib::published::Readers;
-use bm_frame::Pages;
 use bm_stats::Registry;
 use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
+use super::health::{Health, Silent};
 use super::kernel_ports::{self, remove_kept};
 use super::path::{self, Paths};
 use super::report::{self, Counters};
@@ -80,6 +81,8 @@ pub struct Daemon {
     pub end: Notify,
     /// Told when interfaces have changed.
     pub links: Arc<Notify>,
+    /// Threads that do not get anywhere.
+    silent: Silent,
     _stats: Removed,
 }
 
@@ -172,10 +175,8 @@ impl Daemon {
             true => Watch::start(driver.handle(), config.daemon.kernel_grace),
             false => Watch::NotNeeded,
         };
-        if let Err(error) = driver.handle().set_active(true) {
-            watch.end();
-            return Err(Failure::failed(error));
-        }
+        driver.handle().set_active(true).inspect_err(|_| watch.end()).map_err(Failure::failed)?;
+        let silent = Health::hear_from(driver.handle());
         Ok(Self {
             driver,
             shared,
@@ -195,6 +196,7 @@ impl Daemon {
             keeps: AtomicBool::new(false),
             end: Notify::new(),
             links: Arc::new(Notify::new()),
+            silent,
             _stats: stats,
         })
     }
@@ -205,7 +207,7 @@ impl Daemon {
 
     /// The line that says that packets are forwarded.
     pub fn ready(&self) -> String {
-        let status = self.status();
+        let status = self.status().unwrap_or_default();
         let switches = match (status.switches, status.switch_ports) {
             (0, _) => String::new(),
             (switches, ports) => format!("{switches} switches with {ports} ports, "),
@@ -241,47 +243,6 @@ impl Daemon {
             in_kernel.for_each(|(port, kernel)| report::add_kernel(&mut counters, &port.name, kernel));
         }
         counters
-    }
-
-    /// How the daemon is.
-    pub fn status(&self) -> Status {
-        let mut status = self.driver.handle().status().unwrap_or_default();
-        let setup = self.setup();
-        let Setup { config, paths } = &*setup;
-        let running = lock(&self.running);
-        status.version = env!("CARGO_PKG_VERSION").into();
-        status.pid = std::process::id();
-        status.uptime_s = self.started.elapsed().as_secs();
-        status.path = paths.name().into();
-        status.path_reason = paths.reason();
-        status.config = self.up.config.as_ref().map(|file| file.display().to_string());
-        status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
-        status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
-        status.tables_watched_by = lock(&self.watch).by();
-        status.notes.extend(lock(&self.watch).note());
-        status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
-        (status.switches, status.switch_ports) = self.switches.count();
-        status.notes.extend(self.switches.notes());
-        let interfaces = self.driver.handle().interfaces().unwrap_or_default();
-        let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
-        status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
-        let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);
-        status.notes.extend(infos.filter_map(no_frames));
-        status.memory_bytes = report::resident_bytes();
-        status.notes.extend(self.no_ports());
-        status.notes.extend(lost_lines());
-        status.notes.extend(running.iter().flat_map(|running| running.ports.iter().filter_map(waiting)));
-        if !paths.any_kernel() && !config.ports.is_empty() && !config.claims.is_empty() {
-            status.notes.push(
-                "claims mean nothing: workers have all packets, since no port takes the kernel path".into(),
-            );
-        }
-        if self.crew.depot.get().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
-            status.notes.push(
-                "frames lie on plain pages; `sysctl -w vm.nr_hugepages=64` before the start is faster".into(),
-            );
-        }
-        status
     }
 
     /// Ports with their interfaces and accounts.
@@ -445,7 +406,8 @@ impl Daemon {
         counters.insert("log/lines_lost".into(), log::lost());
         report::add_filters(&mut counters, &self.filters().unwrap_or_default());
         let counters: Vec<_> = counters.into_iter().collect();
-        bm_telemetry::render(&self.status(), &counters)
+        let of_control = self.driver.handle().status().unwrap_or_default();
+        bm_telemetry::render(&self.completed(of_control), &counters)
     }
 
     /// Ends the daemon, once this answer is out. With `keep` the kernel path stays at work.
@@ -468,18 +430,6 @@ impl Daemon {
 fn no_frames(info: &PortInfo) -> Option<String> {
     let why = bm_fastpath::why_no_frames(&info.name)?;
     Some(format!("{why}. Linux forwards what leaves there."))
-}
-
-/// What `status` tells of a port that is without its interface.
-fn waiting(port: &PortInfo) -> Option<String> {
-    let (_, why) = port.presence.shown(&port.name);
-    why.map(|why| format!("port {} waits: {why}", port.name))
-}
-
-/// What `status` tells of lines that the log had no room for.
-fn lost_lines() -> Option<String> {
-    let lost = log::lost();
-    (lost > 0).then(|| format!("{lost} lines of the log were lost: standard error is not read fast enough"))
 }
 
 /// Which interfaces of a port the kernel path has no tables for, in words.

@@ -106,6 +106,7 @@ fn check<A: Side>(
     }
     for (number, table) in routes.tables() {
         for (prefix, bodies) in table.iter() {
+            bm_heartbeat::beat();
             if let Some(why) = bodies.iter().find_map(|id| faults.get(id)) {
                 checked.differs(Area::Refused, || format!("{prefix} of table {number} goes to Linux: {why}"));
             }

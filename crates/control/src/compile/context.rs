@@ -54,6 +54,8 @@ impl<A: Side> Context<'_, A> {
 
     /// Where the first of a prefix's bodies leads that leads anywhere.
     fn outcome_of(&mut self, bodies: &[BodyId]) -> Outcome {
+        // Of a million routes each comes by here.
+        bm_heartbeat::beat();
         let mut first = Outcome::Inactive;
         for id in bodies {
             let outcome = self.shared.bodies.outcome::<A>(*id, self.view, self.targets);

@@ -6,22 +6,23 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use bm_api::request::RouteQuery;
-use bm_api::{Area, Error, Mirror, Neighbors, NextHops, Routes, Status, Verify};
+use bm_api::{Area, Error, Verify};
 use bm_graph::Waker;
 use bm_netlink::{Audit, Batch, Change, LinuxOnly, Traffic, Watch};
 
+use super::aside::{Aside, Why};
 use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
 use super::kernel::{KernelPath, Now};
 use super::linux_only::{self, Listed};
 use super::tally::Tally;
+use super::watchdog::CONTROL_SILENT_MAX;
 use super::{ControlPort, OfPort, Request};
 use crate::compile::{Choices, Compiler, Report};
 use crate::config::Config;
 
-/// Longest sleep when nothing is due.
-const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Longest sleep when nothing is due: a sign of life comes as often.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Until what could not be carried out is tried again, unless changes come before.
 const RETRY: Duration = Duration::from_secs(1);
 /// Differences that a reply lists.
@@ -62,6 +63,7 @@ pub(super) struct Control {
     pub(super) compiler: Compiler,
     pub(super) kernel: Option<KernelPath>,
     linux_only: Listed,
+    aside: Aside,
     pub(super) batch: Batch,
     pub(super) ports: Vec<ControlPort>,
     active: bool,
@@ -93,7 +95,7 @@ impl Control {
         mut compiler: Compiler,
         ports: Vec<ControlPort>,
         kernel: Option<KernelPath>,
-        linux_only: Vec<LinuxOnly>,
+        (linux_only, aside): (Vec<LinuxOnly>, Aside),
     ) -> Result<Self, Error> {
         let started = Instant::now();
         let compare = config.mirror.compare;
@@ -117,6 +119,7 @@ impl Control {
             compiler,
             kernel,
             linux_only: listed,
+            aside,
             batch,
             ports,
             active: false,
@@ -143,13 +146,19 @@ impl Control {
 
     /// Until [`Self::end`].
     pub fn run(&mut self, requests: &Receiver<Request>, waker: &Waker) {
+        let _watched = bm_heartbeat::watch(CONTROL_SILENT_MAX);
         while !self.ended {
+            bm_heartbeat::beat();
+            let was_silent = self.aside.is_for(Why::Control);
             if let Err(error) = self.step() {
                 tracing::error!(%error, "the kernel's tables could not be followed; this is tried again");
                 std::thread::sleep(Duration::from_millis(100));
+            } else if was_silent && self.is_settled() && self.aside.back(Why::Control) {
+                tracing::warn!("the tables are kept again: packets are forwarded by them");
             }
             while let Ok(request) = requests.try_recv() {
                 request(self);
+                bm_heartbeat::beat();
             }
             // Requests may have changed tables as well.
             self.set_busy(!self.is_settled());
@@ -409,70 +418,6 @@ impl Control {
             let _gone = pending.answer.send(Verify { took_ms, ..verify.clone() });
         }
     }
-
-    pub fn status(&self) -> Status {
-        let statistics = self.watch.statistics();
-        let counts = self.compiler.counts();
-        let mirror = self.watch.mirror();
-        let of_ours = |ifindex| self.compiler.interfaces().index_of(ifindex).is_some();
-        Status {
-            ready: self.active,
-            routes_ipv4: counts.ipv4,
-            routes_ipv6: counts.ipv6,
-            routes_refused: counts.refused,
-            next_hops: counts.next_hops,
-            tables_bytes: counts.bytes as u64,
-            lookup: self.compiler.lookup(),
-            neighbors: mirror.neighbours().filter(|neighbour| of_ours(neighbour.ifindex)).count(),
-            mirror: Mirror {
-                synced: self.watch.in_step() && self.behind.is_none(),
-                messages: statistics.events,
-                changes: self.done.changes,
-                overruns: statistics.overruns,
-                resyncs: statistics.resyncs,
-                mended: statistics.differences,
-                malformed: statistics.malformed,
-                first_sync_ms: self.done.first_sync.as_millis() as u64,
-                last_batch_us: self.done.last_batch.as_micros() as u64,
-                last_batch_changes: self.done.last_batch_changes,
-            },
-            firewall: self.linux_only.shown(mirror),
-            notes: self.compiler.notes(mirror),
-            ..Status::default()
-        }
-    }
-
-    pub fn interfaces(&self) -> Vec<OfPort> {
-        let mirror = self.watch.mirror();
-        let of_port = |(index, port): (usize, &ControlPort)| {
-            let up = port.ifindex.and_then(|ifindex| mirror.link(ifindex));
-            let up = up.is_some_and(bm_netlink::Link::running);
-            let links =
-                self.compiler.interfaces().of_port(index as u16).map(|(_, own)| own.ifindex).collect();
-            OfPort {
-                up,
-                interfaces: self.compiler.shown_interfaces(mirror, index as u16),
-                linux_only: self.linux_only.of_links(mirror, links),
-                left_to_linux: port.steering.linux_only(),
-            }
-        };
-        self.ports.iter().enumerate().map(of_port).collect()
-    }
-
-    pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
-        let mirror = self.watch.mirror();
-        let mut routes = self.compiler.shown_routes(mirror, query)?;
-        routes.linux_only = self.linux_only.to_address(query, &routes, mirror);
-        Ok(routes)
-    }
-
-    pub fn neighbors(&self) -> Neighbors {
-        self.compiler.shown_neighbors(self.watch.mirror())
-    }
-
-    pub fn next_hops(&self) -> NextHops {
-        self.compiler.shown_next_hops(self.watch.mirror())
-    }
 }
 
 /// Tells one port. What is Linux's comes first, so that no packet of Linux's is taken in between.
@@ -491,6 +436,7 @@ fn told(
     port.steering.set_active(active)
 }
 
+mod answers;
 mod watched;
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ use bm_graph::Waker;
 use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
 
 use super::Handle;
+use super::aside::Why;
+use super::watchdog::{FIREWALL, FIREWALL_SILENT_MAX};
 
 /// Longest sleep when nothing is due.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
@@ -66,7 +68,7 @@ impl Follower {
         let (orders, ordered) = mpsc::channel();
         let wake = waker.clone();
         let run = move || follow(watch, &control, &ordered, &wake);
-        let thread = std::thread::Builder::new().name("bm-firewall".into()).spawn(run).map_err(Error::new)?;
+        let thread = std::thread::Builder::new().name(FIREWALL.into()).spawn(run).map_err(Error::new)?;
         Ok(Self { orders, waker, thread: Some(thread) })
     }
 
@@ -87,8 +89,11 @@ impl Drop for Follower {
 }
 
 fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<Order>, waker: &Waker) {
+    let _watched = bm_heartbeat::watch(FIREWALL_SILENT_MAX);
     let mut failed = false;
     loop {
+        bm_heartbeat::beat();
+        let was_silent = control.aside.is_for(Why::Follower);
         let mut changed = watch.process(Instant::now()) | failed;
         while let Ok(order) = ordered.try_recv() {
             match order {
@@ -108,6 +113,9 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
             if let Err(error) = done {
                 tracing::error!(%error, "what is left to Linux could not be carried out: all is, and this is tried again");
             }
+        }
+        if was_silent && !failed && control.aside.back(Why::Follower) {
+            tracing::warn!("Linux's firewall is followed again: packets are forwarded");
         }
         let timeout = watch.timeout(Instant::now()).unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let descriptors: Vec<BorrowedFd<'_>> = watch.as_fds().collect();

@@ -17,11 +17,8 @@ use super::told::Told;
 use crate::compile::{Compiler, Memory};
 use crate::config::SourceRule;
 
-/// How often the program is told that somebody keeps its tables, and devices are asked whether they take
-/// frames now; more often where the grace is short.
+/// How often devices are asked whether they take frames now, and what failed is tried again.
 const BEAT: Duration = Duration::from_secs(1);
-/// Beats within a grace time: a daemon that is busy for one of them is not gone.
-const BEATS_A_GRACE: u32 = 4;
 
 /// The program with its maps. The compiler asks it for memory, the control thread for everything else.
 pub(super) type Shared = Arc<Mutex<Kernel>>;
@@ -62,7 +59,6 @@ pub(super) struct Now<'a> {
 pub(super) struct KernelPath {
     kernel: Shared,
     grace: Grace,
-    beat_every: Duration,
     beat_at: Instant,
     /// It may be that an earlier daemon's program is still at work.
     takes_over: bool,
@@ -74,10 +70,6 @@ pub(super) struct KernelPath {
 
 impl KernelPath {
     pub fn new(kernel: Shared, readers: &Readers) -> Result<Self, Error> {
-        let beat_every = match lock(&kernel).grace() {
-            Duration::ZERO => BEAT,
-            grace => BEAT.min(grace / BEATS_A_GRACE),
-        };
         let grace = Grace::start(readers).map_err(Error::new)?;
         // Until the tables are whole for the first time.
         lock(&kernel).set_busy(true);
@@ -85,7 +77,6 @@ impl KernelPath {
         Ok(Self {
             kernel,
             grace,
-            beat_every,
             beat_at,
             takes_over: false,
             unpinned: false,
@@ -124,10 +115,10 @@ impl KernelPath {
         self.beat_at <= Instant::now()
     }
 
-    /// Keeps the program at work, and looks at devices again: a far end may take frames by now.
+    /// Looks at devices again, since a far end may take frames by now, and tries what failed. That somebody keeps the
+    /// tables is for the watchdog to say.
     pub fn beat(&mut self, now: Now<'_>) -> Result<(), Error> {
-        self.beat_at = Instant::now() + self.beat_every;
-        lock(&self.kernel).beat().map_err(Error::new)?;
+        self.beat_at = Instant::now() + BEAT;
         if self.takes_over {
             self.take_over();
         }
@@ -171,9 +162,9 @@ impl KernelPath {
         }
     }
 
-    /// The map that says how long tables hold.
-    pub fn views(&self) -> io::Result<OwnedFd> {
-        lock(&self.kernel).views().try_clone_to_owned()
+    /// What the program's leave to forward is made of.
+    pub fn lease_parts(&self) -> io::Result<[OwnedFd; 2]> {
+        lock(&self.kernel).lease_parts()
     }
 
     /// Says whether tables are being changed.

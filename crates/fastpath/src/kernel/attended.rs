@@ -1,7 +1,6 @@
-//! Whether somebody keeps the program's tables: by a beat now and then, or not for now.
+//! Whether somebody keeps the program's tables: by a beat now and then.
 
 use std::io;
-use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 
 use libbpf_rs::ProgramInput;
@@ -10,24 +9,12 @@ use super::{Kernel, program};
 use crate::error::KernelError;
 
 impl Kernel {
-    /// Has the program leave everything to Linux at once, until the next [`Self::beat`].
-    pub fn stand_aside(&mut self) {
-        self.aside = true;
-        let head = self.mapped.head();
-        // As if the grace were over for long: a grace of no end has to have one for that.
-        head.alive_until.store(0, Release);
-        head.grace_jiffies.store(self.grace_jiffies.max(1), Release);
-    }
-
     /// Says that the tables are good for another grace time.
     ///
     /// # Errors
     /// What the kernel refused.
     pub fn beat(&mut self) -> Result<(), KernelError> {
         let failed = KernelError::program("renewing its grace");
-        if std::mem::take(&mut self.aside) {
-            self.mapped.head().grace_jiffies.store(self.grace_jiffies, Release);
-        }
         let beat = program(&mut self.object, "beat");
         beat.test_run(ProgramInput::default()).map(drop).map_err(failed)
     }

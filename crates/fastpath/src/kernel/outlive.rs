@@ -1,10 +1,12 @@
 //! What of the kernel path outlives the daemon, and what the process needs that watches over it then.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Release;
 
 use super::Kernel;
 use crate::error::KernelError;
+use crate::lease::Lease;
 
 impl Kernel {
     /// Whether the program outlives a crash where it is put.
@@ -12,9 +14,23 @@ impl Kernel {
         self.pins.is_some()
     }
 
-    /// The map that says how long tables hold, for [`crate::Expiry`].
-    pub fn views(&self) -> BorrowedFd<'_> {
-        self.views.as_fd()
+    /// What [`Lease::open`] wants: the map that says how long tables hold, and the program that says it once more.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn lease_parts(&self) -> io::Result<[OwnedFd; 2]> {
+        let beat = self.object.progs().find(|program| program.name() == "beat");
+        let beat = beat.ok_or(io::ErrorKind::NotFound)?;
+        Ok([self.views.as_fd().try_clone_to_owned()?, beat.as_fd().try_clone_to_owned()?])
+    }
+
+    /// The program's leave to forward, for those who must not wait for whoever has this.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn lease(&self) -> io::Result<Lease> {
+        let [views, beat] = self.lease_parts()?;
+        Lease::open(views.as_fd(), beat)
     }
 
     /// Says whether tables are being changed, and so may be half done if the daemon ends now.

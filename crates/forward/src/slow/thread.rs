@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bm_graph::{Waker, WorkerError};
 
@@ -16,6 +16,8 @@ pub struct SlowThread {
     waker: Waker,
 }
 
+/// How long one turn may take.
+const SILENT_MAX: Duration = Duration::from_secs(2);
 /// Milliseconds of a day: what "since midnight" wraps at.
 const DAY_MS: u128 = 24 * 60 * 60 * 1000;
 
@@ -28,9 +30,11 @@ impl SlowThread {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, waker) = (stop.clone(), slow.bell.waker().clone());
         let run = move || {
+            let _watched = bm_heartbeat::watch(SILENT_MAX);
             let started = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
                 let now = now(started);
+                bm_heartbeat::beat();
                 if slow.run(now) == 0 {
                     slow.sleep(now);
                 }
@@ -88,7 +92,6 @@ mod tests {
     use super::*;
     use crate::testing::Lab;
     use bm_stats::Reason;
-    use std::time::Duration;
 
     const LINES: &str = "
         interface left 0 02:00:00:00:00:01 192.0.2.1/24

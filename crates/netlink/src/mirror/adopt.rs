@@ -321,6 +321,7 @@ struct Same<'a, A: Ip> {
 
 impl<A: Ip> Same<'_, A> {
     fn lists(&mut self, ours: &[BodyId], theirs: &[BodyId]) -> bool {
+        bm_heartbeat::beat();
         ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(&our, &their)| self.bodies(our, their))
     }
 

@@ -103,8 +103,10 @@ impl Daemon {
         // Whoever starts the data path again has told control to take no packets meanwhile.
         lock(&self.restarts).ended = true;
         if !self.keeps.load(Ordering::Relaxed) {
-            // Whatever fails here, the end of the process does as well.
-            let _ended = self.driver.handle().set_active(false);
+            if let Err(error) = self.driver.handle().set_active(false) {
+                tracing::error!("ports are given back by the end of the process: {error}");
+                self.driver.handle().let_go();
+            }
             lock(&self.watch).end();
         }
         let running = lock(&self.running).take();

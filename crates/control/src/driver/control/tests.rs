@@ -22,7 +22,9 @@ impl Memory for Scarce {
 fn what_failed_is_made_good_whoever_comes_next() {
     let (memory, readers) = (Arc::new(Scarce::default()), Readers::new());
     let compiler = Compiler::new_in(&readers, Options::default(), memory.clone()).unwrap();
-    let mut control = Control::open(&Config::default(), compiler, Vec::new(), None, Vec::new()).unwrap();
+    let aside = Aside::new(compiler.aside(), None);
+    let mut control =
+        Control::open(&Config::default(), compiler, Vec::new(), None, (Vec::new(), aside)).unwrap();
     type Next = fn(&mut Control) -> Result<(), Error>;
     let all: [Next; 4] = [
         |control| control.apply(&[]),

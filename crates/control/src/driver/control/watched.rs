@@ -25,8 +25,8 @@ impl Control {
     /// have ended.
     pub fn watch_over(&self, stream: &UnixStream) -> Result<(), Error> {
         let Some(kernel) = &self.kernel else { return Ok(()) };
-        let views = kernel.views().map_err(Error::new)?;
-        watcher::give(stream, [self.watch.as_fd(), views.as_fd()]).map_err(Error::new)
+        let [views, beat] = kernel.lease_parts().map_err(Error::new)?;
+        watcher::give(stream, [self.watch.as_fd(), views.as_fd(), beat.as_fd()]).map_err(Error::new)
     }
 
     /// Has the kernel path end with the daemon, since nobody would watch over its tables.

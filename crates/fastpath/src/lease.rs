@@ -1,31 +1,33 @@
-//! The end of the grace time before its time: for the process that watches over tables whose daemon has ended.
+//! The kernel path's leave to forward, for those who have nothing else of it: the thread that sees to it that control
+//! goes on, and the process that watches over tables whose daemon has ended.
 //!
-//! It has nothing of the kernel path but the map that says how long tables hold ([`Kernel::views`]), and needs
-//! nothing else: when they are out of date, the program leaves everything to Linux, as after the grace time.
-//!
-//! [`Kernel::views`]: crate::Kernel::views
+//! It is the map that says how long tables hold, and the program that says it once more. Nobody who hangs holds a lock
+//! that this needs.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
+
+use libbpf_rs::libbpf_sys::{self, bpf_test_run_opts};
 
 use crate::maps::MappedViews;
 
-/// Priority among real-time processes: that watcher sleeps nearly always, and must be quick when it does not.
+/// Priority among real-time processes: who keeps a lease sleeps nearly always, and must be quick when it does not.
 const PRIORITY: i32 = 10;
 
-/// The map that says how long tables hold.
-pub struct Expiry {
+/// The kernel path's leave to forward.
+pub struct Lease {
     views: MappedViews,
+    beat: OwnedFd,
 }
 
-impl Expiry {
-    /// From the descriptor of the map.
+impl Lease {
+    /// From the descriptors of the map and the program ([`crate::Kernel::lease_parts`]).
     ///
     /// # Errors
     /// What the system refused.
-    pub fn open(views: &OwnedFd) -> io::Result<Self> {
-        MappedViews::map(views).map(|views| Self { views })
+    pub fn open(views: BorrowedFd<'_>, beat: OwnedFd) -> io::Result<Self> {
+        Ok(Self { views: MappedViews::map(&views)?, beat })
     }
 
     /// Whether the daemon was at work on its tables when it ended: something may be half done.
@@ -33,11 +35,28 @@ impl Expiry {
         self.views.head().busy.load(Acquire) != 0
     }
 
-    /// From now on the program leaves everything to Linux.
+    /// The program may forward from now on for as long as [`crate::Kernel::load`] was told.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn renew(&self) -> io::Result<()> {
+        let mut options = bpf_test_run_opts {
+            sz: size_of::<bpf_test_run_opts>() as libbpf_sys::size_t,
+            ..bpf_test_run_opts::default()
+        };
+        let program = self.beat.as_fd().as_raw_fd();
+        // SAFETY: the options are whole and outlive the call; the program is given no memory of ours.
+        match unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(-error)),
+        }
+    }
+
+    /// From now on the program leaves everything to Linux, until [`Self::renew`].
     pub fn expire(&self) {
         let head = self.views.head();
         let grace = u64::from(head.grace_jiffies.load(Acquire));
-        // Before the daemon's last sign of life, and so in the past.
+        // Before the last renewal, and so in the past.
         let past = head.alive_until.load(Acquire).wrapping_sub(grace).wrapping_sub(1);
         head.alive_until.store(past, Release);
         if grace == 0 {
@@ -46,7 +65,6 @@ impl Expiry {
         }
     }
 }
-
 /// Has this process outlive the one that started it: in a session of its own, so that no terminal ends it, and without
 /// any file that it was not given as input or output.
 pub fn stand_alone() {

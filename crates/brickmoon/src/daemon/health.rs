@@ -1,0 +1,143 @@
+//! What becomes of the daemon when a thread of it panics or does not get anywhere, and what systemd is told of it.
+//!
+//! That packets are Linux's meanwhile is the driver's to see to.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bm_control::driver::Handle;
+use bm_heartbeat::{Trouble, What};
+
+use super::notify;
+use super::state::lock;
+use crate::log;
+
+/// How long the main thread may be silent: it starts the data path again where that has failed.
+pub const MAIN_SILENT_MAX: Duration = Duration::from_secs(30);
+
+/// Threads that nobody starts again: with one of them the process ends, and whoever started it starts another. The
+/// kernel path goes on meanwhile, as after any other sudden end.
+const NEEDED: [&str; 5] = ["bm-control", "bm-firewall", "bm-grace", "bm-switch", "bm-dpdk"];
+
+/// Threads that do not get anywhere, as last seen.
+#[derive(Clone, Default)]
+pub struct Silent(Arc<Mutex<Vec<(String, Duration)>>>);
+
+impl Silent {
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        lock(&self.0).len() as u32
+    }
+
+    /// What `status` tells of them, a sentence each.
+    pub fn notes(&self) -> Vec<String> {
+        let note = |(thread, silent): &(String, Duration)| {
+            format!("thread {thread} has not got anywhere for {} s", silent.as_secs())
+        };
+        lock(&self.0).iter().map(note).collect()
+    }
+}
+
+/// Hears of threads.
+pub struct Health {
+    silent: Silent,
+    said: BTreeSet<String>,
+    watchdog: Option<Duration>,
+    told_at: Instant,
+}
+
+impl Health {
+    /// What hears of threads, and where it is to be seen.
+    fn new() -> (Self, Silent) {
+        let silent = Silent::default();
+        let watchdog = notify::watchdog();
+        (Self { silent: silent.clone(), said: BTreeSet::new(), watchdog, told_at: Instant::now() }, silent)
+    }
+
+    /// Hears from a driver's watchdog from now on; where to see what it has heard.
+    pub fn hear_from(control: &Handle) -> Silent {
+        let (mut health, silent) = Self::new();
+        control.on_health(move |found| health.take(found));
+        silent
+    }
+
+    /// Takes in what was found, some twenty times a second.
+    fn take(&mut self, found: &[Trouble]) {
+        let panicked =
+            |trouble: &&Trouble| trouble.what == What::Panicked && NEEDED.contains(&trouble.thread.as_str());
+        if let Some(trouble) = found.iter().find(panicked) {
+            tracing::error!(
+                "thread {} has panicked: the daemon ends, and has to be started again",
+                trouble.thread
+            );
+            log::flush();
+            // Nothing is taken back in order: what control has left half done is for nobody to build on.
+            std::process::exit(1);
+        }
+        let silent = found.iter().filter_map(|trouble| match trouble.what {
+            What::Silent(silent) => Some((trouble.thread.clone(), silent)),
+            What::Panicked => None,
+        });
+        let silent: Vec<_> = silent.collect();
+        self.say(silent.iter().map(|(thread, _)| thread.clone()).collect());
+        if silent.is_empty() {
+            self.tell_systemd();
+        }
+        *lock(&self.silent.0) = silent;
+    }
+
+    /// Says who has fallen silent and who goes on, once.
+    fn say(&mut self, silent: BTreeSet<String>) {
+        for thread in silent.difference(&self.said) {
+            tracing::error!("thread {thread} does not get anywhere");
+        }
+        for thread in self.said.difference(&silent) {
+            tracing::warn!("thread {thread} goes on");
+        }
+        self.said = silent;
+    }
+
+    fn tell_systemd(&mut self) {
+        if self.watchdog.is_some_and(|every| self.told_at.elapsed() >= every) {
+            self.told_at = Instant::now();
+            notify::notify("WATCHDOG=1");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trouble(thread: &str, what: What) -> Trouble {
+        Trouble { thread: thread.into(), what }
+    }
+
+    #[test]
+    fn silent_threads_are_counted_until_they_go_on() {
+        let (mut health, silent) = Health::new();
+        health.take(&[trouble("bm-slow", What::Silent(Duration::from_secs(3)))]);
+        assert_eq!(silent.count(), 1);
+        assert_eq!(silent.notes(), ["thread bm-slow has not got anywhere for 3 s"]);
+        // The data path starts again by itself.
+        health.take(&[trouble("bm-slow", What::Panicked)]);
+        assert_eq!(silent.count(), 0);
+    }
+
+    /// What the next test starts in a process of its own.
+    #[test]
+    #[ignore = "ends the process"]
+    fn control_panics() {
+        Health::new().0.take(&[trouble("bm-control", What::Panicked)]);
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_that_nobody_starts_again_ends_the_process() {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this test's own"));
+        child.args(["--ignored", "--exact", "daemon::health::tests::control_panics"]);
+        let output = child.output().expect("it starts");
+        // A test that fails ends with 101, and one that goes on with 0.
+        assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

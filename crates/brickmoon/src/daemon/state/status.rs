@@ -1,0 +1,73 @@
+//! How the daemon is.
+
+use bm_api::{Error, Status};
+use bm_frame::Pages;
+
+use super::{Daemon, Setup, left_to_linux, lock, no_frames};
+use crate::daemon::report;
+use crate::daemon::running::PortInfo;
+use crate::log;
+
+impl Daemon {
+    /// How the daemon is.
+    ///
+    /// # Errors
+    /// If control does not answer: then nobody keeps the tables.
+    pub fn status(&self) -> Result<Status, Error> {
+        self.driver.handle().status().map(|of_control| self.completed(of_control))
+    }
+
+    /// What control says of itself, and all the rest.
+    pub(super) fn completed(&self, mut status: Status) -> Status {
+        let setup = self.setup();
+        let Setup { config, paths } = &*setup;
+        let running = lock(&self.running);
+        status.version = env!("CARGO_PKG_VERSION").into();
+        status.pid = std::process::id();
+        status.uptime_s = self.started.elapsed().as_secs();
+        status.path = paths.name().into();
+        status.path_reason = paths.reason();
+        status.config = self.up.config.as_ref().map(|file| file.display().to_string());
+        status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
+        status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
+        status.tables_watched_by = lock(&self.watch).by();
+        status.notes.extend(lock(&self.watch).note());
+        status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
+        (status.switches, status.switch_ports) = self.switches.count();
+        status.notes.extend(self.switches.notes());
+        let interfaces = self.driver.handle().interfaces().unwrap_or_default();
+        let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
+        status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
+        let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);
+        status.notes.extend(infos.filter_map(no_frames));
+        status.memory_bytes = report::resident_bytes();
+        status.notes.extend(self.no_ports());
+        status.notes.extend(lost_lines());
+        status.silent_threads = self.silent.count();
+        status.notes.extend(self.silent.notes());
+        status.notes.extend(running.iter().flat_map(|running| running.ports.iter().filter_map(waiting)));
+        if !paths.any_kernel() && !config.ports.is_empty() && !config.claims.is_empty() {
+            status.notes.push(
+                "claims mean nothing: workers have all packets, since no port takes the kernel path".into(),
+            );
+        }
+        if self.crew.depot.get().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
+            status.notes.push(
+                "frames lie on plain pages; `sysctl -w vm.nr_hugepages=64` before the start is faster".into(),
+            );
+        }
+        status
+    }
+}
+
+/// What `status` tells of a port that is without its interface.
+fn waiting(port: &PortInfo) -> Option<String> {
+    let (_, why) = port.presence.shown(&port.name);
+    why.map(|why| format!("port {} waits: {why}", port.name))
+}
+
+/// What `status` tells of lines that the log had no room for.
+fn lost_lines() -> Option<String> {
+    let lost = log::lost();
+    (lost > 0).then(|| format!("{lost} lines of the log were lost: standard error is not read fast enough"))
+}

@@ -1,0 +1,72 @@
+//! What the control thread answers to those who ask how it is and what it has.
+
+use bm_api::request::RouteQuery;
+use bm_api::{Error, Mirror, Neighbors, NextHops, Routes, Status};
+
+use super::{Control, ControlPort, OfPort};
+
+impl Control {
+    pub fn status(&self) -> Status {
+        let statistics = self.watch.statistics();
+        let counts = self.compiler.counts();
+        let mirror = self.watch.mirror();
+        let of_ours = |ifindex| self.compiler.interfaces().index_of(ifindex).is_some();
+        Status {
+            ready: self.active,
+            routes_ipv4: counts.ipv4,
+            routes_ipv6: counts.ipv6,
+            routes_refused: counts.refused,
+            next_hops: counts.next_hops,
+            tables_bytes: counts.bytes as u64,
+            lookup: self.compiler.lookup(),
+            neighbors: mirror.neighbours().filter(|neighbour| of_ours(neighbour.ifindex)).count(),
+            mirror: Mirror {
+                synced: self.watch.in_step() && self.behind.is_none(),
+                messages: statistics.events,
+                changes: self.done.changes,
+                overruns: statistics.overruns,
+                resyncs: statistics.resyncs,
+                mended: statistics.differences,
+                malformed: statistics.malformed,
+                first_sync_ms: self.done.first_sync.as_millis() as u64,
+                last_batch_us: self.done.last_batch.as_micros() as u64,
+                last_batch_changes: self.done.last_batch_changes,
+            },
+            firewall: self.linux_only.shown(mirror),
+            notes: self.compiler.notes(mirror),
+            ..Status::default()
+        }
+    }
+
+    pub fn interfaces(&self) -> Vec<OfPort> {
+        let mirror = self.watch.mirror();
+        let of_port = |(index, port): (usize, &ControlPort)| {
+            let up = port.ifindex.and_then(|ifindex| mirror.link(ifindex));
+            let up = up.is_some_and(bm_netlink::Link::running);
+            let links =
+                self.compiler.interfaces().of_port(index as u16).map(|(_, own)| own.ifindex).collect();
+            OfPort {
+                up,
+                interfaces: self.compiler.shown_interfaces(mirror, index as u16),
+                linux_only: self.linux_only.of_links(mirror, links),
+                left_to_linux: port.steering.linux_only(),
+            }
+        };
+        self.ports.iter().enumerate().map(of_port).collect()
+    }
+
+    pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
+        let mirror = self.watch.mirror();
+        let mut routes = self.compiler.shown_routes(mirror, query)?;
+        routes.linux_only = self.linux_only.to_address(query, &routes, mirror);
+        Ok(routes)
+    }
+
+    pub fn neighbors(&self) -> Neighbors {
+        self.compiler.shown_neighbors(self.watch.mirror())
+    }
+
+    pub fn next_hops(&self) -> NextHops {
+        self.compiler.shown_next_hops(self.watch.mirror())
+    }
+}

@@ -1,0 +1,108 @@
+use super::*;
+use std::sync::mpsc;
+
+const SHORT: Duration = Duration::from_millis(50);
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The list of threads is the process's, and a panic is told once: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread of this name that is watched and does what it is told, a word at a time.
+fn thread(name: &str, silent_max: Duration) -> (mpsc::Sender<fn()>, std::thread::JoinHandle<()>) {
+    let (tell, told) = mpsc::channel::<fn()>();
+    let (begun, begins) = mpsc::channel();
+    let run = move || {
+        let _watched = watch(silent_max);
+        begun.send(()).unwrap();
+        told.into_iter().for_each(|what| what());
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run).unwrap();
+    begins.recv().unwrap();
+    (tell, thread)
+}
+
+/// Looks until something is said of the thread, or `longest` has passed.
+fn said_of(observer: &mut Observer, name: &str, longest: Duration) -> Option<What> {
+    let begin = Instant::now();
+    while begin.elapsed() < longest {
+        let found = observer.look(Instant::now());
+        if let Some(trouble) = found.iter().find(|trouble| trouble.thread == name) {
+            return Some(trouble.what);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
+#[test]
+fn a_silent_thread_is_found_and_one_that_goes_on_is_not() {
+    let _turn = turn();
+    let (tell, thread) = thread("silent", SHORT);
+    let mut observer = Observer::new();
+    let found = said_of(&mut observer, "silent", PATIENCE);
+    assert!(matches!(found, Some(What::Silent(silent)) if silent > SHORT), "{found:?}");
+    tell.send(beat).unwrap();
+    let begin = Instant::now();
+    while observer.look(Instant::now()).iter().any(|trouble| trouble.thread == "silent") {
+        assert!(begin.elapsed() < PATIENCE, "it has beaten and is silent all the same");
+    }
+    drop(tell);
+    thread.join().unwrap();
+    assert_eq!(said_of(&mut observer, "silent", SHORT * 4), None, "it has ended");
+}
+
+#[test]
+fn who_rests_may_be_silent() {
+    let _turn = turn();
+    let (tell, thread) = thread("rests", SHORT);
+    tell.send(rest).unwrap();
+    let mut observer = Observer::new();
+    // It may rest only after the first look.
+    std::thread::sleep(SHORT);
+    assert_eq!(said_of(&mut observer, "rests", SHORT * 6), None);
+    tell.send(beat).unwrap();
+    assert!(matches!(said_of(&mut observer, "rests", PATIENCE), Some(What::Silent(_))));
+    drop(tell);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_panic_is_told_once() {
+    let _turn = turn();
+    let (tell, thread) = thread("panics", PATIENCE);
+    tell.send(|| panic!("on purpose")).unwrap();
+    assert!(thread.join().is_err());
+    let mut observer = Observer::new();
+    assert_eq!(said_of(&mut observer, "panics", PATIENCE), Some(What::Panicked));
+    assert_eq!(said_of(&mut observer, "panics", SHORT * 4), None);
+}
+
+#[test]
+fn who_is_kept_from_running_is_not_said_to_hang_and_who_spins_is() {
+    let _turn = turn();
+    let (tell, thread) = thread("spins", SHORT);
+    static GO_ON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
+    tell.send(|| {
+        while GO_ON.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    })
+    .unwrap();
+    let found = said_of(&mut Observer::new(), "spins", PATIENCE);
+    GO_ON.store(false, Ordering::Relaxed);
+    assert!(matches!(found, Some(What::Silent(_))), "{found:?}");
+    drop(tell);
+    thread.join().unwrap();
+}
+
+#[test]
+fn whoever_nobody_watches_may_beat() {
+    let _turn = turn();
+    beat();
+    rest();
+}
