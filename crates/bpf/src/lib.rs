@@ -6,9 +6,11 @@
 //! Absent on purpose: programs, maps and links. Those belong to the crates that load them.
 
 mod bpffs;
+mod claim;
 mod mount;
 mod occupant;
 pub mod testing;
 
 pub use bpffs::{Bpffs, NotMounted};
+pub use claim::{ClaimedFolder, NotClaimed};
 pub use occupant::Occupant;

@@ -15,14 +15,13 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use bm_bpf::{Bpffs, NotMounted};
+use bm_bpf::{Bpffs, ClaimedFolder, NotClaimed, NotMounted};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Program, libbpf_sys};
 
@@ -32,24 +31,11 @@ use crate::error::KernelError;
 const FOLDER: &str = "brickmoon";
 /// What the name of our program begins with; its layout version follows.
 const PREFIX: &str = "bm_forward_";
-/// How often our folder is asked for before it counts as another daemon's, and the pause between: others hold it
-/// for a moment when they sweep it or remove it, and a process that was just being forked does with a lock that was
-/// given back.
-const TRIES: usize = 10;
-const PAUSE: Duration = Duration::from_millis(10);
-
 /// This network namespace's folder in bpffs, ours alone until this is dropped.
 #[derive(Debug)]
 pub struct Pins {
     bpffs: Bpffs,
-    folder: Folder,
-}
-
-/// A folder that no other process may use until this is dropped.
-#[derive(Debug)]
-struct Folder {
-    path: PathBuf,
-    _claim: File,
+    folder: ClaimedFolder,
 }
 
 /// Why links cannot be pinned.
@@ -57,28 +43,15 @@ struct Folder {
 pub enum NoPins {
     /// There is no bpffs, and none can be mounted.
     NotMounted(NotMounted),
-    /// Another process has the folder.
-    Claimed {
-        /// The folder.
-        folder: PathBuf,
-    },
-    /// A system call failed.
-    System {
-        /// What it was about.
-        folder: PathBuf,
-        /// What it said.
-        error: io::Error,
-    },
+    /// The folder in it cannot be had.
+    Folder(NotClaimed),
 }
 
 impl fmt::Display for NoPins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotMounted(why) => why.fmt(f),
-            Self::Claimed { folder } => {
-                write!(f, "another daemon has {}: one for each network namespace can", folder.display())
-            }
-            Self::System { folder, error } => write!(f, "{}: {error}", folder.display()),
+            Self::Folder(why) => why.fmt(f),
         }
     }
 }
@@ -150,16 +123,11 @@ impl Pins {
     fn claim_in(bpffs: Bpffs) -> Result<Self, NoPins> {
         let root = bpffs.path().join(FOLDER);
         sweep(&root);
-        let failed = |error| NoPins::System { folder: root.clone(), error };
-        let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(failed)?.ino();
-        let path = root.join(namespace.to_string());
-        for _ in 1..TRIES {
-            match Folder::claim(&path) {
-                Err(NoPins::Claimed { .. }) => std::thread::sleep(PAUSE),
-                result => return result.map(|folder| Self { bpffs, folder }),
-            }
-        }
-        Folder::claim(&path).map(|folder| Self { bpffs, folder })
+        let namespace = fs::metadata("/proc/thread-self/ns/net")
+            .map_err(|error| NoPins::Folder(NotClaimed::System { folder: root.clone(), error }))?;
+        let below = namespace.ino().to_string();
+        let folder = ClaimedFolder::claim(&root, below.as_ref()).map_err(NoPins::Folder)?;
+        Ok(Self { bpffs, folder })
     }
 
     /// The bpffs that the folder is in.
@@ -169,12 +137,12 @@ impl Pins {
 
     /// What is pinned on interfaces that are there; files of others are removed.
     pub(crate) fn links(&self) -> Vec<Pinned> {
-        self.folder.links()
+        links(self.folder.path())
     }
 
     /// The file of an interface.
     pub(crate) fn path(&self, ifindex: u32) -> PathBuf {
-        self.folder.path.join(ifindex.to_string())
+        self.folder.path().join(ifindex.to_string())
     }
 
     /// Pins a link of ours.
@@ -187,51 +155,21 @@ impl Pins {
     }
 }
 
-impl Folder {
-    /// Asks once: [`sweep`] meets the folders of all daemons that live, and must not wait for any.
-    fn claim(path: &Path) -> Result<Self, NoPins> {
-        let system = |error| NoPins::System { folder: path.into(), error };
-        let claimed = || Err(NoPins::Claimed { folder: path.into() });
-        fs::create_dir_all(path).map_err(system)?;
-        let claim = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return claimed(),
-            opened => opened.map_err(system)?,
-        };
-        // SAFETY: passes numbers.
-        if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            return claimed();
-        }
-        // Whoever had it before may have removed it between our two steps.
-        let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
-        if inode(claim.metadata()).is_some_and(|own| inode(fs::metadata(path)) == Some(own)) {
-            return Ok(Self { path: path.into(), _claim: claim });
-        }
-        claimed()
-    }
-
-    fn links(&self) -> Vec<Pinned> {
-        let files = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let links = files.filter_map(|file| Pinned::open(file.path()));
-        let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
-        here.sort_by_key(|pinned| pinned.ifindex);
-        gone.into_iter().for_each(Pinned::remove);
-        here
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // They stay where something is in them.
-        let _emptied = fs::remove_dir(&self.path);
-        let _emptied = self.path.parent().filter(|root| root.ends_with(FOLDER)).map(fs::remove_dir);
-    }
+fn links(folder: &Path) -> Vec<Pinned> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let links = files.filter_map(|file| Pinned::open(file.path()));
+    let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
+    here.sort_by_key(|pinned| pinned.ifindex);
+    gone.into_iter().for_each(Pinned::remove);
+    here
 }
 
 /// Removes what lies in folders that nobody claims and belongs to no interface any more.
 fn sweep(root: &Path) {
-    for path in fs::read_dir(root).into_iter().flatten().flatten() {
-        if let Ok(folder) = Folder::claim(&path.path()) {
-            folder.links();
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        // Asks once: it meets the folders of all daemons that live, and must not wait for any.
+        if let Ok(folder) = ClaimedFolder::try_claim(root, entry.file_name().as_ref()) {
+            links(folder.path());
         }
     }
 }
@@ -257,21 +195,6 @@ pub fn remove_kept() -> Result<Vec<String>, NoPins> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_folder_of_others_is_not_waited_for() {
-        let folder = std::env::temp_dir().join(format!("bm-pins-{}", std::process::id()));
-        let ours = Folder::claim(&folder).unwrap();
-        let asked = std::time::Instant::now();
-        for _ in 0..200 {
-            assert!(matches!(Folder::claim(&folder), Err(NoPins::Claimed { .. })));
-        }
-        // With the pauses of `claim` it would be 20 seconds.
-        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
-        drop(ours);
-        drop(Folder::claim(&folder).unwrap());
-        assert!(!folder.exists());
-    }
 
     #[test]
     fn knows_its_own_programs_by_name() {

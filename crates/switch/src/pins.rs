@@ -12,14 +12,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use bm_bpf::Bpffs;
+use bm_bpf::{Bpffs, ClaimedFolder};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, libbpf_sys};
 
@@ -33,16 +32,12 @@ use crate::table;
 const FOLDER: &str = "brickmoon-switch";
 /// What the name of our program begins with; its layout version follows.
 const PREFIX: &str = "bm_switch_";
-/// How often a folder is asked for before it counts as another daemon's, and the pause between.
-const TRIES: usize = 10;
-const PAUSE: Duration = Duration::from_millis(10);
 /// Maps that a program has, at most.
 const MAPS: usize = 32;
 
 /// One switch's folder in bpffs, ours alone until this is dropped.
 pub struct Pins {
-    folder: PathBuf,
-    _claim: File,
+    folder: ClaimedFolder,
 }
 
 /// A link that somebody pinned.
@@ -123,10 +118,15 @@ fn program_info(id: u32) -> io::Result<(String, Vec<u32>)> {
     Ok((name.to_string_lossy().into_owned(), maps[..count].to_vec()))
 }
 
-/// The folder of this thread's network namespace.
-fn namespace(bpffs: &Bpffs) -> io::Result<PathBuf> {
+/// Where the folders of all network namespaces are.
+fn top(bpffs: &Bpffs) -> PathBuf {
+    bpffs.path().join(FOLDER)
+}
+
+/// The name of the folder of this thread's network namespace.
+fn namespace() -> io::Result<PathBuf> {
     let inode = fs::metadata("/proc/thread-self/ns/net")?.ino();
-    Ok(bpffs.path().join(FOLDER).join(inode.to_string()))
+    Ok(inode.to_string().into())
 }
 
 impl Pins {
@@ -138,32 +138,14 @@ impl Pins {
         let bpffs = Bpffs::find_or_mount().map_err(io::Error::other)?;
         tracing::info!("switch {switch}: {bpffs}");
         sweep(&bpffs);
-        let folder = namespace(&bpffs)?.join(switch);
-        // A lock that was given back is held for a moment longer by a process that was just being forked.
-        for _ in 1..TRIES {
-            match Self::claim_folder(folder.clone()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
-                result => return result,
-            }
-        }
-        Self::claim_folder(folder)
-    }
-
-    fn claim_folder(folder: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&folder)?;
-        let claim = File::open(&folder)?;
-        // SAFETY: passes numbers.
-        if unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let why = format!("another daemon has {}", folder.display());
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
-        }
-        Ok(Self { folder, _claim: claim })
+        let below = namespace()?.join(switch);
+        let folder = ClaimedFolder::claim(&top(&bpffs), &below).map_err(io::Error::other)?;
+        Ok(Self { folder })
     }
 
     /// What is pinned on interfaces that are there; files of others are removed.
     pub fn links(&self) -> Vec<Pinned> {
-        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let links = files.filter_map(|file| Pinned::open(file.path()));
+        let links = folders(self.folder.path()).filter_map(Pinned::open);
         let (here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
         gone.into_iter().for_each(Pinned::remove);
         here
@@ -171,7 +153,7 @@ impl Pins {
 
     /// Pins a link of ours.
     pub fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, SwitchError> {
-        let path = self.folder.join(ifindex.to_string());
+        let path = self.folder.path().join(ifindex.to_string());
         match link.pin(&path) {
             Ok(()) => Ok(path),
             Err(error) => Err(SwitchError::Pin { path, error }),
@@ -179,25 +161,23 @@ impl Pins {
     }
 }
 
-impl Drop for Pins {
-    fn drop(&mut self) {
-        // Its own, that of the namespace, and that of all switches: each stays where something is in it.
-        for folder in self.folder.ancestors().take(3) {
-            let _emptied = fs::remove_dir(folder);
-        }
-    }
+/// What is in a folder: nothing if it is none.
+fn folders(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(of).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-fn folders(of: &Path) -> impl Iterator<Item = PathBuf> {
-    fs::read_dir(of).into_iter().flatten().flatten().map(|entry| entry.path())
+/// Claims the folder of a switch if nobody has it.
+fn try_claim(bpffs: &Bpffs, folder: &Path) -> Option<Pins> {
+    let top = top(bpffs);
+    let folder = ClaimedFolder::try_claim(&top, folder.strip_prefix(&top).ok()?).ok()?;
+    Some(Pins { folder })
 }
 
 /// Removes what lies in folders that nobody claims and belongs to no interface any more.
 fn sweep(bpffs: &Bpffs) {
-    for folder in
-        folders(&bpffs.path().join(FOLDER)).flat_map(|namespace| folders(&namespace).collect::<Vec<_>>())
-    {
-        if let Ok(pins) = Pins::claim_folder(folder) {
+    let switches = folders(&top(bpffs)).flat_map(|namespace| folders(&namespace).collect::<Vec<_>>());
+    for folder in switches {
+        if let Some(pins) = try_claim(bpffs, &folder) {
             pins.links();
         }
     }
@@ -207,10 +187,10 @@ fn sweep(bpffs: &Bpffs) {
 /// numbers of their ports.
 pub fn remove_kept(but: &[&str]) -> Vec<u32> {
     let mut removed = Vec::new();
-    let Some(Ok(namespace)) = Bpffs::find().map(|bpffs| namespace(&bpffs)) else { return removed };
+    let (Some(bpffs), Ok(namespace)) = (Bpffs::find(), namespace()) else { return removed };
     let named = |folder: &PathBuf| folder.file_name().is_some_and(|name| but.iter().any(|but| name == *but));
-    for folder in folders(&namespace).filter(|folder| !named(folder)) {
-        let Ok(pins) = Pins::claim_folder(folder) else { continue };
+    for folder in folders(&top(&bpffs).join(namespace)).filter(|folder| !named(folder)) {
+        let Some(pins) = try_claim(&bpffs, &folder) else { continue };
         for pinned in pins.links().into_iter().filter(Pinned::is_ours) {
             removed.push(pinned.ifindex);
             pinned.remove();

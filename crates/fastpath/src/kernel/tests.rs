@@ -5,6 +5,7 @@ use super::attended::jiffies;
 use super::*;
 use crate::pins::{NoPins, remove_kept};
 use crate::situation::{Interface, ReversePath};
+use bm_bpf::NotClaimed;
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
@@ -516,7 +517,7 @@ fn is_kept_and_taken_over() {
     let Some((load, ifindex)) = pinned() else { return };
     let mut first = load();
     assert_eq!(first.attach("in").unwrap().adopted, None);
-    assert!(matches!(Pins::claim(), Err(NoPins::Claimed { .. })), "one at a time");
+    assert!(matches!(Pins::claim(), Err(NoPins::Folder(NotClaimed::Taken { .. }))), "one at a time");
     first.keep().unwrap();
     drop(first);
     let kept = attach::program_on(ifindex);
