@@ -7,7 +7,6 @@
 //! and what it leads to needs a look only for what concerns connections.
 
 mod parse;
-mod sockopt;
 
 use super::Feature;
 use super::condition::{Condition, Families};
@@ -16,6 +15,7 @@ use super::names::Names;
 use super::part::{Part, Trouble};
 use crate::error::Error;
 use crate::family::Family;
+use crate::legacy_tables;
 use std::time::Duration;
 
 /// Time between two looks.
@@ -68,8 +68,8 @@ impl Part for Legacy {
     fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
         let mut tables = Vec::new();
         for family in Family::BOTH {
-            for name in sockopt::names(family) {
-                let read = sockopt::read(family, &name)?;
+            for name in legacy_tables::names(family) {
+                let read = legacy_tables::read(family, &name)?;
                 let malformed = || Error::System {
                     doing: "understand a legacy table of iptables",
                     source: std::io::ErrorKind::InvalidData.into(),

@@ -1,9 +1,9 @@
 //! The entries of a table, read: `struct ipt_entry` or `ip6t_entry`, one behind the other.
 
-use super::sockopt::Read;
 use super::{Chain, Rule};
 use crate::attribute;
 use crate::family::Family;
+use crate::legacy_tables::Read;
 use crate::linux_only::condition::Condition;
 use crate::linux_only::names::Device;
 use crate::linux_only::xt;
