@@ -74,22 +74,26 @@ pub struct LinkSysctls {
     pub accept_local: bool,
     /// Hop limit of the IPv6 packets that the machine originates there.
     pub hop_limit: u32,
+    /// IPv6 packets neither come in nor leave there.
+    pub disable_ipv6: bool,
 }
 
 impl LinkSysctls {
     /// Those of the link called `name`; `accepts_all` is what holds for every link.
     fn read(files: &mut Files, name: &str, accepts_all: bool) -> Self {
         let accepts = files.read(&format!("ipv4/conf/{name}/accept_local"));
+        let disabled = files.read(&format!("ipv6/conf/{name}/disable_ipv6"));
         Self {
             accept_local: accepts_all || accepts.is_some_and(|value| value != 0),
             hop_limit: files.read(&format!("ipv6/conf/{name}/hop_limit")).unwrap_or(64),
+            disable_ipv6: disabled.is_some_and(|value| value != 0),
         }
     }
 }
 
 impl Default for LinkSysctls {
     fn default() -> Self {
-        Self { accept_local: false, hop_limit: 64 }
+        Self { accept_local: false, hop_limit: 64, disable_ipv6: false }
     }
 }
 

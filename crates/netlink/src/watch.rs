@@ -263,7 +263,7 @@ impl Watch {
 
     fn read_sysctls(&mut self) {
         self.mirror.set_sysctls(self.sysctls.read());
-        // Two files a link: on a machine with very many links the usual values have to do.
+        // Three files a link: on a machine with very many links the usual values have to do.
         let links: Vec<_> =
             self.mirror.links().filter(|link| !link.loopback()).take(LINKS_READ + 1).collect();
         if links.len() <= LINKS_READ {

@@ -34,6 +34,17 @@ fn both(passes4: bool, passes6: bool) -> Vec<Packet> {
     vec![udp("10.9.9.9", 5000, Side::Snk, passes4), udp6("2001:db8:a000::9", Side::Snk, passes6)]
 }
 
+/// Besides these, one that leaves by r2 and passes.
+fn with_r2(mut packets: Vec<Packet>) -> Vec<Packet> {
+    packets.push(udp("10.2.9.9", 5000, Side::Low, true));
+    packets
+}
+
+/// IPv4 packets by way of r1 alone must not come through.
+fn only_ipv4_by_r1() -> Vec<Packet> {
+    with_r2(both(false, true))
+}
+
 /// Which of the packets come out as they must when they are routed.
 fn passed(lab: &Lab, packets: &[Packet]) -> Vec<bool> {
     let frames: Vec<_> =
@@ -136,9 +147,8 @@ const CASES: &[Case] = &[
             "nft add rule ip t f ip daddr 10.9.0.0/16 udp dport 5000 drop",
         ],
         packets: || {
-            let mut packets = both(false, true);
+            let mut packets = only_ipv4_by_r1();
             packets.push(udp("10.9.9.9", 5001, Side::Snk, true));
-            packets.push(udp("10.2.9.9", 5000, Side::Low, true));
             packets
         },
         unset: FLUSH,
@@ -152,11 +162,7 @@ const CASES: &[Case] = &[
             "nft add chain inet t f { type filter hook forward priority 0 ; }",
             "nft add rule inet t f iifname r0 oifname r1 drop",
         ],
-        packets: || {
-            let mut packets = both(false, false);
-            packets.push(udp("10.2.9.9", 5000, Side::Low, true));
-            packets
-        },
+        packets: || with_r2(both(false, false)),
         unset: FLUSH,
     },
     Case {
@@ -192,11 +198,7 @@ const CASES: &[Case] = &[
             "nft add chain netdev t f { type filter hook egress device r1 priority 0 ; }",
             "nft add rule netdev t f ip daddr 10.9.9.9 drop",
         ],
-        packets: || {
-            let mut packets = both(false, true);
-            packets.push(udp("10.2.9.9", 5000, Side::Low, true));
-            packets
-        },
+        packets: only_ipv4_by_r1,
         unset: FLUSH,
     },
     Case {
@@ -220,11 +222,7 @@ const CASES: &[Case] = &[
         needs: "ip",
         feature: "xfrm",
         set: &["ip xfrm policy add dir fwd src 0.0.0.0/0 dst 10.9.0.0/16 action block"],
-        packets: || {
-            let mut packets = both(false, true);
-            packets.push(udp("10.2.9.9", 5000, Side::Low, true));
-            packets
-        },
+        packets: only_ipv4_by_r1,
         unset: &["ip xfrm policy flush"],
     },
     Case {
@@ -234,11 +232,7 @@ const CASES: &[Case] = &[
         set: &[
             "ip xfrm policy add dir out src 192.0.2.0/24 dst 10.9.0.0/16 tmpl src 198.51.100.1 dst 198.51.100.2 proto esp mode tunnel",
         ],
-        packets: || {
-            let mut packets = both(false, true);
-            packets.push(udp("10.2.9.9", 5000, Side::Low, true));
-            packets
-        },
+        packets: only_ipv4_by_r1,
         unset: &["ip xfrm policy flush"],
     },
     Case {
@@ -260,11 +254,7 @@ const CASES: &[Case] = &[
             "tc qdisc add dev r1 clsact",
             "tc filter add dev r1 egress protocol ip bpf da bytecode '1,6 0 0 2'",
         ],
-        packets: || {
-            let mut packets = both(false, true);
-            packets.push(udp("10.2.9.9", 5000, Side::Low, true));
-            packets
-        },
+        packets: only_ipv4_by_r1,
         unset: &["tc qdisc del dev r1 clsact"],
     },
 ];
@@ -495,5 +485,29 @@ fn a_shaper_holds_its_rate() {
         fast_again(lab, router, &[udp("10.2.9.9", 5000, Side::Low, true)]);
         set(lab, &["tc qdisc del dev r1 root"]);
         fast_again(lab, router, &both(true, true));
+    });
+}
+
+#[test]
+fn an_interface_without_ipv6_forwards_none() {
+    each("no-ipv6", Ends::Silent, |lab, router| {
+        for (interface, mend) in [
+            ("r0", ""),
+            // With the setting go addresses, neighbours and routes.
+            (
+                "r1",
+                "addr add 2001:db8:2::1/64 dev r1 nodad\n\
+                 neigh replace 2001:db8:2::2 lladdr 02:00:00:00:01:02 dev r1 nud permanent\n\
+                 route add 2001:db8:a000::/36 via 2001:db8:2::2\n",
+            ),
+        ] {
+            let setting = format!("net.ipv6.conf.{interface}.disable_ipv6");
+            lab.rtr.set(&[(&setting, "1")]);
+            let took = become_so(lab, router, &both(true, false), interface);
+            report::say(&format!("{}: no IPv6 on {interface}: after {} ms", router.name(), took.as_millis()));
+            lab.rtr.set(&[(&setting, "0")]);
+            lab.rtr.ip(mend);
+            fast_again(lab, router, &both(true, true));
+        }
     });
 }

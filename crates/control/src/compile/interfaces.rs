@@ -142,7 +142,7 @@ fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
         up: link.running(),
         vrf,
         forward_ipv4: mirror.forwards(Family::V4, link.ifindex),
-        forward_ipv6: mirror.forwards(Family::V6, link.ifindex),
+        forward_ipv6: mirror.forwards(Family::V6, link.ifindex) && !own.disable_ipv6,
         linux_only_in: [false; 2],
         linux_only_out: false,
         reverse_path,
