@@ -113,7 +113,7 @@ pub struct Queue {
 pub struct Account {
     /// Frames that came in.
     pub received: u64,
-    /// Frames made here, such as ICMP errors and fragments.
+    /// Frames made here, such as ICMP errors and fragments, and those that Linux sends through a port's twin.
     pub originated: u64,
     /// Frames that went out.
     pub sent: u64,

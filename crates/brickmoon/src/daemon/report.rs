@@ -46,6 +46,7 @@ pub fn account(counters: &Counters, group: &str) -> Account {
 pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account {
     let mut sum = Account::default();
     let (mut passed, mut taken) = (0, 0);
+    let (mut to_slow, mut in_slow) = (0, 0);
     for group in groups(counters) {
         let parts: Vec<_> = group.split('/').collect();
         let part = || account(counters, &group);
@@ -59,7 +60,11 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
             }
             [app, .., name] if matches!(*app, "router" | "slow") && *name == port => {
                 let part = part();
-                taken += if *app == "router" { part.received } else { 0 };
+                if *app == "router" {
+                    (taken, to_slow) = (taken + part.received, to_slow + part.passed);
+                } else {
+                    in_slow += part.received;
+                }
                 sum.sent += part.sent;
                 sum.sent_bytes += part.sent_bytes;
                 sum.originated += part.originated;
@@ -71,6 +76,8 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
             _ => {}
         }
     }
+    // The others Linux sends through the port's twin.
+    sum.originated += u64::saturating_sub(in_slow, to_slow);
     if has_apps {
         sum.consumed += u64::saturating_sub(passed, taken);
         sum.originated += u64::saturating_sub(taken, passed);
@@ -286,6 +293,17 @@ mod tests {
         let account = port_account(&fewer, "eth0", true);
         assert_eq!((account.received, account.sent, account.consumed), (10, 5, 4), "an app took two");
         assert_eq!(port_account(&counters(), "eth1", false), Account::default());
+    }
+
+    #[test]
+    fn what_linux_sends_through_a_twin_is_in_the_account() {
+        let mut with_twin = counters();
+        with_twin.insert("slow/eth0/received".into(), 7);
+        with_twin.insert("slow/eth0/sent".into(), 6);
+        let account = port_account(&with_twin, "eth0", false);
+        assert_eq!((account.received, account.originated, account.sent), (10, 6, 11));
+        let went = account.sent + account.host + account.held + account.consumed + account.dropped;
+        assert_eq!(account.received + account.originated, went);
     }
 
     #[test]
