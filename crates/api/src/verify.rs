@@ -48,6 +48,8 @@ pub enum Area {
     Refused,
     /// The list of what only Linux may handle is not as the kernel's settings.
     Firewall,
+    /// A program on a port goes by something else than it should.
+    Programs,
 }
 
 impl fmt::Display for Area {
@@ -57,6 +59,7 @@ impl fmt::Display for Area {
             Self::Compiled => "compiled",
             Self::Refused => "refused",
             Self::Firewall => "firewall",
+            Self::Programs => "programs",
         })
     }
 }

@@ -456,9 +456,10 @@ impl Handle {
     /// # Errors
     /// If the control thread has ended.
     pub fn verify(&self) -> Result<Verify, Error> {
+        // First, since what it finds is carried out, and then compared with the rest.
+        let firewall = self.audits.as_ref().map(follower::Audits::ask).unwrap_or_default();
         let (answer, answered) = mpsc::channel();
         self.ask(move |control| control.request_verify(Pending::new(answer)))?;
-        let firewall = self.audits.as_ref().map(follower::Audits::ask).unwrap_or_default();
         let mut verify = self.wait(&answered)?;
         verify.differences_total += firewall.len();
         verify.equal &= firewall.is_empty();

@@ -168,6 +168,22 @@ impl FilterMaps {
         self.current = Some((Arc::clone(filters), asked));
     }
 
+    /// Whether the map holds these filters, and the program goes by them.
+    pub fn holds(&self, filters: &Filters, asked: &Asked) -> bool {
+        let head = Head::of(filters, asked);
+        let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
+        let rules = &filters.tree.rules[..filters.tree.rules.len().min(ROOM_RULES)];
+        // SAFETY: all within the mapping of two sets, of which `current` names one; places are aligned as their types
+        // want, all bytes are values of them, and writers need `&mut self`. The program only reads.
+        unsafe {
+            let current = self.start.cast::<AtomicU32>().as_ref().load(Ordering::Acquire) & 1;
+            let set = self.start.add(FIRST + current as usize * SET);
+            *set.cast::<Head>().as_ref() == *head
+                && std::slice::from_raw_parts(set.add(WORDS_AT).cast::<u32>().as_ptr(), words.len()) == words
+                && std::slice::from_raw_parts(set.add(RULES_AT).cast::<Flat>().as_ptr(), rules.len()) == rules
+        }
+    }
+
     /// How many packets a counter has seen, all processors together.
     pub fn count(&self, counter: u16) -> libbpf_rs::Result<u64> {
         let of_each = self.counts.lookup_percpu(&u32::from(counter).to_ne_bytes(), MapFlags::ANY)?;

@@ -472,6 +472,7 @@ fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {
 }
 
 mod attended;
+mod check;
 mod outlive;
 mod trial;
 pub use trial::Verdict;

@@ -51,6 +51,14 @@ impl MappedViews {
         unsafe { self.start.as_ref() }
     }
 
+    /// What one of the two views holds now.
+    pub fn read(&self, which: usize) -> Box<View> {
+        let mut view = View::empty();
+        // SAFETY: within the mapping; writers need `&mut self`, and the program only reads. All bytes are a value.
+        unsafe { std::ptr::copy_nonoverlapping(self.head().of[which].get(), &mut *view, 1) };
+        view
+    }
+
     /// Fills one of the two views. The program must have left it: a grace must lie between its last use and
     /// this.
     pub fn write(&mut self, which: usize, view: &View) {

@@ -160,6 +160,17 @@ impl Situation {
         view
     }
 
+    /// Whether the same is forwarded, and the same left to Linux, as in `other`. Whether a device takes frames may
+    /// differ: that is asked for at intervals.
+    pub fn forwards_as(&self, other: &Self) -> bool {
+        let without_devices = |situation: &Self| {
+            let mut situation = situation.clone();
+            situation.interfaces.iter_mut().for_each(|interface| interface.sends = false);
+            situation
+        };
+        without_devices(self) == without_devices(other)
+    }
+
     /// Whether frames of some interface have tags.
     pub(crate) fn has_tags(&self) -> bool {
         self.interfaces.iter().any(|interface| interface.vlan.is_some())

@@ -52,7 +52,7 @@ pub struct SteerCounters {
 const KINDS: usize = size_of::<SteerCounters>() / size_of::<u64>();
 
 /// `struct control` of `steer.bpf.c`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Control {
     mac: u64,
     active: u32,
@@ -69,6 +69,18 @@ impl Control {
         bytes[12..16].copy_from_slice(&self.other_macs.to_ne_bytes());
         bytes[16..20].copy_from_slice(&self.linux_only.to_ne_bytes());
         bytes
+    }
+
+    /// What the program's map holds.
+    fn read(map: &MapHandle) -> io::Result<Self> {
+        let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(system_error)?.unwrap_or_default();
+        let ([mac, rest @ ..], _) = value.as_chunks::<8>() else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let words = rest.as_flattened().as_chunks::<4>().0;
+        let word = |at: usize| words.get(at).map_or(0, |word| u32::from_ne_bytes(*word));
+        let mac = u64::from_ne_bytes(*mac);
+        Ok(Self { mac, active: word(0), other_macs: word(1), linux_only: word(2) })
     }
 }
 
@@ -313,6 +325,24 @@ impl Steering for XdpSteering {
 
     fn set_linux_only(&mut self, [ipv4, ipv6]: [bool; 2]) -> io::Result<()> {
         self.set(Control { linux_only: u32::from(ipv4) | u32::from(ipv6) << 1, ..self.now })
+    }
+
+    fn differences(&self) -> io::Result<Vec<String>> {
+        let mut differences = Vec::new();
+        let found = Control::read(&self.control)?;
+        if found != self.now {
+            differences
+                .push(format!("the steering program goes by {found:x?} and should go by {:x?}", self.now));
+        }
+        let mut macs: Vec<_> = self.macs.keys().collect();
+        let mut should: Vec<_> = self.others.iter().map(|mac| mac_key(*mac).to_ne_bytes().to_vec()).collect();
+        macs.sort_unstable();
+        should.sort_unstable();
+        if macs != should {
+            differences
+                .push(format!("the steering program knows MACs {macs:x?} and should know {should:x?}"));
+        }
+        Ok(differences)
     }
 
     fn linux_only(&self) -> u64 {

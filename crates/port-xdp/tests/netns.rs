@@ -274,6 +274,27 @@ fn each_queue_has_its_own_port() {
     });
 }
 
+#[test]
+fn what_the_program_goes_by_is_read_back() {
+    in_net("readback", 1, |_| {
+        let depot = Depot::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(depot.memory()).unwrap();
+        let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
+        let [mut ours, mut other] = [0; 2].map(|_| device.steering().unwrap());
+        ours.set_active(true).unwrap();
+        ours.set_linux_only([false, true]).unwrap();
+        assert_eq!(ours.differences().unwrap(), [""; 0]);
+        other.set_linux_only([true, false]).unwrap();
+        let found = ours.differences().unwrap();
+        let tells = |text: &str| found.iter().any(|found| found.contains(text));
+        assert!(found.len() == 1 && tells("linux_only: 1 }") && tells("linux_only: 2 }"), "{found:?}");
+        other.set_macs(&[MAC_R0, [2, 0, 0, 0, 7, 7]]).unwrap();
+        assert_eq!(ours.differences().unwrap().len(), 2, "a MAC more");
+        ours.set_macs(&[MAC_R0, [2, 0, 0, 0, 7, 7]]).unwrap();
+        assert_eq!(ours.differences().unwrap(), [""; 0]);
+    });
+}
+
 fn is_delivered(attach: Attach) {
     let depot = Depot::new(SLOTS, 2048).unwrap();
     let shared = Shared::new(depot.memory()).unwrap();

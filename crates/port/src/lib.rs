@@ -120,6 +120,14 @@ pub trait Steering: Send {
     fn linux_only(&self) -> u64 {
         0
     }
+
+    /// What the device goes by, read back, that differs from what it was told: a sentence each.
+    ///
+    /// # Errors
+    /// What the system said instead of an answer.
+    fn differences(&self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }
 
 /// For ports of which Linux keeps nothing: all frames come to us, and go to Linux through a [`HostPort`].

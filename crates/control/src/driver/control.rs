@@ -1,14 +1,13 @@
 //! What the control thread owns and does.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use bm_api::{Area, Error, Verify};
+use bm_api::Error;
 use bm_graph::Waker;
-use bm_netlink::{Audit, Batch, Change, LinuxOnly, Traffic, Watch};
+use bm_netlink::{Batch, Change, LinuxOnly, Traffic, Watch};
 
 use super::aside::{Aside, Why};
 use super::asker::{Asked, Asker, asker};
@@ -25,20 +24,6 @@ use crate::config::Config;
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Until what could not be carried out is tried again, unless changes come before.
 const RETRY: Duration = Duration::from_secs(1);
-/// Differences that a reply lists.
-const LISTED: usize = 1000;
-
-/// Who waits for a comparison.
-pub(super) struct Pending {
-    answer: Sender<Verify>,
-    since: Instant,
-}
-
-impl Pending {
-    pub fn new(answer: Sender<Verify>) -> Self {
-        Self { answer, since: Instant::now() }
-    }
-}
 
 /// What has been done so far.
 #[derive(Default)]
@@ -47,14 +32,6 @@ struct Done {
     first_sync: Duration,
     last_batch: Duration,
     last_batch_changes: u64,
-}
-
-/// What ports are told: the machine's addresses, and for each port its MACs, which families are Linux's alone, and
-/// whether it takes packets.
-#[derive(PartialEq, Eq)]
-pub(super) struct Told {
-    local: Vec<IpAddr>,
-    ports: Vec<(Vec<[u8; 6]>, [bool; 2], bool)>,
 }
 
 /// Everything that the control thread owns.
@@ -78,7 +55,7 @@ pub(super) struct Control {
     /// New neighbours that the kernel may be asked for.
     pub(super) budget: Budget,
     /// What ports were told last; none if they have to be told again.
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<steering::Told>,
     verifying: Vec<Pending>,
     refresh: Duration,
     refresh_at: Instant,
@@ -266,6 +243,13 @@ impl Control {
         Ok(())
     }
 
+    /// What the program of the kernel path goes by that differs from what holds now, a sentence each.
+    fn kernel_differences(&self) -> Vec<String> {
+        let Some(kernel) = &self.kernel else { return Vec::new() };
+        let (compiler, mirror, ports) = (&self.compiler, self.watch.mirror(), self.kernel_ports());
+        kernel.differences(Now { compiler, mirror, ports: &ports, active: self.active })
+    }
+
     fn tell_kernel(
         &mut self,
         tell: impl FnOnce(&mut KernelPath, Now<'_>) -> Result<(), Error>,
@@ -274,38 +258,6 @@ impl Control {
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let (compiler, mirror) = (&self.compiler, self.watch.mirror());
         tell(kernel, Now { compiler, mirror, ports: &ports, active: self.active })
-    }
-
-    /// Tells ports what is Linux's. A port that is none of ours any more, as a part of a bridge say, leaves
-    /// everything to Linux.
-    pub(super) fn steer(&mut self) {
-        let interfaces = self.compiler.interfaces();
-        let takes = self.active && !self.workers_rest;
-        let of_port = |port: u16| {
-            let mut macs: Vec<_> = interfaces.of_port(port).map(|(_, interface)| interface.mac).collect();
-            macs.sort_unstable();
-            macs.dedup();
-            let active = takes && !macs.is_empty();
-            // A family that some VLAN on the port forwards has to come to workers.
-            let linux_only = |family: usize| interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family]);
-            (macs, [0, 1].map(linux_only), active)
-        };
-        let mut local: Vec<IpAddr> =
-            self.watch.mirror().all_addresses().map(|address| address.local).collect();
-        local.sort_unstable();
-        local.dedup();
-        let tell = Told { local, ports: (0..self.ports.len() as u16).map(of_port).collect() };
-        if self.told.as_ref() == Some(&tell) {
-            return;
-        }
-        let mut all = true;
-        for (port, (macs, linux_only, active)) in self.ports.iter_mut().zip(&tell.ports) {
-            if let Err(error) = told(port, &tell.local, macs, *linux_only, *active) {
-                all = false;
-                tracing::error!(%error, port = port.name, "a port could not be told what to leave to Linux");
-            }
-        }
-        self.told = all.then_some(tell);
     }
 
     pub fn set_active(&mut self, active: bool) {
@@ -385,59 +337,14 @@ impl Control {
         self.slow_path = Some(asked);
         asker
     }
-
-    pub fn request_verify(&mut self, pending: Pending) {
-        self.verifying.push(pending);
-        self.watch.request_audit(Instant::now());
-    }
-
-    /// Answers those who asked before the comparison began; the others wait for the next.
-    fn answer_verify(&mut self, audit: &Audit) {
-        let began = Instant::now() - audit.took;
-        let (answered, waiting) =
-            std::mem::take(&mut self.verifying).into_iter().partition(|pending| pending.since <= began);
-        self.verifying = waiting;
-        if !self.verifying.is_empty() {
-            self.watch.request_audit(Instant::now());
-        }
-        let answered: Vec<Pending> = answered;
-        if answered.is_empty() {
-            return;
-        }
-        let compiled = self.compiler.verify(self.watch.mirror());
-        let mut verify = Verify { notes: self.compiler.notes(self.watch.mirror()), ..Verify::default() };
-        let mirror = audit.findings.list.iter().map(|found| (Area::Mirror, found.to_string()));
-        let all = mirror.chain(compiled.differences);
-        verify.differences_total = audit.findings.count + compiled.count;
-        verify.differences =
-            all.take(LISTED).map(|(area, sentence)| bm_api::Difference { area, sentence }).collect();
-        verify.equal = verify.differences_total == 0;
-        verify.compared = compiled.compared as u64;
-        for pending in answered {
-            let took_ms = pending.since.elapsed().as_millis() as u64;
-            let _gone = pending.answer.send(Verify { took_ms, ..verify.clone() });
-        }
-    }
-}
-
-/// Tells one port. What is Linux's comes first, so that no packet of Linux's is taken in between.
-fn told(
-    port: &mut ControlPort,
-    local: &[IpAddr],
-    macs: &[[u8; 6]],
-    linux_only: [bool; 2],
-    active: bool,
-) -> std::io::Result<()> {
-    port.steering.set_local(local)?;
-    port.steering.set_linux_only(linux_only)?;
-    if !macs.is_empty() {
-        port.steering.set_macs(macs)?;
-    }
-    port.steering.set_active(active)
 }
 
 mod answers;
+mod steering;
+mod verify;
 mod watched;
+
+pub(super) use verify::Pending;
 
 #[cfg(test)]
 mod tests;

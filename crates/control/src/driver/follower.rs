@@ -95,6 +95,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
         bm_heartbeat::beat();
         let was_silent = control.aside.is_for(Why::Follower);
         let mut changed = watch.process(Instant::now()) | failed;
+        let mut answers = Vec::new();
         while let Ok(order) = ordered.try_recv() {
             match order {
                 Order::End => return,
@@ -103,7 +104,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
                     let differences = watch.audit();
                     changed |= watch.list() != before;
                     let failed = |error| vec![format!("the firewall of Linux cannot be read: {error}")];
-                    let _gone = answer.send(differences.unwrap_or_else(failed));
+                    answers.push((answer, differences.unwrap_or_else(failed)));
                 }
             }
         }
@@ -116,6 +117,10 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
         }
         if was_silent && !failed && control.aside.back(Why::Follower) {
             tracing::warn!("Linux's firewall is followed again: packets are forwarded");
+        }
+        // Only now has been carried out what was found.
+        for (answer, differences) in answers {
+            let _gone = answer.send(differences);
         }
         let timeout = watch.timeout(Instant::now()).unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let descriptors: Vec<BorrowedFd<'_>> = watch.as_fds().collect();

@@ -219,6 +219,16 @@ impl KernelPath {
         }
     }
 
+    /// What the program goes by that differs from what holds now, a sentence each: by what it was told, and by what its
+    /// maps hold.
+    pub fn differences(&self, now: Now<'_>) -> Vec<String> {
+        let situation = self.situation(now);
+        let Some(told) = self.told.last().filter(|told| told.forwards_as(&situation)) else {
+            return vec!["the kernel path has not been told what holds now".into()];
+        };
+        lock(&self.kernel).differences(told)
+    }
+
     fn situation(&self, now: Now<'_>) -> Situation {
         let Now { compiler, mirror, ports, active } = now;
         let filters = compiler.filters();

@@ -146,6 +146,26 @@ fn an_interface_that_has_gone_holds_nothing_up() {
     lab.publish();
 }
 
+#[test]
+fn what_the_program_goes_by_is_read_back() {
+    let Some(mut lab) = lab() else { return };
+    assert_eq!(lab.kernel.differences(&lab.situation), [""; 0]);
+    let mut other = lab.situation.clone();
+    other.interfaces[0].linux_only = [true, false];
+    let current = lab.kernel.mapped.head().current.load(Relaxed) as usize & 1;
+    lab.kernel.mapped.write(current, &other.view());
+    assert_eq!(lab.kernel.differences(&other), [""; 0]);
+    let found = lab.kernel.differences(&lab.situation);
+    assert!(found.len() == 1 && found[0].contains(&format!("ifindex: {:x}", lab.ifindex)), "{found:?}");
+    other.filters = Some(std::sync::Arc::default());
+    assert_eq!(lab.kernel.differences(&other).len(), 1, "it does not filter");
+    lab.kernel.publish(&other).unwrap();
+    assert_eq!(lab.kernel.differences(&other), [""; 0]);
+    let more = bm_filter::Filters { drop_unmatched: true, ..bm_filter::Filters::default() };
+    other.filters = Some(std::sync::Arc::new(more));
+    assert_eq!(lab.kernel.differences(&other).len(), 1, "it filters by other rules");
+}
+
 /// With other bytes at a place, and IPv4's sum mended.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();

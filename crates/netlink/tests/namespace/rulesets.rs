@@ -6,7 +6,7 @@
 use super::support::Namespace;
 use bm_netlink::{Addresses, LinuxOnly, LinuxOnlyOptions, LinuxOnlyWatch, Match, Traffic};
 use bm_tests::lab::Side;
-use bm_tests::rulesets::{self, Net, Probe, Random};
+use bm_tests::rulesets::{self, Net, Probe, Random, Shape};
 use bm_tests::sys::{PacketSocket, interface_index, wait_readable};
 use std::collections::HashMap;
 use std::io::Write;
@@ -44,12 +44,17 @@ fn matches(probe: &Probe, matching: &Match, input: u32) -> bool {
         }
         _ => false,
     };
+    // As the router: what cannot be told of a packet counts as a match.
+    let hides_protocol = probe.shape != Shape::Plain && probe.source.is_ipv6();
+    let hides_ports = probe.shape == Shape::Fragment || hides_protocol;
     let port = |wanted: &Option<std::ops::RangeInclusive<u16>>, port| {
-        wanted.as_ref().is_none_or(|wanted| probe.protocol != 47 && wanted.contains(&port))
+        let plain = |wanted: &std::ops::RangeInclusive<u16>| probe.protocol != 47 && wanted.contains(&port);
+        wanted.as_ref().is_none_or(|wanted| hides_ports || plain(wanted))
     };
+    let protocol = |wanted| wanted == probe.protocol || hides_protocol;
     addresses
         && matching.input.is_none_or(|wanted| wanted == input)
-        && matching.protocol.is_none_or(|wanted| wanted == probe.protocol)
+        && matching.protocol.is_none_or(protocol)
         && port(&matching.source_ports, probe.ports.0)
         && port(&matching.destination_ports, probe.ports.1)
 }

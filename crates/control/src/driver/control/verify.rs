@@ -1,0 +1,69 @@
+//! `brickmoon verify`: everything compared with everything, from the kernel's tables to what programs on ports hold.
+
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use bm_api::{Area, Verify};
+use bm_netlink::Audit;
+
+use super::Control;
+
+/// Differences that a reply lists.
+const LISTED: usize = 1000;
+
+/// Who waits for a comparison.
+pub(in crate::driver) struct Pending {
+    answer: Sender<Verify>,
+    since: Instant,
+}
+
+impl Pending {
+    pub fn new(answer: Sender<Verify>) -> Self {
+        Self { answer, since: Instant::now() }
+    }
+}
+
+impl Control {
+    pub fn request_verify(&mut self, pending: Pending) {
+        self.verifying.push(pending);
+        self.watch.request_audit(Instant::now());
+    }
+
+    /// Answers those who asked before the comparison began; the others wait for the next.
+    pub(super) fn answer_verify(&mut self, audit: &Audit) {
+        let began = Instant::now() - audit.took;
+        let (answered, waiting) =
+            std::mem::take(&mut self.verifying).into_iter().partition(|pending| pending.since <= began);
+        self.verifying = waiting;
+        if !self.verifying.is_empty() {
+            self.watch.request_audit(Instant::now());
+        }
+        let answered: Vec<Pending> = answered;
+        if answered.is_empty() {
+            return;
+        }
+        let verify = self.compared(audit);
+        for pending in answered {
+            let took_ms = pending.since.elapsed().as_millis() as u64;
+            let _gone = pending.answer.send(Verify { took_ms, ..verify.clone() });
+        }
+    }
+
+    /// What differs of the mirror, of tables, and of what programs go by.
+    fn compared(&mut self, audit: &Audit) -> Verify {
+        let compiled = self.compiler.verify(self.watch.mirror());
+        let programs = [self.steering_differences(), self.kernel_differences()].concat();
+        let total = audit.findings.count + compiled.count + programs.len();
+        let mirror = audit.findings.list.iter().map(|found| (Area::Mirror, found.to_string()));
+        let programs = programs.into_iter().map(|found| (Area::Programs, found));
+        let all = mirror.chain(compiled.differences).chain(programs).take(LISTED);
+        Verify {
+            notes: self.compiler.notes(self.watch.mirror()),
+            differences: all.map(|(area, sentence)| bm_api::Difference { area, sentence }).collect(),
+            differences_total: total,
+            equal: total == 0,
+            compared: compiled.compared as u64,
+            ..Verify::default()
+        }
+    }
+}

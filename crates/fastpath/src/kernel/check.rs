@@ -1,0 +1,58 @@
+//! What the program goes by, read back from its maps.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use super::Kernel;
+use crate::layout::View;
+use crate::situation::Situation;
+
+impl Kernel {
+    /// What the program's maps hold that differs from what `situation` says, a sentence each.
+    pub fn differences(&self, situation: &Situation) -> Vec<String> {
+        let current = self.mapped.head().current.load(Acquire) as usize & 1;
+        let mut differences = of_views(&self.mapped.read(current), &situation.view());
+        let filters = match (&self.filters, &situation.filters) {
+            (Some(maps), Some(filters)) => maps.holds(filters, &situation.asked()),
+            (maps, filters) => maps.is_none() && filters.is_none(),
+        };
+        if !filters {
+            differences.push("the kernel path goes by other filter rules than it should".into());
+        }
+        differences
+    }
+}
+
+fn of_views(found: &View, should: &View) -> Vec<String> {
+    let mut differences = Vec::new();
+    for (found, should) in found.ingress.iter().zip(&should.ingress).filter(|(found, should)| found != should)
+    {
+        differences
+            .push(format!("packets come in on the kernel path by {found:x?} and should by {should:x?}"));
+    }
+    for (found, should) in found.egress.iter().zip(&should.egress).filter(|(found, should)| found != should) {
+        differences.push(format!("packets leave the kernel path by {found:x?} and should by {should:x?}"));
+    }
+    let rest = |view: &View| (view.flow_seed, view.policy_ipv4, view.policy_ipv6);
+    if rest(found) != rest(should) || found.local != should.local || found.vlans != should.vlans {
+        differences
+            .push("the kernel path goes by other addresses, VLANs or hash settings than it should".into());
+    }
+    differences
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::LINUX_ONLY;
+
+    #[test]
+    fn each_difference_is_told() {
+        let (mut found, should) = (View::empty(), View::empty());
+        assert!(of_views(&found, &should).is_empty());
+        found.ingress[3].flags = LINUX_ONLY[0];
+        found.egress[1].mtu = 1500;
+        found.local[7] = 1;
+        let told = of_views(&found, &should);
+        assert!(told.len() == 3 && told[0].contains("flags: 10"), "{told:?}");
+    }
+}
