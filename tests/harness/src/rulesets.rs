@@ -122,6 +122,20 @@ fn masked(address: IpAddr, length: u32) -> IpAddr {
     }
 }
 
+/// What a packet's header is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Without options.
+    Plain,
+    /// With options in IPv4, or destination options in IPv6.
+    Options,
+    /// The last fragment of a packet: nobody sees ports.
+    Fragment,
+}
+
+/// Offset of fragments, in units of eight bytes.
+const OFFSET: u16 = 100;
+
 /// A packet that may match.
 #[derive(Clone, Debug)]
 pub struct Probe {
@@ -133,6 +147,8 @@ pub struct Probe {
     pub protocol: u8,
     /// Source and destination port, where the protocol has ports.
     pub ports: (u16, u16),
+    /// What its header is like.
+    pub shape: Shape,
     /// Tells it from all others.
     pub id: u32,
 }
@@ -147,35 +163,61 @@ impl Probe {
             if random.one_in(3) { (net.sources6, net.targets6) } else { (net.sources4, net.targets4) };
         let (source, destination) = (parse(random.of(sources)), parse(random.of(targets)));
         let ports = (random.of(&PORTS), random.of(&PORTS));
-        Self { source, destination, protocol: random.of(&PROTOCOLS), ports, id }
+        let shapes =
+            [Shape::Plain, Shape::Plain, Shape::Plain, Shape::Plain, Shape::Options, Shape::Fragment];
+        Self { source, destination, protocol: random.of(&PROTOCOLS), ports, shape: random.of(&shapes), id }
     }
 
     /// From the IP header on, with checksums that are right.
     pub fn bytes(&self, ttl: u8) -> Vec<u8> {
         let [source, destination] = [self.source, self.destination].map(|address| address.to_string());
-        let (from, to) = self.ports;
-        let tail = [self.id.to_be_bytes(), [0; 4]].concat();
-        match (self.source, self.protocol) {
-            (IpAddr::V4(_), UDP) => Ip4::udp_ports(&source, &destination, from, to, &tail).ttl(ttl).bytes(),
-            (IpAddr::V6(_), UDP) => {
-                Ip6::udp_ports(&source, &destination, from, to, &tail).hop_limit(ttl).bytes()
+        match (self.source, self.shape) {
+            (IpAddr::V4(_), shape) => {
+                let packet = Ip4::new(&source, &destination, self.protocol, self.payload()).ttl(ttl);
+                match shape {
+                    Shape::Plain => packet,
+                    Shape::Options => packet.options(&[1, 1, 1, 0]),
+                    Shape::Fragment => packet.flags(OFFSET).id(self.id as u16),
+                }
+                .bytes()
             }
-            (IpAddr::V4(_), protocol) => {
-                Ip4::new(&source, &destination, protocol, self.payload(&tail)).ttl(ttl).bytes()
-            }
-            (IpAddr::V6(_), protocol) => {
-                Ip6::new(&source, &destination, protocol, self.payload(&tail)).hop_limit(ttl).bytes()
+            (IpAddr::V6(_), shape) => {
+                let packet = Ip6::new(&source, &destination, self.protocol, self.payload()).hop_limit(ttl);
+                match shape {
+                    Shape::Plain => packet,
+                    // PadN.
+                    Shape::Options => packet.extension(60, &[0, 0, 1, 4, 0, 0, 0, 0]),
+                    Shape::Fragment => packet.fragment(OFFSET << 3, false, self.id),
+                }
+                .bytes()
             }
         }
     }
 
-    fn payload(&self, tail: &[u8]) -> Vec<u8> {
-        if self.protocol != TCP {
-            return [&[0, 0, 0x65, 0x58], tail].concat();
+    fn payload(&self) -> Vec<u8> {
+        let tail = [self.id.to_be_bytes(), [0; 4]].concat();
+        if self.shape == Shape::Fragment {
+            return [&[0x5a; 8], &tail[..]].concat();
         }
-        let words = [self.ports.0, self.ports.1, 0, 1, 0, 0, 0x5002, 0xffff, 0, 0];
-        let mut segment = [&words.map(u16::to_be_bytes).concat(), tail].concat();
-        let pseudo = match (self.source, self.destination) {
+        let (from, to) = self.ports;
+        let (mut payload, sum_at) = match self.protocol {
+            TCP => {
+                let words = [from, to, 0, 1, 0, 0, 0x5002, 0xffff, 0, 0];
+                ([&words.map(u16::to_be_bytes).concat(), &tail[..]].concat(), 16)
+            }
+            UDP => {
+                let words = [from, to, (8 + tail.len()) as u16, 0];
+                ([&words.map(u16::to_be_bytes).concat(), &tail[..]].concat(), 6)
+            }
+            _ => return [&[0, 0, 0x65, 0x58], &tail[..]].concat(),
+        };
+        let sum = self.pseudo().checksum(self.protocol, &payload);
+        crate::packet::put16(&mut payload, sum_at, bm_wire::checksum::udp_field(sum));
+        payload
+    }
+
+    fn pseudo(&self) -> Pseudo {
+        match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 Pseudo::V4 { source: source.into(), destination: destination.into() }
             }
@@ -183,10 +225,7 @@ impl Probe {
                 Pseudo::V6 { source: source.into(), destination: destination.into() }
             }
             _ => panic!("{self:?} has addresses of two families"),
-        };
-        let sum = pseudo.checksum(TCP, &segment);
-        crate::packet::put16(&mut segment, 16, sum);
-        segment
+        }
     }
 
     /// The id of the probe that a packet is.

@@ -137,6 +137,35 @@ fn filters_come_before_claims() {
 }
 
 #[test]
+fn what_linux_has_a_say_in_comes_before_claims() {
+    with_claims("claim-linux", CLAIM, |lab, router| {
+        let rules = |text: &str| {
+            lab.rtr.feed("nft -f -", &format!("flush ruleset\n{text}")).expect("a ruleset");
+            router.settle();
+        };
+        if !bm_tests::command::has("nft") {
+            return bm_tests::report::skip("claim-linux", "there is no nft");
+        }
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
+        rules(
+            "table ip t { chain f { type filter hook forward priority 0; ip daddr 10.9.9.0/24 udp dport 53 drop; }\n}",
+        );
+        assert!(!passes(lab, Side::Snk, &udp("10.9.9.9", 53)), "Linux drops it though it is claimed");
+        assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 53)), "the others are claimed");
+        assert_eq!(seen_by_hook(router), 2);
+        // What Linux lets through does not come by the hook either.
+        rules(
+            "table ip t { chain f { type filter hook forward priority 0; udp dport 53 ct state new accept; }\n}",
+        );
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
+        assert_eq!(seen_by_hook(router), 2);
+        rules("");
+        assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
+        assert_eq!(seen_by_hook(router), 3);
+    });
+}
+
+#[test]
 fn claims_change_while_packets_flow() {
     with_claims("claim-reload", CLAIM, |lab, router| {
         assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));

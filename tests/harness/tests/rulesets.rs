@@ -6,7 +6,7 @@
 
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, Side};
-use bm_tests::rulesets::{self, LEGACY_FLUSH, Net, Probe, Random};
+use bm_tests::rulesets::{self, LEGACY_FLUSH, Net, Probe, Random, Shape};
 use bm_tests::subject::{Router, Subject};
 use bm_tests::{command, normalise, report, sys};
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl Bed<'_> {
     /// What comes of packets: at least so many frames, and all that follow until nothing does.
     fn exchange(&self, probes: &[Probe], expected: usize) -> Vec<Seen> {
         for probe in probes {
-            self.lab.send(Side::Src, &Side::Src.to_router(&probe.bytes(64)));
+            self.lab.send(Side::Src, &Side::Src.to_router(&probe.bytes(ttl(probe))));
         }
         let (begin, mut seen) = (Instant::now(), Vec::new());
         loop {
@@ -107,7 +107,7 @@ impl Bed<'_> {
             for side in bm_tests::lab::SIDES {
                 while let Some(captured) = self.lab.receive(side) {
                     if !normalise::is_noise(&captured.frame) {
-                        seen.push(Seen { side, frame: normalise::frame(captured.frame) });
+                        seen.push(Seen { side, frame: comparable(side, captured.frame) });
                     }
                 }
             }
@@ -132,6 +132,23 @@ impl Bed<'_> {
             self.router.told()
         );
     }
+}
+
+/// Some have no hop left, and are answered.
+fn ttl(probe: &Probe) -> u8 {
+    if probe.id.is_multiple_of(10) { 1 } else { 64 }
+}
+
+/// A frame without what Linux makes up: NAT may give the router's own errors another source, so `normalise` alone does
+/// not know them. What goes back to the source is errors, and none is forwarded there.
+fn comparable(side: Side, frame: Vec<u8>) -> Vec<u8> {
+    let mut frame = normalise::frame(frame);
+    if side == Side::Src && frame.get(12..14) == Some(&[8, 0]) && frame.len() >= 34 {
+        // Identification and header checksum.
+        frame[18..20].fill(0);
+        frame[24..26].fill(0);
+    }
+    frame
 }
 
 fn hex(frame: &[u8]) -> String {
@@ -206,22 +223,26 @@ fn what_comes_out_is_what_comes_out_of_linux() {
     let probes = |random: &mut Random, round: usize| -> Vec<Probe> {
         (0..PACKETS).map(|id| Probe::random(&NET, random, (round as u32 + 1) << 8 | id)).collect()
     };
-    assert_eq!(try_packets(&beds, &probes(&mut random, rounds), "nothing is set"), 0);
+    let kept = try_packets(&beds, &probes(&mut random, rounds), "nothing is set");
+    assert!(kept <= PACKETS as usize / 10 + 1, "Linux forwards all that have a hop left: {kept}");
     let (mut judged, mut refused) = (0, 0);
     for round in 0..rounds {
         let ruleset = ruleset(&mut random, &sorts);
         if set(&beds, &ruleset) {
             let text: String = ruleset.iter().map(|(sort, text)| format!("{}:\n{text}", sort.name)).collect();
-            judged += try_packets(&beds, &probes(&mut random, round), &text);
+            let mut probes = probes(&mut random, round);
+            // Rules about connections, also such as no packet meets, have Linux wait for all fragments of a packet
+            // (docs/firewall.md, what is not seen).
+            probes.retain(|probe| probe.shape != Shape::Fragment || !text.contains("ct state"));
+            judged += try_packets(&beds, &probes, &text);
         } else {
             refused += 1;
         }
         clear(&beds, &ruleset);
     }
-    let sent = (rounds - refused) * PACKETS as usize;
+    let tried = rounds - refused;
     report::say(&format!(
-        "rulesets: {sent} packets by {} rulesets: Linux dropped or changed {judged}",
-        rounds - refused
+        "rulesets: {tried} with {PACKETS} packets each, of which Linux dropped, changed or answered {judged}"
     ));
     for bed in beds {
         report::say(&format!("rulesets: {} sent {} frames itself", bed.router.name(), bed.router.sent()));
