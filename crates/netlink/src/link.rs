@@ -1,7 +1,10 @@
 //! Links: the machine's interfaces.
 
 use crate::attribute::{self, Attributes};
-use crate::error::Malformed;
+use crate::error::{Error, Malformed};
+use crate::linux_only::dump::{self, Dumped};
+use crate::message::Message;
+use netlink_sys::protocols::NETLINK_ROUTE;
 use std::fmt;
 
 /// Fixed part of a message: `struct ifinfomsg`.
@@ -102,7 +105,36 @@ pub struct Link {
     pub rx_queues: u32,
 }
 
+/// How often links are asked for that change meanwhile.
+const PASSES: usize = 10;
+
 impl Link {
+    /// The interfaces of the network namespace that this thread is in, as they are now.
+    ///
+    /// Files below `/sys/class/net` are those of the namespace in which `/sys` was mounted, which is another one
+    /// where a process came here by `setns`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn list() -> Result<Vec<Self>, Error> {
+        /// `struct ifinfomsg`, all zeroes: every link.
+        const ALL: [u8; HEADER] = [0; HEADER];
+        let Some(mut socket) = dump::open(NETLINK_ROUTE)? else { return Ok(Vec::new()) };
+        for _ in 0..PASSES {
+            let mut links = Vec::new();
+            let dumped = dump::dump(&mut socket, "list links", libc::RTM_GETLINK, &ALL, |raw| {
+                if let Some(Message::Link(link)) = Message::read(raw)? {
+                    links.push(link);
+                }
+                Ok(())
+            })?;
+            if dumped == Dumped::Whole {
+                return Ok(links);
+            }
+        }
+        Err(Error::Silent { request: "list links that do not change meanwhile" })
+    }
+
     /// Whether it is switched on.
     pub fn up(&self) -> bool {
         self.flags & iff::UP != 0

@@ -35,7 +35,7 @@
 
 mod bpf;
 mod condition;
-mod dump;
+pub(crate) mod dump;
 mod entries;
 mod hooks;
 mod legacy;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 use crate::error::XdpError;
 
@@ -78,7 +79,7 @@ impl Interface {
             mac,
             mtu: mtu as usize,
             driver: asker.driver(),
-            queues: asker.queues(name),
+            queues: asker.queues(name, index as u32, mac),
         })
     }
 
@@ -93,6 +94,11 @@ impl Interface {
         }
         asker.ethtool(&mut Value { command: ETHTOOL_SFLAGS, data: wanted }).map(|()| true)
     }
+}
+
+/// How many receive queues an interface has; 1 where that is not known, or where it is not there.
+pub fn queues(interface: &str) -> u32 {
+    Interface::find(interface).map_or(1, |interface| interface.queues)
 }
 
 /// A socket to ask about one interface.
@@ -153,12 +159,20 @@ impl Asker {
     }
 
     /// Receive queues: from the driver, or else from `/sys`, or else one.
-    fn queues(&self, name: &str) -> u32 {
+    fn queues(&self, name: &str, index: u32, mac: [u8; 6]) -> u32 {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         if self.ethtool(&mut channels).is_ok() && channels.combined + channels.receive > 0 {
             return channels.combined + channels.receive;
         }
-        let Ok(entries) = fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 1 };
+        // It may be mounted for another network namespace, with another interface of that name.
+        let folder = Path::new("/sys/class/net").join(name);
+        let said = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+        let [a, b, c, d, e, f] = mac;
+        let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+        if said("ifindex").trim() != index.to_string() || said("address").trim() != mac {
+            return 1;
+        }
+        let Ok(entries) = fs::read_dir(folder.join("queues")) else { return 1 };
         let receive =
             entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-"));
         (receive.count() as u32).max(1)

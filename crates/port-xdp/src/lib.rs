@@ -28,6 +28,7 @@ mod steer;
 pub use device::XdpDevice;
 pub use error::XdpError;
 pub use host::{DELIVER_MAX, XdpHost};
+pub use interface::queues;
 pub use options::{Attach, Bind, BusyPoll, Checksums, Options, RING};
 pub use port::XdpPort;
 pub use shared::Shared;

@@ -246,6 +246,8 @@ fn tcp_and_udp_work_with_offloads_on() {
 #[test]
 fn each_queue_has_its_own_port() {
     in_net("queues", 2, |net| {
+        // This thread came by `setns`: /sys shows another namespace.
+        assert_eq!(["r0", "lo", "nowhere"].map(bm_port_xdp::queues), [2, 1, 1]);
         let mut router = Router::open(&Options::default());
         assert_eq!(router.ports.each_ref().map(Vec::len), [2, 2]);
         let (a, b) = (net.wire("a", "a0"), net.wire("b", "b0"));

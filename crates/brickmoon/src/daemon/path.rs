@@ -13,9 +13,9 @@
 //! appears; the packets of the second are Linux's on any path.
 
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
+use bm_netlink::{Kind, Link};
 
 use crate::Failure;
-use std::path::Path;
 
 /// The path of one port, and why it is that one where there was a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Paths {
         self.instead("the daemon was started with workers for all ports")
     }
 
-    /// Workers for all, since the kernel path could not be had.
+    /// Workers for all, since the kernel path could not be loaded.
     pub fn instead(&self, why: &str) -> Self {
         let port = |port: &PortPath| match port.in_kernel {
             true => PortPath { in_kernel: false, reason: Some(why.into()) },
@@ -91,26 +91,28 @@ pub fn obstacle(interface: &str) -> Option<String> {
     if !bm_fastpath::is_ethernet(interface) {
         return None;
     }
-    if let Some(name) = in_vrf(Path::new("/sys/class/net"), interface) {
-        return Some(format!("{name} is in a VRF, for which the kernel path has no tables"));
+    match Link::list() {
+        Ok(links) => {
+            if let Some(name) = in_vrf(&links, interface) {
+                return Some(format!("{name} is in a VRF, for which the kernel path has no tables"));
+            }
+        }
+        Err(error) => tracing::warn!(%error, interface, "whether it is in a VRF is not known"),
     }
     bm_fastpath::why_no_frames(interface)
 }
 
-/// The interface, or one that is made of it (a VLAN), that is in a VRF; `links` is the kernel's folder of them.
-fn in_vrf(links: &Path, interface: &str) -> Option<String> {
-    let is_in_one = |name: &String| {
+/// The interface, or a VLAN on it, that is in a VRF.
+fn in_vrf(links: &[Link], interface: &str) -> Option<String> {
+    let own = links.iter().find(|link| &*link.name == interface)?;
+    let on_top = |link: &&Link| link.lower == Some(own.ifindex) && link.lower_namespace.is_none();
+    let is_in_one = |link: &&Link| {
+        let master = links.iter().find(|other| Some(other.ifindex) == link.master);
         // A master that is neither of these is a VRF, or one whose members are no ports of ours on any path.
-        let master = links.join(name).join("master");
-        master.exists() && !["bridge", "bonding"].iter().any(|kind| master.join(kind).exists())
+        master.is_some_and(|master| master.kind != Kind::Bridge && master.kind != Kind::Other("bond".into()))
     };
-    let entries = std::fs::read_dir(links.join(interface)).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let above = names.filter_map(|name| name.strip_prefix("upper_").map(String::from));
-    // A master is above its members as well.
-    let above =
-        above.filter(|name| !links.join(name).join(format!("lower_{interface}")).join("master").exists());
-    std::iter::once(interface.to_string()).chain(above).find(is_in_one)
+    let all = std::iter::once(own).chain(links.iter().filter(on_top));
+    all.filter(is_in_one).map(|link| String::from(&*link.name)).next()
 }
 
 /// Chooses; `obstacle` says what keeps the kernel path from an interface.
@@ -244,18 +246,28 @@ mod tests {
 
     #[test]
     fn vlans_in_a_vrf_are_seen() {
-        let links = std::env::temp_dir().join(format!("bm-links-{}", std::process::id()));
-        let make = |path: &str| std::fs::create_dir_all(links.join(path)).expect("a folder");
-        for path in
-            ["eth0/upper_eth0.7", "eth0.7/lower_eth0", "eth1/upper_eth1.7", "eth1.7/master", "br0/bridge"]
-        {
-            make(path);
-        }
-        make("eth2/master/bridge");
-        make("eth3/master");
-        let found = ["eth0", "eth1", "eth2", "eth3", "eth9"].map(|name| in_vrf(&links, name));
-        let _gone = std::fs::remove_dir_all(&links);
-        assert_eq!(found, [None, Some("eth1.7".into()), None, Some("eth3".into()), None]);
+        let link = |ifindex, name: &str, kind| Link { ifindex, name: name.into(), kind, ..Link::default() };
+        let vlan = |ifindex, name, lower| Link {
+            lower: Some(lower),
+            ..link(ifindex, name, Kind::Vlan { id: 7, protocol: 0x8100 })
+        };
+        let of = |master, link| Link { master: Some(master), ..link };
+        let links = [
+            link(1, "eth0", Kind::Device),
+            vlan(5, "eth0.7", 1),
+            link(2, "eth1", Kind::Veth),
+            of(9, vlan(6, "eth1.7", 2)),
+            of(10, link(3, "eth2", Kind::Device)),
+            of(9, link(4, "eth3", Kind::Device)),
+            of(11, link(7, "eth4", Kind::Device)),
+            // On an interface of that number in another namespace.
+            Link { lower_namespace: Some(0), ..of(9, vlan(8, "far.7", 1)) },
+            link(9, "red", Kind::Vrf { table: 10 }),
+            link(10, "br0", Kind::Bridge),
+            link(11, "bond0", Kind::Other("bond".into())),
+        ];
+        let found = ["eth0", "eth1", "eth2", "eth3", "eth4", "gone"].map(|name| in_vrf(&links, name));
+        assert_eq!(found, [None, Some("eth1.7".into()), None, Some("eth3".into()), None, None]);
     }
 
     #[test]

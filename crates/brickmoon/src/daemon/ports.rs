@@ -213,11 +213,7 @@ impl OpenPort {
 
 /// How many queues a device has; 1 where that is not known before it is open.
 pub fn queues(port: &config::Port) -> usize {
-    let has = port.device.interface().map_or(1, |interface| {
-        let folder = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
-        let names = folder.into_iter().flatten().flatten().map(|entry| entry.file_name());
-        names.filter(|name| name.to_string_lossy().starts_with("rx-")).count().max(1)
-    });
+    let has = port.device.interface().map_or(1, |interface| bm_port_xdp::queues(interface) as usize);
     match (&port.device, port.queues) {
         (Device::Dpdk(_), wanted) => wanted.map_or(1, |wanted| wanted as usize),
         (_, wanted) => wanted.map_or(has, |wanted| has.min(wanted as usize)),

@@ -6,7 +6,7 @@ use crate::socket::{Socket, answer_end, flag};
 
 /// How a dump went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dumped {
+pub(crate) enum Dumped {
     /// All of it is of one state.
     Whole,
     /// Something changed meanwhile.
@@ -14,7 +14,7 @@ pub(super) enum Dumped {
 }
 
 /// Asks for a dump and has `each` read its messages.
-pub(super) fn dump(
+pub(crate) fn dump(
     socket: &mut Socket,
     name: &'static str,
     kind: u16,
@@ -72,7 +72,7 @@ fn answer(
 const ANSWER_BUFFER: usize = 4 << 20;
 
 /// A socket for questions to a part of the kernel; none where the kernel lacks that part.
-pub(super) fn open(protocol: isize) -> Result<Option<Socket>, Error> {
+pub(crate) fn open(protocol: isize) -> Result<Option<Socket>, Error> {
     present(Socket::open_protocol(protocol, ANSWER_BUFFER))
 }
 

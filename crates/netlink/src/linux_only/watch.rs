@@ -14,7 +14,7 @@
 //! thread that also has routes to follow.
 
 use super::bpf::{AtNetfilter, OnInterfaces};
-use super::dump::{self, Dumped};
+use super::dump;
 use super::entries::bounded;
 use super::hooks::{Hooks, Ipvs};
 use super::legacy::Legacy;
@@ -25,6 +25,7 @@ use super::tc::{self, Tc};
 use super::xfrm::{self, Xfrm};
 use super::{Feature, LinuxOnly, Traffic};
 use crate::error::Error;
+use crate::link::Link;
 use crate::message::{Message, Messages, Raw};
 use crate::socket::Socket;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
@@ -33,8 +34,6 @@ use std::time::{Duration, Instant};
 
 /// Receives of events in one go.
 const RECEIVES: usize = 256;
-/// Times that the links are listed again because they changed meanwhile.
-const PASSES: u32 = 5;
 /// Until the links are read again that could not be read.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -299,20 +298,9 @@ impl LinuxOnlyWatch {
 
 /// The links as they are. Events that come meanwhile are applied afterwards, and say the same or something newer.
 fn list_links() -> Result<Names, Error> {
-    /// `struct ifinfomsg`, all zeroes: every link.
-    const ALL: [u8; 16] = [0; 16];
-    let Some(mut socket) = dump::open(NETLINK_ROUTE)? else { return Ok(Names::default()) };
-    for _ in 0..PASSES {
-        let mut names = Names::default();
-        let dumped = dump::dump(&mut socket, "list links", libc::RTM_GETLINK, &ALL, |raw| {
-            if let Some(message) = Message::read(raw)? {
-                names.apply(message);
-            }
-            Ok(())
-        })?;
-        if dumped == Dumped::Whole {
-            return Ok(names);
-        }
+    let mut names = Names::default();
+    for link in Link::list()? {
+        names.apply(Message::Link(link));
     }
-    Err(Error::Silent { request: "list links that do not change meanwhile" })
+    Ok(names)
 }

@@ -2,7 +2,7 @@
 
 use super::support::{Namespace, agrees, alone, settle, until, watch};
 use bm_netlink::route::TABLE_MAIN;
-use bm_netlink::{Family, Kind, Watch};
+use bm_netlink::{Family, Kind, Link, Watch};
 use bm_wire::prefix::Ipv4Prefix;
 
 fn routes_to(watch: &Watch, prefix: &str) -> usize {
@@ -18,6 +18,18 @@ fn usable(watch: &Watch, prefix: &str) -> usize {
 
 const SHARED: &str = "route add 203.0.113.0/24 nexthop via 192.0.2.2 nexthop via 198.51.100.2";
 const SHARED6: &str = "-6 route add 2001:db8:f::/48 nexthop via 2001:db8:a::2 nexthop via 2001:db8:b::2";
+
+#[test]
+fn links_are_those_of_the_threads_namespace() {
+    let Some(namespace) = Namespace::new("list").map(Namespace::with_links) else { return };
+    namespace.enter();
+    let links = Link::list().unwrap();
+    let names: Vec<_> = links.iter().map(|link| &*link.name).collect();
+    let said = namespace.ip_output("-o link show");
+    assert_eq!(names.len(), said.lines().count(), "{names:?}: {said}");
+    let a = links.iter().find(|link| &*link.name == "a").unwrap();
+    assert!(a.kind == Kind::Veth && said.contains(&format!("{}: a@", a.ifindex)), "{a:?}: {said}");
+}
 
 #[test]
 fn down_and_up_again() {
