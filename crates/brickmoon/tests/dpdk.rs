@@ -42,7 +42,11 @@ print("rounds", engine.app_table.loop.rounds >= 100000)
 fn packets_of_lua_go_through_dpdk_where_they_lie() {
     let program = std::env::temp_dir().join(format!("bm-dpdk-{}.lua", std::process::id()));
     std::fs::write(&program, PROGRAM).expect("the test can write");
-    let run = Command::new(env!("CARGO_BIN_EXE_brickmoon")).arg("run").arg(&program).output();
+    let socket = program.with_extension("sock");
+    let run = Command::new(env!("CARGO_BIN_EXE_brickmoon"))
+        .args(["run", "--socket"])
+        .args([&socket, &program])
+        .output();
     let run = run.expect("the binary is there");
     let (said, failed) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success() && said.contains("rounds\ttrue"), "{said}{failed}");

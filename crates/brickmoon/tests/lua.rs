@@ -53,17 +53,22 @@ fn the_engine_logs_to_a_timeline_that_another_process_prints() {
         config.link(c, "source.o -> sink.i")
         engine.configure(c)
         engine.main { duration = 0.5, no_report = true }
-        local ask = ("%s snabb timeline %d"):format(main.parameters[1], require("ffi").C.bm_getpid())
+        local ask = ("%s snabb --socket %s-asks timeline %d"):format(main.parameters[1], main.parameters[2],
+           require("ffi").C.bm_getpid())
         local answer = io.popen(ask)
         print(answer:read("*a"))
         answer:close()"#;
-    let path = program("timeline", text);
+    let (path, socket) = (
+        program("timeline", text),
+        std::env::temp_dir().join(format!("bm-timeline-{}.sock", std::process::id())),
+    );
     let run = |enable: Option<&str>| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
         command
-            .arg("run")
-            .arg(&path)
+            .args(["run", "--socket"])
+            .args([&socket, &path])
             .arg(env!("CARGO_BIN_EXE_brickmoon"))
+            .arg(&socket)
             .env_remove("SNABB_TIMELINE_ENABLE");
         let output = command.envs(enable.map(|value| ("SNABB_TIMELINE_ENABLE", value))).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

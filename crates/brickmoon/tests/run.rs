@@ -2,9 +2,24 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn brickmoon(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_brickmoon")).args(arguments).output().expect("the binary is there")
+    let socket = socket();
+    let (what, rest) = arguments.split_first().expect("a command");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
+    command.args([what, "--socket", text(&socket)]).args(rest);
+    let output = command.output().expect("the binary is there");
+    // A program that is killed leaves it.
+    let _gone = std::fs::remove_file(socket);
+    output
+}
+
+/// Where a program is asked: another place for each, and not the machine's.
+fn socket() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("bm-run-{}-{number}.sock", std::process::id()))
 }
 
 fn file(name: &str, bytes: &[u8]) -> PathBuf {
@@ -101,8 +116,9 @@ fn what_was_said_comes_out_though_the_program_closed_its_streams() {
 
 /// The exit status, and what is said, of a program that gets a signal once it has printed `ready`.
 fn ended_by(signal: &str, program: &std::path::Path) -> (Option<i32>, String) {
+    let socket = socket();
     let mut run = Command::new(env!("CARGO_BIN_EXE_brickmoon"))
-        .args(["run", text(program)])
+        .args(["run", "--socket", text(&socket), text(program)])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -112,6 +128,7 @@ fn ended_by(signal: &str, program: &std::path::Path) -> (Option<i32>, String) {
     let killed = Command::new("kill").args([signal, &run.id().to_string()]).status();
     assert!(killed.expect("kill is there").success());
     let run = run.wait_with_output().expect("it ends");
+    let _gone = std::fs::remove_file(socket);
     (run.status.code(), String::from_utf8_lossy(&run.stderr).into_owned())
 }
 

@@ -1,6 +1,7 @@
 //! `brickmoon run` and `brickmoon snabb`: programs in Lua.
 
 mod natives;
+mod place;
 mod router;
 mod server;
 

@@ -4,7 +4,7 @@
 //! two breaths. What several workers have of one app or link is summed.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -12,16 +12,17 @@ use std::time::Instant;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
-use bm_api::request::{self, SOCKET};
+use bm_api::request;
 use bm_api::{Account, App, Apps, Drops, Error, Link, Links, Status, Stopping, Worker, Workers};
 use bm_frame::Depot;
 use bm_lua::{Desks, Report};
 use bm_stats::Registry;
 use tokio::sync::oneshot;
 
+use super::place;
+use crate::Failure;
 use crate::daemon::server::{Socket, answer, metrics_reply, not_found};
 use crate::daemon::{apps, report};
-use crate::{Failure, log};
 
 /// What is asked about.
 pub struct Facts {
@@ -46,14 +47,14 @@ impl Server {
     /// program's own, and says so. A program that has nowhere to answer runs all the same.
     ///
     /// # Errors
-    /// If `path` is given, and cannot be had.
+    /// If `path` is given, and cannot be listened at.
     pub fn start(path: Option<&Path>, facts: Facts) -> Result<Option<Self>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(Failure::failed)?;
         let socket = runtime.block_on(async {
             match path {
                 Some(path) => Socket::listen(path).await.map(Some),
-                None => Ok(somewhere().await),
+                None => Ok(place::somewhere().await),
             }
         })?;
         let Some(socket) = socket else { return Ok(None) };
@@ -81,26 +82,6 @@ impl Drop for Server {
             let _panicked = thread.join();
         }
     }
-}
-
-/// The daemon's socket if it is free, else one of this process.
-async fn somewhere() -> Option<Socket> {
-    if let Ok(socket) = Socket::listen(Path::new(SOCKET)).await {
-        return Some(socket);
-    }
-    let name = format!("run-{}.sock", std::process::id());
-    let folders = [
-        Path::new(SOCKET).parent().map(PathBuf::from),
-        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
-    ];
-    for folder in folders.into_iter().flatten() {
-        let path = folder.join(&name);
-        if let Ok(socket) = Socket::listen(&path).await {
-            log::say(&format!("brickmoon: ask this program with --socket {}", path.display()));
-            return Some(socket);
-        }
-    }
-    None
 }
 
 fn routes(facts: Arc<Facts>) -> Router {
