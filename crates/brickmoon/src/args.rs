@@ -285,8 +285,8 @@ pub struct Bench {
     /// What to measure.
     #[arg(value_enum)]
     pub what: BenchWhat,
-    /// Routing table: an MRT dump, or PREFIX/LENGTH [NEXT_HOP] lines, plain or compressed. May be given
-    /// many times; without it a table from the seeded generator.
+    /// Not for lua and loss: routing table, an MRT dump or PREFIX/LENGTH [NEXT_HOP] lines, plain or compressed.
+    /// May be given many times; without it a table from the seeded generator.
     #[arg(long, value_name = "FILE")]
     pub rib: Vec<PathBuf>,
     /// Bound on the whole, in seconds; 0 leaves the bench its own time.

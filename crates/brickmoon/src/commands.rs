@@ -148,17 +148,28 @@ fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
 
 /// A bench that cannot be, or one that failed.
 fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
-    use bm_eval::bench::BenchError::{NoCase, NoStructure};
+    use bm_eval::bench::BenchError::{NoCase, NoStructure, UnusedRib};
     match error {
-        NoCase { .. } | NoStructure { .. } => Failure::usage(error),
+        NoCase { .. } | NoStructure { .. } | UnusedRib { .. } => Failure::usage(error),
         other => Failure::failed(other),
     }
 }
 
+/// The benches that forward by a routing table, or look addresses up in one.
+const WITH_ROUTES: [BenchWhat; 6] = [
+    BenchWhat::Lookup,
+    BenchWhat::Forward,
+    BenchWhat::Batch,
+    BenchWhat::Workers,
+    BenchWhat::Ports,
+    BenchWhat::Kernel,
+];
+
 /// Refuses options that the bench would not look at.
 fn fits(bench: &Bench) -> Result<(), Failure> {
     let options = [
-        ("--peers", bench.peers, &[BenchWhat::Lookup][..], "lookup"),
+        ("--rib", !bench.rib.is_empty(), &WITH_ROUTES[..], "lookup|forward|batch|workers|ports|kernel"),
+        ("--peers", bench.peers, &[BenchWhat::Lookup], "lookup"),
         ("--structure", bench.structure.is_some(), &[BenchWhat::Lookup], "lookup"),
         ("--strategy", bench.strategy.is_some(), &[BenchWhat::Batch], "batch"),
         ("--sizes", !bench.sizes.is_empty(), &[BenchWhat::Forward, BenchWhat::Ports], "forward|ports"),
@@ -170,6 +181,9 @@ fn fits(bench: &Bench) -> Result<(), Failure> {
         }
         None if bench.soak.is_some() && bench.plot.is_some() => {
             Err(Failure::usage("--soak draws nothing: leave --plot out"))
+        }
+        None if bench.soak.is_some() && bench.seconds != 0 => {
+            Err(Failure::usage("--soak says how long the bench runs: leave --seconds out"))
         }
         None => Ok(()),
     }

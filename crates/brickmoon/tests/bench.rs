@@ -10,7 +10,18 @@ fn refuses_options_of_another_bench() {
         (&["batch", "--structure", "dir18"], "--structure is for `brickmoon bench lookup` alone"),
         (&["ports", "--soak", "1m"], "--soak is for `brickmoon bench lua` alone"),
         (&["lookup", "--sizes", "imix"], "--sizes is for `brickmoon bench forward|ports` alone"),
+        (
+            &["lua", "--rib", "r.txt"],
+            "--rib is for `brickmoon bench lookup|forward|batch|workers|ports|kernel` alone",
+        ),
+        (
+            &["loss", "--rib", "r.txt"],
+            "--rib is for `brickmoon bench lookup|forward|batch|workers|ports|kernel` alone",
+        ),
+        (&["kernel", "--case", "switch", "--rib", "r.txt"], "--rib has no effect on cases with \"switch\""),
+        (&["forward", "--case", "one", "--rib", "r.txt"], "--rib has no effect on cases with \"one\""),
         (&["lua", "--soak", "1m", "--plot", "x.svg"], "leave --plot out"),
+        (&["lua", "--soak", "1m", "--seconds", "9"], "leave --seconds out"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
         let done = command.arg("bench").args(arguments).output().expect("cargo has built it");

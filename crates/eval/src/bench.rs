@@ -71,6 +71,11 @@ pub enum BenchError {
         /// As asked for.
         wanted: String,
     },
+    /// Routes were given, and no case that is asked for has a table of routes.
+    UnusedRib {
+        /// What the names of the cases were to contain.
+        wanted: String,
+    },
     /// Frames went somewhere else than out, so the figures would be about something else.
     Lost {
         /// In which case.
@@ -158,6 +163,9 @@ impl fmt::Display for BenchError {
             Self::NoCase { wanted } => {
                 write!(f, "no case has {wanted:?} in its name and routes of its family to go by")
             }
+            Self::UnusedRib { wanted } => {
+                write!(f, "--rib has no effect on cases with {wanted:?} in their names: leave it out")
+            }
             Self::NothingLeft { case } => {
                 write!(f, "{case}: no frame was forwarded while the router was checked")
             }
@@ -222,6 +230,15 @@ impl Options {
             return Ok(tables::generate(&TableOptions { next_hops, ..TableOptions::default() })?);
         }
         Ok(rib::read(&self.rib)?.table.folded(next_hops))
+    }
+
+    /// Refuses files of routes where no case that is asked for has a table of routes; `tables` are the names of the
+    /// cases that have one.
+    fn refuse_unused_rib(&self, mut tables: impl Iterator<Item = String>) -> Result<(), BenchError> {
+        if self.rib.is_empty() || tables.any(|name| self.wants(&name)) {
+            return Ok(());
+        }
+        Err(BenchError::UnusedRib { wanted: self.case.clone().unwrap_or_default() })
     }
 
     /// The sizes that are asked for.

@@ -117,13 +117,15 @@ fn rounded(value: f64) -> f64 {
 /// See [`BenchError`].
 pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
+    let all = || options.sizes().into_iter().flat_map(Case::all);
+    options.refuse_unused_rib(all().filter(|case| case.table == "full").map(|case| case.name()))?;
     let table = options.table(NEXT_HOPS)?;
     let has_routes = |case: &Case| match case.family {
         "ipv4" => !table.ipv4.is_empty(),
         _ => !table.ipv6.is_empty(),
     };
     let wanted = |case: &Case| options.wants(&case.name()) && has_routes(case);
-    let cases: Vec<_> = options.sizes().into_iter().flat_map(Case::all).filter(wanted).collect();
+    let cases: Vec<_> = all().filter(wanted).collect();
     if cases.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }

@@ -121,13 +121,15 @@ impl Case {
 /// See [`BenchError`]; without root, or with a single core, there is nothing to measure.
 pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
+    // A switch knows no routes, and some cases have a single one.
+    let full_tables = || Case::ALL.iter().filter(|case| case.table == "full").map(Case::name);
+    options.common.refuse_unused_rib(full_tables())?;
     crate::testbed::require_root()?;
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
     }
-    let full = match Case::ALL.iter().any(|case| options.common.wants(&case.name())) {
+    let full = match full_tables().any(|name| options.common.wants(&name)) {
         true => options.common.table(options.testbed.next_hops)?,
-        // A switch knows no routes.
         false => Table { ipv4: Vec::new(), ipv6: Vec::new() },
     };
     let has_routes = |case: &Case| match (case.table, case.family) {
