@@ -11,6 +11,10 @@ static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn bench(arguments: &[&str]) -> Output {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if is_root() {
+        // The daemons that it starts mount a bpffs where there is none, which is to end with this thread.
+        bm_bpf::testing::own_bpffs().expect("root may mount");
+    }
     let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
     command.args(["bench", "kernel"]).args(arguments).output().expect("cargo has built it")
 }

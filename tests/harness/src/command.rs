@@ -9,13 +9,21 @@ use std::time::{Duration, Instant};
 /// How long a command may take unless its caller says otherwise.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A command that will start brickmoon in the machine's network namespace, where the tests' own bpffs is mounted: what
+/// it mounts and pins is gone with the test. `None` if there is no binary.
+pub fn brickmoon() -> Option<Command> {
+    let mut command = Command::new(subject::binary()?);
+    sys::start_within(&mut command, None, mounts::descriptor());
+    Some(command)
+}
+
 impl Namespace {
     /// A command that will start here. Brickmoon itself starts where the tests' own bpffs is mounted.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mounts = subject::binary().filter(|binary| binary.as_os_str() == program.as_ref());
         let mounts = mounts.and_then(|_| mounts::descriptor());
         let mut command = Command::new(program);
-        sys::start_within(&mut command, self.descriptor(), mounts);
+        sys::start_within(&mut command, Some(self.descriptor()), mounts);
         command
     }
 

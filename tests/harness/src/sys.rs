@@ -31,14 +31,16 @@ pub fn enter_namespace(namespace: &File) -> Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Makes `command` start within a network namespace, and within a mount namespace where one is given. The working
-/// directory stays what it is.
-pub fn start_within(command: &mut Command, namespace: RawFd, mounts: Option<RawFd>) {
+/// Makes `command` start within a network namespace and a mount namespace, where they are given. The working directory
+/// stays what it is.
+pub fn start_within(command: &mut Command, namespace: Option<RawFd>, mounts: Option<RawFd>) {
     let folder = mounts.and_then(|_| std::env::current_dir().ok());
     let folder = folder.and_then(|folder| CString::new(folder.into_os_string().into_encoded_bytes()).ok());
     let enter = move || {
-        // SAFETY: takes numbers.
-        check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
+        if let Some(namespace) = namespace {
+            // SAFETY: takes numbers.
+            check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
+        }
         if let Some(mounts) = mounts {
             // SAFETY: takes numbers.
             check(unsafe { libc::setns(mounts, libc::CLONE_NEWNS) })?;

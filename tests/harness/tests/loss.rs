@@ -28,7 +28,7 @@ fn bench(case: &str) -> Option<HashMap<String, Value>> {
         report::skip("loss", "namespaces need root");
         return None;
     }
-    let Some(binary) = subject::binary() else {
+    let Some(mut brickmoon) = command::brickmoon() else {
         report::skip("loss", "there is no binary; build one, or name it in BRICKMOON");
         return None;
     };
@@ -36,7 +36,7 @@ fn bench(case: &str) -> Option<HashMap<String, Value>> {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let arguments = ["bench", "loss", "--case", case, "--seconds", "1", "--json"];
-    let output = command::run(case, Command::new(binary).args(arguments), PATIENCE).unwrap();
+    let output = command::run(case, brickmoon.args(arguments), PATIENCE).unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
