@@ -329,6 +329,12 @@ impl Config {
         self.ports.iter().any(|port| self.source_rule(port) == SourceRule::Feasible)
     }
 
+    /// Whether filters drop anything that Linux would forward.
+    pub fn filters_drop(&self) -> bool {
+        let checks = |port: &Port| !matches!(self.source_rule(port), SourceRule::Kernel | SourceRule::Off);
+        self.filter.drops() || self.ports.iter().any(checks)
+    }
+
     /// Names of ports in rules that no port has.
     pub fn unknown_ports_of_rules(&self) -> Vec<&str> {
         let names = || self.ports.iter().filter_map(|port| port.device.interface());

@@ -23,6 +23,7 @@
 #include "fib4.h"
 #include "fib6.h"
 #include "flow.h"
+#include "hold.h"
 #include "packet.h"
 #include "sum.h"
 #include "vlan.h"
@@ -436,6 +437,32 @@ SEC("xdp.frags")
 int bm_forward_4(struct xdp_md *ctx)
 {
 	return tags_on ? forward_all(ctx) : forward(ctx, filters_on);
+}
+
+/* Frames of interfaces whose filters are not in place yet that were dropped, by the interface's number in Linux. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, INTERFACES);
+	__type(key, __u32);
+	__type(value, struct held);
+} held SEC(".maps");
+
+/* Stands in for the forwarding program on an interface that has come back, until control has told that of it. */
+SEC("xdp.frags")
+int bm_hold(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex;
+	struct held none = {}, *of;
+
+	if (!may_be_routed((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return XDP_PASS;
+	bpf_map_update_elem(&held, &ifindex, &none, BPF_NOEXIST);
+	of = bpf_map_lookup_elem(&held, &ifindex);
+	if (of) {
+		__sync_fetch_and_add(&of->frames, 1);
+		__sync_fetch_and_add(&of->bytes, bpf_xdp_get_buff_len(ctx));
+	}
+	return XDP_DROP;
 }
 
 /* Run by the daemon: the tables are good for another grace time. Only here can jiffies be read. */

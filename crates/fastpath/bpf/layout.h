@@ -148,6 +148,7 @@ enum verdict {
 	DROPPED_TINY_FRAGMENT,
 	DROPPED_REVERSE_PATH,
 	DROPPED_RATE_LIMIT,
+	DROPPED_NOT_READY, /* by bm_hold, which counts in a map of its own; control adds the two up */
 	VERDICTS
 };
 
@@ -156,4 +157,9 @@ _Static_assert(VERDICTS <= 32, "verdicts fit in five bits");
 
 struct counts {
 	__u64 of[VERDICTS];
+};
+
+struct held {
+	__u64 frames;
+	__u64 bytes;
 };

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use bm_bpf::Occupant;
 use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
@@ -40,6 +41,8 @@ pub struct Attached {
     pub pin: Option<PathBuf>,
     /// The program is still an earlier daemon's.
     pub waits: bool,
+    /// Since when the program on it is the one that drops what filters may forbid: they are not in place yet.
+    pub held: Option<Instant>,
     /// It stays when this is dropped, if it is pinned.
     pub kept: bool,
     /// VLAN tags were put back into frames, and are to be taken out again at the end.
@@ -167,6 +170,7 @@ pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, Ker
         link,
         pin: None,
         waits: false,
+        held: None,
         kept: false,
         tags_kept: tags::keep(interface, true),
     })

@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `VERDICTS` of `layout.h`.
-const KINDS: usize = 24;
+const KINDS: usize = 25;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -31,6 +31,7 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_tiny_fragment",
     "drop_reverse_path",
     "drop_rate_limit",
+    "drop_filter_not_ready",
 ];
 
 /// What became of the frames that came in on one interface, all processors together.
@@ -48,6 +49,18 @@ impl Counters {
     #[must_use]
     pub fn only(kind: &str, count: u64) -> Self {
         Self(COUNTERS.map(|name| if name == kind { count } else { 0 }))
+    }
+
+    /// What was dropped on an interface before its filters were in place.
+    #[must_use]
+    pub fn held(frames: u64, bytes: u64) -> Self {
+        [Self::only("drop_filter_not_ready", frames), Self::only("received_bytes", bytes)].into_iter().sum()
+    }
+
+    /// What of these was dropped before filters were in place, and nothing else.
+    #[must_use]
+    pub fn only_held(self) -> Self {
+        Self::held(self.of("drop_filter_not_ready").map(|(_, frames)| frames).sum(), 0)
     }
 
     /// What has been counted since these were read.

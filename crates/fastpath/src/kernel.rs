@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bm_fib::memory::{Part, Source};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
@@ -20,7 +20,6 @@ use crate::maps::{self, MappedViews};
 use crate::pins::{Pinned, Pins};
 use crate::situation::Situation;
 use crate::tags;
-use bm_filter::UNMATCHED;
 
 /// The program, as the build made it.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
@@ -45,6 +44,8 @@ pub struct Kernel {
     views: MapHandle,
     mapped: MappedViews,
     counts: MapHandle,
+    /// What was dropped on interfaces whose filters were not in place.
+    held: MapHandle,
     /// What filters go by, where there are any.
     filters: Option<FilterMaps>,
     /// Sockets of workers, where packets may be claimed for them.
@@ -92,13 +93,14 @@ impl Kernel {
         let jiffies = attended::jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
         let object = object(&tables, &views, None, (None, None, false))?;
-        let counts = find(&object, "counts")?;
+        let (counts, held) = (find(&object, "counts")?, find(&object, hold::MAP)?);
         let mut kernel = Self {
             tables,
             newer: [const { None }; 5],
             views,
             mapped,
             counts,
+            held,
             filters: None,
             claims: None,
             tags: false,
@@ -148,6 +150,10 @@ impl Kernel {
     /// # Errors
     /// If there is no such interface, a program of others is on it, or the kernel refused.
     pub fn attach(&mut self, interface: &str) -> Result<Attachment, KernelError> {
+        self.put_on(interface, false)
+    }
+
+    fn put_on(&mut self, interface: &str, held: bool) -> Result<Attachment, KernelError> {
         let ifindex = attach::ifindex(interface)?;
         // Those whose interface is gone would be in the way of one with its number.
         self.attached.retain(Attached::is_live);
@@ -159,9 +165,11 @@ impl Kernel {
         let adopted = match self.left.iter().position(of_it) {
             Some(at) => Some(self.adopt(interface, at)?),
             None => {
-                let mut attached = attach::attach(interface, &program(&mut self.object, PROGRAM))?;
-                if let Some(pins) = &self.pins {
-                    attached.pin = Some(pins.pin(ifindex, &mut attached.link)?);
+                let name = if held { hold::PROGRAM } else { PROGRAM };
+                let mut attached = attach::attach(interface, &program(&mut self.object, name))?;
+                attached.held = held.then(Instant::now);
+                if !held {
+                    hold::pin(self.pins.as_ref(), &mut attached)?;
                 }
                 self.attached.push(attached);
                 None
@@ -185,7 +193,15 @@ impl Kernel {
         let Pinned { path, link, ifindex, .. } = self.left.swap_remove(at);
         // The earlier daemon has seen to that, and nobody knows how it was before.
         let tags_kept = tags::keep(interface, true);
-        self.attached.push(Attached { ifindex, link, pin: Some(path), waits: true, kept: false, tags_kept });
+        self.attached.push(Attached {
+            ifindex,
+            link,
+            pin: Some(path),
+            waits: true,
+            held: None,
+            kept: false,
+            tags_kept,
+        });
         Ok(version)
     }
 
@@ -259,59 +275,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Maps for a program that filters where none did so far, or none where it does not any more; `None` if
-    /// the program stays as it is.
-    fn filters_for(&self, situation: &Situation) -> Result<Option<Option<FilterMaps>>, KernelError> {
-        match (&situation.filters, &self.filters) {
-            (Some(filters), None) => {
-                let mut maps =
-                    FilterMaps::create().map_err(KernelError::program("making maps for filters"))?;
-                maps.publish(filters, situation.asked());
-                Ok(Some(Some(maps)))
-            }
-            (None, Some(_)) => Ok(Some(None)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Has a program that filters do it as the situation says now.
-    fn refilter(&mut self, situation: &Situation) -> Result<(), KernelError> {
-        let (Some(maps), Some(filters)) = (&mut self.filters, &situation.filters) else { return Ok(()) };
-        let asked = situation.asked();
-        if maps.differs(filters, &asked) {
-            grace::wait().map_err(KernelError::system("waiting for packets in the program"))?;
-            maps.publish(filters, asked);
-        }
-        Ok(())
-    }
-
-    /// How many packets the rules with this counter have matched; those for this machine that are not dropped
-    /// after all are not among them.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub fn rule_count(&self, counter: u16) -> Result<u64, KernelError> {
-        let failed = KernelError::program("reading a rule's counter");
-        self.filters.as_ref().map_or(Ok(0), |maps| maps.count(counter).map_err(failed))
-    }
-
-    /// How many packets no rule has matched.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub fn unmatched_count(&self) -> Result<u64, KernelError> {
-        self.rule_count(UNMATCHED)
-    }
-
-    /// Has a counter begin at zero, for another rule.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub fn clear_rule_count(&self, counter: u16) -> Result<(), KernelError> {
-        let failed = KernelError::program("clearing a rule's counter");
-        self.filters.as_ref().map_or(Ok(()), |maps| maps.clear(counter).map_err(failed))
-    }
-
     /// Loads a program that reads the newer tables, and filters if `filters` says so, and switches all interfaces
     /// over to it.
     fn renew(
@@ -331,10 +294,15 @@ impl Kernel {
             sources: if feasible { self.sources().map_err(&failed)? } else { None },
         };
         let with = filters.as_ref().unwrap_or(&self.filters).as_ref();
-        let mut object =
-            object(&tables, &self.views, Some(&self.counts), (with, self.claims.as_ref(), tags))?;
+        let mut object = object(
+            &tables,
+            &self.views,
+            Some([&self.counts, &self.held]),
+            (with, self.claims.as_ref(), tags),
+        )?;
         let forward = program(&mut object, PROGRAM);
-        for attached in self.attached.iter_mut().filter(|attached| !attached.waits) {
+        for attached in self.attached.iter_mut().filter(|attached| !attached.waits && attached.held.is_none())
+        {
             switch(attached, &forward)?;
         }
         self.newer = [const { None }; 5];
@@ -414,7 +382,7 @@ const CLAIMS_MAP: &str = "claims";
 fn object(
     tables: &Tables,
     views: &MapHandle,
-    counts: Option<&MapHandle>,
+    counts: Option<[&MapHandle; 2]>,
     (filters, claims, tags): (Option<&FilterMaps>, Option<&MapHandle>, bool),
 ) -> Result<Object, KernelError> {
     let failed = KernelError::program("loading the program");
@@ -449,7 +417,8 @@ fn object(
             "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
             "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
             ".bss.views" => Some(views),
-            "counts" => counts,
+            "counts" => counts.map(|[counts, _]| counts),
+            hold::MAP => counts.map(|[_, held]| held),
             "filters" => filters.map(|maps| &maps.filters),
             "filter_counts" => filters.map(|maps| &maps.counts),
             "filter_sources" => filters.map(|maps| &maps.sources),
@@ -473,6 +442,8 @@ fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {
 
 mod attended;
 mod check;
+mod filtering;
+mod hold;
 mod outlive;
 mod trial;
 pub use trial::Verdict;

@@ -13,6 +13,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "hold.h"
+
 #define MAX_TAGS 2
 #define LINUX_ONLY_IPV4 1
 #define LINUX_ONLY_IPV6 2
@@ -35,6 +37,7 @@ enum kind {
 	PASSED_DELIVERED,
 	PASSED_UNATTENDED,
 	PASSED_FIREWALL, /* only Linux may handle the family */
+	DROPPED_HELD, /* Linux might route it, and no filter has been asked */
 	KINDS
 };
 
@@ -48,7 +51,7 @@ struct control {
 	__u32 active;
 	__u32 other_macs; /* how many there are in `macs` */
 	__u32 linux_only; /* families that only Linux may handle */
-	__u32 unused;
+	__u32 held; /* not active yet, and there are filters to wait for */
 };
 
 struct tag {
@@ -290,8 +293,12 @@ int steer(struct xdp_md *ctx)
 
 	if (generic_mode && was_delivered(ctx))
 		return pass(PASSED_DELIVERED);
-	if (!control.active)
-		return pass(PASSED_INACTIVE);
+	if (!control.active) {
+		if (!control.held || !may_be_routed((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+			return pass(PASSED_INACTIVE);
+		count(DROPPED_HELD);
+		return XDP_DROP;
+	}
 	kind = take_all ? STEERED : kind_of(ctx);
 	if (kind != STEERED)
 		return pass(kind);

@@ -67,6 +67,9 @@ pub struct Options {
     pub tagged: bool,
     /// Whether every frame is taken, ARP and multicast too, and what is for this machine: nothing is Linux's.
     pub everything: bool,
+    /// Whether what Linux might route is dropped until [`bm_port::Steering::set_active`] is said for the first time:
+    /// there are filters, which Linux does not know.
+    pub held: bool,
     /// Whether to complete checksums.
     pub complete_checksums: Checksums,
     /// Whether the driver says when it needs a system call. Without it, one is made each time.
@@ -84,6 +87,7 @@ impl Default for Options {
             transmit_ring: RING,
             tagged: false,
             everything: false,
+            held: false,
             complete_checksums: Checksums::Auto,
             need_wakeup: true,
             busy_poll: None,

@@ -46,6 +46,8 @@ pub struct SteerCounters {
     pub unattended: u64,
     /// Left to Linux since only Linux may handle the family: a firewall, an IPsec policy, traffic control.
     pub firewall: u64,
+    /// Dropped, since filters might have: see [`Options::held`].
+    pub held: u64,
 }
 
 /// How many counters there are.
@@ -59,6 +61,8 @@ struct Control {
     other_macs: u32,
     /// A bit for each family, IPv4 lowest.
     linux_only: u32,
+    /// Whether what Linux might route is dropped while steering is off.
+    held: u32,
 }
 
 impl Control {
@@ -68,6 +72,7 @@ impl Control {
         bytes[8..12].copy_from_slice(&self.active.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.other_macs.to_ne_bytes());
         bytes[16..20].copy_from_slice(&self.linux_only.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.held.to_ne_bytes());
         bytes
     }
 
@@ -80,7 +85,7 @@ impl Control {
         let words = rest.as_flattened().as_chunks::<4>().0;
         let word = |at: usize| words.get(at).map_or(0, |word| u32::from_ne_bytes(*word));
         let mac = u64::from_ne_bytes(*mac);
-        Ok(Self { mac, active: word(0), other_macs: word(1), linux_only: word(2) })
+        Ok(Self { mac, active: word(0), other_macs: word(1), linux_only: word(2), held: word(3) })
     }
 }
 
@@ -100,6 +105,8 @@ pub(crate) struct Program {
     control: MapHandle,
     macs: MapHandle,
     counts: MapHandle,
+    /// Whether it began by dropping what Linux might route.
+    held: bool,
     /// Closing it detaches the program, also when the process is killed; none where another program is.
     link: Option<OwnedFd>,
 }
@@ -165,6 +172,9 @@ impl Program {
             settings.generic_mode = generic;
             settings.delivered_mark = random();
         }
+        if let Some(control) = open.maps.data_control_data.as_deref_mut() {
+            control.control.held = options.held.into();
+        }
         let local = shared.local_maps().map_err(failed)?;
         open.maps.xsks.set_max_entries(port.queues).map_err(failed)?;
         open.maps.pulses.set_max_entries(port.queues).map_err(failed)?;
@@ -192,6 +202,7 @@ impl Program {
                 .map_err(|error| failed(error.into()))?,
             generic,
             native_error: None,
+            held: options.held,
             link,
         };
         Ok(Ok(program))
@@ -205,7 +216,7 @@ impl Program {
             macs: MapHandle::try_from(&self.macs).map_err(failed)?,
             counts: MapHandle::try_from(&self.counts).map_err(failed)?,
             shared: shared.clone(),
-            now: Control { mac: 0, active: 0, other_macs: 0, linux_only: 0 },
+            now: Control { mac: 0, active: 0, other_macs: 0, linux_only: 0, held: self.held.into() },
             others: Vec::new(),
         };
         steering.set_macs(&[port.mac]).map_err(|error| failed(error.into()))?;
@@ -226,31 +237,22 @@ fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
             *total += u64::from_ne_bytes(*count);
         }
     }
-    let [
-        steered,
-        no_worker,
-        inactive,
-        other_mac,
-        group,
-        other_type,
-        local,
-        neighbor,
-        delivered,
-        unattended,
-        firewall,
-    ] = sum;
+    let mut sums = sum.into_iter();
+    let mut next = || sums.next().unwrap_or_default();
+    // In the order of the program's counters, which is that of the fields.
     Ok(SteerCounters {
-        steered,
-        no_worker,
-        inactive,
-        other_mac,
-        group,
-        other_type,
-        local,
-        neighbor,
-        delivered,
-        unattended,
-        firewall,
+        steered: next(),
+        no_worker: next(),
+        inactive: next(),
+        other_mac: next(),
+        group: next(),
+        other_type: next(),
+        local: next(),
+        neighbor: next(),
+        delivered: next(),
+        unattended: next(),
+        firewall: next(),
+        held: next(),
     })
 }
 
@@ -320,7 +322,7 @@ impl Steering for XdpSteering {
     }
 
     fn set_active(&mut self, active: bool) -> io::Result<()> {
-        self.set(Control { active: active.into(), ..self.now })
+        self.set(Control { active: active.into(), held: 0, ..self.now })
     }
 
     fn set_linux_only(&mut self, [ipv4, ipv6]: [bool; 2]) -> io::Result<()> {
@@ -343,6 +345,10 @@ impl Steering for XdpSteering {
                 .push(format!("the steering program knows MACs {macs:x?} and should know {should:x?}"));
         }
         Ok(differences)
+    }
+
+    fn held(&self) -> u64 {
+        counters(&self.counts).map_or(0, |counters| counters.held)
     }
 
     fn linux_only(&self) -> u64 {

@@ -116,6 +116,11 @@ pub trait Steering: Send {
         Ok(())
     }
 
+    /// How many packets it dropped before [`Self::set_active`] was said for the first time, since filters might have.
+    fn held(&self) -> u64 {
+        0
+    }
+
     /// How many packets have been left to Linux on account of [`Self::set_linux_only`].
     fn linux_only(&self) -> u64 {
         0

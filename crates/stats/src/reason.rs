@@ -52,6 +52,7 @@ reasons! {
     Filter, "filter", "a filter rule drops it: `brickmoon show filters` says which";
     TinyFragment, "tiny_fragment", "fragment too small to hold the header that rules ask for (RFC 1858, 7112)";
     RateLimit, "rate_limit", "its source sends more than [filter] rate_packets a second";
+    FilterNotReady, "filter_not_ready", "came in before the filters of its interface were in place";
     TooBig, "too_big", "larger than the next hop's MTU and not to be fragmented";
     NeighborUnresolved, "neighbor_unresolved", "the next hop did not answer";
     NeighborQueueFull, "neighbor_queue_full", "too many packets wait for the next hop's address";

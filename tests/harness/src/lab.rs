@@ -197,9 +197,20 @@ impl Lab {
     /// Makes a link that was deleted again, as with [`Ends::Silent`], with another MAC at the router's end: its last
     /// byte. Sockets on the one before are of no use any more.
     pub fn make_again(&self, side: Side, last: u8) {
-        let lines = wire(side, side.far(self.src.name(), self.snk.name()), side.mac(last), "");
-        self.rtr.ip(&(lines + &side_lines(side, Ends::Silent) + &routes_by(side)));
+        self.make_again_down(side, last);
+        self.bring_up(side);
+    }
+
+    /// The first half of [`Lab::make_again`]: the far end is up, the router's end is not.
+    pub fn make_again_down(&self, side: Side, last: u8) {
+        let far = side.far(self.src.name(), self.snk.name());
+        self.rtr.ip(&wire(side, far, side.mac(last), ""));
         self.host(side).ip(&host_lines(&[side], Ends::Silent));
+    }
+
+    /// The second half: the router's end is up, with its addresses, neighbours and routes.
+    pub fn bring_up(&self, side: Side) {
+        self.rtr.ip(&(side_lines(side, Ends::Silent) + &routes_by(side)));
         for (namespace, name) in [(self.host(side), side.host()), (&self.rtr, side.router())] {
             namespace.run(&format!("ethtool -K {name} tx off tso off gso off"));
         }

@@ -8,6 +8,8 @@ use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use bm_tests::sys::{self, PacketSocket};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take on a busy machine.
@@ -283,6 +285,78 @@ fn filters_hold_when_an_interface_comes_back() {
             taken(router, "r2");
             refused(0x51);
             assert_eq!((matched(0), matched(1)), (Some(2), Some(2)), "{way}: counts go on");
+        });
+    }
+}
+
+/// Sends forbidden packets of both families from the far end of `r2` without a pause, until told to stop.
+fn forbidden_stream(lab: &Lab, stop: &AtomicBool) {
+    let socket = lab.host(Side::Low).packet_socket(Side::Low.host());
+    let packets = [
+        Ip4::udp(&Side::Low.v4(2), "10.9.9.9", 20).bytes(),
+        Ip6::new(&Side::Low.v6(2), "2001:db8:a000::9", 253, vec![0; 8]).bytes(),
+    ];
+    let frames = packets.map(|packet| ip_frame(Side::Low.mac(0x51), Side::Low.mac(2), &packet));
+    while !stop.load(Ordering::Relaxed) {
+        // Nothing is taken while the other end is down.
+        let _refused = frames.iter().map(|frame| socket.send(frame)).all(|sent| sent.is_ok());
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// What has come out at the sink from the far end of `r2`.
+fn came_out(lab: &Lab) -> usize {
+    let sources = [ip(&Side::Low.v4(2)), ip(&Side::Low.v6(2))];
+    let is_forbidden =
+        |frame: &[u8]| sources.iter().any(|source| frame.windows(source.len()).any(|at| at == source));
+    let mut count = 0;
+    while let Ok(Some(captured)) = lab.socket(Side::Snk).receive() {
+        count += usize::from(is_forbidden(&captured.frame));
+    }
+    count
+}
+
+fn ip(text: &str) -> Vec<u8> {
+    match text.parse().expect("an address") {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+#[test]
+fn filters_hold_from_the_first_frame() {
+    const ROUNDS: usize = 20;
+    for (way, paths) in [WAYS[0], WAYS[1]] {
+        with(&format!("first-{way}"), &(ports(paths) + RULES), |lab, router| {
+            let matched =
+                || shown(router, &["show", "filters"])["filters"][0]["packets"].as_u64().unwrap_or(0);
+            let (mut out, mut by_rules) = (0, 0);
+            lab.drain();
+            for round in 0..ROUNDS {
+                lab.delete(Side::Low);
+                eventually("the port is missing", || state(router, "r2") == "missing");
+                lab.make_again_down(Side::Low, 0x51);
+                let before = matched();
+                let stop = AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    let sending = scope.spawn(|| forbidden_stream(lab, &stop));
+                    eventually("a program is there", || {
+                        lab.rtr.run("ip -d link show r2").contains("prog/xdp")
+                    });
+                    lab.bring_up(Side::Low);
+                    eventually("the rule matches again", || matched() > before);
+                    stop.store(true, Ordering::Relaxed);
+                    sending.join().expect("the sender does not panic");
+                });
+                by_rules += matched() - before;
+                out += came_out(lab);
+                assert_eq!(out, 0, "{way}: forbidden packets came out in round {round}");
+            }
+            let port = port(router, "r2");
+            let waited = port["kernel_counters"]["drop_filter_not_ready"].as_u64().unwrap_or(0);
+            report::say(&format!(
+                "returning: {way}: {ROUNDS} rounds, {waited} dropped before the rules were there, {by_rules} by the rule, {out} out"
+            ));
         });
     }
 }

@@ -71,12 +71,21 @@ pub fn open(
     let opener = Opener::new(rings)?;
     let open = |(index, port): (usize, &config::Port)| match port.device.interface() {
         Some(interface) if matches!(port.device, Device::Xdp(_)) => {
-            let on = opener.interface(interface, port, None, most(port))?;
+            let on = opener.interface(interface, port, Taking::Frames { held: false }, most(port))?;
             OpenPort::on(interface, port, Some(on), most(port))
         }
         _ => opener.open(index, port, most(port)),
     };
     ports.iter().enumerate().map(open).collect()
+}
+
+/// What workers take from an interface of Linux.
+#[derive(Clone, Copy)]
+pub enum Taking<'c> {
+    /// Its frames. With `held` what filters may forbid is dropped until control knows the interface.
+    Frames { held: bool },
+    /// What is claimed for them, if there are claims: the kernel forwards what comes in, and workers send here.
+    Claimed(Option<&'c Claims>),
 }
 
 /// Opens devices, all of which share one frame memory.
@@ -132,16 +141,15 @@ impl Opener {
         }
     }
 
-    /// Opens an interface of Linux. `beside` is for one that the kernel forwards for, which only sends for workers,
-    /// and receives what is claimed for them.
+    /// Opens an interface of Linux.
     pub fn interface(
         &self,
         interface: &str,
         port: &config::Port,
-        beside: Option<Option<&Claims>>,
+        taking: Taking<'_>,
         most: usize,
     ) -> Result<OnInterface, Failure> {
-        xdp(interface, port, beside, (&self.shared, self.ring), most)
+        xdp(interface, port, taking, (&self.shared, self.ring), most)
     }
 }
 
@@ -236,7 +244,7 @@ pub fn check_slots(interface: &str, slot_size: usize) -> Result<(), Error> {
 fn xdp(
     interface: &str,
     port: &config::Port,
-    beside: Option<Option<&Claims>>,
+    taking: Taking<'_>,
     (shared, ring): (&Arc<Shared>, u32),
     most: usize,
 ) -> Result<OnInterface, Failure> {
@@ -254,11 +262,12 @@ fn xdp(
         },
         ring,
         tagged: true,
+        held: matches!(taking, Taking::Frames { held: true }),
         ..Options::default()
     };
-    let device = match beside {
-        Some(_) => XdpDevice::beside(interface, shared, options),
-        None => XdpDevice::attach(interface, shared, options),
+    let device = match taking {
+        Taking::Claimed(_) => XdpDevice::beside(interface, shared, options),
+        Taking::Frames { .. } => XdpDevice::attach(interface, shared, options),
     };
     let device = device.map_err(Failure::failed)?;
     let count =
@@ -268,7 +277,7 @@ fn xdp(
     for queue in 0..count as u32 {
         let queue = device.queue(queue).map_err(Failure::failed)?;
         zero_copy &= queue.is_zero_copy();
-        if let (Some(Some(claims)), Some(socket)) = (beside, queue.socket()) {
+        if let (Taking::Claimed(Some(claims)), Some(socket)) = (taking, queue.socket()) {
             claims.bind(device.index(), queue.queue(), socket).map_err(Failure::failed)?;
         }
         queues.push(Box::new(queue));
@@ -276,17 +285,17 @@ fn xdp(
     tracing::info!("{device}");
     Ok(OnInterface {
         ifindex: device.index(),
-        mode: match beside {
-            Some(_) => PortMode::Kernel,
-            None if zero_copy => PortMode::ZeroCopy,
-            None => PortMode::Copy,
+        mode: match taking {
+            Taking::Claimed(_) => PortMode::Kernel,
+            Taking::Frames { .. } if zero_copy => PortMode::ZeroCopy,
+            Taking::Frames { .. } => PortMode::Copy,
         },
         reason: device.is_generic().then(|| GENERIC.into()),
         queues,
         host: Box::new(device.host().map_err(Failure::failed)?),
-        steering: match beside {
-            Some(_) => Box::new(NoSteering),
-            None => Box::new(device.steering().map_err(Failure::failed)?),
+        steering: match taking {
+            Taking::Claimed(_) => Box::new(NoSteering),
+            Taking::Frames { .. } => Box::new(device.steering().map_err(Failure::failed)?),
         },
         keep: Box::new(device),
     })

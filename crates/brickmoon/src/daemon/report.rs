@@ -220,6 +220,12 @@ pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Cou
     });
 }
 
+/// What steering has dropped on a port of workers, among the counters for `show drops` and metrics.
+pub fn add_steering(counters: &mut Counters, port: &str, steering: &bm_fastpath::Counters) {
+    let dropped = steering.drops().filter(|(_, frames)| *frames > 0);
+    counters.extend(dropped.map(|(reason, frames)| (format!("steering/{port}/drop/{reason}"), frames)));
+}
+
 /// What filter rules have matched, for metrics.
 pub fn add_filters(counters: &mut Counters, filters: &bm_api::Filters) {
     let named = filters.filters.iter().map(|filter| (filter.name.as_str(), filter.packets));
@@ -232,9 +238,18 @@ pub fn kernel_counters(counters: &bm_fastpath::Counters) -> BTreeMap<String, u64
     counters.named().filter(|(_, count)| *count > 0).map(|(name, count)| (name.into(), count)).collect()
 }
 
-/// What the steering of a port of workers has left to Linux, by the name that it has on the kernel path.
-pub fn steering_counters(firewall: u64) -> BTreeMap<String, u64> {
-    (firewall > 0).then(|| ("linux_firewall".to_string(), firewall)).into_iter().collect()
+/// What the steering of a port of workers has left to Linux or dropped, by the names of the kernel path.
+pub fn steering_counters(firewall: u64, steering: &bm_fastpath::Counters) -> BTreeMap<String, u64> {
+    let firewall = (firewall > 0).then(|| ("linux_firewall".to_string(), firewall));
+    firewall.into_iter().chain(kernel_counters(steering)).collect()
+}
+
+/// The account of a port of workers with what its steering has dropped before they could have it.
+pub fn with_steering(mut workers: Account, steering: &bm_fastpath::Counters) -> Account {
+    let dropped = kernel_account(steering);
+    workers.received += dropped.received;
+    add_drops(&mut workers, &dropped);
+    workers
 }
 
 /// The device's own counters of all queues of a port.

@@ -15,7 +15,7 @@ use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::kernel_ports::OnPort;
 use super::path::{Paths, PortPath};
 use super::places::Places;
-use super::ports::{self, Hardware, OnInterface, OpenPort, Opener};
+use super::ports::{self, Hardware, OnInterface, OpenPort, Opener, Taking};
 use super::presence::{self, Presence, unfit};
 use super::queues::{self, Move};
 use crate::Failure;
@@ -163,7 +163,7 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     if depot.memory().pages() == Pages::Plain && config.daemon.huge_pages == Switch::On {
         let pages = (slots * slot_size).div_ceil(2 << 20);
         return Err(Failure::Failed(format!(
-            "huge_pages = \"on\", and {pages} pages of 2 MiB are not to be had: `sysctl -w vm.nr_hugepages={pages}` reserves them"
+            "huge_pages = \"on\" needs {pages} free huge pages of 2 MiB: reserve them with `sysctl -w vm.nr_hugepages={pages}`"
         )));
     }
     Ok(depot)
@@ -336,7 +336,11 @@ impl Opener {
         if presence.ifindex().is_none() {
             return Ok((presence, missing()?));
         }
-        let opened = self.interface(name, port, beside.then_some(openers.claims), most);
+        let taking = match beside {
+            true => Taking::Claimed(openers.claims),
+            false => Taking::Frames { held: false },
+        };
+        let opened = self.interface(name, port, taking, most);
         match opened.and_then(|open| enough_queues(config, port, open, workers)) {
             Ok(open) => {
                 let presence = Presence::Here { ifindex: open.ifindex, birth: None };

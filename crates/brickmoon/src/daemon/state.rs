@@ -238,9 +238,12 @@ impl Daemon {
         self.switches.add_to(&mut counters);
         let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
         if let Some(running) = lock(&self.running).as_ref() {
-            let ports = running.ports.iter().zip(&kernel);
-            let in_kernel = ports.filter(|(port, _)| port.path.in_kernel);
-            in_kernel.for_each(|(port, kernel)| report::add_kernel(&mut counters, &port.name, kernel));
+            for (port, kernel) in running.ports.iter().zip(&kernel) {
+                match port.path.in_kernel {
+                    true => report::add_kernel(&mut counters, &port.name, kernel),
+                    false => report::add_steering(&mut counters, &port.name, kernel),
+                }
+            }
         }
         counters
     }
@@ -258,7 +261,8 @@ impl Daemon {
         let port = |(index, info): (usize, &PortInfo)| {
             let OfPort { up, interfaces: of_port, linux_only, left_to_linux: left } =
                 interfaces.get(index).cloned().unwrap_or_default();
-            let in_kernel = kernel.get(index).filter(|_| info.path.in_kernel);
+            let before_workers = kernel.get(index).copied().unwrap_or_default();
+            let in_kernel = info.path.in_kernel.then_some(&before_workers);
             let of_workers = || report::port_account(&counters, &info.name, has_apps(&info.name));
             let queue = |queue: usize| {
                 let group = format!("port/{}/{queue}/receive", info.name);
@@ -290,12 +294,14 @@ impl Daemon {
                 interfaces: of_port,
                 account: match (in_kernel, of_workers()) {
                     (Some(kernel), workers) => report::with_claimed(report::kernel_account(kernel), &workers),
-                    (None, workers) => workers,
+                    (None, workers) => report::with_steering(workers, &before_workers),
                 },
                 device_counters: report::device_counters(&counters, &info.name),
                 hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),
-                kernel_counters: in_kernel
-                    .map_or_else(|| report::steering_counters(left), report::kernel_counters),
+                kernel_counters: in_kernel.map_or_else(
+                    || report::steering_counters(left, &before_workers),
+                    report::kernel_counters,
+                ),
             }
         };
         Ports { ports: ports.map(port).collect() }

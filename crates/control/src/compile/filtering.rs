@@ -16,6 +16,8 @@ use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
 pub(super) struct Filtering {
     config: config::Filter,
     claims: Vec<Rule>,
+    /// Whether anything is dropped that Linux would route.
+    drops: bool,
     /// By port, with its name.
     sources: Vec<(String, SourceRule)>,
     /// The counter of each name. A name keeps it as long as any rule has that name.
@@ -60,6 +62,7 @@ impl Filtering {
             (name, config.source_rule(port))
         };
         self.sources = config.ports.iter().map(source).collect();
+        self.drops = config.filters_drop();
         if self.config == config.filter && self.claims == config.claims && !self.counters.is_empty() {
             return Vec::new();
         }
@@ -98,8 +101,7 @@ impl Filtering {
 
     /// Whether anything is filtered.
     fn is_on(&self) -> bool {
-        let checks = |(_, rule): &(String, SourceRule)| check_of(*rule) != SourceCheck::None;
-        self.config.drops() || !self.claims.is_empty() || self.sources.iter().any(checks)
+        self.drops || !self.claims.is_empty()
     }
 
     /// What is to be done, where interfaces are as they are now, and only Linux may handle what these rules match.
@@ -226,6 +228,11 @@ impl Compiler {
     /// What filters do; nothing where there are none.
     pub fn filters(&self) -> Option<&Arc<Filters>> {
         self.small.filters.as_ref()
+    }
+
+    /// Whether filters drop anything that Linux would route.
+    pub fn filters_drop(&self) -> bool {
+        self.filtering.drops
     }
 
     /// How sources are checked on a port.

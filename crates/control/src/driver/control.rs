@@ -1,6 +1,5 @@
 //! What the control thread owns and does.
 
-use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use bm_netlink::{Batch, Change, LinuxOnly, Traffic, Watch};
 use super::aside::{Aside, Why};
 use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
-use super::kernel::{KernelPath, Now};
+use super::kernel::KernelPath;
 use super::linux_only::{self, Listed};
 use super::tally::Tally;
 use super::watchdog::CONTROL_SILENT_MAX;
@@ -224,42 +223,6 @@ impl Control {
         Ok(report)
     }
 
-    /// Ports of the kernel path.
-    fn kernel_ports(&self) -> BTreeSet<u16> {
-        let ports = self.ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
-        let is_ours = |port: &u16| self.compiler.interfaces().of_port(*port).next().is_some();
-        ports.map(|(_, number)| number).filter(is_ours).collect()
-    }
-
-    /// Tells the kernel path what is published now.
-    pub(super) fn follow(&mut self) -> Result<(), Error> {
-        self.tell_kernel(KernelPath::follow)?;
-        let Some(kernel) = &self.kernel else { return Ok(()) };
-        let (interfaces, ports) = (self.compiler.interfaces(), self.ports.iter().zip(0u16..));
-        let places = ports.filter(|(port, _)| port.in_kernel).flat_map(|(port, number)| {
-            interfaces.of_port(number).map(|(place, _)| (place, port.name.as_str()))
-        });
-        self.tally.settle(places, |place| kernel.counters(place));
-        Ok(())
-    }
-
-    /// What the program of the kernel path goes by that differs from what holds now, a sentence each.
-    fn kernel_differences(&self) -> Vec<String> {
-        let Some(kernel) = &self.kernel else { return Vec::new() };
-        let (compiler, mirror, ports) = (&self.compiler, self.watch.mirror(), self.kernel_ports());
-        kernel.differences(Now { compiler, mirror, ports: &ports, active: self.active })
-    }
-
-    fn tell_kernel(
-        &mut self,
-        tell: impl FnOnce(&mut KernelPath, Now<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let ports = self.kernel_ports();
-        let Some(kernel) = &mut self.kernel else { return Ok(()) };
-        let (compiler, mirror) = (&self.compiler, self.watch.mirror());
-        tell(kernel, Now { compiler, mirror, ports: &ports, active: self.active })
-    }
-
     pub fn set_active(&mut self, active: bool) {
         self.active = active;
         self.workers_rest = false;
@@ -340,6 +303,7 @@ impl Control {
 }
 
 mod answers;
+mod publish;
 mod steering;
 mod verify;
 mod watched;

@@ -51,6 +51,9 @@ pub(super) struct Now<'a> {
     pub mirror: &'a Mirror,
     /// Ports of the kernel path.
     pub ports: &'a BTreeSet<u16>,
+    /// The numbers in Linux of the interfaces that ports have, also of those that are no interfaces of ours, as a part
+    /// of a bridge.
+    pub taken: &'a BTreeSet<u32>,
     /// Whether it takes their packets.
     pub active: bool,
 }
@@ -65,6 +68,8 @@ pub(super) struct KernelPath {
     unpinned: bool,
     kept: bool,
     told: Told,
+    /// What was dropped on interfaces before their filters were in place.
+    held: Vec<(u32, Counters)>,
     without_place: Vec<u32>,
 }
 
@@ -82,6 +87,7 @@ impl KernelPath {
             unpinned: false,
             kept: false,
             told: Told::default(),
+            held: Vec::new(),
             without_place,
         })
     }
@@ -90,7 +96,25 @@ impl KernelPath {
     /// next beat.
     pub fn follow(&mut self, now: Now<'_>) -> Result<(), Error> {
         let situation = self.situation(now);
-        self.tell(situation)
+        self.tell(situation)?;
+        self.release(now)
+    }
+
+    /// Has interfaces forward that were held until their filters are in place, as far as what was just published has
+    /// been made from what Linux says of them.
+    fn release(&mut self, now: Now<'_>) -> Result<(), Error> {
+        let mut kernel = lock(&self.kernel);
+        if !self.told.is_sure() || !kernel.holds_any() {
+            return Ok(());
+        }
+        let ready = |ifindex| now.taken.contains(&ifindex) && now.mirror.link(ifindex).is_some();
+        self.held.extend(kernel.release(ready).map_err(Error::new)?);
+        Ok(())
+    }
+
+    /// What was dropped on interfaces before their filters were in place, since this was asked last.
+    pub fn take_held(&mut self) -> Vec<(u32, Counters)> {
+        std::mem::take(&mut self.held)
     }
 
     fn tell(&mut self, situation: Situation) -> Result<(), Error> {
@@ -123,7 +147,10 @@ impl KernelPath {
             self.take_over();
         }
         let situation = self.situation(now);
-        if self.told.lacks(&situation) { self.tell(situation) } else { Ok(()) }
+        if self.told.lacks(&situation) {
+            self.tell(situation)?;
+        }
+        self.release(now)
     }
 
     /// How long until the next beat.
@@ -178,9 +205,12 @@ impl KernelPath {
         lock(&self.kernel).unpin();
     }
 
-    /// Puts the program on an interface, unless it is there already.
-    pub fn attach(&self, interface: &str) -> Result<Attachment, Error> {
-        lock(&self.kernel).attach(interface).map_err(Error::new)
+    /// Puts the program on an interface, unless it is there already. With `held` nothing that filters may forbid
+    /// comes by until they are in place there.
+    pub fn attach(&self, interface: &str, held: bool) -> Result<Attachment, Error> {
+        let mut kernel = lock(&self.kernel);
+        let attached = if held { kernel.attach_held(interface) } else { kernel.attach(interface) };
+        attached.map_err(Error::new)
     }
 
     /// Takes the program off all interfaces but these.
@@ -230,7 +260,7 @@ impl KernelPath {
     }
 
     fn situation(&self, now: Now<'_>) -> Situation {
-        let Now { compiler, mirror, ports, active } = now;
+        let Now { compiler, mirror, ports, active, .. } = now;
         let filters = compiler.filters();
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();

@@ -6,7 +6,6 @@ use bm_netlink::Kind;
 use bm_port::{NoSteering, Steering};
 
 use super::control::Control;
-use super::kernel::KernelPath;
 use super::{ControlPort, LinkNow};
 use crate::config::Config;
 
@@ -29,6 +28,7 @@ impl Control {
         steering: Box<dyn Steering>,
     ) -> Result<(), Error> {
         let Some(port) = self.ports.get_mut(port) else { return Ok(()) };
+        self.tally.add(&port.name, Counters::held(port.steering.held(), 0));
         (port.ifindex, port.steering) = (ifindex, steering);
         self.ports_changed()
     }
@@ -69,7 +69,7 @@ impl Control {
 
     pub fn attach(&mut self, interface: &str) -> Result<Attachment, Error> {
         match &self.kernel {
-            Some(kernel) => kernel.attach(interface),
+            Some(kernel) => kernel.attach(interface, self.compiler.filters_drop()),
             None => Err(Error::new("the daemon was started without the kernel path")
                 .mend("restart it to have this port forwarded there")),
         }
@@ -81,14 +81,15 @@ impl Control {
         }
     }
 
-    /// What the kernel path did with the frames of each port; zeros for those of workers.
+    /// What the kernel path did with the frames of each port; for a port of workers, what its steering program has
+    /// dropped before filters were in place.
     pub fn kernel_counters(&self) -> Vec<Counters> {
-        let of_port = |kernel: &KernelPath, port: &ControlPort| {
-            self.tally.of(&port.name, |place| kernel.counters(place))
+        let read =
+            |place| self.kernel.as_ref().map_or_else(Counters::default, |kernel| kernel.counters(place));
+        let of_port = |port: &ControlPort| match self.tally.of(&port.name, read) {
+            counted if port.in_kernel => counted,
+            counted => [counted.only_held(), Counters::held(port.steering.held(), 0)].into_iter().sum(),
         };
-        self.kernel
-            .as_ref()
-            .map(|kernel| self.ports.iter().map(|port| of_port(kernel, port)).collect())
-            .unwrap_or_default()
+        self.ports.iter().map(of_port).collect()
     }
 }

@@ -24,6 +24,21 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Ports get these places, which count for them from now on. Others stay until [`Self::settle`], since the program
+    /// counts for them until it is told.
+    pub fn begin<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
+        for (at, port) in now {
+            let counted = read(at);
+            let place = || Place { port: port.into(), before: counted };
+            let Some(had) = self.places.insert(at, place()) else { continue };
+            if had.port == port {
+                self.places.insert(at, had);
+            } else {
+                add(&mut self.earlier, &had.port, counted.since(had.before));
+            }
+        }
+    }
+
     /// These are the places of ports now; `read` says what a place has counted.
     pub fn settle<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
         let now: BTreeMap<u16, &str> = now.collect();
@@ -31,8 +46,7 @@ impl Tally {
         places.retain(|at, place| {
             let stays = now.get(at).is_some_and(|port| *port == place.port);
             if !stays {
-                let sum = earlier.entry(place.port.clone()).or_default();
-                *sum = [*sum, read(*at).since(place.before)].into_iter().sum();
+                add(earlier, &place.port, read(*at).since(place.before));
             }
             stays
         });
@@ -42,12 +56,22 @@ impl Tally {
         }
     }
 
+    /// Adds what was counted for a port elsewhere.
+    pub fn add(&mut self, port: &str, more: Counters) {
+        add(&mut self.earlier, port, more);
+    }
+
     /// What has been counted for a port.
     pub fn of(&self, port: &str, read: impl Fn(u16) -> Counters) -> Counters {
         let places = self.places.iter().filter(|(_, place)| place.port == port);
         let now = places.map(|(at, place)| read(*at).since(place.before));
         now.chain(self.earlier.get(port).copied()).sum()
     }
+}
+
+fn add(sums: &mut BTreeMap<String, Counters>, port: &str, more: Counters) {
+    let sum = sums.entry(port.into()).or_default();
+    *sum = [*sum, more].into_iter().sum();
 }
 
 #[cfg(test)]
@@ -73,6 +97,11 @@ mod tests {
         tally.settle([(0, "r2"), (1, "r1")].into_iter(), |place| read(&counted, place));
         counted.insert(0, 18);
         assert_eq!((of(&tally, &counted, "r0"), of(&tally, &counted, "r2")), (10, 3));
+        // What a new place counts while the program is being told of it is in.
+        tally.begin([(3, "r3")].into_iter(), |place| read(&counted, place));
+        counted.extend([(2, 0), (3, 2)]);
+        tally.settle([(0, "r2"), (1, "r1"), (3, "r3")].into_iter(), |place| read(&counted, place));
+        assert_eq!((of(&tally, &counted, "r3"), of(&tally, &counted, "r1")), (2, 1));
         // It comes back to another place, and counts on.
         tally.settle([(0, "r2"), (1, "r1"), (2, "r0")].into_iter(), |place| read(&counted, place));
         counted.insert(2, 4);

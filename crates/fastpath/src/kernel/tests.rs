@@ -15,6 +15,7 @@ use std::process::Command;
 
 mod cost;
 mod filters;
+mod hold;
 mod tagged;
 
 const XDP_DROP: u32 = 1;

@@ -23,6 +23,16 @@ impl Kernel {
     /// # Errors
     /// What the kernel refused, such as a frame without a whole Ethernet header.
     pub fn trial(&mut self, ifindex: u32, frame: &[u8]) -> Result<(Verdict, Vec<u8>), KernelError> {
+        self.trial_of(PROGRAM, ifindex, frame)
+    }
+
+    /// The same for one of the object's programs.
+    pub(super) fn trial_of(
+        &mut self,
+        name: &str,
+        ifindex: u32,
+        frame: &[u8],
+    ) -> Result<(Verdict, Vec<u8>), KernelError> {
         let mut context = [0u32; 6];
         (context[1], context[3]) = (frame.len() as u32, ifindex);
         let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -34,7 +44,7 @@ impl Kernel {
             context_in: Some(&mut context),
             ..ProgramInput::default()
         };
-        let done = program(&mut self.object, PROGRAM).test_run(input);
+        let done = program(&mut self.object, name).test_run(input);
         let done = done.map_err(KernelError::program("trying the program"))?;
         let (said, length) = (done.return_value, done.data.map_or(0, |data| data.len()));
         out.truncate(length);

@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::daemon::kernel_ports::{self, OnPort};
 use crate::daemon::path::PortPath;
 use crate::daemon::places::Nowhere;
-use crate::daemon::ports::OnInterface;
+use crate::daemon::ports::{OnInterface, Taking};
 use crate::daemon::presence::{AGAIN, Presence, missing, unfit};
 use crate::daemon::running::{self, PortInfo, Running};
 use crate::daemon::{path, why};
@@ -166,14 +166,11 @@ impl Daemon {
 
     /// Gives up the interface that a port had.
     fn leave(&self, running: &mut Running, index: usize) -> Result<(), Failure> {
-        let control = self.driver.handle();
         self.set_port(index, None, Box::new(NoSteering));
         let info = &mut running.ports[index];
         info.presence = Presence::Missing;
         if info.path.in_kernel {
-            let others = running.ports.iter().filter(|port| port.path.in_kernel);
-            let others = others.filter_map(|port| port.presence.ifindex()).collect();
-            control.detach_others(others).map_err(Failure::failed)?;
+            self.detach_others(running)?;
         }
         let info = &mut running.ports[index];
         if let (Some(places), Some(opener)) = (&info.places, &running.opener) {
@@ -183,6 +180,13 @@ impl Daemon {
         // Now that nobody uses its sockets.
         info.keep = Box::new(());
         Ok(())
+    }
+
+    /// Takes the kernel path off interfaces that no port has.
+    fn detach_others(&self, running: &Running) -> Result<(), Failure> {
+        let ports = running.ports.iter().filter(|port| port.path.in_kernel);
+        let theirs = ports.filter_map(|port| port.presence.ifindex()).collect();
+        self.driver.handle().detach_others(theirs).map_err(Failure::failed)
     }
 
     /// Takes the interface that has a port's name now.
@@ -227,6 +231,10 @@ impl Daemon {
                 Presence::Refused { why, birth: Some(link.birth), at: Instant::now() }
             }
         };
+        if in_kernel && info.presence.ifindex().is_none() {
+            // It may have come as far as to be attached.
+            self.detach_others(running)?;
+        }
         Ok(Looked::Done)
     }
 
@@ -283,7 +291,11 @@ impl Daemon {
         let (Some(opener), Device::Xdp(name)) = (&running.opener, &port.device) else { return Ok(None) };
         let in_kernel = running.ports.iter().any(|info| info.name == *name && info.mode == PortMode::Kernel);
         let most = running::queues_taken(config, port, running.planned);
-        opener.interface(name, port, in_kernel.then_some(self.claims.as_ref()), most).map(Some)
+        let taking = match in_kernel {
+            true => Taking::Claimed(self.claims.as_ref()),
+            false => Taking::Frames { held: config.filters_drop() },
+        };
+        opener.interface(name, port, taking, most).map(Some)
     }
 
     /// Tells control which interface a port has.

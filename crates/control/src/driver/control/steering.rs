@@ -4,12 +4,22 @@ use std::net::IpAddr;
 
 use super::{Control, ControlPort};
 
-/// What ports are told: the machine's addresses, and for each port its MACs, which families are Linux's alone, and
-/// whether it takes packets.
+/// What ports are told.
 #[derive(PartialEq, Eq)]
 pub(in crate::driver) struct Told {
+    /// The machine's addresses.
     local: Vec<IpAddr>,
-    ports: Vec<(Vec<[u8; 6]>, [bool; 2], bool)>,
+    ports: Vec<ToldPort>,
+}
+
+/// What one port is told.
+#[derive(PartialEq, Eq)]
+struct ToldPort {
+    macs: Vec<[u8; 6]>,
+    /// Families, IPv4 first, that are Linux's alone.
+    linux_only: [bool; 2],
+    /// Whether it takes packets, unless that is to stay as it is.
+    active: Option<bool>,
 }
 
 impl Control {
@@ -18,20 +28,22 @@ impl Control {
     fn to_tell(&self) -> Told {
         let interfaces = self.compiler.interfaces();
         let takes = self.active && !self.workers_rest;
-        let of_port = |port: u16| {
+        let of_port = |(port, on): (u16, &ControlPort)| {
             let mut macs: Vec<_> = interfaces.of_port(port).map(|(_, interface)| interface.mac).collect();
             macs.sort_unstable();
             macs.dedup();
             let active = takes && !macs.is_empty();
+            // What the mirror does not know yet, filters do not either: it stays as it is.
+            let known = on.ifindex.is_none_or(|ifindex| self.watch.mirror().link(ifindex).is_some());
             // A family that some VLAN on the port forwards has to come to workers.
             let linux_only = |family: usize| interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family]);
-            (macs, [0, 1].map(linux_only), active)
+            ToldPort { macs, linux_only: [0, 1].map(linux_only), active: known.then_some(active) }
         };
         let mut local: Vec<IpAddr> =
             self.watch.mirror().all_addresses().map(|address| address.local).collect();
         local.sort_unstable();
         local.dedup();
-        Told { local, ports: (0..self.ports.len() as u16).map(of_port).collect() }
+        Told { local, ports: (0..).zip(&self.ports).map(of_port).collect() }
     }
 
     /// Tells ports what is Linux's.
@@ -41,8 +53,8 @@ impl Control {
             return;
         }
         let mut all = true;
-        for (port, (macs, linux_only, active)) in self.ports.iter_mut().zip(&tell.ports) {
-            if let Err(error) = told(port, &tell.local, macs, *linux_only, *active) {
+        for (port, now) in self.ports.iter_mut().zip(&tell.ports) {
+            if let Err(error) = told(port, &tell.local, now) {
                 all = false;
                 tracing::error!(%error, port = port.name, "a port could not be told what to leave to Linux");
             }
@@ -74,17 +86,11 @@ impl Control {
 }
 
 /// Tells one port. What is Linux's comes first, so that no packet of Linux's is taken in between.
-fn told(
-    port: &mut ControlPort,
-    local: &[IpAddr],
-    macs: &[[u8; 6]],
-    linux_only: [bool; 2],
-    active: bool,
-) -> std::io::Result<()> {
+fn told(port: &mut ControlPort, local: &[IpAddr], now: &ToldPort) -> std::io::Result<()> {
     port.steering.set_local(local)?;
-    port.steering.set_linux_only(linux_only)?;
-    if !macs.is_empty() {
-        port.steering.set_macs(macs)?;
+    port.steering.set_linux_only(now.linux_only)?;
+    if !now.macs.is_empty() {
+        port.steering.set_macs(&now.macs)?;
     }
-    port.steering.set_active(active)
+    now.active.map_or(Ok(()), |active| port.steering.set_active(active))
 }

@@ -1,0 +1,69 @@
+//! What the kernel path is told of ports, and what it has counted for each.
+
+use std::collections::BTreeSet;
+
+use bm_api::Error;
+
+use super::super::ControlPort;
+use super::super::kernel::{KernelPath, Now};
+use super::Control;
+use crate::compile::Interfaces;
+
+impl Control {
+    /// Tells the kernel path what is published now.
+    pub(in crate::driver) fn follow(&mut self) -> Result<(), Error> {
+        if let Some(kernel) = &self.kernel {
+            // The program counts for new places as soon as it knows of them.
+            let places = places(self.compiler.interfaces(), &self.ports);
+            self.tally.begin(places, |place| kernel.counters(place));
+        }
+        self.tell_kernel(KernelPath::follow)?;
+        let Some(kernel) = &self.kernel else { return Ok(()) };
+        let places = places(self.compiler.interfaces(), &self.ports);
+        self.tally.settle(places, |place| kernel.counters(place));
+        Ok(())
+    }
+
+    /// What the program of the kernel path goes by that differs from what holds now, a sentence each.
+    pub(super) fn kernel_differences(&self) -> Vec<String> {
+        let Some(kernel) = &self.kernel else { return Vec::new() };
+        let (compiler, mirror) = (&self.compiler, self.watch.mirror());
+        let (ports, taken) = (self.kernel_ports(), self.taken());
+        kernel.differences(Now { compiler, mirror, ports: &ports, taken: &taken, active: self.active })
+    }
+
+    /// Tells the kernel path something, and takes in what it has dropped before filters were in place.
+    pub(super) fn tell_kernel(
+        &mut self,
+        tell: impl FnOnce(&mut KernelPath, Now<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (ports, taken) = (self.kernel_ports(), self.taken());
+        let Some(kernel) = &mut self.kernel else { return Ok(()) };
+        let (compiler, mirror) = (&self.compiler, self.watch.mirror());
+        let told = tell(kernel, Now { compiler, mirror, ports: &ports, taken: &taken, active: self.active });
+        for (ifindex, held) in kernel.take_held() {
+            let port = self.ports.iter().find(|port| port.ifindex == Some(ifindex));
+            port.into_iter().for_each(|port| self.tally.add(&port.name, held));
+        }
+        told
+    }
+
+    /// The interfaces that ports have, by their numbers in Linux.
+    fn taken(&self) -> BTreeSet<u32> {
+        self.ports.iter().filter_map(|port| port.ifindex).collect()
+    }
+
+    /// Ports of the kernel path.
+    fn kernel_ports(&self) -> BTreeSet<u16> {
+        let ports = self.ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
+        let is_ours = |port: &u16| self.compiler.interfaces().of_port(*port).next().is_some();
+        ports.map(|(_, number)| number).filter(is_ours).collect()
+    }
+}
+
+/// The places of the kernel path's ports in its tables, with the ports' names.
+fn places<'a>(interfaces: &'a Interfaces, ports: &'a [ControlPort]) -> impl Iterator<Item = (u16, &'a str)> {
+    let in_kernel = ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
+    in_kernel
+        .flat_map(|(port, number)| interfaces.of_port(number).map(|(place, _)| (place, port.name.as_str())))
+}

@@ -1,0 +1,67 @@
+//! Filters of the program: their maps, made where there are rules, and what rules have matched.
+
+use bm_filter::UNMATCHED;
+
+use super::Kernel;
+use crate::error::KernelError;
+use crate::filters::FilterMaps;
+use crate::grace;
+use crate::situation::Situation;
+
+impl Kernel {
+    /// Maps for a program that filters where none did so far, or none where it does not any more; `None` if
+    /// the program stays as it is.
+    pub(super) fn filters_for(
+        &self,
+        situation: &Situation,
+    ) -> Result<Option<Option<FilterMaps>>, KernelError> {
+        match (&situation.filters, &self.filters) {
+            (Some(filters), None) => {
+                let mut maps =
+                    FilterMaps::create().map_err(KernelError::program("making maps for filters"))?;
+                maps.publish(filters, situation.asked());
+                Ok(Some(Some(maps)))
+            }
+            (None, Some(_)) => Ok(Some(None)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Has a program that filters do it as the situation says now.
+    pub(super) fn refilter(&mut self, situation: &Situation) -> Result<(), KernelError> {
+        let (Some(maps), Some(filters)) = (&mut self.filters, &situation.filters) else { return Ok(()) };
+        let asked = situation.asked();
+        if maps.differs(filters, &asked) {
+            grace::wait().map_err(KernelError::system("waiting for packets in the program"))?;
+            maps.publish(filters, asked);
+        }
+        Ok(())
+    }
+
+    /// How many packets the rules with this counter have matched; those for this machine that are not dropped
+    /// after all are not among them.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn rule_count(&self, counter: u16) -> Result<u64, KernelError> {
+        let failed = KernelError::program("reading a rule's counter");
+        self.filters.as_ref().map_or(Ok(0), |maps| maps.count(counter).map_err(failed))
+    }
+
+    /// How many packets no rule has matched.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn unmatched_count(&self) -> Result<u64, KernelError> {
+        self.rule_count(UNMATCHED)
+    }
+
+    /// Has a counter begin at zero, for another rule.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn clear_rule_count(&self, counter: u16) -> Result<(), KernelError> {
+        let failed = KernelError::program("clearing a rule's counter");
+        self.filters.as_ref().map_or(Ok(()), |maps| maps.clear(counter).map_err(failed))
+    }
+}
