@@ -7,6 +7,7 @@ use crate::netns::Namespace;
 use crate::packet;
 use crate::sys::PacketSocket;
 use bm_wire::Mac;
+use std::time::Duration;
 
 /// A link of the router, by who is at its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -187,6 +188,17 @@ impl Lab {
     pub fn send(&self, side: Side, frame: &[u8]) {
         let sent = self.socket(side).send(frame);
         sent.unwrap_or_else(|error| panic!("sending {} bytes at {side:?}: {error}", frame.len()));
+    }
+
+    /// A packet from the source to this address leaves by this neighbour of the sink.
+    #[track_caller]
+    pub fn leaves_by(&self, to: &str, mac: u8) {
+        let packet = packet::Ip4::udp("192.0.2.2", to, 20).bytes();
+        let expected = Side::Snk.to_neighbour(mac, &packet::routed(&packet));
+        self.drain();
+        self.send(Side::Src, &Side::Src.to_router(&packet));
+        let found = self.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
+        assert!(found.is_some(), "{to} does not leave by neighbour {mac:x}");
     }
 
     /// Deletes a link of the router with its far end, and so all that stood in Linux's tables by it.

@@ -3,8 +3,7 @@
 //! Nothing may be lost here, and Linux's own count of forwarded packets shows who forwarded: XDP's are not in it.
 
 use bm_tests::flow::{Outcome, Stream};
-use bm_tests::lab::{Ends, Lab, SIDES, Side};
-use bm_tests::packet::{Ip4, routed};
+use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use std::time::{Duration, Instant};
@@ -30,20 +29,6 @@ fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     let lab = Lab::new(test, Ends::Silent);
     let mut router = subject.start(&lab);
     deed(&lab, &mut router);
-}
-
-/// Packets that Linux has forwarded.
-fn by_linux(lab: &Lab) -> u64 {
-    let ipv4 = lab.rtr.run("cat /proc/net/snmp");
-    let mut lines = ipv4.lines().filter(|line| line.starts_with("Ip:")).map(str::split_whitespace);
-    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
-    let ipv4 = names.zip(values).find(|(name, _)| *name == "ForwDatagrams").map(|(_, value)| value);
-    let ipv6 = lab.rtr.run("cat /proc/net/snmp6");
-    let ipv6 = ipv6.lines().find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
-    [ipv4, ipv6]
-        .map(|count| count.and_then(|text| text.trim().parse::<u64>().ok()).expect("a count"))
-        .iter()
-        .sum()
 }
 
 /// The number of the XDP program on a link.
@@ -72,17 +57,6 @@ fn whole(what: &str, outcome: &Outcome) {
     assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{what}: {outcome}");
 }
 
-/// A packet leaves by this neighbour of the sink.
-#[track_caller]
-fn leaves_by(lab: &Lab, to: &str, mac: u8) {
-    let packet = Ip4::udp("192.0.2.2", to, 20).bytes();
-    let expected = Side::Snk.to_neighbour(mac, &routed(&packet));
-    lab.drain();
-    lab.send(Side::Src, &Side::Src.to_router(&packet));
-    let found = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
-    assert!(found.is_some(), "{to} does not leave by neighbour {mac:x}");
-}
-
 #[track_caller]
 fn nothing_stays(lab: &Lab) {
     assert_eq!(programs(lab), [None; 3]);
@@ -99,7 +73,7 @@ fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
             pause(700);
         });
         assert_eq!(programs(lab), first, "the program stays");
-        leaves_by(lab, "10.1.1.200", 6);
+        lab.leaves_by("10.1.1.200", 6);
         in_xdp_alone(lab, "started again", || {
             pause(300);
             router.restart();
@@ -108,8 +82,8 @@ fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
         lab.rtr
             .ip("route replace 10.90.0.0/16 via 198.51.100.8\nroute replace 10.1.1.200/32 via 198.51.100.3");
         router.settle();
-        leaves_by(lab, "10.1.1.200", 3);
-        leaves_by(lab, "10.90.1.1", 8);
+        lab.leaves_by("10.1.1.200", 3);
+        lab.leaves_by("10.90.1.1", 8);
         for (new, old) in programs(lab).into_iter().zip(first) {
             assert!(new.is_some() && new != old, "the program is the new daemon's");
         }

@@ -16,9 +16,6 @@ const BOUND: Duration = Duration::from_millis(500);
 /// A long time in which nothing may happen.
 const QUIET: Duration = Duration::from_millis(1500);
 
-/// What is changed, by which command, and how it is put back.
-type Change = (&'static str, &'static str, &'static str);
-
 /// What is there before the daemon starts, for changes that need it.
 const BEFORE: &str = "\
 ip link add x0 type veth peer name x1
@@ -29,86 +26,31 @@ ip route add 10.55.0.0/16 nhid 7
 ip addr add 198.51.100.78/24 dev r1
 ";
 
-const CHANGES: [Change; 22] = [
-    (
-        "a route is moved",
-        "ip route replace 10.1.1.200/32 via 198.51.100.3",
-        "ip route replace 10.1.1.200/32 via 198.51.100.6",
-    ),
-    ("a route is deleted", "ip route del 10.1.1.200/32", "ip route add 10.1.1.200/32 via 198.51.100.6"),
-    ("a blackhole is added", "ip route add blackhole 10.77.0.0/16", "ip route del blackhole 10.77.0.0/16"),
-    (
-        "an IPv6 route is deleted",
-        "ip -6 route del 2001:db8:b000::/36",
-        "ip -6 route add 2001:db8:b000::/36 via 2001:db8:3::2",
-    ),
-    (
-        "an IPv6 route is added",
-        "ip -6 route add 2001:db8:d000::/36 via 2001:db8:3::2",
-        "ip -6 route del 2001:db8:d000::/36",
-    ),
-    (
-        "a next hop is replaced",
-        "ip nexthop replace id 7 via 198.51.100.5 dev r1",
-        "ip nexthop replace id 7 via 198.51.100.4 dev r1",
-    ),
-    (
-        "a neighbour has another MAC",
-        "ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:99 dev r1 nud permanent",
-        "ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent",
-    ),
-    (
-        "a neighbour is deleted",
-        "ip neigh del 198.51.100.9 dev r1",
-        "ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent",
-    ),
-    (
-        "an IPv6 neighbour is deleted",
-        "ip neigh del 2001:db8:2::9 dev r1",
-        "ip neigh replace 2001:db8:2::9 lladdr 02:00:00:00:01:09 dev r1 nud permanent",
-    ),
-    ("an address is added", "ip addr add 198.51.100.77/24 dev r1", "ip addr del 198.51.100.77/24 dev r1"),
-    ("an address is removed", "ip addr del 198.51.100.78/24 dev r1", "ip addr add 198.51.100.78/24 dev r1"),
-    ("a link goes down", "ip link set x0 down", "ip link set x0 up"),
-    ("a link has another MTU", "ip link set x0 mtu 1400", "ip link set x0 mtu 1500"),
-    (
-        "a rule is added",
-        "ip rule add from 10.250.0.0/16 table 100",
-        "ip rule del from 10.250.0.0/16 table 100",
-    ),
-    (
-        "a setting changes",
-        "sysctl -qw net.ipv4.fib_multipath_hash_policy=1",
-        "sysctl -qw net.ipv4.fib_multipath_hash_policy=0",
-    ),
-    (
-        "a setting of an interface changes",
-        "sysctl -qw net.ipv4.conf.x0.rp_filter=1",
-        "sysctl -qw net.ipv4.conf.x0.rp_filter=0",
-    ),
-    (
-        "another setting of an interface changes",
-        "sysctl -qw net.ipv4.conf.x0.accept_local=1",
-        "sysctl -qw net.ipv4.conf.x0.accept_local=0",
-    ),
-    ("nftables has a table", "nft add table inet stale", "nft delete table inet stale"),
-    ("iptables-nft has a rule", "iptables-nft -A FORWARD -s 10.250.0.1 -j DROP", "nft flush ruleset"),
-    (
-        "legacy iptables has a rule",
-        "iptables-legacy -A FORWARD -s 10.250.0.1 -j DROP",
-        "iptables-legacy -F FORWARD",
-    ),
-    (
-        "an IPsec policy is added",
-        "ip xfrm policy add src 10.250.0.0/16 dst 10.251.0.0/16 dir fwd action block",
-        "ip xfrm policy flush",
-    ),
-    (
-        "a qdisc is added",
-        "tc qdisc add dev x0 root tbf rate 1gbit burst 100k latency 50ms",
-        "tc qdisc del dev x0 root",
-    ),
-];
+/// A change a line: what it is | the command | the one that puts it back.
+const CHANGES: &str = "\
+a route is moved | ip route replace 10.1.1.200/32 via 198.51.100.3 | ip route replace 10.1.1.200/32 via 198.51.100.6
+a route is deleted | ip route del 10.1.1.200/32 | ip route add 10.1.1.200/32 via 198.51.100.6
+a blackhole is added | ip route add blackhole 10.77.0.0/16 | ip route del blackhole 10.77.0.0/16
+an IPv6 route is deleted | ip -6 route del 2001:db8:b000::/36 | ip -6 route add 2001:db8:b000::/36 via 2001:db8:3::2
+an IPv6 route is added | ip -6 route add 2001:db8:d000::/36 via 2001:db8:3::2 | ip -6 route del 2001:db8:d000::/36
+a next hop is replaced | ip nexthop replace id 7 via 198.51.100.5 dev r1 | ip nexthop replace id 7 via 198.51.100.4 dev r1
+a neighbour has another MAC | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:99 dev r1 nud permanent | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
+a neighbour is deleted | ip neigh del 198.51.100.9 dev r1 | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
+an IPv6 neighbour is deleted | ip neigh del 2001:db8:2::9 dev r1 | ip neigh replace 2001:db8:2::9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
+an address is added | ip addr add 198.51.100.77/24 dev r1 | ip addr del 198.51.100.77/24 dev r1
+an address is removed | ip addr del 198.51.100.78/24 dev r1 | ip addr add 198.51.100.78/24 dev r1
+a link goes down | ip link set x0 down | ip link set x0 up
+a link has another MTU | ip link set x0 mtu 1400 | ip link set x0 mtu 1500
+a rule is added | ip rule add from 10.250.0.0/16 table 100 | ip rule del from 10.250.0.0/16 table 100
+a setting changes | sysctl -qw net.ipv4.fib_multipath_hash_policy=1 | sysctl -qw net.ipv4.fib_multipath_hash_policy=0
+a setting of an interface changes | sysctl -qw net.ipv4.conf.x0.rp_filter=1 | sysctl -qw net.ipv4.conf.x0.rp_filter=0
+another setting of an interface changes | sysctl -qw net.ipv4.conf.x0.accept_local=1 | sysctl -qw net.ipv4.conf.x0.accept_local=0
+nftables has a table | nft add table inet stale | nft delete table inet stale
+iptables-nft has a rule | iptables-nft -A FORWARD -s 10.250.0.1 -j DROP | nft flush ruleset
+legacy iptables has a rule | iptables-legacy -A FORWARD -s 10.250.0.1 -j DROP | iptables-legacy -F FORWARD
+an IPsec policy is added | ip xfrm policy add src 10.250.0.0/16 dst 10.251.0.0/16 dir fwd action block | ip xfrm policy flush
+a qdisc is added | tc qdisc add dev x0 root tbf rate 1gbit burst 100k latency 50ms | tc qdisc del dev x0 root
+";
 
 fn pause(time: Duration) {
     std::thread::sleep(time);
@@ -144,7 +86,7 @@ fn until_linux_forwards(lab: &Lab, before: u64, since: Instant, what: &str) -> D
 }
 
 /// Kills the daemon in a stream and makes a change: how long until Linux forwards.
-fn handed_over(lab: &Lab, router: &mut Router, (what, change, _): Change) -> Duration {
+fn handed_over(lab: &Lab, router: &mut Router, what: &str, change: &str) -> Duration {
     let (took, outcome) = stream().during(lab, || {
         pause(Duration::from_millis(100));
         router.kill();
@@ -164,9 +106,10 @@ fn handed_over(lab: &Lab, router: &mut Router, (what, change, _): Change) -> Dur
 fn the_first_change_without_a_daemon_hands_everything_to_linux() {
     on_kernel("first", |lab, router| {
         let mut worst = Duration::ZERO;
-        for change in CHANGES {
-            let (what, _, back) = change;
-            let took = handed_over(lab, router, change);
+        for line in CHANGES.lines() {
+            let parts: Vec<&str> = line.split(" | ").collect();
+            let [what, change, back] = parts[..] else { panic!("three parts: {line}") };
+            let took = handed_over(lab, router, what, change);
             report::say(&format!(
                 "stale: {what}: Linux forwards {:.1} ms after it",
                 took.as_secs_f64() * 1e3
@@ -181,33 +124,22 @@ fn the_first_change_without_a_daemon_hands_everything_to_linux() {
     });
 }
 
-/// A packet leaves by this neighbour of the sink.
-#[track_caller]
-fn leaves_by(lab: &Lab, to: &str, mac: u8) {
-    let packet = Ip4::udp("192.0.2.2", to, 20).bytes();
-    let expected = Side::Snk.to_neighbour(mac, &routed(&packet));
-    lab.drain();
-    lab.send(Side::Src, &Side::Src.to_router(&packet));
-    let found = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
-    assert!(found.is_some(), "{to} does not leave by neighbour {mac:x}");
-}
-
 #[test]
 fn what_the_daemon_had_not_read_when_it_died_counts() {
     on_kernel("unread", |lab, router| {
-        leaves_by(lab, "10.1.1.200", 6);
+        lab.leaves_by("10.1.1.200", 6);
         // It gets no chance to read of it.
         sys::signal(router.process().expect("a daemon"), libc::SIGSTOP).expect("kill -STOP");
         lab.rtr.ip("route replace 10.1.1.200/32 via 198.51.100.3");
         router.kill();
         let since = Instant::now();
         pause(BOUND);
-        leaves_by(lab, "10.1.1.200", 3);
+        lab.leaves_by("10.1.1.200", 3);
         report::say(&format!("stale: followed within {:?} of the death", since.elapsed()));
         // The next daemon has it in its tables.
         router.restart();
         let before = by_linux(lab);
-        leaves_by(lab, "10.1.1.200", 3);
+        lab.leaves_by("10.1.1.200", 3);
         assert_eq!(by_linux(lab), before);
     });
 }
