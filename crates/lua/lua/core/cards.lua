@@ -6,7 +6,7 @@
 --    dpdk:net_tap0, tap:t0    a port as our programs name it      itself
 --
 -- Programs ask lib.hardware.pci for the module that drives a card, and make an app of its `driver`; or they name the
--- module themselves. Snabb's drivers need physical addresses of packets, which are not to be had here. So
+-- module themselves. Snabb's drivers need physical addresses of packets, which brickmoon does not have. So
 -- device_info() knows the names above, and the classes of driver modules make ports (core.quirks has both done).
 -- What such an app is told beside the address, of queues or of MAC addresses to filter by, has no effect: a port has
 -- all that its interface gets.

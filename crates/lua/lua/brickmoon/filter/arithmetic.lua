@@ -42,7 +42,7 @@ local function load_bytes (parser, token)
    end
    parser:expect("]")
    local place = tests.bytes_of(parser.at, token.value)
-      or parser:fail(token, "bytes of '%s' cannot be had", token.word)
+      or parser:fail(token, "'%s' has no bytes to index", token.word)
    if place.first then table.insert(parser.guards, guards_before + 1, place.first) end
    if place.guard then parser.guards[#parser.guards + 1] = place.guard end
    return { op = "load", index = index, size = size, base = place.base, variable = place.variable }
