@@ -58,7 +58,12 @@ pub struct SwitchPort {
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// What else happened, by name: `forwarded`, `flooded`, `learned`, `moved`, `table_full`, `sums_completed`.
+    /// What it does otherwise than a port does by default, in the words of `bridge link`: `isolated on`.
+    pub flags: Vec<String>,
+    /// Stations that can be learned at it.
+    pub fdb_max_learned: u32,
+    /// What else happened, by name: `forwarded`, `flooded`, `learned`, `moved`, `move_refused`, `evicted`,
+    /// `table_full`, `sums_completed`.
     pub counters: BTreeMap<String, u64>,
 }
 

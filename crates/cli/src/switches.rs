@@ -65,10 +65,25 @@ fn switch(switch: &Switch) -> String {
             port.name
         );
     }
+    for (port, said) in switch.ports.iter().filter_map(|port| Some((port, remarks(port)?))) {
+        let _written = writeln!(text, "  {}: {said}", port.name);
+    }
     for (name, why) in &switch.refused {
         let _written = writeln!(text, "  {name} is no port: {why}");
     }
     text
+}
+
+/// What a port does otherwise than by default, and what its stations were refused.
+fn remarks(port: &SwitchPort) -> Option<String> {
+    let counted =
+        [("move_refused", "moves refused"), ("evicted", "stations evicted"), ("table_full", "found no room")];
+    let counted = counted.iter().filter_map(|(name, said)| {
+        let number = port.counters.get(*name).filter(|number| **number > 0)?;
+        Some(format!("{} {said}", count(*number)))
+    });
+    let all: Vec<_> = port.flags.iter().cloned().chain(counted).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 fn state(port: &SwitchPort) -> &'static str {
@@ -115,6 +130,13 @@ mod tests {
         };
         let fine =
             SwitchPort { name: "tap0".into(), takes_frames: true, generic: true, sent: 7, ..port.clone() };
+        let fine = SwitchPort {
+            flags: vec!["isolated on".into(), "flood off".into()],
+            counters: [("forwarded", 1200), ("flooded", 34), ("move_refused", 4321)]
+                .map(|(name, count)| (name.to_string(), count))
+                .into(),
+            ..fine
+        };
         let refused = [("eth0".to_string(), "taken".to_string())].into();
         let switch = Switch {
             name: "lan".into(),
@@ -130,6 +152,7 @@ PORT   STATE           VLANS  RECEIVED  FORWARDED  FLOODED  HOST  DROPPED  SENT
 veth1  up, no sending  10        1,234      1,200       34     0        0     0
 tap0   up, generic     10        1,234      1,200       34     0        0     7
   veth1: its device takes no frames; `ethtool -K FAR gro on` at its far end mends that
+  tap0: isolated on, flood off, 4,321 moves refused
   eth0 is no port: taken
 ";
         assert_eq!(text, expected);

@@ -14,6 +14,9 @@ enum {
 	PORT_TAKES_FRAMES = 2, /* its device has room for frames that XDP sends */
 	PORT_PARTIAL_SUMS = 4, /* its senders leave checksums to a device that is none */
 	PORT_TAKES_LONG = 8, /* its device takes frames in several buffers too */
+	PORT_NO_LEARNING = 16, /* its senders do not become stations */
+	PORT_LOCKED = 32, /* nor may any send that is no station here already */
+	PORT_ISOLATED = 64, /* exchanges no frames with others of the kind */
 };
 
 struct port {
@@ -23,6 +26,10 @@ struct port {
 	__u32 untagged; /* VLAN of frames without a tag; 0 for none */
 	__u64 flood_interval_ns; /* between frames that go to many; 0 for no limit */
 	__u64 flood_burst_ns; /* as much may come early */
+	__u64 move_interval_ns; /* the same for stations that move here */
+	__u64 move_burst_ns;
+	__u32 places; /* stations that can be learned here */
+	__u32 unused;
 	__u64 tagged[VIDS / 64]; /* VLANs whose frames have a tag here */
 };
 
@@ -31,7 +38,18 @@ struct station {
 	__u32 slot;
 	__u32 flags;
 	__u64 seen_ns; /* coarse monotonic time */
+	__u32 place; /* among those of its port */
+	__u32 unused;
 };
+
+/*
+ * Each port has places for the stations that are learned there, with their keys. A station has its place if that
+ * holds its key and it holds the number of that; any other place is free. A station that finds no place free
+ * takes that of another of the same port. So no port can use up the room of others: the first OWN_PLACES of each
+ * port are beyond the table's size, further ones are counted against it.
+ */
+#define OWN_PLACES 16
+#define PLACES_TRIED 8
 
 #define STATION_STATIC 1
 
@@ -40,8 +58,23 @@ struct rules {
 	__u64 ageing_ns; /* 0: stations stay */
 	__u64 refresh_ns; /* a station's time is not written more often */
 	__u32 vlans; /* whether tags count */
-	__u32 unused;
+	__u32 table; /* stations beyond OWN_PLACES of each port, in all */
+	__u32 isolation; /* whether any port is isolated */
+	__u32 flood_kinds; /* whether any port does not take frames of some kind of flood */
 };
+
+/*
+ * Who gets a flooded frame depends on its VLAN, on what it is flooded for, and on whether it comes from an isolated
+ * port: the map of members is at vlan + VIDS * (2 * kind + isolated).
+ */
+enum flood_kind {
+	FLOOD_UNKNOWN, /* to a station that nobody knows */
+	FLOOD_MULTICAST,
+	FLOOD_BROADCAST,
+	FLOOD_KINDS,
+};
+
+#define FLOOD_SETS (2 * FLOOD_KINDS)
 
 /* In the order of ../src/counters.rs. What became of a frame that came in, one of these each. */
 enum verdict {
@@ -58,12 +91,17 @@ enum verdict {
 	DROP_FLOOD_LIMIT,
 	DROP_LONG,
 	DROP_HEADROOM,
+	DROP_LOCKED,
+	DROP_ISOLATED,
+	DROP_NO_FLOOD,
 	/* What happened besides. */
 	RECEIVED_BYTES,
 	SENT,
 	SENT_BYTES,
 	LEARNED,
 	MOVED,
+	MOVE_REFUSED,
+	EVICTED,
 	TABLE_FULL,
 	SUMS_COMPLETED,
 	COUNTERS,

@@ -42,14 +42,6 @@ struct {
 	__type(value, __u32);
 } slots SEC(".maps");
 
-/* By MAC, and VLAN above it. The daemon sets how many there can be. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u64);
-	__type(value, struct station);
-} stations SEC(".maps");
-
 /* By slot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -58,13 +50,18 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
-/* By slot: when the next flooded frame would be in time. */
+/* By slot: when the next flooded frame, and the next station that moves here, would be in time. */
+struct due {
+	__u64 flood;
+	__u64 move;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLOTS);
 	__type(key, __u32);
-	__type(value, __u64);
-} flood_due SEC(".maps");
+	__type(value, struct due);
+} due SEC(".maps");
 
 /* Ports by slot. */
 struct members {
@@ -78,7 +75,7 @@ struct members everyone SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, VIDS);
+	__uint(max_entries, VIDS * FLOOD_SETS);
 	__type(key, __u32);
 	__array(values, struct members);
 } vlans SEC(".maps");
@@ -94,26 +91,6 @@ struct tagged {
 	struct tag tag;
 } __attribute__((packed));
 
-struct ipv4 {
-	__u8 version_ihl;
-	__u8 tos;
-	__be16 total_length;
-	__be16 id;
-	__be16 fragment;
-	__u8 ttl;
-	__u8 protocol;
-	__sum16 checksum;
-	__be32 addresses[2];
-} __attribute__((packed));
-
-struct ipv6 {
-	__be32 version_class_label;
-	__be16 payload_length;
-	__u8 next_header;
-	__u8 hop_limit;
-	__be32 addresses[8];
-} __attribute__((packed));
-
 /* What is known of a frame. */
 struct frame {
 	const struct port *in;
@@ -121,6 +98,7 @@ struct frame {
 	__u32 length;
 	__u32 vlan;
 	__u32 to; /* slot of the port that it goes to */
+	__u32 members; /* whom it is flooded to */
 	bool has_tag;
 	bool long_; /* in more than one buffer */
 };
@@ -132,6 +110,9 @@ static __always_inline void add(__u32 slot, __u32 counter, __u64 value)
 	if (of)
 		of->of[counter] += value;
 }
+
+#include "places.h"
+#include "partial.h"
 
 static __always_inline bool carries(const struct port *port, __u32 vlan)
 {
@@ -185,25 +166,64 @@ static __always_inline bool classify(struct frame *frame, void *data, void *end)
 	return frame->vlan && frame->vlan < VIDS - 1 && carries(frame->in, frame->vlan);
 }
 
-static __always_inline void learn(const struct frame *frame, __u64 mac)
+/* Whether something may happen once more now: a virtual schedule (GCRA, ITU-T I.371). */
+static __always_inline bool in_time(__u64 *of, __u64 interval, __u64 burst)
+{
+	__u64 now, due, base;
+
+	if (!interval)
+		return true;
+	now = bpf_ktime_get_ns();
+	for (int i = 0; i < TRIES; i++) {
+		due = *(volatile __u64 *)of;
+		base = (__s64)(due - now) > 0 ? due : now;
+		if (base - now > burst)
+			return false;
+		if (__sync_val_compare_and_swap(of, due, base + interval) == due)
+			return true;
+	}
+	return false;
+}
+
+/* A sender that is no station of its port yet; false where its frame is not to pass. Not for every frame. */
+static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 now)
+{
+	struct station *known = bpf_map_lookup_elem(&stations, &name);
+	const struct port *in = frame->in;
+	__u32 slot = frame->slot, place = 0;
+	struct due *of = bpf_map_lookup_elem(&due, &slot);
+
+	if (in->flags & (PORT_LOCKED | PORT_NO_LEARNING))
+		return !(in->flags & PORT_LOCKED);
+	if (!known) {
+		learn_at(slot, in->places, name, now);
+		return true;
+	}
+	if (known->flags & STATION_STATIC || !of ||
+	    !in_time(&of->move, in->move_interval_ns, in->move_burst_ns) ||
+	    !take_place(slot, in->places, name, &place)) {
+		add(slot, MOVE_REFUSED, 1);
+		return true;
+	}
+	give_back(known->place);
+	known->place = place;
+	known->slot = slot;
+	known->seen_ns = now;
+	add(slot, MOVED, 1);
+	return true;
+}
+
+/* Remembers where a frame comes from; false where it is not to pass. */
+static __always_inline bool learn(const struct frame *frame, __u64 mac)
 {
 	__u64 name = key(mac, frame->vlan), now = bpf_ktime_get_coarse_ns();
 	struct station *known = bpf_map_lookup_elem(&stations, &name);
-	struct station station = { .slot = frame->slot, .seen_ns = now };
 
-	if (!known) {
-		add(frame->slot, bpf_map_update_elem(&stations, &name, &station, BPF_ANY) ? TABLE_FULL : LEARNED, 1);
-		return;
-	}
-	if (known->flags & STATION_STATIC)
-		return;
-	if (known->slot != frame->slot) {
-		known->slot = frame->slot;
-		known->seen_ns = now;
-		add(frame->slot, MOVED, 1);
-	} else if (now - known->seen_ns > rules.refresh_ns) {
+	if (!known || known->slot != frame->slot)
+		return learn_anew(frame, name, now);
+	if (now - known->seen_ns > rules.refresh_ns)
 		known->seen_ns = now; /* not for every frame: other cores read this line */
-	}
+	return true;
 }
 
 /* Where a station is; false where nobody knows, or knew too long ago. */
@@ -221,105 +241,13 @@ static __always_inline bool find(struct frame *frame, __u64 mac)
 	return true;
 }
 
-/* Whether a port may flood one more frame now: a virtual schedule (GCRA, ITU-T I.371). */
+/* Whether a port may flood one more frame now. */
 static __always_inline bool may_flood(const struct frame *frame)
 {
-	__u64 interval = frame->in->flood_interval_ns, now, due, base;
 	__u32 slot = frame->slot;
-	__u64 *of = bpf_map_lookup_elem(&flood_due, &slot);
+	struct due *of = bpf_map_lookup_elem(&due, &slot);
 
-	if (!interval || !of)
-		return true;
-	now = bpf_ktime_get_ns();
-	for (int i = 0; i < TRIES; i++) {
-		due = *(volatile __u64 *)of;
-		base = (__s64)(due - now) > 0 ? due : now;
-		if (base - now > frame->in->flood_burst_ns)
-			return false;
-		if (__sync_val_compare_and_swap(of, due, base + interval) == due)
-			return true;
-	}
-	return false;
-}
-
-/* What a segment of these addresses, protocol and length has in its checksum's field while it is not complete. */
-static __always_inline __u16 pseudo_sum(const __be32 *addresses, int count, __u8 protocol, __u32 length)
-{
-	__u64 sum = (__u64)bpf_htons(protocol) + bpf_htons(length);
-
-	for (int i = 0; i < count; i++)
-		sum += addresses[i];
-	return folded(sum);
-}
-
-static __always_inline bool is_partial(void *data, void *end, struct segment *segment, __u8 protocol, __u16 sum)
-{
-	__u32 at = segment->start + (protocol == IPPROTO_TCP ? 16 : 6);
-	__u16 *field;
-
-	/* Says to the verifier what the compiler knows: two headers and a bit. */
-	asm volatile("" : "+r"(at));
-	at &= 0x7f;
-	field = data + at;
-	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || (void *)(field + 1) > end || *field != sum)
-		return false;
-	segment->field = at;
-	segment->udp = protocol == IPPROTO_UDP;
-	return true;
-}
-
-/* Whether a sender has left a frame's checksum to us. */
-static __always_inline bool wants_sum(void *data, void *end, struct segment *segment)
-{
-	struct tagged *eth = data;
-	__be16 protocol = eth->protocol;
-	__u32 network = ETH_HLEN;
-
-	if (protocol == bpf_htons(ETH_P_8021Q)) {
-		if ((void *)(eth + 1) > end)
-			return false;
-		protocol = eth->tag.protocol;
-		network += sizeof(struct tag);
-	}
-	if (protocol == bpf_htons(ETH_P_IP)) {
-		struct ipv4 *ip = data + network;
-		__u32 header;
-
-		if ((void *)(ip + 1) > end || ip->fragment & bpf_htons(0x3fff))
-			return false;
-		header = (ip->version_ihl & 0xf) * 4;
-		if (header < sizeof(*ip) || bpf_ntohs(ip->total_length) <= header)
-			return false;
-		segment->start = network + header;
-		segment->length = bpf_ntohs(ip->total_length) - header;
-		return is_partial(data, end, segment, ip->protocol,
-				  pseudo_sum(ip->addresses, 2, ip->protocol, segment->length));
-	}
-	if (protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6 *ip = data + network;
-
-		if ((void *)(ip + 1) > end)
-			return false;
-		segment->start = network + sizeof(*ip);
-		segment->length = bpf_ntohs(ip->payload_length);
-		return is_partial(data, end, segment, ip->next_header,
-				  pseudo_sum(ip->addresses, 8, ip->next_header, segment->length));
-	}
-	return false;
-}
-
-/* A function of its own, so that the verifier walks through it once. */
-static __noinline int complete_sum(struct xdp_md *ctx, __u32 slot)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct segment segment = {};
-	__u16 sum;
-
-	if (data + sizeof(struct ethhdr) > end || !wants_sum(data, end, &segment))
-		return 0;
-	if (completed(ctx, &segment, &sum) && !bpf_xdp_store_bytes(ctx, segment.field, &sum, sizeof(sum)))
-		add(slot, SUMS_COMPLETED, 1);
-	return 0;
+	return !of || in_time(&of->flood, frame->in->flood_interval_ns, frame->in->flood_burst_ns);
 }
 
 /* Gives a frame its VLAN's tag. */
@@ -360,6 +288,8 @@ static __always_inline enum verdict forward(struct xdp_md *ctx, struct frame *fr
 		return DROP_SAME_PORT;
 	if (!carries(out, frame->vlan))
 		return DROP_VLAN;
+	if (rules.isolation && frame->in->flags & out->flags & PORT_ISOLATED)
+		return DROP_ISOLATED;
 	if (!(out->flags & PORT_UP))
 		return DROP_PORT_DOWN;
 	if (!(out->flags & PORT_TAKES_FRAMES))
@@ -376,8 +306,26 @@ static __always_inline enum verdict forward(struct xdp_md *ctx, struct frame *fr
 	return FORWARDED;
 }
 
-static __always_inline enum verdict flood(struct xdp_md *ctx, struct frame *frame)
+/* Whom a frame is flooded to; false where that is nobody. */
+static __always_inline bool has_members(struct frame *frame, __u64 destination)
 {
+	__u32 set = 0;
+
+	frame->members = frame->vlan;
+	if (!rules.isolation && !rules.flood_kinds)
+		return true;
+	if (rules.flood_kinds && is_group(destination))
+		set = 2 * (destination == 0xffffffffffffull ? FLOOD_BROADCAST : FLOOD_MULTICAST);
+	if (rules.isolation && frame->in->flags & PORT_ISOLATED)
+		set++;
+	frame->members += VIDS * set;
+	return bpf_map_lookup_elem(&vlans, &frame->members);
+}
+
+static __always_inline enum verdict flood(struct xdp_md *ctx, struct frame *frame, __u64 destination)
+{
+	if (!has_members(frame, destination))
+		return DROP_NO_FLOOD;
 	/* The kernel's copies hold the first buffer alone. */
 	if (frame->long_)
 		return DROP_LONG;
@@ -406,26 +354,27 @@ static __always_inline enum verdict bridge(struct xdp_md *ctx, struct frame *fra
 		return LINUX_LINK_LOCAL;
 	if (!classify(frame, data, end))
 		return DROP_VLAN;
-	learn(frame, source);
+	if (!learn(frame, source))
+		return DROP_LOCKED;
 	if (is_group(destination) || !find(frame, destination))
-		return flood(ctx, frame);
+		return flood(ctx, frame, destination);
 	out = bpf_map_lookup_elem(&ports, &frame->to);
 	/* Its port has left. */
 	if (!out || !out->ifindex)
-		return flood(ctx, frame);
+		return flood(ctx, frame, destination);
 	return forward(ctx, frame, out);
 }
 
-static __always_inline int sent_to_vlan(__u32 vlan)
+static __always_inline int sent_to_many(__u32 set)
 {
-	void *members = bpf_map_lookup_elem(&vlans, &vlan);
+	void *members = bpf_map_lookup_elem(&vlans, &set);
 
 	return members ? bpf_redirect_map(members, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS) : XDP_DROP;
 }
 
 /* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
 SEC("xdp.frags")
-int bm_switch_1(struct xdp_md *ctx)
+int bm_switch_2(struct xdp_md *ctx)
 {
 	__u32 ifindex = ctx->ingress_ifindex, *slot = bpf_map_lookup_elem(&slots, &ifindex);
 	struct frame frame = {};
@@ -447,7 +396,7 @@ int bm_switch_1(struct xdp_md *ctx)
 	if (verdict == FORWARDED)
 		return bpf_redirect_map(&everyone, frame.to, XDP_DROP);
 	if (verdict == FLOODED)
-		return sent_to_vlan(frame.vlan);
+		return sent_to_many(frame.members);
 	return verdict == LINUX_LINK_LOCAL ? XDP_PASS : XDP_DROP;
 }
 

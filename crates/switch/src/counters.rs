@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `COUNTERS` of `layout.h`.
-const KINDS: usize = 20;
+const KINDS: usize = 25;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -20,17 +20,22 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_flood_limit",
     "drop_long",
     "drop_headroom",
+    "drop_locked",
+    "drop_isolated",
+    "drop_no_flood",
     "received_bytes",
     "sent",
     "sent_bytes",
     "learned",
     "moved",
+    "move_refused",
+    "evicted",
     "table_full",
     "sums_completed",
 ];
 
 /// Reasons of drops, and what they mean to whom reads them.
-pub const REASONS: [(&str, &str); 10] = [
+pub const REASONS: [(&str, &str); 13] = [
     ("short", "no whole Ethernet header"),
     ("source", "the source is a group, or zero"),
     ("vlan", "the port is not in the frame's VLAN"),
@@ -41,6 +46,9 @@ pub const REASONS: [(&str, &str); 10] = [
     ("flood_limit", "more frames to many than the port may send"),
     ("long", "in several buffers (above some 3,500 bytes), and to many, or to a device that takes none such"),
     ("headroom", "no room for a VLAN tag"),
+    ("locked", "the port is locked, and the sender is no station behind it"),
+    ("isolated", "both ports are isolated"),
+    ("no_flood", "nobody knows the station, or it is a group, and no port takes floods of that kind"),
 ];
 
 /// One port's counters, all processors together.
@@ -103,7 +111,7 @@ mod tests {
     fn every_drop_has_a_meaning() {
         let names: Vec<_> = Counters::default().drops().map(|(name, _)| name).collect();
         assert_eq!(names, REASONS.map(|(name, _)| name));
-        assert_eq!(Counters::default().drops().count() + 3, 13, "`RECEIVED_BYTES` follows");
-        assert_eq!(COUNTERS[13], "received_bytes");
+        assert_eq!(Counters::default().drops().count() + 3, 16, "`RECEIVED_BYTES` follows");
+        assert_eq!(COUNTERS[16], "received_bytes");
     }
 }

@@ -95,6 +95,14 @@ impl Asker {
         Ok(unsafe { mtu.ifr_ifru.ifru_mtu } as u32)
     }
 
+    /// The MAC of an Ethernet interface.
+    pub fn mac(&self, name: &str) -> io::Result<[u8; 6]> {
+        let address = self.request(name, libc::SIOCGIFHWADDR, |_| {})?;
+        // SAFETY: the kernel has filled in this member.
+        let bytes = unsafe { address.ifr_ifru.ifru_hwaddr }.sa_data;
+        Ok(std::array::from_fn(|at| bytes[at] as u8))
+    }
+
     fn flags(&self, name: &str) -> io::Result<i32> {
         let flags = self.request(name, libc::SIOCGIFFLAGS, |_| {})?;
         // SAFETY: the kernel has filled in this member.

@@ -8,6 +8,13 @@ pub const PORT_UP: u32 = 1;
 pub const PORT_TAKES_FRAMES: u32 = 2;
 pub const PORT_PARTIAL_SUMS: u32 = 4;
 pub const PORT_TAKES_LONG: u32 = 8;
+pub const PORT_NO_LEARNING: u32 = 16;
+pub const PORT_LOCKED: u32 = 32;
+pub const PORT_ISOLATED: u32 = 64;
+/// Places of each port that are not counted against the table's size.
+pub const OWN_PLACES: u32 = 16;
+/// Numbers that VLANs have in the map of members, for each kind of flood.
+pub const VIDS: u32 = 4096;
 pub const STATION_STATIC: u32 = 1;
 
 /// Values that are written into maps as they lie in memory.
@@ -40,7 +47,28 @@ pub struct Port {
     pub untagged: u32,
     pub flood_interval_ns: u64,
     pub flood_burst_ns: u64,
+    pub move_interval_ns: u64,
+    pub move_burst_ns: u64,
+    pub places: u32,
+    pub unused: u32,
     pub tagged: [u64; 64],
+}
+
+impl Port {
+    /// What a slot holds that is no port's.
+    pub const NOBODY: Self = Self {
+        ifindex: 0,
+        mtu: 0,
+        flags: 0,
+        untagged: 0,
+        flood_interval_ns: 0,
+        flood_burst_ns: 0,
+        move_interval_ns: 0,
+        move_burst_ns: 0,
+        places: 0,
+        unused: 0,
+        tagged: [0; 64],
+    };
 }
 
 /// `struct station`.
@@ -52,6 +80,8 @@ pub struct Station {
     pub slot: u32,
     pub flags: u32,
     pub seen_ns: u64,
+    pub place: u32,
+    pub unused: u32,
 }
 
 /// `struct rules`.
@@ -63,7 +93,9 @@ pub struct Rules {
     pub ageing_ns: u64,
     pub refresh_ns: u64,
     pub vlans: u32,
-    pub unused: u32,
+    pub table: u32,
+    pub isolation: u32,
+    pub flood_kinds: u32,
 }
 
 /// `struct bpf_devmap_val`.
@@ -86,8 +118,8 @@ unsafe impl Plain for Rules {}
 unsafe impl Plain for Member {}
 
 const _: () = {
-    assert!(size_of::<Port>() == 32 + 512);
-    assert!(size_of::<Station>() == 16);
-    assert!(size_of::<Rules>() == 24);
+    assert!(size_of::<Port>() == 56 + 512);
+    assert!(size_of::<Station>() == 24);
+    assert!(size_of::<Rules>() == 32);
     assert!(size_of::<Member>() == size_of::<libbpf_sys::bpf_devmap_val>());
 };

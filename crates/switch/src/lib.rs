@@ -18,6 +18,7 @@
 mod counters;
 mod error;
 mod features;
+mod flood;
 mod interface;
 mod layout;
 mod netlink;
@@ -32,7 +33,7 @@ mod view;
 pub use counters::{COUNTERS, Counters, REASONS};
 pub use error::SwitchError;
 pub use service::Service;
-pub use settings::{Address, Pattern, PortRule, PortSettings, Settings, Static, VLAN_MAX, Vlans};
+pub use settings::{Address, Pattern, PortFlags, PortRule, PortSettings, Settings, Static, VLAN_MAX, Vlans};
 pub use switch::Switch;
 pub use view::{PortView, StationView};
 

@@ -8,14 +8,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Pr
 
 use crate::counters::Counters;
 use crate::error::SwitchError;
-use crate::layout::{Member, Plain, Port, Rules, SLOTS, STATION_STATIC, Station};
-use crate::settings::{Address, Settings};
+use crate::flood::Sets;
+use crate::layout::{Member, OWN_PLACES, Plain, Port, Rules, SLOTS, STATION_STATIC, Station};
+use crate::settings::{Address, PortSettings, Settings};
 use crate::table;
 
 /// The programs, as the build made them.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o"));
 /// The one on ports.
-pub const PROGRAM: &str = "bm_switch_1";
+pub const PROGRAM: &str = "bm_switch_2";
 /// The one that frames pass on their way out.
 const LEAVE: &str = "leave";
 /// A station's time is not written more often: other cores read the same line.
@@ -30,8 +31,13 @@ pub struct Programs {
     counts: MapHandle,
     everyone: MapHandle,
     vlans: MapHandle,
-    /// Members of each VLAN that has had any.
-    members: BTreeMap<u16, MapHandle>,
+    /// Keys of the stations that have the places of a port, by slot.
+    places: MapHandle,
+    shared: MapHandle,
+    of_ports: BTreeMap<u32, MapHandle>,
+    sets: Sets,
+    /// Members of each set that has had any, by its number in `vlans`.
+    members: BTreeMap<u32, MapHandle>,
 }
 
 impl Programs {
@@ -44,11 +50,13 @@ impl Programs {
             ageing_ns: settings.ageing.as_nanos() as u64,
             refresh_ns: REFRESH.min(settings.ageing / 8).as_nanos() as u64,
             vlans: u32::from(settings.knows_vlans()),
-            unused: 0,
+            table: settings.table,
+            isolation: u32::from(settings.isolates()),
+            flood_kinds: u32::from(settings.limits_floods()),
         };
         for mut map in open.maps_mut() {
             if map.name() == "stations" {
-                map.set_max_entries(settings.table).map_err(&failed)?;
+                map.set_max_entries(settings.table + SLOTS as u32 * OWN_PLACES).map_err(&failed)?;
             } else if map.name().to_string_lossy().ends_with(".rodata") {
                 map.set_initial_value(rules.bytes()).map_err(&failed)?;
             }
@@ -62,6 +70,10 @@ impl Programs {
             counts: find("counts")?,
             everyone: find("everyone")?,
             vlans: find("vlans")?,
+            places: find("places")?,
+            shared: find("shared")?,
+            of_ports: BTreeMap::new(),
+            sets: Sets::of(settings),
             members: BTreeMap::new(),
             object,
         })
@@ -79,30 +91,28 @@ impl Programs {
         self.slots.update(&port.ifindex.to_ne_bytes(), &slot.to_ne_bytes(), MapFlags::ANY).map_err(&failed)
     }
 
-    /// Has frames of these VLANs go to a port.
-    pub fn join(
-        &mut self,
-        slot: u32,
-        ifindex: u32,
-        vlans: impl Iterator<Item = u16>,
-    ) -> Result<(), SwitchError> {
+    /// Has frames of its VLANs go to a port, and makes places for its stations.
+    pub fn join(&mut self, slot: u32, ifindex: u32, settings: &PortSettings) -> Result<(), SwitchError> {
         let failed = SwitchError::program("taking a port in");
         let leave = program(&mut self.object, LEAVE).as_fd().as_raw_fd();
-        let (slot, member) = (slot.to_ne_bytes(), Member { ifindex, program: leave });
-        self.everyone.update(&slot, member.bytes(), MapFlags::ANY).map_err(&failed)?;
-        for vlan in vlans {
-            let members = match self.members.entry(vlan) {
+        let (key, member) = (slot.to_ne_bytes(), Member { ifindex, program: leave });
+        self.everyone.update(&key, member.bytes(), MapFlags::ANY).map_err(&failed)?;
+        for set in self.sets.with(settings) {
+            let members = match self.members.entry(set) {
                 std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
                 std::collections::btree_map::Entry::Vacant(new) => {
                     let members = devices().map_err(&failed)?;
-                    let (key, fd) =
-                        (u32::from(vlan).to_ne_bytes(), members.as_fd().as_raw_fd().to_ne_bytes());
-                    self.vlans.update(&key, &fd, MapFlags::ANY).map_err(&failed)?;
+                    let fd = members.as_fd().as_raw_fd().to_ne_bytes();
+                    self.vlans.update(&set.to_ne_bytes(), &fd, MapFlags::ANY).map_err(&failed)?;
                     new.insert(members)
                 }
             };
-            members.update(&slot, member.bytes(), MapFlags::ANY).map_err(&failed)?;
+            members.update(&key, member.bytes(), MapFlags::ANY).map_err(&failed)?;
         }
+        let places = places(settings.fdb_max_learned).map_err(&failed)?;
+        let fd = places.as_fd().as_raw_fd().to_ne_bytes();
+        self.places.update(&key, &fd, MapFlags::ANY).map_err(&failed)?;
+        self.of_ports.insert(slot, places);
         Ok(())
     }
 
@@ -113,16 +123,9 @@ impl Programs {
         for members in std::iter::once(&self.everyone).chain(self.members.values()) {
             let _gone = members.delete(&key);
         }
-        let nobody = Port {
-            ifindex: 0,
-            mtu: 0,
-            flags: 0,
-            untagged: 0,
-            flood_interval_ns: 0,
-            flood_burst_ns: 0,
-            tagged: [0; 64],
-        };
-        let _never_fails = self.ports.update(&key, nobody.bytes(), MapFlags::ANY);
+        let _gone = self.places.delete(&key);
+        self.of_ports.remove(&slot);
+        let _never_fails = self.ports.update(&key, Port::NOBODY.bytes(), MapFlags::ANY);
         let _never_fails = self.counts.update_percpu(&key, &zeros(&self.counts), MapFlags::ANY);
     }
 
@@ -138,6 +141,22 @@ impl Programs {
     pub fn set_station(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a station");
         self.stations.update(&table::key(address), station.bytes(), MapFlags::ANY).map_err(failed)
+    }
+
+    /// Puts a station into the table with a place among those of its port.
+    pub fn set_learned(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
+        let failed = SwitchError::program("writing the place of a station");
+        if let Some(places) = self.of_ports.get(&station.slot) {
+            let at = station.place.to_ne_bytes();
+            places.update(&at, &table::key(address), MapFlags::ANY).map_err(failed)?;
+        }
+        self.set_station(address, station)
+    }
+
+    /// Says how many stations have places beyond the first few of their ports.
+    pub fn set_shared(&self, count: u64) -> Result<(), SwitchError> {
+        let failed = SwitchError::program("counting stations");
+        self.shared.update(&0u32.to_ne_bytes(), &count.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Takes a station out.
@@ -161,12 +180,24 @@ pub fn is_static(station: &Station) -> bool {
     station.flags & STATION_STATIC != 0
 }
 
+fn options(map_flags: u32) -> libbpf_sys::bpf_map_create_opts {
+    libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags,
+        ..libbpf_sys::bpf_map_create_opts::default()
+    }
+}
+
+/// A map of keys of stations by place.
+fn places(count: u32) -> libbpf_rs::Result<MapHandle> {
+    // As an inner map it may have more or fewer places than that of another port.
+    let options = options(libbpf_sys::BPF_F_INNER_MAP);
+    MapHandle::create(MapType::Array, Some("of_port"), 4, 8, count, &options)
+}
+
 /// A map of devices by slot.
 fn devices() -> libbpf_rs::Result<MapHandle> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
-        ..libbpf_sys::bpf_map_create_opts::default()
-    };
+    let options = options(0);
     MapHandle::create(MapType::Devmap, Some("members"), 4, size_of::<Member>() as u32, SLOTS as u32, &options)
 }
 

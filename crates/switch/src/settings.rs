@@ -23,8 +23,12 @@ pub struct Settings {
     pub ageing: Duration,
     /// Frames a second that each port may send to many; 0 for no limit.
     pub flood_limit: u32,
-    /// How many stations there can be.
+    /// Stations a second that may move to each port from others; 0 for no limit.
+    pub move_limit: u32,
+    /// How many stations there can be, beside a few that each port has room for in any case.
     pub table: u32,
+    /// How many of them can be learned at each port; 0 for as many as the table has room for.
+    pub fdb_max_learned: u32,
     /// An interface by which Linux itself is on the switch; made and removed by us.
     pub interface: Option<String>,
 }
@@ -39,7 +43,9 @@ impl Settings {
             statics: Vec::new(),
             ageing: Duration::from_secs(300),
             flood_limit: 10_000,
+            move_limit: 100,
             table: 16_384,
+            fdb_max_learned: 4_096,
             interface: None,
         }
     }
@@ -64,10 +70,24 @@ impl Settings {
     pub fn of(&self, interface: &str) -> PortSettings {
         let rule = self.rules.iter().find(|rule| rule.ports.matches(interface));
         let default = Vlans::Access(if self.knows_vlans() { VLAN_DEFAULT } else { 0 });
+        let limit = rule.and_then(|rule| rule.fdb_max_learned).unwrap_or(self.fdb_max_learned);
         PortSettings {
             vlans: rule.and_then(|rule| rule.vlans.clone()).unwrap_or(default),
             flood_limit: rule.and_then(|rule| rule.flood_limit).unwrap_or(self.flood_limit),
+            move_limit: rule.and_then(|rule| rule.move_limit).unwrap_or(self.move_limit),
+            fdb_max_learned: if limit == 0 { self.table } else { limit },
+            flags: rule.map(|rule| rule.flags).unwrap_or_default(),
         }
+    }
+
+    /// Whether frames between some ports are dropped since both are isolated.
+    pub fn isolates(&self) -> bool {
+        self.rules.iter().any(|rule| rule.flags.isolated)
+    }
+
+    /// Whether some ports do not take every kind of flooded frame.
+    pub fn limits_floods(&self) -> bool {
+        self.rules.iter().map(|rule| &rule.flags).any(|flags| !flags.takes_all_floods())
     }
 }
 
@@ -81,6 +101,63 @@ pub struct PortSettings {
     pub vlans: Vlans,
     /// Frames a second that it may send to many; 0 for no limit.
     pub flood_limit: u32,
+    /// Stations a second that may move to it; 0 for no limit.
+    pub move_limit: u32,
+    /// Stations that can be learned at it.
+    pub fdb_max_learned: u32,
+    /// What it does as a port of a bridge.
+    pub flags: PortFlags,
+}
+
+/// What `bridge link set dev PORT` sets for ports of Linux's bridge, with the same names and defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortFlags {
+    /// Whether senders become stations.
+    pub learning: bool,
+    /// Whether only frames of stations that are known to be here already pass.
+    pub locked: bool,
+    /// Whether it exchanges no frames with other isolated ports.
+    pub isolated: bool,
+    /// Whether it gets frames to stations that nobody knows.
+    pub flood: bool,
+    /// Whether it gets multicast.
+    pub mcast_flood: bool,
+    /// Whether it gets broadcast.
+    pub bcast_flood: bool,
+}
+
+impl Default for PortFlags {
+    fn default() -> Self {
+        Self {
+            learning: true,
+            locked: false,
+            isolated: false,
+            flood: true,
+            mcast_flood: true,
+            bcast_flood: true,
+        }
+    }
+}
+
+impl PortFlags {
+    fn takes_all_floods(&self) -> bool {
+        self.flood && self.mcast_flood && self.bcast_flood
+    }
+
+    /// Those that are not as by default, as `bridge` writes them.
+    pub fn changed(&self) -> Vec<String> {
+        let default = Self::default();
+        let all = [
+            ("learning", self.learning, default.learning),
+            ("locked", self.locked, default.locked),
+            ("isolated", self.isolated, default.isolated),
+            ("flood", self.flood, default.flood),
+            ("mcast_flood", self.mcast_flood, default.mcast_flood),
+            ("bcast_flood", self.bcast_flood, default.bcast_flood),
+        ];
+        let changed = all.into_iter().filter(|(_, is, default)| is != default);
+        changed.map(|(name, is, _)| format!("{name} {}", if is { "on" } else { "off" })).collect()
+    }
 }
 
 /// What holds for the ports of a pattern.
@@ -92,6 +169,26 @@ pub struct PortRule {
     pub vlans: Option<Vlans>,
     /// Frames a second that each may send to many; `None` for the switch's.
     pub flood_limit: Option<u32>,
+    /// Stations a second that may move to each; `None` for the switch's.
+    pub move_limit: Option<u32>,
+    /// Stations that can be learned at each; `None` for the switch's.
+    pub fdb_max_learned: Option<u32>,
+    /// What they do as ports of a bridge.
+    pub flags: PortFlags,
+}
+
+impl PortRule {
+    /// One that changes nothing.
+    pub fn new(ports: Pattern) -> Self {
+        Self {
+            ports,
+            vlans: None,
+            flood_limit: None,
+            move_limit: None,
+            fdb_max_learned: None,
+            flags: PortFlags::default(),
+        }
+    }
 }
 
 /// The VLANs of a port.
@@ -232,12 +329,20 @@ mod tests {
         let mut settings = Settings::new("lan");
         settings.ports = vec![Pattern::new("veth*")];
         assert_eq!(settings.of("veth1").vlans, Vlans::Access(0));
-        let rule = |ports, vlans, flood_limit| PortRule { ports: Pattern::new(ports), vlans, flood_limit };
+        let rule =
+            |ports, vlans, flood_limit| PortRule { vlans, flood_limit, ..PortRule::new(Pattern::new(ports)) };
         settings.rules = vec![
             rule("veth1", Some(Vlans::Access(10)), None),
             rule("veth?", Some(Vlans::Trunk { tagged: vec![(20, 22)], native: Some(10) }), Some(5)),
         ];
-        assert_eq!(settings.of("veth1"), PortSettings { vlans: Vlans::Access(10), flood_limit: 10_000 });
+        let of_one = PortSettings {
+            vlans: Vlans::Access(10),
+            flood_limit: 10_000,
+            move_limit: 100,
+            fdb_max_learned: 4_096,
+            flags: PortFlags::default(),
+        };
+        assert_eq!(settings.of("veth1"), of_one);
         let trunk = settings.of("veth2");
         assert_eq!((trunk.vlans.all().collect::<Vec<_>>(), trunk.flood_limit), (vec![10, 20, 21, 22], 5));
         assert_eq!(

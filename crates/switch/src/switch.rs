@@ -20,7 +20,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use crate::error::SwitchError;
 use crate::features::Features;
 use crate::interface::{self, Asker, Driver, Facts};
-use crate::layout::{PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS};
+use crate::layout::{
+    PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_TAKES_LONG,
+    PORT_UP, Port, SLOTS,
+};
 use crate::netlink::Netlink;
 use crate::pins::{Pinned, Pins};
 use crate::program::Programs;
@@ -29,10 +32,10 @@ use crate::view::PortView;
 
 mod stations;
 
-/// How much a port may flood at once, beside its rate.
-const FLOOD_BURST: Duration = Duration::from_millis(100);
-/// The same where the rate is small, in frames.
-const FLOOD_BURST_FRAMES: u64 = 32;
+/// How much a port may flood at once, beside its rate, and how many stations may move there at once.
+const BURST: Duration = Duration::from_millis(100);
+/// The same where the rate is small, in frames or stations.
+const BURST_EVENTS: u64 = 32;
 /// How seldom old stations are looked for, at least and at most.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
@@ -65,6 +68,8 @@ pub struct Switch {
     joined: BTreeMap<u32, Joined>,
     /// Interfaces that should be ports and are not, and why.
     refused: BTreeMap<String, String>,
+    /// The MAC of our own interface and the slot that it is behind.
+    own: Option<([u8; 6], u32)>,
     notes: Vec<String>,
     swept: Instant,
     /// Linux did not say, the last time, what devices take.
@@ -96,6 +101,7 @@ impl Switch {
             left,
             joined: BTreeMap::new(),
             refused: BTreeMap::new(),
+            own: None,
             notes,
             swept: Instant::now(),
             untold: false,
@@ -157,8 +163,9 @@ impl Switch {
             }
         }
         self.inherit();
+        self.place_own();
         for ifindex in new {
-            if let Err(why) = self.attach(ifindex) {
+            if let Err(why) = self.place_statics(ifindex).and_then(|()| self.attach(ifindex)) {
                 let name = wanted[&ifindex].clone();
                 self.leave(ifindex);
                 self.refuse(&name, &why);
@@ -208,9 +215,8 @@ impl Switch {
             pin: None,
             settings,
         };
-        let vlans: Vec<u16> = port.settings.vlans.all().collect();
+        let done = self.programs.join(slot, ifindex, &port.settings);
         self.joined.insert(ifindex, port);
-        let done = self.programs.join(slot, ifindex, vlans.into_iter());
         let done = done.and_then(|()| self.programs.set_port(slot, &entry));
         if done.is_err() {
             self.leave(ifindex);
@@ -221,7 +227,6 @@ impl Switch {
     /// Puts the program on a port, or changes the link over that an earlier daemon left there.
     fn attach(&mut self, ifindex: u32) -> Result<(), SwitchError> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
-        self.place_statics(port)?;
         let ours = self.left.iter().position(|pinned| pinned.ifindex == ifindex && pinned.is_ours());
         let program = self.programs.on_ports();
         let (link, pin) = match ours {
@@ -266,6 +271,9 @@ impl Switch {
 
     fn leave(&mut self, ifindex: u32) {
         let Some(mut port) = self.joined.remove(&ifindex) else { return };
+        if self.settings.own_port().as_ref() == Some(&port.name) {
+            self.own = None;
+        }
         if port.link.is_some() {
             tracing::info!(port = port.name, switch = self.settings.name, "left");
         }
@@ -286,8 +294,11 @@ impl Switch {
 
     /// What is due by the clock: old stations are forgotten, far ends asked for.
     pub fn look(&mut self) {
-        let every = (self.settings.ageing / 4).clamp(SWEEP_EVERY.0, SWEEP_EVERY.1);
-        if !self.settings.ageing.is_zero() && self.swept.elapsed() >= every {
+        let every = match self.settings.ageing / 4 {
+            Duration::ZERO => SWEEP_EVERY.1,
+            every => every.clamp(SWEEP_EVERY.0, SWEEP_EVERY.1),
+        };
+        if self.swept.elapsed() >= every {
             self.swept = Instant::now();
             self.sweep();
         }
@@ -325,6 +336,8 @@ impl Switch {
             generic: port.generic,
             mtu: port.entry.mtu,
             vlans: port.settings.vlans.clone(),
+            flags: port.settings.flags,
+            fdb_max_learned: port.settings.fdb_max_learned,
             counters: self.programs.counters(port.slot),
         };
         self.joined.iter().map(view).collect()
@@ -386,23 +399,38 @@ fn own_interface(settings: &Settings, asker: &Asker) -> Result<(), SwitchError> 
 /// A port as the program sees it.
 fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
-    let interval = 1_000_000_000u64.checked_div(u64::from(settings.flood_limit)).unwrap_or(0);
+    let flags = &settings.flags;
+    let (flood_interval_ns, flood_burst_ns) = schedule(settings.flood_limit);
+    let (move_interval_ns, move_burst_ns) = schedule(settings.move_limit);
     let mut port = Port {
         ifindex,
         mtu: facts.mtu,
         flags: flag(facts.up, PORT_UP)
             | flag(facts.takes.frames, PORT_TAKES_FRAMES)
             | flag(facts.takes.long, PORT_TAKES_LONG)
-            | flag(facts.driver != Driver::Other, PORT_PARTIAL_SUMS),
+            | flag(facts.driver != Driver::Other, PORT_PARTIAL_SUMS)
+            | flag(!flags.learning, PORT_NO_LEARNING)
+            | flag(flags.locked, PORT_LOCKED)
+            | flag(flags.isolated, PORT_ISOLATED),
         untagged: u32::from(settings.vlans.untagged()),
-        flood_interval_ns: interval,
-        flood_burst_ns: (FLOOD_BURST.as_nanos() as u64).max(FLOOD_BURST_FRAMES * interval),
+        flood_interval_ns,
+        flood_burst_ns,
+        move_interval_ns,
+        move_burst_ns,
+        places: settings.fdb_max_learned,
+        unused: 0,
         tagged: [0; 64],
     };
     for vlan in settings.vlans.tagged() {
         port.tagged[usize::from(vlan / 64) % 64] |= 1 << (vlan % 64);
     }
     port
+}
+
+/// Nanoseconds between events of which there are to be so many a second, and how much earlier than that they may be.
+fn schedule(per_second: u32) -> (u64, u64) {
+    let interval = 1_000_000_000u64.checked_div(u64::from(per_second)).unwrap_or(0);
+    (interval, (BURST.as_nanos() as u64).max(BURST_EVENTS * interval))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::counters::Counters;
-use crate::settings::{Address, Vlans};
+use crate::settings::{Address, PortFlags, Vlans};
 
 /// A port, for those who ask.
 #[derive(Clone, Debug)]
@@ -22,6 +22,10 @@ pub struct PortView {
     pub mtu: u32,
     /// Its VLANs.
     pub vlans: Vlans,
+    /// What it does as a port of a bridge.
+    pub flags: PortFlags,
+    /// Stations that can be learned at it.
+    pub fdb_max_learned: u32,
     /// What became of its frames.
     pub counters: Counters,
 }

@@ -167,6 +167,50 @@ fn a_storm_is_cut_to_its_limit() {
     bridge.stop("stop");
 }
 
+/// The daemon knows as many stations as the table has, and what one port does to it is no other port's loss.
+#[test]
+fn a_guest_fills_its_own_share_of_the_table() {
+    const TABLE: usize = 16_384;
+    let Some(mut bridge) = Bridge::new("sw-hostile", 3) else { return };
+    bridge.up(&format!("{LAN}table = {TABLE}\nfdb_max_learned = 0\nflood_limit = 0\ninterface = 'lan0'\n"));
+    let [a, b, c] = [0, 1, 2].map(|number| bridge.end(number));
+    let own = mac_text(0x63);
+    bridge.sw.ip(&format!("link set lan0 address {own}"));
+    bridge.until("Linux's new MAC is known", |bridge| {
+        bridge.stations().contains(&(own.clone(), 0, "lan0.bm".into()))
+    });
+    // Sources from a whole range, then a claim to be Linux's own interface.
+    for number in 0..TABLE as u32 + 100 {
+        let mut claim = frame(BROADCAST, 0, 0);
+        claim[6..12].copy_from_slice(&[&[2, 7][..], &number.to_be_bytes()].concat());
+        send(&a, &claim);
+    }
+    let claim = frame(BROADCAST, 0x63, 0);
+    (0..10).for_each(|_| send(&a, &claim));
+    bridge.until("all has come in", |bridge| {
+        bridge.port("p0")["counters"]["move_refused"].as_u64() == Some(10)
+    });
+    let stations = bridge.stations();
+    let of = |port: &str| stations.iter().filter(|station| station.2 == port).count();
+    assert_eq!((of("p0"), of("lan0.bm")), (TABLE, 1), "of {}", stations.len());
+    assert!(stations.contains(&(own, 0, "lan0.bm".into())), "Linux's own interface stays where it is");
+    let evicted = bridge.port("p0")["counters"]["evicted"].as_u64();
+    assert_eq!(evicted, Some(100), "its own oldest ones");
+    // A new station elsewhere is learned, and what goes to it reaches nobody else.
+    for end in [&a, &b, &c] {
+        while next(end).is_some() {}
+    }
+    send(&b, &frame(BROADCAST, 1, 1));
+    take(&a, 1, "new");
+    take(&c, 1, "new");
+    send(&c, &frame(mac(1), 2, 2));
+    assert_eq!(take(&b, 1, "to it"), [frame(mac(1), 2, 2)]);
+    nothing(&[&a, &b, &c], "nothing was flooded");
+    assert!(bridge.ask("show switch").contains("p0: 10 moves refused, 100 stations evicted"));
+    bridge.assert_closed();
+    bridge.stop("stop");
+}
+
 const VLANS: &str = "
 [[switch.port]]
 ports = ['p0', 'p1']

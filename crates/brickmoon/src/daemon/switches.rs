@@ -126,7 +126,16 @@ fn port(view: &PortView) -> SwitchPort {
         .filter(|(_, frames)| *frames > 0)
         .map(|(name, frames)| (name.into(), frames))
         .collect();
-    let others = ["forwarded", "flooded", "learned", "moved", "table_full", "sums_completed"];
+    let others = [
+        "forwarded",
+        "flooded",
+        "learned",
+        "moved",
+        "move_refused",
+        "evicted",
+        "table_full",
+        "sums_completed",
+    ];
     SwitchPort {
         name: view.name.clone(),
         ifindex: view.ifindex,
@@ -135,6 +144,8 @@ fn port(view: &PortView) -> SwitchPort {
         generic: view.generic,
         mtu_bytes: view.mtu,
         vlans: view.vlans.to_string(),
+        flags: view.flags.changed(),
+        fdb_max_learned: view.fdb_max_learned,
         account: Account {
             received: counters.received(),
             passed: counters.passed(),

@@ -1,25 +1,59 @@
 //! The stations of a switch: those that are given, those that an earlier daemon's switch had learnt, those that are
 //! old.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Joined, Switch};
+use super::Switch;
 use crate::error::SwitchError;
-use crate::layout::{STATION_STATIC, Station};
+use crate::layout::{OWN_PLACES, STATION_STATIC, Station};
 use crate::program::is_static;
 use crate::settings::Address;
 use crate::view::StationView;
 
 impl Switch {
     /// Writes the given stations of a port.
-    pub(super) fn place_statics(&self, port: &Joined) -> Result<(), SwitchError> {
+    pub(super) fn place_statics(&self, ifindex: u32) -> Result<(), SwitchError> {
+        let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
         for one in self.settings.statics.iter().filter(|one| one.port == port.name) {
             let vlan = if one.vlan == 0 { port.settings.vlans.untagged() } else { one.vlan };
-            let station = Station { slot: port.slot, flags: STATION_STATIC, seen_ns: now_ns() };
-            self.programs.set_station(Address { mac: one.mac, vlan }, &station)?;
+            self.place_static(Address { mac: one.mac, vlan }, port.slot)?;
         }
         Ok(())
+    }
+
+    fn place_static(&self, address: Address, slot: u32) -> Result<(), SwitchError> {
+        let station = Station { slot, flags: STATION_STATIC, seen_ns: now_ns(), ..Station::default() };
+        self.programs.set_station(address, &station)
+    }
+
+    /// Gives the switch's own interface its place: nobody else becomes the station of its MAC, which may change.
+    pub(super) fn place_own(&mut self) {
+        let Some((interface, name)) = self.settings.interface.clone().zip(self.settings.own_port()) else {
+            return;
+        };
+        let Some(port) = self.joined.values().find(|port| port.name == name) else { return };
+        let own = match self.asker.mac(&interface) {
+            Ok(mac) => Some((mac, port.slot)),
+            Err(error) => {
+                tracing::warn!(%error, "{interface} has no MAC that switch {} could keep", self.settings.name);
+                return;
+            }
+        };
+        if self.own == own {
+            return;
+        }
+        for vlan in port.settings.vlans.all() {
+            if let Some((mac, _)) = self.own {
+                self.programs.remove_station(Address { mac, vlan });
+            }
+            let placed = own.map(|(mac, slot)| self.place_static(Address { mac, vlan }, slot));
+            if let Some(Err(error)) = placed {
+                tracing::warn!(%error, "switch {} does not keep the MAC of {interface}", self.settings.name);
+            }
+        }
+        self.own = own;
     }
 
     /// Copies what an earlier daemon's switch has learnt, once.
@@ -29,18 +63,31 @@ impl Switch {
         }
         let slots = std::mem::take(&mut self.inherited);
         let Some(pinned) = self.left.iter().find(|pinned| pinned.is_ours()) else { return };
-        let here = |slot| {
-            self.joined.iter().any(|(ifindex, port)| port.slot == slot && slots.get(ifindex) == Some(&slot))
-        };
-        let stations = pinned.stations().unwrap_or_else(|error| {
+        // Places that each port that is still there has, and how many are taken.
+        let ports = self.joined.iter().filter(|(ifindex, port)| slots.get(ifindex) == Some(&port.slot));
+        let mut places: BTreeMap<u32, (u32, u32)> =
+            ports.map(|(_, port)| (port.slot, (port.settings.fdb_max_learned, 0))).collect();
+        let mut stations = pinned.stations().unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}: stations are learned anew", self.settings.name);
             Vec::new()
         });
-        for (address, station) in stations {
-            if !is_static(&station) && here(station.slot) {
-                // A smaller table takes what fits.
-                let _full = self.programs.set_station(address, &station);
+        // Where there is less room than before, those heard last stay.
+        stations.sort_by_key(|(_, station)| Reverse(station.seen_ns));
+        let mut shared = 0;
+        for (address, station) in stations.into_iter().filter(|(_, station)| !is_static(station)) {
+            let Some((limit, place)) = places.get_mut(&station.slot) else { continue };
+            let shares = *place >= OWN_PLACES;
+            if place == limit || (shares && shared == self.settings.table) {
+                continue;
             }
+            let station = Station { place: *place, ..station };
+            if self.programs.set_learned(address, &station).is_ok() {
+                *place += 1;
+                shared += u32::from(shares);
+            }
+        }
+        if let Err(error) = self.programs.set_shared(u64::from(shared)) {
+            tracing::warn!(%error, "switch {}", self.settings.name);
         }
     }
 
@@ -91,10 +138,21 @@ impl Switch {
         })
     }
 
-    /// Takes out the stations of which something holds.
+    /// Takes out the stations of which something holds, and counts the others.
     pub(super) fn forget(&self, which: impl Fn(&Station) -> bool) {
-        for (address, _) in self.known().into_iter().filter(|(_, station)| which(station)) {
-            self.programs.remove_station(address);
+        let forgotten = self.programs.stations().and_then(|stations| {
+            let mut shared = 0;
+            for (address, station) in stations {
+                if which(&station) {
+                    self.programs.remove_station(address);
+                } else {
+                    shared += u64::from(!is_static(&station) && station.place >= OWN_PLACES);
+                }
+            }
+            self.programs.set_shared(shared)
+        });
+        if let Err(error) = forgotten {
+            tracing::warn!(%error, "switch {}", self.settings.name);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `[[switch]]`: names, patterns, VLANs, given stations.
 
 use super::*;
-use bm_switch::{Pattern, PortRule, Settings, Static, VLAN_MAX, Vlans};
+use bm_switch::{Pattern, PortFlags, PortRule, Settings, Static, VLAN_MAX, Vlans};
 
 /// Longest name of a switch and of its own interface, whose other end's name is three longer.
 const NAME_MAX: usize = 12;
@@ -81,7 +81,9 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
     switch.ports = section.patterns("ports", "ports = [\"veth*\", \"tap0\"]", true);
     section.duration("ageing_s", Duration::from_secs, 0..=1_000_000, &mut switch.ageing);
     section.number("flood_limit", 0..=1_000_000_000, &mut switch.flood_limit);
+    section.number("move_limit", 0..=1_000_000_000, &mut switch.move_limit);
     section.number("table", 16..=1 << 24, &mut switch.table);
+    section.number("fdb_max_learned", 0..=1 << 24, &mut switch.fdb_max_learned);
     if let Some((at, name)) = section.text("interface", "\"lan0\"") {
         if !is_interface(name) || name.len() > NAME_MAX {
             section.odd("interface", at, name, "give the new interface a name of 1 to 12 bytes");
@@ -111,11 +113,15 @@ fn is_interface(name: &str) -> bool {
 /// One rule for each pattern of a `[[switch.port]]`.
 fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
     let ports = section.patterns("ports", "ports = \"veth1\"", true);
-    let (mut access, mut native, mut flood_limit) = (None, None, None);
+    let (mut access, mut native) = (None, None);
+    let (mut flood_limit, mut move_limit, mut fdb_max_learned) = (None, None, None);
     section.number_or("access", "default", VLANS, &mut access);
     let tagged = section.vlans("trunk");
     section.number_or("native", "none", VLANS, &mut native);
     section.number_or("flood_limit", "default", 0..=1_000_000_000, &mut flood_limit);
+    section.number_or("move_limit", "default", 0..=1_000_000_000, &mut move_limit);
+    section.number_or("fdb_max_learned", "default", 0..=1 << 24, &mut fdb_max_learned);
+    let flags = flags(section);
     if access.is_some() && tagged.is_some() {
         let key = section.key("access");
         let mend = "a port with `trunk` has its untagged VLAN in `native`";
@@ -129,7 +135,22 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
         Some(tagged) => Some(Vlans::Trunk { tagged, native: native.map(|vlan| vlan as u16) }),
         None => access.map(|vlan| Vlans::Access(vlan as u16)),
     };
-    ports.into_iter().map(|ports| PortRule { ports, vlans: vlans.clone(), flood_limit }).collect()
+    let rule =
+        |ports| PortRule { ports, vlans: vlans.clone(), flood_limit, move_limit, fdb_max_learned, flags };
+    ports.into_iter().map(rule).collect()
+}
+
+/// What `bridge link set` calls the same.
+fn flags(section: &mut Section<'_, '_>) -> PortFlags {
+    const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+    let mut flags = PortFlags::default();
+    section.choice("learning", &SWITCH, &mut flags.learning);
+    section.choice("locked", &SWITCH, &mut flags.locked);
+    section.choice("isolated", &SWITCH, &mut flags.isolated);
+    section.choice("flood", &SWITCH, &mut flags.flood);
+    section.choice("mcast_flood", &SWITCH, &mut flags.mcast_flood);
+    section.choice("bcast_flood", &SWITCH, &mut flags.bcast_flood);
+    flags
 }
 
 fn given(section: &mut Section<'_, '_>) -> Option<Static> {

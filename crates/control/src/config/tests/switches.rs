@@ -40,6 +40,28 @@ fn reads_switches() {
 }
 
 #[test]
+fn reads_what_a_port_does_as_linuxs_bridge_says_it() {
+    use bm_switch::PortFlags;
+    let options = "access = 10\nisolated = 'on'\nlocked = 'on'\nlearning = 'off'\nflood = 'off'\n\
+                   mcast_flood = 'off'\nbcast_flood = 'off'\nmove_limit = 5\nfdb_max_learned = 7";
+    let config =
+        read(&SWITCH.replace("access = 10", options).replace("table = 1024", "table = 1024\nmove_limit = 9"));
+    let [lan] = config.switches.as_slice() else { panic!("{:?}", config.switches) };
+    let (one, other) = (lan.of("veth1"), lan.of("veth2"));
+    let all = ["learning off", "locked on", "isolated on", "flood off", "mcast_flood off", "bcast_flood off"];
+    assert_eq!(one.flags.changed(), all);
+    assert_eq!((one.move_limit, one.fdb_max_learned), (5, 7));
+    assert_eq!((other.flags, other.move_limit, other.fdb_max_learned), (PortFlags::default(), 9, 4096));
+    let text = refused(&SWITCH.replace("access = 10", "isolated = true"));
+    assert!(
+        text.contains("`isolated` in [[switch.port]] wants a string, but this is the truth value true"),
+        "{text}"
+    );
+    let text = refused(&SWITCH.replace("access = 10", "isolated = 'yes'"));
+    assert!(text.contains("`isolated` in [[switch.port]]") && text.contains("\"on\""), "{text}");
+}
+
+#[test]
 fn says_what_is_wrong_with_a_switch() {
     let told = |from: &str, to: &str| {
         assert!(SWITCH.contains(from), "{from}");
@@ -95,5 +117,7 @@ fn the_example_of_a_switch_holds() {
         (switch.ageing, switch.flood_limit, switch.table),
         (defaults.ageing, defaults.flood_limit, defaults.table)
     );
+    assert_eq!((switch.move_limit, switch.fdb_max_learned), (defaults.move_limit, defaults.fdb_max_learned));
+    assert_eq!(switch.rules[0].flags.changed(), ["isolated on"]);
     assert_eq!((switch.rules.len(), switch.statics.len()), (2, 1));
 }

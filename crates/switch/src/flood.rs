@@ -1,0 +1,65 @@
+//! Who gets frames that go to many: a set of ports for each VLAN, for what a frame is flooded for, and for whether it
+//! comes from an isolated port. Where no port is isolated or refuses floods, there is one set a VLAN.
+
+use crate::layout::VIDS;
+use crate::settings::{PortFlags, PortSettings, Settings};
+
+/// What a frame is flooded for: nobody knows its station; multicast; broadcast. In the order of `enum flood_kind`.
+const KINDS: [fn(&PortFlags) -> bool; 3] =
+    [|flags| flags.flood, |flags| flags.mcast_flood, |flags| flags.bcast_flood];
+
+/// Which sets a switch needs.
+pub struct Sets {
+    isolation: bool,
+    kinds: bool,
+}
+
+impl Sets {
+    /// Those of a switch with these settings.
+    pub fn of(settings: &Settings) -> Self {
+        Self { isolation: settings.isolates(), kinds: settings.limits_floods() }
+    }
+
+    /// Numbers of the sets that a port is in.
+    pub fn with(&self, port: &PortSettings) -> Vec<u32> {
+        let kinds = KINDS[..if self.kinds { KINDS.len() } else { 1 }].iter().zip(0u32..);
+        let taken = kinds.filter(|(takes, _)| !self.kinds || takes(&port.flags)).map(|(_, kind)| kind);
+        let sets = taken.flat_map(|kind| {
+            let from_isolated = self.isolation && !port.flags.isolated;
+            std::iter::once(2 * kind).chain(from_isolated.then_some(2 * kind + 1))
+        });
+        let sets: Vec<u32> = sets.collect();
+        let vlans = port.vlans.all();
+        vlans.flat_map(|vlan| sets.iter().map(move |set| u32::from(vlan) + VIDS * set)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Pattern, PortRule, Vlans};
+
+    #[test]
+    fn a_port_is_in_the_sets_whose_frames_it_takes() {
+        let with = |flags: PortFlags, other: PortFlags| {
+            let rule = |name, flags| PortRule {
+                vlans: Some(Vlans::Access(10)),
+                flags,
+                ..PortRule::new(Pattern::new(name))
+            };
+            let mut settings = Settings::new("lan");
+            settings.rules = vec![rule("p0", flags), rule("p1", other)];
+            Sets::of(&settings).with(&settings.of("p0"))
+        };
+        let all = PortFlags::default();
+        assert_eq!(with(all, all), [10]);
+        let isolated = PortFlags { isolated: true, ..all };
+        assert_eq!(with(isolated, all), [10]);
+        assert_eq!(with(all, isolated), [10, 10 + VIDS]);
+        let quiet = PortFlags { flood: false, bcast_flood: false, ..all };
+        assert_eq!(with(quiet, all), [10 + 2 * VIDS]);
+        assert_eq!(with(all, quiet), [10, 10 + 2 * VIDS, 10 + 4 * VIDS]);
+        assert_eq!(with(quiet, isolated), [10 + 2 * VIDS, 10 + 3 * VIDS]);
+        assert_eq!(with(all, PortFlags { isolated: true, ..quiet }).len(), 6);
+    }
+}
