@@ -113,7 +113,10 @@ impl DpdkDevice {
         if spec.name().is_empty() {
             return Err(DpdkError::Name { device: spec.as_str().into() });
         }
-        eal::start()?;
+        let shares = spec.name().starts_with("net_virtio_user");
+        if eal::start(!shares)? && shares {
+            return Err(DpdkError::HugePages { device: spec.as_str().into() });
+        }
         let pool = pool::over(depot)?;
         let alone = opening();
         let _before = eal::said();

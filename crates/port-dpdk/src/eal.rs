@@ -22,7 +22,8 @@ const OWN_MIB: &str = "128";
 const FOLDER: &str = "brickmoon-";
 
 static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
-static STARTED: OnceLock<Result<(), DpdkError>> = OnceLock::new();
+/// Whether it has, and then whether on huge pages.
+static STARTED: OnceLock<Result<bool, DpdkError>> = OnceLock::new();
 
 /// Version of the DPDK that is linked.
 pub(crate) fn version() -> String {
@@ -41,22 +42,26 @@ pub(crate) fn said() -> Vec<String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
 }
 
-/// Starts DPDK if it does not run yet.
-pub(crate) fn start() -> Result<(), DpdkError> {
-    STARTED.get_or_init(start_aside).clone()
+/// Starts DPDK if it does not run yet, for a device that can do with its own memory on huge pages or not. Says whether
+/// that lies on huge pages.
+///
+/// A device that shares memory with another process (net_virtio_user) passes it on a file at a time, eight at most, and
+/// each huge page is a file of its own.
+pub(crate) fn start(huge_pages: bool) -> Result<bool, DpdkError> {
+    STARTED.get_or_init(|| start_aside(huge_pages && free_huge_pages() >= HUGE_PAGES)).clone()
 }
 
 /// In a thread of its own, which the EAL then pins to a core as it likes.
-fn start_aside() -> Result<(), DpdkError> {
-    let started = std::thread::Builder::new().name("bm-eal".into()).spawn(start_here);
+fn start_aside(huge_pages: bool) -> Result<bool, DpdkError> {
+    let started = std::thread::Builder::new().name("bm-eal".into()).spawn(move || start_here(huge_pages));
     let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), said: said() };
     started.map_err(|error| failed(&error))?.join().unwrap_or_else(|_| Err(failed(&"its thread panicked")))
 }
 
-fn start_here() -> Result<(), DpdkError> {
+fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {
     let calls = Calls { refill, make_room, take, give, available, log };
     let texts: Vec<CString> =
-        arguments().into_iter().map(|text| CString::new(text).unwrap_or_default()).collect();
+        arguments(huge_pages).into_iter().map(|text| CString::new(text).unwrap_or_default()).collect();
     // The EAL moves its arguments about, and keeps some.
     let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
     let count = pointers.len() as c_int;
@@ -70,7 +75,7 @@ fn start_here() -> Result<(), DpdkError> {
     // SAFETY: a plain function. Whatever else of DPDK runs when the process ends, ends with it.
     unsafe { libc::atexit(remove_folder) };
     remove_old_folders();
-    Ok(())
+    Ok(huge_pages)
 }
 
 /// Where the EAL keeps files of this process: nothing, as it was started, but the folder is there.
@@ -99,7 +104,7 @@ fn remove_old_folders() {
 }
 
 /// One core, since workers are ours; no files; PCI devices only as they are named.
-fn arguments() -> Vec<String> {
+fn arguments(huge_pages: bool) -> Vec<String> {
     let core = std::fs::read_to_string("/proc/self/status").ok().and_then(|status| {
         let allowed =
             status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_string();
@@ -116,7 +121,7 @@ fn arguments() -> Vec<String> {
         "-a".into(),
         "0000:00:00.0".into(),
     ];
-    if free_huge_pages() >= HUGE_PAGES {
+    if huge_pages {
         arguments.push("--in-memory".into());
     } else {
         arguments.extend(["--no-huge".into(), "--no-shconf".into()]);

@@ -29,6 +29,11 @@ pub enum DpdkError {
         /// As asked for.
         device: String,
     },
+    /// A device shares DPDK's memory with another process, and that lies on huge pages for an earlier device.
+    HugePages {
+        /// As asked for.
+        device: String,
+    },
     /// There is no such card.
     NoCard {
         /// As asked for.
@@ -109,6 +114,10 @@ impl fmt::Display for DpdkError {
                 write!(f, "frames cannot be memory of DPDK: {why}")?;
                 more(f, said)
             }
+            Self::HugePages { device } => write!(
+                f,
+                "dpdk:{device} cannot share DPDK's memory, which is on huge pages for another dpdk: port: put this port before the others in the configuration"
+            ),
             Self::PlainPages { device } => write!(
                 f,
                 "dpdk:{device}: without an IOMMU the card needs frames on huge pages: \

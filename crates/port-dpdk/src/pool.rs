@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_failed_can_be_made_again() {
-        eal::start().unwrap();
+        eal::start(true).unwrap();
         let depot = Depot::new(64, 2048).unwrap();
         let (name, mut made) = (CString::new("bm-again").unwrap(), std::ptr::null_mut());
         let kept: *mut c_void = Arc::into_raw(depot.clone()).cast_mut().cast();
