@@ -47,9 +47,10 @@ fn on_interface(net: &Net, random: &mut Random) -> String {
     text + " }\n}\n"
 }
 
-/// NAT of one address, so that no two flows want the same ports, for which Linux would choose others by chance.
+/// NAT of one address, always the same: two flows that want the same ports, also of rulesets before, would get others
+/// by chance.
 fn translation(net: &Net, random: &mut Random) -> String {
-    let (source, target) = (random.of(net.sources4), random.of(net.targets4));
+    let (source, target) = (net.sources4[0], net.targets4[0]);
     let text = match random.below(3) {
         0 => "type nat hook prerouting priority dstnat; ip daddr TARGET dnat to OTHER",
         1 => "type nat hook postrouting priority srcnat; ip saddr SOURCE masquerade",
