@@ -115,6 +115,16 @@ fn map(file: &File, capacity: usize, writable: bool) -> io::Result<Mapping> {
     })
 }
 
+/// Has the file system set its pages aside now: where it is full, this is an error, and a store to a page of the mapping
+/// would be a SIGBUS.
+fn allocate(file: &File, bytes: usize) -> io::Result<()> {
+    // SAFETY: takes numbers.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// The counters of this process, as the one that makes them sees them.
 pub struct Registry {
     mapping: Mapping,
@@ -135,7 +145,11 @@ impl Registry {
             _ => {}
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
-        Self::over(&file, capacity).map_err(failed)
+        Self::over(&file, capacity).map_err(|error| {
+            // Nobody has use for a part of it.
+            let _gone = std::fs::remove_file(path);
+            failed(error)
+        })
     }
 
     /// Counters that nobody outside the process can see, for tests and benches.
@@ -158,6 +172,7 @@ impl Registry {
     fn over(file: &File, capacity: usize) -> io::Result<Self> {
         let capacity = capacity.next_multiple_of(LINE);
         file.set_len(bytes(capacity) as u64)?;
+        allocate(file, bytes(capacity))?;
         let mapping = map(file, capacity, true)?;
         mapping.header.capacity.store(capacity as u32, Ordering::Relaxed);
         mapping.header.magic.store(MAGIC, Ordering::Release);

@@ -11,6 +11,7 @@ int bm_open(const char *path, int flags, int mode) __asm__("open");
 int bm_close(int fd) __asm__("close");
 int64_t bm_lseek(int fd, int64_t offset, int whence) __asm__("lseek");
 int bm_ftruncate(int fd, int64_t bytes) __asm__("ftruncate");
+int bm_fallocate(int fd, int64_t offset, int64_t bytes) __asm__("posix_fallocate");
 int64_t bm_read(int fd, void *to, size_t bytes) __asm__("read");
 void *bm_mmap(void *at, size_t bytes, int protection, int flags, int fd, int64_t offset) __asm__("mmap");
 int bm_munmap(void *at, size_t bytes) __asm__("munmap");
@@ -109,10 +110,16 @@ function M.map_file (path, bytes, readonly, create)
       C.bm_close(fd)
       return nil, ("it has %d bytes, the type needs %d"):format(before, bytes)
    end
-   if create and C.bm_ftruncate(fd, bytes) ~= 0 then
-      local reason = why()
-      C.bm_close(fd)
-      return nil, reason
+   if create then
+      local reason = C.bm_ftruncate(fd, bytes) ~= 0 and why()
+      -- Where the file system is full this is an error; a store to a page that it has not got would end the process.
+      local number = reason and 0 or C.bm_fallocate(fd, 0, bytes)
+      if number ~= 0 then reason = why(number) end
+      if reason then
+         C.bm_close(fd)
+         if before == 0 then M.remove(path) end
+         return nil, reason
+      end
    end
    local protection = readonly and PROT_READ or PROT_READ + PROT_WRITE
    local at = C.bm_mmap(nil, bytes, protection, MAP_SHARED, fd, 0)
