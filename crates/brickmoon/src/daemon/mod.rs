@@ -8,11 +8,13 @@
 
 pub mod apps;
 mod checks;
+mod connections;
 mod dataplane;
 mod dpdk;
 mod health;
 mod hooks;
 mod kernel_ports;
+mod limits;
 mod notify;
 mod path;
 mod places;
@@ -81,6 +83,7 @@ fn missing(port: &Port) -> Option<&str> {
 /// Runs until it is told to end.
 pub fn up(mut up: Up) -> Result<(), Failure> {
     let started = Instant::now();
+    limits::raise();
     if up.config.is_none() && up.ports.is_empty() {
         up.config = Some(config::FILE.into()).filter(|file: &PathBuf| file.exists());
     }

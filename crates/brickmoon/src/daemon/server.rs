@@ -15,8 +15,14 @@ use bm_api::{Error, encode};
 use serde::Serialize;
 use tokio::net::{TcpListener, UnixListener};
 
+use super::connections::serve;
 use super::state::Daemon;
 use crate::{Failure, client};
+
+/// Connections to the control socket at the same time.
+const CONNECTIONS_OF_API: usize = 256;
+/// The same of the metrics address, where nobody but scrapers has anything to do.
+const CONNECTIONS_OF_METRICS: usize = 64;
 
 /// A socket that is removed when the daemon ends.
 pub struct Socket {
@@ -52,11 +58,10 @@ impl Socket {
     }
 
     /// Answers until the task is dropped.
-    pub async fn serve(self, routes: Router) -> std::io::Result<()> {
+    pub async fn serve(self, routes: Router) {
         let Self { listener, removed_at_the_end } = self;
-        let served = axum::serve(listener, routes).await;
+        serve(listener, routes, CONNECTIONS_OF_API).await;
         drop(removed_at_the_end);
-        served
     }
 }
 
@@ -78,8 +83,9 @@ pub async fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, Fail
 }
 
 /// Answers scrapes until the task is dropped.
-pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) -> std::io::Result<()> {
-    axum::serve(listener, Router::new().route("/metrics", get(metrics)).with_state(daemon)).await
+pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) {
+    let routes = Router::new().route("/metrics", get(metrics)).with_state(daemon);
+    serve(listener, routes, CONNECTIONS_OF_METRICS).await;
 }
 
 /// The daemon's answers.

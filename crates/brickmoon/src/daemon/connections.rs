@@ -1,0 +1,41 @@
+//! Connections to a server of ours: so many at the same time, and none for ever.
+//!
+//! Whoever connects and says nothing, or says the head of its request a byte a minute, or takes no answer, has a
+//! descriptor of ours. Without bounds some hundred of them have all.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// How long the head of a request may take, and how long a connection may be idle before it.
+const HEAD_MAX: Duration = Duration::from_secs(5);
+/// How long a connection may last, whatever is said on it: longer than the longest question takes.
+const LAST_MAX: Duration = Duration::from_secs(600);
+
+/// Answers until the task is dropped. Of more than `most` connections at the same time the oldest gives way, so that
+/// nobody who only holds connections keeps others out.
+pub async fn serve(mut listener: impl Listener, routes: Router, most: usize) {
+    let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
+    loop {
+        let (stream, _) = listener.accept().await;
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= most {
+            connections.pop_front().into_iter().for_each(|oldest| oldest.abort());
+        }
+        let service = TowerToHyperService::new(routes.clone());
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        connections.push_back(tokio::spawn(async move {
+            // What goes wrong on a connection is for whoever has made it.
+            let _ended = timeout(LAST_MAX, connection).await;
+        }));
+    }
+}
