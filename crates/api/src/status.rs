@@ -80,6 +80,8 @@ pub struct Mirror {
     pub mended: u64,
     /// Messages that were not well formed; the tables are compared after one.
     pub malformed: u64,
+    /// Times that settings in `/proc/sys/net` could not be read: the values before hold.
+    pub unread: u64,
     /// How long the first dump and its compilation took, in milliseconds.
     pub first_sync_ms: u64,
     /// How long the latest batch of changes took to compile, in microseconds.

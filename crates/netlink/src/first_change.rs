@@ -35,8 +35,6 @@ const ATTEND_EVERY: Duration = Duration::from_secs(1);
 const FIND_EVERY: Duration = Duration::from_millis(4);
 /// Share of the time that this may take: one part in this many.
 const POLL_SHARE: u32 = 20;
-/// Links whose own settings are read, at most.
-const LINKS_READ: usize = 256;
 /// Receive buffer of the sockets for rulesets.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -320,19 +318,18 @@ impl Settings {
 
     /// Reads those of interfaces, to be compared from now on.
     fn read_links(&mut self, known: &Known) {
-        self.links = self.links_now(known);
+        self.links = Some(self.links_now(known));
     }
 
-    fn links_now(&mut self, known: &Known) -> Option<BTreeMap<u32, LinkSysctls>> {
+    fn links_now(&mut self, known: &Known) -> BTreeMap<u32, LinkSysctls> {
         let links = known.links.values().filter(|link| !link.loopback());
-        let links = links.map(|link| (link.ifindex, &*link.name));
-        (known.links.len() <= LINKS_READ).then(|| self.files.read_links(links))
+        self.files.read_links(links.map(|link| (link.ifindex, &*link.name)))
     }
 
     /// Reads all again: what has changed since the last time?
     fn changed(&mut self, known: &Known) -> Option<What> {
         let (sysctls, tables) = (self.files.read(), legacy_tables::digest());
-        let links = if self.links.is_some() { self.links_now(known) } else { None };
+        let links = self.links.is_some().then(|| self.links_now(known));
         let changed = if sysctls != self.sysctls || links != self.links {
             Some("a setting in /proc/sys/net")
         } else if tables != self.tables {

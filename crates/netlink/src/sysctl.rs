@@ -1,11 +1,13 @@
 //! Settings that the kernel keeps under `/proc/sys` and never announces.
 //!
 //! They are few, so the driver reads them several times a second from files that stay open ([`SysctlFiles`]): about
-//! a microsecond each. A setting that this kernel does not have keeps the value that Linux would begin with.
+//! a microsecond each. A setting that this kernel does not have keeps the value that Linux would begin with; one that
+//! cannot be read now, for want of descriptors say, keeps the value that it had.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -22,8 +24,9 @@ macro_rules! sysctls {
         }
 
         impl Sysctls {
-            fn read(files: &mut Files) -> Self {
-                Self { $($field: files.read($path).unwrap_or($default),)* }
+            /// What is there now; what cannot be read is as `before`.
+            fn read(files: &mut Files, before: &Self) -> Self {
+                Self { $($field: files.now($path, $default, before.$field),)* }
             }
         }
 
@@ -79,14 +82,14 @@ pub struct LinkSysctls {
 }
 
 impl LinkSysctls {
-    /// Those of the link called `name`; `accepts_all` is what holds for every link.
-    fn read(files: &mut Files, name: &str, accepts_all: bool) -> Self {
-        let accepts = files.read(&format!("ipv4/conf/{name}/accept_local"));
-        let disabled = files.read(&format!("ipv6/conf/{name}/disable_ipv6"));
+    /// Those of the link called `name`; what cannot be read is as `before`.
+    fn read(files: &mut Files, name: &str, before: Self) -> Self {
+        let accepts = format!("ipv4/conf/{name}/accept_local");
+        let disabled = format!("ipv6/conf/{name}/disable_ipv6");
         Self {
-            accept_local: accepts_all || accepts.is_some_and(|value| value != 0),
-            hop_limit: files.read(&format!("ipv6/conf/{name}/hop_limit")).unwrap_or(64),
-            disable_ipv6: disabled.is_some_and(|value| value != 0),
+            accept_local: files.now(&accepts, 0, u32::from(before.accept_local)) != 0,
+            hop_limit: files.now(&format!("ipv6/conf/{name}/hop_limit"), 64, before.hop_limit),
+            disable_ipv6: files.now(&disabled, 0, u32::from(before.disable_ipv6)) != 0,
         }
     }
 }
@@ -105,66 +108,172 @@ const ROOT: &str = "/proc/sys/net";
 struct Files {
     root: PathBuf,
     open: HashMap<String, File>,
+    /// Whether files stay open.
+    keep: bool,
+    /// The latest failure, since somebody has taken it.
+    failed: Option<(String, io::Error)>,
 }
 
 impl Files {
     fn below(root: &Path) -> Self {
-        Self { root: root.into(), open: HashMap::new() }
+        Self { root: root.into(), open: HashMap::new(), keep: true, failed: None }
     }
 
-    /// The number in a file. One that cannot be read, say since a link of this name was deleted and made again, is
-    /// opened anew.
-    fn read(&mut self, path: &str) -> Option<u32> {
-        if let Some(number) = self.open.get(path).and_then(number) {
-            return Some(number);
+    /// The number in a file: `absent` if there is no such file, `before` if it cannot be read.
+    fn now(&mut self, path: &str, absent: u32, before: u32) -> u32 {
+        match self.read(path) {
+            Ok(value) => value.unwrap_or(absent),
+            Err(error) => {
+                self.failed = Some((path.into(), error));
+                before
+            }
+        }
+    }
+
+    /// The number in a file, if there is one. A file that cannot be read, say since a link of this name was deleted and
+    /// made again, is opened anew.
+    fn read(&mut self, path: &str) -> io::Result<Option<u32>> {
+        if let Some(Ok(number)) = self.open.get(path).map(number) {
+            return Ok(Some(number));
         }
         self.open.remove(path);
-        let file = File::open(self.root.join(path)).ok()?;
-        let value = number(&file);
-        self.open.insert(path.into(), file);
-        value
+        let file = match File::open(self.root.join(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let value = number(&file)?;
+        if self.keep {
+            self.open.insert(path.into(), file);
+        }
+        Ok(Some(value))
     }
 }
 
-fn number(file: &File) -> Option<u32> {
+fn number(file: &File) -> io::Result<u32> {
     let mut text = [0; 32];
-    let length = file.read_at(&mut text, 0).ok()?;
-    str::from_utf8(&text[..length]).ok()?.trim().parse().ok()
+    let length = file.read_at(&mut text, 0)?;
+    let text = str::from_utf8(&text[..length]).unwrap_or_default();
+    text.trim()
+        .parse()
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is no number")))
+}
+
+/// Links whose files stay open: with more links than these, descriptors are worth more than the time to open files.
+const LINKS_OPEN: usize = 256;
+/// Links whose settings are read at a time; with more, they take turns.
+const LINKS_A_TURN: usize = 256;
+
+/// A link, its settings as last read, and where they are.
+#[derive(Debug)]
+struct OfLink {
+    name: Box<str>,
+    files: Files,
+    value: LinkSysctls,
+}
+
+impl OfLink {
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), files: Files::below(Path::new(ROOT)), value: LinkSysctls::default() }
+    }
+
+    fn read(&mut self, keep: bool) {
+        self.files.keep = keep;
+        if !keep {
+            self.files.open.clear();
+        }
+        self.value = LinkSysctls::read(&mut self.files, &self.name, self.value);
+    }
 }
 
 /// The settings of one network namespace, ready to be read again and again.
 #[derive(Debug)]
 pub struct SysctlFiles {
     general: Files,
-    links: BTreeMap<u32, (Box<str>, Files)>,
+    last: Sysctls,
+    accepts_all: u32,
+    links: BTreeMap<u32, OfLink>,
+    /// The link whose turn comes next.
+    next: u32,
+    failures: u64,
+    /// The last time something could not be read.
+    fails: bool,
 }
 
 impl SysctlFiles {
     /// For the network namespace of the calling thread, which is to be the one that reads.
     pub fn new() -> Self {
-        Self { general: Files::below(Path::new(ROOT)), links: BTreeMap::new() }
+        let general = Files::below(Path::new(ROOT));
+        let (last, links) = (Sysctls::default(), BTreeMap::new());
+        Self { general, last, accepts_all: 0, links, next: 0, failures: 0, fails: false }
     }
 
     /// Reads those of the namespace.
     pub fn read(&mut self) -> Sysctls {
-        Sysctls::read(&mut self.general)
+        self.last = Sysctls::read(&mut self.general, &self.last);
+        let failed = self.general.failed.take();
+        self.say(failed);
+        self.last
     }
 
-    /// Reads those of each link, by number and name.
+    /// How many times something could not be read.
+    pub fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// Reads those of links, by number and name: of new ones, and of so many others that take their turn. All are in
+    /// what this returns.
     pub fn read_links<'a>(
         &mut self,
         links: impl Iterator<Item = (u32, &'a str)>,
     ) -> BTreeMap<u32, LinkSysctls> {
-        let accepts_all = self.general.read("ipv4/conf/all/accept_local").is_some_and(|value| value != 0);
+        self.accepts_all = self.general.now("ipv4/conf/all/accept_local", 0, self.accepts_all);
         let mut before = std::mem::take(&mut self.links);
-        let mut values = BTreeMap::new();
+        let mut new = Vec::new();
         for (ifindex, name) in links {
-            let known = before.remove(&ifindex).filter(|(known, _)| **known == *name);
-            let (name, mut files) = known.unwrap_or_else(|| (name.into(), Files::below(Path::new(ROOT))));
-            values.insert(ifindex, LinkSysctls::read(&mut files, &name, accepts_all));
-            self.links.insert(ifindex, (name, files));
+            let known = before.remove(&ifindex).filter(|known| *known.name == *name);
+            if known.is_none() {
+                new.push(ifindex);
+            }
+            self.links.insert(ifindex, known.unwrap_or_else(|| OfLink::new(name)));
         }
-        values
+        let keep = self.links.len() <= LINKS_OPEN;
+        let turn = self.take_turns();
+        for ifindex in new.iter().chain(&turn) {
+            bm_heartbeat::beat();
+            self.links.get_mut(ifindex).into_iter().for_each(|link| link.read(keep));
+        }
+        let own = self.links.values_mut().filter_map(|link| link.files.failed.take()).last();
+        let failed = self.general.failed.take().or(own);
+        self.say(failed);
+        let all = self.accepts_all != 0;
+        let value =
+            |link: &OfLink| LinkSysctls { accept_local: all || link.value.accept_local, ..link.value };
+        self.links.iter().map(|(ifindex, link)| (*ifindex, value(link))).collect()
+    }
+
+    /// The links whose turn it is.
+    fn take_turns(&mut self) -> Vec<u32> {
+        let numbers = self.links.range(self.next..).chain(self.links.range(..self.next));
+        let turn: Vec<u32> = numbers.map(|(ifindex, _)| *ifindex).take(LINKS_A_TURN).collect();
+        self.next = turn.last().map_or(0, |last| last.wrapping_add(1));
+        turn
+    }
+
+    /// Says when settings cannot be read, and when they can be again.
+    fn say(&mut self, failed: Option<(String, io::Error)>) {
+        match failed {
+            Some((path, error)) => {
+                self.failures += 1;
+                if !self.fails {
+                    tracing::warn!("{ROOT}/{path} cannot be read, so the value before it holds: {error}");
+                }
+                self.fails = true;
+            }
+            None if std::mem::take(&mut self.fails) => {
+                tracing::info!("the settings in {ROOT} can be read again");
+            }
+            None => {}
+        }
     }
 }
 
@@ -180,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_is_absent_has_the_value_linux_begins_with() {
-        let none = Sysctls::read(&mut Files::below(Path::new("/nonexistent")));
+        let none = Sysctls::read(&mut Files::below(Path::new("/nonexistent")), &Sysctls::default());
         assert_eq!(none, Sysctls::default());
         assert!(none.to_string().contains("ipv4/ip_default_ttl = 64\n"));
     }
@@ -192,16 +301,45 @@ mod tests {
         let path = root.join("ipv4/ip_default_ttl");
         std::fs::write(&path, "64\n").unwrap();
         let mut files = Files::below(&root);
-        assert_eq!(files.read("ipv4/ip_default_ttl"), Some(64));
+        let now = |files: &mut Files| files.now("ipv4/ip_default_ttl", 64, 1);
+        assert_eq!(now(&mut files), 64);
         // The same file, as the kernel's are.
         File::options().write(true).open(&path).unwrap().write_at(b"99\n", 0).unwrap();
-        assert_eq!(files.read("ipv4/ip_default_ttl"), Some(99));
+        assert_eq!(now(&mut files), 99);
         // What is open cannot be read any more: the file has become empty, and another has its name.
         File::options().write(true).truncate(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "7\n").unwrap();
-        assert_eq!(files.read("ipv4/ip_default_ttl"), Some(7));
+        assert_eq!(now(&mut files), 7);
         std::fs::remove_dir_all(&root).unwrap();
-        assert_eq!(files.read("ipv4/nothing"), None);
+        assert_eq!(files.now("ipv4/nothing", 5, 6), 5, "there is no such file");
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_its_value_and_is_told() {
+        let root = std::env::temp_dir().join(format!("bm-sysctl-kept-{}", std::process::id()));
+        let path = root.join("ipv4/ip_default_ttl");
+        std::fs::create_dir_all(&path).unwrap();
+        let mut files = Files::below(&root);
+        let before = Sysctls { ip_default_ttl: 77, icmp_ratelimit: 5, ..Sysctls::default() };
+        let now = Sysctls::read(&mut files, &before);
+        assert_eq!(now.ip_default_ttl, 77, "a folder is no file");
+        assert_eq!(now.icmp_ratelimit, 1000, "this one is not there");
+        assert_eq!(files.failed.as_ref().map(|(path, _)| path.as_str()), Some("ipv4/ip_default_ttl"));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn with_many_links_each_has_its_turn() {
+        let mut files = SysctlFiles::new();
+        let names: Vec<String> = (0..1000).map(|number| format!("bm-none{number}")).collect();
+        let links = || (1..).zip(names.iter().map(String::as_str));
+        assert_eq!(files.read_links(links()).len(), 1000);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..4 {
+            seen.extend(files.take_turns());
+        }
+        assert_eq!(seen.len(), 1000);
+        assert!(files.links.values().all(|link| link.files.open.is_empty()), "no descriptors");
     }
 }

@@ -32,8 +32,6 @@ const RECEIVES: usize = 256;
 const BACKLOG_MAX: usize = 256 << 20;
 /// Longest wait before a dump is tried again that overruns keep spoiling.
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
-/// Links whose own settings are read, at most.
-const LINKS_READ: usize = 256;
 /// Share of the time that dumps out of doubt may take: one part in this many.
 const AUDIT_SHARE: u32 = 10;
 
@@ -82,6 +80,8 @@ pub struct Statistics {
     pub repeated: u64,
     /// Messages that were not well formed.
     pub malformed: u64,
+    /// Times that settings could not be read: the values before hold.
+    pub unread: u64,
     /// How long the last whole dump took, from asking to having it.
     pub dump_time: Duration,
 }
@@ -263,14 +263,10 @@ impl Watch {
 
     fn read_sysctls(&mut self) {
         self.mirror.set_sysctls(self.sysctls.read());
-        // Three files a link: on a machine with very many links the usual values have to do.
-        let links: Vec<_> =
-            self.mirror.links().filter(|link| !link.loopback()).take(LINKS_READ + 1).collect();
-        if links.len() <= LINKS_READ {
-            let named = links.into_iter().map(|link| (link.ifindex, &*link.name));
-            let read = self.sysctls.read_links(named);
-            self.mirror.set_link_sysctls(read);
-        }
+        let links = self.mirror.links().filter(|link| !link.loopback());
+        let read = self.sysctls.read_links(links.map(|link| (link.ifindex, &*link.name)));
+        self.mirror.set_link_sysctls(read);
+        self.statistics.unread = self.sysctls.failures();
     }
 
     /// What is missing goes before what is in doubt.

@@ -141,6 +141,7 @@ fn daemon(registry: &mut Registry, status: &Status) {
         ("mirror_overruns", "Times that the kernel lost messages for want of room", status.mirror.overruns),
         ("mirror_resyncs", "Full dumps after the first", status.mirror.resyncs),
         ("mirror_malformed", "Netlink messages that were not well formed", status.mirror.malformed),
+        ("mirror_unread", "Times that settings in /proc/sys/net could not be read", status.mirror.unread),
         ("mirror_mended", "Differences that the periodic comparison mended", status.mirror.mended),
     ] {
         add(&counter(registry, name, help), Vec::new(), value);

@@ -28,6 +28,7 @@ impl Control {
                 resyncs: statistics.resyncs,
                 mended: statistics.differences,
                 malformed: statistics.malformed,
+                unread: statistics.unread,
                 first_sync_ms: self.done.first_sync.as_millis() as u64,
                 last_batch_us: self.done.last_batch.as_micros() as u64,
                 last_batch_changes: self.done.last_batch_changes,

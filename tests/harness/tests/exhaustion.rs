@@ -1,0 +1,156 @@
+//! What is used up around a daemon changes nothing of what it does, and what it cannot have is an error with a reason.
+
+use bm_tests::daemon::eventually;
+use bm_tests::lab::{Ends, Lab, SIDES};
+use bm_tests::subject::{self, Router, Subject};
+use bm_tests::{command, report};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections that say nothing.
+const IDLE: usize = 980;
+
+fn on_kernel(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+    let Some(subject) = Subject::kernel(test) else { return };
+    let lab = Lab::new(test, Ends::Silent);
+    lab.rtr.run("ip link set lo up");
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_with(&SIDES.map(|side| side.router()), config);
+    deed(&lab, &mut router);
+}
+
+/// The text of a scrape, or as much of it as came.
+fn scrape(lab: &Lab) -> String {
+    lab.rtr.within(|| {
+        let mut stream = TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let mut said = String::new();
+        // What came before a connection was broken off is still worth showing.
+        let _broken = asked.and_then(|()| stream.read_to_string(&mut said));
+        said
+    })
+}
+
+fn descriptors(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process").count()
+}
+
+#[test]
+fn idle_connections_take_nothing_from_anybody() {
+    on_kernel("idle", "[daemon]\nmetrics = \"127.0.0.1:9187\"\n", |lab, router| {
+        let process = router.process().expect("a daemon");
+        let before = descriptors(process);
+        let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+        let idle: Vec<TcpStream> = lab.rtr.within(|| (0..IDLE).map(connect).collect());
+        let begin = Instant::now();
+        let said = scrape(lab);
+        assert!(said.contains("brickmoon_ready{} 1"), "{said}");
+        report::say(&format!("exhaustion: scraped {:?} behind {IDLE} idle connections", begin.elapsed()));
+        assert!(descriptors(process) < before + 100, "{} of {IDLE}", descriptors(process) - before);
+        // A setting changes meanwhile, and what ports do with it.
+        lab.rtr.run("sysctl -qw net.ipv4.ip_default_ttl=77");
+        router.settle();
+        let metrics = router.get("/v1/metrics").expect("metrics");
+        assert!(metrics.contains("brickmoon_mirror_unread_total{} 0"), "{metrics}");
+        // They are closed in time although nobody wants their places.
+        eventually("idle connections stay", || descriptors(process) <= before + 2);
+        drop(idle);
+    });
+}
+
+/// The soft and the hard limit on descriptors of a process.
+fn limits(process: u32) -> [u64; 2] {
+    let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).expect("a process");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let mut numbers = line.split_whitespace().skip(3).map(|number| number.parse().expect("a number"));
+    [(); 2].map(|()| numbers.next().expect("soft and hard"))
+}
+
+#[test]
+fn the_daemon_has_descriptors_enough() {
+    on_kernel("limit", "", |lab, router| {
+        router.end(&[]);
+        let socket = std::env::temp_dir().join(format!("{}.sock", lab.rtr.name()));
+        let mut up = lab.rtr.command("sh");
+        up.args(["-c", "ulimit -Sn 256; exec $BM up --path kernel --port r0 --port r1 --socket $SOCKET"]);
+        up.env("BM", subject::binary().expect("a binary")).env("SOCKET", &socket);
+        let mut daemon = command::Running::start(up.stdin(Stdio::null()).stdout(Stdio::null()));
+        eventually("the daemon does not listen", || socket.exists());
+        let [soft, hard] = limits(daemon.id());
+        report::say(&format!("exhaustion: {soft} descriptors instead of 256, of {hard}"));
+        assert_eq!(soft, hard.min(65_536));
+        assert!(daemon.terminate(PATIENCE));
+    });
+}
+
+/// Runs a shell's command line in the lab's router with a folder of 64 KiB; `$DIR` is the folder, `$BM` the binary.
+fn in_small_folder(lab: &Lab, line: &str) -> Output {
+    let folder = std::env::temp_dir().join(lab.rtr.name());
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = lab.rtr.command("unshare");
+    command.args(["-m", "sh", "-c"]).arg(format!("mount -t tmpfs -o size=64k none $DIR && {line}"));
+    command.env("DIR", &folder).env("BM", subject::binary().expect("a binary"));
+    let output = command::run(line, &mut command, PATIENCE).expect("it ends");
+    let _gone = std::fs::remove_dir_all(&folder);
+    output
+}
+
+#[test]
+fn a_full_file_system_is_an_error() {
+    let Some(_) = Subject::kernel("full") else { return };
+    let lab = Lab::new("full", Ends::Silent);
+    let up = in_small_folder(&lab, "exec $BM up --port r0 --port r1 --socket $DIR/api.sock");
+    let said = String::from_utf8_lossy(&up.stderr).into_owned();
+    assert_eq!(up.status.code(), Some(1), "{}: {said}", up.status);
+    assert!(said.contains("/api.stats: No space left on device"), "{said}");
+    let program = "local sys = require('brickmoon.sys') \
+        local at, why = sys.map_file(os.getenv('DIR')..'/x', 2^20, false, true) print(at, why)";
+    let line = format!("echo \"{program}\" > $DIR/p.lua && exec $BM run --socket $DIR/p.sock $DIR/p.lua");
+    let run = in_small_folder(&lab, &line.replace("--socket $DIR/p.sock", "--socket /tmp/$$.sock"));
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert_eq!(said, "nil\tNo space left on device\n", "{run:?}");
+}
+
+#[test]
+fn a_full_or_closed_output_is_no_panic() {
+    on_kernel("output", "", |lab, router| {
+        let full = || std::fs::File::create("/dev/full").expect("a device");
+        let folder = std::env::temp_dir().join(lab.rtr.name());
+        std::fs::create_dir_all(&folder).expect("a folder");
+        router.end(&[]);
+        let socket = folder.join("api.sock");
+        let mut up = lab.rtr.command(subject::binary().expect("a binary"));
+        up.args(["up", "--path", "kernel", "--port", "r0", "--port", "r1", "--socket"]).arg(&socket);
+        up.stdin(Stdio::null()).stdout(full()).stderr(full());
+        let mut daemon = command::Running::start(&mut up);
+        let ask = |command: &str| -> Command {
+            let mut asked = lab.rtr.command("sh");
+            asked
+                .args(["-c", command])
+                .env("BM", subject::binary().expect("a binary"))
+                .env("SOCKET", &socket);
+            asked
+        };
+        let run = |line: &str| command::run(line, &mut ask(line), PATIENCE).expect("it ends");
+        eventually("the daemon does not answer", || run("$BM status --socket $SOCKET").status.success());
+        let said = run("$BM status --socket $SOCKET > /dev/full");
+        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(
+            (said.status.code(), why.as_str()),
+            (Some(1), "brickmoon: No space left on device (os error 28)\n")
+        );
+        for closed in ["$BM status --socket $SOCKET >&-", "$BM status --socket $SOCKET >&- 2>&-"] {
+            assert!(run(closed).status.success(), "{closed}");
+        }
+        assert_eq!(run("$BM status --socket /nowhere 2> /dev/full").status.code(), Some(1));
+        assert!(run("$BM stop --socket $SOCKET").status.success());
+        assert!(daemon.wait(PATIENCE));
+        let _gone = std::fs::remove_dir_all(&folder);
+    });
+}
