@@ -452,6 +452,14 @@ mod model {
         check(ReaderHandle::quiescent);
     }
 
+    #[test]
+    fn model_quiescent_at() {
+        check(|reader| {
+            let point = reader.point();
+            reader.quiescent_at(point);
+        });
+    }
+
     /// A value whose drop writes to what its readers read: loom reports the two if nothing keeps them apart.
     struct Watched(UnsafeCell<u32>);
 
