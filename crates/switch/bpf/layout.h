@@ -17,6 +17,10 @@ enum {
 	PORT_NO_LEARNING = 16, /* its senders do not become stations */
 	PORT_LOCKED = 32, /* nor may any send that is no station here already */
 	PORT_ISOLATED = 64, /* exchanges no frames with others of the kind */
+	PORT_SOURCE_GUARD = 128, /* sends from addresses of its given stations alone */
+	PORT_DHCP_GUARD = 256, /* is no DHCP server */
+	PORT_RA_GUARD = 512, /* is no router */
+	PORT_GUARDED = PORT_SOURCE_GUARD | PORT_DHCP_GUARD | PORT_RA_GUARD,
 };
 
 struct port {
@@ -61,6 +65,8 @@ struct rules {
 	__u32 table; /* stations beyond OWN_PLACES of each port, in all */
 	__u32 isolation; /* whether any port is isolated */
 	__u32 flood_kinds; /* whether any port does not take frames of some kind of flood */
+	__u32 guards; /* whether any port has a guard */
+	__u32 unused;
 };
 
 /*
@@ -94,6 +100,9 @@ enum verdict {
 	DROP_LOCKED,
 	DROP_ISOLATED,
 	DROP_NO_FLOOD,
+	DROP_SOURCE_GUARD,
+	DROP_DHCP_GUARD,
+	DROP_RA_GUARD,
 	/* What happened besides. */
 	RECEIVED_BYTES,
 	SENT,

@@ -338,6 +338,8 @@ static __always_inline enum verdict flood(struct xdp_md *ctx, struct frame *fram
 	return FLOODED;
 }
 
+#include "guard.h"
+
 static __always_inline enum verdict bridge(struct xdp_md *ctx, struct frame *frame)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -354,6 +356,12 @@ static __always_inline enum verdict bridge(struct xdp_md *ctx, struct frame *fra
 		return LINUX_LINK_LOCAL;
 	if (!classify(frame, data, end))
 		return DROP_VLAN;
+	if (rules.guards && frame->in->flags & PORT_GUARDED) {
+		int verdict = guard(ctx, frame->slot, frame->in->flags, source);
+
+		if (verdict)
+			return verdict;
+	}
 	if (!learn(frame, source))
 		return DROP_LOCKED;
 	if (is_group(destination) || !find(frame, destination))

@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 /// How many there are: `COUNTERS` of `layout.h`.
-const KINDS: usize = 25;
+const KINDS: usize = 28;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -23,6 +23,9 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_locked",
     "drop_isolated",
     "drop_no_flood",
+    "drop_source_guard",
+    "drop_dhcp_guard",
+    "drop_ra_guard",
     "received_bytes",
     "sent",
     "sent_bytes",
@@ -35,7 +38,7 @@ pub const COUNTERS: [&str; KINDS] = [
 ];
 
 /// Reasons of drops, and what they mean to whom reads them.
-pub const REASONS: [(&str, &str); 13] = [
+pub const REASONS: [(&str, &str); 16] = [
     ("short", "no whole Ethernet header"),
     ("source", "the source is a group, or zero"),
     ("vlan", "the port is not in the frame's VLAN"),
@@ -49,6 +52,12 @@ pub const REASONS: [(&str, &str); 13] = [
     ("locked", "the port is locked, and the sender is no station behind it"),
     ("isolated", "both ports are isolated"),
     ("no_flood", "nobody knows the station, or it is a group, and no port takes floods of that kind"),
+    (
+        "source_guard",
+        "not from an address of the port's given stations, or headers that cannot be read to their end",
+    ),
+    ("dhcp_guard", "of a DHCP server, which the port may not be"),
+    ("ra_guard", "a router advertisement or a redirect of a port that may not be a router"),
 ];
 
 /// One port's counters, all processors together.
@@ -111,7 +120,7 @@ mod tests {
     fn every_drop_has_a_meaning() {
         let names: Vec<_> = Counters::default().drops().map(|(name, _)| name).collect();
         assert_eq!(names, REASONS.map(|(name, _)| name));
-        assert_eq!(Counters::default().drops().count() + 3, 16, "`RECEIVED_BYTES` follows");
-        assert_eq!(COUNTERS[16], "received_bytes");
+        assert_eq!(Counters::default().drops().count() + 3, 19, "`RECEIVED_BYTES` follows");
+        assert_eq!(COUNTERS[19], "received_bytes");
     }
 }

@@ -11,6 +11,9 @@ pub const PORT_TAKES_LONG: u32 = 8;
 pub const PORT_NO_LEARNING: u32 = 16;
 pub const PORT_LOCKED: u32 = 32;
 pub const PORT_ISOLATED: u32 = 64;
+pub const PORT_SOURCE_GUARD: u32 = 128;
+pub const PORT_DHCP_GUARD: u32 = 256;
+pub const PORT_RA_GUARD: u32 = 512;
 /// Places of each port that are not counted against the table's size.
 pub const OWN_PLACES: u32 = 16;
 /// Numbers that VLANs have in the map of members, for each kind of flood.
@@ -96,6 +99,20 @@ pub struct Rules {
     pub table: u32,
     pub isolation: u32,
     pub flood_kinds: u32,
+    pub guards: u32,
+    pub unused: u32,
+}
+
+/// `struct binding`.
+///
+/// Not shared: copied into and out of maps by system calls.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Binding {
+    pub slot: u32,
+    pub unused: u32,
+    pub mac: u64,
+    pub address: [u8; 16],
 }
 
 /// `struct bpf_devmap_val`.
@@ -115,11 +132,14 @@ unsafe impl Plain for Station {}
 // SAFETY: the same.
 unsafe impl Plain for Rules {}
 // SAFETY: the same.
+unsafe impl Plain for Binding {}
+// SAFETY: the same.
 unsafe impl Plain for Member {}
 
 const _: () = {
     assert!(size_of::<Port>() == 56 + 512);
     assert!(size_of::<Station>() == 24);
-    assert!(size_of::<Rules>() == 32);
+    assert!(size_of::<Rules>() == 40);
+    assert!(size_of::<Binding>() == 32);
     assert!(size_of::<Member>() == size_of::<libbpf_sys::bpf_devmap_val>());
 };

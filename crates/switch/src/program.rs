@@ -1,6 +1,7 @@
 //! The programs and their maps, loaded.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Pr
 use crate::counters::Counters;
 use crate::error::SwitchError;
 use crate::flood::Sets;
-use crate::layout::{Member, OWN_PLACES, Plain, Port, Rules, SLOTS, STATION_STATIC, Station};
+use crate::layout::{Binding, Member, OWN_PLACES, Plain, Port, Rules, SLOTS, STATION_STATIC, Station};
 use crate::settings::{Address, PortSettings, Settings};
 use crate::table;
 
@@ -34,6 +35,7 @@ pub struct Programs {
     /// Keys of the stations that have the places of a port, by slot.
     places: MapHandle,
     shared: MapHandle,
+    bindings: MapHandle,
     of_ports: BTreeMap<u32, MapHandle>,
     sets: Sets,
     /// Members of each set that has had any, by its number in `vlans`.
@@ -53,10 +55,16 @@ impl Programs {
             table: settings.table,
             isolation: u32::from(settings.isolates()),
             flood_kinds: u32::from(settings.limits_floods()),
+            guards: u32::from(settings.guards()),
+            unused: 0,
         };
         for mut map in open.maps_mut() {
             if map.name() == "stations" {
                 map.set_max_entries(settings.table + SLOTS as u32 * OWN_PLACES).map_err(&failed)?;
+            } else if map.name() == "bindings" {
+                // Room for what a port leaves and another has at once.
+                let count: usize = settings.statics.iter().map(|one| one.addresses.len()).sum();
+                map.set_max_entries(count as u32 + 1).map_err(&failed)?;
             } else if map.name().to_string_lossy().ends_with(".rodata") {
                 map.set_initial_value(rules.bytes()).map_err(&failed)?;
             }
@@ -72,6 +80,7 @@ impl Programs {
             vlans: find("vlans")?,
             places: find("places")?,
             shared: find("shared")?,
+            bindings: find("bindings")?,
             of_ports: BTreeMap::new(),
             sets: Sets::of(settings),
             members: BTreeMap::new(),
@@ -157,6 +166,23 @@ impl Programs {
     pub fn set_shared(&self, count: u64) -> Result<(), SwitchError> {
         let failed = SwitchError::program("counting stations");
         self.shared.update(&0u32.to_ne_bytes(), &count.to_ne_bytes(), MapFlags::ANY).map_err(failed)
+    }
+
+    /// Allows a station to send from an address behind a port, or no more.
+    pub fn bind(&self, slot: u32, mac: [u8; 6], address: IpAddr, allowed: bool) -> Result<(), SwitchError> {
+        let [a, b, c, d, e, f] = mac;
+        let mac = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
+        let address = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        let binding = Binding { slot, unused: 0, mac, address: address.octets() };
+        if !allowed {
+            let _gone = self.bindings.delete(binding.bytes());
+            return Ok(());
+        }
+        let failed = SwitchError::program("writing an address of a station");
+        self.bindings.update(binding.bytes(), &1u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Takes a station out.

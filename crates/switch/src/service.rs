@@ -8,14 +8,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::error::SwitchError;
+use crate::interface;
 use crate::netlink::Netlink;
 use crate::settings::Settings;
 use crate::switch::Switch;
 
 /// How often what Linux does not tell is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long one look may take, with interfaces by the hundred to be taken in.
-const SILENT_MAX: Duration = Duration::from_secs(10);
 /// Interfaces often come in flocks.
 const GATHER: Duration = Duration::from_millis(10);
 
@@ -44,6 +43,32 @@ impl Service {
         Ok(Self { switch, ends: Some(ends), thread: Some(thread) })
     }
 
+    /// Puts a switch with other settings in the place of this one. Its programs take each port over from those of this
+    /// one, with its stations, so no frame is lost; where they are not pinned there is a break, which the log tells.
+    ///
+    /// # Errors
+    /// What the kernel refused. This switch goes on without us then, for one that is started again with its settings.
+    pub fn replace(self, settings: Settings) -> Result<Self, SwitchError> {
+        let own = {
+            let mut switch = self.switch();
+            if let Err(error) = switch.keep() {
+                tracing::warn!("switch {} stands still for a moment: {error}", settings.name);
+            }
+            switch.settings().own_port()
+        };
+        drop(self);
+        let service = Self::start(settings)?;
+        let wanted = service.switch().settings().own_port();
+        if let Some(ifindex) =
+            own.filter(|own| wanted.as_ref() != Some(own)).and_then(|own| interface::index(&own))
+        {
+            Netlink::open()
+                .and_then(|netlink| netlink.remove(ifindex))
+                .map_err(SwitchError::system("removing the interface that the switch had"))?;
+        }
+        Ok(service)
+    }
+
     /// The switch, for questions. Its frames go on meanwhile; new interfaces wait.
     pub fn switch(&self) -> MutexGuard<'_, Switch> {
         lock(&self.switch)
@@ -66,10 +91,8 @@ impl Drop for Service {
 }
 
 fn run(switch: &Mutex<Switch>, heard: &Netlink, end: &UnixStream) {
-    let _watched = bm_heartbeat::watch(SILENT_MAX);
     let mut follower = Follower::default();
     loop {
-        bm_heartbeat::beat();
         let said = wait(heard, end);
         if said == Said::End {
             return;

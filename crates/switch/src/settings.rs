@@ -1,6 +1,7 @@
 //! What a switch shall be: its ports by name or pattern, their VLANs, its limits.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// VLANs that frames can have: 1 to this.
@@ -85,6 +86,12 @@ impl Settings {
         self.rules.iter().any(|rule| rule.flags.isolated)
     }
 
+    /// Whether some ports are kept from saying what is not so.
+    pub fn guards(&self) -> bool {
+        let guarded = |flags: &PortFlags| flags.source_guard || flags.dhcp_guard || flags.ra_guard;
+        self.rules.iter().any(|rule| guarded(&rule.flags))
+    }
+
     /// Whether some ports do not take every kind of flooded frame.
     pub fn limits_floods(&self) -> bool {
         self.rules.iter().map(|rule| &rule.flags).any(|flags| !flags.takes_all_floods())
@@ -109,7 +116,7 @@ pub struct PortSettings {
     pub flags: PortFlags,
 }
 
-/// What `bridge link set dev PORT` sets for ports of Linux's bridge, with the same names and defaults.
+/// What `bridge link set dev PORT` sets for ports of Linux's bridge, with the same names and defaults; and guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortFlags {
     /// Whether senders become stations.
@@ -124,6 +131,12 @@ pub struct PortFlags {
     pub mcast_flood: bool,
     /// Whether it gets broadcast.
     pub bcast_flood: bool,
+    /// Whether it sends from addresses of its given stations alone.
+    pub source_guard: bool,
+    /// Whether it is kept from being a DHCP server.
+    pub dhcp_guard: bool,
+    /// Whether it is kept from being an IPv6 router.
+    pub ra_guard: bool,
 }
 
 impl Default for PortFlags {
@@ -135,6 +148,9 @@ impl Default for PortFlags {
             flood: true,
             mcast_flood: true,
             bcast_flood: true,
+            source_guard: false,
+            dhcp_guard: false,
+            ra_guard: false,
         }
     }
 }
@@ -154,6 +170,9 @@ impl PortFlags {
             ("flood", self.flood, default.flood),
             ("mcast_flood", self.mcast_flood, default.mcast_flood),
             ("bcast_flood", self.bcast_flood, default.bcast_flood),
+            ("source_guard", self.source_guard, default.source_guard),
+            ("dhcp_guard", self.dhcp_guard, default.dhcp_guard),
+            ("ra_guard", self.ra_guard, default.ra_guard),
         ];
         let changed = all.into_iter().filter(|(_, is, default)| is != default);
         changed.map(|(name, is, _)| format!("{name} {}", if is { "on" } else { "off" })).collect()
@@ -265,6 +284,8 @@ pub struct Static {
     pub vlan: u16,
     /// The interface that it is behind.
     pub port: String,
+    /// Addresses that it may send from where its port has `source_guard`.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Names of interfaces: `*` stands for any letters, `?` for one.

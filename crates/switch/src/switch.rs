@@ -21,8 +21,8 @@ use crate::error::SwitchError;
 use crate::features::Features;
 use crate::interface::{self, Asker, Driver, Facts};
 use crate::layout::{
-    PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_TAKES_FRAMES, PORT_TAKES_LONG,
-    PORT_UP, Port, SLOTS,
+    PORT_DHCP_GUARD, PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_RA_GUARD,
+    PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS,
 };
 use crate::netlink::Netlink;
 use crate::pins::{Pinned, Pins};
@@ -282,6 +282,7 @@ impl Switch {
             let _gone = self.asker.set_promiscuous(&port.name, false);
         }
         self.programs.remove_port(port.slot, ifindex);
+        self.unbind(&port.name, port.slot);
         self.forget(|station| station.slot == port.slot);
     }
 
@@ -411,7 +412,10 @@ fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
             | flag(facts.driver != Driver::Other, PORT_PARTIAL_SUMS)
             | flag(!flags.learning, PORT_NO_LEARNING)
             | flag(flags.locked, PORT_LOCKED)
-            | flag(flags.isolated, PORT_ISOLATED),
+            | flag(flags.isolated, PORT_ISOLATED)
+            | flag(flags.source_guard, PORT_SOURCE_GUARD)
+            | flag(flags.dhcp_guard, PORT_DHCP_GUARD)
+            | flag(flags.ra_guard, PORT_RA_GUARD),
         untagged: u32::from(settings.vlans.untagged()),
         flood_interval_ns,
         flood_burst_ns,

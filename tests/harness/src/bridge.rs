@@ -69,10 +69,16 @@ impl Bridge {
         }
     }
 
-    /// Starts the daemon with this configuration; returns when it is ready.
-    pub fn up(&mut self, config: &str) {
+    /// Writes the configuration file.
+    pub fn configure(&self, config: &str) -> PathBuf {
         let file = self.folder.join("brickmoon.toml");
         std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        file
+    }
+
+    /// Starts the daemon with this configuration; returns when it is ready.
+    pub fn up(&mut self, config: &str) {
+        let file = self.configure(config);
         let log = std::fs::File::create(self.log_file()).unwrap_or_else(|error| panic!("log: {error}"));
         let mut command = self.sw.command(&self.binary);
         command.arg("up").arg("--config").arg(&file).arg("--socket").arg(self.socket());

@@ -348,6 +348,73 @@ fn it_goes_on_without_its_daemon() {
     assert_eq!((bridge.programs(), bridge.sw.switch_pins().exists()), (0, false));
 }
 
+/// A changed switch is carried out by `reload` while frames pass, and a wrong file changes nothing.
+#[test]
+fn reload_changes_a_switch_without_losing_frames() {
+    let Some(mut bridge) = Bridge::new("sw-reload", 4) else { return };
+    let few = "[[switch]]\nname = 'lan'\nports = ['p0', 'p1', 'p2']\n";
+    bridge.up(&format!("{few}interface = 'lan0'\n"));
+    let [a, b, c, d] = [0, 1, 2, 3].map(|number| bridge.end(number));
+    for (number, end) in [&a, &b, &c].into_iter().enumerate() {
+        send(end, &frame(BROADCAST, number, 0));
+    }
+    for end in [&a, &b, &c] {
+        take(end, 2, "all are known");
+    }
+    let isolated = "[[switch.port]]\nports = ['p1', 'p2']\nisolated = 'on'\n";
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut sent = 0u16;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                send(&b, &frame(mac(0), 1, sent));
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sent
+        });
+        // Another port, another interface of Linux, and two that must not reach each other.
+        bridge.configure(&format!("{LAN}interface = 'lan1'\nageing_s = 77\n{isolated}"));
+        let said = bridge.ask("reload");
+        assert!(said.contains("switch.lan"), "{said}");
+        bridge.configure(&format!("{LAN}isolated = 'on'\n"));
+        assert!(!bridge.try_ask("reload").status.success(), "the key belongs to a port");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let got = take(&a, usize::from(sent), "while it is changed");
+    assert!(
+        got.into_iter().eq((0..sent).map(|number| frame(mac(0), 1, number))),
+        "the same in the same order"
+    );
+    let shown = bridge.ask("show switch");
+    assert!(shown.contains("lan: 5 ports") && shown.contains("forgets after 77 s"), "{shown}");
+    assert!(shown.contains("p1: isolated on") && shown.contains("Linux is on it by lan1"), "{shown}");
+    assert!(!bridge.sw.run("ip -o link").contains("lan0"), "the earlier interface is gone");
+    send(&b, &frame(mac(2), 1, 1));
+    bridge.until("the isolated cannot reach each other", |bridge| {
+        bridge.port("p1")["account"]["drops"]["isolated"] == 1
+    });
+    send(&d, &frame(mac(2), 3, 2));
+    assert_eq!(take(&c, 1, "the new port reaches both"), [frame(mac(2), 3, 2)]);
+    // Another switch beside it, with a port that this one gives up; then none but that.
+    let other = "[[switch]]\nname = 'other'\nports = ['p2', 'p3']\n";
+    bridge.configure(&format!("[[switch]]\nname = 'lan'\nports = ['p0', 'p1']\n{other}"));
+    bridge.ask("reload");
+    assert_eq!(bridge.programs(), 4);
+    let shown = bridge.ask("show switch");
+    assert!(shown.contains("lan: 2 ports") && shown.contains("other: 2 ports"), "{shown}");
+    send(&d, &frame(BROADCAST, 3, 3));
+    assert_eq!(take(&c, 1, "in the other switch"), [frame(BROADCAST, 3, 3)]);
+    nothing(&[&a, &b], "and only there");
+    bridge.configure(other);
+    bridge.ask("reload");
+    assert_eq!(bridge.programs(), 2);
+    bridge.assert_closed();
+    bridge.stop("stop");
+    assert_eq!((bridge.programs(), bridge.sw.switch_pins().exists()), (0, false));
+}
+
 #[test]
 fn a_switch_beside_workers_is_kept_too() {
     let Some(mut bridge) = Bridge::new("sw-beside", 2) else { return };

@@ -32,6 +32,42 @@ impl Bridges {
         Ok(Self(Mutex::new(config.switches.iter().map(start).collect::<Result<_, _>>()?)))
     }
 
+    /// Has the switches be those of another configuration: what it does not name ends, what it says otherwise is
+    /// replaced, what is new starts, and all else goes on untouched.
+    ///
+    /// # Errors
+    /// Why a switch cannot be so. What has been done already stays done.
+    pub fn change(&self, config: &Config) -> Result<(), Error> {
+        let mut services = lock(&self.0);
+        let name = |service: &Service| service.switch().settings().name.clone();
+        services.retain(|service| config.switches.iter().any(|switch| switch.name == name(service)));
+        let mut before = std::mem::take(&mut *services);
+        for switch in &config.switches {
+            let there = before.iter().position(|service| name(service) == switch.name);
+            let started = match there.map(|at| before.swap_remove(at)) {
+                Some(same) if same.switch().settings() == switch => Ok(same),
+                Some(other) => other.replace(switch.clone()),
+                None => Service::start(switch.clone()),
+            };
+            match started {
+                Ok(service) => services.push(service),
+                Err(why) => {
+                    services.append(&mut before);
+                    return Err(Error::new(format!("switch {}: {why}", switch.name)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has each switch take the interfaces that others have let go of.
+    ///
+    /// # Errors
+    /// If Linux does not tell of its interfaces.
+    pub fn take_what_is_free(&self) -> Result<(), Error> {
+        lock(&self.0).iter().try_for_each(|service| service.switch().reconcile()).map_err(Error::new)
+    }
+
     fn each<T>(&self, ask: impl Fn(&Switch) -> T) -> Vec<T> {
         lock(&self.0).iter().map(|service| ask(&service.switch())).collect()
     }

@@ -93,7 +93,7 @@ impl Config {
 
     /// The same of what there may be many of.
     fn listed(&self, set: &mut dyn FnMut(&str, &dyn std::fmt::Debug, Effect)) {
-        use Effect::{Daemon, Live, Workers};
+        use Effect::{Live, Workers};
         // Named one by one, so that a new list is not forgotten here.
         let Self {
             ports,
@@ -147,7 +147,7 @@ impl Config {
             set("link", &ends, Workers);
         }
         for switch in switches {
-            set(&format!("switch.{}", switch.name), switch, Daemon);
+            set(&format!("switch.{}", switch.name), switch, Live);
         }
     }
 }

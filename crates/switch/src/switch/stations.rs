@@ -19,8 +19,21 @@ impl Switch {
         for one in self.settings.statics.iter().filter(|one| one.port == port.name) {
             let vlan = if one.vlan == 0 { port.settings.vlans.untagged() } else { one.vlan };
             self.place_static(Address { mac: one.mac, vlan }, port.slot)?;
+            for address in &one.addresses {
+                self.programs.bind(port.slot, one.mac, *address, true)?;
+            }
         }
         Ok(())
+    }
+
+    /// Forgets the addresses of the given stations of a port.
+    pub(super) fn unbind(&self, name: &str, slot: u32) {
+        for one in self.settings.statics.iter().filter(|one| one.port == name) {
+            for address in &one.addresses {
+                // Taking away what is there cannot fail.
+                let _gone = self.programs.bind(slot, one.mac, *address, false);
+            }
+        }
     }
 
     fn place_static(&self, address: Address, slot: u32) -> Result<(), SwitchError> {

@@ -8,6 +8,7 @@ use crate::settings::{Address, Pattern, PortRule, Static, Vlans};
 use libbpf_rs::ProgramInput;
 use std::process::Command;
 
+mod guards;
 mod hostile;
 mod socket;
 use socket::PacketSocket;
@@ -241,7 +242,7 @@ fn ageing_and_taking_over_lose_no_station_of_a_full_table() {
 
 #[test]
 fn given_stations_neither_move_nor_age() {
-    let statics = vec![Static { mac: mac(7), vlan: 0, port: "p2".into() }];
+    let statics = vec![Static { mac: mac(7), vlan: 0, port: "p2".into(), addresses: Vec::new() }];
     let Some(lab) = Lab::of(3, Settings { statics, ageing: Duration::from_millis(1), ..settings() }) else {
         return;
     };

@@ -1,8 +1,8 @@
 //! Another configuration while the daemon runs: all of it that can be carried out, or none.
 //!
 //! ```text
-//! file ─► checks ─► plan ─┬─► control ─► apps ─► hooks        each step for the new configuration;
-//!                         └─► ports and workers, arranged     if one fails, those before it for the old
+//! file ─► checks ─► plan ─► switches ─┬─► control ─► apps ─► hooks     each step for the new configuration;
+//!                                     └─► ports and workers, arranged  if one fails, those before it for the old
 //! ```
 
 use bm_api::{Error, Reloaded};
@@ -127,13 +127,10 @@ impl Daemon {
         } else {
             said.changed.extend(arranged.clone())
         }
-        // Those at work stay until the end, whatever the file says of them now.
-        new.switches.clone_from(&old.config.switches);
         if !self.has_kernel {
             let told = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
             said.needs_restart.extend(told.map(|port| format!("port.{}.path", port.device)));
         }
-        checks::switches(&new)?;
         if let Some(depot) =
             self.crew.depot.get().filter(|_| paths.needs_workers(&new) && !arranged.is_empty())
         {
@@ -174,6 +171,10 @@ impl Daemon {
         arranged: &[String],
     ) -> Result<(), Error> {
         let control = self.driver.handle();
+        // An interface that a switch lets go of may become a port, and the other way round: hence one step before the
+        // ports and one after them.
+        let mut steps = vec![Step::by_halves(|setup: &Setup| self.switches.change(&setup.config))];
+        let freed = Step::whole(|_: &Setup| self.switches.take_what_is_free());
         if !arranged.is_empty() {
             if let Some(set) = self.shared.hooks.get().filter(|_| new.paths.needs_workers(&new.config)) {
                 hooks::try_load(set, &new.config)?;
@@ -184,10 +185,12 @@ impl Daemon {
                 let strict = |port: &Port| std::ptr::eq(setup, new) && is_asked(port);
                 self.arrange(restarts, setup, &strict).map_err(|failure| Error::new(why(failure)))
             });
-            return all_or_nothing(vec![step], old, new);
+            steps.extend([step, freed]);
+            return all_or_nothing(steps, old, new);
         }
         // Tables may have found no memory when settings were taken over already.
-        let mut steps = vec![Step::by_halves(|setup: &Setup| control.reconfigure(&setup.config))];
+        steps.push(Step::by_halves(|setup: &Setup| control.reconfigure(&setup.config)));
+        steps.push(freed);
         steps.push(Step::whole(|setup: &Setup| {
             lock(&self.running).iter().for_each(|running: &Running| running.place(&setup.config));
             Ok(())

@@ -140,7 +140,7 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
     ports.into_iter().map(rule).collect()
 }
 
-/// What `bridge link set` calls the same.
+/// What `bridge link set` calls the same, and guards.
 fn flags(section: &mut Section<'_, '_>) -> PortFlags {
     const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
     let mut flags = PortFlags::default();
@@ -150,12 +150,28 @@ fn flags(section: &mut Section<'_, '_>) -> PortFlags {
     section.choice("flood", &SWITCH, &mut flags.flood);
     section.choice("mcast_flood", &SWITCH, &mut flags.mcast_flood);
     section.choice("bcast_flood", &SWITCH, &mut flags.bcast_flood);
+    section.choice("source_guard", &SWITCH, &mut flags.source_guard);
+    section.choice("dhcp_guard", &SWITCH, &mut flags.dhcp_guard);
+    section.choice("ra_guard", &SWITCH, &mut flags.ra_guard);
     flags
 }
 
 fn given(section: &mut Section<'_, '_>) -> Option<Static> {
     let mac = section.required("mac", "mac = \"02:00:00:00:00:01\"");
     let port = section.required("port", "port = \"veth1\"");
+    let mut addresses = Vec::new();
+    for (at, text) in section
+        .texts("addresses", "[\"192.0.2.10\"]")
+        .into_iter()
+        .flat_map(|(at, texts)| texts.into_iter().map(move |text| (at, text)))
+    {
+        match text.parse() {
+            Ok(address) => addresses.push(address),
+            Err(_) => {
+                section.odd("addresses", at, text, "give IPv4 and IPv6 addresses such as \"192.0.2.10\"")
+            }
+        }
+    }
     let mut vlan = None;
     section.number_or("vlan", "untagged", VLANS, &mut vlan);
     let read = mac.and_then(|(at, text)| {
@@ -170,7 +186,7 @@ fn given(section: &mut Section<'_, '_>) -> Option<Static> {
     if !is_interface(port) || Pattern::new(port).name().is_none() {
         section.odd("port", at, port, "give the name of one interface");
     }
-    Some(Static { mac: read?, vlan: vlan.unwrap_or(0) as u16, port: port.into() })
+    Some(Static { mac: read?, vlan: vlan.unwrap_or(0) as u16, port: port.into(), addresses })
 }
 
 /// Six bytes in hexadecimal, of one station.

@@ -36,22 +36,42 @@ fn reads_switches() {
     assert_eq!((lan.of("veth2").vlans, lan.of("veth2").flood_limit), (trunk, 0));
     assert_eq!(lan.statics[0].mac, [2, 0, 0, 0, 0, 10]);
     let changed = Config::default().diff(&config);
-    assert_eq!(changed, [Changed { key: "switch.lan".into(), effect: Effect::Daemon }]);
+    assert_eq!(changed, [Changed { key: "switch.lan".into(), effect: Effect::Live }]);
 }
 
 #[test]
 fn reads_what_a_port_does_as_linuxs_bridge_says_it() {
     use bm_switch::PortFlags;
     let options = "access = 10\nisolated = 'on'\nlocked = 'on'\nlearning = 'off'\nflood = 'off'\n\
-                   mcast_flood = 'off'\nbcast_flood = 'off'\nmove_limit = 5\nfdb_max_learned = 7";
+                   mcast_flood = 'off'\nbcast_flood = 'off'\nsource_guard = 'on'\ndhcp_guard = 'on'\nra_guard = 'on'\nmove_limit = 5\nfdb_max_learned = 7";
     let config =
         read(&SWITCH.replace("access = 10", options).replace("table = 1024", "table = 1024\nmove_limit = 9"));
     let [lan] = config.switches.as_slice() else { panic!("{:?}", config.switches) };
     let (one, other) = (lan.of("veth1"), lan.of("veth2"));
-    let all = ["learning off", "locked on", "isolated on", "flood off", "mcast_flood off", "bcast_flood off"];
+    let all = [
+        "learning off",
+        "locked on",
+        "isolated on",
+        "flood off",
+        "mcast_flood off",
+        "bcast_flood off",
+        "source_guard on",
+        "dhcp_guard on",
+        "ra_guard on",
+    ];
     assert_eq!(one.flags.changed(), all);
     assert_eq!((one.move_limit, one.fdb_max_learned), (5, 7));
     assert_eq!((other.flags, other.move_limit, other.fdb_max_learned), (PortFlags::default(), 9, 4096));
+    let addresses = "port = 'veth1'\naddresses = ['192.0.2.1', '2001:db8::1']";
+    let config = read(&SWITCH.replace("port = 'veth1'", addresses));
+    let expected: [std::net::IpAddr; 2] =
+        ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap());
+    assert_eq!(config.switches[0].statics[0].addresses, expected);
+    let text = refused(&SWITCH.replace("port = 'veth1'", "port = 'veth1'\naddresses = ['192.0.2.1/24']"));
+    assert!(
+        text.contains("`addresses` in [[switch.static]] is \"192.0.2.1/24\": give IPv4 and IPv6"),
+        "{text}"
+    );
     let text = refused(&SWITCH.replace("access = 10", "isolated = true"));
     assert!(
         text.contains("`isolated` in [[switch.port]] wants a string, but this is the truth value true"),

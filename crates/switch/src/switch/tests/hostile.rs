@@ -150,7 +150,7 @@ fn with_all_floods_off_unknown_stations_get_nothing() {
 #[test]
 fn a_locked_port_passes_frames_of_its_given_stations_alone() {
     let locked = PortFlags { locked: true, ..PortFlags::default() };
-    let statics = vec![Static { mac: mac(0), vlan: 0, port: "p0".into() }];
+    let statics = vec![Static { mac: mac(0), vlan: 0, port: "p0".into(), addresses: Vec::new() }];
     let settings = Settings { rules: vec![flags("p0", locked)], statics, ..settings() };
     let Some(lab) = Lab::of(3, settings) else { return };
     lab.goes(0, &frame(BROADCAST, mac(0), "the one"), &[1, 2]);
