@@ -217,6 +217,8 @@ impl Kernel {
             switch(attached, &forward)?;
             attached.waits = false;
             done.switched += 1;
+            // The kernel waits for its devices with each.
+            bm_heartbeat::beat();
         }
         for pinned in self.left.drain(..) {
             if pinned.version().is_some() {

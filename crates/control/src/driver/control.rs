@@ -122,8 +122,13 @@ impl Control {
 
     /// Until [`Self::end`].
     pub fn run(&mut self, requests: &Receiver<Request>, waker: &Waker) {
-        let _watched = bm_heartbeat::watch(CONTROL_SILENT_MAX);
+        let mut watched = None;
         while !self.ended {
+            // Until packets go by its tables nothing depends on how fast it is: others attach programs meanwhile, and
+            // hold what it waits for.
+            if self.active && watched.is_none() {
+                watched = Some(bm_heartbeat::watch(CONTROL_SILENT_MAX));
+            }
             bm_heartbeat::beat();
             let was_silent = self.aside.is_for(Why::Control);
             if let Err(error) = self.step() {
