@@ -232,10 +232,11 @@ impl Options {
         Ok(rib::read(&self.rib)?.table.folded(next_hops))
     }
 
-    /// Refuses files of routes where no case that is asked for has a table of routes; `tables` are the names of the
-    /// cases that have one.
-    fn refuse_unused_rib(&self, mut tables: impl Iterator<Item = String>) -> Result<(), BenchError> {
-        if self.rib.is_empty() || tables.any(|name| self.wants(&name)) {
+    /// Refuses files of routes where none of the cases that are asked for has a table of routes; `cases` are all names,
+    /// and whether each has one.
+    fn refuse_unused_rib(&self, cases: impl Iterator<Item = (String, bool)>) -> Result<(), BenchError> {
+        let wanted: Vec<_> = cases.filter(|(name, _)| self.wants(name)).collect();
+        if self.rib.is_empty() || wanted.is_empty() || wanted.iter().any(|(_, has_table)| *has_table) {
             return Ok(());
         }
         Err(BenchError::UnusedRib { wanted: self.case.clone().unwrap_or_default() })

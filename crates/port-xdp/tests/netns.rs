@@ -289,7 +289,7 @@ fn what_the_program_goes_by_is_read_back() {
         other.set_linux_only([true, false]).unwrap();
         let found = ours.differences().unwrap();
         let tells = |text: &str| found.iter().any(|found| found.contains(text));
-        assert!(found.len() == 1 && tells("linux_only: 1 }") && tells("linux_only: 2 }"), "{found:?}");
+        assert!(found.len() == 1 && tells("linux_only: 1,") && tells("linux_only: 2,"), "{found:?}");
         other.set_macs(&[MAC_R0, [2, 0, 0, 0, 7, 7]]).unwrap();
         assert_eq!(ours.differences().unwrap().len(), 2, "a MAC more");
         ours.set_macs(&[MAC_R0, [2, 0, 0, 0, 7, 7]]).unwrap();

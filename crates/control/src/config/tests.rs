@@ -49,7 +49,8 @@ fn the_example_is_the_defaults_and_names_every_key() {
     for key in config.settings().into_keys() {
         let (section, name) = key.split_once('.').unwrap();
         let section = if section == "port" { "[[port]]".into() } else { format!("[{section}]") };
-        let part = shown.split(&section).nth(1).unwrap_or_else(|| panic!("{section}"));
+        // At the beginning of a line: comments name sections, too.
+        let part = shown.split(&format!("\n{section}\n")).nth(1).unwrap_or_else(|| panic!("{section}"));
         let part = part.split("\n[").next().unwrap();
         assert!(
             name.starts_with("xdp:") || name == "rule" || part.contains(&format!("\n{name} = ")),

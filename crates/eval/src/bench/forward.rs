@@ -118,7 +118,7 @@ fn rounded(value: f64) -> f64 {
 pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
     let all = || options.sizes().into_iter().flat_map(Case::all);
-    options.refuse_unused_rib(all().filter(|case| case.table == "full").map(|case| case.name()))?;
+    options.refuse_unused_rib(all().map(|case| (case.name(), case.table == "full")))?;
     let table = options.table(NEXT_HOPS)?;
     let has_routes = |case: &Case| match case.family {
         "ipv4" => !table.ipv4.is_empty(),

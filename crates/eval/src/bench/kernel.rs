@@ -122,13 +122,15 @@ impl Case {
 pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
     // A switch knows no routes, and some cases have a single one.
-    let full_tables = || Case::ALL.iter().filter(|case| case.table == "full").map(Case::name);
-    options.common.refuse_unused_rib(full_tables())?;
+    let routers = Case::ALL.iter().map(|case| (case.name(), case.table == "full"));
+    let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
+    options.common.refuse_unused_rib(routers.chain(switches))?;
     crate::testbed::require_root()?;
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
     }
-    let full = match full_tables().any(|name| options.common.wants(&name)) {
+    let is_full = |case: &&Case| case.table == "full";
+    let full = match Case::ALL.iter().filter(is_full).any(|case| options.common.wants(&case.name())) {
         true => options.common.table(options.testbed.next_hops)?,
         false => Table { ipv4: Vec::new(), ipv6: Vec::new() },
     };
