@@ -130,6 +130,8 @@ impl Daemon {
             None => std::env::current_exe().map_err(TestbedError::system("find this program"))?,
         };
         let folder = Folder(folder(prefix));
+        // The kernel path has no workers, and refuses settings of theirs.
+        let core = core.filter(|_| way == Way::User);
         let config = write_config(&folder.0, core).map_err(TestbedError::system("write a configuration"))?;
         let mut command = Command::new(&program);
         command.arg("up").arg("--config").arg(config).arg("--socket").arg(folder.0.join(SOCKET));
