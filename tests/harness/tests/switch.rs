@@ -4,6 +4,7 @@ use bm_tests::bridge::{Bridge, mac, mac_text};
 use bm_tests::sys::{self, PacketSocket};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -30,6 +31,27 @@ fn send(socket: &PacketSocket, frame: &[u8]) {
         assert!(Instant::now() < until, "sending: {error}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Numbered frames from the second end to the first, one each `pause`, while `deed` runs; how many.
+fn sending(socket: &PacketSocket, pause: Duration, deed: impl FnOnce()) -> u16 {
+    // The sender ends also when `deed` panics: nobody holds this any more then.
+    let going = Arc::new(());
+    let seen = Arc::downgrade(&going);
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            let mut sent = 0u16;
+            while seen.strong_count() > 0 {
+                send(socket, &frame(mac(0), 1, sent));
+                sent += 1;
+                std::thread::sleep(pause);
+            }
+            sent
+        });
+        deed();
+        drop(going);
+        sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 fn next(socket: &PacketSocket) -> Option<Vec<u8>> {
@@ -318,24 +340,12 @@ fn it_goes_on_without_its_daemon() {
     send(&b, &frame(mac(0), 1, 1));
     assert_eq!(take(&a, 1, "after a crash"), [frame(mac(0), 1, 1)]);
     // While it is taken over, and again, nothing is lost, doubled or flooded.
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| {
-            let mut sent = 0u16;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                send(&b, &frame(mac(0), 1, sent));
-                sent += 1;
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            sent
-        });
+    let sent = sending(&b, Duration::from_micros(200), || {
         bridge.up(LAN);
         bridge.stop("stop --keep");
         bridge.up(LAN);
         bridge.kill();
         bridge.up(LAN);
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     let got = take(&a, usize::from(sent), "while it is taken over");
     let expected: Vec<_> = (0..sent).map(|number| frame(mac(0), 1, number)).collect();
@@ -362,25 +372,13 @@ fn reload_changes_a_switch_without_losing_frames() {
         take(end, 2, "all are known");
     }
     let isolated = "[[switch.port]]\nports = ['p1', 'p2']\nisolated = 'on'\n";
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| {
-            let mut sent = 0u16;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                send(&b, &frame(mac(0), 1, sent));
-                sent += 1;
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            sent
-        });
+    let sent = sending(&b, Duration::from_millis(1), || {
         // Another port, another interface of Linux, and two that must not reach each other.
         bridge.configure(&format!("{LAN}interface = 'lan1'\nageing_s = 77\n{isolated}"));
         let said = bridge.ask("reload");
         assert!(said.contains("switch.lan"), "{said}");
         bridge.configure(&format!("{LAN}isolated = 'on'\n"));
         assert!(!bridge.try_ask("reload").status.success(), "the key belongs to a port");
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     let got = take(&a, usize::from(sent), "while it is changed");
     assert!(
