@@ -20,6 +20,7 @@ lint:
 	$(XTASK) tidy
 	cargo clippy --release --workspace --all-targets --locked $$(tools/features) -- -D warnings
 	[ -z "$$(tools/features)" ] || cargo clippy --release -p bm-port-dpdk --all-targets --locked -- -D warnings
+	@tools/deny
 
 # What tests assume of a machine, and what is skipped where it is missing.
 check:
