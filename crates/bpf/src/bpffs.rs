@@ -7,15 +7,22 @@
 //! 4. /proc/1/root/sys/fs/bpf         another /sys, which hides the second
 //! ```
 //!
+//! A process that gives up the right to look at process 1 ([`Bpffs::keep_open`]) keeps the third or fourth open instead,
+//! and finds it in `/proc/self/fd` from then on.
+//!
 //! The first that is a bpffs is taken. If none is, a daemon mounts one at `/run/brickmoon/bpf` in the mount
 //! namespace of process 1: mounted anywhere else it would vanish with the shell that the daemon was started from.
 //! It is left mounted when the daemon ends, so that a daemon that starts meanwhile finds the same one.
 
 use std::ffi::CString;
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::mount;
 
@@ -25,6 +32,8 @@ pub(crate) const USUAL: &str = "/sys/fs/bpf";
 pub(crate) const OWN: &str = "/run/brickmoon/bpf";
 /// The root directory of process 1, whatever mount namespace this process is in.
 const INIT_ROOT: &str = "/proc/1/root";
+/// Open files of this process.
+const OPEN_FILES: &str = "/proc/self/fd";
 /// `BPF_FS_MAGIC` of `<linux/magic.h>`.
 const MAGIC: u32 = 0xcafe_4a11;
 
@@ -57,14 +66,63 @@ impl fmt::Display for Bpffs {
         if self.mounted_now {
             write!(f, "mounted a bpffs at {}, since there is none at {USUAL}", self.path.display())
         } else {
-            write!(f, "using the bpffs at {}", self.path.display())
+            write!(f, "using the bpffs at {}", for_others(&self.path).display())
         }
     }
 }
 
+/// One that this process has open.
+struct Kept {
+    /// As this process gets there: by that file, where there is no other way.
+    found: Bpffs,
+    /// Where it was found.
+    place: PathBuf,
+    _folder: File,
+}
+
+static KEPT: OnceLock<Kept> = OnceLock::new();
+
+/// Where a path leads, as others can follow it: one that begins at an open file of this process is good for nobody else.
+pub(crate) fn for_others(path: &Path) -> PathBuf {
+    // Parts one by one: to join an empty rest would leave a slash at the end.
+    let rest = |kept: &'static Kept| {
+        path.strip_prefix(&kept.found.path)
+            .ok()
+            .map(|rest| kept.place.components().chain(rest.components()).collect())
+    };
+    KEPT.get().and_then(rest).unwrap_or_else(|| path.into())
+}
+
+fn none() -> NotMounted {
+    NotMounted(io::ErrorKind::NotFound.into())
+}
+
 impl Bpffs {
+    /// Finds the one that is there, or mounts one, and sees to it that this process can use it when it may neither mount
+    /// nor look at process 1 any more.
+    ///
+    /// # Errors
+    /// If there is none and the kernel refuses to mount one, or to open it.
+    pub fn keep_open(mount: bool) -> Result<(), NotMounted> {
+        let found = if mount { Self::find_or_mount()? } else { Self::find().ok_or_else(none)? };
+        let mut options = File::options();
+        options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
+        let folder = options.open(&found.path).map_err(NotMounted)?;
+        let place = found.path.clone();
+        let path = match place.starts_with(INIT_ROOT) {
+            true => Path::new(OPEN_FILES).join(folder.as_raw_fd().to_string()),
+            false => found.path,
+        };
+        // The first one is kept: pins are in there.
+        let _first = KEPT.get_or_init(|| Kept { found: Self { path, ..found }, place, _folder: folder });
+        Ok(())
+    }
+
     /// The one that is there.
     pub fn find() -> Option<Self> {
+        if let Some(kept) = KEPT.get() {
+            return Some(kept.found.clone());
+        }
         let init = |path: &str| format!("{INIT_ROOT}{path}");
         let places = [OWN.to_string(), USUAL.to_string(), init(OWN), init(USUAL)];
         let found = places.into_iter().map(PathBuf::from).find(|path| is_bpffs(path))?;

@@ -11,6 +11,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::bpffs::for_others;
+
 /// Read, written and entered by its owner alone.
 const PRIVATE: u32 = 0o700;
 /// How often a folder is asked for before it counts as another daemon's, and the pause between: others hold it
@@ -55,13 +57,18 @@ impl fmt::Display for NotClaimed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Taken { folder } => {
-                write!(f, "another daemon has {}: one for each network namespace can", folder.display())
+                write!(
+                    f,
+                    "another daemon has {}: one for each network namespace can",
+                    for_others(folder).display()
+                )
             }
             Self::Foreign { folder, owner } => {
+                let folder = for_others(folder);
                 let folder = folder.display();
                 write!(f, "{folder} belongs to user {owner}; remove it with `rm -r {folder}`")
             }
-            Self::System { folder, error } => write!(f, "{}: {error}", folder.display()),
+            Self::System { folder, error } => write!(f, "{}: {error}", for_others(folder).display()),
         }
     }
 }

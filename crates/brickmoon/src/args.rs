@@ -65,6 +65,9 @@ pub enum Command {
         /// How long they hold, in milliseconds; 0 for ever.
         #[arg(long)]
         grace_ms: u64,
+        /// Give up privileges that this process does not need, as the daemon has.
+        #[arg(long)]
+        confined: bool,
     },
 }
 
@@ -134,8 +137,7 @@ pub struct Lua {
     /// Lua trees. May be given many times.
     #[arg(long = "path", value_name = "DIR")]
     pub trees: Vec<PathBuf>,
-    /// Unix socket on which `brickmoon show` is answered: the daemon's unless one answers there, else run-PID.sock
-    /// beside it.
+    /// Unix socket on which `brickmoon show` is answered; by default run-PID.sock beside the daemon's.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Longest packet. Up to 1536 (or 3584) AF_XDP ports receive without a copy where the driver can.

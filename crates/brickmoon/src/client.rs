@@ -12,6 +12,7 @@ use tokio::net::UnixStream;
 
 use crate::Failure;
 use crate::args::Socket;
+use crate::lua::place;
 
 /// How long a question may take that only reads.
 const GET_MAX: Duration = Duration::from_secs(30);
@@ -73,12 +74,18 @@ async fn exchange(socket: &Path, method: Method, path: &str) -> Result<(u16, Byt
 
 fn unreachable(socket: &Path, error: &std::io::Error) -> Failure {
     use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
+    let programs =
+        place::programs_beside(socket).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    let programs = match programs.is_empty() {
+        true => String::new(),
+        false => format!("; Lua programs answer at {}", programs.join(", ")),
+    };
     let socket = socket.display();
     Failure::Failed(match error.kind() {
         NotFound | ConnectionRefused => format!(
-            "no daemon answers at {socket}: start it with `brickmoon up --port IF...`, or name its socket with --socket"
+            "no daemon answers at {socket}: start it with `brickmoon up --port IF...`, or name its socket with --socket{programs}"
         ),
-        PermissionDenied => format!("{socket}: permission denied; ask as root"),
+        PermissionDenied => format!("{socket}: permission denied; ask as root, or see [daemon] read_group"),
         WouldBlock => {
             format!(
                 "{socket}: the process that listens there accepts no connection now: it hangs or is very busy"

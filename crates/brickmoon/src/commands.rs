@@ -25,7 +25,9 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Bench(bench) => self::bench(&bench),
         Command::Demo(demo) => self::demo(demo),
-        Command::WatchTables { grace_ms } => daemon::watcher::run(Duration::from_millis(grace_ms)),
+        Command::WatchTables { grace_ms, confined } => {
+            daemon::watcher::run(Duration::from_millis(grace_ms), confined)
+        }
     }
 }
 

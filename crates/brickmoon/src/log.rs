@@ -8,7 +8,7 @@
 //! buffer has no room are lost and counted, and the log says how many as soon as it can be written again.
 
 use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub fn start(verbose: u8) {
         let name = thread.name().unwrap_or("without a name");
         let trace = std::backtrace::Backtrace::capture();
         LOG.push(format!("thread {name}: {panic}\n{trace}\n").as_bytes());
+        // The process may end with it.
+        LOG.release();
     }));
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let terminal = std::io::stderr().is_terminal();
@@ -47,8 +49,19 @@ pub fn say(line: &str) {
     LOG.push(format!("{line}\n").as_bytes());
 }
 
+/// Keeps lines in the buffer for now: until [`release`], nothing that is logged starts a thread.
+pub fn hold() {
+    LOG.held.store(true, Ordering::Relaxed);
+}
+
+/// Writes what waits, and from now on at once.
+pub fn release() {
+    LOG.release();
+}
+
 /// Waits until everything is written, yet not for long: to be called before the process ends.
 pub fn flush() {
+    LOG.release();
     LOG.flush(FLUSH_MAX);
 }
 
@@ -84,6 +97,8 @@ struct Log {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     lost: AtomicU64,
+    /// Lines wait until nobody minds another thread.
+    held: AtomicBool,
     /// Whether there is a thread that writes; it is started by the first line.
     writes: OnceLock<bool>,
 }
@@ -95,6 +110,7 @@ impl Log {
             waiting: Mutex::new(waiting),
             changed: Condvar::new(),
             lost: AtomicU64::new(0),
+            held: AtomicBool::new(false),
             writes: OnceLock::new(),
         }
     }
@@ -105,16 +121,31 @@ impl Log {
     }
 
     fn push(&'static self, line: &[u8]) {
-        let writes = *self.writes.get_or_init(|| {
-            let write = move || self.write_on_and_on(&mut std::io::stderr());
-            std::thread::Builder::new().name("bm-log".into()).spawn(write).is_ok()
-        });
+        let writes = self.held.load(Ordering::Relaxed) || self.is_written();
         let mut waiting = self.waiting();
         if !writes || !waiting.take(line) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         drop(waiting);
         self.changed.notify_all();
+    }
+
+    /// Whether there is a thread that writes; starts it if need be.
+    fn is_written(&'static self) -> bool {
+        *self.writes.get_or_init(|| {
+            let write = move || self.write_on_and_on(&mut std::io::stderr());
+            std::thread::Builder::new().name("bm-log".into()).spawn(write).is_ok()
+        })
+    }
+
+    fn release(&'static self) {
+        self.held.store(false, Ordering::Relaxed);
+        let waits = !self.waiting().bytes.is_empty();
+        if waits && !self.is_written() {
+            let lines =
+                std::mem::take(&mut self.waiting().bytes).iter().filter(|&&byte| byte == b'\n').count();
+            self.lost.fetch_add(lines as u64, Ordering::Relaxed);
+        }
     }
 
     fn write_on_and_on(&self, to: &mut impl Write) {

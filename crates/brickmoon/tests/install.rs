@@ -3,6 +3,29 @@
 use std::path::Path;
 use std::process::Command;
 
+/// How much a service has of what systemd could take away, from 0 to 10: what the unit comes to. It may only fall.
+const EXPOSURE_MAX: f64 = 2.9;
+
+#[test]
+fn the_unit_gives_away_no_more_than_it_did() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/brickmoon.service");
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["security", "--offline=yes", "--no-pager"]).arg(&unit);
+    let Ok(output) = analyze.output() else {
+        return eprintln!("skipped: there is no `systemd-analyze`, which is in the package systemd");
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let Some((_, exposure)) = said.split_once("Overall exposure level for brickmoon.service: ") else {
+        let why = String::from_utf8_lossy(&output.stderr);
+        // Before version 250.
+        assert!(why.contains("offline"), "{said}{why}");
+        return eprintln!("skipped: this `systemd-analyze` has no option --offline");
+    };
+    let exposure: f64 =
+        exposure.split_whitespace().next().and_then(|text| text.parse().ok()).expect("a number");
+    assert!(exposure <= EXPOSURE_MAX, "{exposure}, and not {EXPOSURE_MAX}:\n{said}");
+}
+
 #[test]
 fn the_unit_names_files_that_are_installed() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -23,7 +46,9 @@ fn the_unit_names_files_that_are_installed() {
     for file in values("Documentation").filter_map(|value| value.strip_prefix("file:")) {
         assert!(installed(file), "{file} is not installed");
     }
-    for word in values("ExecStart").chain(values("ExecStartPre")).flat_map(str::split_whitespace) {
+    // What is run with all privileges is a shell.
+    let ours = values("ExecStart").chain(values("ExecStartPre")).filter(|command| !command.starts_with('+'));
+    for word in ours.flat_map(str::split_whitespace) {
         assert!(!word.starts_with('/') || installed(word), "{word} is not installed");
     }
     // Pages that the README leads to are there as well.

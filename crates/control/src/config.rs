@@ -73,6 +73,10 @@ pub struct Config {
 pub struct Daemon {
     /// Unix socket on which commands are answered.
     pub socket: PathBuf,
+    /// Whose members may ask at the socket and change nothing, by name or number; `None` for nobody.
+    pub read_group: Option<String>,
+    /// Whether the daemon gives up what it does not need once it has started.
+    pub sandbox: bool,
     /// Where metrics are served by HTTP; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
     /// How many workers; `None` for as many as the ports' queues keep busy, at most one a core.
@@ -114,6 +118,8 @@ impl Default for Daemon {
     fn default() -> Self {
         Self {
             socket: bm_api::request::SOCKET.into(),
+            read_group: None,
+            sandbox: true,
             metrics: None,
             workers: None,
             cores: Vec::new(),

@@ -145,7 +145,9 @@ impl Registry {
             _ => {}
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
-        Self::over(&file, capacity).map_err(|error| {
+        // Whatever the process keeps from others otherwise (umask).
+        let readable = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+        readable.and_then(|()| Self::over(&file, capacity)).map_err(|error| {
             // Nobody has use for a part of it.
             let _gone = std::fs::remove_file(path);
             failed(error)
@@ -308,6 +310,21 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let expected = [("port/a/received", 0), ("port/a/sent", 5), ("port/b/received", 8)];
         assert_eq!(seen, expected.map(|(name, value)| (name.to_string(), value)));
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_not_followed() {
+        let path = std::env::temp_dir().join(format!("bm-stats-link-{}", std::process::id()));
+        let target = path.with_extension("target");
+        std::fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        let _registry = Registry::create(&path, 8).unwrap();
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o644);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&target).unwrap();
     }
 
     #[test]

@@ -225,6 +225,11 @@ impl Router<'_> {
         self.daemon.as_mut().map(|daemon| daemon.process.child().id())
     }
 
+    /// Where the daemon answers.
+    pub fn socket(&self) -> Option<String> {
+        self.daemon.as_ref().map(|daemon| daemon.socket.display().to_string())
+    }
+
     /// What the environment of later daemons has besides.
     pub fn set_variable(&mut self, name: &str, value: &str) {
         self.variables.push((name.into(), value.into()));

@@ -139,3 +139,22 @@ fn a_refusal_says_what_to_do() {
         assert_eq!(Bpffs::find_or_mount().unwrap().path(), Path::new(USUAL));
     });
 }
+
+#[test]
+fn one_that_is_kept_open_is_found_without_process_1() {
+    without_bpffs("one_that_is_kept_open_is_found_without_process_1", || {
+        shell("mount -t bpf bpf /sys/fs/bpf");
+        in_another_mount_namespace(|| {
+            Bpffs::keep_open(false).unwrap();
+            let found = Bpffs::find_or_mount().unwrap();
+            assert!(found.path().starts_with(OPEN_FILES), "{found:?}");
+            assert_eq!(found.to_string(), "using the bpffs at /proc/1/root/sys/fs/bpf");
+            fs::create_dir(found.path().join("brickmoon")).unwrap();
+            assert_eq!(
+                for_others(&found.path().join("brickmoon")),
+                Path::new("/proc/1/root/sys/fs/bpf/brickmoon")
+            );
+        });
+        assert!(Path::new("/sys/fs/bpf/brickmoon").exists(), "it is the same file system");
+    });
+}

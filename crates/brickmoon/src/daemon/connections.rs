@@ -19,17 +19,23 @@ const HEAD_MAX: Duration = Duration::from_secs(5);
 /// How long a connection may last, whatever is said on it: longer than the longest question takes.
 const LAST_MAX: Duration = Duration::from_secs(600);
 
-/// Answers until the task is dropped. Of more than `most` connections at the same time the oldest gives way, so that
-/// nobody who only holds connections keeps others out.
-pub async fn serve(mut listener: impl Listener, routes: Router, most: usize) {
-    let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
+/// Kinds of users.
+const KINDS: usize = 3;
+
+/// Answers until the task is dropped: `who` says what kind of user has connected, and what answers there are for it. Of
+/// more than `most` connections of a kind at the same time the oldest gives way, so that nobody who only holds connections
+/// keeps others out.
+pub async fn serve<L: Listener>(mut listener: L, who: impl Fn(&L::Io) -> (usize, Router), most: usize) {
+    let mut kinds: [VecDeque<JoinHandle<()>>; KINDS] = Default::default();
     loop {
         let (stream, _) = listener.accept().await;
+        let (kind, routes) = who(&stream);
+        let connections = &mut kinds[kind];
         connections.retain(|connection| !connection.is_finished());
         if connections.len() >= most {
             connections.pop_front().into_iter().for_each(|oldest| oldest.abort());
         }
-        let service = TowerToHyperService::new(routes.clone());
+        let service = TowerToHyperService::new(routes);
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
         let connection = http.serve_connection(TokioIo::new(stream), service);

@@ -8,6 +8,7 @@
 
 pub mod apps;
 mod checks;
+mod confine;
 mod connections;
 mod dataplane;
 mod dpdk;
@@ -22,8 +23,10 @@ mod ports;
 mod presence;
 mod queues;
 pub mod report;
+mod rights;
 mod running;
 pub mod server;
+pub mod socket;
 mod state;
 mod switches;
 pub mod watcher;
@@ -39,6 +42,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, Poll, Up};
 use crate::{Failure, log};
+use rights::Rights;
 use state::Daemon;
 
 pub use dataplane::{Shared, slow_path};
@@ -83,6 +87,8 @@ fn missing(port: &Port) -> Option<&str> {
 /// Runs until it is told to end.
 pub fn up(mut up: Up) -> Result<(), Failure> {
     let started = Instant::now();
+    // Until privileges are dropped, which has to be done before there is a second thread.
+    log::hold();
     limits::raise();
     if up.config.is_none() && up.ports.is_empty() {
         up.config = Some(config::FILE.into()).filter(|file: &PathBuf| file.exists());
@@ -91,14 +97,17 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     let ended = runtime.block_on(async {
-        let socket = server::Socket::listen(&config.daemon.socket).await?;
+        let readers = rights::group(config.daemon.read_group.as_deref())?;
+        let socket = socket::Socket::listen(&config.daemon.socket, readers.is_some()).await?;
         let metrics = match config.daemon.metrics {
             Some(address) => Some(server::listen_for_metrics(address).await?),
             None => None,
         };
-        let daemon = Arc::new(Daemon::start(config, up, started)?);
+        let unconfined = confine::confine(&config, up.config.as_deref());
+        log::release();
+        let daemon = Arc::new(Daemon::start(config, up, started, unconfined)?);
         daemon.watch_links()?;
-        let answering = tokio::spawn(socket.serve(server::routes(daemon.clone())));
+        let answering = tokio::spawn(socket.serve(answers(&daemon, readers)));
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
         }
@@ -120,6 +129,15 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
     // Whoever still waits for an answer waits for a thread that hangs.
     runtime.shutdown_timeout(ANSWERS_MAX);
     ended
+}
+
+/// Answers at the control socket: to root, and to members of the group that may read.
+fn answers(daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
+    let all = server::routes(daemon.clone());
+    match readers {
+        None => Rights::of_all(all),
+        Some(group) => Rights::of_group(all, group, server::routes_of_readers(daemon.clone())),
+    }
 }
 
 /// Ends the process after this time, whatever it is that keeps it from its end.

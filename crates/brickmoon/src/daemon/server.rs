@@ -1,8 +1,7 @@
-//! The control socket and the metrics address: HTTP over the daemon's state.
+//! What is answered at the control socket and the metrics address: HTTP over the daemon's state.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -13,57 +12,14 @@ use axum::routing::{get, post};
 use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 
 use super::connections::serve;
 use super::state::Daemon;
-use crate::{Failure, client};
+use crate::Failure;
 
-/// Connections to the control socket at the same time.
-const CONNECTIONS_OF_API: usize = 256;
-/// The same of the metrics address, where nobody but scrapers has anything to do.
+/// Connections to the metrics address at the same time: nobody but scrapers has anything to do there.
 const CONNECTIONS_OF_METRICS: usize = 64;
-
-/// A socket that is removed when the daemon ends.
-pub struct Socket {
-    listener: UnixListener,
-    removed_at_the_end: Removed,
-}
-
-impl Socket {
-    /// Listens at `path`; a socket that nobody answers at is replaced.
-    pub async fn listen(path: &Path) -> Result<Self, Failure> {
-        let failed = |error| Failure::Failed(format!("{}: {error}", path.display()));
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(failed)?;
-        }
-        if client::somebody_listens(path).await {
-            let mend = "stop it with `brickmoon stop`, or choose another socket with --socket";
-            return Err(Failure::Failed(format!(
-                "a daemon or a program answers at {} already: {mend}",
-                path.display()
-            )));
-        }
-        // Left by a daemon that was killed. Anything else than a socket is not ours to remove.
-        if std::fs::symlink_metadata(path).is_ok_and(|meta| {
-            use std::os::unix::fs::FileTypeExt;
-            meta.file_type().is_socket()
-        }) {
-            std::fs::remove_file(path).map_err(failed)?;
-        }
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        let removed = Removed(path.into());
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
-        Ok(Self { listener, removed_at_the_end: removed })
-    }
-
-    /// Answers until the task is dropped.
-    pub async fn serve(self, routes: Router) {
-        let Self { listener, removed_at_the_end } = self;
-        serve(listener, routes, CONNECTIONS_OF_API).await;
-        drop(removed_at_the_end);
-    }
-}
 
 /// A file that is removed when this is dropped: at the end, or when the start fails.
 pub struct Removed(pub PathBuf);
@@ -85,11 +41,31 @@ pub async fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, Fail
 /// Answers scrapes until the task is dropped.
 pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) {
     let routes = Router::new().route("/metrics", get(metrics)).with_state(daemon);
-    serve(listener, routes, CONNECTIONS_OF_METRICS).await;
+    serve(listener, |_| (0, routes.clone()), CONNECTIONS_OF_METRICS).await;
 }
 
-/// The daemon's answers.
+/// The daemon's answers to questions and to orders.
 pub fn routes(daemon: Arc<Daemon>) -> Router {
+    let orders = Router::new()
+        .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::verify)))
+        .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::reload)))
+        .route(request::STOP, post(stop))
+        .with_state(daemon.clone());
+    questions(daemon).merge(orders)
+}
+
+/// The same for those who may only read.
+pub fn routes_of_readers(daemon: Arc<Daemon>) -> Router {
+    let refuse = || async {
+        let error = Error::new("members of this group may read, and change nothing").mend("ask as root");
+        refused(StatusCode::FORBIDDEN, error)
+    };
+    let orders = [request::VERIFY, request::RELOAD, request::STOP];
+    orders.into_iter().fold(questions(daemon), |routes, order| routes.route(order, post(refuse)))
+}
+
+/// The daemon's answers to what only asks.
+fn questions(daemon: Arc<Daemon>) -> Router {
     Router::new()
         .route(request::STATUS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::status)))
         .route(
@@ -128,9 +104,6 @@ pub fn routes(daemon: Arc<Daemon>) -> Router {
             request::HOOKS,
             get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.hooks()))),
         )
-        .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::verify)))
-        .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::reload)))
-        .route(request::STOP, post(stop))
         .route(request::METRICS, get(metrics))
         .fallback(|| async {
             let mend = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
@@ -160,7 +133,12 @@ pub async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
 
 /// There is nothing at this path.
 pub fn not_found(error: Error) -> Response {
-    reply::<()>(StatusCode::NOT_FOUND, Err(error))
+    refused(StatusCode::NOT_FOUND, error)
+}
+
+/// An error with this status.
+pub fn refused(status: StatusCode, error: Error) -> Response {
+    reply::<()>(status, Err(error))
 }
 
 fn reply<T: Serialize>(unless: StatusCode, result: Result<T, Error>) -> Response {

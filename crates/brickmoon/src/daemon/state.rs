@@ -68,6 +68,8 @@ pub struct Daemon {
     has_kernel: bool,
     /// What `status` tells of the kernel path.
     notes: Vec<String>,
+    /// What `status` tells of a daemon that keeps all privileges.
+    unconfined: Option<String>,
     /// What the command line said.
     up: Up,
     started: Instant,
@@ -106,10 +108,15 @@ fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
 
 impl Daemon {
     /// Starts the switches, then the router, which may have a port on one.
-    pub fn start(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
+    pub fn start(
+        config: Config,
+        up: Up,
+        started: Instant,
+        unconfined: Option<String>,
+    ) -> Result<Self, Failure> {
         let switches = Bridges::start(&config)?;
         let mut daemon = Self::start_router(config, up, started)?;
-        daemon.switches = switches;
+        (daemon.switches, daemon.unconfined) = (switches, unconfined);
         Ok(daemon)
     }
 
@@ -188,6 +195,7 @@ impl Daemon {
             has_kernel: with_kernel,
             notes,
             watch: watch.into(),
+            unconfined: None,
             up,
             started,
             restarts: Mutex::default(),

@@ -14,6 +14,7 @@ use std::time::Duration;
 use bm_control::driver::Handle;
 use bm_control::watcher::{self, Ended};
 use bm_graph::Waker;
+use bm_privilege::Calls;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -45,12 +46,17 @@ pub enum Watch {
 
 impl Watcher {
     fn start(handle: &Handle, grace: Duration) -> io::Result<Self> {
+        // As this process is: what it has given up, a child of it does not have.
+        let confined = rustix::thread::no_new_privs().unwrap_or(false).then_some("--confined");
         if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
             return Err(io::Error::other(format!("{SWITCH}=off is in the environment")));
         }
         let (stream, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("brickmoon").args([COMMAND, "--grace-ms", &grace.as_millis().to_string()]);
+        command
+            .arg0("brickmoon")
+            .args([COMMAND, "--grace-ms", &grace.as_millis().to_string()])
+            .args(confined);
         // Not a pipe of ours: whoever reads that to its end waits for the daemon, and not for this process.
         let errors = if is_pipe(&io::stderr()) { Stdio::null() } else { Stdio::inherit() };
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(errors);
@@ -131,9 +137,13 @@ impl Watch {
 }
 
 /// What that process does: `brickmoon watch-tables`.
-pub fn run(grace: Duration) -> Result<(), Failure> {
+pub fn run(grace: Duration, confined: bool) -> Result<(), Failure> {
     // First, since it closes whatever is open but input and output.
     bm_fastpath::stand_alone();
+    // Before there is another thread.
+    if confined && let Err(why) = bm_privilege::confine(bm_privilege::kept_by_watcher(), Calls::Watcher) {
+        tracing::warn!("the process that watches over the tables keeps the daemon's privileges: {why}");
+    }
     let stream = io::stdin().as_fd().try_clone_to_owned().map_err(Failure::failed)?;
     let stream = UnixStream::from(stream);
     if stream.peer_addr().is_err() {

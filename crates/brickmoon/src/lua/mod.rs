@@ -1,7 +1,7 @@
 //! `brickmoon run` and `brickmoon snabb`: programs in Lua.
 
 mod natives;
-mod place;
+pub mod place;
 mod router;
 mod server;
 

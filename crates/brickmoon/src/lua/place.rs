@@ -1,37 +1,35 @@
 //! Where a Lua program is asked that was not told where.
 //!
-//! At the daemon's socket if no one answers there, else at a socket of its own beside it, `run-PID.sock`. A process that is
-//! killed leaves its socket behind; the next one that makes a socket of its own removes it.
+//! At a socket of its own beside the daemon's, `run-PID.sock`, never at the daemon's: who asks there wants the daemon, which
+//! must find it free. A process that is killed leaves its socket behind; the next program removes it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bm_api::request::SOCKET;
+use bm_privilege::LockFile;
 use tokio::net::UnixStream;
 
-use crate::daemon::server::Socket;
-use crate::{Failure, log};
+use crate::Failure;
+use crate::daemon::socket::Socket;
 
 /// How long a connection may take.
 const CONNECT_MAX: Duration = Duration::from_millis(100);
 /// How long the folder's lock is waited for.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// The daemon's socket if it is free, else one of this process.
+/// Beside the daemon's socket, or in the user's own folder.
 pub async fn somewhere() -> Option<Socket> {
-    if let Ok(socket) = Socket::listen(Path::new(SOCKET)).await {
-        return Some(socket);
-    }
     let folders = [
         Path::new(SOCKET).parent().map(PathBuf::from),
         std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
     ];
     for folder in folders.into_iter().flatten() {
         if let Ok((path, socket)) = own(&folder).await {
-            log::say(&format!("brickmoon: ask this program with --socket {}", path.display()));
+            tracing::info!("ask this program with --socket {}", path.display());
             return Some(socket);
         }
     }
@@ -46,28 +44,40 @@ async fn own(folder: &Path) -> Result<(PathBuf, Socket), Failure> {
         remove_dead(folder).await;
     }
     let path = folder.join(format!("run-{}.sock", std::process::id()));
-    Socket::listen(&path).await.map(|socket| (path, socket))
+    Socket::own(&path).map(|socket| (path, socket))
 }
 
-/// The lock of a folder; none if it is not there, or somebody keeps it.
-async fn lock(folder: &Path) -> Option<File> {
-    let (file, begin) = (File::open(folder).ok()?, Instant::now());
-    while file.try_lock().is_err() {
+/// Sockets of programs that run, beside this one.
+pub fn programs_beside(socket: &Path) -> Vec<PathBuf> {
+    let entries = socket.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
+    let runs =
+        |path: &PathBuf| process(path).is_some_and(|process| Path::new(&format!("/proc/{process}")).exists());
+    entries.map(|entry| entry.path()).filter(runs).collect()
+}
+
+/// The process whose socket this is, by its name.
+fn process(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.strip_prefix("run-")?.strip_suffix(".sock")?.parse().ok()
+}
+
+/// The lock of a folder, which only the same user can take; none if the folder is not there, or somebody keeps it.
+async fn lock(folder: &Path) -> Option<LockFile> {
+    let (file, begin) = (folder.join("run.lock"), Instant::now());
+    loop {
+        if let Some(lock) = LockFile::take(&file).ok()? {
+            return Some(lock);
+        }
         if begin.elapsed() > LOCK_WAIT {
             return None;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Some(file)
 }
 
 /// Removes the sockets of processes that have ended. The caller has the folder's lock.
 async fn remove_dead(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let process = name.strip_prefix("run-").and_then(|rest| rest.strip_suffix(".sock"));
-        let Some(process) = process.and_then(|number| number.parse::<u32>().ok()) else { continue };
+        let Some(process) = process(&entry.path()) else { continue };
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket && !Path::new(&format!("/proc/{process}")).exists() && is_refused(&entry.path()).await {
             // What may not be removed stays, and is in nobody's way.
@@ -126,7 +136,7 @@ mod tests {
         remove_dead(&folder).await;
         assert!(UnixStream::connect(&path).await.is_ok());
         // The folder is free for the next one.
-        File::open(&folder).unwrap().try_lock().unwrap();
+        assert!(lock(&folder).await.is_some());
         drop(socket);
         assert!(!path.exists());
         fs::remove_dir_all(&folder).unwrap();

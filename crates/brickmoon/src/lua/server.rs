@@ -21,7 +21,8 @@ use tokio::sync::oneshot;
 
 use super::place;
 use crate::Failure;
-use crate::daemon::server::{Socket, answer, metrics_reply, not_found};
+use crate::daemon::server::{answer, metrics_reply, not_found};
+use crate::daemon::socket::Socket;
 use crate::daemon::{apps, report};
 
 /// What is asked about.
@@ -43,17 +44,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers at `path`, or where there is room: at the daemon's socket, or if one answers there, at one of the
-    /// program's own, and says so. A program that has nowhere to answer runs all the same.
+    /// Answers at `path`, or at a socket of the program's own, and says where. A program that has nowhere to answer
+    /// runs all the same.
     ///
     /// # Errors
-    /// If `path` is given, and cannot be listened at.
+    /// If `path` is given, and is the daemon's or cannot be listened at.
     pub fn start(path: Option<&Path>, facts: Facts) -> Result<Option<Self>, Failure> {
+        if path == Some(Path::new(request::SOCKET)) {
+            return Err(Failure::Usage(format!(
+                "--socket {}: that is the daemon's; choose another",
+                request::SOCKET
+            )));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(Failure::failed)?;
         let socket = runtime.block_on(async {
             match path {
-                Some(path) => Socket::listen(path).await.map(Some),
+                Some(path) => Socket::listen(path, false).await.map(Some),
                 None => Ok(place::somewhere().await),
             }
         })?;
@@ -62,7 +69,7 @@ impl Server {
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    _ = socket.serve(routes(Arc::new(facts))) => {}
+                    _ = socket.serve_all(routes(Arc::new(facts))) => {}
                     _ = ended => {}
                 }
             });

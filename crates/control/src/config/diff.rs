@@ -48,6 +48,8 @@ impl Config {
             settings.insert(key.to_owned(), (format!("{value:?}"), effect));
         };
         set("daemon.socket", &daemon.socket, Daemon);
+        set("daemon.read_group", &daemon.read_group, Daemon);
+        set("daemon.sandbox", &daemon.sandbox, Daemon);
         set("daemon.metrics", &daemon.metrics, Daemon);
         set("daemon.workers", &daemon.workers, Workers);
         set("daemon.cores", &daemon.cores, Workers);

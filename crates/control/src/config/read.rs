@@ -87,6 +87,8 @@ const SWITCH: [(&str, Switch); 3] = [("auto", Switch::Auto), ("on", Switch::On),
 
 fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     section.file("socket", &mut daemon.socket);
+    section.name_or("read_group", "off", "adm", &mut daemon.read_group);
+    section.choice("sandbox", &[("on", true), ("off", false)], &mut daemon.sandbox);
     section.listen("metrics", &mut daemon.metrics);
     section.number_or("workers", "auto", 1..=1024, &mut daemon.workers);
     section.numbers("cores", 0..=4095, &mut daemon.cores);
@@ -328,6 +330,13 @@ impl<'s, 't> Section<'s, 't> {
     fn file(&mut self, key: &'static str, target: &mut PathBuf) {
         if let Some((_, text)) = self.text(key, &format!("\"{}\"", target.display())) {
             *target = text.into();
+        }
+    }
+
+    /// A name, or none.
+    fn name_or(&mut self, key: &'static str, none: &str, example: &str, target: &mut Option<String>) {
+        if let Some((_, text)) = self.text(key, &format!("\"{example}\"")) {
+            *target = (text != none).then(|| text.into());
         }
     }
 

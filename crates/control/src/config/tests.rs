@@ -64,6 +64,8 @@ fn reads_every_key() {
     let text = "
         [daemon]
         socket = '/tmp/api.sock'
+        read_group = 'adm'
+        sandbox = 'off'
         metrics = '[::1]:9473'
         workers = 2
         cores = [2, 3]
@@ -139,6 +141,8 @@ fn reads_every_key() {
     let config = read(text);
     let daemon = Daemon {
         socket: "/tmp/api.sock".into(),
+        read_group: Some("adm".into()),
+        sandbox: false,
         metrics: Some("[::1]:9473".parse().unwrap()),
         workers: Some(2),
         cores: vec![2, 3],

@@ -32,6 +32,7 @@ impl Daemon {
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
         status.tables_watched_by = lock(&self.watch).by();
         status.notes.extend(lock(&self.watch).note());
+        status.notes.extend(self.unconfined.clone());
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
         (status.switches, status.switch_ports) = self.switches.count();
         status.notes.extend(self.switches.notes());

@@ -1,0 +1,185 @@
+//! The Unix socket at which a process answers: listened at by one process at a time, and removed by the one that made it.
+//!
+//! Who listens has the lock of the file beside it (`api.sock.lock`), which only processes of the same user can take. The
+//! socket is made under another name, gets its mode there, and is then given its own name in one step, in the place of one
+//! that a killed process has left. So nobody removes the socket of a process that has just begun to listen, and nobody
+//! finds one whose mode is not yet right.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::Router;
+use bm_privilege::LockFile;
+use tokio::net::UnixListener;
+
+use super::connections::serve;
+use super::rights::Rights;
+use crate::{Failure, client};
+
+/// How often the lock is asked for, and the pause between: a process that is just being started may hold it for a moment
+/// longer than the one that it was started by.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(10);
+/// Connections at the same time, of each kind of users.
+const CONNECTIONS: usize = 256;
+
+/// A socket that is removed when this is dropped.
+pub struct Socket {
+    listener: UnixListener,
+    made: Made,
+}
+
+/// The file of a socket.
+struct Made {
+    path: PathBuf,
+    inode: u64,
+    /// Dropped last.
+    _lock: Option<LockFile>,
+}
+
+impl Socket {
+    /// Listens at `path`; a socket that nobody answers at is replaced. Everybody can connect if `open`, else the
+    /// owner's group.
+    pub async fn listen(path: &Path, open: bool) -> Result<Self, Failure> {
+        make_folder(path)?;
+        let lock = lock(path).await?;
+        if client::somebody_listens(path).await {
+            return Err(taken(path));
+        }
+        Self::make(path, open, Some(lock))
+    }
+
+    /// Listens at a path that no other process uses, since its name has the number of this one.
+    pub fn own(path: &Path) -> Result<Self, Failure> {
+        make_folder(path)?;
+        Self::make(path, false, None)
+    }
+
+    fn make(path: &Path, open: bool, lock: Option<LockFile>) -> Result<Self, Failure> {
+        let failed = |error| Failure::Failed(format!("{}: {error}", path.display()));
+        // Anything else than a socket is not ours to remove.
+        if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
+            return Err(Failure::Failed(format!(
+                "{}: there is a file that is no socket; remove it, or choose another socket with --socket",
+                path.display()
+            )));
+        }
+        let new = path.with_file_name(format!(".{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&new).map_err(failed)?;
+        let mode = std::fs::Permissions::from_mode(if open { 0o666 } else { 0o660 });
+        let named = std::fs::set_permissions(&new, mode).and_then(|()| std::fs::rename(&new, path));
+        let inode = named.and_then(|()| std::fs::symlink_metadata(path)).map(|meta| meta.ino());
+        let inode = inode.map_err(|error| {
+            let _gone = std::fs::remove_file(&new);
+            failed(error)
+        })?;
+        Ok(Self { listener, made: Made { path: path.into(), inode, _lock: lock } })
+    }
+
+    /// Answers until the task is dropped, each as its rights are.
+    pub async fn serve(self, rights: Rights) {
+        let Self { listener, made } = self;
+        serve(listener, |stream| rights.of(stream), CONNECTIONS).await;
+        drop(made);
+    }
+
+    /// The same where whoever can connect may ask everything.
+    pub async fn serve_all(self, routes: Router) {
+        self.serve(Rights::of_all(routes)).await;
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode) {
+            // Gone already is as good.
+            let _gone = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn make_folder(path: &Path) -> Result<(), Failure> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    std::fs::create_dir_all(folder).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+}
+
+async fn lock(path: &Path) -> Result<LockFile, Failure> {
+    let mut file = path.as_os_str().to_owned();
+    file.push(".lock");
+    for _ in 0..TRIES {
+        let locked = LockFile::take(Path::new(&file));
+        let locked =
+            locked.map_err(|error| Failure::Failed(format!("the lock of {}: {error}", path.display())))?;
+        if let Some(lock) = locked {
+            return Ok(lock);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(taken(path))
+}
+
+fn taken(path: &Path) -> Failure {
+    let mend = "stop it with `brickmoon stop`, or choose another socket with --socket";
+    Failure::Failed(format!("a daemon or a program answers at {} already: {mend}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use tokio::net::UnixStream;
+
+    fn place(test: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("bm-socket-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder.join("api.sock")
+    }
+
+    fn why(result: Result<Socket, Failure>) -> String {
+        crate::daemon::why(result.err().expect("a refusal"))
+    }
+
+    #[tokio::test]
+    async fn a_second_process_is_refused_and_a_dead_one_replaced() {
+        let path = place("second");
+        let first = Socket::listen(&path, false).await.unwrap();
+        assert!(why(Socket::listen(&path, false).await).contains("answers at"));
+        assert!(UnixStream::connect(&path).await.is_ok());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        drop(first);
+        assert!(std::fs::read_dir(path.parent().unwrap()).unwrap().next().is_none(), "nothing is left");
+        // Left by a process that was killed.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let again = Socket::listen(&path, true).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+        drop(again);
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_stays() {
+        let path = place("link");
+        let target = path.with_file_name("target");
+        std::fs::write(&target, "kept").unwrap();
+        symlink(&target, &path).unwrap();
+        assert!(why(Socket::listen(&path, false).await).contains("a file that is no socket"));
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_symlink());
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_another_is_not_removed_at_the_end() {
+        let path = place("other");
+        let ours = Socket::listen(&path, false).await.unwrap();
+        // Somebody has put another one in its place.
+        let aside = path.with_file_name("aside");
+        let _other = std::os::unix::net::UnixListener::bind(&aside).unwrap();
+        std::fs::rename(&aside, &path).unwrap();
+        drop(ours);
+        assert!(path.exists());
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+}
