@@ -31,7 +31,7 @@ fn workers_are_processes_of_this_binary() {
 fn shared_memory_is_given_back() {
     let (code, id, stderr) = snabb("core.app");
     assert_eq!(code, Some(0), "{stderr}");
-    for root in ["/run/brickmoon/shm", "/dev/shm/brickmoon-root"] {
+    for root in ["/run/brickmoon/shm", "/dev/shm/brickmoon-0"] {
         assert!(!std::path::Path::new(root).join(id.to_string()).exists(), "{root}/{id} is still there");
     }
 }

@@ -16,6 +16,8 @@ int64_t bm_read(int fd, void *to, size_t bytes) __asm__("read");
 void *bm_mmap(void *at, size_t bytes, int protection, int flags, int fd, int64_t offset) __asm__("mmap");
 int bm_munmap(void *at, size_t bytes) __asm__("munmap");
 int bm_mkdir(const char *path, unsigned mode) __asm__("mkdir");
+int bm_fchmod(int fd, unsigned mode) __asm__("fchmod");
+int bm_statx(int fd, const char *path, int flags, unsigned mask, void *to) __asm__("statx");
 int bm_rmdir(const char *path) __asm__("rmdir");
 int bm_unlink(const char *path) __asm__("unlink");
 int bm_symlink(const char *target, const char *path) __asm__("symlink");
@@ -41,6 +43,10 @@ local C = ffi.C
 local M = {}
 
 local O_RDONLY, O_RDWR, O_CREAT, O_CLOEXEC = 0, 2, 0x40, 0x80000
+-- These two are other bits on each architecture.
+local O_DIRECTORY = ffi.arch == "arm64" and 0x4000 or 0x10000
+local O_NOFOLLOW = ffi.arch == "arm64" and 0x8000 or 0x20000
+local AT_EMPTY_PATH, STATX_BASIC_STATS, OWNER = 0x1000, 0x7ff, 20
 local EINTR, EEXIST, EPERM, EISDIR = 4, 17, 1, 21
 local PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE = 1, 2, 1, 2
 local MAP_ANONYMOUS, MAP_HUGETLB, SEEK_END = 0x20, 0x40000, 2
@@ -53,6 +59,7 @@ local function done (result)
 end
 
 function M.getpid () return C.bm_getpid() end
+function M.user () return C.bm_geteuid() end
 function M.is_root () return C.bm_geteuid() == 0 end
 function M.exists (path) return C.bm_access(path, 0) == 0 end
 function M.writable (path) return C.bm_access(path, 2) == 0 end
@@ -70,6 +77,23 @@ function M.mkdirs (path, mode)
          return nil, at..": "..why()
       end
    end
+   return true
+end
+
+-- Makes a folder that only this user can enter, or takes one that is there if it is this user's. A link in its place is not
+-- followed: in a folder that everybody can write to, another user may have put it there.
+function M.own_folder (path)
+   local private = 0x1c0
+   if C.bm_mkdir(path, private) ~= 0 and ffi.errno() ~= EEXIST then return nil, path..": "..why() end
+   local fd = C.bm_open(path, O_RDONLY + O_DIRECTORY + O_NOFOLLOW + O_CLOEXEC, 0)
+   if fd < 0 then return nil, path..": "..why() end
+   local found = ffi.new("uint32_t[64]")
+   local known = C.bm_statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, found) == 0
+   local owner = tonumber(found[OWNER / 4])
+   local reason = not known and why() or owner ~= C.bm_geteuid() and "it belongs to user "..owner
+   if not reason and C.bm_fchmod(fd, private) ~= 0 then reason = why() end
+   C.bm_close(fd)
+   if reason then return nil, path..": "..reason end
    return true
 end
 
@@ -228,6 +252,16 @@ function M.selftest ()
    assert(M.unmap(at, 8) and M.unmap(again, 8))
    assert(M.symlink("file", folder.."/a/link") and M.readlink(folder.."/a/link") == "file")
    assert(table.concat(M.names(folder.."/a"), " ") == "b file link")
+   local own = folder.."/own"
+   assert(M.own_folder(own) and M.own_folder(own), "twice is fine")
+   assert(M.symlink(folder.."/a", folder.."/to-a"))
+   local refused, link = M.own_folder(folder.."/to-a")
+   assert(not refused and link:find("Not a directory", 1, true), link)
+   if M.is_root() then
+      os.execute("chown 65534 "..own)
+      local foreign, owner = M.own_folder(own)
+      assert(not foreign and owner == own..": it belongs to user 65534", owner)
+   end
    assert(M.remove(folder) and not M.exists(folder) and M.names(folder) == nil)
    local pid = assert(M.spawn("/bin/sh", { "sh", "-c", "exit 7" }))
    local how, number = M.wait(pid, true)

@@ -18,8 +18,10 @@ local function pick_root ()
    if sys.mkdirs("/run/brickmoon/shm") and sys.writable("/run/brickmoon/shm") then return "/run/brickmoon/shm" end
    local own = os.getenv("XDG_RUNTIME_DIR")
    if own and own ~= "" and sys.writable(own) then return own.."/brickmoon" end
-   local user = os.getenv("USER") or "user"
-   return (sys.writable("/dev/shm") and "/dev/shm" or "/tmp").."/brickmoon-"..user
+   local shared = (sys.writable("/dev/shm") and "/dev/shm" or "/tmp").."/brickmoon-"..sys.user()
+   local made, why = sys.own_folder(shared)
+   if not made then error("shm: "..why..": name another folder in SNABB_SHM_ROOT", 0) end
+   return shared
 end
 
 -- The folder below which all objects are.
