@@ -16,6 +16,7 @@ mod app;
 mod berth;
 mod engine;
 mod hook;
+mod moderation;
 mod nap;
 mod network;
 mod port_app;

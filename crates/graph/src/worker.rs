@@ -13,6 +13,7 @@ use bm_stats::Block;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
 use crate::engine::Engine;
+use crate::moderation::{self, Moderation};
 use crate::nap::Naps;
 use crate::priority::{self, Demote};
 
@@ -200,8 +201,10 @@ impl Worker {
             // The kernel may make sleeps 50 us longer, so that wakes fall together: too much for a nap. Where it
             // does not take this, naps are that much longer.
             let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
-            let naps = Naps::new();
-            Loop { engine, idle, real_time, counters, links, waker: wake, watch, naps }.run(&stopped)
+            let (naps, moderation) = (Naps::new(), Moderation::new(Instant::now()));
+            let moved = 0;
+            Loop { engine, idle, real_time, counters, links, waker: wake, watch, naps, moderation, moved }
+                .run(&stopped)
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(WorkerError::Spawn)?;
         let mut worker = Self { thread: Some(thread), stop, waker, real_time: Ok(None) };
@@ -277,6 +280,9 @@ struct Loop {
     waker: Waker,
     watch: OwnedFd,
     naps: Naps,
+    moderation: Moderation,
+    /// Moves since the last sleep.
+    moved: u64,
 }
 
 impl Loop {
@@ -287,6 +293,7 @@ impl Loop {
             self.counters.add(0, 1);
             if moved > 0 {
                 self.counters.add(1, moved);
+                self.moved += moved;
                 self.publish_links();
                 last_frame = Instant::now();
                 self.counters
@@ -317,7 +324,19 @@ impl Loop {
         }
     }
 
+    /// Sleeps for a moment, whatever comes.
+    fn pause(&mut self) {
+        self.counters.add(2, 1);
+        self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
+        std::thread::sleep(moderation::PAUSE);
+        self.real_time.iter_mut().for_each(|real_time| real_time.wakes(Instant::now()));
+    }
+
     fn sleep(&mut self, idle: Duration) {
+        let moved = std::mem::take(&mut self.moved);
+        if self.moderation.should_pause(Instant::now(), moved) {
+            return self.pause();
+        }
         let may_sleep = self.engine.before_sleep();
         // What a real-time worker waits for, such as room in a device, may need its core.
         if may_sleep || self.real_time.is_some() {
