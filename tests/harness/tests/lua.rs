@@ -1,6 +1,7 @@
 //! Lua programs between real interfaces: a cable of the program's own, and the router as one of its apps.
 
 use bm_tests::command::Running;
+use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::{report, subject, sys};
 use std::path::PathBuf;
@@ -32,6 +33,18 @@ io.open(ready, "w"):close()
 engine.main()
 "#;
 
+/// The same cable without a change, as a program in Snabb's words that names no number of workers.
+const PLAIN_CABLE: &str = r#"
+local ready = ...
+local c = config.new()
+config.app(c, "left", "xdp:r0")
+config.app(c, "right", "xdp:r1")
+config.link(c, "left.output -> right.input")
+engine.configure(c)
+io.open(ready, "w"):close()
+engine.main()
+"#;
+
 const ROUTER: &str = r#"
 local ready = ...
 local c = config.new()
@@ -55,6 +68,11 @@ struct Program {
 impl Program {
     /// Starts it and waits until it is ready; `None`, and said so, where this run cannot.
     fn start(lab: &Lab, name: &str, text: &str) -> Option<Self> {
+        Self::start_with(lab, name, text, &[])
+    }
+
+    /// The same with options of `run`.
+    fn start_with(lab: &Lab, name: &str, text: &str, options: &[&str]) -> Option<Self> {
         let Some(binary) = subject::binary() else {
             report::skip(name, "no binary: build it, or name it with BRICKMOON");
             return None;
@@ -64,7 +82,7 @@ impl Program {
         let files = [file("lua"), file("ready")];
         std::fs::write(&files[0], text).expect("the test can write");
         let mut command = lab.rtr.command(binary);
-        let running = Running::start(command.arg("run").args(&files));
+        let running = Running::start(command.arg("run").args(options).args(&files));
         let program = Self { running, files };
         let deadline = Instant::now() + PATIENCE;
         while !program.files[1].exists() {
@@ -116,6 +134,39 @@ fn a_program_gets_every_frame_and_sends_what_it_makes_of_it() {
     let found: Vec<_> =
         heard.iter().filter(|seen| seen.side == Side::Snk).map(|seen| seen.frame.clone()).collect();
     assert_eq!(found, expected.collect::<Vec<_>>());
+    program.end(&lab);
+}
+
+#[test]
+fn an_unmodified_program_runs_on_two_workers_each_with_its_queue() {
+    if !sys::is_root() {
+        return report::skip("lua-workers", "namespaces need root");
+    }
+    let lab = Lab::with_queues("luaworkers", Ends::Silent, 2);
+    let socket = std::env::temp_dir().join(format!("bm-lua-workers-{}.sock", std::process::id()));
+    let socket = socket.to_str().expect("a plain path");
+    let options = ["--workers", "2", "--socket", socket];
+    let Some(program) = Program::start_with(&lab, "workers", PLAIN_CABLE, &options) else { return };
+    // So many flows that no queue is without any.
+    let stream = Stream { destinations: (0..64).map(|n| format!("10.9.9.{n}")).collect(), rate: 5_000 };
+    let moves = || -> Vec<u64> {
+        let binary = subject::binary().expect("it was there a moment ago");
+        let reply = lab.rtr.command(binary).args(["show", "workers", "--json", "--socket", socket]).output();
+        let reply = reply.expect("the binary runs");
+        let shown: serde_json::Value = serde_json::from_slice(&reply.stdout).unwrap_or_default();
+        let workers = shown["workers"].as_array().cloned().unwrap_or_default();
+        workers.iter().map(|worker| worker["moves"].as_u64().unwrap_or(0)).collect()
+    };
+    let both_work = || matches!(moves()[..], [first, second] if first > 0 && second > 0);
+    let (shown, outcome) = stream.during(&lab, || {
+        let deadline = Instant::now() + PATIENCE;
+        while !both_work() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        moves()
+    });
+    assert!(shown.len() == 2 && shown.iter().all(|moves| *moves > 0), "{shown:?}");
+    assert_eq!((outcome.lost(), outcome.twice, outcome.out_of_order), (0, 0, 0), "{outcome}");
     program.end(&lab);
 }
 
