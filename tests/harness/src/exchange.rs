@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long the expected frames and the fence may take. Slow machines share two cores among many.
 const PATIENCE: Duration = Duration::from_millis(2500);
+/// How long expected frames may take once the fence is through: a packet that is dropped is waited for as long.
+const LATE: Duration = Duration::from_millis(400);
 /// How long frames may lag behind a fence that went by another way.
 const GRACE: Duration = Duration::from_millis(8);
 /// How long to listen where a fence cannot pass.
@@ -57,12 +59,16 @@ impl Lab {
             self.send(*side, frame);
         }
         let token = if fenced { self.send_fence() } else { Vec::new() };
-        let deadline = Instant::now() + if fenced { PATIENCE } else { UNFENCED };
+        let mut deadline = Instant::now() + if fenced { PATIENCE } else { UNFENCED };
         let mut heard = Heard::default();
         let mut passed = 0;
         let whole = |heard: &Heard, passed| fenced && heard.seen.len() >= expected && passed >= FENCE_PACKETS;
         while Instant::now() < deadline && !whole(&heard, passed) {
+            let before = passed;
             self.listen(deadline, &mut heard.seen, &mut passed, &token);
+            if before < FENCE_PACKETS && passed >= FENCE_PACKETS {
+                deadline = deadline.min(Instant::now() + LATE);
+            }
         }
         let grace = Instant::now() + GRACE;
         while fenced && Instant::now() < grace {
