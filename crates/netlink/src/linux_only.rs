@@ -39,6 +39,7 @@ pub(crate) mod dump;
 mod entries;
 mod hooks;
 mod legacy;
+mod listing;
 mod names;
 mod nftables;
 mod part;
@@ -47,6 +48,7 @@ mod watch;
 mod xfrm;
 mod xt;
 
+pub use listing::from_listing;
 pub use watch::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
 
 use std::fmt;

@@ -92,6 +92,19 @@ impl Part for Legacy {
     }
 }
 
+/// Adds what a table that is at hand has a say in; none if its bytes make no sense.
+pub(super) fn from_table(
+    family: Family,
+    read: &legacy_tables::Read,
+    names: &Names,
+    entries: &mut Entries,
+) -> Option<()> {
+    let chains = parse::chains(family, read)?;
+    let table = Table { family, name: "filter".into(), chains };
+    table.chains.iter().for_each(|chain| analyse_chain(&table, chain, names, entries));
+    Some(())
+}
+
 fn analyse_chain(table: &Table, chain: &Chain, names: &Names, entries: &mut Entries) {
     let families = Families::only(table.family);
     let command = match table.family {

@@ -15,7 +15,7 @@ mod part;
 mod read;
 mod rule;
 
-pub(super) use part::Nftables;
+pub(super) use part::{Nftables, from_messages};
 pub(super) use read::{GROUP, is_event};
 
 use super::condition::{Condition, Families};

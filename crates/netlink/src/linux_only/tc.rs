@@ -100,6 +100,21 @@ impl Part for Tc {
     }
 }
 
+/// Adds what the qdiscs in these messages have a say in.
+pub(super) fn from_messages(
+    messages: &[Raw<'_>],
+    names: &Names,
+    entries: &mut Entries,
+) -> Result<(), Malformed> {
+    let mut tc = Tc::default();
+    for raw in messages {
+        let object = Object::read(raw)?;
+        tc.settings.extend(object.shapes().then(|| shaping(&object)));
+    }
+    tc.analyse(names, entries);
+    Ok(())
+}
+
 /// Times that a list is read again because it changed meanwhile.
 const PASSES: u32 = 5;
 

@@ -119,6 +119,20 @@ impl Part for Xfrm {
     }
 }
 
+/// Adds what the policies in these messages have a say in.
+pub(super) fn from_messages(
+    messages: &[Raw<'_>],
+    names: &Names,
+    entries: &mut Entries,
+) -> Result<(), Malformed> {
+    let mut xfrm = Xfrm::default();
+    for raw in messages.iter().filter(|raw| raw.kind == message::NEW_POLICY) {
+        xfrm.policies.extend(read_policy(raw.body)?);
+    }
+    xfrm.analyse(names, entries);
+    Ok(())
+}
+
 /// Times that a list is read again because it changed meanwhile.
 const PASSES: u32 = 5;
 

@@ -90,6 +90,10 @@ pub fn chains(family: Family, read: &Read) -> Option<Vec<Chain>> {
 fn chain(entries: &BTreeMap<usize, Entry>, name: &'static str, first: u32, policy: u32) -> Option<Chain> {
     // -1 is drop, -2 accept.
     let drops = entries.get(&(policy as usize))?.verdict != Some(-2);
+    // A chain that ends before it begins makes no sense, and no rule of it may be missed.
+    if first > policy {
+        return None;
+    }
     let own = entries.range(first as usize..policy as usize).map(|(_, entry)| entry);
     let rules = own.map(|entry| {
         let led_to = || reached_state(entries, entry.verdict);

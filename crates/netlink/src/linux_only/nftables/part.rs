@@ -2,12 +2,14 @@
 
 use super::Ruleset;
 use super::analysis::analyse;
-use super::read::read;
+use super::read::{read, read_messages};
+use crate::error::Malformed;
 use crate::linux_only::Feature;
 use crate::linux_only::dump;
 use crate::linux_only::entries::Entries;
 use crate::linux_only::names::Names;
 use crate::linux_only::part::{Part, Trouble};
+use crate::message::Raw;
 use crate::socket::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
@@ -41,4 +43,10 @@ impl Part for Nftables {
     fn analyse(&self, names: &Names, entries: &mut Entries) {
         analyse(&self.ruleset, names, entries);
     }
+}
+
+/// Adds what the ruleset in these messages has a say in: tables, then chains, then rules, as the kernel lists them.
+pub fn from_messages(messages: &[Raw<'_>], names: &Names, entries: &mut Entries) -> Result<(), Malformed> {
+    analyse(&read_messages(messages)?, names, entries);
+    Ok(())
 }

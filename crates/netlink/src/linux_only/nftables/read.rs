@@ -23,8 +23,11 @@ const PASSES: u32 = 5;
 
 /// Messages.
 mod message {
+    pub const NEW_TABLE: u16 = 0;
     pub const GET_TABLE: u16 = 1;
+    pub const NEW_CHAIN: u16 = 3;
     pub const GET_CHAIN: u16 = 4;
+    pub const NEW_RULE: u16 = 6;
     pub const GET_RULE: u16 = 7;
     pub const DELETE_RULE: u16 = 8;
     pub const GET_GENERATION: u16 = 16;
@@ -183,14 +186,34 @@ fn rules(socket: &mut Socket, table: &TableName, ruleset: &mut Ruleset) -> Resul
     name.push(0);
     attribute::put(&mut body, nfta::RULE_TABLE, &name);
     dump(socket, "list nftables rules", kind(message::GET_RULE), &body, |raw| {
-        let [of, chain] = some(attributes(raw), nfta::RULE)?.map(|value| value.map(attribute::text));
-        if let (Some(of), Some(chain)) = (of, chain)
-            && of == table.name
-            && family(raw) == table.family
-        {
+        if let Some(chain) = chain_of(raw)?.filter(|(of, _)| of == table) {
             let read = rule::read(attributes(raw))?;
-            ruleset.chains.entry((table.clone(), chain)).or_default().push(read);
+            ruleset.chains.entry(chain).or_default().push(read);
         }
         Ok(())
     })
+}
+
+/// The chain that a rule is in.
+fn chain_of(raw: &Raw<'_>) -> Result<Option<(TableName, Box<str>)>, Malformed> {
+    let [table, chain] = some(attributes(raw), nfta::RULE)?.map(|value| value.map(attribute::text));
+    Ok(table.zip(chain).map(|(name, chain)| (TableName { family: family(raw), name }, chain)))
+}
+
+/// The ruleset in messages that are at hand, in the order in which the kernel lists them.
+pub fn read_messages(messages: &[Raw<'_>]) -> Result<Ruleset, Malformed> {
+    let (mut tables, mut ruleset) = (BTreeMap::new(), Ruleset::default());
+    for raw in messages.iter().filter(|raw| raw.kind >> 8 == SUBSYSTEM) {
+        match raw.kind & 0xff {
+            message::NEW_TABLE => tables.extend(table(raw)?),
+            message::NEW_CHAIN => ruleset.bases.extend(chain(raw, &tables)?),
+            message::NEW_RULE => {
+                if let Some(chain) = chain_of(raw)? {
+                    ruleset.chains.entry(chain).or_default().push(rule::read(attributes(raw))?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(ruleset)
 }
