@@ -64,6 +64,13 @@ test-asan:
 	@tools/setup test
 	tools/asan $(ASAN)
 
+# Fuzz targets led by coverage (fuzz/README.md), ten minutes each: make fuzz [TARGETS="netlink config"] [BM_FUZZ_SECONDS=60]
+# Needs Rust's nightly toolchain. The same targets are tests of `make test`, without coverage.
+.PHONY: fuzz
+fuzz:
+	@tools/setup test
+	$(SUDO) env "PATH=$$PATH" BM_FUZZ_SECONDS="$(BM_FUZZ_SECONDS)" tools/fuzz $(TARGETS)
+
 .PHONY: test-snabb
 # What Snabb's public tree tests itself with, run on brickmoon: make test-snabb TREE=~/snabb [SNABB="--only lib.yang"]
 test-snabb: build

@@ -25,10 +25,10 @@ pub struct Source {
     pub is_test: bool,
 }
 
-/// All Rust files below `crates/` and `xtask/`.
+/// All Rust files of the tree.
 pub fn read(root: &Path) -> Result<Vec<Source>, Vec<String>> {
     let mut paths = Vec::new();
-    for folder in ["crates", "xtask", "tests"] {
+    for folder in ["crates", "xtask", "tests", "fuzz"] {
         walk(&root.join(folder), &["rs"], &mut paths);
     }
     paths.sort();

@@ -1,0 +1,111 @@
+//! HTTP requests to a server like the daemon's, whose connections are served by the daemon's own code, and bodies of
+//! answers as commands read them.
+//!
+//! Held: the server answers a well-formed request after whatever has come before on another connection; what it says
+//! begins as an answer does; an answer is read, or refused with words.
+
+use std::cell::RefCell;
+use std::io;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Query;
+use axum::routing::{get, post};
+use axum::serve::Listener;
+use bm_api::request::{ROUTES, RouteQuery, STATUS, STOP, StopQuery};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+// The daemon's own, which is a module of the binary: so it cannot be had as a crate.
+#[path = "../../../crates/brickmoon/src/daemon/connections.rs"]
+mod connections;
+
+/// No answer takes this long, on a busy machine either.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes that a connection holds on their way.
+const PIPE: usize = 64 << 10;
+
+/// Connections from memory in place of a socket.
+struct FromMemory(mpsc::UnboundedReceiver<DuplexStream>);
+
+impl Listener for FromMemory {
+    type Io = DuplexStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (DuplexStream, ()) {
+        match self.0.recv().await {
+            Some(stream) => (stream, ()),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A server, and the way to it.
+struct Server {
+    runtime: Runtime,
+    connect: mpsc::UnboundedSender<DuplexStream>,
+}
+
+thread_local! {
+    static SERVER: RefCell<Server> = RefCell::new(Server::start());
+}
+
+impl Server {
+    fn start() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime without devices");
+        let (connect, listener) = mpsc::unbounded_channel();
+        let routes = Router::new()
+            .route(STATUS, get(|| async { "status" }))
+            .route(ROUTES, get(|Query(query): Query<RouteQuery>| async move { format!("{query:?}") }))
+            .route(STOP, post(|Query(query): Query<StopQuery>| async move { format!("{query:?}") }));
+        runtime.spawn(connections::serve(FromMemory(listener), routes, 8));
+        Self { runtime, connect }
+    }
+
+    /// All that comes back for these bytes; if told so, nothing more can be sent after them.
+    fn exchange(&self, bytes: &[u8], hangs_up: bool) -> Vec<u8> {
+        let (mut ours, theirs) = tokio::io::duplex(PIPE);
+        self.connect.send(theirs).expect("the server runs");
+        self.runtime.block_on(async {
+            let exchange = async {
+                let (mut reader, mut writer) = tokio::io::split(&mut ours);
+                let send = async {
+                    // It may have hung up before all is sent.
+                    let _sent = writer.write_all(bytes).await;
+                    if hangs_up {
+                        let _ended = writer.shutdown().await;
+                    }
+                };
+                let mut answer = Vec::new();
+                let (_, read) = tokio::join!(send, reader.read_to_end(&mut answer));
+                read.map(|_| answer)
+            };
+            let answer = tokio::time::timeout(PATIENCE, exchange).await.expect("the connection ends");
+            answer.unwrap_or_default()
+        })
+    }
+}
+
+/// Tries bytes as a request, and as the body of an answer.
+pub fn run(bytes: &[u8]) {
+    SERVER.with_borrow(|server| {
+        let answer = server.exchange(bytes, true);
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."), "{}", String::from_utf8_lossy(&answer));
+        let after =
+            server.exchange(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", false);
+        assert!(after.starts_with(b"HTTP/1.1 200 ") && after.ends_with(b"status"), "{after:?}");
+    });
+    if let Err(error) = bm_api::decode::<bm_api::Status>(200, bytes) {
+        assert!(!error.to_string().is_empty(), "refused without words");
+    }
+    // What the daemon says of an error is passed on as it is.
+    let _error = bm_api::decode::<bm_api::Status>(400, bytes);
+    let _routes = bm_api::decode::<bm_api::Routes>(200, bytes);
+    let _ports = bm_api::decode::<bm_api::Ports>(200, bytes);
+}

@@ -1,0 +1,60 @@
+//! What Lua programs reach of ours by FFI: packets in frame memory and the C functions on their bytes; and filters in the
+//! language of tcpdump, compiled from any text.
+//!
+//! Held: packets hold what a model of strings holds, and no operation on one touches another; checksums by C are those of
+//! [`bm_wire`]; a text is a filter or an error with words; a filter gives the same answer twice and reads nothing behind
+//! the frame (other bytes there change no answer).
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
+
+const PACKETS: &str = include_str!("packets.lua");
+const FILTER: &str = include_str!("filter.lua");
+
+/// A program that takes the address of an input.
+struct Loaded {
+    prepared: Prepared,
+    _state: State,
+}
+
+impl Loaded {
+    fn new(name: &str, text: &str) -> Self {
+        let world = World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).expect("memory for frames");
+        let state = State::new(&world).expect("a Lua state");
+        let prepared = state.prepare(name, text, 0).unwrap_or_else(|error| panic!("{error}"));
+        Self { prepared, _state: state }
+    }
+
+    /// Calls it with an input: a length of four bytes, then so many.
+    fn call(&self, bytes: &[u8]) -> u64 {
+        let input = [&(bytes.len() as u32).to_ne_bytes()[..], bytes].concat();
+        let called = self.prepared.call(input.as_ptr() as u64);
+        called.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+thread_local! {
+    static WITH_PACKETS: RefCell<Option<Loaded>> = const { RefCell::new(None) };
+    static WITH_FILTER: RefCell<Option<Loaded>> = const { RefCell::new(None) };
+}
+
+/// Operations on packets.
+pub fn packets(bytes: &[u8]) {
+    WITH_PACKETS.with_borrow_mut(|loaded| {
+        loaded.get_or_insert_with(|| Loaded::new("packets.lua", PACKETS)).call(bytes);
+        // The checksum of all bytes, by C.
+        let sum = loaded.as_ref().map_or(0, |loaded| loaded.call(&[b"\xff", bytes].concat()));
+        let odd = bytes.len() % 2;
+        let padded = [bytes, &[0][..odd]].concat();
+        assert_eq!(sum, u64::from(bm_wire::checksum::checksum(&padded)), "checksum of {bytes:02x?}");
+    });
+}
+
+/// A filter of up to 255 bytes behind their number, then a frame.
+pub fn filter(bytes: &[u8]) {
+    WITH_FILTER.with_borrow_mut(|loaded| {
+        loaded.get_or_insert_with(|| Loaded::new("filter.lua", FILTER)).call(bytes);
+    });
+}

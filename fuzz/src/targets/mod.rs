@@ -1,0 +1,12 @@
+//! The targets, one a kind of input.
+
+pub mod capture;
+pub mod config;
+pub mod filter;
+pub mod http;
+pub mod linux_only;
+pub mod lua;
+pub mod netlink;
+pub mod rib;
+pub mod router;
+pub mod xdp;

@@ -1,0 +1,245 @@
+//! The kernel path's program, run by the kernel itself (BPF_PROG_TEST_RUN), beside the router of the user path.
+//!
+//! Held: a frame that the program redirects is the one that the router sends, byte by byte; one that it drops the router
+//! drops for a filter's reason; and what it leaves to Linux it leaves as it came.
+
+use std::cell::RefCell;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bm_fastpath::{Filters, Interface, Kernel, Situation, Verdict};
+use bm_fib::memory::Part;
+use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
+use bm_fib::published::Readers;
+use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
+use bm_filter::{Action as Say, Flat, Rule, Tree};
+use bm_forward::filter::{FilterSet, RuleCounts};
+use bm_forward::testing::Lab;
+
+use super::router::framed;
+use crate::input::Input;
+
+/// MACs of the interface `in`, of the other one, and of the two neighbours.
+const IN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const OUT: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const NEIGHBOURS: [[u8; 6]; 2] = [[2, 0, 0, 0, 2, 7], [2, 0, 0, 0, 2, 8]];
+/// The same for the router in memory.
+const LINES: &str = "
+    interface in 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64
+    interface out 1 02:00:00:00:00:02 198.51.100.1/24 2001:db8:2::1/64
+    neighbour 198.51.100.7 out 02:00:00:00:02:07
+    neighbour 2001:db8:2::7 out 02:00:00:00:02:07
+    neighbour 198.51.100.8 out 02:00:00:00:02:08
+    neighbour 2001:db8:2::8 out 02:00:00:00:02:08
+    route 8.0.0.0/8 via 198.51.100.7 out
+    route 8.8.0.0/16 via 198.51.100.8 out
+    route 9.0.0.0/8 blackhole
+    route 2001:db8:8::/48 via 2001:db8:2::7 out
+    route 2001:db8:8:8::/64 via 2001:db8:2::8 out
+    route 2001:db8:9::/48 blackhole";
+
+/// Both paths with the same tables and filters.
+struct Both {
+    kernel: Kernel,
+    ifindex: u32,
+    router: Lab,
+    /// What the program reads.
+    _tables: (NextHopWriter, Chunk17, Range6),
+}
+
+/// Filters, each a bit; a pair of paths for each, since the kernel takes a while to load a program.
+const CHOICES: [u8; 3] = [0, 0b0111, 0b1111];
+
+thread_local! {
+    static BOTH: RefCell<[Option<Both>; CHOICES.len()]> = const { RefCell::new([const { None }; CHOICES.len()]) };
+    static IFINDEX: u32 = interface();
+}
+
+/// Why this cannot be tried, if it cannot.
+pub fn missing() -> Option<&'static str> {
+    // SAFETY: takes nothing and gives a number.
+    let root = unsafe { libc::geteuid() } == 0;
+    (!root).then_some("needs root for a network namespace and BPF")
+}
+
+/// The first byte chooses filters and how the rest is a frame.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let chosen = input.byte();
+    let frame = match chosen >> 6 {
+        0 => input.rest().to_vec(),
+        how => framed(0, input.rest(), how & 1 == 1),
+    };
+    // The kernel takes no frame without a whole Ethernet header, and no device one that is longer.
+    if !(14..=1518).contains(&frame.len()) {
+        return;
+    }
+    let chosen = usize::from(chosen & 0x0f) % CHOICES.len();
+    BOTH.with_borrow_mut(|pairs| {
+        pairs[chosen].get_or_insert_with(|| Both::new(CHOICES[chosen])).compare(&frame)
+    });
+}
+
+/// The interface `in`, in a network namespace that this thread has from here on.
+fn interface() -> u32 {
+    // SAFETY: takes a number; only this thread's network namespace is another one from here on.
+    let unshared = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(unshared, 0, "a network namespace: {}", std::io::Error::last_os_error());
+    bm_bpf::testing::own_bpffs().expect("a mount namespace with a bpffs");
+    ip("link add name in address 02:00:00:00:00:01 type veth peer name far");
+    ip("link set dev in up");
+    ip("link set dev far up");
+    // SAFETY: the name is a string with its zero.
+    unsafe { libc::if_nametoindex(c"in".as_ptr()) }
+}
+
+impl Both {
+    fn new(chosen: u8) -> Self {
+        let ifindex = IFINDEX.with(|ifindex| *ifindex);
+        let mut kernel = Kernel::load(Duration::ZERO).expect("the program is loaded");
+        let tables = tables(&mut kernel);
+        let filters = (chosen != 0).then(|| Arc::new(filters(chosen)));
+        let situation = Situation { filters: filters.clone(), ..situation(ifindex) };
+        kernel.publish(&situation).expect("the kernel takes new tables");
+        let set = filters.map(|filters| {
+            Arc::new(FilterSet {
+                filters,
+                checks: Vec::new(),
+                unknown: [false; 2],
+                ports: vec![true; 2],
+                counts: Arc::new(RuleCounts::new().expect("memory for counters")),
+                rates: None,
+            })
+        });
+        let mut router = Lab::new(LINES);
+        let with_filters = router.tables().with_filters(set);
+        router.publish(with_filters);
+        Self { kernel, ifindex, router, _tables: tables }
+    }
+
+    fn compare(&mut self, frame: &[u8]) {
+        let (verdict, out) = self.kernel.trial(self.ifindex, frame).expect("the kernel runs the program");
+        let before = self.filter_drops();
+        let answer = self.router.exchange(0, frame);
+        self.router.check();
+        // What waits for its neighbour is given up, so that rates of errors and places are there for the next.
+        self.router.pass(4000);
+        self.router.answer();
+        let filtered = self.filter_drops() - before;
+        match verdict {
+            Verdict::Redirect => {
+                assert_eq!(answer.sent, [(1, out)], "sent otherwise by the router: {frame:02x?}");
+                assert_eq!(filtered, 0, "the router filters {frame:02x?}");
+            }
+            Verdict::Drop => {
+                assert_eq!(filtered, 1, "dropped by the program alone: {frame:02x?} {answer:02x?}");
+            }
+            Verdict::Linux => assert_eq!(out, frame, "Linux gets another frame"),
+        }
+    }
+
+    fn filter_drops(&self) -> u64 {
+        use bm_stats::Reason::{Filter, TinyFragment};
+        self.router.dropped(Filter) + self.router.dropped(TinyFragment)
+    }
+}
+
+fn ip(arguments: &str) {
+    let done = Command::new("ip").args(arguments.split(' ')).status();
+    assert!(done.is_ok_and(|status| status.success()), "ip {arguments}");
+}
+
+fn situation(ifindex: u32) -> Situation {
+    let input = Interface {
+        index: 0,
+        ifindex,
+        mac: IN,
+        mtu: 1500,
+        forward: [true, true],
+        sends: true,
+        looked_at: true,
+        ..Interface::default()
+    };
+    let output = Interface { index: 1, ifindex: 77, mac: OUT, forward: [false, false], ..input.clone() };
+    let address = |text: &str| text.parse().expect("an address");
+    Situation {
+        interfaces: vec![input, output],
+        local_ipv4: vec![address("192.0.2.1"), address("198.51.100.1")],
+        local_ipv6: ["2001:db8:1::1", "2001:db8:2::1"].map(|text| text.parse().expect("an address")).into(),
+        ..Situation::default()
+    }
+}
+
+/// The routes of [`LINES`], where the program reads them.
+fn tables(kernel: &mut Kernel) -> (NextHopWriter, Chunk17, Range6) {
+    const ROOM: &str = "memory for small tables";
+    let readers = Readers::new();
+    let mut source = |part| kernel.source(part).expect(ROOM);
+    let (of_hops, of_ipv4, of_ipv6) = (source(Part::NextHops), source(Part::Ipv4), source(Part::Ipv6));
+    let mut hops = NextHopWriter::with_room_in(1 << 16, 18, &readers, &of_hops).expect(ROOM);
+    let mut ipv4 = Chunk17::build_in(&mut [].into_iter(), &readers, &of_ipv4).expect(ROOM);
+    let mut ipv6 = Range6::build_in(&mut [].into_iter(), &readers, &of_ipv6).expect(ROOM);
+    let mut hop = |action| hops.add(action, Gateway::default(), 0).expect(ROOM);
+    let [one, other] = NEIGHBOURS.map(|mac| hop(Action::Forward { mac, interface: 1 }));
+    let (host, blackhole) = (hop(Action::Host), hop(Action::Blackhole));
+    let set4 = |prefix: &str, hop: NextHop| Change::Set(prefix.parse().expect("a prefix"), hop);
+    let set6 = |prefix: &str, hop: NextHop| Change::Set(prefix.parse().expect("a prefix"), hop);
+    let four = [
+        set4("8.0.0.0/8", one),
+        set4("8.8.0.0/16", other),
+        set4("9.0.0.0/8", blackhole),
+        set4("198.51.100.7/32", one),
+        set4("192.0.2.1/32", host),
+        set4("198.51.100.1/32", host),
+    ];
+    let six = [
+        set6("2001:db8:8::/48", one),
+        set6("2001:db8:8:8::/64", other),
+        set6("2001:db8:9::/48", blackhole),
+        set6("2001:db8:2::7/128", one),
+        set6("2001:db8:1::1/128", host),
+    ];
+    ipv4.apply(&four).expect(ROOM);
+    ipv6.apply(&six).expect(ROOM);
+    (hops, ipv4, ipv6)
+}
+
+fn filters(chosen: u8) -> Filters {
+    let drop = Rule { action: Say::Drop, ..Rule::default() };
+    let dns = Rule { protocol: Some(17), destination_ports: Some(53..=53), ..drop.clone() };
+    let net = Rule { source: "192.0.2.128/25".parse().ok(), ..drop.clone() };
+    let six = Rule { destination: "2001:db8:8:8::/64".parse().ok(), protocol: Some(6), ..drop };
+    let rules = [dns, net, six].into_iter().zip(0u16..).filter(|(_, at)| chosen >> at & 1 == 1);
+    let flat = rules.flat_map(|(rule, at)| Flat::of(&rule, at, None)).collect();
+    let tree = Tree::grow(flat).expect("there is room for three");
+    Filters { tree, drop_tiny_fragments: chosen & 8 != 0, ..Filters::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A comparison in which the program leaves everything to Linux would hold whatever it did.
+    #[test]
+    fn plain_packets_are_redirected_and_filtered_ones_dropped() {
+        if let Some(missing) = missing() {
+            eprintln!("skipped: {missing}");
+            return;
+        }
+        let verdicts = |chosen: u8| {
+            let mut both = Both::new(chosen);
+            let mut verdict = |name: &str| {
+                let file = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/xdp/");
+                let input = std::fs::read(format!("{file}{name}")).expect("it is in the corpus");
+                let (verdict, _) =
+                    both.kernel.trial(both.ifindex, &framed(0, &input[1..], true)).expect("it runs");
+                verdict
+            };
+            ["udp", "six", "dns", "local"].map(&mut verdict)
+        };
+        use Verdict::{Drop, Linux, Redirect};
+        assert_eq!(verdicts(0), [Redirect, Redirect, Redirect, Linux]);
+        assert_eq!(verdicts(0b0111), [Drop, Drop, Drop, Linux]);
+    }
+}
