@@ -25,6 +25,7 @@ pub mod command;
 pub mod daemon;
 pub mod differential;
 pub mod exchange;
+pub mod faults;
 pub mod flow;
 pub mod frr;
 pub mod lab;

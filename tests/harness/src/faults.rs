@@ -1,0 +1,103 @@
+//! Faults of the system by a seed, in a daemon that knows nothing of it.
+//!
+//! ```text
+//! test ─► Faults ─► a file, mapped by both ─► src/faults.c in the daemon (LD_PRELOAD): recvmmsg, open, bpf, ... fail
+//! ```
+//!
+//! One seed at a time: [`Faults::begin`] has calls fail, [`Faults::end`] has them succeed again and says how many failed.
+
+use crate::subject::Router;
+use std::fmt;
+use std::fs::File;
+use std::io::Result;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// What can fail, in the order of `enum kind` in `faults.c`.
+const KINDS: [&str; 9] = ["receive", "send", "wait", "open", "socket", "read", "mmap", "bpf", "clock"];
+/// Where the counts are: behind the seed and the rate, calls come first.
+const CALLS: u64 = 16;
+const FAULTS: u64 = CALLS + 8 * KINDS.len() as u64;
+const LENGTH: u64 = FAULTS + 8 * KINDS.len() as u64;
+
+/// The faults of one daemon.
+pub struct Faults {
+    file: File,
+    path: PathBuf,
+}
+
+/// How many calls failed, by kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Failed([u64; KINDS.len()]);
+
+impl Failed {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Those of a kind.
+    pub fn of(&self, kind: &str) -> u64 {
+        KINDS.iter().zip(self.0).filter(|(name, _)| **name == kind).map(|(_, count)| count).sum()
+    }
+
+    /// Adds those of another time.
+    pub fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each: Vec<String> =
+            KINDS.iter().zip(self.0).map(|(name, count)| format!("{name} {count}")).collect();
+        f.write_str(&each.join(", "))
+    }
+}
+
+impl Faults {
+    /// For the daemons that `router` starts from now on; none fails before [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// If there is no file for it.
+    pub fn of(router: &mut Router<'_>, name: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("{name}.faults"));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+        file.set_len(LENGTH)?;
+        router.set_variable("LD_PRELOAD", env!("BM_FAULTS_LIBRARY"));
+        router.set_variable("BM_FAULTS", &path.to_string_lossy());
+        Ok(Self { file, path })
+    }
+
+    /// From now on `rate` calls of 1024 fail, which ones says the seed.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn begin(&self, seed: u64, rate: u64) -> Result<()> {
+        self.file.write_all_at(&[0; (LENGTH - CALLS) as usize], CALLS)?;
+        self.file.write_all_at(&seed.to_ne_bytes(), 0)?;
+        self.file.write_all_at(&rate.to_ne_bytes(), 8)
+    }
+
+    /// From now on none fails; how many did.
+    ///
+    /// # Errors
+    /// If the file cannot be written or read.
+    pub fn end(&self) -> Result<Failed> {
+        self.file.write_all_at(&[0; 8], 8)?;
+        let mut failed = Failed::default();
+        for (kind, count) in (0..).zip(&mut failed.0) {
+            let mut bytes = [0; 8];
+            self.file.read_exact_at(&mut bytes, FAULTS + 8 * kind)?;
+            *count = u64::from_ne_bytes(bytes);
+        }
+        Ok(failed)
+    }
+}
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _gone = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,112 @@
+//! The system fails the daemon, by a seed: no memory, no descriptors, no buffers, calls broken off, short reads, maps and
+//! programs that the kernel does not take, a time of day that jumps. Meanwhile tables change and packets flow.
+//!
+//! Packets go on, by brickmoon or by Linux; nothing hangs or ends; afterwards tables are what Linux has, and accounts
+//! close. `BM_SEED` names the first seed, `BM_FAULT_SEEDS` how many there are; a failure says which seeds it was after.
+
+use bm_tests::faults::{Failed, Faults};
+use bm_tests::flow::Stream;
+use bm_tests::lab::{Ends, Lab, SIDES};
+use bm_tests::report;
+use bm_tests::subject::{Router, Subject};
+use std::time::{Duration, Instant};
+
+/// Seeds on each path.
+const SEEDS: u64 = 500;
+/// After so many, tables must be right again.
+const BETWEEN: u64 = 50;
+/// How long that may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Changes, each with the one that puts it back.
+const CHANGES: [[&str; 2]; 8] = [
+    ["ip xfrm policy add src 10.250.0.0/16 dst 10.251.0.0/16 dir fwd action block", "ip xfrm policy flush"],
+    ["ip route replace 10.77.0.0/16 via 198.51.100.3", "ip route replace 10.77.0.0/16 via 198.51.100.4"],
+    ["ip -6 route replace 2001:db8:d000::/36 via 2001:db8:2::9", "ip -6 route del 2001:db8:d000::/36"],
+    [
+        "ip neigh replace 198.51.100.33 lladdr 02:00:00:00:01:33 dev r1 nud permanent",
+        "ip neigh del 198.51.100.33 dev r1",
+    ],
+    ["ip addr add 198.51.100.77/24 dev r1", "ip addr del 198.51.100.77/24 dev r1"],
+    ["sysctl -qw net.ipv4.fib_multipath_hash_policy=1", "sysctl -qw net.ipv4.fib_multipath_hash_policy=0"],
+    ["ip link set r2 mtu 1290", "ip link set r2 mtu 1300"],
+    ["ip route replace blackhole 10.78.0.0/16", "ip route del 10.78.0.0/16"],
+];
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
+}
+
+/// Waits until tables are what Linux has and the daemon answers, although it has been failed.
+fn mended(router: &mut Router, process: Option<u32>, after: u64) {
+    let begin = Instant::now();
+    loop {
+        assert_eq!(router.process(), process, "seed {after}: it is another daemon");
+        let verify = router.ask("verify", &[]).expect("a daemon");
+        if verify.status.success() {
+            return;
+        }
+        let said = String::from_utf8_lossy(&verify.stdout).into_owned();
+        assert!(begin.elapsed() < PATIENCE, "seed {after}: {said}\n{}", router.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Long enough for a change to be followed.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(10));
+}
+
+/// Lets the system fail under one seed, while something changes.
+fn one_seed(lab: &Lab, faults: &Faults, seed: u64) -> Failed {
+    let [change, back] = CHANGES[seed as usize % CHANGES.len()];
+    faults.begin(seed, 16 << (seed % 5)).expect("the file is there");
+    lab.rtr.run(change);
+    pause();
+    lab.rtr.run(back);
+    pause();
+    faults.end().expect("the file is there")
+}
+
+/// All seeds on one path.
+fn seeds(lab: &Lab, router: &mut Router) {
+    router.end(&[]);
+    let faults = Faults::of(router, lab.rtr.name()).expect("a folder for files");
+    router.restart_with(&SIDES.map(|side| side.router()), "[daemon]\nmetrics = \"127.0.0.1:9187\"\n");
+    let process = router.process();
+    let (first, count) = (number("BM_SEED", 1), number("BM_FAULT_SEEDS", SEEDS));
+    let mut failed = Failed::default();
+    let stream = Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 1000 };
+    let begin = Instant::now();
+    let ((), outcome) = stream.during(lab, || {
+        for seed in first..first + count {
+            failed.add(&one_seed(lab, &faults, seed));
+            if (seed - first) % BETWEEN == BETWEEN - 1 {
+                mended(router, process, seed);
+            }
+        }
+        mended(router, process, first + count);
+    });
+    let name = router.name();
+    report::say(&format!("faults: {name}, {count} seeds in {:?}: {failed}; {outcome}", begin.elapsed()));
+    assert!(failed.sum() > count, "hardly anything failed: {failed}");
+    for kind in ["receive", "wait", "open"] {
+        assert!(failed.of(kind) > 0, "nothing of this kind failed: {kind}");
+    }
+    assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}\n{}", router.log());
+    assert!(!router.log().contains("panicked"), "{}", router.log());
+}
+
+#[test]
+fn packets_go_on_while_the_system_fails() {
+    for subject in Subject::all("faults") {
+        if subject == Subject::Linux {
+            continue;
+        }
+        let lab = Lab::new("faults", Ends::Silent);
+        let mut router = subject.start(&lab);
+        seeds(&lab, &mut router);
+        router.settle();
+        router.stop();
+    }
+}
