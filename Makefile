@@ -71,6 +71,15 @@ fuzz:
 	@tools/setup test
 	$(SUDO) env "PATH=$$PATH" BM_FUZZ_SECONDS="$(BM_FUZZ_SECONDS)" tools/fuzz $(TARGETS)
 
+# Whether tests notice changes of the code (tests/README.md): a sample of the crates that decide about packets, or what
+# MUTANTS says: make mutants MUTANTS="-p bm-filter". Needs cargo-mutants.
+.PHONY: mutants
+MUTANTS ?= -p bm-wire -p bm-filter -p bm-fib -p bm-forward --shard 0/25
+mutants:
+	@cargo mutants --version >/dev/null 2>&1 || { echo 'needs cargo-mutants: cargo install --locked cargo-mutants'; exit 2; }
+	CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG=0 cargo mutants --jobs 1 --timeout 120 --sharding round-robin \
+	    --output target/mutants $(MUTANTS) -- --tests
+
 .PHONY: test-snabb
 # What Snabb's public tree tests itself with, run on brickmoon: make test-snabb TREE=~/snabb [SNABB="--only lib.yang"]
 test-snabb: build

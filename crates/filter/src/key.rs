@@ -121,3 +121,22 @@ impl Key {
         Self(key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_out_as_they_went_in() {
+        let [one, other]: [std::net::Ipv6Addr; 2] =
+            ["2001:db8:1:2:3:4:5:6", "fe80::ffff:0:1"].map(|text| text.parse().unwrap());
+        let key = Key::new([one.into(), other.into()], 6, None, Kind::None, 1);
+        assert_eq!(key.source(), AnyAddress::V6(one.into()));
+        assert_eq!(key.destination(), AnyAddress::V6(other.into()));
+        let key = Key::ipv4([0xc000_0201, 0xc633_6407], 17, 0, Kind::None);
+        assert_eq!(
+            (key.source(), key.destination()),
+            (AnyAddress::V4(0xc000_0201), AnyAddress::V4(0xc633_6407))
+        );
+    }
+}

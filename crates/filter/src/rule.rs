@@ -340,6 +340,11 @@ mod tests {
         let may = |key: Key| flat.iter().any(|rule| rule.matches(&key));
         assert!(may(four(6, Some((9, 80)), Kind::Ports)));
         assert!(!may(six(6, None, Kind::Later).with_extensions()), "of the other family");
+        let to = Rule { destination: "198.51.100.0/25".parse().ok(), ..narrow };
+        let to: Vec<_> = Flat::may_match(&to, None).collect();
+        let beyond = of(["192.0.2.1", "198.51.100.200"], 6, Some((9, 80)), Kind::Ports);
+        assert!(!to.iter().any(|rule| rule.matches(&beyond)), "to another destination");
+        assert!(to.iter().any(|rule| rule.matches(&four(6, Some((9, 80)), Kind::Ports))));
         let mut elsewhere = four(6, Some((9, 80)), Kind::Ports);
         elsewhere.set_interface(4);
         assert!(!may(elsewhere));

@@ -60,3 +60,21 @@ pub const COUNTERS: usize = ROOM_RULES + 1;
 
 /// Sources whose rate is known at a time.
 pub const SOURCES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_costs_its_share_of_a_second() {
+        let rate = |packets, burst| Rate { packets, burst, lengths: [32, 64] }.ticks();
+        assert_eq!(rate(1000, 3), (16_000_000, 32_000_000), "a millisecond, and two of them ahead");
+        assert_eq!(rate(1, 1), (16_000_000_000, 0));
+        assert_eq!(rate(0, 0), rate(1, 1), "never by zero");
+    }
+
+    #[test]
+    fn what_no_rule_matches_has_a_counter_of_its_own() {
+        assert_eq!(usize::from(UNMATCHED) + 1, COUNTERS);
+    }
+}

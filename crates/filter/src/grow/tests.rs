@@ -184,3 +184,30 @@ fn no_rules_are_a_tree_as_well() {
     assert_eq!(Tree::default(), Tree::grow(Vec::new()).unwrap());
     assert_eq!(Tree::default().worst(), (0, 0));
 }
+
+/// Rules of IPv6 that differ in one word of one side alone: cuts are by that word, whichever it is.
+#[test]
+fn every_word_of_an_address_is_cut() {
+    for shift in [0u32, 32, 64, 96] {
+        for side in [0, 1] {
+            let prefix = |number: u32| {
+                let address = 0x2001_0db8_u128 << 96 ^ u128::from(number) << (shift + 3);
+                Prefix::containing(address, 128).map(AnyPrefix::V6)
+            };
+            let rule = |number| match side {
+                0 => Rule { source: prefix(number), ..Rule::default() },
+                _ => Rule { destination: prefix(number), ..Rule::default() },
+            };
+            let flat: Vec<Flat> =
+                (0..200).flat_map(|number| Flat::of(&rule(number), number as u16, None)).collect();
+            let tree = Tree::grow(flat.clone()).unwrap();
+            let (deep, long) = tree.worst();
+            assert!((1..=16).contains(&deep) && (1..=16).contains(&long), "{deep} {long}");
+            let mut next = numbers(u64::from(shift) + 1);
+            for rule in &flat {
+                let key = key_in(rule, &mut next);
+                assert_eq!(tree.find(&key), Some(rule), "word at {shift} of side {side}");
+            }
+        }
+    }
+}
