@@ -64,7 +64,8 @@ impl Server {
             .route(STATUS, get(|| async { "status" }))
             .route(ROUTES, get(|Query(query): Query<RouteQuery>| async move { format!("{query:?}") }))
             .route(STOP, post(|Query(query): Query<StopQuery>| async move { format!("{query:?}") }));
-        runtime.spawn(connections::serve(FromMemory(listener), routes, 8));
+        let who = move |_: &DuplexStream| (0, routes.clone());
+        runtime.spawn(connections::serve(FromMemory(listener), who, 8));
         Self { runtime, connect }
     }
 
