@@ -339,6 +339,7 @@ impl Lab {
             reverse_path: ReversePath::Off,
             linux_only_in: [false; 2],
             linux_only_out: false,
+            linux_only_fragments: [false; 2],
             accept_local: false,
             hop_limit: 64,
             ipv4: Vec::new(),

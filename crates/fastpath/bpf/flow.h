@@ -66,8 +66,7 @@ static __always_inline bool flow4(const struct packet *packet, const struct ipv4
 	__u32 policy = packet->view->policy_ipv4, ports = 0;
 	__u8 protocol = 0;
 
-	/* What follows a first fragment is Linux's, and must go the same way. */
-	if (policy == POLICY_INNER || ip->fragment & bpf_htons(0x2000))
+	if (policy == POLICY_INNER)
 		return false;
 	if (policy == POLICY_PORTS) {
 		protocol = ip->protocol;

@@ -22,6 +22,7 @@
 #include "layout.h"
 #include "fib4.h"
 #include "fib6.h"
+#include "extension.h"
 #include "flow.h"
 #include "hold.h"
 #include "packet.h"
@@ -153,12 +154,12 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 	source = bpf_ntohl(ip->source);
 	destination = bpf_ntohl(ip->destination);
 	if (ip->version_ihl != 0x45 || packet->length < sizeof(*ip) ||
-	    packet->length > packet->end - (void *)ip || ip->fragment & bpf_htons(0x1fff) || !is_whole(ip) ||
+	    packet->length > packet->end - (void *)ip || ip->fragment & bpf_htons(0x3fff) || !is_whole(ip) ||
 	    !is_single_host(source) || !is_single_host(destination))
 		return PASSED_HEADER;
 	if (ip->ttl <= 1)
 		return PASSED_HOPS;
-	if (ingress->flags & PARTIAL_SUMS && !(ip->fragment & bpf_htons(0x2000)) &&
+	if (ingress->flags & PARTIAL_SUMS &&
 	    is_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
 		       packet->end))
 		return PASSED_PARTIAL_SUM;
@@ -196,8 +197,12 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 	struct address6 source, destination;
 	__u32 hop, hash;
 
-	if (!(packet->ingress->flags & FORWARD_IPV6))
-		return packet->ingress->flags & LINUX_ONLY_IPV6 ? PASSED_FIREWALL : PASSED_INACTIVE;
+	if ((packet->ingress->flags & (FORWARD_IPV6 | LINUX_ONLY_FRAGMENTS_IPV6)) != FORWARD_IPV6) {
+		if (!(packet->ingress->flags & FORWARD_IPV6))
+			return packet->ingress->flags & LINUX_ONLY_IPV6 ? PASSED_FIREWALL : PASSED_INACTIVE;
+		if (may_be_fragment(ip + 1, packet->end, ip->next_header))
+			return PASSED_FIREWALL;
+	}
 	packet->length = bpf_ntohs(ip->payload_length) + sizeof(*ip);
 	source.high = bpf_be64_to_cpu(ip->source[0]);
 	source.low = bpf_be64_to_cpu(ip->source[1]);
@@ -434,7 +439,7 @@ static __always_inline int forward_all(struct xdp_md *ctx)
  * buffers (jumbo frames on a veth) come too: they are longer than what lies here, so they are Linux's.
  */
 SEC("xdp.frags")
-int bm_forward_4(struct xdp_md *ctx)
+int bm_forward_5(struct xdp_md *ctx)
 {
 	return tags_on ? forward_all(ctx) : forward(ctx, filters_on);
 }

@@ -13,6 +13,7 @@
 #include <linux/in.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "extension.h"
 #include "vlan.h"
 
 /* Words of a key, as crates/filter/src/key.rs has them. */
@@ -86,21 +87,6 @@ static __noinline int filter_key4(struct xdp_md *ctx, struct filter_key *key, __
 				length - header < TCP_FLAGS_END;
 	filter_ports(key, ctx, at + header, length - header);
 	return 1;
-}
-
-/* An extension header; a fragment header has its offset in `rest`. */
-struct extension {
-	__u8 next;
-	__u8 length;
-	__be16 rest;
-};
-
-#define EXTENSIONS_MAX 8
-
-static __always_inline bool is_extension(__u32 next)
-{
-	return next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_DSTOPTS ||
-	       next == IPPROTO_FRAGMENT || next == IPPROTO_AH;
 }
 
 /* What a first fragment must hold of the header behind the extensions (RFC 7112). */

@@ -54,6 +54,7 @@ struct fib6 {
 #define PARTIAL_SUMS 8 /* no card completes TCP's and UDP's checksums: a veth */
 #define LINUX_ONLY_IPV4 16 /* not forwarded: only Linux may handle what comes in */
 #define LINUX_ONLY_IPV6 32
+#define LINUX_ONLY_FRAGMENTS_IPV6 64 /* Linux reassembles them; those of IPv4 are always Linux's */
 enum reverse_path { REVERSE_PATH_OFF, REVERSE_PATH_STRICT, REVERSE_PATH_LOOSE };
 
 struct ingress {

@@ -25,7 +25,7 @@ use crate::tags;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
 
 /// The forwarding program in it.
-pub(crate) const PROGRAM: &str = "bm_forward_4";
+pub(crate) const PROGRAM: &str = "bm_forward_5";
 
 /// The maps of tables that one program reads.
 struct Tables {

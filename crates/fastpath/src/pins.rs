@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn knows_its_own_programs_by_name() {
-        assert_eq!(version(crate::kernel::PROGRAM), Some(4));
+        assert_eq!(version(crate::kernel::PROGRAM), Some(5));
         assert_eq!(version("bm_forward_17"), Some(17));
         for other in ["bm_forward_", "bm_forward", "steer", "xdp_pass", ""] {
             assert_eq!(version(other), None, "{other}");

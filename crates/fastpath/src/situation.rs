@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::filters::Asked;
 use crate::layout::{
-    ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY, LOCAL_BITS,
-    LOCAL_HASH, PARTIAL_SUMS, VLAN_HASH_PORT, VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, Vlan,
+    ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
+    LINUX_ONLY_FRAGMENTS_IPV6, LOCAL_BITS, LOCAL_HASH, PARTIAL_SUMS, VLAN_HASH_PORT, VLAN_HASH_TAG,
+    VLAN_TRIES, VLANS, View, Vlan,
 };
 use bm_filter::{Filters, SourceCheck};
 
@@ -92,6 +93,8 @@ pub struct Interface {
     pub looked_at: bool,
     /// Families, IPv4 first, that are not forwarded since only Linux may handle what comes in.
     pub linux_only: [bool; 2],
+    /// IPv6 fragments are Linux's, which reassembles them. Those of IPv4 always are.
+    pub linux_only_fragments_ipv6: bool,
     /// Sources that are our own may come in.
     pub accept_local: bool,
     /// Senders may leave the checksums of TCP and UDP to a card that is not there, as on a veth.
@@ -115,6 +118,7 @@ impl Interface {
                 | flag(self.forward[1], FORWARD_IPV6)
                 | flag(self.linux_only[0], LINUX_ONLY[0])
                 | flag(self.linux_only[1], LINUX_ONLY[1])
+                | flag(self.linux_only_fragments_ipv6, LINUX_ONLY_FRAGMENTS_IPV6)
                 | flag(self.accept_local, ACCEPT_LOCAL)
                 | flag(self.partial_sums, PARTIAL_SUMS),
             reverse_path: self.reverse_path as u8,

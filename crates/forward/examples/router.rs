@@ -206,6 +206,7 @@ fn interface() -> Interface {
         reverse_path: ReversePath::Off,
         linux_only_in: [false; 2],
         linux_only_out: false,
+        linux_only_fragments: [false; 2],
         accept_local: false,
         hop_limit: 64,
         ipv4: vec![(Ipv4Addr::new(192, 0, 2, 1), 24)],

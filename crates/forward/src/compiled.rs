@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 use bm_wire::flow::Policy;
 
 use crate::tables::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
+use crate::validate::AheadOfFragment;
 
 /// A MAC address as a number, its first byte lowest but for two zero bytes below: a frame's is one load of
 /// eight bytes and a shift.
@@ -58,6 +59,8 @@ pub(crate) struct PortView {
     pub fast_ipv4: MacKey,
     /// The same for IPv6.
     pub fast_ipv6: MacKey,
+    /// Next headers of IPv6 packets that must be looked at closer.
+    pub closer: AheadOfFragment,
     /// Interface of untagged frames.
     pub untagged: Option<u16>,
     /// MAC of that interface, which frames of every VLAN may carry.
@@ -86,6 +89,7 @@ pub(crate) struct Ingress {
     pub forward_ipv4: bool,
     pub forward_ipv6: bool,
     pub linux_only: [bool; 2],
+    pub linux_only_fragments: [bool; 2],
     pub reverse_path: ReversePath,
     pub accept_local: bool,
 }
@@ -125,6 +129,7 @@ fn ingress(interface: &Interface) -> Ingress {
         forward_ipv4: interface.forward_ipv4,
         forward_ipv6: interface.forward_ipv6,
         linux_only: interface.linux_only_in,
+        linux_only_fragments: interface.linux_only_fragments,
         reverse_path: interface.reverse_path,
         accept_local: interface.accept_local,
     }
@@ -148,6 +153,11 @@ fn port_view(port: &PortInterfaces, interfaces: &[Interface]) -> PortView {
     PortView {
         fast_ipv4: fast(|interface| interface.forward_ipv4),
         fast_ipv6: fast(|interface| interface.forward_ipv6),
+        closer: if all().any(|on| on.linux_only_fragments[1]) {
+            AheadOfFragment::ALL
+        } else {
+            AheadOfFragment::NONE
+        },
         untagged: port.untagged.filter(|index| known(index).is_some()),
         mac,
         vrf,
@@ -226,6 +236,7 @@ mod tests {
             reverse_path: ReversePath::Off,
             linux_only_in: [false; 2],
             linux_only_out: false,
+            linux_only_fragments: [false; 2],
             accept_local: false,
             hop_limit: 64,
             ipv4: Vec::new(),

@@ -11,6 +11,7 @@ use bm_wire::{Mac, ipv4, ipv6};
 
 use crate::compiled::{Compiled, Ingress, MacKey, PortView, key_of, mac_key};
 use crate::tables::Vlan;
+use crate::validate::is_fragment;
 use crate::verdict::{Refusal, Verdict};
 
 /// What a frame carries that may be routed.
@@ -75,12 +76,13 @@ pub(crate) fn classify(tables: &Compiled, view: &PortView, frame: &[u8]) -> Resu
     if !is_ours(view, ingress, ethernet.destination()) {
         return Err(Refusal::Drop(Reason::OtherHost));
     }
-    let (kind, forwards, linux_only) = match network.ethertype {
-        ethertype::IPV4 => (Kind::Ipv4, ingress.forward_ipv4, ingress.linux_only[0]),
-        ethertype::IPV6 => (Kind::Ipv6, ingress.forward_ipv6, ingress.linux_only[1]),
+    let (kind, forwards) = match network.ethertype {
+        ethertype::IPV4 => (Kind::Ipv4, ingress.forward_ipv4),
+        ethertype::IPV6 => (Kind::Ipv6, ingress.forward_ipv6),
         _ => return Err(HOST),
     };
-    if linux_only {
+    let family = kind as usize;
+    if ingress.linux_only[family] || ingress.linux_only_fragments[family] && is_fragment(kind, payload) {
         return Err(Refusal::Slow(Verdict::LinuxOnly));
     }
     let arrival = Arrival { interface, network: network.offset as u16, kind };
@@ -150,6 +152,7 @@ mod tests {
             reverse_path: ReversePath::Off,
             linux_only_in: [false; 2],
             linux_only_out: false,
+            linux_only_fragments: [false; 2],
             accept_local: false,
             hop_limit: 64,
             ipv4: Vec::new(),

@@ -139,6 +139,8 @@ pub struct Interface {
     pub forward_ipv6: bool,
     /// Families, IPv4 first, of which only Linux may handle what comes in here; these are not forwarded.
     pub linux_only_in: [bool; 2],
+    /// Families, IPv4 first, of which only Linux may handle fragments that come in here: it reassembles them.
+    pub linux_only_fragments: [bool; 2],
     /// Whether only Linux may send here.
     pub linux_only_out: bool,
     /// `net.ipv4.conf.*.rp_filter`, the stronger of the interface's and `all`'s.

@@ -5,6 +5,7 @@
 //! that a packet for this machine reaches it whatever its TTL.
 
 mod facts;
+mod fragment;
 pub(crate) mod vectors;
 
 use bm_stats::Reason;
@@ -13,6 +14,7 @@ use bm_wire::ipv6::{self, Ipv6};
 use bm_wire::{Malformed, checksum, protocol};
 
 pub(crate) use facts::{FactColumns, Facts};
+pub(crate) use fragment::{AheadOfFragment, is_fragment};
 
 use crate::hop_by_hop::{self, HopByHop};
 use crate::verdict::{Refusal, Verdict};
@@ -39,7 +41,7 @@ pub(crate) fn common_ipv4(header: &[u8; ipv4::HEADER_LEN], room: usize) -> Optio
     let common = first == 0x45
         && (ipv4::HEADER_LEN..=room).contains(&usize::from(facts.length))
         && checksum::is_whole20(header)
-        && (flags & 0x1f | offset) == 0
+        && (flags & 0x3f | offset) == 0
         && MAY_BE_ONE[usize::from(header[12])] & MAY_BE_ONE[usize::from(header[16])];
     common.then_some(Packet { source, destination, facts })
 }
@@ -101,15 +103,21 @@ fn addresses_ipv4(source: u32, destination: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What later stages want of an IPv6 packet of the common sort; `None` if it must be looked at closer.
+/// What later stages want of an IPv6 packet of the common sort; `None` if it must be looked at closer: also where its
+/// next header is one of `closer`.
 #[inline(always)]
-pub(crate) fn common_ipv6(header: &[u8; ipv6::HEADER_LEN], room: usize) -> Option<Packet<u128>> {
+pub(crate) fn common_ipv6(
+    header: &[u8; ipv6::HEADER_LEN],
+    room: usize,
+    closer: AheadOfFragment,
+) -> Option<Packet<u128>> {
     let [first, _, _, _, _, _, next, _, addresses @ ..] = *header;
     let facts = Facts::ipv6(header);
     let [source, destination] = halves(&addresses);
     let common = first >> 4 == 6
         && usize::from(facts.length) <= room
         && next != protocol::HOP_BY_HOP
+        && !closer.has(next)
         && is_plain(source)
         && is_plain(destination);
     common.then_some(Packet { source, destination, facts })
@@ -190,7 +198,10 @@ mod tests {
         let facts = Facts { length: 40, hops: 64, spent: [0, 0, 59, 63] };
         let address = |last| 0x2001_0db8u128 << 96 | last;
         let expected = Packet { source: address(1), destination: address(2), facts };
-        assert_eq!((common_ipv6(&IPV6, 40), ipv6(&IPV6)), (Some(expected), Ok(expected)));
+        assert_eq!(
+            (common_ipv6(&IPV6, 40, AheadOfFragment::NONE), ipv6(&IPV6)),
+            (Some(expected), Ok(expected))
+        );
     }
 
     #[test]
@@ -198,7 +209,7 @@ mod tests {
         for hops in [0, 1] {
             let mut packet = IPV6;
             packet[7] = hops;
-            assert!(common_ipv6(&packet, 40).is_some());
+            assert!(common_ipv6(&packet, 40, AheadOfFragment::NONE).is_some());
         }
     }
 
@@ -206,7 +217,7 @@ mod tests {
     fn the_longest_payload_does_not_wrap() {
         let mut packet = IPV6;
         packet[4..6].fill(0xff);
-        assert_eq!(common_ipv6(&packet, 1500), None);
+        assert_eq!(common_ipv6(&packet, 1500, AheadOfFragment::NONE), None);
         assert_eq!(ipv6(&packet), Err(Refusal::Drop(Reason::Ipv6PayloadLength)));
     }
 
@@ -243,7 +254,7 @@ mod tests {
             changed.iter().for_each(|&(at, byte)| header[at] = byte);
             let mut packet = header.to_vec();
             packet.resize(40 + room, 0);
-            if let Some(common) = common_ipv6(&header, packet.len()) {
+            if let Some(common) = common_ipv6(&header, packet.len(), AheadOfFragment::NONE) {
                 prop_assert_eq!(ipv6(&packet), Ok(common));
             }
         }

@@ -17,8 +17,9 @@
 //! | functions of modules at netfilter's hooks | asked every 90 ms, if the kernel lists hooks | all packets of their family |
 //! | IPVS services | file read every 90 ms | all packets |
 //!
-//! Connection tracking that is on only for rules at the hooks input and output is no reason: it sees routed packets too,
-//! but changes none of them. Sets are not read, so a rule that looks one up counts for all that its other matches let
+//! Connection tracking reassembles fragments of routed packets as well, whatever asks for it: a rule in any chain, at
+//! input or output too, a named object or a set. Then fragments of its families are Linux's; to other packets it does
+//! nothing. Sets are not read, so a rule that looks one up counts for all that its other matches let
 //! through.
 //!
 //! What else decides about routed packets is dealt with elsewhere, or cannot:
@@ -114,6 +115,13 @@ pub enum Traffic {
     In(u32),
     /// What leaves by an interface.
     Out(u32),
+    /// Fragments of IPv4, of IPv6, or of both.
+    Fragments {
+        /// Whether those of IPv4 are among them.
+        ipv4: bool,
+        /// Whether those of IPv6 are among them.
+        ipv6: bool,
+    },
     /// Packets that match.
     Matching(Match),
 }

@@ -5,7 +5,9 @@
 
 mod iptables;
 mod nftables;
+mod pieces;
 mod tc;
+mod tracking;
 mod xfrm;
 
 use crate::packet::{Ip4, Ip6};
@@ -14,7 +16,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 pub use iptables::{LEGACY_FLUSH, iptables};
 pub use nftables::nftables;
+pub use pieces::Cut;
 pub use tc::tc;
+pub use tracking::tracking;
 pub use xfrm::xfrm;
 
 const TCP: u8 = 6;
@@ -131,6 +135,8 @@ pub enum Shape {
     Options,
     /// The last fragment of a packet: nobody sees ports.
     Fragment,
+    /// Without options, and sent in fragments.
+    Pieces(Cut),
 }
 
 /// Offset of fragments, in units of eight bytes.
@@ -175,7 +181,7 @@ impl Probe {
             (IpAddr::V4(_), shape) => {
                 let packet = Ip4::new(&source, &destination, self.protocol, self.payload()).ttl(ttl);
                 match shape {
-                    Shape::Plain => packet,
+                    Shape::Plain | Shape::Pieces(_) => packet,
                     Shape::Options => packet.options(&[1, 1, 1, 0]),
                     Shape::Fragment => packet.flags(OFFSET).id(self.id as u16),
                 }
@@ -184,13 +190,21 @@ impl Probe {
             (IpAddr::V6(_), shape) => {
                 let packet = Ip6::new(&source, &destination, self.protocol, self.payload()).hop_limit(ttl);
                 match shape {
-                    Shape::Plain => packet,
+                    Shape::Plain | Shape::Pieces(_) => packet,
                     // PadN.
                     Shape::Options => packet.extension(60, &[0, 0, 1, 4, 0, 0, 0, 0]),
                     Shape::Fragment => packet.fragment(OFFSET << 3, false, self.id),
                 }
                 .bytes()
             }
+        }
+    }
+
+    /// Everything that is sent for it, in order: one packet, or its fragments.
+    pub fn packets(&self, ttl: u8) -> Vec<Vec<u8>> {
+        match self.shape {
+            Shape::Pieces(cut) => self.pieces(cut, ttl),
+            _ => vec![self.bytes(ttl)],
         }
     }
 

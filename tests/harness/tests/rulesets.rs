@@ -6,7 +6,7 @@
 
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, Side};
-use bm_tests::rulesets::{self, LEGACY_FLUSH, Net, Probe, Random, Shape};
+use bm_tests::rulesets::{self, LEGACY_FLUSH, Net, Probe, Random};
 use bm_tests::subject::{Router, Subject};
 use bm_tests::{command, normalise, report, sys};
 use std::time::{Duration, Instant};
@@ -46,6 +46,13 @@ const SORTS: &[Sort] = &[
         load: "nft -f -",
         clear: "nft flush ruleset",
         make: rulesets::nftables,
+    },
+    Sort {
+        name: "connection tracking",
+        needs: &["nft"],
+        load: "nft -f -",
+        clear: "nft flush ruleset",
+        make: rulesets::tracking,
     },
     Sort {
         name: "iptables",
@@ -94,7 +101,9 @@ impl Bed<'_> {
     /// What comes of packets: at least so many frames, and all that follow until nothing does.
     fn exchange(&self, probes: &[Probe], expected: usize) -> Vec<Seen> {
         for probe in probes {
-            self.lab.send(Side::Src, &Side::Src.to_router(&probe.bytes(ttl(probe))));
+            for packet in probe.packets(ttl(probe)) {
+                self.lab.send(Side::Src, &Side::Src.to_router(&packet));
+            }
         }
         let (begin, mut seen) = (Instant::now(), Vec::new());
         loop {
@@ -201,10 +210,9 @@ fn try_packets(beds: &[Bed], probes: &[Probe], ruleset: &str) -> usize {
     let (linux, others) = beds.split_first().expect("Linux at least");
     let of_linux = linux.exchange(probes, 0);
     others.iter().for_each(|bed| bed.check(probes, &of_linux, ruleset));
-    let unchanged = |probe: &&Probe| {
-        let packet = probe.bytes(63);
-        of_linux.iter().any(|seen| seen.side != Side::Src && seen.frame[14..] == packet)
-    };
+    let came =
+        |packet: Vec<u8>| of_linux.iter().any(|seen| seen.side != Side::Src && seen.frame[14..] == packet);
+    let unchanged = |probe: &&Probe| probe.packets(63).into_iter().all(came);
     probes.len() - probes.iter().filter(unchanged).count()
 }
 
@@ -221,7 +229,11 @@ fn what_comes_out_is_what_comes_out_of_linux() {
     beds.iter().for_each(|bed| drop(bed.set(CONNECTIONS, "")));
     let (mut random, sorts, rounds) = (Random::of_this_run(), sorts(), rulesets::count(RULESETS));
     let probes = |random: &mut Random, round: usize| -> Vec<Probe> {
-        (0..PACKETS).map(|id| Probe::random(&NET, random, (round as u32 + 1) << 8 | id)).collect()
+        let probe = |id| {
+            let probe = Probe::random(&NET, random, (round as u32 + 1) << 8 | id);
+            if random.one_in(4) { probe.in_pieces(random) } else { probe }
+        };
+        (0..PACKETS).map(probe).collect()
     };
     let kept = try_packets(&beds, &probes(&mut random, rounds), "nothing is set");
     assert!(kept <= PACKETS as usize / 10 + 1, "Linux forwards all that have a hop left: {kept}");
@@ -230,11 +242,7 @@ fn what_comes_out_is_what_comes_out_of_linux() {
         let ruleset = ruleset(&mut random, &sorts);
         if set(&beds, &ruleset) {
             let text: String = ruleset.iter().map(|(sort, text)| format!("{}:\n{text}", sort.name)).collect();
-            let mut probes = probes(&mut random, round);
-            // Rules about connections, also such as no packet meets, have Linux wait for all fragments of a packet
-            // (docs/firewall.md, what is not seen).
-            probes.retain(|probe| probe.shape != Shape::Fragment || !text.contains("ct state"));
-            judged += try_packets(&beds, &probes, &text);
+            judged += try_packets(&beds, &probes(&mut random, round), &text);
         } else {
             refused += 1;
         }

@@ -145,6 +145,7 @@ fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
         forward_ipv6: mirror.forwards(Family::V6, link.ifindex) && !own.disable_ipv6,
         linux_only_in: [false; 2],
         linux_only_out: false,
+        linux_only_fragments: [false; 2],
         reverse_path,
         accept_local: own.accept_local,
         hop_limit: u8::try_from(own.hop_limit).unwrap_or(u8::MAX),

@@ -1,9 +1,10 @@
 //! What only Linux may handle, as interfaces, next hops and filters go by it.
 //!
 //! ```text
-//! Traffic::All, In  ─► Interface::linux_only_in    nothing of the family is forwarded from there
-//! Traffic::Out      ─► Interface::linux_only_out   next hops there are Linux's: one store each
-//! Traffic::Matching ─► rules beside the filters'   searched behind them, on both paths
+//! Traffic::All, In   ─► Interface::linux_only_in          nothing of the family is forwarded from there
+//! Traffic::Out       ─► Interface::linux_only_out         next hops there are Linux's: one store each
+//! Traffic::Fragments ─► Interface::linux_only_fragments   told by their headers, wherever they come in
+//! Traffic::Matching  ─► rules beside the filters'         searched behind them, on both paths
 //! ```
 //!
 //! Whatever cannot be told apart is widened, never narrowed: rules that have no room stand for all packets.
@@ -31,6 +32,8 @@ pub(super) struct Enforced {
     input: BTreeSet<u32>,
     /// Links that packets leave by.
     output: BTreeSet<u32>,
+    /// Families, IPv4 first, whose fragments Linux reassembles.
+    fragments: [bool; 2],
     matching: Vec<Match>,
 }
 
@@ -42,6 +45,10 @@ impl Enforced {
                 Traffic::All { ipv4, ipv6 } => {
                     enforced.all[0] |= ipv4;
                     enforced.all[1] |= ipv6;
+                }
+                Traffic::Fragments { ipv4, ipv6 } => {
+                    enforced.fragments[0] |= ipv4;
+                    enforced.fragments[1] |= ipv6;
                 }
                 Traffic::In(link) => drop(enforced.input.insert(*link)),
                 Traffic::Out(link) => drop(enforced.output.insert(*link)),
@@ -72,6 +79,7 @@ impl Enforced {
             let input = any(&self.input);
             interface.linux_only_in = self.all.map(|all| alive && (all || input));
             interface.linux_only_out = any(&self.output);
+            interface.linux_only_fragments = self.fragments.map(|fragments| alive && fragments);
             interface.forward_ipv4 &= !interface.linux_only_in[0];
             interface.forward_ipv6 &= !interface.linux_only_in[1];
         }

@@ -300,6 +300,7 @@ impl KernelPath {
                 looked_at: is_ours
                     && (filters.is_some() || active && (has_vlans || own.linux_only_in != [false; 2])),
                 linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
+                linux_only_fragments_ipv6: own.linux_only_fragments[1],
                 accept_local: own.accept_local,
                 partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),
             }

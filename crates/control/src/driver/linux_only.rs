@@ -98,7 +98,7 @@ impl Listed {
         let concerns = |entry: &&LinuxOnly| match &entry.traffic {
             Traffic::In(link) | Traffic::Out(link) => leaves_by(mirror, *link, &links),
             Traffic::Matching(of) => of.input.is_none_or(|link| leaves_by(mirror, link, &links)),
-            Traffic::All { .. } => true,
+            Traffic::All { .. } | Traffic::Fragments { .. } => true,
         };
         self.honored().iter().filter(concerns).map(|entry| shown(mirror, entry)).collect()
     }
@@ -130,6 +130,10 @@ impl Listed {
                 Traffic::All { ipv4, ipv6 } => match address {
                     AnyAddress::V4(_) => ipv4.then_some(true),
                     AnyAddress::V6(_) => ipv6.then_some(true),
+                },
+                Traffic::Fragments { ipv4, ipv6 } => match address {
+                    AnyAddress::V4(_) => ipv4.then_some(false),
+                    AnyAddress::V6(_) => ipv6.then_some(false),
                 },
                 Traffic::In(_) => Some(false),
                 Traffic::Out(link) => leaves_by(mirror, *link, out).then_some(true),
@@ -173,7 +177,7 @@ pub(super) fn shown(mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
     let link = match &entry.traffic {
         Traffic::In(link) | Traffic::Out(link) => Some(*link),
         Traffic::Matching(of) => of.input,
-        Traffic::All { .. } => None,
+        Traffic::All { .. } | Traffic::Fragments { .. } => None,
     };
     bm_api::LinuxOnly {
         feature: entry.feature.to_string(),
@@ -194,6 +198,9 @@ fn packets(mirror: &Mirror, traffic: &Traffic) -> String {
         Traffic::All { ipv4: true, ipv6: false } => "all IPv4 packets".into(),
         Traffic::All { ipv4: false, ipv6: true } => "all IPv6 packets".into(),
         Traffic::All { .. } => "all packets".into(),
+        Traffic::Fragments { ipv4: true, ipv6: false } => "all IPv4 fragments".into(),
+        Traffic::Fragments { ipv4: false, ipv6: true } => "all IPv6 fragments".into(),
+        Traffic::Fragments { .. } => "all fragments".into(),
         Traffic::In(link) => format!("all packets that come in on {}", name(mirror, *link)),
         Traffic::Out(link) => format!("all packets that leave by {}", name(mirror, *link)),
         Traffic::Matching(of) => {
@@ -271,6 +278,7 @@ mod tests {
     fn a_list_is_said_in_words() {
         let mirror = Mirror::default();
         let said = |traffic| packets(&mirror, &traffic);
+        assert_eq!(said(Traffic::Fragments { ipv4: true, ipv6: true }), "all fragments");
         assert_eq!(said(Traffic::Out(7)), "all packets that leave by interface 7");
         let ports = Match { destination_ports: Some(22..=22), ..to("10.0.0.0/8", Some(6)) };
         assert_eq!(said(Traffic::Matching(ports)), "IPv4 packets: tcp from any to 10.0.0.0/8 port 22");

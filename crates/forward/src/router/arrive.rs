@@ -103,7 +103,8 @@ impl Work {
         let Self { form, burst, ipv6, .. } = self;
         let first = places.start;
         let (frames, _) = burst.places()[places].as_chunks::<LANES>();
-        let common = vectors::common_ipv6(*form, frames, view.fast_ipv6, columns(ipv6, first)?)?;
+        let common =
+            vectors::common_ipv6(*form, frames, (view.fast_ipv6, view.closer), columns(ipv6, first)?)?;
         Some((frames.len() * LANES, common))
     }
 
@@ -196,7 +197,11 @@ fn common_ipv4(view: &PortView, frame: &[u8]) -> Option<Packet<u32>> {
 fn common_ipv6(view: &PortView, frame: &[u8]) -> Option<Packet<u128>> {
     let (ethernet, packet) = heads::<{ rewrite::IPV6_HEAD }, { ipv6::HEADER_LEN }>(frame)?;
     let room = frame.len() - ethernet::HEADER_LEN;
-    if input::is_common_ipv6(view, ethernet) { validate::common_ipv6(packet, room) } else { None }
+    if input::is_common_ipv6(view, ethernet) {
+        validate::common_ipv6(packet, room, view.closer)
+    } else {
+        None
+    }
 }
 
 /// Both headers of an untagged frame, if they are whole.

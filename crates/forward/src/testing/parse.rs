@@ -80,6 +80,7 @@ fn interface(words: &mut Words<'_>) -> Interface {
         reverse_path,
         linux_only_in: [false; 2],
         linux_only_out: false,
+        linux_only_fragments: [false; 2],
         accept_local,
         hop_limit,
         ipv4: Vec::new(),

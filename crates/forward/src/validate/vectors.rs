@@ -17,6 +17,7 @@ use bm_frame::Frame;
 use bm_wire::{ethernet, ipv6};
 
 use crate::compiled::{LocalFilter, MacKey};
+use crate::validate::AheadOfFragment;
 
 /// Frames at once.
 pub(crate) const LANES: usize = 8;
@@ -93,14 +94,14 @@ pub(crate) fn common_ipv4(
     None
 }
 
-/// The same for IPv6: bit `i` says whether frame `i` is untagged, for the MAC, and of the common sort. `None` also
-/// where a port has no MAC.
+/// The same for IPv6: bit `i` says whether frame `i` is untagged, for the MAC, and of the common sort, which those whose
+/// next header is one of `closer` are not. `None` also where a port has no MAC.
 #[inline(always)]
 #[allow(unsafe_code, unused_variables, unused_mut)]
 pub(crate) fn common_ipv6(
     form: Form,
     frames: &[[Option<Frame>; LANES]],
-    mac: MacKey,
+    (mac, closer): (MacKey, AheadOfFragment),
     mut to: Columns<'_, u128>,
 ) -> Option<u16> {
     #[cfg(target_arch = "x86_64")]
@@ -109,10 +110,10 @@ pub(crate) fn common_ipv6(
             && let Some(frames) = frames.as_flattened().first_chunk()
         {
             // SAFETY: the form has all of AVX-512 that is asked for.
-            return unsafe { avx512::common_ipv6(frames, mac, &mut to) };
+            return unsafe { avx512::common_ipv6(frames, (mac, closer), &mut to) };
         }
         // SAFETY: every form but the scalar one has AVX2.
-        return unsafe { avx2::common_ipv6(frames, mac, to) };
+        return unsafe { avx2::common_ipv6(frames, (mac, closer), to) };
     }
     None
 }

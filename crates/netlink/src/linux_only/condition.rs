@@ -36,6 +36,11 @@ impl Families {
         Traffic::All { ipv4: self.ipv4, ipv6: self.ipv6 }
     }
 
+    /// All fragments of these.
+    pub fn fragments(self) -> Traffic {
+        Traffic::Fragments { ipv4: self.ipv4, ipv6: self.ipv6 }
+    }
+
     fn has(self, family: Family) -> bool {
         match family {
             Family::V4 => self.ipv4,

@@ -1,11 +1,15 @@
 //! The list in the making: equal traffic once, and not more entries than a filter can hold.
 
+use super::condition::Families;
 use super::names::Names;
 use super::{Feature, LinuxOnly, Match, Traffic};
 use std::collections::HashMap;
 
 /// Matches that are told apart, at most. More become [`Traffic::All`].
 pub(super) const MATCHES_MAX: usize = 1000;
+
+/// Why fragments are Linux's.
+pub(super) const REASSEMBLES: &str = "connection tracking reassembles fragments";
 
 /// Entries, in the order in which they were found.
 #[derive(Debug, Default)]
@@ -18,7 +22,8 @@ pub(super) struct Entries {
 impl Entries {
     /// Adds an entry. One for the same traffic keeps its reason, and says how many more there are.
     pub fn add(&mut self, feature: Feature, traffic: Traffic, why: impl FnOnce() -> String) {
-        if traffic == (Traffic::All { ipv4: false, ipv6: false }) {
+        let nothing = Families { ipv4: false, ipv6: false };
+        if [nothing.all(), nothing.fragments()].contains(&traffic) {
             return;
         }
         let place = self.list.len();
@@ -87,6 +92,25 @@ fn without_matches(list: Vec<LinuxOnly>, feature: Feature, count: usize) -> Vec<
     rest
 }
 
+/// The list without fragments of families of which the same feature leaves all packets to Linux.
+pub(super) fn without_needless_fragments(mut list: Vec<LinuxOnly>) -> Vec<LinuxOnly> {
+    let mut all: HashMap<Feature, (bool, bool)> = HashMap::new();
+    for entry in &list {
+        if let Traffic::All { ipv4, ipv6 } = entry.traffic {
+            let of = all.entry(entry.feature).or_default();
+            *of = (of.0 || ipv4, of.1 || ipv6);
+        }
+    }
+    for entry in &mut list {
+        let (four, six) = all.get(&entry.feature).copied().unwrap_or_default();
+        if let Traffic::Fragments { ipv4, ipv6 } = &mut entry.traffic {
+            (*ipv4, *ipv6) = (*ipv4 && !four, *ipv6 && !six);
+        }
+    }
+    list.retain(|entry| entry.traffic != Traffic::Fragments { ipv4: false, ipv6: false });
+    list
+}
+
 /// Whether packets of IPv4 and of IPv6 can match.
 fn families(matching: &Match) -> (bool, bool) {
     match matching.addresses {
@@ -116,6 +140,30 @@ mod tests {
         entries.add(Feature::Xfrm, Traffic::All { ipv4: false, ipv6: false }, || "nothing".into());
         let why: Vec<_> = entries.finish().into_iter().map(|entry| entry.why).collect();
         assert_eq!(why, ["rule 1 (and 2 more)", "a policy"]);
+    }
+
+    #[test]
+    fn fragments_are_not_listed_beside_all_packets_of_their_family() {
+        let entry = |feature, ipv4, ipv6, all: bool| {
+            let families = Families { ipv4, ipv6 };
+            let traffic = if all { families.all() } else { families.fragments() };
+            LinuxOnly { feature, traffic, why: String::new() }
+        };
+        let (nftables, iptables) = (Feature::Nftables, Feature::Iptables);
+        let fragments = entry(nftables, true, true, false);
+        let others = entry(iptables, true, false, true);
+        assert_eq!(
+            without_needless_fragments(vec![fragments.clone(), others.clone()]),
+            [fragments.clone(), others.clone()],
+            "what another feature leaves to Linux may be bypassed"
+        );
+        let four = entry(nftables, true, false, true);
+        assert_eq!(
+            without_needless_fragments(vec![fragments.clone(), four.clone()]),
+            [entry(nftables, false, true, false), four]
+        );
+        let both = entry(nftables, true, true, true);
+        assert_eq!(without_needless_fragments(vec![fragments, both.clone()]), [both]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod parse;
 
 use super::Feature;
 use super::condition::{Condition, Families};
-use super::entries::Entries;
+use super::entries::{Entries, REASSEMBLES};
 use super::names::Names;
 use super::part::{Part, Trouble};
 use crate::error::Error;
@@ -44,6 +44,8 @@ struct Table {
     family: Family,
     name: Box<str>,
     chains: Vec<Chain>,
+    /// What in any of its chains may ask for connection tracking.
+    tracks: Option<Box<str>>,
 }
 
 /// All tables.
@@ -74,8 +76,8 @@ impl Part for Legacy {
                     doing: "understand a legacy table of iptables",
                     source: std::io::ErrorKind::InvalidData.into(),
                 };
-                let chains = parse::chains(family, &read).ok_or_else(malformed)?;
-                tables.push(Table { family, name: name.into(), chains });
+                let (chains, tracks) = parse::chains(family, &read).ok_or_else(malformed)?;
+                tables.push(Table { family, name: name.into(), chains, tracks });
             }
         }
         let changed = self.tables != tables;
@@ -84,34 +86,43 @@ impl Part for Legacy {
     }
 
     fn analyse(&self, names: &Names, entries: &mut Entries) {
-        for table in &self.tables {
-            for chain in &table.chains {
-                analyse_chain(table, chain, names, entries);
-            }
-        }
+        self.tables.iter().for_each(|table| analyse_table(table, names, entries));
     }
 }
 
-/// Adds what a table that is at hand has a say in; none if its bytes make no sense.
+/// Adds the packets that a table at hand concerns; none if its bytes make no sense.
 pub(super) fn from_table(
     family: Family,
     read: &legacy_tables::Read,
     names: &Names,
     entries: &mut Entries,
 ) -> Option<()> {
-    let chains = parse::chains(family, read)?;
-    let table = Table { family, name: "filter".into(), chains };
-    table.chains.iter().for_each(|chain| analyse_chain(&table, chain, names, entries));
+    let (chains, tracks) = parse::chains(family, read)?;
+    analyse_table(&Table { family, name: "filter".into(), chains, tracks }, names, entries);
     Some(())
+}
+
+fn analyse_table(table: &Table, names: &Names, entries: &mut Entries) {
+    for chain in &table.chains {
+        analyse_chain(table, chain, names, entries);
+    }
+    if let Some(what) = &table.tracks {
+        entries.add(Feature::Iptables, Families::only(table.family).fragments(), || {
+            format!("{what} in legacy {} table {}: {REASSEMBLES}", command(table), table.name)
+        });
+    }
+}
+
+fn command(table: &Table) -> &'static str {
+    match table.family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    }
 }
 
 fn analyse_chain(table: &Table, chain: &Chain, names: &Names, entries: &mut Entries) {
     let families = Families::only(table.family);
-    let command = match table.family {
-        Family::V4 => "iptables",
-        Family::V6 => "ip6tables",
-    };
-    let title = || format!("chain {} of legacy {command} table {}", chain.name, table.name);
+    let title = || format!("chain {} of legacy {} table {}", chain.name, command(table), table.name);
     if chain.drops {
         entries.add(Feature::Iptables, families.all(), || format!("{} has policy DROP", title()));
     }

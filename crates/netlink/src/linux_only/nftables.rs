@@ -8,17 +8,22 @@
 //! with its own matches and with those of the rules that lead to it. A rule that only accepts or returns does nothing,
 //! since without it the packet would come as far or be met by a later rule, which counts for itself. Rules that know
 //! connections concern both directions of them and whatever is related to them: all packets.
+//!
+//! Whatever asks for connection tracking does so where it stands: in any chain of any table, dormant or not, in a named
+//! object or in a set that counts connections. The kernel then reassembles the fragments that come in.
 
 mod analysis;
 mod expression;
 mod part;
 mod read;
 mod rule;
+mod tracking;
 
 pub(super) use part::{Nftables, from_messages};
 pub(super) use read::{GROUP, is_event};
 
 use super::condition::{Condition, Families};
+use crate::family::Family;
 use std::collections::HashMap;
 
 /// Hooks of the families inet, ip and ip6 (`NF_INET_*`).
@@ -37,6 +42,7 @@ mod nfproto {
     pub const INET: u8 = 1;
     pub const IPV4: u8 = 2;
     pub const NETDEV: u8 = 5;
+    pub const BRIDGE: u8 = 7;
     pub const IPV6: u8 = 10;
 }
 
@@ -52,8 +58,10 @@ pub(super) struct TableName {
 pub(super) struct Ruleset {
     /// Tables that are not dormant, with their base chains at hooks of routed packets.
     pub bases: Vec<Base>,
-    /// Rules of the tables of those, by chain.
+    /// Rules, by chain.
     pub chains: HashMap<(TableName, Box<str>), Vec<Rule>>,
+    /// What asks for connection tracking besides rules, and for which table.
+    pub tracking: Vec<(TableName, String)>,
 }
 
 /// A base chain.
@@ -94,6 +102,8 @@ pub(super) struct Rule {
     pub effect: Option<Box<str>>,
     /// What it has to do with connections.
     pub stateful: Option<Box<str>>,
+    /// What of it asks for connection tracking.
+    pub tracks: Option<Box<str>>,
     /// The chain that it jumps or goes to.
     pub target: Option<Box<str>>,
 }
@@ -106,14 +116,31 @@ impl Base {
 }
 
 fn title(table: &TableName, chain: &str) -> String {
-    let family = match table.family {
-        nfproto::INET => "inet",
-        nfproto::IPV4 => "ip",
-        nfproto::IPV6 => "ip6",
-        nfproto::NETDEV => "netdev",
-        _ => "other",
-    };
-    format!("chain {chain} of table {family} {}", table.name)
+    format!("chain {chain} of {}", table.title())
+}
+
+impl TableName {
+    fn title(&self) -> String {
+        let family = match self.family {
+            nfproto::INET => "inet",
+            nfproto::IPV4 => "ip",
+            nfproto::IPV6 => "ip6",
+            nfproto::NETDEV => "netdev",
+            nfproto::BRIDGE => "bridge",
+            _ => "other",
+        };
+        format!("table {family} {}", self.name)
+    }
+
+    /// Families whose packets are tracked for something in it. Bridges track those of both.
+    fn tracked(&self) -> Families {
+        match self.family {
+            nfproto::INET | nfproto::BRIDGE => Families::BOTH,
+            nfproto::IPV4 => Families::only(Family::V4),
+            nfproto::IPV6 => Families::only(Family::V6),
+            _ => Families { ipv4: false, ipv6: false },
+        }
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 
 use super::bpf::{AtNetfilter, OnInterfaces};
 use super::dump;
-use super::entries::bounded;
+use super::entries::{bounded, without_needless_fragments};
 use super::hooks::{Hooks, Ipvs};
 use super::legacy::Legacy;
 use super::names::Names;
@@ -222,7 +222,7 @@ impl LinuxOnlyWatch {
         for slot in &self.slots {
             list.extend(slot.analyse(&self.names));
         }
-        let list = bounded(list);
+        let list = without_needless_fragments(bounded(list));
         let changed = self.list != list;
         self.list = list;
         self.statistics.changes += u64::from(changed);

@@ -79,6 +79,75 @@ const STATEFUL_TARGETS: [&str; 17] = [
     "TPROXY",
 ];
 
+/// Other matches that do not ask for connection tracking.
+const UNTRACKED: [&str; 19] = [
+    "dccp",
+    "dst",
+    "eui64",
+    "frag",
+    "hashlimit",
+    "hbh",
+    "limit",
+    "mh",
+    "nfacct",
+    "osf",
+    "owner",
+    "physdev",
+    "quota",
+    "rateest",
+    "recent",
+    "rt",
+    "sctp",
+    "statistic",
+    "string",
+];
+/// Targets that do not ask for it.
+const UNTRACKED_TARGETS: [&str; 32] = [
+    "",
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "DNPT",
+    "DSCP",
+    "ECN",
+    "ERROR",
+    "HL",
+    "IDLETIMER",
+    "LED",
+    "LOG",
+    "MARK",
+    "NFLOG",
+    "NFQUEUE",
+    "QUEUE",
+    "RATEEST",
+    "REJECT",
+    "SECMARK",
+    "SET",
+    "SNPT",
+    "TCPMSS",
+    "TCPOPTSTRIP",
+    "TEE",
+    "TOS",
+    "TRACE",
+    "TTL",
+    "ULOG",
+    "HMARK",
+    "DROP",
+    "ACCEPT",
+    "RETURN",
+];
+
+/// Whether a match may ask for connection tracking, or for the reassembly that belongs to it. One that is not known
+/// may.
+pub(super) fn match_may_track(name: &str) -> bool {
+    !["tcp", "udp", "udplite"].contains(&name) && !PLAIN.contains(&name) && !UNTRACKED.contains(&name)
+}
+
+/// The same of a target.
+pub(super) fn target_may_track(name: &str) -> bool {
+    !UNTRACKED_TARGETS.contains(&name)
+}
+
 /// Reads a match into `condition`, as far as that can say it.
 pub(super) fn read_match(name: &str, info: &[u8], condition: &mut Condition) -> Sort {
     match name {

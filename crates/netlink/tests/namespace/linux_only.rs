@@ -108,6 +108,38 @@ fn policies_of_nftables_chains() {
 }
 
 #[test]
+fn whatever_tracks_connections_has_fragments_reassembled() {
+    let Some(mut watched) = Watched::new("tracked") else { return };
+    let fragments = |ipv4, ipv6| Traffic::Fragments { ipv4, ipv6 };
+    let input = "nft 'add table inet f; add chain inet f in { type filter hook input priority 0; }'";
+    watched.nothing_after(input);
+    let why = "chain in of table inet f: a match by ct: connection tracking reassembles fragments";
+    watched.one("nft 'add rule inet f in ct state established accept'", &fragments(true, true), why);
+    watched.none("nft 'flush chain inet f in'");
+    // Two transactions: elements of a set are followed by no event that is read.
+    watched.nothing_after("nft 'add set inet f s { type inet_service; flags dynamic; }'");
+    watched.one(
+        "nft 'add set inet f counted { type inet_service; flags dynamic; ct count over 5; }'",
+        &fragments(true, true),
+        "set counted with ct count of table inet f: connection tracking reassembles fragments",
+    );
+    watched.none("nft 'delete set inet f counted'");
+    watched.one(
+        "nft 'add table ip6 t; add ct timeout ip6 t h { protocol tcp; l3proto ip6; policy = { established: 9 }; }'",
+        &fragments(false, true),
+        "ct timeout h of table ip6 t: connection tracking reassembles fragments",
+    );
+    watched.none("nft 'delete ct timeout ip6 t h'");
+    watched.one(
+        "iptables -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT",
+        &fragments(true, false),
+        "chain INPUT of table ip filter: match conntrack: connection tracking reassembles fragments",
+    );
+    watched.one("iptables -A FORWARD -m conntrack --ctstate INVALID -j DROP", &IPV4, "chain FORWARD");
+    watched.none("nft flush ruleset");
+}
+
+#[test]
 fn rules_of_nftables_chains() {
     let Some(mut watched) = Watched::new("rules") else { return };
     watched.nothing_after("nft 'add table ip t; add chain ip t fw { type filter hook forward priority 0; }'");
@@ -211,11 +243,17 @@ fn legacy_tables() {
     let why = "rule 1 of chain FORWARD of legacy iptables table filter: DROP";
     watched.one(&format!("iptables-legacy -A {rule}"), &Traffic::Matching(http), why);
     watched.none(&format!("iptables-legacy -D {rule}"));
-    watched.nothing_after(
+    let fragments = Traffic::Fragments { ipv4: true, ipv6: false };
+    let tracked =
+        "match conntrack in legacy iptables table filter: connection tracking reassembles fragments";
+    watched.one(
         "iptables-legacy -N own && iptables-legacy -A own -m conntrack --ctstate INVALID -j DROP",
+        &fragments,
+        tracked,
     );
     watched.one("iptables-legacy -A FORWARD -s 10.0.0.0/8 -j own", &IPV4, "match conntrack");
-    watched.none("iptables-legacy -F FORWARD");
+    watched.one("iptables-legacy -F FORWARD", &fragments, tracked);
+    watched.none("iptables-legacy -F own");
     let nat = "POSTROUTING -t nat -o b -j MASQUERADE";
     watched.one(
         &format!("iptables-legacy -A {nat}"),

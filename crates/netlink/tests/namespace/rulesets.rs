@@ -62,6 +62,7 @@ fn matches(probe: &Probe, matching: &Match, input: u32) -> bool {
 fn is_covered(probe: &Probe, list: &[LinuxOnly], (input, output): (u32, u32)) -> bool {
     list.iter().any(|entry| match &entry.traffic {
         Traffic::All { ipv4, ipv6 } => is_of(probe, *ipv4, *ipv6),
+        Traffic::Fragments { ipv4, ipv6 } => probe.shape == Shape::Fragment && is_of(probe, *ipv4, *ipv6),
         Traffic::In(ifindex) => *ifindex == input,
         Traffic::Out(ifindex) => *ifindex == output,
         Traffic::Matching(matching) => matches(probe, matching, input),
@@ -190,6 +191,11 @@ fn run(tag: &str, command: &str, settle: Duration, ruleset: fn(&Net, &mut Random
 #[test]
 fn random_nftables_rulesets() {
     run("nftrandom", "nft -f -", Duration::from_millis(20), rulesets::nftables);
+}
+
+#[test]
+fn random_rulesets_that_track_connections() {
+    run("ctrandom", "nft -f -", Duration::from_millis(20), rulesets::tracking);
 }
 
 #[test]

@@ -20,6 +20,15 @@ pub fn iptables(net: &Net, random: &mut Random) -> String {
     for _ in 0..random.below(5) {
         text += &(rule(net, random, chain) + "\n");
     }
+    // Connections that are tracked for the machine itself are tracked for routed packets as well.
+    if table == "filter" && random.one_in(2) {
+        let (chain, tracking) = random.of(&[
+            ("INPUT", "-m conntrack --ctstate ESTABLISHED -j ACCEPT"),
+            ("INPUT", "-m state --state INVALID -j DROP"),
+            ("OUTPUT", "-m conntrack --ctstate NEW"),
+        ]);
+        text += &format!(":{chain} ACCEPT [0:0]\n-A {chain} {tracking}\n");
+    }
     text + "COMMIT\n"
 }
 

@@ -323,6 +323,7 @@ fn interface(port: usize) -> Interface {
         reverse_path: ReversePath::Off,
         linux_only_in: [false; 2],
         linux_only_out: false,
+        linux_only_fragments: [false; 2],
         accept_local: false,
         hop_limit: 64,
         ipv4: vec![([10, 0, port as u8, 254].into(), 24)],

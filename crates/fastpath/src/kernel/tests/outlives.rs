@@ -58,7 +58,7 @@ fn is_kept_and_taken_over() {
     assert!(kept.is_some());
 
     let mut failed = load();
-    assert_eq!(failed.attach("in").unwrap().adopted, Some(4));
+    assert_eq!(failed.attach("in").unwrap().adopted, Some(5));
     drop(failed);
     assert_eq!(attach::program_on(ifindex), kept, "a start that fails takes nothing away");
 

@@ -35,7 +35,9 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     let at = prop_oneof![0..54usize, prop::sample::select(vec![12usize, 13, 14, 18, 19, 20, 21, 22, 38])];
     let byte = prop_oneof![
         any::<u8>(),
-        prop::sample::select(vec![0u8, 1, 0x1f, 0x20, 0x3f, 0x40, 0xfb, 0xfc, 0xfd, 0xfe, 0xff]),
+        prop::sample::select(vec![
+            0u8, 1, 42, 43, 44, 51, 60, 61, 75, 0x1f, 0x20, 0x3f, 0x40, 0xfb, 0xfc, 0xfd, 0xfe, 0xff
+        ]),
     ];
     (prop::collection::vec((at, byte), 0..3), 54..73usize).prop_map(|(changes, length)| {
         let mut frame = FRAME.to_vec();
@@ -46,14 +48,18 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// What one at a time finds in a frame.
-fn alone(frame: &[u8]) -> Option<Packet<u128>> {
+fn alone(frame: &[u8], closer: AheadOfFragment) -> Option<Packet<u128>> {
     let header = frame[14..].first_chunk()?;
     let is_ours = frame[..6] == MAC && frame[12..14] == [0x86, 0xdd];
-    validate::common_ipv6(header, frame.len() - 14).filter(|_| is_ours)
+    validate::common_ipv6(header, frame.len() - 14, closer).filter(|_| is_ours)
 }
 
 /// Which of the frames are common, with the destination and the facts of each; nothing where they go one by one.
-fn together(form: Form, frames: &[[Option<Frame>; LANES]], mac: MacKey) -> Option<(u16, Vec<Packet<u128>>)> {
+fn together(
+    form: Form,
+    frames: &[[Option<Frame>; LANES]],
+    asked: (MacKey, AheadOfFragment),
+) -> Option<(u16, Vec<Packet<u128>>)> {
     let (mut destinations, mut lengths, mut hops) = ([0; 2 * LANES], [0; 2 * LANES], [0; 2 * LANES]);
     let mut spent = [[0; 4]; 2 * LANES];
     let columns = Columns {
@@ -62,7 +68,7 @@ fn together(form: Form, frames: &[[Option<Frame>; LANES]], mac: MacKey) -> Optio
         hops: &mut hops,
         spent: &mut spent,
     };
-    let common = common_ipv6(form, frames, mac, columns)?;
+    let common = common_ipv6(form, frames, asked, columns)?;
     let packet = |lane: usize| {
         let facts = Facts { length: lengths[lane], hops: hops[lane], spent: spent[lane] };
         Packet { source: 0, destination: destinations[lane], facts }
@@ -85,16 +91,20 @@ fn vector_forms() -> impl Iterator<Item = Form> {
 
 proptest! {
     #[test]
-    fn all_fare_as_each_alone(bytes in prop::collection::vec(frame(), 2 * LANES), count in 1..3usize) {
+    fn all_fare_as_each_alone(
+        bytes in prop::collection::vec(frame(), 2 * LANES),
+        count in 1..3usize,
+        closer in prop::sample::select(vec![AheadOfFragment::NONE, AheadOfFragment::ALL]),
+    ) {
         let mut list = list();
         let frames = eights(&mut list, |lane| bytes[lane].clone());
         for form in Form::all() {
-            let found = together(form, &frames[..count], key_of(MAC));
+            let found = together(form, &frames[..count], (key_of(MAC), closer));
             prop_assert_eq!(found.is_none(), form == Form::SCALAR);
             let Some((common, found)) = found else { continue };
             prop_assert_eq!(u32::from(common) >> (count * LANES), 0);
             for (lane, found) in found.into_iter().enumerate() {
-                let expected = alone(&bytes[lane]).map(|packet| Packet { source: 0, ..packet });
+                let expected = alone(&bytes[lane], closer).map(|packet| Packet { source: 0, ..packet });
                 prop_assert_eq!((common >> lane & 1 == 1).then_some(found), expected, "{:02x?}", bytes[lane]);
             }
         }
@@ -106,7 +116,9 @@ proptest! {
 fn what_is_missing_or_short_goes_one_by_one() {
     let mut list = list();
     let mut frames = eights(&mut list, |_| FRAME.to_vec());
-    let common = |form, frames: &_, mac| together(form, frames, mac).map(|(common, _)| common);
+    let common = |form, frames: &_, mac| {
+        together(form, frames, (mac, AheadOfFragment::NONE)).map(|(common, _)| common)
+    };
     for form in vector_forms() {
         assert_eq!(common(form, &frames, key_of(MAC)), Some(0xffff));
         assert_eq!(common(form, &frames, MacKey::MAX), None, "a port without a MAC takes no frame here");
@@ -126,7 +138,7 @@ fn no_hops_leave_what_is_beside_them_alone() {
     bytes[21] = 0;
     let frames = eights(&mut list, |_| bytes.to_vec());
     for form in vector_forms() {
-        let (common, found) = together(form, &frames, key_of(MAC)).unwrap();
+        let (common, found) = together(form, &frames, (key_of(MAC), AheadOfFragment::NONE)).unwrap();
         assert_eq!(common, 0xffff);
         assert!(found.iter().all(|packet| packet.facts.spent == [0, 18, 17, 255]), "{found:?}");
     }

@@ -70,10 +70,13 @@ struct Entry {
     next: usize,
     /// The verdict of a target without a name: where it jumps to, or a negative number.
     verdict: Option<i32>,
+    /// What of it may ask for connection tracking.
+    tracks: Option<Box<str>>,
 }
 
-/// The chains at hooks of routed packets; none if the bytes make no sense.
-pub fn chains(family: Family, read: &Read) -> Option<Vec<Chain>> {
+/// The chains at hooks of routed packets, and the first match or target in any chain that may ask for connection
+/// tracking; none if the bytes make no sense.
+pub fn chains(family: Family, read: &Read) -> Option<(Vec<Chain>, Option<Box<str>>)> {
     let layout = if family == Family::V4 { &IPV4 } else { &IPV6 };
     let mut entries = BTreeMap::new();
     let mut at = 0;
@@ -84,7 +87,9 @@ pub fn chains(family: Family, read: &Read) -> Option<Vec<Chain>> {
         at = next;
     }
     let present = HOOKS.into_iter().filter(|(hook, _)| read.hooks & 1 << hook != 0);
-    present.map(|(hook, name)| chain(&entries, name, read.first[hook], read.policy[hook])).collect()
+    let chains = present.map(|(hook, name)| chain(&entries, name, read.first[hook], read.policy[hook]));
+    let tracks = entries.values().find_map(|entry| entry.tracks.clone());
+    Some((chains.collect::<Option<_>>()?, tracks))
 }
 
 fn chain(entries: &BTreeMap<usize, Entry>, name: &'static str, first: u32, policy: u32) -> Option<Chain> {
@@ -133,15 +138,21 @@ fn entry(family: Family, layout: &Layout, bytes: &[u8]) -> Option<Entry> {
     let mut rule = Rule { condition: addresses(layout, bytes), ..Rule::default() };
     interfaces(layout, bytes, &mut rule.condition);
     protocol(family, layout, bytes, &mut rule.condition)?;
-    let mut at = layout.matches;
+    let (mut at, mut tracks) = (layout.matches, None);
     while at < target {
         let (size, name, data) = extension(bytes.get(at..target)?)?;
         if xt::read_match(&name, data, &mut rule.condition) == xt::Sort::Stateful {
             rule.stateful.get_or_insert_with(|| format!("match {name}").into());
         }
+        if xt::match_may_track(&name) {
+            tracks = tracks.or_else(|| Some(format!("match {name}").into()));
+        }
         at += size;
     }
     let (_, name, data) = extension(bytes.get(target..next)?)?;
+    if xt::target_may_track(&name) {
+        tracks = tracks.or_else(|| Some(name.clone()));
+    }
     let mut verdict = None;
     if name.is_empty() {
         let code = i32::from_ne_bytes(data.get(..4)?.try_into().ok()?);
@@ -151,7 +162,7 @@ fn entry(family: Family, layout: &Layout, bytes: &[u8]) -> Option<Entry> {
         rule.stateful = rule.stateful.or_else(|| xt::is_stateful_target(&name).then(|| name.clone()));
         rule.target = name;
     }
-    Some(Entry { rule, next, verdict })
+    Some(Entry { rule, next, verdict, tracks })
 }
 
 /// A verdict as iptables prints it.

@@ -3,6 +3,7 @@
 use super::Ruleset;
 use super::analysis::analyse;
 use super::read::{read, read_messages};
+use super::tracking;
 use crate::error::Malformed;
 use crate::linux_only::Feature;
 use crate::linux_only::dump;
@@ -42,11 +43,15 @@ impl Part for Nftables {
 
     fn analyse(&self, names: &Names, entries: &mut Entries) {
         analyse(&self.ruleset, names, entries);
+        tracking::analyse(&self.ruleset, entries);
     }
 }
 
-/// Adds what the ruleset in these messages has a say in: tables, then chains, then rules, as the kernel lists them.
+/// Adds the packets that the ruleset in these messages concerns: tables, then chains, then rules, as the kernel lists
+/// them.
 pub fn from_messages(messages: &[Raw<'_>], names: &Names, entries: &mut Entries) -> Result<(), Malformed> {
-    analyse(&read_messages(messages)?, names, entries);
+    let ruleset = read_messages(messages)?;
+    analyse(&ruleset, names, entries);
+    tracking::analyse(&ruleset, entries);
     Ok(())
 }

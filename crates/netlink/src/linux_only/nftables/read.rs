@@ -1,6 +1,6 @@
 //! The ruleset as the kernel lists it, of one generation.
 
-use super::{Base, DeviceName, Place, Ruleset, TableName, hook, nfproto, rule};
+use super::{Base, DeviceName, Place, Ruleset, TableName, hook, nfproto, rule, tracking};
 use crate::attribute::{self, Attributes};
 use crate::error::{Error, Malformed};
 use crate::family::Family;
@@ -29,6 +29,12 @@ mod message {
     pub const GET_CHAIN: u16 = 4;
     pub const NEW_RULE: u16 = 6;
     pub const GET_RULE: u16 = 7;
+    pub const NEW_SET: u16 = 9;
+    pub const GET_SET: u16 = 10;
+    pub const DELETE_SET: u16 = 11;
+    pub const NEW_OBJECT: u16 = 18;
+    pub const GET_OBJECT: u16 = 19;
+    pub const DELETE_OBJECT: u16 = 20;
     pub const DELETE_RULE: u16 = 8;
     pub const GET_GENERATION: u16 = 16;
 }
@@ -49,9 +55,12 @@ const fn kind(message: u16) -> u16 {
     SUBSYSTEM << 8 | message
 }
 
-/// Whether a message says that a table, a chain or a rule has changed. Elements of sets do not matter.
+/// Whether a message says that a table, a chain, a rule, a set or a named object has changed. Elements of sets do not
+/// matter.
 pub fn is_event(raw: &Raw<'_>) -> bool {
-    raw.kind >> 8 == SUBSYSTEM && raw.kind & 0xff <= message::DELETE_RULE
+    let others = [message::NEW_SET, message::DELETE_SET, message::NEW_OBJECT, message::DELETE_OBJECT];
+    let message = raw.kind & 0xff;
+    raw.kind >> 8 == SUBSYSTEM && (message <= message::DELETE_RULE || others.contains(&message))
 }
 
 /// Reads the ruleset. None if it kept changing; empty where the kernel has no nftables.
@@ -112,13 +121,35 @@ fn read_once(socket: &mut Socket) -> Result<Option<Ruleset>, Error> {
     if [whole, chains].contains(&Dumped::Interrupted) {
         return Ok(None);
     }
-    let wanted: BTreeSet<_> = ruleset.bases.iter().map(|base| base.table.clone()).collect();
+    let with_bases: BTreeSet<_> = ruleset.bases.iter().map(|base| &base.table).collect();
+    let matters = |table: &&TableName| table.may_track() || with_bases.contains(table);
+    let wanted: Vec<_> = tables.keys().filter(matters).cloned().collect();
     for table in wanted {
         if rules(socket, &table, &mut ruleset)? == Dumped::Interrupted {
             return Ok(None);
         }
     }
-    Ok(Some(ruleset))
+    let tracked = sets_and_objects(socket, &mut ruleset)?;
+    Ok((tracked == Dumped::Whole).then_some(ruleset))
+}
+
+/// What asks for connection tracking besides rules: sets that count connections, and named objects.
+fn sets_and_objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
+    let sets = dump(socket, "list nftables sets", kind(message::GET_SET), &header(0), |raw| {
+        named(raw, tracking::of_set(attributes(raw))?, ruleset);
+        Ok(())
+    })?;
+    let objects = dump(socket, "list nftables objects", kind(message::GET_OBJECT), &header(0), |raw| {
+        named(raw, tracking::of_object(attributes(raw))?, ruleset);
+        Ok(())
+    })?;
+    Ok(if sets == Dumped::Whole { objects } else { sets })
+}
+
+/// Notes what in the table of a message asks for connection tracking.
+fn named(raw: &Raw<'_>, found: Option<(Box<str>, String)>, ruleset: &mut Ruleset) {
+    let found = found.map(|(name, what)| (TableName { family: family(raw), name }, what));
+    ruleset.tracking.extend(found);
 }
 
 /// A table, and whether it is in use.
@@ -212,6 +243,8 @@ pub fn read_messages(messages: &[Raw<'_>]) -> Result<Ruleset, Malformed> {
                     ruleset.chains.entry(chain).or_default().push(rule::read(attributes(raw))?);
                 }
             }
+            message::NEW_SET => named(raw, tracking::of_set(attributes(raw))?, &mut ruleset),
+            message::NEW_OBJECT => named(raw, tracking::of_object(attributes(raw))?, &mut ruleset),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! A rule of the ruleset, read.
 
-use super::Rule;
 use super::expression::{Registers, bitwise, compare, load_header, load_meta, number, range, some};
+use super::{Rule, tracking};
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
 use crate::linux_only::condition::Condition;
@@ -21,6 +21,7 @@ mod nfta {
     pub const CT_DREG: u16 = 1;
     pub const NAT_TYPE: u16 = 1;
     pub const OBJREF_TYPE: u16 = 1;
+    pub const DYNSET: [u16; 2] = [7, 10];
     pub const XT_NAME: u16 = 1;
     pub const XT_INFO: u16 = 3;
 }
@@ -67,7 +68,12 @@ impl Reading {
             "payload" if load_header(registers, list)? => {}
             "lookup" => self.lookup(list)?,
             // Other loads and matches: what they know of the packet is not kept.
-            "byteorder" | "hash" | "socket" | "tunnel" => self.forget(list, nfta::DREG_2)?,
+            "byteorder" | "hash" | "socket" | "tunnel" => {
+                self.forget(list, nfta::DREG_2)?;
+                if name == "socket" {
+                    self.tracks(name);
+                }
+            }
             "fib" | "exthdr" | "rt" | "osf" | "xfrm" => {
                 self.forget(list, nfta::DREG_1)?;
                 // An option that is written or taken out of the packet.
@@ -91,7 +97,14 @@ impl Reading {
             "redir" => self.knows_connections("redirect"),
             "flow_offload" => self.knows_connections("flow add"),
             "connlimit" => self.knows_connections("ct count"),
-            "notrack" | "tproxy" | "synproxy" | "dup" | "fwd" | "queue" => self.knows_connections(name),
+            "notrack" | "dup" | "fwd" | "queue" => self.sends_elsewhere(name),
+            "tproxy" | "synproxy" => self.knows_connections(name),
+            "dynset" => {
+                if tracking::counts_connections(some(list, nfta::DYNSET)?)? {
+                    self.tracks("ct count");
+                }
+                self.acts(name);
+            }
             "meta" | "payload" => self.acts(&format!("{name} set")),
             other => self.acts(other),
         }
@@ -105,8 +118,19 @@ impl Reading {
     }
 
     fn knows_connections(&mut self, what: &str) {
+        self.tracks(what);
+        self.sends_elsewhere(what);
+    }
+
+    /// The rule does something with packets that is not told by what it matches.
+    fn sends_elsewhere(&mut self, what: &str) {
         self.rule.stateful.get_or_insert_with(|| what.into());
         self.acts(what);
+    }
+
+    /// The rule asks for connection tracking, or for the reassembly that belongs to it.
+    fn tracks(&mut self, what: &str) {
+        self.rule.tracks.get_or_insert_with(|| what.into());
     }
 
     fn forget(&mut self, list: Attributes<'_>, register: u16) -> Result<(), Malformed> {
@@ -142,7 +166,7 @@ impl Reading {
                 self.rule.target = Some(attribute::text(chain.unwrap_or_default()));
             }
             // Its upper half has the number of the queue.
-            code if code & 0xff == verdict::QUEUE && code > 0 => self.knows_connections("queue"),
+            code if code & 0xff == verdict::QUEUE && code > 0 => self.sends_elsewhere("queue"),
             code if code > 1 => self.acts("verdict"),
             // Accept, continue, break, return.
             _ => {}
@@ -162,7 +186,7 @@ impl Reading {
             Some(7) => self.knows_connections("ct timeout"),
             Some(9) => self.knows_connections("ct expectation"),
             // A map of objects, or a kind of which nothing is known.
-            _ => self.knows_connections("a named object"),
+            _ => self.sends_elsewhere("a named object"),
         }
         Ok(())
     }
@@ -173,7 +197,10 @@ impl Reading {
         match xt::read_match(&name, info.unwrap_or_default(), &mut self.rule.condition) {
             xt::Sort::Plain => {}
             xt::Sort::Acts => self.acts(&format!("match {name}")),
-            xt::Sort::Stateful => self.knows_connections(&format!("match {name}")),
+            xt::Sort::Stateful => self.sends_elsewhere(&format!("match {name}")),
+        }
+        if xt::match_may_track(&name) {
+            self.tracks(&format!("match {name}"));
         }
         Ok(())
     }
@@ -181,9 +208,12 @@ impl Reading {
     fn xt_target(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
         let name = attribute::text(list.find(nfta::XT_NAME)?.unwrap_or_default());
         if xt::is_stateful_target(&name) {
-            self.knows_connections(&name);
+            self.sends_elsewhere(&name);
         } else {
             self.acts(&name);
+        }
+        if xt::target_may_track(&name) {
+            self.tracks(&name);
         }
         Ok(())
     }

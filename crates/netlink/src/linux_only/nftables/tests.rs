@@ -1,7 +1,7 @@
 //! Rules as the kernel lists them (Linux 6.18, written by nft 1.0.6 and iptables-nft 1.8.9), and what comes of them.
 
 use super::analysis::analyse;
-use super::{Base, DeviceName, Place, Rule, Ruleset, TableName, nfproto, rule};
+use super::{Base, DeviceName, Place, Rule, Ruleset, TableName, nfproto, rule, tracking};
 use crate::attribute::Attributes;
 use crate::family::Family;
 use crate::link::{Kind, Link};
@@ -134,7 +134,8 @@ fn base(family: u8, families: Families) -> Base {
 /// A ruleset of one inet table with a base chain `fw` and other chains.
 fn ruleset(chains: &[(&str, Vec<Rule>)]) -> Ruleset {
     let chains = chains.iter().map(|(name, rules)| ((table(nfproto::INET), Box::from(*name)), rules.clone()));
-    Ruleset { bases: vec![base(nfproto::INET, Families::BOTH)], chains: chains.collect() }
+    let bases = vec![base(nfproto::INET, Families::BOTH)];
+    Ruleset { bases, chains: chains.collect(), tracking: Vec::new() }
 }
 
 fn list(ruleset: &Ruleset) -> Vec<(Traffic, String)> {
@@ -195,6 +196,29 @@ fn rules_that_know_connections_concern_all_packets() {
         let found = of_rule(read(rule));
         assert_eq!(found[0].0, ALL);
         assert!(found[0].1.ends_with(what), "{}", found[0].1);
+    }
+}
+
+#[test]
+fn whatever_asks_for_connection_tracking_has_fragments_reassembled() {
+    let reasons = |ruleset: &Ruleset| {
+        let mut entries = Entries::default();
+        tracking::analyse(ruleset, &mut entries);
+        entries.finish().into_iter().map(|entry| (entry.traffic, entry.why)).collect::<Vec<_>>()
+    };
+    let fragments = |ipv4, ipv6| Traffic::Fragments { ipv4, ipv6 };
+    // No base chain leads there, and yet the kernel tracks for it.
+    let mut ruleset = ruleset(&[("lonely", vec![read(ACCEPT), read(CT_STATE)])]);
+    let why = "rule 2 (handle 5) of chain lonely of table inet t: a match by ct: connection tracking reassembles fragments";
+    assert_eq!(reasons(&ruleset), [(fragments(true, true), why.to_owned())]);
+    ruleset.chains.clear();
+    ruleset.chains.insert((table(nfproto::IPV4), "out".into()), vec![read(MASQUERADE)]);
+    ruleset.chains.insert((table(nfproto::NETDEV), "in".into()), vec![read(CT_STATE)]);
+    ruleset.tracking.push((table(nfproto::IPV6), "ct helper ftp".into()));
+    let found: Vec<_> = reasons(&ruleset).into_iter().map(|(traffic, _)| traffic).collect();
+    assert_eq!(found, [fragments(true, false), fragments(false, true)]);
+    for untracked in [NARROW, JUMP, SET, ACCEPT, MARK, RANGE] {
+        assert_eq!(read(untracked).tracks, None);
     }
 }
 

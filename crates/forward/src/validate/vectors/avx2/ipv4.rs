@@ -56,7 +56,7 @@ fn eight(
     for (word, mask, value) in [
         (kind, 0xffff_0000, u32::from(ethernet::ethertype::IPV4.to_be()) << 16),
         (start, 0xff, 0x45),
-        (id, 0xff1f_0000, 0),
+        (id, 0xff3f_0000, 0),
     ] {
         common = _mm256_and_si256(common, _mm256_cmpeq_epi32(_mm256_and_si256(word, all(mask)), all(value)));
     }

@@ -15,17 +15,18 @@ use bm_wire::{ethernet, ipv6, protocol};
 use super::super::{Columns, IPV6_DESTINATION, IPV6_HEAD, IPV6_KIND};
 use super::{LANES, NONE, all, bits, each, fields, halves, heads, store};
 use crate::compiled::MacKey;
+use crate::validate::AheadOfFragment;
 
 /// As [`common_ipv6`](super::super::common_ipv6).
 #[target_feature(enable = "avx2")]
 pub(in super::super) fn common_ipv6(
     frames: &[[Option<Frame>; LANES]],
-    mac: MacKey,
+    asked: (MacKey, AheadOfFragment),
     mut to: Columns<'_, u128>,
 ) -> Option<u16> {
     let mut common = 0;
     for (at, frames) in frames.iter().enumerate() {
-        common |= u16::from(eight(frames, mac, to.eight(at)?)?) << (at * LANES);
+        common |= u16::from(eight(frames, asked, to.eight(at)?)?) << (at * LANES);
     }
     Some(common)
 }
@@ -33,7 +34,11 @@ pub(in super::super) fn common_ipv6(
 /// Which of eight frames are of the common sort.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn eight(frames: &[Option<Frame>; LANES], mac: MacKey, to: Columns<'_, u128, LANES>) -> Option<u8> {
+fn eight(
+    frames: &[Option<Frame>; LANES],
+    (mac, closer): (MacKey, AheadOfFragment),
+    to: Columns<'_, u128, LANES>,
+) -> Option<u8> {
     // A key begins with two bytes of zero; one that does not is no address.
     let [0, 0, a, b, c, d, rest @ ..] = mac.to_le_bytes() else { return None };
     let (heads, lengths) = heads::<IPV6_HEAD>(frames)?;
@@ -44,7 +49,10 @@ fn eight(frames: &[Option<Frame>; LANES], mac: MacKey, to: Columns<'_, u128, LAN
     let room = _mm256_sub_epi32(lengths, all(ethernet::HEADER_LEN as u32));
     let first = destinations(&heads, to.destinations);
     const { assert!(protocol::HOP_BY_HOP == 0) };
-    let special = _mm256_cmpeq_epi32(_mm256_and_si256(next, all(0xff)), all(0));
+    let next_header = _mm256_and_si256(next, all(0xff));
+    let place = _mm256_sub_epi32(next_header, all(AheadOfFragment::FIRST.into()));
+    let ahead = _mm256_and_si256(_mm256_srlv_epi32(all(closer.0), place), all(1));
+    let special = _mm256_or_si256(_mm256_cmpeq_epi32(next_header, all(0)), _mm256_cmpeq_epi32(ahead, all(1)));
     let mut common = _mm256_cmpeq_epi32(to_mac, all(u32::from_le_bytes([a, b, c, d])));
     for (word, mask, value) in
         [(to_rest, 0xffff, u32::from(u16::from_le_bytes(rest))), (kind, IPV6_KIND.1, IPV6_KIND.0)]

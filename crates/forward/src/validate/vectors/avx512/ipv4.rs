@@ -21,7 +21,7 @@ const LOAD: usize = HEAD - size_of::<__m256i>();
 const HEAD: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 
 /// Of the word that the identification begins: the bits that a fragment has.
-const FRAGMENT: u32 = u32::from_le_bytes([0, 0, 0x1f, 0xff]);
+const FRAGMENT: u32 = u32::from_le_bytes([0, 0, 0x3f, 0xff]);
 
 /// As [`common_ipv4`](super::super::common_ipv4), of sixteen. `None` also where a frame is for a MAC that begins otherwise.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

@@ -15,12 +15,13 @@ use bm_wire::{ethernet, ipv6, protocol};
 use super::super::{Columns, IPV6_DESTINATION, IPV6_HEAD, IPV6_KIND};
 use super::{LANES, all, each, first_words, fours, heads, rows, second_words, store, store_words};
 use crate::compiled::MacKey;
+use crate::validate::AheadOfFragment;
 
 /// As [`common_ipv6`](super::super::common_ipv6).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(in super::super) fn common_ipv6(
     frames: &[Option<Frame>; LANES],
-    mac: MacKey,
+    (mac, closer): (MacKey, AheadOfFragment),
     to: &mut Columns<'_, u128>,
 ) -> Option<u16> {
     // A key begins with two bytes of zero; one that does not is no address.
@@ -43,6 +44,8 @@ pub(in super::super) fn common_ipv6(
     let [a, b, c] = differs;
     let differs = _mm512_or_si512(_mm512_or_si512(a, b), c);
     const { assert!(protocol::HOP_BY_HOP == 0) };
+    let place = _mm512_sub_epi32(_mm512_and_si512(next, all(0xff)), all(AheadOfFragment::FIRST.into()));
+    let differs = _mm512_or_si512(differs, _mm512_and_si512(_mm512_srlv_epi32(all(closer.0), place), all(1)));
     let fits = _mm512_cmple_epu32_mask(length, room) & _mm512_test_epi32_mask(next, all(0xff));
     let common = fits & _mm512_testn_epi32_mask(differs, differs);
 
