@@ -3,8 +3,8 @@
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, Ip6, routed};
-use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
+use bm_tests::{command, report};
 use std::time::{Duration, Instant};
 
 const RULES: &str = "
@@ -91,6 +91,50 @@ fn rules_drop_and_are_counted_by_name() {
             assert!(metrics.contains(line), "{line} is not in\n{metrics}");
         }
     });
+}
+
+/// A family of which Linux's firewall has all packets goes to Linux, but not what filters drop.
+#[test]
+fn what_filters_drop_does_not_come_through_linux() {
+    if !command::has("nft") {
+        return report::skip("filters", "there is no nft");
+    }
+    with_config("before-linux", RULES, |lab, router| {
+        let tcp = |port| Ip4::tcp_syn("192.0.2.2", "10.9.9.9", 4000, port).bytes();
+        let six = |destination: &str| Ip6::new("2001:db8:1::2", destination, 253, vec![0; 8]).bytes();
+        let both = |what: &str| {
+            assert!(passes(lab, Side::Snk, &tcp(22)), "{what}");
+            assert!(passes(lab, Side::Snk, &six("2001:db8:a000::9")), "{what}");
+            assert!(!passes(lab, Side::Snk, &tcp(23)), "{what}");
+            assert!(!passes(lab, Side::Low, &six("2001:db8:b000::9")), "{what}");
+        };
+        both("without rules in Linux");
+        let rules = "add table inet t; add chain inet t f { type filter hook forward priority 0; }; \
+                     add rule inet t f meta mark 7 drop";
+        lab.rtr.feed("nft -f -", rules).expect("nft takes a rule");
+        wait_until(router, "all packets are Linux's", |left| {
+            left.iter().any(|entry| entry["packets"] == "all packets")
+        });
+        both("with all packets left to Linux");
+        lab.rtr.run("nft flush ruleset");
+        wait_until(router, "nothing is Linux's", <[_]>::is_empty);
+        both("without rules in Linux again");
+        assert_eq!((matched(router, "no-telnet"), matched(router, "net-10-2")), (3, 3));
+    });
+}
+
+/// Waits until what is left to Linux is as it must be.
+fn wait_until(router: &Router, what: &str, is_so: impl Fn(&[serde_json::Value]) -> bool) {
+    let begin = Instant::now();
+    loop {
+        let status = router.json(&["status"]);
+        let left = status["firewall"]["linux_only"].as_array().map_or(&[][..], Vec::as_slice);
+        if is_so(left) {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {left:?}\n{}", router.told());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn metrics(router: &Router) -> String {

@@ -35,8 +35,12 @@ impl Control {
             let active = takes && !macs.is_empty();
             // What the mirror does not know yet, filters do not either: it stays as it is.
             let known = on.ifindex.is_none_or(|ifindex| self.watch.mirror().link(ifindex).is_some());
-            // A family that some VLAN on the port forwards has to come to workers.
-            let linux_only = |family: usize| interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family]);
+            // A family that some VLAN on the port forwards has to come to workers, and so has one that they filter:
+            // what filters drop is not for Linux to forward.
+            let linux_only = |family: usize| {
+                !self.compiler.filters_drop()
+                    && interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family])
+            };
             ToldPort { macs, linux_only: [0, 1].map(linux_only), active: known.then_some(active) }
         };
         let mut local: Vec<IpAddr> =
