@@ -37,6 +37,19 @@ fn set(thread: libc::pid_t, priority: u8) -> io::Result<()> {
     }
 }
 
+/// Sets the nice value of the calling thread, from -20 (runs first) to 19, as `nice` does for processes. Threads that it
+/// starts have the same.
+///
+/// # Errors
+/// What the system said: without CAP_SYS_NICE a lower value than before is refused with EACCES.
+pub fn set_nice(value: i8) -> io::Result<()> {
+    // SAFETY: passes numbers; 0 stands for the calling thread.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value.into()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The real-time priority of the thread that made it.
 pub(crate) struct RealTime {
     priority: u8,
