@@ -146,9 +146,11 @@ pub fn loss(options: &LossOptions) -> Result<Vec<Row>, BenchError> {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
     }
     let _watch = Watch::begin();
+    let before = daemon::Before::look();
     let seconds = if options.common.seconds == 0 { SECONDS } else { options.common.seconds };
     let rows = measure(options, &cases, began + Duration::from_secs(seconds));
     // Everything has been dropped by now, also after an error. Pins are not looked at: daemons of others have some.
+    before.unmount_new();
     match daemon::left_of(&options.testbed.prefix) {
         Some(left) if rows.is_ok() => Err(BenchError::build("clean up")(format!("left behind: {left}"))),
         _ => rows,

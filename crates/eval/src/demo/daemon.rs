@@ -312,10 +312,15 @@ impl Before {
     /// What has come since. A bpffs that the daemon has mounted for the run goes.
     fn new_pins(&self) -> Vec<PathBuf> {
         let new: Vec<_> = pins().difference(&self.pins).cloned().collect();
+        self.unmount_new();
+        new
+    }
+
+    /// Unmounts the bpffs that a daemon of the run has mounted, unless others have something in it by now.
+    pub fn unmount_new(&self) {
         if !self.mounted {
             Bpffs::unmount_own();
         }
-        new
     }
 }
 
