@@ -10,7 +10,7 @@
 
 use bm_tests::daemon::{Daemon, End, cross, eventually, ping};
 use bm_tests::netns::Namespace;
-use bm_tests::{report, sys};
+use bm_tests::{command, report, sys};
 
 /// A host on a veth whose far end, `wire`, is in the router's namespace. `NET` is 10.0.NET.2/24.
 fn host(test: &str, role: &str, router: &Namespace, wire: &str, net: u8) -> Namespace {
@@ -88,16 +88,45 @@ fn a_port_is_an_interface_of_linux() {
     eventually("the device's MTU follows", || has_mtu("dt1"));
     rtr.ip("link set bm-tap1 mtu 9000");
     eventually("what no slot holds is refused", || has_mtu("bm-tap1"));
+    obeys_linux(&rtr, &a);
     // Its link is the device's.
     let carrier = || rtr.run("ip -o link show dev bm-tap1").contains("LOWER_UP");
     assert!(carrier());
     rtr.ip("link set dt1 down");
     eventually("the twin loses its carrier", || !carrier());
     assert!(!daemon.port("bm-tap1")["up"].as_bool().unwrap());
+    eventually("it says why", || reason(&daemon, "bm-tap1").contains("its interface in Linux is down"));
     rtr.ip("link set dt1 up");
     eventually("the twin has its carrier again", carrier);
+    eventually("nothing is wrong with it", || !reason(&daemon, "bm-tap1").contains("no link"));
     ping(&a, "10.0.2.2", 56, 63);
     daemon.stop();
+}
+
+/// Why a port does not work, as `show ports` has it.
+fn reason(daemon: &Daemon, port: &str) -> String {
+    daemon.port(port)["state_reason"].as_str().unwrap_or_default().to_owned()
+}
+
+/// What Linux forbids on the twins comes through neither here nor there, and comes through again afterwards.
+fn obeys_linux(rtr: &Namespace, a: &Namespace) {
+    if !command::has("nft") {
+        return report::skip("dpdk", "rules of Linux: there is no nft");
+    }
+    rtr.run("nft add table ip t");
+    rtr.feed("nft -f -", "add chain ip t f { type filter hook forward priority 0; }").unwrap();
+    for rule in ["iifname bm-tap1 drop", "ip daddr 10.0.2.2 drop", "oifname bm-tap2 ip protocol icmp drop"] {
+        rtr.run(&format!("nft add rule ip t f {rule}"));
+        let comes_through = || {
+            let said = a.try_run("ping -c 5 -i 0.05 -W 1 10.0.2.2");
+            String::from_utf8_lossy(&said.stdout).contains("ttl=")
+        };
+        eventually(&format!("{rule}: it holds"), || !comes_through());
+        assert!(!comes_through(), "{rule}: it goes on holding");
+        rtr.run("nft flush chain ip t f");
+        ping(a, "10.0.2.2", 56, 63);
+    }
+    rtr.run("nft delete table ip t");
 }
 
 /// The hosts behind the twins `bm-KIND1` and `bm-KIND2`.
@@ -158,6 +187,7 @@ fn meet(test: &str, devices: [&str; 2], twins: [&str; 2], no_copy: [bool; 2]) {
     let (left, right) = (router(test, "left"), router(test, "right"));
     let (a, b) = (host(test, "a", &left, "w1", 1), host(test, "b", &right, "w2", 2));
     let Some(one) = Daemon::start(&left, &["xdp:w1", devices[0]]) else { return };
+    eventually("it says that nobody is there", || reason(&one, twins[0]).contains("no link"));
     let two = Daemon::start(&right, &["xdp:w2", devices[1]]).expect("the same binary");
     left.ip(&format!("addr add 10.0.1.1/24 dev w1\naddr add 10.0.12.1/24 dev {}", twins[0]));
     right.ip(&format!("addr add 10.0.2.1/24 dev w2\naddr add 10.0.12.2/24 dev {}", twins[1]));
@@ -165,6 +195,7 @@ fn meet(test: &str, devices: [&str; 2], twins: [&str; 2], no_copy: [bool; 2]) {
         router.run(&format!("ip -o link show dev {twin}")).contains("LOWER_UP")
     };
     eventually("the devices connect", || has_carrier(&left, twins[0]) && has_carrier(&right, twins[1]));
+    eventually("nothing is wrong any more", || reason(&one, twins[0]).is_empty());
     left.ip("route add 10.0.2.0/24 via 10.0.12.2");
     right.ip("route add 10.0.1.0/24 via 10.0.12.1");
     ping(&left, "10.0.12.2", 56, 64);

@@ -7,8 +7,8 @@
 //! ```
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
     let handle = twin.handle().map_err(Failure::failed)?;
     let counted = device.clone();
     let steering = device.steering();
+    let told = Told::default();
+    let asked = told.clone();
     Ok(OpenPort {
         name: twin.name(),
         device: port.device.to_string(),
@@ -60,8 +62,9 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
         held: Vec::from_iter(twin.hold().map_err(Failure::failed)?),
         host: Box::new(twin),
         steering: Box::new(steering),
-        keep: Box::new(Tended::start(device, handle)?),
+        keep: Box::new(Tended::start(device, handle, (spec, told))?),
         hardware: Some(Arc::new(move || counted.counters())),
+        trouble: Some(Arc::new(move || asked.get())),
         places: None,
     })
 }
@@ -83,6 +86,34 @@ fn mac(device: &DpdkDevice, spec: &Spec) -> [u8; 6] {
     mac
 }
 
+/// What is wrong with a device, for who asks.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Option<String>>>);
+
+impl Told {
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, what: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+}
+
+/// Why a device may have no link.
+fn without_link(device: &str) -> &'static str {
+    let reasons = [
+        ("net_memif", "no process has connected to the other end of its socket"),
+        ("net_vhost", "no virtual machine or container has connected to its socket"),
+        ("net_virtio_user", "the vhost at the other end of its path has not answered"),
+        ("net_tap", "its interface in Linux is down"),
+        ("net_af_packet", "its interface in Linux is down or has no carrier"),
+        ("net_af_xdp", "its interface in Linux is down or has no carrier"),
+    ];
+    let known = reasons.into_iter().find(|(driver, _)| device.starts_with(driver));
+    known.map_or("nothing is connected, or the other end is down", |(_, reason)| reason)
+}
+
 /// A device and the thread that keeps it and its twin alike.
 struct Tended {
     end: Option<Sender<()>>,
@@ -90,9 +121,10 @@ struct Tended {
 }
 
 impl Tended {
-    fn start(device: Arc<DpdkDevice>, twin: TwinHandle) -> Result<Self, Failure> {
+    fn start(device: Arc<DpdkDevice>, twin: TwinHandle, (spec, told): (Spec, Told)) -> Result<Self, Failure> {
         let (end, ended) = mpsc::channel();
-        let mut tending = Tending { mtu: device.mtu(), mac: twin.mac().ok(), up: None, device, twin };
+        let (mtu, mac) = (device.mtu(), twin.mac().ok());
+        let mut tending = Tending { mtu, mac, up: None, failed: None, device, twin, spec, told };
         let look = move || {
             let _watched = bm_heartbeat::watch(SILENT_MAX);
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -120,6 +152,10 @@ struct Tending {
     mtu: u16,
     mac: Option<[u8; 6]>,
     up: Option<bool>,
+    /// Why the device could not be changed as Linux has it.
+    failed: Option<String>,
+    spec: Spec,
+    told: Told,
 }
 
 impl Tending {
@@ -141,15 +177,23 @@ impl Tending {
         {
             self.change_mac(mac);
         }
+        self.told.set(self.trouble(up));
+    }
+
+    fn trouble(&self, up: bool) -> Option<String> {
+        let no_link = (!up).then(|| format!("the device has no link: {}", without_link(self.spec.name())));
+        let both: Vec<_> = no_link.into_iter().chain(self.failed.clone()).collect();
+        (!both.is_empty()).then(|| both.join("; "))
     }
 
     /// As Linux has it; what the device refuses, Linux gets back.
     fn change_mtu(&mut self, mtu: usize) {
         let set = u16::try_from(mtu).map_err(|error| error.to_string());
         match set.and_then(|mtu| self.device.set_mtu(mtu).map_err(|error| error.to_string())) {
-            Ok(()) => self.mtu = mtu as u16,
+            Ok(()) => (self.mtu, self.failed) = (mtu as u16, None),
             Err(error) => {
                 tracing::warn!(%error, "the MTU stays {}", self.mtu);
+                self.failed = Some(format!("the MTU stays {}: {error}", self.mtu));
                 let _gone = self.twin.set_mtu(usize::from(self.mtu));
             }
         }
@@ -158,11 +202,24 @@ impl Tending {
     /// The same for its MAC.
     fn change_mac(&mut self, mac: [u8; 6]) {
         match self.device.set_mac(mac) {
-            Ok(()) => self.mac = Some(mac),
+            Ok(()) => (self.mac, self.failed) = (Some(mac), None),
             Err(error) => {
                 tracing::warn!(%error, "the MAC stays");
+                self.failed = Some(format!("the MAC stays: {error}"));
                 let _gone = self.mac.map(|mac| self.twin.set_mac(mac));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_link_says_what_it_waits_for() {
+        assert!(without_link("net_memif0,role=client").contains("socket"));
+        assert!(without_link("net_vhost1,iface=/tmp/s").contains("virtual machine"));
+        assert!(without_link("0000:01:00.0").contains("other end"));
     }
 }

@@ -42,12 +42,17 @@ pub struct OpenPort {
     pub places: Option<Places>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
+    /// What is wrong with the device now, where it can tell.
+    pub trouble: Option<Trouble>,
     /// What keeps interfaces of ours in Linux while workers are started again, with addresses and routes.
     pub held: Vec<OwnedFd>,
 }
 
 /// Asks a device for its own counters, by name.
 pub type Hardware = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
+
+/// Asks a device why it does not work now.
+pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Why XDP on an interface is not as fast as it could be.
 pub const GENERIC: &str = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
@@ -168,6 +173,7 @@ impl OpenPort {
             keep: Box::new(()),
             places: None,
             hardware: None,
+            trouble: None,
             held: Vec::new(),
         }
     }
@@ -213,6 +219,7 @@ impl OpenPort {
             steering,
             keep,
             hardware: None,
+            trouble: None,
             held: Vec::new(),
             places: Some(Places { queues: replacers, host: seat }),
         })
@@ -357,6 +364,7 @@ fn behind_twin(
         steering: Box::new(NoSteering),
         keep,
         hardware: None,
+        trouble: None,
         places: None,
     })
 }

@@ -15,7 +15,7 @@ use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::kernel_ports::OnPort;
 use super::path::{Paths, PortPath};
 use super::places::Places;
-use super::ports::{self, Hardware, OnInterface, OpenPort, Opener, Taking};
+use super::ports::{self, Hardware, OnInterface, OpenPort, Opener, Taking, Trouble};
 use super::presence::{self, Presence, unfit};
 use super::queues::{self, Move};
 use crate::Failure;
@@ -53,6 +53,8 @@ pub struct PortInfo {
     pub ring: Option<u32>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
+    /// What is wrong with the device now, where it can tell.
+    pub trouble: Option<Trouble>,
     /// Whether it has its interface.
     pub presence: Presence,
     /// Where workers have it, if its interface may come and go.
@@ -250,6 +252,7 @@ impl Opened {
             keep,
             places,
             hardware,
+            trouble,
             held,
         } = open;
         let count = if self.workers == 0 { 0 } else { queues.len() };
@@ -262,6 +265,7 @@ impl Opened {
             queues: count,
             ring: matches!(mode, PortMode::Copy | PortMode::ZeroCopy).then_some(self.ring).flatten(),
             hardware,
+            trouble,
             presence,
             places,
             keep,

@@ -281,10 +281,11 @@ impl Daemon {
                 }
             };
             let (state, state_reason) = info.presence.shown(&info.name);
+            let trouble = || info.trouble.as_ref()?();
             Port {
                 index: index as u16,
                 state,
-                state_reason,
+                state_reason: state_reason.or_else(trouble),
                 name: info.name.clone(),
                 device: info.device.clone(),
                 up,
