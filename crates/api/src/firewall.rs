@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What Linux's firewall, IPsec policies and traffic control have a say in.
+/// Packets that Linux's firewall, IPsec policies or traffic control may drop, change, delay or count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Firewall {

@@ -10,7 +10,7 @@ use bm_stats::Reason;
 pub enum Verdict {
     /// For Linux: this machine, a group, no IP, or nothing that is known here.
     Host = 1,
-    /// For Linux: only Linux may handle it, since a firewall, an IPsec policy or traffic control has a say in it.
+    /// For Linux: only Linux may handle it, since a firewall, an IPsec policy or traffic control concerns it.
     LinuxOnly,
     /// IP for one host in a frame for a group: for Linux if it is ours, else dropped.
     LinkGroup,

@@ -1,4 +1,4 @@
-//! Random settings of what Linux has a say in, and packets to try them with.
+//! Random settings of Linux's firewall, IPsec policies and traffic control, and packets to try them with.
 //!
 //! All comes from one seed: the same seed gives the same rulesets and packets. `BM_SEED` repeats a run, `BM_RULESETS`
 //! makes it longer.

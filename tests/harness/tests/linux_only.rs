@@ -1,4 +1,4 @@
-//! Where Linux has a say: what its firewall, IPsec policies and traffic control forbid, change or delay, with Linux alone
+//! What only Linux may handle: what its firewall, IPsec policies and traffic control forbid, change or delay, with Linux alone
 //! beside brickmoon on both paths (CONFORMANCE.md, group J).
 //!
 //! Each case is a list of commands that set something in the router's namespace, packets with whether they must come

@@ -3,7 +3,7 @@
 //! Files under `/proc` name the tables that there are; only those are read, since to ask for another would make it.
 //! Reading takes a copy of the whole table, so it is done at intervals, and less often the longer it takes.
 //!
-//! Each of their rules counts the packets that match. So a rule has a say in its packets whatever it does with them,
+//! Each of their rules counts the packets that match. So a rule concerns its packets whatever it does with them,
 //! and what it leads to needs a look only for what concerns connections.
 
 mod parse;

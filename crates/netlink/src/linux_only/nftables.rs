@@ -1,10 +1,10 @@
-//! The nftables ruleset: which packets its chains have a say in. Chains that `iptables-nft` makes are among them.
+//! The nftables ruleset: which packets its chains can drop, change or count. Chains that `iptables-nft` makes are among them.
 //!
 //! Only base chains at hooks that a routed packet passes count: prerouting, forward and postrouting of the families
 //! inet, ip and ip6, ingress of inet, ingress and egress of netdev. A packet that comes in on a bridge's port is
 //! Linux's already, so the bridge family does not matter, nor does arp.
 //!
-//! A chain of policy drop has a say in all packets. In one of policy accept each rule counts that does something:
+//! A chain of policy drop concerns all packets. In one of policy accept each rule counts that does something:
 //! with its own matches and with those of the rules that lead to it. A rule that only accepts or returns does nothing,
 //! since without it the packet would come as far or be met by a later rule, which counts for itself. Rules that know
 //! connections concern both directions of them and whatever is related to them: all packets.

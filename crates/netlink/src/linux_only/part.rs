@@ -1,4 +1,4 @@
-//! A part of the kernel that can have a say, and how its settings are kept up to date.
+//! A part of the kernel that can drop, change or count routed packets, and how its settings are kept up to date.
 
 use super::entries::Entries;
 use super::names::Names;
@@ -56,7 +56,7 @@ pub(super) trait Part: Send + fmt::Debug {
     /// Reads its settings again. Returns whether they may have changed.
     fn read(&mut self, names: &Names) -> Result<bool, Trouble>;
 
-    /// Adds what it has a say in.
+    /// Adds the packets that it concerns.
     fn analyse(&self, names: &Names, entries: &mut Entries);
 }
 
@@ -116,7 +116,7 @@ impl Slot {
         Some((changed, took))
     }
 
-    /// Adds what it has a say in: everything if it could not be read.
+    /// Adds the packets that it concerns: all if it could not be read.
     pub fn analyse(&self, names: &Names) -> Vec<LinuxOnly> {
         let mut entries = Entries::default();
         match &self.trouble {

@@ -2,7 +2,7 @@
 //! egress.
 //!
 //! A root qdisc that the kernel has put there by itself has no handle and no say; any other delays or drops what leaves.
-//! `clsact` and `ingress` have a say only once there is a filter.
+//! `clsact` and `ingress` do something only once there is a filter.
 
 use super::Feature;
 use super::dump::{self, Dumped};
@@ -54,7 +54,7 @@ impl Object {
     }
 }
 
-/// Something that has a say.
+/// Something that can drop, delay or change packets.
 #[derive(Debug, PartialEq, Eq)]
 struct Setting {
     feature: Feature,

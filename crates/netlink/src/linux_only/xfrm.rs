@@ -69,7 +69,7 @@ pub(super) fn is_event(raw: &Raw<'_>) -> bool {
     .contains(&raw.kind)
 }
 
-/// A policy that has a say.
+/// A policy that can drop or change routed packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Policy {
     families: Families,

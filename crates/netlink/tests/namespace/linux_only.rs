@@ -1,4 +1,4 @@
-//! What only Linux may handle: each thing that has a say added and taken away while it is watched.
+//! What only Linux may handle: each kind of setting added and taken away while it is watched.
 
 use super::support::Namespace;
 use bm_netlink::{Addresses, LinuxOnly, LinuxOnlyOptions, LinuxOnlyWatch, Match, Traffic};

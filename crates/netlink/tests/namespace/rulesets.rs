@@ -154,7 +154,7 @@ impl Bed {
             left += usize::from(!covered);
             assert!(
                 unchanged || covered,
-                "Linux has a say in {packet:?} and the list has not: {:#?}\n{ruleset}",
+                "Linux does not forward {packet:?} unchanged, and the list has no such packet: {:#?}\n{ruleset}",
                 self.watch.list()
             );
         }

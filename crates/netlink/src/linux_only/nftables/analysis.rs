@@ -1,4 +1,4 @@
-//! From a ruleset to the packets that it has a say in.
+//! From a ruleset to the packets that it can drop, change or count.
 
 use super::{Base, DeviceName, Place, Rule, Ruleset, TableName, title};
 use crate::linux_only::condition::{Condition, Families};
@@ -12,7 +12,7 @@ const DEPTH_MAX: usize = 16;
 /// Rules that are looked at for one base chain; one that is reached by several ways counts several times.
 const VISITS_MAX: usize = 50_000;
 
-/// Adds what the ruleset has a say in.
+/// Adds the packets that the ruleset concerns.
 pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
     for base in &ruleset.bases {
         match &base.place {
@@ -91,7 +91,7 @@ fn walk(
     true
 }
 
-/// Why a chain of an interface has a say, if it has one.
+/// Why the packets of an interface's chain are Linux's, if they are.
 fn has_say(ruleset: &Ruleset, base: &Base) -> Option<String> {
     if base.drops {
         return Some(format!("{} has policy drop", base.title()));
