@@ -10,7 +10,7 @@ const SOURCE: &str = "bpf/steer.bpf.c";
 const SHARED: &str = "../bpf/bpf";
 
 fn main() {
-    println!("cargo:rerun-if-changed={SOURCE}");
+    println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-changed={SHARED}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it for build scripts"));
     // The kernel's headers include <asm/types.h>, which Debian keeps under the machine's name.

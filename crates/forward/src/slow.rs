@@ -145,6 +145,8 @@ struct PortState {
     host: Option<Box<dyn HostPort>>,
     worker: usize,
     held: usize,
+    /// For Linux, until there are more or the step ends.
+    for_host: Vec<Frame>,
 }
 
 /// The way back to a worker.
@@ -265,7 +267,7 @@ impl SlowPath {
     /// Adds the next port.
     pub fn add_port(&mut self, port: SlowPort) {
         let SlowPort { account, host, worker } = port;
-        self.core.ports.push(PortState { account, host, worker, held: 0 });
+        self.core.ports.push(PortState { account, host, worker, held: 0, for_host: Vec::new() });
     }
 
     /// One step: works off what has come, up to a bound, and looks after what waits. Says how many frames it
@@ -289,6 +291,7 @@ impl SlowPath {
             }
         }
         handled += core.look_after_waiting(tables, now);
+        core.hand_over_rest();
         handled += core.collect_from_twins();
         core.wake_workers();
         reader.quiescent();

@@ -13,6 +13,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "deliver.h"
 #include "hold.h"
 
 #define MAX_TAGS 2
@@ -148,6 +149,7 @@ struct control control SEC(".data.control");
 const volatile bool take_tagged = false;
 const volatile bool take_all = false; /* whatever comes, as a program of the user's own wants it */
 const volatile bool generic_mode = false;
+const volatile bool delivers_many = false;
 const volatile __u64 delivered_mark = 0;
 
 static __always_inline void count(enum kind kind)
@@ -293,6 +295,8 @@ int steer(struct xdp_md *ctx)
 
 	if (generic_mode && was_delivered(ctx))
 		return pass(PASSED_DELIVERED);
+	if (delivers_many && is_by_hand(ctx))
+		return deliver_next(ctx);
 	if (!control.active) {
 		if (!control.held || !may_be_routed((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 			return pass(PASSED_INACTIVE);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags};
 
+use crate::batch::Batch;
 use crate::error::XdpError;
 use crate::host::XdpHost;
 use crate::interface::Interface;
@@ -159,7 +160,14 @@ impl XdpDevice {
             step: "copy a descriptor",
             error,
         })?;
-        Ok(XdpHost::new(program, self.interface.index))
+        let many = self.program.many.as_ref();
+        let batch = many.map(|(program, queue)| Batch::open(program, queue)).transpose();
+        let batch = batch.map_err(|error| XdpError::System {
+            interface: self.interface.name.clone(),
+            step: "map the frames for Linux",
+            error,
+        })?;
+        Ok(XdpHost::new(program, self.interface.index, batch))
     }
 
     /// What tells the port which frames to take. One at a time: each starts from the interface's own MAC,

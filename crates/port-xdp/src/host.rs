@@ -10,8 +10,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use bm_port::HostPort;
 use libbpf_rs::libbpf_sys::{self, bpf_test_run_opts};
 
+use crate::batch::{BY_HAND, Batch, FRAMES};
+
 /// Most bytes of a frame that the kernel takes: a page, less its own headroom and tailroom.
 pub const DELIVER_MAX: usize = 3_500;
+/// Least bytes: an Ethernet header.
+pub(crate) const DELIVER_MIN: usize = 14;
+/// Bytes that a program which puts others in their place is called with.
+const ANY: usize = 64;
 
 /// `struct xdp_md`.
 ///
@@ -31,11 +37,13 @@ struct Context {
 pub struct XdpHost {
     program: OwnedFd,
     ifindex: u32,
+    /// For many frames in one call, where the kernel can.
+    batch: Option<Batch>,
 }
 
 impl XdpHost {
-    pub(crate) fn new(program: OwnedFd, ifindex: u32) -> Self {
-        Self { program, ifindex }
+    pub(crate) fn new(program: OwnedFd, ifindex: u32, batch: Option<Batch>) -> Self {
+        Self { program, ifindex, batch }
     }
 }
 
@@ -44,23 +52,64 @@ impl HostPort for XdpHost {
         if packet.len() > DELIVER_MAX {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        let size = packet.len() as u32;
-        let context = Context { data_end: size, ingress_ifindex: self.ifindex, ..Context::default() };
-        let mut run = bpf_test_run_opts {
-            sz: size_of::<bpf_test_run_opts>() as libbpf_sys::size_t,
-            data_in: packet.as_ptr().cast(),
-            data_size_in: size,
-            ctx_in: std::ptr::from_ref(&context).cast(),
-            ctx_size_in: size_of::<Context>() as u32,
-            repeat: 1,
-            flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
-            batch_size: 1,
-            ..bpf_test_run_opts::default()
+        run(&self.program, self.ifindex, packet, 0, 1)
+    }
+
+    fn deliver_all(&mut self, packets: &[&[u8]]) -> Vec<usize> {
+        let one_by_one = |host: &mut Self| -> Vec<usize> {
+            let lost = |(place, packet): (usize, &&[u8])| host.deliver(packet).is_err().then_some(place);
+            packets.iter().enumerate().filter_map(lost).collect()
         };
-        // SAFETY: the packet and the context are of the sizes given and outlive the call.
-        match unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &mut run) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(-error)),
+        match self.batch.take().filter(|_| packets.len() > 1) {
+            None => one_by_one(self),
+            Some(mut batch) => {
+                let lost = in_batches(&mut batch, self.ifindex, packets);
+                self.batch = Some(batch);
+                lost
+            }
         }
+    }
+}
+
+/// Hands packets over as many at a time as there is room for; the places of those that were lost.
+fn in_batches(batch: &mut Batch, ifindex: u32, packets: &[&[u8]]) -> Vec<usize> {
+    let mut lost = Vec::new();
+    for (number, packets) in packets.chunks(FRAMES).enumerate() {
+        let mut places = Vec::with_capacity(FRAMES);
+        for (place, packet) in (number * FRAMES..).zip(packets) {
+            if batch.push(packet) { places.push(place) } else { lost.push(place) }
+        }
+        if batch.is_empty() {
+            continue;
+        }
+        let passed = batch.run(|program, count| run(program, ifindex, &[0; BY_HAND + ANY], BY_HAND, count));
+        lost.extend(
+            places.into_iter().enumerate().filter(|(bit, _)| passed >> bit & 1 == 0).map(|(_, at)| at),
+        );
+    }
+    lost
+}
+
+/// Has the kernel run a program over a frame that came in on the interface, behind so many bytes of metadata, so many
+/// times.
+fn run(program: &OwnedFd, ifindex: u32, frame: &[u8], metadata: usize, times: u32) -> io::Result<()> {
+    let size = frame.len() as u32;
+    let data = metadata as u32;
+    let context = Context { data, data_end: size, ingress_ifindex: ifindex, ..Context::default() };
+    let mut run = bpf_test_run_opts {
+        sz: size_of::<bpf_test_run_opts>() as libbpf_sys::size_t,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: size,
+        ctx_in: std::ptr::from_ref(&context).cast(),
+        ctx_size_in: size_of::<Context>() as u32,
+        repeat: times as i32,
+        flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch_size: times,
+        ..bpf_test_run_opts::default()
+    };
+    // SAFETY: the frame and the context are of the sizes given and outlive the call.
+    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut run) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(-error)),
     }
 }

@@ -12,6 +12,7 @@
 //! detaches the program and Linux has everything again. Absent on purpose: any knowledge of routes. Which
 //! addresses are Linux's own is told by [`XdpSteering`].
 
+mod batch;
 mod device;
 mod error;
 mod host;

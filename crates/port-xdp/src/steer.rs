@@ -12,11 +12,12 @@ use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
+use crate::batch;
 use crate::error::XdpError;
 use crate::interface::Interface;
 use crate::options::{Attach, Options};
 use crate::shared::Shared;
-use crate::skeleton::SteerSkelBuilder;
+use crate::skeleton::{SteerSkel, SteerSkelBuilder};
 
 /// What the steering program did with frames, by its own count.
 ///
@@ -99,6 +100,8 @@ pub(crate) struct Program {
     pub xsks: MapHandle,
     pub pulses: MapHandle,
     pub deliver: OwnedFd,
+    /// The steering program and its queue, where frames go to Linux many at a time.
+    pub many: Option<(OwnedFd, MapHandle)>,
     pub generic: bool,
     /// What native mode said, if generic mode had to do.
     pub native_error: Option<io::Error>,
@@ -163,6 +166,7 @@ impl Program {
         mode: Option<bool>,
     ) -> Result<io::Result<Self>, XdpError> {
         let generic = mode == Some(true);
+        let many = mode == Some(false) && batch::is_possible();
         let failed = |error| XdpError::Program { interface: port.name.clone(), error };
         let mut storage = MaybeUninit::uninit();
         let mut open = SteerSkelBuilder::default().open(&mut storage).map_err(failed)?;
@@ -170,6 +174,7 @@ impl Program {
             settings.take_tagged = options.tagged;
             settings.take_all = options.everything;
             settings.generic_mode = generic;
+            settings.delivers_many = many;
             settings.delivered_mark = random();
         }
         if let Some(control) = open.maps.data_control_data.as_deref_mut() {
@@ -200,6 +205,7 @@ impl Program {
                 .as_fd()
                 .try_clone_to_owned()
                 .map_err(|error| failed(error.into()))?,
+            many: many.then(|| delivers_many(&loaded)).transpose().map_err(failed)?,
             generic,
             native_error: None,
             held: options.held,
@@ -227,6 +233,12 @@ impl Program {
     pub(crate) fn counters(&self) -> libbpf_rs::Result<SteerCounters> {
         counters(&self.counts)
     }
+}
+
+/// The steering program as one that is run by hand.
+fn delivers_many(loaded: &SteerSkel<'_>) -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
+    let steer = loaded.progs.steer.as_fd().try_clone_to_owned()?;
+    Ok((steer, MapHandle::try_from(&loaded.maps.queue)?))
 }
 
 fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {

@@ -72,6 +72,12 @@ pub trait HostPort: Send {
     /// What the system said; the packet is then lost, and the caller counts it.
     fn deliver(&mut self, packet: &[u8]) -> io::Result<()>;
 
+    /// Hands packets over in their order; gives the places of those that were lost.
+    fn deliver_all(&mut self, packets: &[&[u8]]) -> Vec<usize> {
+        let lost = |(place, packet): (usize, &&[u8])| self.deliver(packet).is_err().then_some(place);
+        packets.iter().enumerate().filter_map(lost).collect()
+    }
+
     /// The next packet that Linux wants sent on the port, for ports whose interface in Linux is a twin;
     /// `None` where there is none, or where Linux sends by itself.
     ///

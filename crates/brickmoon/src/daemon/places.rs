@@ -39,6 +39,10 @@ impl HostPort for ReplaceableHost {
     fn deliver(&mut self, packet: &[u8]) -> io::Result<()> {
         lock(&self.0).deliver(packet)
     }
+
+    fn deliver_all(&mut self, packets: &[&[u8]]) -> Vec<usize> {
+        lock(&self.0).deliver_all(packets)
+    }
 }
 
 /// All places of a port.

@@ -3,23 +3,49 @@
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
 
-use super::{Core, Count};
+use super::{Core, Count, PortState};
 
+/// Frames that are handed to Linux together, at most.
+const TOGETHER: usize = 32;
 /// Packets that Linux sends through a twin taken from one port in one step.
 const STEP_TWIN: usize = 64;
 
 impl Core {
-    /// Hands a frame to Linux as it came.
+    /// Hands a frame to Linux as it came: together with others of its port, at the end of the step at the latest.
     pub(super) fn deliver(&mut self, frame: Frame) {
-        let port = self.ports.get_mut(usize::from(frame.meta().port));
-        let host = port.and_then(|port| port.host.as_mut());
-        match host.map(|host| host.deliver(frame.data())) {
-            Some(Ok(())) => {
+        let port = usize::from(frame.meta().port);
+        let Some(state) = self.ports.get_mut(port).filter(|state| state.host.is_some()) else {
+            return self.lose(frame, Reason::HostRefused);
+        };
+        state.for_host.push(frame);
+        if state.for_host.len() == TOGETHER {
+            self.hand_over(port);
+        }
+    }
+
+    /// Hands over what has come together.
+    pub(super) fn hand_over_rest(&mut self) {
+        (0..self.ports.len()).for_each(|port| self.hand_over(port));
+    }
+
+    fn hand_over(&mut self, port: usize) {
+        let Some(PortState { host: Some(host), for_host, .. }) = self.ports.get_mut(port) else { return };
+        if for_host.is_empty() {
+            return;
+        }
+        let mut frames = std::mem::take(for_host);
+        let packets: Vec<&[u8]> = frames.iter().map(Frame::data).collect();
+        let lost = host.deliver_all(&packets);
+        for (place, frame) in frames.drain(..).enumerate() {
+            if lost.contains(&place) {
+                self.lose(frame, Reason::HostRefused);
+            } else {
                 self.count(&frame, Entry::Host);
                 self.frames.free(frame);
             }
-            Some(Err(_)) | None => self.lose(frame, Reason::HostRefused),
         }
+        // The same room serves again.
+        self.ports[port].for_host = frames;
     }
 
     /// The same with one that only Linux may handle.

@@ -1,0 +1,128 @@
+//! Frames for Linux, many in one system call.
+//!
+//! ```text
+//! frames -> memory that is shared with bpf/deliver.h -> one run of the steering program for each -> Linux
+//! ```
+//!
+//! To have the kernel run a program over a frame takes some 18 us, nearly all of which is spent once a call.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use libbpf_rs::libbpf_sys;
+
+use crate::host::{DELIVER_MAX, DELIVER_MIN};
+
+/// Frames in one call. The same in `bpf/deliver.h`, as is the layout of what follows.
+pub(crate) const FRAMES: usize = 32;
+/// Bytes of metadata by which the program knows that it is run by hand. The same in `bpf/deliver.h`.
+pub(crate) const BY_HAND: usize = 28;
+
+/// `struct held`.
+///
+/// Shared with the program as part of a [`Queue`].
+#[repr(C)]
+struct Held {
+    length: u32,
+    data: [u8; DELIVER_MAX],
+}
+
+/// `struct queue`.
+///
+/// Shared with the program, which touches it only within [`Batch::run`]'s system call: the kernel is opaque to the compiler,
+/// and all access here is by raw pointers.
+#[repr(C)]
+struct Queue {
+    passed: u64,
+    next: u32,
+    count: u32,
+    of: [Held; FRAMES],
+}
+
+/// Whether the kernel lets a program put a frame's bytes into another frame, as Linux does since 5.18.
+pub(crate) fn is_possible() -> bool {
+    let (kind, helper) = (libbpf_sys::BPF_PROG_TYPE_XDP, libbpf_sys::BPF_FUNC_xdp_store_bytes);
+    // SAFETY: passes numbers, and no options.
+    unsafe { libbpf_sys::libbpf_probe_bpf_helper(kind, helper, std::ptr::null()) == 1 }
+}
+
+/// The program and its memory.
+pub(crate) struct Batch {
+    program: OwnedFd,
+    queue: NonNull<Queue>,
+    filled: usize,
+}
+
+// SAFETY: the mapping belongs to this alone, and is touched through `&mut self`.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    /// Maps the queue of a steering program.
+    pub fn open(program: &OwnedFd, queue: &impl AsFd) -> io::Result<Self> {
+        Ok(Self { program: program.try_clone()?, queue: map(queue)?, filled: 0 })
+    }
+
+    /// Puts in the next frame; `false` if there is no room, or if no frame is that long or short.
+    pub fn push(&mut self, packet: &[u8]) -> bool {
+        if self.filled == FRAMES || !(DELIVER_MIN..=DELIVER_MAX).contains(&packet.len()) {
+            return false;
+        }
+        // SAFETY: the place is within the mapping since `filled` is below `FRAMES`, and the packet fits by the check
+        // above. The program does not run now, so nobody else touches the memory.
+        unsafe {
+            let held = &raw mut (*self.queue.as_ptr()).of[self.filled];
+            (&raw mut (*held).length).write(packet.len() as u32);
+            let data = (&raw mut (*held).data).cast::<u8>();
+            std::ptr::copy_nonoverlapping(packet.as_ptr(), data, packet.len());
+        }
+        self.filled += 1;
+        true
+    }
+
+    /// Whether nothing was put in.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// Hands over what was put in, by `run`, which has the kernel run the program so many times. Gives a bit for each
+    /// frame that Linux got; afterwards there is room again.
+    pub fn run(&mut self, run: impl FnOnce(&OwnedFd, u32) -> io::Result<()>) -> u64 {
+        let count = std::mem::take(&mut self.filled) as u32;
+        let queue = self.queue.as_ptr();
+        // SAFETY: the mapping lives as long as `self`, and the program does not run now.
+        unsafe {
+            (&raw mut (*queue).passed).write(0);
+            (&raw mut (*queue).next).write(0);
+            (&raw mut (*queue).count).write(count);
+        }
+        // What has gone on before an error is known by its bits.
+        let _rest_is_lost = run(&self.program, count);
+        // SAFETY: as before; the system call is over.
+        unsafe {
+            (&raw mut (*queue).count).write(0);
+            (&raw const (*queue).passed).read()
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of which no reference is left.
+        unsafe { libc::munmap(self.queue.as_ptr().cast(), size_of::<Queue>()) };
+    }
+}
+
+/// Maps the one value of a map.
+fn map(map: &impl AsFd) -> io::Result<NonNull<Queue>> {
+    // SAFETY: a fresh mapping, placed by the kernel, of a map whose value has this layout.
+    let base = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = map.as_fd().as_raw_fd();
+        libc::mmap(std::ptr::null_mut(), size_of::<Queue>(), protection, libc::MAP_SHARED, fd, 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
