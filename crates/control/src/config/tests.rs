@@ -212,7 +212,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 27 + chosen + 1 + 2 + 8 + 1 + 1 + 5);
+    assert_eq!(Config::default().diff(&config).len(), 29 + chosen + 1 + 2 + 8 + 1 + 1 + 5);
 }
 
 #[test]
