@@ -38,7 +38,7 @@ use bm_fastpath::{Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure;
 use bm_forward::tables::Tables;
-use bm_graph::Waker;
+use bm_graph::{Waker, set_nice};
 use bm_netlink::LinuxOnly;
 use bm_port::Steering;
 
@@ -66,6 +66,9 @@ pub struct ControlPort {
 pub const LEASE: Duration = Duration::from_millis(400);
 /// How long a change of Linux's firewall waits for control before all packets are Linux's.
 const FIREWALL_WAITS: Duration = Duration::from_millis(40);
+/// Nice value of the control thread: where it waits behind others for longer than it may be silent, all packets go to
+/// Linux.
+const NICE: i8 = -10;
 
 /// What control knows of a port.
 #[derive(Clone, Debug, Default)]
@@ -167,6 +170,9 @@ impl Driver {
         let run = move || match Control::open(&config, compiler, ports, kernel, (linux_only, steps_aside)) {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
+                if let Err(error) = set_nice(NICE) {
+                    tracing::info!(%error, "tables may follow Linux later while other processes are busy");
+                }
                 control.run(&requested, &wake);
             }
             Err(error) => {
@@ -323,6 +329,11 @@ impl Handle {
     pub fn links(&self, names: &[String]) -> Result<Vec<Option<LinkNow>>, Error> {
         let names = names.to_vec();
         self.ask(move |control| names.iter().map(|name| control.link_now(name)).collect())
+    }
+
+    /// Whether the control thread hangs: what it is asked fails, and may do later.
+    pub fn hangs(&self) -> bool {
+        self.health.control_hangs().is_some()
     }
 
     /// Calls `tell` after each change of interfaces. It must not wait.

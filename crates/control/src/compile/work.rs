@@ -86,7 +86,11 @@ impl<A: Side> FamilyWork<A> {
         bodies.iter().for_each(|id| wanted[id.index()] = true);
         let is_wanted = |id: &BodyId| wanted.get(id.index()).copied().unwrap_or(false);
         for (number, table) in routes.tables() {
-            let hit = table.iter().filter(|(_, list)| list.iter().any(is_wanted)).map(|(prefix, _)| prefix);
+            let is_hit = |(_, list): &(_, &[BodyId])| {
+                bm_heartbeat::beat();
+                list.iter().any(is_wanted)
+            };
+            let hit = table.iter().filter(is_hit).map(|(prefix, _)| prefix);
             self.routes.entry(number).or_default().extend(hit);
         }
     }
