@@ -39,12 +39,14 @@ pub struct Status {
     pub routes_ipv4: usize,
     /// IPv6 routes that the fast path has, all VRFs together.
     pub routes_ipv6: usize,
-    /// Routes that could not be compiled: Linux forwards their packets.
+    /// Routes and neighbours that could not be compiled: Linux forwards their packets.
     pub routes_refused: usize,
     /// Neighbours of the kernel on interfaces of ours.
     pub neighbors: usize,
     /// Next hops in use.
     pub next_hops: usize,
+    /// Next hops that there is room for: `next_hops` in `[fib]`.
+    pub next_hops_room: usize,
     /// Resident memory of the process, in bytes.
     pub memory_bytes: u64,
     /// Memory of the lookup structures, in bytes.
@@ -57,6 +59,8 @@ pub struct Status {
     pub firewall: Firewall,
     /// Threads of the daemon that do not get anywhere; 0 if all is well.
     pub silent_threads: u32,
+    /// Ports where `[filter]` is to drop packets and cannot, so that Linux forwards them; `notes` name them.
+    pub unfiltered_ports: u32,
     /// What the operator should know, a sentence each: unsupported rules, missing huge pages.
     pub notes: Vec<String>,
 }

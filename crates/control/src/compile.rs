@@ -271,6 +271,13 @@ impl Compiler {
         self.small.linux_only
     }
 
+    /// How much is left to Linux for want of room; it is tried again, some of it with each [`Self::apply`].
+    pub fn without_room(&self) -> usize {
+        let [four, six] = [self.ipv4.size(), self.ipv6.size()];
+        let bodies = self.ipv4.shared.bodies.without_room() + self.ipv6.shared.bodies.without_room();
+        four.refused + six.refused + four.crowded + six.crowded + bodies
+    }
+
     /// Next hops and groups.
     pub fn targets(&mut self) -> &mut Targets {
         &mut self.targets

@@ -117,10 +117,11 @@ fn daemon(registry: &mut Registry, status: &Status) {
     for (name, help, value) in [
         (
             "routes_refused",
-            "Routes left to Linux since they could not be compiled",
+            "Routes and neighbors left to Linux since they could not be compiled",
             status.routes_refused as u64,
         ),
         ("next_hops", "Next hops in use", status.next_hops as u64),
+        ("next_hops_room", "Next hops that there is room for", status.next_hops_room as u64),
         ("neighbors", "Neighbors of the kernel on ports", status.neighbors as u64),
         ("resident_memory_bytes", "Resident memory of the daemon", status.memory_bytes),
         ("tables_bytes", "Memory of the lookup structures", status.tables_bytes),
@@ -129,6 +130,11 @@ fn daemon(registry: &mut Registry, status: &Status) {
             "silent_threads",
             "Threads of the daemon that do not get anywhere",
             u64::from(status.silent_threads),
+        ),
+        (
+            "unfiltered_ports",
+            "Ports where filters are to drop packets and cannot: Linux forwards them",
+            u64::from(status.unfiltered_ports),
         ),
         ("ready", "1 if ports forward", u64::from(status.ready)),
         ("mirror_in_step", "1 if the tables are what the kernel has", u64::from(status.mirror.synced)),

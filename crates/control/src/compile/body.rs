@@ -167,6 +167,11 @@ impl Bodies {
         self.troubled.iter().take(most).copied().collect()
     }
 
+    /// How many there are.
+    pub fn without_room(&self) -> usize {
+        self.troubled.len()
+    }
+
     /// Gives back every target.
     pub fn clear(&mut self, targets: &mut Targets) {
         for state in self.states.drain(..).flatten() {

@@ -11,7 +11,6 @@ use super::targets::Targets;
 use super::view::View;
 use bm_api::Area;
 use bm_netlink::Mirror;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a comparison found.
@@ -90,7 +89,7 @@ fn check<A: Side>(
     targets: &mut Targets,
     checked: &mut Checked,
 ) {
-    let family::Tables { shared, vrfs, .. } = family;
+    let family::Tables { shared, vrfs, .. } = &mut *family;
     for table in vrfs.values_mut() {
         let mut context = super::context::Context { view, targets, shared };
         table.check(&mut context, checked);
@@ -98,19 +97,8 @@ fn check<A: Side>(
             checked.differs(Area::Refused, || format!("{prefix} goes to Linux: {}", lack_of_room(lack)));
         }
     }
-    let routes = A::routes(view.mirror);
-    let fault = |id| shared.bodies.why(id).filter(super::body::Why::is_fault);
-    let faults: BTreeMap<_, _> = routes.bodies().filter_map(|(id, _)| Some((id, fault(id)?))).collect();
-    if faults.is_empty() {
-        return;
-    }
-    for (number, table) in routes.tables() {
-        for (prefix, bodies) in table.iter() {
-            bm_heartbeat::beat();
-            if let Some(why) = bodies.iter().find_map(|id| faults.get(id)) {
-                checked.differs(Area::Refused, || format!("{prefix} of table {number} goes to Linux: {why}"));
-            }
-        }
+    for (number, prefix, why) in family.faults(A::routes(view.mirror)) {
+        checked.differs(Area::Refused, || format!("{prefix} of table {number} goes to Linux: {why}"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is done for IPv4 and IPv6 alike, for all VRFs of a family.
 
-use super::body::Side;
+use super::body::{Side, Why};
 use super::context::{Context, Shared};
 use super::sources::{Room, Sources};
 use super::stages::Stages;
@@ -11,7 +11,8 @@ use super::work::{FamilyWork, Work};
 use super::{Memory, RETRIES};
 use bm_fib::published::Readers;
 use bm_fib::{Source, Structure, TableFull};
-use bm_netlink::Family;
+use bm_netlink::{BodyId, Family, Routes};
+use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The routing tables of a family.
@@ -48,7 +49,25 @@ impl<A: Side> Tables<A> {
         tables.fold(Size::default(), |size, table| Size {
             routes: size.routes + table.fib().rib().len(),
             refused: size.refused + table.refused().count(),
+            crowded: size.crowded + table.crowded(),
             bytes: size.bytes + table.fib().memory_bytes() + table.sources().map_or(0, Sources::memory_bytes),
+        })
+    }
+
+    /// Routes of the kernel's tables that Linux has to forward since they cannot be compiled, and why.
+    pub fn faults<'a>(&self, routes: &'a Routes<A>) -> impl Iterator<Item = (u32, Prefix<A>, Why)> + 'a {
+        let fault = |id| self.shared.bodies.why(id).filter(Why::is_fault);
+        let faults: BTreeMap<_, _> = routes.bodies().filter_map(|(id, _)| Some((id, fault(id)?))).collect();
+        // Most often there are none, and millions of routes.
+        let tables = (!faults.is_empty()).then(|| routes.tables()).into_iter().flatten();
+        tables.flat_map(move |(number, table)| {
+            let faults = faults.clone();
+            let faulty = move |(prefix, bodies): (Prefix<A>, &'a [BodyId])| {
+                bm_heartbeat::beat();
+                let why = bodies.iter().find_map(|id| faults.get(id))?;
+                Some((number, prefix, *why))
+            };
+            table.iter().filter_map(faulty)
         })
     }
 
@@ -195,7 +214,7 @@ impl<A: Side> Tables<A> {
                     prefixes.append(&mut changed);
                 }
             }
-            if !prefixes.is_empty() || !addresses.is_empty() || table.refused().next().is_some() {
+            if !prefixes.is_empty() || !addresses.is_empty() || table.lacks_room() {
                 entries += table.refresh(prefixes, addresses.to_vec(), &mut context);
             }
             table.reclaim();
@@ -209,5 +228,6 @@ impl<A: Side> Tables<A> {
 pub(super) struct Size {
     pub routes: usize,
     pub refused: usize,
+    pub crowded: usize,
     pub bytes: usize,
 }

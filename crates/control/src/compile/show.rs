@@ -3,6 +3,7 @@
 mod routes;
 
 use super::Compiler;
+use super::body::Why;
 use super::stages;
 use super::targets::{Entry, State, Target};
 use bm_api::{Hop, Mac, Neighbor, Neighbors, NextHop, NextHops, Share};
@@ -17,23 +18,27 @@ pub struct Counts {
     pub ipv4: usize,
     /// IPv6 routes likewise.
     pub ipv6: usize,
-    /// Routes without room.
+    /// Routes and neighbours that Linux forwards to, since they could not be compiled.
     pub refused: usize,
     /// Next hops in use.
     pub next_hops: usize,
+    /// Next hops that there is room for.
+    pub next_hops_room: usize,
     /// Bytes of the lookup structures.
     pub bytes: usize,
 }
 
 impl Compiler {
-    /// How much was compiled.
-    pub fn counts(&self) -> Counts {
+    /// How much was compiled of this mirror.
+    pub fn counts(&self, mirror: &Mirror) -> Counts {
         let [four, six] = [self.ipv4.size(), self.ipv6.size()];
+        let faults = self.ipv4.faults(mirror.ipv4()).count() + self.ipv6.faults(mirror.ipv6()).count();
         Counts {
             ipv4: four.routes,
             ipv6: six.routes,
-            refused: four.refused + six.refused,
+            refused: faults + four.refused + six.refused + four.crowded + six.crowded,
             next_hops: self.targets.iter().count(),
+            next_hops_room: self.targets.table().capacity(),
             bytes: four.bytes + six.bytes,
         }
     }
@@ -53,6 +58,19 @@ impl Compiler {
                     rule.priority
                 ));
             }
+        }
+        let crowded = self.ipv4.size().crowded + self.ipv6.size().crowded;
+        let no_room = |why: &Why| matches!(why, Why::NextHop(_));
+        let [four, six] = [
+            self.ipv4.faults(mirror.ipv4()).filter(|(_, _, why)| no_room(why)).count(),
+            self.ipv6.faults(mirror.ipv6()).filter(|(_, _, why)| no_room(why)).count(),
+        ];
+        if crowded + four + six > 0 {
+            notes.push(format!(
+                "the table of {} next hops is full: {} routes and {crowded} neighbors are left to Linux; raise next_hops in [fib]",
+                self.targets.table().capacity(),
+                four + six
+            ));
         }
         if self.ipv4.has_lost_sources() || self.ipv6.has_lost_sources() {
             notes.push("there is no room for the feasible ways back of all sources: all of them pass".into());

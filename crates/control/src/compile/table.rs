@@ -25,7 +25,7 @@ use bm_fib::published::Readers;
 use bm_fib::structure::Builder;
 use bm_fib::{BuildFib, Change, Lack, NextHop, Source, Structure, TableFull};
 use bm_wire::prefix::Prefix;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many refused routes are tried again each time that anything changes.
 const RETRIES: usize = 64;
@@ -45,6 +45,8 @@ pub(super) struct Table<A: Side> {
     stages: Stages,
     /// Addresses with an entry of their own since they are neighbours on the link.
     hosts: BTreeMap<A, Target>,
+    /// Those of them that go to Linux, since there was no room for a next hop of their own.
+    crowded: BTreeSet<A>,
     refused: BTreeMap<Prefix<A>, Refused<A>>,
     /// Prefixes that go to Linux in the place of refused ones, and of how many.
     blankets: BTreeMap<Prefix<A>, usize>,
@@ -65,7 +67,16 @@ impl<A: Side> Table<A> {
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
         let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let new = |fib| Self { fib, stages, hosts, refused, blankets, sources: None, lacks_sources: false };
+        let new = |fib| Self {
+            fib,
+            stages,
+            hosts,
+            crowded: BTreeSet::new(),
+            refused,
+            blankets,
+            sources: None,
+            lacks_sources: false,
+        };
         if let Ok(fib) = structure.build_in(routes.clone(), readers, &source().map_err(TableFull::no_memory)?)
         {
             return Ok(new(fib));
@@ -127,6 +138,16 @@ impl<A: Side> Table<A> {
         self.refused.iter().map(|(prefix, refused)| (*prefix, refused.lack))
     }
 
+    /// Neighbours that Linux sends to, since there was no room for their next hops.
+    pub fn crowded(&self) -> usize {
+        self.crowded.len()
+    }
+
+    /// Whether something is there that is to be tried again.
+    pub fn lacks_room(&self) -> bool {
+        !self.refused.is_empty() || !self.crowded.is_empty()
+    }
+
     /// Whether an address has an entry since it is a neighbour.
     pub fn is_host_entry(&self, address: A) -> bool {
         self.hosts.contains_key(&address)
@@ -182,6 +203,7 @@ impl<A: Side> Table<A> {
             sources.refresh(&self.stages, &prefixes, context);
         }
         prefixes.extend(self.take_refused());
+        addresses.extend(self.crowded.iter().take(RETRIES));
         prefixes.sort_unstable();
         prefixes.dedup();
         let mut changes = Vec::new();
@@ -215,6 +237,10 @@ impl<A: Side> Table<A> {
             let neighbour = self.neighbour_entry(*address, own, context);
             let value = neighbour.or(own);
             changes.extend(self.change(prefix, value, context));
+            match neighbour == Some(Fixed::Host.target()) {
+                true => self.crowded.insert(*address),
+                false => self.crowded.remove(address),
+            };
             let before = match neighbour {
                 Some(target) => self.hosts.insert(*address, target),
                 None => self.hosts.remove(address),
@@ -228,7 +254,7 @@ impl<A: Side> Table<A> {
     }
 
     /// The target of a neighbour's own entry, with one more user: if the longest route to it, which is
-    /// `own` where it is that of the address alone, is the link that it is on.
+    /// `own` where it is that of the address alone, is the link that it is on. Linux, where there is no room for it.
     fn neighbour_entry(
         &self,
         address: A,

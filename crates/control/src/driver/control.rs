@@ -62,6 +62,8 @@ pub(super) struct Control {
     done: Done,
     /// Something could not be carried out, so all has to be, at the latest at this time.
     behind: Option<Instant>,
+    /// When what found no room is tried again, unless changes come before.
+    room_at: Instant,
     ended: bool,
 }
 
@@ -111,6 +113,7 @@ impl Control {
             refresh_at: started + config.neighbors.refresh,
             done: Done::default(),
             behind: None,
+            room_at: started,
             ended: false,
         };
         control.step()?;
@@ -172,6 +175,10 @@ impl Control {
         if !changes.is_empty() || self.behind.is_some_and(|retry_at| retry_at <= Instant::now()) {
             self.apply(&changes)?;
         }
+        if self.compiler.without_room() > 0 && Instant::now() >= self.room_at {
+            self.try_for_room()?;
+            self.room_at = Instant::now() + RETRY;
+        }
         if let Some(audit) = self.watch.take_audit() {
             self.answer_verify(&audit);
         }
@@ -226,6 +233,18 @@ impl Control {
         let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
         self.behind = None;
         Ok(report)
+    }
+
+    /// Tries again what found no room, as long as some finds it now.
+    fn try_for_room(&mut self) -> Result<(), Error> {
+        loop {
+            let before = self.compiler.without_room();
+            self.carry_out()?;
+            bm_heartbeat::beat();
+            if self.compiler.without_room() >= before {
+                return Ok(());
+            }
+        }
     }
 
     pub fn set_active(&mut self, active: bool) {

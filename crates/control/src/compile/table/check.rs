@@ -41,6 +41,11 @@ impl<A: Side> Table<A> {
             let own = context.value(&self.stages, Prefix::host(address));
             let neighbour = self.neighbour_entry(address, own, context);
             self.check_entry(Prefix::host(address), neighbour.or(own), context, checked);
+            if neighbour == Some(Fixed::Host.target()) {
+                checked.differs(Area::Refused, || {
+                    format!("neighbor {} is left to Linux: no next hop is left for it", address.show())
+                });
+            }
             if let Some(target) = neighbour {
                 context.targets.release(target);
             }

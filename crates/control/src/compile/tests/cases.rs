@@ -454,6 +454,37 @@ fn without_room_for_next_hops_linux_forwards_until_there_is() {
     assert_eq!(world.to("203.0.113.1"), resolve(1, "10.0.0.3"));
 }
 
+/// A neighbour without room for its next hop is Linux's, says so, and is ours again when there is room.
+#[test]
+fn neighbours_without_a_next_hop_are_linuxs_until_there_is_room() {
+    // Room for those that are fixed, the link, and one neighbour.
+    let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
+    world.add("192.0.2.0/24", on_link(1));
+    for last in 1..4 {
+        world.neighbour(1, &format!("192.0.2.{last}"), STALE, Some(mac(last)));
+    }
+    world.compile();
+    let count = |world: &World| (world.compiler.without_room(), world.compiler.counts(&world.mirror).refused);
+    let [without, refused] = [count(&world).0, count(&world).1];
+    assert_eq!(without, refused);
+    assert!((1..3).contains(&without), "{without}");
+    let last = world.to("192.0.2.3");
+    assert_eq!(last, Answer::Host);
+    let said = world.compiler.notes(&world.mirror).join("\n");
+    assert!(said.contains(&format!("of 8 next hops is full: 0 routes and {without} neighbors")), "{said}");
+    assert_eq!(sentences(&mut world).len(), without);
+    // The first goes: one of the others has its place, without any change of its own.
+    world.neighbour(1, "192.0.2.1", FAILED, None).compile();
+    (0..2).for_each(|_| world.compile_all(&[]));
+    assert_eq!(count(&world), (without - 1, without - 1));
+    world.neighbour(1, "192.0.2.2", FAILED, None).compile();
+    (0..2).for_each(|_| world.compile_all(&[]));
+    assert_eq!(count(&world), (0, 0));
+    assert_ne!(world.to("192.0.2.3"), Answer::Host);
+    assert!(world.compiler.notes(&world.mirror).is_empty());
+    assert_eq!(sentences(&mut world), [""; 0]);
+}
+
 /// 111: out of memory, the table is refused; what was published goes on.
 #[test]
 fn a_table_without_memory_is_refused_and_made_good() {

@@ -8,7 +8,7 @@ use super::{Control, ControlPort, OfPort};
 impl Control {
     pub fn status(&self) -> Status {
         let statistics = self.watch.statistics();
-        let counts = self.compiler.counts();
+        let counts = self.compiler.counts(self.watch.mirror());
         let mirror = self.watch.mirror();
         let of_ours = |ifindex| self.compiler.interfaces().index_of(ifindex).is_some();
         Status {
@@ -17,6 +17,7 @@ impl Control {
             routes_ipv6: counts.ipv6,
             routes_refused: counts.refused,
             next_hops: counts.next_hops,
+            next_hops_room: counts.next_hops_room,
             tables_bytes: counts.bytes as u64,
             lookup: self.compiler.lookup(),
             neighbors: mirror.neighbours().filter(|neighbour| of_ours(neighbour.ifindex)).count(),

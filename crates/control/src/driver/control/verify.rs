@@ -49,10 +49,16 @@ impl Control {
         }
     }
 
-    /// What differs of the mirror, of tables, and of what programs go by.
+    /// What differs of the mirror, of tables, and of what programs go by. It is mended when this has been told.
     fn compared(&mut self, audit: &Audit) -> Verify {
+        let began = Instant::now();
         let compiled = self.compiler.verify(self.watch.mirror());
         let programs = [self.steering_differences(), self.kernel_differences()].concat();
+        // What finds no room is tried again anyway; all else is made anew at once.
+        if !programs.is_empty() || compiled.differences.iter().any(|(area, _)| *area == Area::Compiled) {
+            self.told = None;
+            self.behind = Some(began);
+        }
         let total = audit.findings.count + compiled.count + programs.len();
         let mirror = audit.findings.list.iter().map(|found| (Area::Mirror, found.to_string()));
         let programs = programs.into_iter().map(|found| (Area::Programs, found));
