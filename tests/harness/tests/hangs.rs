@@ -170,6 +170,30 @@ fn linux_forwards_while_control_hangs() {
 }
 
 #[test]
+fn a_daemon_outlives_a_control_thread_that_hangs_for_long() {
+    on_both("outlives", |lab, router| {
+        let name = router.name();
+        eventually("brickmoon does not forward", || forwards(lab));
+        // A port that is refused is looked at again and again, for which control is asked.
+        lab.delete(Side::Low);
+        lab.rtr.run("ip tuntap add dev r2 mode tun");
+        let is_refused = || router.json(&["show", "ports"])["ports"][2]["state"] == "refused";
+        eventually("an interface without Ethernet headers is no port", is_refused);
+        let process = router.process().expect("a daemon");
+        let frozen = Frozen::new(process, "bm-control").expect("a thread");
+        std::thread::sleep(Duration::from_secs(9));
+        assert!(sys::signal(process, 0).is_ok() && !frozen.has_ended(), "{name}: {}", router.log());
+        drop(frozen);
+        lab.rtr.run("ip link del r2");
+        lab.make_again(Side::Low, 0x51);
+        let is_taken = || router.json(&["show", "ports"])["ports"][2]["state"] == "taken";
+        eventually("the port does not come back", is_taken);
+        assert!(forwards(lab), "{name}");
+        router.settle();
+    });
+}
+
+#[test]
 fn a_daemon_whose_control_hangs_ends_when_it_is_told() {
     on_both("sigterm", |lab, router| {
         let name = router.name();

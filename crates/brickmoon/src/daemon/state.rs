@@ -83,6 +83,8 @@ pub struct Daemon {
     pub end: Notify,
     /// Told when interfaces have changed.
     pub links: Arc<Notify>,
+    /// Ports have to be looked at once more, since the control thread hung when it was asked.
+    unfollowed: AtomicBool,
     /// Threads that do not get anywhere.
     silent: Silent,
     _stats: Removed,
@@ -202,6 +204,7 @@ impl Daemon {
             starts: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
+            unfollowed: AtomicBool::new(false),
             end: Notify::new(),
             links: Arc::new(Notify::new()),
             silent,

@@ -7,6 +7,7 @@
 //! again, and Linux forwards for their ports meanwhile.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bm_api::PortMode;
@@ -86,6 +87,9 @@ impl Daemon {
 
     /// Whether some port waits for a second try.
     pub fn has_refused(&self) -> bool {
+        if self.unfollowed.load(Ordering::Relaxed) {
+            return true;
+        }
         let is_due =
             |port: &PortInfo| matches!(&port.presence, Presence::Refused { at, .. } if at.elapsed() > AGAIN);
         lock(&self.running).as_ref().is_some_and(|running| running.ports.iter().any(is_due))
@@ -102,7 +106,18 @@ impl Daemon {
             setup.config.ports.iter().enumerate().filter(|(_, port)| matches!(port.device, Device::Xdp(_)))
         };
         let names: Vec<String> = ports().map(|(index, port)| port.name(index)).collect();
-        let links = self.driver.handle().links(&names).map_err(Failure::failed)?;
+        let control = self.driver.handle();
+        let links = match control.links(&names) {
+            // Linux forwards until it goes on, and it may: then ports are looked at.
+            Err(error) if control.hangs() => {
+                if !self.unfollowed.swap(true, Ordering::Relaxed) {
+                    tracing::error!("ports do not follow their interfaces: {error}");
+                }
+                return Ok(());
+            }
+            links => links.map_err(Failure::failed)?,
+        };
+        self.unfollowed.store(false, Ordering::Relaxed);
         let (mut arrange, mut paths) = (None, setup.paths.clone());
         for ((index, port), link) in ports().zip(links) {
             if let Some(why) = link.and_then(|link| obstacle(&setup, index, link)) {
