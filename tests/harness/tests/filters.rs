@@ -279,3 +279,42 @@ fn ten_runs_of_changed_sets_lose_nothing() {
     router.settle();
     router.stop();
 }
+
+/// A port that is none any more is not filtered, and everybody is told.
+#[test]
+fn a_port_that_filters_cannot_reach_is_reported() {
+    with_config("unfiltered", RULES, |lab, router| {
+        let name = router.name();
+        let packet = Ip4::udp(&Side::Src.v4(2), "10.9.9.9", 20).bytes();
+        assert!(passes(lab, Side::Snk, &packet), "{name}");
+        let count = || router.json(&["status"])["unfiltered_ports"].as_u64();
+        assert_eq!(count(), Some(0), "{name}");
+        lab.rtr.ip("link add br0 type bridge\nlink set r2 master br0");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while count() != Some(1) || !router.log().contains("port r2 is not filtered") {
+            assert!(Instant::now() < deadline, "{name}: {}\n{}", router.told(), router.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(
+            router.told().contains("port r2 is not filtered: Linux forwards"),
+            "{name}: {}",
+            router.told()
+        );
+        assert!(shown_by(router, "verify").contains("port r2 is not filtered"), "{name}");
+        assert!(
+            router.get("/v1/metrics").unwrap_or_default().contains("brickmoon_unfiltered_ports{} 1"),
+            "{name}"
+        );
+        lab.rtr.ip("link set r2 nomaster\nlink del br0");
+        while count() != Some(0) || !router.log().contains("[filter] holds on all ports again") {
+            assert!(Instant::now() < deadline, "{name}: {}\n{}", router.told(), router.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+}
+
+/// What a command says.
+fn shown_by(router: &Router, command: &str) -> String {
+    let said = router.ask(command, &[]).expect("a daemon");
+    String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
+}

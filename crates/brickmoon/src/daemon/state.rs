@@ -6,6 +6,7 @@ mod crew;
 mod follow;
 mod reload;
 mod status;
+mod unfiltered;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -85,6 +86,8 @@ pub struct Daemon {
     pub links: Arc<Notify>,
     /// Ports have to be looked at once more, since the control thread hung when it was asked.
     unfollowed: AtomicBool,
+    /// What was said last of ports that are not filtered.
+    said_unfiltered: Mutex<Vec<String>>,
     /// Threads that do not get anywhere.
     silent: Silent,
     _stats: Removed,
@@ -205,6 +208,7 @@ impl Daemon {
             failures: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
             unfollowed: AtomicBool::new(false),
+            said_unfiltered: Mutex::default(),
             end: Notify::new(),
             links: Arc::new(Notify::new()),
             silent,
@@ -336,7 +340,9 @@ impl Daemon {
 
     /// Compares everything with the kernel.
     pub fn verify(&self) -> Result<Verify, Error> {
-        self.driver.handle().verify()
+        let mut verify = self.driver.handle().verify()?;
+        verify.notes.extend(self.unfiltered());
+        Ok(verify)
     }
 
     /// Apps and their accounts.

@@ -19,6 +19,9 @@ impl Daemon {
 
     /// What control says of itself, and all the rest.
     pub(super) fn completed(&self, mut status: Status) -> Status {
+        let unfiltered = self.unfiltered();
+        status.unfiltered_ports = unfiltered.len() as u32;
+        status.notes.extend(unfiltered);
         let setup = self.setup();
         let Setup { config, paths } = &*setup;
         let running = lock(&self.running);
