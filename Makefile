@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test test-vm test-asan lint check models instructions install clean
+.PHONY: build demo test test-vm test-asan soak lint check models instructions install clean
 
 BRICKMOON := target/release/brickmoon
 # In the profile of everything else, so that what it needs is compiled once.
@@ -46,6 +46,15 @@ instructions:
 test-vm:
 	@tools/setup vm
 	tests/vm/run
+
+# An hour under a full table that changes 10,000 times a second, reloads, questions and a link that flaps, on both
+# paths at once; SOAK=60 for a minute. The report goes to the terminal and to target/soak.txt. `make test` has 20 s of it.
+soak: build
+	@tools/setup test
+	@rm -f target/soak.txt
+	cargo test --release --locked --package bm-tests --test soak --no-run
+	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" BM_SOAK=$(or $(SOAK),3600) BM_REPORT=$$PWD/target/soak.txt \
+		cargo test --release --locked --package bm-tests --test soak both_paths
 
 install: build
 	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon

@@ -72,11 +72,16 @@ impl Outcome {
 }
 
 /// A packet's arrival.
-struct Arrival {
-    number: u32,
-    sent: Duration,
-    at: Duration,
-    side: Side,
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Its number: packets are counted from zero.
+    pub number: u32,
+    /// When it was sent: time since 1970.
+    pub sent: Duration,
+    /// When it arrived.
+    pub at: Duration,
+    /// At which end.
+    pub side: Side,
 }
 
 impl Stream {
@@ -104,7 +109,7 @@ impl Stream {
     fn arrivals_during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, u32, Vec<Arrival>) {
         let sender = lab.src.packet_socket(Side::Src.host());
         let receivers = SIDES.map(|side| lab.host(side).packet_socket(side.host()));
-        let frames: Vec<Vec<u8>> = self.destinations.iter().map(|to| template(to)).collect();
+        let frames = self.frames();
         let [stop_sending, stop_receiving] = [AtomicBool::new(false), AtomicBool::new(false)];
         std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&receivers, &stop_receiving));
@@ -119,6 +124,11 @@ impl Stream {
             let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (done, sent, arrivals)
         })
+    }
+
+    /// A frame for each destination, for [`send`].
+    pub fn frames(&self) -> Vec<Vec<u8>> {
+        self.destinations.iter().map(|to| template(to)).collect()
     }
 
     /// Sends for a time in which nothing else happens.
@@ -143,7 +153,7 @@ fn template(destination: &str) -> Vec<u8> {
 }
 
 /// Sends by the clock: after a pause, all that was due in it. Says how many were taken.
-fn send(
+pub fn send(
     take: impl Fn(&[u8]) -> std::io::Result<()>,
     mut frames: Vec<Vec<u8>>,
     rate: u32,
@@ -192,7 +202,8 @@ fn receive(sockets: &[PacketSocket; 3], stop: &AtomicBool) -> Vec<Arrival> {
     arrivals
 }
 
-fn arrival(frame: &[u8], at: Duration, side: Side) -> Option<Arrival> {
+/// What a captured frame says, if it is one of a stream.
+pub fn arrival(frame: &[u8], at: Duration, side: Side) -> Option<Arrival> {
     let start = frame.len().checked_sub(20)?;
     let (mark, rest) = frame[start..].split_at(8);
     let (number, sent) = rest.split_at(4);

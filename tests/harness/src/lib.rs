@@ -12,7 +12,8 @@
 //! puts a router in the middle: Linux alone, or brickmoon as its users start it. `packet` builds frames,
 //! `exchange` sends and captures them, `case` says what must come of it, `differential` judges: Linux by
 //! CONFORMANCE, brickmoon by Linux. `bridge` has a switch of brickmoon among many ends,
-//! `daemon` one on ports of DPDK. `flow` counts what a steady stream loses; `bgp` and `frr` feed routes.
+//! `daemon` one on ports of DPDK. `flow` counts what a steady stream loses; `bgp` and `frr` feed routes,
+//! `netlink` does so without a routing daemon; `usage` tells what a process holds.
 //!
 //! Nothing here uses brickmoon's crates but `bm-wire`'s checksum: the binary is driven from outside. All
 //! functions panic where a test could not go on, and say what to mend.
@@ -30,6 +31,7 @@ pub mod flow;
 pub mod frr;
 pub mod lab;
 pub mod mounts;
+pub mod netlink;
 pub mod netns;
 pub mod normalise;
 pub mod packet;
@@ -39,3 +41,4 @@ pub mod rulesets;
 pub mod spread;
 pub mod subject;
 pub mod sys;
+pub mod usage;

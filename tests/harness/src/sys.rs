@@ -255,6 +255,24 @@ impl PacketSocket {
         }
     }
 
+    /// Frames that arrived since the last time and were lost, since nobody had read those before them.
+    pub fn overflowed(&self) -> Result<u32> {
+        // SAFETY: a C struct of integers, for which all zeroes is a value.
+        let mut counts: libc::tpacket_stats = unsafe { zeroed() };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        let (level, name) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+        // SAFETY: both places are writable over the call, and `length` says how large the first is.
+        check(unsafe {
+            libc::getsockopt(self.0.as_raw_fd(), level, name, (&raw mut counts).cast(), &raw mut length)
+        })?;
+        Ok(counts.tp_drops)
+    }
+
+    /// Keeps next to nothing of what arrives from now on, for a socket that nobody reads for long.
+    pub fn stop_listening(&self) -> Result<()> {
+        set_socket_option(&self.0, libc::SOL_SOCKET, libc::SO_RCVBUF, 0)
+    }
+
     /// Takes the next frame that has arrived, if there is one.
     pub fn receive(&self) -> Result<Option<Captured>> {
         let mut frame: Vec<u8> = Vec::with_capacity(FRAME_MAX);
@@ -299,6 +317,20 @@ impl PacketSocket {
         }
         Ok(Some(Captured { frame, at }))
     }
+}
+
+/// A netlink socket for routes and the like, in the calling thread's network namespace, where it stays. Reads do not
+/// wait.
+pub fn route_socket() -> Result<File> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory is involved.
+    let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    // SAFETY: the call above made the descriptor, and nobody else has it.
+    let socket = unsafe { File::from_raw_fd(socket) };
+    // SAFETY: takes numbers.
+    check(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
+    set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 4 << 20)?;
+    Ok(socket)
 }
 
 /// Opens a TAP device that is there, as a virtual machine does: its frames are read and written, one a call.

@@ -1,0 +1,123 @@
+//! What a process holds and uses, as `/proc` tells it, and whether that grows.
+
+use std::fmt;
+use std::time::Duration;
+
+/// At one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Memory, its part of what it shares included, in KiB.
+    pub pss_kib: u64,
+    /// Memory with all that it shares, in KiB.
+    pub rss_kib: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+    /// Memory that the kernel keeps for BPF maps and programs, in KiB.
+    pub bpf_kib: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Time of processors so far.
+    pub processor: Duration,
+}
+
+impl Usage {
+    /// Of a process now.
+    pub fn of(process: u32) -> std::io::Result<Self> {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}"));
+        let (memory, status) = (read("smaps_rollup")?, read("status")?);
+        let descriptors = std::fs::read_dir(format!("/proc/{process}/fd"))?.count() as u64;
+        Ok(Self {
+            pss_kib: field(&memory, "Pss:"),
+            rss_kib: field(&memory, "Rss:"),
+            descriptors,
+            bpf_kib: bpf_memory(process)? / 1024,
+            threads: field(&status, "Threads:"),
+            processor: processor(&read("stat")?),
+        })
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pss_kib, rss_kib, descriptors, bpf_kib, threads, .. } = self;
+        write!(
+            f,
+            "PSS {pss_kib} KiB, RSS {rss_kib} KiB, BPF {bpf_kib} KiB, {descriptors} descriptors, {threads} threads"
+        )
+    }
+}
+
+/// The number behind a name at the start of a line.
+fn field(text: &str, name: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+}
+
+/// What the maps and programs that it has open take, in bytes. One that is open twice counts once.
+fn bpf_memory(process: u32) -> std::io::Result<u64> {
+    let mut seen = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{process}/fdinfo"))?.flatten() {
+        // It may be closed by now.
+        let Ok(text) = std::fs::read_to_string(entry.path()) else { continue };
+        for kind in ["map_id:", "prog_id:"] {
+            if text.contains(kind) {
+                seen.insert((kind, field(&text, kind)), field(&text, "memlock:"));
+            }
+        }
+    }
+    Ok(seen.values().sum())
+}
+
+/// Time in user and in system mode, from `/proc/PID/stat`.
+fn processor(stat: &str) -> Duration {
+    // The name before the last parenthesis may hold anything; the 14th and 15th field of all are ticks of 10 ms.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    Duration::from_millis(10 * ticks)
+}
+
+/// How much something grows in the time that the samples span, by the line that fits them best; samples are pairs of
+/// a time and a value. Zero for fewer than two.
+pub fn growth(samples: &[(f64, f64)]) -> f64 {
+    let count = samples.len() as f64;
+    let [Some(first), Some(last)] = [samples.first(), samples.last()] else { return 0.0 };
+    let mean = |of: fn(&(f64, f64)) -> f64| samples.iter().map(of).sum::<f64>() / count;
+    let (time, value) = (mean(|sample| sample.0), mean(|sample| sample.1));
+    let products: f64 = samples.iter().map(|sample| (sample.0 - time) * (sample.1 - value)).sum();
+    let squares: f64 = samples.iter().map(|sample| (sample.0 - time).powi(2)).sum();
+    if squares == 0.0 { 0.0 } else { products / squares * (last.0 - first.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_what_this_process_opens() {
+        let before = Usage::of(std::process::id()).expect("this process");
+        let memory = vec![1u8; 64 << 20];
+        let files: Vec<_> = (0..100).map(|_| std::fs::File::open("/dev/null").expect("a file")).collect();
+        let after = Usage::of(std::process::id()).expect("this process");
+        // Other tests of this process run meanwhile.
+        assert!(after.descriptors >= before.descriptors + 50, "{before} {after}");
+        assert!(after.pss_kib >= before.pss_kib + (32 << 10), "{before} {after}");
+        assert!(after.threads >= 1 && after.rss_kib >= after.pss_kib);
+        drop((memory, files));
+    }
+
+    #[test]
+    fn growth_is_that_of_the_line() {
+        let line: Vec<_> = (0..11).map(|time| (f64::from(time), 5.0 + 3.0 * f64::from(time))).collect();
+        assert!((growth(&line) - 30.0).abs() < 1e-9);
+        let flat: Vec<_> = (0..1000).map(|time| (f64::from(time), f64::from(100 + time % 2))).collect();
+        assert!(growth(&flat).abs() < 0.01, "{}", growth(&flat));
+        assert_eq!((growth(&[]), growth(&[(1.0, 2.0)])), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_name_with_parentheses_is_no_number() {
+        let stat = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0";
+        assert_eq!(processor(stat), Duration::from_secs(3));
+    }
+}

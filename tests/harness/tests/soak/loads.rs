@@ -1,0 +1,268 @@
+//! What goes on around a router all the time: routes, neighbours and a link that change, and reloads.
+
+use crate::Plan;
+use crate::clients;
+use bm_tests::lab::{LOW_MTU, Lab, Side};
+use bm_tests::netlink::{Prefix, Requests};
+use bm_tests::packet::Ip4;
+use bm_tests::subject::Router;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Neighbours that routes lead to: 3 to 9 of the sink.
+const NEXT_HOPS: u32 = 7;
+/// One route in so many is of IPv6.
+const IPV6_EVERY: u32 = 20;
+/// Neighbours that come, change and go, and how many of these changes there are a second.
+const NEIGHBOURS: u32 = 4000;
+const NEIGHBOUR_CHANGES: f64 = 1000.0;
+/// Packets a second to neighbours that nobody has, and how many of those there are: the neighbour table's limit of
+/// 1024 holds over all namespaces of the machine.
+const SCANS: f64 = 200.0;
+const SCANNED: u32 = 60;
+/// Questions for statistics a second, and by how many connections.
+const STATISTICS: f64 = 1000.0;
+const READERS: u32 = 4;
+
+/// Whether the loads are to go on.
+#[derive(Debug, Default)]
+pub struct Loads(AtomicBool);
+
+impl Loads {
+    /// Whether they shall end.
+    pub fn are_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Calls `deed` with 0, 1, 2 and so on, `rate` times a second: after a pause, for all that was due in it.
+    fn paced(&self, rate: f64, mut deed: impl FnMut(std::ops::Range<u64>)) -> u64 {
+        let start = Instant::now();
+        let mut done = 0;
+        while !self.are_over() {
+            let due = (start.elapsed().as_secs_f64() * rate) as u64;
+            if due > done {
+                // Not all at once after a long pause, so that the end is seen soon.
+                let until = due.min(done + 50_000);
+                deed(done..until);
+                done = until;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        done
+    }
+
+    fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What the loads came to.
+#[derive(Debug)]
+pub struct Done {
+    /// Changes of routes, and how many the kernel refused.
+    pub routes: u64,
+    pub refused: u64,
+    /// Times that the file of counters was read.
+    pub counters: u64,
+    /// Changes of neighbours.
+    pub neighbours: u64,
+    /// Packets to neighbours that nobody has.
+    pub scans: u64,
+    /// Times that the link went down and up.
+    pub flaps: u64,
+    /// Reloads, and what the first that failed said.
+    pub reloads: u64,
+    pub reload_failed: Option<String>,
+    /// The reader of statistics.
+    pub statistics: clients::Asked,
+    /// Bytes that slow readers took.
+    pub slow_bytes: u64,
+}
+
+/// The route of this number. Those of the stream are among them.
+pub fn prefix(number: u32) -> Prefix {
+    if number.is_multiple_of(IPV6_EVERY) {
+        let net = u128::from(0x2001_0db9_u32) << 96 | u128::from(number) << 80;
+        (IpAddr::V6(Ipv6Addr::from(net)), 48)
+    } else {
+        (IpAddr::from(((32 << 24) + (number << 8)).to_be_bytes()), 24)
+    }
+}
+
+/// An address that it leads to.
+pub fn address(number: u32) -> String {
+    match prefix(number).0 {
+        IpAddr::V4(net) => std::net::Ipv4Addr::from(u32::from(net) + 9).to_string(),
+        IpAddr::V6(net) => Ipv6Addr::from(u128::from(net) + 9).to_string(),
+    }
+}
+
+fn via(number: u32, turn: u32) -> IpAddr {
+    let neighbour = (3 + number.wrapping_add(turn) % NEXT_HOPS) as u8;
+    let text =
+        if number.is_multiple_of(IPV6_EVERY) { Side::Snk.v6(neighbour) } else { Side::Snk.v4(neighbour) };
+    text.parse().expect("an address of the lab")
+}
+
+/// Puts all routes into Linux. How long that took.
+pub fn fill(lab: &Lab, routes: u32) -> Duration {
+    let start = Instant::now();
+    let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
+    (0..routes).for_each(|number| requests.replace_route(prefix(number), via(number, 0)));
+    let (refused, why) = requests.finish();
+    assert_eq!(refused, 0, "routes that Linux refused: {why:?}");
+    start.elapsed()
+}
+
+/// Runs all of them until `deed` is done.
+pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() -> T) -> (T, Done) {
+    let loads = Loads::default();
+    let socket = router.socket().expect("a daemon");
+    let socket = Path::new(&socket);
+    std::thread::scope(|scope| {
+        let routes = scope.spawn(|| change_routes(lab, plan, &loads));
+        let neighbours = scope.spawn(|| change_neighbours(lab, &loads));
+        let scans = scope.spawn(|| scan(lab, &loads));
+        let flaps = scope.spawn(|| flap(lab, &loads));
+        let reloads = scope.spawn(|| reload(router, plan, &loads));
+        let read = || clients::read_statistics(socket, STATISTICS / f64::from(READERS), &loads);
+        let statistics: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
+        let counters =
+            scope.spawn(|| loads.paced(STATISTICS, |due| due.for_each(|_| clients::read_counters(socket))));
+        let slow: Vec<_> = (0..4).map(|_| scope.spawn(|| clients::read_slowly(socket, &loads))).collect();
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
+        loads.end();
+        let (routes, refused) = routes.join().expect("routes change");
+        let (reloads, reload_failed) = reloads.join().expect("reloads go on");
+        let all = Done {
+            routes,
+            refused,
+            neighbours: neighbours.join().expect("neighbours change"),
+            scans: scans.join().expect("the scan goes on"),
+            flaps: flaps.join().expect("the link flaps"),
+            reloads,
+            reload_failed,
+            counters: counters.join().expect("counters are read"),
+            statistics: statistics
+                .into_iter()
+                .map(|reader| reader.join().expect("statistics are read"))
+                .fold(clients::Asked::default(), clients::Asked::and),
+            slow_bytes: slow.into_iter().map(|slow| slow.join().expect("somebody reads slowly")).sum(),
+        };
+        (done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), all)
+    })
+}
+
+/// Most routes move to another neighbour, those of the stream among them; of every 64 numbers eight go and come back,
+/// none of which the stream uses.
+fn change_routes(lab: &Lab, plan: &Plan, loads: &Loads) -> (u64, u64) {
+    let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
+    let mut refused = 0;
+    let done = loads.paced(plan.changes, |due| {
+        for change in due {
+            // An odd step reaches all numbers before it comes to one again.
+            let number = (change.wrapping_mul(7919) % u64::from(plan.routes)) as u32;
+            let turn = (change / u64::from(plan.routes)) as u32;
+            if comes_and_goes(number) && turn.is_multiple_of(2) {
+                requests.delete_route(prefix(number));
+            } else {
+                requests.replace_route(prefix(number), via(number, turn + 1));
+            }
+        }
+        refused += requests.finish().0 as u64;
+    });
+    (done, refused)
+}
+
+/// Whether a route is deleted at times.
+pub fn comes_and_goes(number: u32) -> bool {
+    number % 64 >= 56
+}
+
+fn change_neighbours(lab: &Lab, loads: &Loads) -> u64 {
+    let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
+    let address = |number: u32| IpAddr::from(((10 << 24 | 200 << 16) + number).to_be_bytes());
+    let done = loads.paced(NEIGHBOUR_CHANGES, |due| {
+        for change in due {
+            let number = (change % u64::from(NEIGHBOURS)) as u32;
+            match (change / u64::from(NEIGHBOURS)) % 3 {
+                2 => requests.delete_neighbour(address(number)),
+                turn => requests.replace_neighbour(
+                    address(number),
+                    [2, 0, 9, turn as u8, (number >> 8) as u8, number as u8],
+                ),
+            }
+        }
+        requests.finish();
+    });
+    (0..NEIGHBOURS).for_each(|number| requests.delete_neighbour(address(number)));
+    requests.finish();
+    done
+}
+
+/// Packets to addresses of a connected network that nobody has.
+fn scan(lab: &Lab, loads: &Loads) -> u64 {
+    let socket = lab.src.packet_socket(Side::Src.host());
+    loads.paced(SCANS, |due| {
+        for number in due {
+            let to = format!("198.51.100.{}", 100 + number % u64::from(SCANNED));
+            let packet = Ip4::udp(&Side::Src.v4(2), &to, 20).bytes();
+            // It is a load; that it is lost at our own end is no matter.
+            let _sent = socket.send(&Side::Src.to_router(&packet));
+        }
+    })
+}
+
+/// The third link loses its carrier and comes back, and changes its MTU.
+fn flap(lab: &Lab, loads: &Loads) -> u64 {
+    let mut flaps = 0;
+    while !loads.are_over() {
+        lab.snk.ip("link set k1 down");
+        std::thread::sleep(Duration::from_millis(500));
+        lab.snk.ip("link set k1 up");
+        lab.rtr.ip(&format!("link set r2 mtu {}", LOW_MTU - (flaps % 8) as usize));
+        std::thread::sleep(Duration::from_millis(1500));
+        flaps += 1;
+    }
+    lab.rtr.ip(&format!("link set r2 mtu {LOW_MTU}"));
+    flaps
+}
+
+/// The configuration with which a router is started, and those which reloads give it in turn.
+pub fn config(router: &Router, plan: &Plan, turn: u32) -> String {
+    let mut text = format!(
+        "[[filter.rule]]\nname = 'turn-{}'\naction = 'drop'\nprotocol = 'udp'\ndestination_ports = {}\n",
+        turn % 2,
+        10_000 + turn % 1000
+    );
+    if !router.is_kernel() {
+        text += &format!("[[hook]]\nfile = '{}'\nstage = 'ingress'\n", plan.hook);
+    }
+    text
+}
+
+/// A hook that counts, each time under another name of its local variable.
+pub fn write_hook(plan: &Plan, turn: u32) {
+    let text = format!(
+        "local hook = require('brickmoon.hook')\nlocal seen{turn} = hook.counter('seen')\n\
+         return function (burst) seen{turn}:add(burst.count) end\n"
+    );
+    std::fs::write(&plan.hook, text).unwrap_or_else(|error| panic!("{}: {error}", plan.hook));
+}
+
+/// Filters and the hook change each second.
+fn reload(router: &Router, plan: &Plan, loads: &Loads) -> (u64, Option<String>) {
+    let mut failure = None;
+    let done = loads.paced(1.0, |due| {
+        // After a pause once is enough.
+        let turn = due.end as u32;
+        write_hook(plan, turn);
+        let done = router.reload_with(&config(router, plan, turn)).expect("a daemon");
+        if !done.status.success() {
+            failure.get_or_insert(String::from_utf8_lossy(&done.stderr).into_owned());
+        }
+    });
+    (done, failure)
+}
