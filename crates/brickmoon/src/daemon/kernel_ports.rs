@@ -112,8 +112,14 @@ pub fn attach(
     Ok(on)
 }
 
+/// No kernel path: workers forward alone.
+pub fn without(config: &Config) -> Started {
+    remove_kept();
+    (None, config.ports.iter().map(|_| None).collect(), None, Vec::new())
+}
+
 /// Takes off what an earlier daemon left in the kernel, where workers are to forward now.
-pub fn remove_kept() {
+fn remove_kept() {
     match bm_fastpath::remove_kept() {
         Ok(interfaces) if interfaces.is_empty() => {}
         Ok(interfaces) => {

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
 use super::health::{Health, Silent};
-use super::kernel_ports::{self, remove_kept};
+use super::kernel_ports;
 use super::path::{self, Paths};
 use super::report::{self, Counters};
 use super::running::{Opened, Openers, PortInfo, Running};
@@ -156,10 +156,7 @@ impl Daemon {
         let strict = |_: &config::Port| true;
         let (kernel, on, claims, notes) = match with_kernel {
             true => kernel_ports::start(&config, &paths)?,
-            false => {
-                remove_kept();
-                (None, config.ports.iter().map(|_| None).collect(), None, Vec::new())
-            }
+            false => kernel_ports::without(&config),
         };
         let pinned = kernel.as_ref().is_some_and(Kernel::is_pinned);
         let crew = Crew::default();
