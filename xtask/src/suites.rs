@@ -1,7 +1,7 @@
 //! `cargo xtask test`: builds every test program in one go, and runs several of them side by side.
 //!
 //! `cargo test` runs one program after the other, and most of ours sleep: they wait for neighbours, timers and
-//! daemons. Here one more runs at a time than there are cores. What a program prints is kept together and shown when
+//! daemons. Here as many run at a time as there are cores. What a program prints is kept together and shown when
 //! it has ended, in cargo's own words, with a sum over all of them at the end.
 //!
 //! `xtask/suites.toml` says which programs are to have the machine for themselves, and which to start first.
@@ -32,7 +32,7 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
     }
     let begin = Instant::now();
     let (beside, alone) = plan.order(programs);
-    let lanes = thread::available_parallelism().map_or(1, usize::from) + 1;
+    let lanes = thread::available_parallelism().map_or(1, usize::from);
     let mut sum = Sum::default();
     for (programs, lanes) in [(beside, lanes), (alone, 1)] {
         side_by_side(programs, lanes, &mut sum);
