@@ -50,6 +50,7 @@ static __always_inline bool is_by_hand(const struct xdp_md *ctx)
 static __noinline int deliver_next(struct xdp_md *ctx)
 {
 	__u32 zero = 0, place, length;
+	__u64 bytes;
 	struct queue *all = bpf_map_lookup_elem(&queue, &zero);
 	struct held *held;
 
@@ -62,8 +63,17 @@ static __noinline int deliver_next(struct xdp_md *ctx)
 	length = *(volatile __u32 *)&held->length;
 	if (length < sizeof(struct ethhdr) || length > FRAME_MAX)
 		return XDP_DROP;
-	if (bpf_xdp_adjust_tail(ctx, (int)length - (int)bpf_xdp_get_buff_len(ctx)) ||
-	    bpf_xdp_store_bytes(ctx, 0, held->data, length) || bpf_xdp_adjust_meta(ctx, BY_HAND))
+	if (bpf_xdp_adjust_tail(ctx, (int)length - (int)bpf_xdp_get_buff_len(ctx)))
+		return XDP_DROP;
+	/* Once more, and in the register that is passed on: the verifier of Linux 6.1 forgets what it knew of `length`. */
+	bytes = length;
+	asm volatile("" : "+r"(bytes));
+	if (bytes > FRAME_MAX)
+		return XDP_DROP;
+	asm volatile("" : "+r"(bytes));
+	if (bytes < sizeof(struct ethhdr))
+		return XDP_DROP;
+	if (bpf_xdp_store_bytes(ctx, 0, held->data, bytes) || bpf_xdp_adjust_meta(ctx, BY_HAND))
 		return XDP_DROP;
 	all->passed |= 1ull << place;
 	return XDP_PASS;
