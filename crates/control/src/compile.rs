@@ -275,7 +275,7 @@ impl Compiler {
     pub fn without_room(&self) -> usize {
         let [four, six] = [self.ipv4.size(), self.ipv6.size()];
         let bodies = self.ipv4.shared.bodies.without_room() + self.ipv6.shared.bodies.without_room();
-        four.refused + six.refused + four.crowded + six.crowded + bodies
+        four.refused + six.refused + four.without_next_hop + six.without_next_hop + bodies
     }
 
     /// Next hops and groups.

@@ -61,7 +61,7 @@ impl Socket {
         // Anything else than a socket is not ours to remove.
         if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
             return Err(Failure::Failed(format!(
-                "{}: there is a file that is no socket; remove it, or choose another socket with --socket",
+                "{}: this file is not a socket; remove it, or choose another path with --socket",
                 path.display()
             )));
         }
@@ -164,7 +164,7 @@ mod tests {
         let target = path.with_file_name("target");
         std::fs::write(&target, "kept").unwrap();
         symlink(&target, &path).unwrap();
-        assert!(why(Socket::listen(&path, false).await).contains("a file that is no socket"));
+        assert!(why(Socket::listen(&path, false).await).contains("this file is not a socket"));
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
         assert!(std::fs::symlink_metadata(&path).unwrap().is_symlink());
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();

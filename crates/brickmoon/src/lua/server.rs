@@ -52,7 +52,7 @@ impl Server {
     pub fn start(path: Option<&Path>, facts: Facts) -> Result<Option<Self>, Failure> {
         if path == Some(Path::new(request::SOCKET)) {
             return Err(Failure::Usage(format!(
-                "--socket {}: that is the daemon's; choose another",
+                "--socket {}: this is the daemon's socket; choose another path",
                 request::SOCKET
             )));
         }

@@ -49,7 +49,7 @@ impl<A: Side> Tables<A> {
         tables.fold(Size::default(), |size, table| Size {
             routes: size.routes + table.fib().rib().len(),
             refused: size.refused + table.refused().count(),
-            crowded: size.crowded + table.crowded(),
+            without_next_hop: size.without_next_hop + table.without_next_hop(),
             bytes: size.bytes + table.fib().memory_bytes() + table.sources().map_or(0, Sources::memory_bytes),
         })
     }
@@ -228,6 +228,6 @@ impl<A: Side> Tables<A> {
 pub(super) struct Size {
     pub routes: usize,
     pub refused: usize,
-    pub crowded: usize,
+    pub without_next_hop: usize,
     pub bytes: usize,
 }

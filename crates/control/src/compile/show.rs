@@ -36,7 +36,7 @@ impl Compiler {
         Counts {
             ipv4: four.routes,
             ipv6: six.routes,
-            refused: faults + four.refused + six.refused + four.crowded + six.crowded,
+            refused: faults + four.refused + six.refused + four.without_next_hop + six.without_next_hop,
             next_hops: self.targets.iter().count(),
             next_hops_room: self.targets.table().capacity(),
             bytes: four.bytes + six.bytes,
@@ -59,15 +59,15 @@ impl Compiler {
                 ));
             }
         }
-        let crowded = self.ipv4.size().crowded + self.ipv6.size().crowded;
+        let without_next_hop = self.ipv4.size().without_next_hop + self.ipv6.size().without_next_hop;
         let no_room = |why: &Why| matches!(why, Why::NextHop(_));
         let [four, six] = [
             self.ipv4.faults(mirror.ipv4()).filter(|(_, _, why)| no_room(why)).count(),
             self.ipv6.faults(mirror.ipv6()).filter(|(_, _, why)| no_room(why)).count(),
         ];
-        if crowded + four + six > 0 {
+        if without_next_hop + four + six > 0 {
             notes.push(format!(
-                "the table of {} next hops is full: {} routes and {crowded} neighbors are left to Linux; raise next_hops in [fib]",
+                "the table of {} next hops is full: {} routes and {without_next_hop} neighbors are left to Linux; raise next_hops in [fib]",
                 self.targets.table().capacity(),
                 four + six
             ));

@@ -46,7 +46,7 @@ pub(super) struct Table<A: Side> {
     /// Addresses with an entry of their own since they are neighbours on the link.
     hosts: BTreeMap<A, Target>,
     /// Those of them that go to Linux, since there was no room for a next hop of their own.
-    crowded: BTreeSet<A>,
+    without_next_hop: BTreeSet<A>,
     refused: BTreeMap<Prefix<A>, Refused<A>>,
     /// Prefixes that go to Linux in the place of refused ones, and of how many.
     blankets: BTreeMap<Prefix<A>, usize>,
@@ -71,7 +71,7 @@ impl<A: Side> Table<A> {
             fib,
             stages,
             hosts,
-            crowded: BTreeSet::new(),
+            without_next_hop: BTreeSet::new(),
             refused,
             blankets,
             sources: None,
@@ -139,13 +139,13 @@ impl<A: Side> Table<A> {
     }
 
     /// Neighbours that Linux sends to, since there was no room for their next hops.
-    pub fn crowded(&self) -> usize {
-        self.crowded.len()
+    pub fn without_next_hop(&self) -> usize {
+        self.without_next_hop.len()
     }
 
     /// Whether something is there that is to be tried again.
     pub fn lacks_room(&self) -> bool {
-        !self.refused.is_empty() || !self.crowded.is_empty()
+        !self.refused.is_empty() || !self.without_next_hop.is_empty()
     }
 
     /// Whether an address has an entry since it is a neighbour.
@@ -203,7 +203,7 @@ impl<A: Side> Table<A> {
             sources.refresh(&self.stages, &prefixes, context);
         }
         prefixes.extend(self.take_refused());
-        addresses.extend(self.crowded.iter().take(RETRIES));
+        addresses.extend(self.without_next_hop.iter().take(RETRIES));
         prefixes.sort_unstable();
         prefixes.dedup();
         let mut changes = Vec::new();
@@ -238,8 +238,8 @@ impl<A: Side> Table<A> {
             let value = neighbour.or(own);
             changes.extend(self.change(prefix, value, context));
             match neighbour == Some(Fixed::Host.target()) {
-                true => self.crowded.insert(*address),
-                false => self.crowded.remove(address),
+                true => self.without_next_hop.insert(*address),
+                false => self.without_next_hop.remove(address),
             };
             let before = match neighbour {
                 Some(target) => self.hosts.insert(*address, target),
