@@ -34,5 +34,5 @@ pub fn tracking(net: &Net, random: &mut Random) -> String {
 
 fn helper(family: &str) -> String {
     let layer = if family == "inet" { "ip" } else { family };
-    format!(" ct timeout h {{ protocol tcp; l3proto {layer}; policy = {{ established: 9 }} }}\n")
+    format!(" ct timeout h {{ protocol tcp; l3proto {layer}; policy = {{ established: 9 }}; }}\n")
 }
