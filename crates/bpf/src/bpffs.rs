@@ -93,18 +93,14 @@ pub(crate) fn for_others(path: &Path) -> PathBuf {
     KEPT.get().and_then(rest).unwrap_or_else(|| path.into())
 }
 
-fn none() -> NotMounted {
-    NotMounted(io::ErrorKind::NotFound.into())
-}
-
 impl Bpffs {
     /// Finds the one that is there, or mounts one, and sees to it that this process can use it when it may neither mount
     /// nor look at process 1 any more.
     ///
     /// # Errors
     /// If there is none and the kernel refuses to mount one, or to open it.
-    pub fn keep_open(mount: bool) -> Result<(), NotMounted> {
-        let found = if mount { Self::find_or_mount()? } else { Self::find().ok_or_else(none)? };
+    pub fn keep_open() -> Result<(), NotMounted> {
+        let found = Self::find_or_mount()?;
         let mut options = File::options();
         options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
         let folder = options.open(&found.path).map_err(NotMounted)?;

@@ -197,20 +197,47 @@ unshare --mount --propagation private sh -c \
 echo "left: $(ls /run/brickmoon/bpf | grep -c brickmoon)"
 "#;
 
-#[test]
-fn a_bpffs_is_mounted_where_there_is_none() {
-    let test = "no-bpffs";
-    let Some(Subject::Brickmoon { path, .. }) = Subject::kernel(test) else { return };
+/// Starts the daemon for workers alone where no bpffs is mounted, and adds a switch, which pins, by `reload`.
+const SWITCH_WITHOUT_BPFFS: &str = r#"
+set -eu
+brickmoon=$0 folder=$1
+mount -t tmpfs none /run
+while umount -q -l /sys/fs/bpf; do :; done
+printf "[daemon]\npath = 'user'\nsocket = '$folder/api.sock'\n[[port]]\ndevice = 'r0'\n" >"$folder/config"
+"$brickmoon" up --config "$folder/config" >"$folder/log" 2>&1 &
+until grep -q ^ready "$folder/log"; do kill -0 $!; sleep 0.05; done
+printf "[[switch]]\nname = 's0'\nports = ['r1', 'r2']\n" >>"$folder/config"
+"$brickmoon" reload --socket "$folder/api.sock"
+echo "pinned: $(ls /run/brickmoon/bpf/brickmoon-switch/*/s0 | wc -l)"
+"$brickmoon" stop --socket "$folder/api.sock"
+"#;
+
+/// Runs one of the scripts in mount and process namespaces of its own, at the router of a laboratory. What it said.
+fn without_bpffs(test: &str, script: &str) -> Option<(Lab, String)> {
+    let Some(Subject::Brickmoon { path, .. }) = Subject::kernel(test) else { return None };
     let lab = Lab::new(test, Ends::Silent);
     let folder = std::env::temp_dir().join(lab.rtr.name());
     std::fs::create_dir_all(&folder).expect("a folder for the log");
     let mut command = lab.rtr.command("unshare");
     command.args(["--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "--kill-child"]);
-    command.args(["sh", "-c", WITHOUT_BPFFS]).arg(path).arg(&folder);
+    command.args(["sh", "-c", script]).arg(path).arg(&folder);
     let said = bm_tests::command::run("unshare", &mut command, Duration::from_secs(60));
     let _gone = std::fs::remove_dir_all(&folder);
     let said = said.expect("it ends");
-    let text = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+    Some((lab, [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()))
+}
+
+#[test]
+fn a_switch_that_reload_adds_is_pinned_where_no_bpffs_was_mounted() {
+    let Some((_lab, text)) = without_bpffs("no-bpffs-reload", SWITCH_WITHOUT_BPFFS) else { return };
+    for line in ["changed: switch.s0", "pinned: 2"] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+}
+
+#[test]
+fn a_bpffs_is_mounted_where_there_is_none() {
+    let Some((lab, text)) = without_bpffs("no-bpffs", WITHOUT_BPFFS) else { return };
     for line in [
         "mounted a bpffs at /run/brickmoon/bpf, since there is none at /sys/fs/bpf",
         "pinned: 2",

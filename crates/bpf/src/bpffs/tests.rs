@@ -145,7 +145,7 @@ fn one_that_is_kept_open_is_found_without_process_1() {
     without_bpffs("one_that_is_kept_open_is_found_without_process_1", || {
         shell("mount -t bpf bpf /sys/fs/bpf");
         in_another_mount_namespace(|| {
-            Bpffs::keep_open(false).unwrap();
+            Bpffs::keep_open().unwrap();
             let found = Bpffs::find_or_mount().unwrap();
             assert!(found.path().starts_with(OPEN_FILES), "{found:?}");
             assert_eq!(found.to_string(), "using the bpffs at /proc/1/root/sys/fs/bpf");

@@ -6,14 +6,13 @@ use bm_bpf::Bpffs;
 use bm_control::config::{Config, Device};
 use bm_privilege::{Calls, kept_by_daemon, needs_files_of_others};
 
-use super::path;
-
 /// Drops privileges. Says what `status` tells where they are kept.
 pub fn confine(config: &Config, file: Option<&Path>) -> Option<String> {
     if !config.daemon.sandbox {
         return Some("sandbox = \"off\": the daemon keeps all privileges that it was started with".into());
     }
-    if let Err(error) = Bpffs::keep_open(needs_bpffs(config)) {
+    // Even if only workers forward now: `brickmoon reload` may add a switch, and cannot mount one for its pins then.
+    if let Err(error) = Bpffs::keep_open() {
         // Whoever needs one says so once more, and goes on without.
         tracing::debug!("{error}");
     }
@@ -23,10 +22,4 @@ pub fn confine(config: &Config, file: Option<&Path>) -> Option<String> {
     let note = format!("the daemon could not drop all privileges that it does not need: {why}");
     tracing::warn!("{note}");
     Some(note)
-}
-
-/// Whether something is pinned there, or may be after `brickmoon reload`.
-fn needs_bpffs(config: &Config) -> bool {
-    let in_kernel = path::choose(config, path::obstacle).is_ok_and(|paths| paths.any_kernel());
-    in_kernel || path::may_come_to_kernel(config) || !config.switches.is_empty()
 }
