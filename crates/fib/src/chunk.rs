@@ -454,5 +454,5 @@ fn each(words: &[AtomicU64], at: usize, starts: u8, mut range: impl FnMut(u8, u1
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -101,7 +101,7 @@ fn has_avx512() -> bool {
     false
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

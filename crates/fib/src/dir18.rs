@@ -232,5 +232,5 @@ impl SharedFib for Dir18Fib {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

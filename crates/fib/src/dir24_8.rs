@@ -375,7 +375,7 @@ impl BuildFib for Dir24_8 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use Change::{Remove, Set};

@@ -225,7 +225,7 @@ fn aligned(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;

@@ -269,5 +269,5 @@ impl BuildFib for Range6 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -334,7 +334,7 @@ impl<A: Address> Iterator for Iter<'_, A> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::Change;

@@ -97,7 +97,7 @@ impl<A: Address> fmt::Debug for Structure<A> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{Change, Fib, Form};

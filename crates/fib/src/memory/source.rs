@@ -316,7 +316,7 @@ unsafe fn unmap_tail(start: NonNull<u8>, bytes: usize) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU16;

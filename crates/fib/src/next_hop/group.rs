@@ -80,7 +80,7 @@ pub fn reassigned(buckets: &[NextHop], members: &[Member]) -> Vec<(usize, NextHo
     free.into_iter().zip(takers).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

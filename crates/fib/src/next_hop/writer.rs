@@ -289,7 +289,7 @@ fn encoded(action: Action, interface: u32) -> Result<Entry, NextHopError> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

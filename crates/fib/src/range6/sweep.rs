@@ -137,7 +137,7 @@ pub fn ranges(
     Ok(sweep.ranges)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
