@@ -454,5 +454,6 @@ fn each(words: &[AtomicU64], at: usize, starts: u8, mut range: impl FnMut(u8, u1
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -101,7 +101,8 @@ fn has_avx512() -> bool {
     false
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

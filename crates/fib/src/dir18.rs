@@ -232,5 +232,6 @@ impl SharedFib for Dir18Fib {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

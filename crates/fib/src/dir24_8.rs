@@ -375,7 +375,8 @@ impl BuildFib for Dir24_8 {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use Change::{Remove, Set};

@@ -225,7 +225,8 @@ fn aligned(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;

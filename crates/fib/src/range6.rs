@@ -269,5 +269,6 @@ impl BuildFib for Range6 {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

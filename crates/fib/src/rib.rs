@@ -334,7 +334,8 @@ impl<A: Address> Iterator for Iter<'_, A> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::Change;

@@ -97,7 +97,8 @@ impl<A: Address> fmt::Debug for Structure<A> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::{Change, Fib, Form};

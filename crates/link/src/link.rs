@@ -227,7 +227,8 @@ fn sums(places: &[Option<Frame>]) -> (usize, u64) {
     (eights.len() * 8 - gaps + more, bytes + in_rest)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use bm_frame::{Depot, Freelist};

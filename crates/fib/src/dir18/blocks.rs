@@ -238,7 +238,8 @@ impl Blocks {
     }
 
     /// As if all words but `left` were in use.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub fn exhaust(&mut self, left: u32) {
         self.free = Default::default();
         self.top = WORDS as u32 - left;

@@ -316,7 +316,8 @@ unsafe fn unmap_tail(start: NonNull<u8>, bytes: usize) {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU16;

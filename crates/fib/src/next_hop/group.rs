@@ -80,7 +80,8 @@ pub fn reassigned(buckets: &[NextHop], members: &[Member]) -> Vec<(usize, NextHo
     free.into_iter().zip(takers).collect()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -289,7 +289,8 @@ fn encoded(action: Action, interface: u32) -> Result<Entry, NextHopError> {
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

@@ -132,14 +132,16 @@ impl Arena {
     }
 
     /// As if every line were in use, but for so many.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
+    #[cfg(not(loom))]
     pub fn leave(&mut self, lines: usize) {
         self.free = Default::default();
         self.used = self.fib.lines.len() - lines;
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::Source;

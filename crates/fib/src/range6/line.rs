@@ -263,7 +263,8 @@ pub fn start(cells: &Cells, place: usize, low: u32) -> u32 {
     if place == 0 { low } else { cells[place - 1] + 1 }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

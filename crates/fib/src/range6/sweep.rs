@@ -137,7 +137,8 @@ pub fn ranges(
     Ok(sweep.ranges)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
