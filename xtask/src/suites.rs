@@ -9,9 +9,11 @@
 mod plan;
 mod report;
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -76,12 +78,34 @@ fn side_by_side(programs: Vec<Program>, lanes: usize, sum: &mut Sum) {
     thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
 }
 
+/// A folder for a program's temporary files, removed when the program has ended, however it has.
+struct TemporaryFiles(PathBuf);
+
+impl TemporaryFiles {
+    fn new() -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        // Short, since paths of sockets in there may have 108 bytes.
+        let folder = std::env::temp_dir().join(format!("bm-t{}-{number}", std::process::id()));
+        std::fs::create_dir(&folder).map(|()| Self(folder))
+    }
+}
+
+impl Drop for TemporaryFiles {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{} stays: {error}", self.0.display());
+        }
+    }
+}
+
 /// Runs one, its standard output and error in one stream, as a terminal would have them.
 fn run_program(program: &Program) -> Result<Output, String> {
-    let describe = |error: std::io::Error| format!("{}: {error}", program.path.display());
-    let (reader, writer) = std::io::pipe().map_err(describe)?;
+    let describe = |error: io::Error| format!("{}: {error}", program.path.display());
+    let (reader, writer) = io::pipe().map_err(describe)?;
+    let files = TemporaryFiles::new().map_err(describe)?;
     let mut command = Command::new(&program.path);
-    command.args(&program.arguments).envs(program.environment.iter().copied());
+    command.args(&program.arguments).envs(program.environment.iter().copied()).env("TMPDIR", &files.0);
     command.current_dir(&program.folder).stdin(Stdio::null());
     command.stdout(writer.try_clone().map_err(describe)?).stderr(writer);
     let child = command.spawn().map_err(describe);
@@ -89,7 +113,7 @@ fn run_program(program: &Program) -> Result<Output, String> {
     drop(command);
     let mut child = child?;
     let mut said = Vec::new();
-    let read = std::io::Read::read_to_end(&mut { reader }, &mut said);
+    let read = io::Read::read_to_end(&mut { reader }, &mut said);
     let status = child.wait().map_err(describe)?;
     read.map_err(describe)?;
     Ok(Output { status, stdout: said, stderr: Vec::new() })

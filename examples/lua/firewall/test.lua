@@ -34,11 +34,13 @@ end
 
 local function run (inside, outside, ...)
    local from_in, from_out, to_in, to_out = write(inside), write(outside), os.tmpname(), os.tmpname()
-   assert(loadfile(folder.."/firewall.lua"))("--inside", ("pcap:%s,%s"):format(from_in, to_in), "--outside",
-      ("pcap:%s,%s"):format(from_out, to_out), "--duration", "0.3", ...)
+   local fine, why = pcall(assert(loadfile(folder.."/firewall.lua")), "--inside", ("pcap:%s,%s"):format(from_in, to_in),
+      "--outside", ("pcap:%s,%s"):format(from_out, to_out), "--duration", "0.3", ...)
    engine.configure(require("core.config").new())
-   local went_out, came_in = read(to_out), read(to_in)
+   local went_out, came_in = {}, {}
+   if fine then went_out, came_in = read(to_out), read(to_in) end
    for _, name in ipairs { from_in, from_out, to_in, to_out } do os.remove(name) end
+   if not fine then error(why, 0) end
    return went_out, came_in
 end
 local function same (found, ...)
