@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -35,6 +36,13 @@ pub enum StatsError {
         /// Which file.
         path: String,
     },
+    /// The file belongs to a user whose counters are not to be trusted.
+    Owner {
+        /// Which file.
+        path: String,
+        /// The ID of the user that it belongs to.
+        owner: u32,
+    },
     /// All counters are taken.
     Full {
         /// What was asked for.
@@ -54,6 +62,10 @@ impl fmt::Display for StatsError {
         match self {
             Self::Io { path, error } => write!(f, "counters in {path}: {error}"),
             Self::Format { path } => write!(f, "{path} holds no counters that this version can read"),
+            Self::Owner { path, owner } => write!(
+                f,
+                "{path} belongs to user {owner}: only counters of root and of the user who reads them are read"
+            ),
             Self::Full { name, capacity } => {
                 write!(
                     f,
@@ -254,14 +266,25 @@ pub struct Reader {
 impl Reader {
     /// Opens the file of a running process for reading.
     ///
+    /// The file may be in a folder where others can create files. So it must be a regular file of root or of the user who
+    /// reads it, and a symbolic link in its place is not followed.
+    ///
     /// # Errors
-    /// [`StatsError::Io`] if it cannot be read, [`StatsError::Format`] if it holds something else.
+    /// [`StatsError::Io`] if it cannot be read or is a symbolic link, [`StatsError::Owner`] if it belongs to somebody else,
+    /// [`StatsError::Format`] if it holds something else.
     pub fn open(path: &Path) -> Result<Self, StatsError> {
         let name = || path.display().to_string();
         let failed = |error| StatsError::Io { path: name(), error };
-        let file = File::open(path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len() as usize;
-        if length < HEADER {
+        // Without O_NONBLOCK, opening a FIFO in its place would wait for a writer.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        // SAFETY: has no arguments and cannot fail.
+        if ![0, unsafe { libc::geteuid() }].contains(&meta.uid()) {
+            return Err(StatsError::Owner { path: name(), owner: meta.uid() });
+        }
+        let length = meta.len() as usize;
+        if !meta.is_file() || length < HEADER {
             return Err(StatsError::Format { path: name() });
         }
         let header = map(&file, 0, false).map_err(failed)?.header;
@@ -381,6 +404,38 @@ mod tests {
             all_made.store(true, Ordering::Release);
         });
         assert_eq!(registry.counters().iter().map(|(_, value)| value).sum::<u64>(), 512 * 1000);
+    }
+
+    #[test]
+    fn a_reader_follows_no_link_and_trusts_no_other_user() {
+        let path = std::env::temp_dir().join(format!("bm-stats-reader-{}", std::process::id()));
+        let link = path.with_extension("link");
+        let _registry = Registry::create(&path, 8).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let followed = Reader::open(&link);
+        std::fs::remove_file(&link).unwrap();
+        let Err(StatsError::Io { error, .. }) = followed else { panic!("the link was followed") };
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+        assert!(Reader::open(&path).is_ok());
+        match std::os::unix::fs::chown(&path, Some(65534), None) {
+            Ok(()) => {
+                let error = Reader::open(&path).err().unwrap();
+                assert!(matches!(error, StatsError::Owner { owner: 65534, .. }), "{error}");
+            }
+            Err(error) => eprintln!("skipped: a file of another user, which takes root: {error}"),
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_fifo_in_its_place_is_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("bm-stats-fifo-{}", std::process::id()));
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name is a C string that outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let opened = Reader::open(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(opened, Err(StatsError::Format { .. })));
     }
 
     #[test]
