@@ -38,7 +38,7 @@ use bm_fastpath::{Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure;
 use bm_forward::tables::Tables;
-use bm_graph::{Waker, set_nice};
+use bm_graph::{URGENT, Waker, set_nice};
 use bm_netlink::LinuxOnly;
 use bm_port::Steering;
 
@@ -66,9 +66,6 @@ pub struct ControlPort {
 pub const LEASE: Duration = Duration::from_millis(400);
 /// How long a change of Linux's firewall waits for control before all packets are Linux's.
 const FIREWALL_WAITS: Duration = Duration::from_millis(40);
-/// Nice value of the control thread: where it waits behind others for longer than it may be silent, all packets go to
-/// Linux.
-const NICE: i8 = -10;
 
 /// What control knows of a port.
 #[derive(Clone, Debug, Default)]
@@ -170,7 +167,7 @@ impl Driver {
         let run = move || match Control::open(&config, compiler, ports, kernel, (linux_only, steps_aside)) {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
-                if let Err(error) = set_nice(NICE) {
+                if let Err(error) = set_nice(URGENT) {
                     tracing::info!(%error, "tables may follow Linux later while other processes are busy");
                 }
                 control.run(&requested, &wake);

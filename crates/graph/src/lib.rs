@@ -30,6 +30,6 @@ pub use engine::{Engine, LinkReport};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
-pub use priority::set_nice;
+pub use priority::{URGENT, set_nice};
 pub use replace::{ReplaceablePort, Replacer};
 pub use worker::{Idle, RealTime, Schedule, Waker, Worker, WorkerError, WorkerReport};

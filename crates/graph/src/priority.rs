@@ -37,6 +37,12 @@ fn set(thread: libc::pid_t, priority: u8) -> io::Result<()> {
     }
 }
 
+/// Nice value of the threads that decide whether packets are forwarded: those that keep tables equal to Linux's, follow its
+/// firewall, and hand packets to Linux. On a busy machine they must not wait behind others for their turn, since packets go
+/// to Linux, or by rules that no longer hold, until they have had it. Each of them pauses often, so others are not kept
+/// from working for long.
+pub const URGENT: i8 = -10;
+
 /// Sets the nice value of the calling thread, from -20 (runs first) to 19, as `nice` does for processes. Threads that it
 /// starts have the same.
 ///

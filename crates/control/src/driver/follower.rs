@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_graph::{Waker, set_nice};
+use bm_graph::{URGENT, Waker, set_nice};
 use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
 
 use super::Handle;
@@ -20,9 +20,6 @@ use super::watchdog::{FIREWALL, FIREWALL_SILENT_MAX};
 
 /// Longest sleep when nothing is due.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// Nice value of the thread. A rule of Linux's holds as soon as the thread has seen it, so on a busy machine it must not
-/// wait behind others for its turn. It pauses after each reading, so it keeps nobody from working for long.
-const NICE: i8 = -10;
 /// Longest wait for a comparison.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -92,7 +89,7 @@ impl Drop for Follower {
 }
 
 fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<Order>, waker: &Waker) {
-    if let Err(error) = set_nice(NICE) {
+    if let Err(error) = set_nice(URGENT) {
         tracing::info!(%error, "changes of Linux's firewall may take effect later while other processes are busy");
     }
     let _watched = bm_heartbeat::watch(FIREWALL_SILENT_MAX);

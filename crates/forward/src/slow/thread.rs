@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bm_graph::{Waker, WorkerError, set_nice};
+use bm_graph::{URGENT, Waker, WorkerError, set_nice};
 
 use super::{Now, SlowPath};
 
@@ -16,8 +16,6 @@ pub struct SlowThread {
     waker: Waker,
 }
 
-/// Nice value of the thread: while control is silent, all packets go through it to Linux.
-const NICE: i8 = -10;
 /// How long one turn may take.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 /// Milliseconds of a day: what "since midnight" wraps at.
@@ -34,7 +32,7 @@ impl SlowThread {
         let run = move || {
             let _watched = bm_heartbeat::watch(SILENT_MAX);
             // Without leave it works as well, only later on a busy machine.
-            let _refused = set_nice(NICE);
+            let _refused = set_nice(URGENT);
             let started = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
                 let now = now(started);
