@@ -67,6 +67,19 @@ pub const LEASE: Duration = Duration::from_millis(400);
 /// How long a change of Linux's firewall waits for control before all packets are Linux's.
 const FIREWALL_WAITS: Duration = Duration::from_millis(40);
 
+/// What control knows, as metrics want it.
+#[derive(Clone, Debug, Default)]
+pub struct OfControl {
+    /// What it knows of the daemon's state.
+    pub status: Status,
+    /// What it knows of each port.
+    pub ports: Vec<OfPort>,
+    /// For each port, what the kernel path did with its frames.
+    pub kernel: Vec<Counters>,
+    /// What filter rules have matched.
+    pub filters: bm_api::Filters,
+}
+
 /// What control knows of a port.
 #[derive(Clone, Debug, Default)]
 pub struct OfPort {
@@ -401,12 +414,33 @@ impl Handle {
         }
     }
 
-    /// What control knows of the daemon's state; the rest is left as it is by default.
+    /// What control knows of the daemon's state and of each port; the rest is left as it is by default.
     ///
     /// # Errors
     /// If the control thread has ended.
-    pub fn status(&self) -> Result<Status, Error> {
-        self.ask(|control| control.status())
+    pub fn status(&self) -> Result<(Status, Vec<OfPort>), Error> {
+        self.ask(|control| (control.status(), control.interfaces()))
+    }
+
+    /// Everything that metrics tell, in one question: on a busy machine each waits for its turn.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn everything(&self) -> Result<OfControl, Error> {
+        self.ask(|control| OfControl {
+            status: control.status(),
+            ports: control.interfaces(),
+            kernel: control.kernel_counters(),
+            filters: control.filters(),
+        })
+    }
+
+    /// What control knows of each port, and what the kernel path did with its frames.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn ports(&self) -> Result<(Vec<OfPort>, Vec<Counters>), Error> {
+        self.ask(|control| (control.interfaces(), control.kernel_counters()))
     }
 
     /// What control knows of each port.

@@ -21,7 +21,7 @@ use bm_api::{
 };
 use bm_api::{Stations, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{self, Config};
-use bm_control::driver::{Driver, OfPort};
+use bm_control::driver::{Driver, OfControl, OfPort};
 use bm_fastpath::{Claims, Kernel};
 use bm_fib::published::Readers;
 use bm_stats::Registry;
@@ -242,15 +242,20 @@ impl Daemon {
         nothing.then(|| format!("no ports: add [[port]] to {}, then `brickmoon reload`", file.display()))
     }
 
+    /// All counters, those of the kernel path among them.
     fn counters(&self) -> Counters {
+        self.counters_with(&self.driver.handle().kernel_counters().unwrap_or_default())
+    }
+
+    /// All counters, with these of the kernel path for each port.
+    fn counters_with(&self, kernel: &[bm_fastpath::Counters]) -> Counters {
         let mut counters = Counters::new();
         // Links that are others than before may have some of the same names: those go on, so they are summed.
         let all = self.shared.registry.counters().into_iter();
         all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
         self.switches.add_to(&mut counters);
-        let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
         if let Some(running) = lock(&self.running).as_ref() {
-            for (port, kernel) in running.ports.iter().zip(&kernel) {
+            for (port, kernel) in running.ports.iter().zip(kernel) {
                 match port.path.in_kernel {
                     true => report::add_kernel(&mut counters, &port.name, kernel),
                     false => report::add_steering(&mut counters, &port.name, kernel),
@@ -262,9 +267,8 @@ impl Daemon {
 
     /// Ports with their interfaces and accounts.
     pub fn ports(&self) -> Ports {
-        let interfaces = self.driver.handle().interfaces().unwrap_or_default();
-        let counters = self.counters();
-        let kernel = self.driver.handle().kernel_counters().unwrap_or_default();
+        let (interfaces, kernel) = self.driver.handle().ports().unwrap_or_default();
+        let counters = self.counters_with(&kernel);
         let setup = self.setup();
         let has_apps = |port: &str| setup.config.has_apps_behind(port);
         let running = lock(&self.running);
@@ -338,7 +342,7 @@ impl Daemon {
     /// Compares everything with the kernel.
     pub fn verify(&self) -> Result<Verify, Error> {
         let mut verify = self.driver.handle().verify()?;
-        verify.notes.extend(self.unfiltered());
+        verify.notes.extend(self.unfiltered(&self.driver.handle().interfaces().unwrap_or_default()));
         Ok(verify)
     }
 
@@ -386,7 +390,8 @@ impl Daemon {
 
     /// Workers and their frames.
     pub fn workers(&self) -> Workers {
-        let (counters, reports) = (self.counters(), self.reports());
+        // The kernel path's counters say nothing of workers.
+        let (counters, reports) = (self.counters_with(&[]), self.reports());
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Workers::default() };
         let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
@@ -423,12 +428,13 @@ impl Daemon {
 
     /// Metrics for Prometheus.
     pub fn metrics(&self) -> String {
-        let mut counters = self.counters();
+        let OfControl { status, ports, kernel, filters } =
+            self.driver.handle().everything().unwrap_or_default();
+        let mut counters = self.counters_with(&kernel);
         counters.insert("log/lines_lost".into(), log::lost());
-        report::add_filters(&mut counters, &self.filters().unwrap_or_default());
+        report::add_filters(&mut counters, &filters);
         let counters: Vec<_> = counters.into_iter().collect();
-        let of_control = self.driver.handle().status().unwrap_or_default();
-        bm_telemetry::render(&self.completed(of_control), &counters)
+        bm_telemetry::render(&self.completed(status, &ports), &counters)
     }
 
     /// Ends the daemon, once this answer is out. With `keep` the kernel path stays at work.

@@ -1,6 +1,7 @@
 //! How the daemon is.
 
 use bm_api::{Error, Status};
+use bm_control::driver::OfPort;
 use bm_frame::Pages;
 
 use super::{Daemon, Setup, left_to_linux, lock, no_frames};
@@ -14,12 +15,12 @@ impl Daemon {
     /// # Errors
     /// If control does not answer: then nobody keeps the tables.
     pub fn status(&self) -> Result<Status, Error> {
-        self.driver.handle().status().map(|of_control| self.completed(of_control))
+        self.driver.handle().status().map(|(status, ports)| self.completed(status, &ports))
     }
 
-    /// What control says of itself, and all the rest.
-    pub(super) fn completed(&self, mut status: Status) -> Status {
-        let unfiltered = self.unfiltered();
+    /// What control says of itself and of each port, and all the rest.
+    pub(super) fn completed(&self, mut status: Status, interfaces: &[OfPort]) -> Status {
+        let unfiltered = self.unfiltered(interfaces);
         status.unfiltered_ports = unfiltered.len() as u32;
         status.notes.extend(unfiltered);
         let setup = self.setup();
@@ -39,7 +40,6 @@ impl Daemon {
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
         (status.switches, status.switch_ports) = self.switches.count();
         status.notes.extend(self.switches.notes());
-        let interfaces = self.driver.handle().interfaces().unwrap_or_default();
         let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
         status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
         let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);

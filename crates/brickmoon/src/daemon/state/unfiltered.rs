@@ -22,11 +22,10 @@ fn why(port: &PortInfo, control: Option<&OfPort>) -> Option<String> {
 
 impl Daemon {
     /// A sentence for each port where rules that drop do not hold.
-    pub(super) fn unfiltered(&self) -> Vec<String> {
+    pub(super) fn unfiltered(&self, of_control: &[OfPort]) -> Vec<String> {
         if !self.setup().config.filters_drop() {
             return Vec::new();
         }
-        let of_control = self.driver.handle().interfaces().unwrap_or_default();
         let running = lock(&self.running);
         let ports = running.iter().flat_map(|running| running.ports.iter().enumerate());
         let told = |(index, port): (usize, &PortInfo)| {
@@ -41,7 +40,7 @@ impl Daemon {
 
     /// Says in the log which ports are not filtered, when they are others than before.
     pub(super) fn say_unfiltered(&self) {
-        let now = self.unfiltered();
+        let now = self.unfiltered(&self.driver.handle().interfaces().unwrap_or_default());
         let before = std::mem::replace(&mut *lock(&self.said_unfiltered), now.clone());
         now.iter().filter(|line| !before.contains(line)).for_each(|line| tracing::error!("{line}"));
         if !before.is_empty() && now.is_empty() {
