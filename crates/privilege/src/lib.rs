@@ -1,5 +1,5 @@
-//! What a process of brickmoon gives up once it no longer needs it, who is at the other end of a Unix socket, and locks that
-//! other users cannot take.
+//! What a process of brickmoon gives up once it no longer needs it (privileges, freed memory), who is at the other end of a
+//! Unix socket, and locks that other users cannot take.
 //!
 //! ```text
 //! brickmoon up: reads its configuration, listens, mounts a bpffs     (all that root may do)
@@ -15,6 +15,7 @@
 //! Absent on purpose: another user than root. The kernel's files that the daemon writes and its folders in bpffs belong
 //! to root. Lua programs (`brickmoon run`) are not confined: they are whatever their authors make them.
 
+mod allocator;
 mod calls;
 mod capabilities;
 mod lock;
@@ -24,6 +25,7 @@ mod seccomp;
 use std::fmt;
 use std::io;
 
+pub use allocator::give_memory_back;
 pub use capabilities::{Kept, kept_by_daemon, kept_by_watcher, needs_files_of_others};
 pub use lock::LockFile;
 pub use peer::{group, groups_of};

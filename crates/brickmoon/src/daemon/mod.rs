@@ -90,6 +90,7 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
     // Until privileges are dropped, which has to be done before there is a second thread.
     log::hold();
     limits::raise();
+    bm_privilege::give_memory_back();
     if up.config.is_none() && up.ports.is_empty() {
         up.config = Some(config::FILE.into()).filter(|file: &PathBuf| file.exists());
     }

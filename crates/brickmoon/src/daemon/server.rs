@@ -13,6 +13,8 @@ use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 use super::connections::serve;
 use super::state::Daemon;
@@ -20,6 +22,11 @@ use crate::Failure;
 
 /// Connections to the metrics address at the same time: nobody but scrapers has anything to do there.
 const CONNECTIONS_OF_METRICS: usize = 64;
+
+/// Threads that answer questions, and those that carry out orders, at the same time. Each that is ever started keeps a
+/// stack, and what is asked beyond that waits for a moment: most questions are answered within a millisecond.
+static QUESTIONS: Semaphore = Semaphore::const_new(8);
+static ORDERS: Semaphore = Semaphore::const_new(4);
 
 /// A file that is removed when this is dropped: at the end, or when the start fails.
 pub struct Removed(pub PathBuf);
@@ -47,8 +54,8 @@ pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) {
 /// The daemon's answers to questions and to orders.
 pub fn routes(daemon: Arc<Daemon>) -> Router {
     let orders = Router::new()
-        .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::verify)))
-        .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::reload)))
+        .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| carry_out(daemon, Daemon::verify)))
+        .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| carry_out(daemon, Daemon::reload)))
         .route(request::STOP, post(stop))
         .with_state(daemon.clone());
     questions(daemon).merge(orders)
@@ -113,22 +120,54 @@ fn questions(daemon: Arc<Daemon>) -> Router {
 }
 
 async fn stop(State(daemon): State<Arc<Daemon>>, Query(query): Query<StopQuery>) -> Response {
-    answer(daemon, move |daemon| daemon.stop(&query)).await
+    carry_out(daemon, move |daemon| daemon.stop(&query)).await
 }
 
 async fn routes_of(State(daemon): State<Arc<Daemon>>, Query(query): Query<RouteQuery>) -> Response {
     answer(daemon, move |daemon| daemon.routes(&query)).await
 }
 
-/// Answers on a thread of its own: some questions wait for control, and none may hold up another.
+/// Answers a question on a thread beside the server's own, since some wait for control: so many at the same time.
 pub async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     asked: Arc<D>,
     question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
 ) -> Response {
-    match tokio::task::spawn_blocking(move || question(&asked)).await {
-        Ok(result) => reply(StatusCode::BAD_REQUEST, result),
-        Err(panicked) => reply::<()>(StatusCode::INTERNAL_SERVER_ERROR, Err(Error::new(panicked))),
-    }
+    answer_within(&QUESTIONS, asked, question).await
+}
+
+/// Carries out an order, and says what came of it. Orders do not wait for questions.
+async fn carry_out<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
+    asked: Arc<D>,
+    order: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
+) -> Response {
+    answer_within(&ORDERS, asked, order).await
+}
+
+async fn answer_within<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
+    threads: &'static Semaphore,
+    asked: Arc<D>,
+    question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
+) -> Response {
+    // The body is written there, too: a long one takes a while.
+    let answer = beside(threads, move || reply(StatusCode::BAD_REQUEST, question(&asked)));
+    answer
+        .await
+        .unwrap_or_else(|panicked| reply::<()>(StatusCode::INTERNAL_SERVER_ERROR, Err(Error::new(panicked))))
+}
+
+/// Does something on a thread of its own, as soon as there are few enough.
+async fn beside<T: Send + 'static>(
+    threads: &'static Semaphore,
+    deed: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    // It is never closed; and if it were, the answer would matter more than the number of threads.
+    let turn = threads.acquire().await.ok();
+    // Whoever asked may go away meanwhile, and the thread goes on: its place is free when it is done.
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        deed()
+    })
+    .await
 }
 
 /// There is nothing at this path.
@@ -155,7 +194,7 @@ async fn metrics(State(daemon): State<Arc<Daemon>>) -> Response {
 
 /// What `render` says, as scrapers want it.
 pub async fn metrics_reply(render: impl FnOnce() -> String + Send + 'static) -> Response {
-    let text = tokio::task::spawn_blocking(render).await.unwrap_or_default();
+    let text = beside(&QUESTIONS, render).await.unwrap_or_default();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
