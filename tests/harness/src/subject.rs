@@ -81,6 +81,13 @@ impl Subject {
         Self::all(test).into_iter().find(is_kernel)
     }
 
+    /// The user path, if it is a subject of this run.
+    pub fn user(test: &str) -> Option<Self> {
+        let is_user =
+            |subject: &Self| matches!(subject, Self::Brickmoon { forwarding: Forwarding::User, .. });
+        Self::all(test).into_iter().find(is_user)
+    }
+
     /// What the daemon says when it refuses a configuration.
     pub fn refused(&self, lab: &Lab, way: &str, config: &str) -> String {
         let Self::Brickmoon { path, .. } = self else { return String::new() };
@@ -268,10 +275,15 @@ impl Router<'_> {
 
     /// Has the daemon read another configuration while it runs; it must have been started with one.
     pub fn reload_with(&self, config: &str) -> Option<Output> {
-        let daemon = self.daemon.as_ref()?;
+        self.write_config(config);
+        self.ask("reload", &[])
+    }
+
+    /// Writes another configuration into the file that the daemon was started with.
+    pub fn write_config(&self, config: &str) {
+        let Some(daemon) = &self.daemon else { return };
         let file = daemon.socket.with_file_name("brickmoon.toml");
         std::fs::write(&file, config).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        self.ask("reload", &[])
     }
 
     /// The body of an answer of the daemon's socket.

@@ -1,11 +1,14 @@
 //! What is used up around a daemon changes nothing of what it does, and what it cannot have is an error with a reason.
 
 use bm_tests::daemon::eventually;
-use bm_tests::lab::{Ends, Lab, SIDES};
+use bm_tests::flow::Stream;
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::netlink::Requests;
 use bm_tests::subject::{self, Router, Subject};
+use bm_tests::usage::Usage;
 use bm_tests::{command, report};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -152,5 +155,119 @@ fn a_full_or_closed_output_is_no_panic() {
         assert!(run("$BM stop --socket $SOCKET").status.success());
         assert!(daemon.wait(PATIENCE));
         let _gone = std::fs::remove_dir_all(&folder);
+    });
+}
+
+/// Lets a process open so many descriptors more, and then none.
+fn leave_descriptors(process: u32, more: usize) {
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process").flatten();
+    let number = |name: std::ffi::OsString| name.to_string_lossy().parse::<u64>().expect("a number");
+    let open: std::collections::BTreeSet<_> = open.map(|entry| number(entry.file_name())).collect();
+    // The limit is on their numbers, of which the lowest free one is taken.
+    let limit = (0..).filter(|number| !open.contains(number)).nth(more).expect("a free number");
+    let mut limited = Command::new("prlimit");
+    limited.arg(format!("--pid={process}")).arg(format!("--nofile={limit}:"));
+    let done = command::run("prlimit", &mut limited, PATIENCE).expect("it ends");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// The thread that is the first worker of a process, if there is one.
+fn worker(process: u32) -> Option<String> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("a process").flatten();
+    let name = |path: std::path::PathBuf| std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+    let first = threads.map(|thread| thread.path()).find(|path| name(path.clone()).trim() == "bm-worker-0");
+    first.map(|path| path.display().to_string())
+}
+
+#[test]
+fn workers_start_again_without_new_descriptors() {
+    let Some(subject) = Subject::user("restart-fds") else { return };
+    let lab = Lab::new("restart-fds", Ends::Silent);
+    lab.rtr.run("ip link set lo up");
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    let config = |ring: u32| format!("[daemon]\nring = {ring}\nmetrics = \"127.0.0.1:9187\"\n");
+    router.restart_with(&SIDES.map(|side| side.router()), &config(512));
+    let process = router.process().expect("a daemon");
+    let flows =
+        |lab: &Lab| Stream::to(&Side::Snk.v4(2), 1000).for_a_while(lab, Duration::from_millis(500)).received;
+    assert!(flows(&lab) > 0);
+    leave_descriptors(process, 0);
+    // They take whatever becomes free while connections are accepted.
+    let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+    let idle: Vec<TcpStream> = lab.rtr.within(|| (0..100).map(connect).collect());
+    for ring in [1024, 512] {
+        let before = worker(process);
+        assert!(before.is_some());
+        router.write_config(&config(ring));
+        // SIGHUP needs no connection.
+        let done = Command::new("kill").args(["-HUP", &process.to_string()]).status().expect("kill");
+        assert!(done.success());
+        let is_another = |now: Option<String>| now.is_some() && now != before;
+        eventually("the worker is the same", || {
+            assert!(!router.log().contains("was not read again"), "{}", router.log());
+            is_another(worker(process))
+        });
+        eventually("workers forward nothing", || flows(&lab) > 0);
+    }
+    assert!(flows(&lab) > 0, "{}", router.log());
+    // With room again, it answers.
+    leave_descriptors(process, 300);
+    eventually("status does not answer", || router.ask("status", &[]).expect("a daemon").status.success());
+    drop(idle);
+    let before = router.sent();
+    let received = u64::from(flows(&lab));
+    assert!(received > 0 && router.sent() >= before + received, "{received} packets, not all by workers");
+    router.stop();
+}
+
+#[test]
+fn a_route_changes_without_descriptors() {
+    on_kernel("route-fds", "[daemon]\nmetrics = \"127.0.0.1:9187\"\n", |lab, router| {
+        let process = router.process().expect("a daemon");
+        leave_descriptors(process, 2);
+        let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+        let idle: Vec<TcpStream> = lab.rtr.within(|| (0..100).map(connect).collect());
+        lab.rtr.ip(&format!("route add 32.7.0.0/16 via {}", Side::Snk.v4(2)));
+        let flows = || Stream::to("32.7.0.9", 1000).for_a_while(lab, Duration::from_millis(500)).received;
+        eventually("the new route is not followed", || flows() > 0);
+        lab.rtr.ip("route add blackhole 32.7.0.0/24");
+        eventually("the blackhole is not followed", || flows() == 0);
+        drop(idle);
+        eventually("status does not answer", || {
+            router.ask("status", &[]).expect("a daemon").status.success()
+        });
+        leave_descriptors(process, 300);
+        router.settle();
+        router.assert_verified();
+    });
+}
+
+#[test]
+fn long_answers_leave_no_memory_behind() {
+    on_kernel("answers", "", |lab, router| {
+        let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
+        let via = Side::Snk.v4(2).parse().expect("an address");
+        let prefix = |number: u32| (IpAddr::from(((32 << 24) + (number << 8)).to_be_bytes()), 24);
+        (0..20_000).for_each(|number| requests.replace_route(prefix(number), via));
+        assert_eq!(requests.finish().0, 0);
+        router.settle();
+        let process = router.process().expect("a daemon");
+        let ask = || {
+            let answer = router.get("/v1/routes?limit=20000").expect("routes");
+            assert!(answer.len() > 1 << 20, "{} bytes", answer.len());
+        };
+        ask();
+        let before = Usage::of(process).expect("a daemon");
+        std::thread::scope(|scope| {
+            let asking = || (0..4).for_each(|_| ask());
+            (0..32).for_each(|_| drop(scope.spawn(asking)));
+        });
+        // No more than eight are written at the same time, and what they leave in the allocator serves the next.
+        let grown = || Usage::of(process).expect("a daemon").pss_kib.saturating_sub(before.pss_kib);
+        eventually("answers stay in memory", || grown() < 32 << 10);
+        let after = Usage::of(process).expect("a daemon");
+        report::say(&format!("exhaustion: before 128 long answers {before}; after them {after}"));
+        assert!(after.threads <= before.threads + 12, "{before}; {after}");
     });
 }

@@ -4,6 +4,7 @@
 //! descriptor of ours. Without bounds some hundred of them have all.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -11,6 +12,7 @@ use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -18,9 +20,52 @@ use tokio::time::timeout;
 const HEAD_MAX: Duration = Duration::from_secs(5);
 /// How long a connection may last, whatever is said on it: longer than the longest question takes.
 const LAST_MAX: Duration = Duration::from_secs(600);
+/// How long a [`Pause`] keeps connections waiting. Whatever goes on then hangs, and `status` should say so.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Kinds of users.
 const KINDS: usize = 3;
+
+static PAUSES: AtomicUsize = AtomicUsize::new(0);
+static PAUSED: Notify = Notify::const_new();
+static RESUMED: Notify = Notify::const_new();
+
+/// While there is one, no server accepts connections: what connects waits.
+///
+/// Whoever closes descriptors and needs as many again takes one, so that connections do not get them in between.
+pub struct Pause;
+
+impl Pause {
+    /// Accepts no connections from here on.
+    pub fn begin() -> Self {
+        PAUSES.fetch_add(1, Ordering::SeqCst);
+        PAUSED.notify_waiters();
+        Self
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        PAUSES.fetch_sub(1, Ordering::SeqCst);
+        RESUMED.notify_waiters();
+    }
+}
+
+/// Accepts a connection as soon as none is paused for.
+async fn accept<L: Listener>(listener: &mut L) -> L::Io {
+    loop {
+        let resumed = RESUMED.notified();
+        if PAUSES.load(Ordering::SeqCst) > 0 {
+            // One may hang for ever.
+            let _in_time = timeout(PAUSE_MAX, resumed).await;
+        }
+        let paused = PAUSED.notified();
+        tokio::select! {
+            (stream, _) = listener.accept() => return stream,
+            () = paused => {}
+        }
+    }
+}
 
 /// Answers until the task is dropped: `who` says what kind of user has connected, and what answers there are for it. Of
 /// more than `most` connections of a kind at the same time the oldest gives way, so that nobody who only holds connections
@@ -28,7 +73,7 @@ const KINDS: usize = 3;
 pub async fn serve<L: Listener>(mut listener: L, who: impl Fn(&L::Io) -> (usize, Router), most: usize) {
     let mut kinds: [VecDeque<JoinHandle<()>>; KINDS] = Default::default();
     loop {
-        let (stream, _) = listener.accept().await;
+        let stream = accept(&mut listener).await;
         let (kind, routes) = who(&stream);
         let connections = &mut kinds[kind];
         connections.retain(|connection| !connection.is_finished());

@@ -27,6 +27,7 @@ mod rights;
 mod running;
 pub mod server;
 pub mod socket;
+mod spare;
 mod state;
 mod switches;
 pub mod watcher;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Daemon, lock};
 use crate::Failure;
 use crate::daemon::running::Running;
+use crate::daemon::spare::Spare;
 use crate::daemon::{apps, hooks, why};
 
 /// A data path that fails more often than this is not started again: Linux does better.
@@ -24,6 +25,8 @@ pub(super) struct Restarts {
     failures: VecDeque<Instant>,
     /// What keeps interfaces of ours in Linux until a data path has them again.
     pub held: Vec<OwnedFd>,
+    /// Descriptors for the next start.
+    pub spare: Spare,
     /// The daemon ends: nothing is started any more.
     pub ended: bool,
 }
@@ -95,7 +98,10 @@ impl Daemon {
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
         tracing::error!("{trouble}: it is started again, and Linux forwards meanwhile");
-        self.arrange(&mut restarts, &self.setup(), &|_| false)
+        let _pause = restarts.spare.release();
+        let arranged = self.arrange(&mut restarts, &self.setup(), &|_| false);
+        restarts.spare.fill();
+        arranged
     }
 
     /// Gives everything back to Linux and ends all threads.

@@ -87,9 +87,16 @@ impl Daemon {
         if restarts.ended {
             return Err(Error::new("the daemon is about to end"));
         }
+        let _pause = restarts.spare.release();
+        let reloaded = self.reload_with(&mut restarts);
+        restarts.spare.fill();
+        reloaded
+    }
+
+    fn reload_with(&self, restarts: &mut Restarts) -> Result<Reloaded, Error> {
         let old = self.setup();
         let Plan { setup, said, arranged } = self.plan(&old, self.read_again()?)?;
-        self.carry_out(&mut restarts, &old, &setup, &arranged)?;
+        self.carry_out(restarts, &old, &setup, &arranged)?;
         *lock(&self.setup) = setup.into();
         // Interfaces may have changed meanwhile.
         self.links.notify_one();

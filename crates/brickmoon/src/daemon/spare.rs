@@ -1,0 +1,60 @@
+//! Descriptors that are kept for the next start of the data path.
+//!
+//! Its ports, workers and scripts open descriptors, some before those of the data path from before are closed. If others
+//! have used up all that the process may have, the data path could not be started again, and Linux would forward for good.
+//!
+//! ```text
+//! connections ─► EMFILE         a start ─► 64 spare ones are closed ─► ports, workers ─► 64 are opened again
+//!                                          no connection is accepted meanwhile
+//! ```
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use super::connections::Pause;
+
+/// Descriptors kept. A start needs fewer more than it closes: files that are read, sockets that are opened before the
+/// old ones are closed.
+const SPARE: usize = 64;
+
+/// Descriptors that do nothing.
+#[derive(Default)]
+pub struct Spare(Vec<OwnedFd>);
+
+impl Spare {
+    /// Opens as many as there should be, or as can be had.
+    pub fn fill(&mut self) {
+        let missing = SPARE.saturating_sub(self.0.len());
+        let opened = (0..missing).map_while(|_| File::open("/dev/null").ok()).map(OwnedFd::from);
+        self.0.extend(opened);
+        if self.0.len() < SPARE {
+            tracing::warn!(
+                "{} of {SPARE} descriptors are in reserve for a restart of the workers: raise the limit on open files (LimitNOFILE)",
+                self.0.len()
+            );
+        }
+    }
+
+    /// Closes them for whoever needs descriptors now, before connections get them: until the pause ends.
+    pub fn release(&mut self) -> Pause {
+        let pause = Pause::begin();
+        self.0.clear();
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_full_again_after_each_release() {
+        let mut spare = Spare::default();
+        for _ in 0..3 {
+            spare.fill();
+            assert_eq!(spare.0.len(), SPARE);
+            let _pause = spare.release();
+            assert!(spare.0.is_empty());
+        }
+    }
+}
