@@ -113,11 +113,14 @@ pub fn read_statistics(socket: &Path, rate: f64, loads: &Loads) -> Asked {
     asked
 }
 
-/// Reads all counters from the file in shared memory beside the socket.
-pub fn read_counters(socket: &Path) {
-    let file = socket.with_extension("stats");
-    let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    assert!(bytes.len() > 16, "{}: {} bytes", file.display(), bytes.len());
+/// Opens the counters in shared memory beside the socket.
+pub fn open_counters(socket: &Path) -> bm_stats::Reader {
+    bm_stats::Reader::open(&socket.with_extension("stats")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Reads all of them.
+pub fn read_counters(counters: &bm_stats::Reader) {
+    assert!(!counters.counters().is_empty());
 }
 
 fn is_closed(error: &Error) -> bool {

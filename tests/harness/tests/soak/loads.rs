@@ -121,6 +121,7 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
     let loads = Loads::default();
     let socket = router.socket().expect("a daemon");
     let socket = Path::new(&socket);
+    let counters = clients::open_counters(socket);
     std::thread::scope(|scope| {
         let routes = scope.spawn(|| change_routes(lab, plan, &loads));
         let neighbours = scope.spawn(|| change_neighbours(lab, &loads));
@@ -129,9 +130,10 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
         let reloads = scope.spawn(|| reload(router, plan, &loads));
         let read = || clients::read_statistics(socket, STATISTICS / f64::from(READERS), &loads);
         let statistics: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
-        let counters =
-            scope.spawn(|| loads.paced(STATISTICS, |due| due.for_each(|_| clients::read_counters(socket))));
-        let slow: Vec<_> = (0..4).map(|_| scope.spawn(|| clients::read_slowly(socket, &loads))).collect();
+        let (counters, loads) = (&counters, &loads);
+        let read = |due: std::ops::Range<u64>| due.for_each(|_| clients::read_counters(counters));
+        let counters = scope.spawn(move || loads.paced(STATISTICS, read));
+        let slow: Vec<_> = (0..4).map(|_| scope.spawn(|| clients::read_slowly(socket, loads))).collect();
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
         loads.end();
         let (routes, refused) = routes.join().expect("routes change");
