@@ -327,6 +327,13 @@ mod tests {
     }
 
     #[test]
+    fn payload_is_written_behind_the_type() {
+        let mut bytes = PLAIN;
+        Ethernet::parse(&mut bytes).unwrap().payload_mut().copy_from_slice(&[0x60, 1]);
+        assert_eq!((&bytes[..14], &bytes[14..]), (&PLAIN[..14], &[0x60, 1][..]));
+    }
+
+    #[test]
     fn reads_two_tags() {
         let network = |bytes: &[u8]| Ethernet::parse(bytes).unwrap().network();
         let found = |outer, inner, offset| Ok(Network { outer, inner, ethertype: ethertype::IPV4, offset });

@@ -439,4 +439,10 @@ mod tests {
             assert_eq!(changed, Err(Silence::Source), "{source:?}");
         }
     }
+
+    #[test]
+    fn a_header_alone_is_a_message() {
+        assert!(Icmp::parse([0; HEADER_LEN]).is_ok());
+        assert_eq!(Icmp::parse([0; HEADER_LEN - 1]).err(), Some(Malformed::Short));
+    }
 }

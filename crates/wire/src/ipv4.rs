@@ -446,10 +446,23 @@ mod tests {
     }
 
     #[test]
+    fn setters_write_their_own_bytes_only() {
+        let mut bytes = FRAGMENT;
+        let mut packet = Ipv4::parse(&mut bytes).unwrap();
+        packet.set_source(0xc000_0201);
+        packet.options_mut().copy_from_slice(&[1, 1, 1, 0]);
+        let mut expected = FRAGMENT;
+        expected[12..16].copy_from_slice(&[192, 0, 2, 1]);
+        expected[20..24].copy_from_slice(&[1, 1, 1, 0]);
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
     fn reads_what_an_error_quotes() {
         let packet = Ipv4::parse_quoted(&FRAGMENT[..28]).unwrap();
         assert_eq!((packet.payload(), packet.packet().len()), (&b"abcd"[..], 28));
         assert_eq!(Ipv4::parse_quoted(&FRAGMENT[..23]).err(), Some(Malformed::HeaderLen));
+        assert_eq!(Ipv4::parse_quoted(with(TTL_2, 0, 0x65)).err(), Some(Malformed::Version));
     }
 
     #[test]

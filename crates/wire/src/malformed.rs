@@ -74,3 +74,14 @@ pub(crate) fn room(buffer: &mut [u8], needed: usize) -> Result<&mut [u8], NoRoom
     let room = buffer.len();
     buffer.get_mut(..needed).ok_or(NoRoom { needed, room })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_buffer_is_named_with_both_sizes() {
+        let error = room(&mut [0; 20], 28).unwrap_err();
+        assert_eq!(error.to_string(), "the packet needs 28 bytes, the buffer has 20");
+    }
+}

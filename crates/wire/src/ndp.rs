@@ -278,6 +278,39 @@ mod tests {
     }
 
     #[test]
+    fn a_router_advertisement_is_checked_and_named() {
+        let advertisement = |bytes: &mut Vec<u8>| {
+            bytes[40] = kind::ROUTER_ADVERTISEMENT;
+            // An MTU of 1500 in front of the source's link-layer address.
+            bytes[56..64].copy_from_slice(&[5, 1, 0, 0, 0, 0, 5, 0xdc]);
+        };
+        assert_eq!(parsed(advertisement), Ok(Message::Other(kind::ROUTER_ADVERTISEMENT)));
+        let broken = |bytes: &mut Vec<u8>| {
+            advertisement(bytes);
+            bytes[57] = 0;
+        };
+        assert_eq!(parsed(broken), Err(Malformed::Option));
+    }
+
+    #[test]
+    fn each_flag_is_its_own_bit() {
+        let flags = |router, solicited, override_known| Flags { router, solicited, override_known };
+        let bits = [
+            (flags(false, false, false), 0),
+            (flags(true, false, false), 0x80),
+            (flags(false, true, false), 0x40),
+            (flags(false, false, true), 0x20),
+        ];
+        for (flags, byte) in bits {
+            let mut buffer = [0; 72];
+            assert_eq!(advertisement(TARGET, HOST, TARGET, OURS, flags, &mut buffer), Ok(72));
+            assert_eq!(buffer[44..48], [byte, 0, 0, 0]);
+            let told = Message::Advertisement { target: TARGET, target_mac: Some(OURS), flags };
+            assert_eq!(Message::parse(&Ipv6::parse(&buffer[..]).unwrap()), Ok(told));
+        }
+    }
+
+    #[test]
     fn refuses_what_rfc_4861_7_1_refuses() {
         assert_eq!(parsed(|bytes| bytes[7] = 254), Err(Malformed::HopLimit));
         assert_eq!(parsed(|bytes| bytes[41] = 1), Err(Malformed::Kind));

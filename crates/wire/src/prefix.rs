@@ -182,6 +182,7 @@ mod tests {
         let prefix = Ipv4Prefix::containing(0xc000_0207, 24).unwrap();
         assert_eq!(prefix.to_string(), "192.0.2.0/24");
         assert_eq!((prefix.first(), prefix.last()), (0xc000_0200, 0xc000_02ff));
+        assert_eq!(prefix.length(), 24);
         assert!(prefix.contains(0xc000_0280) && !prefix.contains(0xc000_0300));
         assert_eq!(Ipv4Prefix::containing(0, 33), None);
     }

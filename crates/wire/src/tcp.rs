@@ -163,6 +163,7 @@ mod tests {
         assert_eq!((segment.sequence(), segment.acknowledgement()), (1, 0));
         assert_eq!((segment.flags(), segment.window(), segment.header_len()), (flag::SYN, 64_240, 24));
         assert_eq!((segment.options(), segment.payload()), (&SYN[20..], &[][..]));
+        assert_eq!(segment.checksum(), 0x978c);
         assert!(segment.checksum_ok(&V6));
     }
 

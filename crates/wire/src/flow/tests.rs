@@ -296,3 +296,17 @@ fn seeds_choose_independently() {
         assert!(uneven < 0.045, "seeds {first} and {second}: {uneven}");
     }
 }
+
+/// A new version must choose the same next hops, so that flows keep their path while routers are updated.
+#[test]
+fn hashes_are_those_of_earlier_versions() {
+    assert_eq!((V4_UDP.hash(0), V4_UDP.hash(7)), (1_866_638_240, 1_451_797_266));
+    let key = Key::V6 {
+        source: 0x2001_0db8 << 96 | 1,
+        destination: 0x2001_0db8 << 96 | 2,
+        ports: (1000, 2000),
+        protocol: 17,
+        flow_label: 0x12345,
+    };
+    assert_eq!((key.hash(0), key.hash(7)), (813_077_359, 3_286_128_844));
+}
