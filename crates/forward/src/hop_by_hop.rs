@@ -130,5 +130,9 @@ mod tests {
         assert_eq!(examined(&many), HopByHop::Skip);
         let more: Vec<u8> = [0x1e, 0].repeat(9).into_iter().chain([1, 2, 0, 0]).collect();
         assert_eq!(examined(&more), HopByHop::Discard);
+        let alert: Vec<u8> = [0x1e, 0].repeat(8).into_iter().chain([5, 2, 0, 0, 1, 0]).collect();
+        assert_eq!(examined(&alert), HopByHop::Discard);
+        let last: Vec<u8> = [0x1e, 0].repeat(7).into_iter().chain([5, 2, 0, 0, 1, 2, 0, 0]).collect();
+        assert_eq!(examined(&last), HopByHop::Alert);
     }
 }

@@ -70,6 +70,7 @@ fn e67_silence_ends_in_host_unreachable() {
     assert_eq!(answer[0], (LEFT, expected));
     assert_eq!(answer[1], (LEFT, error_ipv6("2001:db8:1::1", 1, 3, 0, &six.one_hop_on())));
     assert_eq!((lab.held(), lab.drops()), (0, vec![(Reason::NeighborUnresolved, 2)]));
+    assert_eq!((lab.counter("resolve_failed"), lab.counter("resolve_answered")), (2, 0));
     // And it is tried again.
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
     assert_eq!(lab.asked(), [asked("right", "198.51.100.50")]);
@@ -134,6 +135,22 @@ fn e67_who_waits_goes_first() {
         assert!(lab.exchange(LEFT, &packet(id, &[]).sent()).is_silence());
     }
     lab.change("neighbour 198.51.100.8 right 02:00:00:00:02:08");
+    lab.send(LEFT, &packet(3, &[1; 4]).sent());
+    lab.run();
+    let ids: Vec<_> = lab.take(RIGHT).iter().map(|frame| frame[19]).collect();
+    assert_eq!(ids, [0, 1, 2, 3]);
+}
+
+/// The same without a gateway: the packet's own destination is the neighbour.
+#[test]
+fn e67_who_waits_for_a_host_on_the_link_goes_first() {
+    let mut lab = lab();
+    lab.pass(5);
+    let packet = |id, options: &[u8]| V4 { id, options: options.to_vec(), ..V4::to("198.51.100.50") };
+    for id in 0..3 {
+        assert!(lab.exchange(LEFT, &packet(id, &[]).sent()).is_silence());
+    }
+    lab.change("neighbour 198.51.100.50 right 02:00:00:00:02:50");
     lab.send(LEFT, &packet(3, &[1; 4]).sent());
     lab.run();
     let ids: Vec<_> = lab.take(RIGHT).iter().map(|frame| frame[19]).collect();

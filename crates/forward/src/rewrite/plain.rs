@@ -349,6 +349,28 @@ mod tests {
         assert_eq!(frame(&mut lab), Some((1, to(8))));
     }
 
+    /// One byte too long and one hop too few: neither makes up for the other.
+    #[test]
+    fn too_long_without_a_hop_is_not_rewritten() {
+        let tables = Lab::new(LINES).tables();
+        let depot = Depot::new(256, 2048).expect("memory");
+        let mut list = Freelist::new(depot, 64);
+        let mut known = KnownHops::new();
+        let hop =
+            (1..20).map(NextHop).find(|&hop| tables.next_hops.entry(hop).is_forward()).expect("one forwards");
+        let mtu = known.of(&tables, hop).mtu;
+        for (excess, left, done) in [(0, 2, LANES), (1, 2, 0), (0, 1, 0), (1, 1, 0), (2, 0, 0)] {
+            let (mut lengths, mut lefts) = ([60; LANES], [64; LANES]);
+            (lengths[3], lefts[3]) = (mtu + excess, left);
+            let eight =
+                Eight { hops: &[hop; LANES], lengths: &lengths, left: &lefts, spent: &[[0; 4]; LANES] };
+            let mut frames = std::array::from_fn(|_| list.allocate_with(&[7; 60]));
+            let found = rewrite_eight::<IPV4_HEAD, IPV4_SPENT>(&known, &eight, &mut frames, &mut [0; LANES]);
+            assert_eq!(found, done, "{excess} bytes above the MTU, TTL {left}");
+            frames.into_iter().flatten().for_each(|frame| list.free(frame));
+        }
+    }
+
     #[test]
     fn retirements_and_time_forget_what_is_known() {
         let lab = Lab::new(LINES);
@@ -369,6 +391,7 @@ mod tests {
         assert!(looked(&mut known, reader.point(), 1 << SPELL_LOG2));
         readers.retire_point();
         assert!(looked(&mut known, reader.point(), 1 << SPELL_LOG2));
+        assert!(!looked(&mut known, reader.point(), 1 << SPELL_LOG2));
         assert!(KnownHops::new().known.iter().enumerate().all(|(at, known)| known.hop.index() % KNOWN != at));
     }
 }

@@ -104,6 +104,33 @@ mod tests {
         assert_eq!(four(2, "8.8.8.8"), "192.0.2.1");
     }
 
+    /// RFC 6724 2.1, with ORCHIDs (RFC 4843) as 7, as in Linux's table (`ip addrlabel`).
+    #[test]
+    fn labels_are_linux_s() {
+        let labels = [
+            ("::1", 0),
+            ("::", 3),
+            ("::192.0.2.1", 3),
+            ("::ffff:192.0.2.1", 4),
+            ("fc00::1", 5),
+            ("fdff:ffff::1", 5),
+            ("fbff::1", 1),
+            ("fe80::1", 1),
+            ("2002::1", 2),
+            ("2003::1", 1),
+            ("2001::1", 6),
+            ("2001:1::1", 1),
+            ("2001:10::1", 7),
+            ("2001:1f:ffff::1", 7),
+            ("2001:20::1", 1),
+            ("2001:db8::1", 1),
+        ];
+        for (text, expected) in labels {
+            let address: Ipv6Addr = text.parse().unwrap();
+            assert_eq!(label(address.into()), expected, "{text}");
+        }
+    }
+
     #[test]
     fn ipv6_prefers_scope_then_interface_then_likeness() {
         assert_eq!(six(0, "2001:db8:2::9"), "2001:db8:1::1");

@@ -128,6 +128,23 @@ mod tests {
     }
 
     #[test]
+    fn a_dropped_thread_has_ended() {
+        let mut lab = Lab::new(LINES);
+        let thread = SlowThread::start(lab.take_slow_path()).unwrap();
+        let stop = thread.stop.clone();
+        drop(thread);
+        // The thread held the third.
+        assert_eq!((stop.load(Ordering::Relaxed), Arc::strong_count(&stop)), (true, 1));
+    }
+
+    #[test]
+    fn a_day_has_86400_seconds() {
+        let midnight_ms = now(Instant::now()).midnight_ms;
+        assert!(midnight_ms < 86_400_000);
+        assert_eq!(DAY_MS, 86_400_000);
+    }
+
+    #[test]
     fn works_and_sleeps_and_is_woken() {
         let mut lab = Lab::new(LINES);
         let mut slow = lab.take_slow_path();

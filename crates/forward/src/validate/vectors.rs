@@ -250,6 +250,28 @@ mod tests {
         free(&mut list, frames);
     }
 
+    /// All frames for a MAC whose first two bytes are not ours, and each of them alone.
+    #[test]
+    fn the_first_bytes_of_the_mac_count() {
+        let mut list = list();
+        for first in [[3, 0], [2, 1], [9, 9]] {
+            let mut frame = FRAME;
+            frame[..2].copy_from_slice(&first);
+            let frames = eights(&mut list, &vec![frame.to_vec(); 2 * LANES]);
+            for form in Form::all().into_iter().filter(|&form| form != Form::SCALAR) {
+                let seen = common_ipv4(
+                    form,
+                    &frames,
+                    key_of(MAC),
+                    &LocalFilter::of(&[]),
+                    Found::default().columns(),
+                );
+                assert_eq!(seen, Some(Seen { common: 0, suspects: 0 }), "{first:?}");
+            }
+            free(&mut list, frames);
+        }
+    }
+
     #[test]
     fn a_port_without_a_mac_takes_no_frame() {
         let mut list = list();
