@@ -329,8 +329,10 @@ mod tests {
     #[test]
     fn payload_is_written_behind_the_type() {
         let mut bytes = PLAIN;
-        Ethernet::parse(&mut bytes).unwrap().payload_mut().copy_from_slice(&[0x60, 1]);
-        assert_eq!((&bytes[..14], &bytes[14..]), (&PLAIN[..14], &[0x60, 1][..]));
+        let mut frame = Ethernet::parse(&mut bytes).unwrap();
+        frame.set_ethertype(0x86dd);
+        frame.payload_mut().copy_from_slice(&[0x60, 1]);
+        assert_eq!((&bytes[..12], &bytes[12..]), (&PLAIN[..12], &[0x86, 0xdd, 0x60, 1][..]));
     }
 
     #[test]

@@ -369,6 +369,11 @@ mod tests {
         assert!(reply.checksum_ok(&answer.pseudo()));
         assert_eq!((answer.source(), answer.destination()), (ROUTER.source, HOST));
         assert_eq!((reply.kind(), reply.id(), reply.sequence(), reply.data()), (129, 0x0102, 3, &b"abc"[..]));
+        // The reply has the class of the request, which no checksum covers.
+        let mut marked = PING;
+        marked[..2].copy_from_slice(&[0x6b, 0x80]);
+        assert_eq!(echo_reply(&ROUTER, &Ipv6::parse(&marked).unwrap(), &request, &mut buffer), Ok(51));
+        assert_eq!(buffer[..4], [0x6b, 0x80, 0, 0]);
     }
 
     #[test]
