@@ -19,6 +19,7 @@ mod budget;
 mod control;
 mod follower;
 mod kernel;
+mod known;
 mod linux_only;
 mod neighbours;
 mod ports;
@@ -33,7 +34,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bm_api::request::RouteQuery;
-use bm_api::{Area, Error, Interface, Neighbors, NextHops, Routes, Status, Verify};
+use bm_api::{Area, Error, Neighbors, NextHops, Routes, Status, Verify};
 use bm_fastpath::{Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure;
@@ -47,6 +48,7 @@ use crate::config::Config;
 use aside::{Aside, Why};
 pub use asker::Asker;
 use control::{Control, Pending};
+pub use known::{OfControl, OfPort};
 use watchdog::{Health, Watchdog};
 
 /// A port as control sees it.
@@ -66,32 +68,6 @@ pub struct ControlPort {
 pub const LEASE: Duration = Duration::from_millis(400);
 /// How long a change of Linux's firewall waits for control before all packets are Linux's.
 const FIREWALL_WAITS: Duration = Duration::from_millis(40);
-
-/// What control knows, as metrics want it.
-#[derive(Clone, Debug, Default)]
-pub struct OfControl {
-    /// What it knows of the daemon's state.
-    pub status: Status,
-    /// What it knows of each port.
-    pub ports: Vec<OfPort>,
-    /// For each port, what the kernel path did with its frames.
-    pub kernel: Vec<Counters>,
-    /// What filter rules have matched.
-    pub filters: bm_api::Filters,
-}
-
-/// What control knows of a port.
-#[derive(Clone, Debug, Default)]
-pub struct OfPort {
-    /// Whether it is up.
-    pub up: bool,
-    /// Its interfaces.
-    pub interfaces: Vec<Interface>,
-    /// What only Linux may handle of the packets that come in there or leave there.
-    pub linux_only: Vec<bm_api::LinuxOnly>,
-    /// Packets that its steering has left to Linux for that.
-    pub left_to_linux: u64,
-}
 
 /// An interface of Linux that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -166,9 +166,9 @@ fn follows_the_kernel() {
         until("the carrier again", || to(&driver, "203.0.113.1").1 != Action::Unreachable);
         verified(&driver);
         ip("rule add from 198.51.100.0/24 lookup 77");
-        until("the rule", || !driver.handle().status().unwrap().notes.is_empty());
+        until("the rule", || !driver.handle().status().unwrap().0.notes.is_empty());
         ip("rule del from 198.51.100.0/24 lookup 77");
-        until("the rule's end", || driver.handle().status().unwrap().notes.is_empty());
+        until("the rule's end", || driver.handle().status().unwrap().0.notes.is_empty());
         verified(&driver);
     });
 }
@@ -182,7 +182,7 @@ fn carries_out_a_hundred_thousand_changes() {
             let prefix = |number: u32| std::net::Ipv4Addr::from(0x0b00_0000 + (number << 8));
             (0..100_000).map(|number| format!("route {verb} {}/24 via 192.0.2.9\n", prefix(number))).collect()
         };
-        let total = |driver: &Driver| driver.handle().status().unwrap().routes_ipv4;
+        let total = |driver: &Driver| driver.handle().status().unwrap().0.routes_ipv4;
         let before = total(&driver);
         for (verb, wanted) in [("add", before + 100_000), ("del", before)] {
             ip_batch(&routes(verb));
