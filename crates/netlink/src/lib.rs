@@ -26,6 +26,7 @@ pub mod mirror;
 pub mod neighbour;
 pub mod netconf;
 pub mod next_hop;
+pub mod nft;
 pub mod route;
 pub mod rule;
 pub mod socket;

@@ -97,7 +97,7 @@ fn present(socket: Result<Socket, Error>) -> Result<Option<Socket>, Error> {
 }
 
 /// Whether the kernel lacks what was asked for: then there is none.
-pub(super) fn is_absent(error: &Error) -> bool {
+pub(crate) fn is_absent(error: &Error) -> bool {
     let absent = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
     error.errno().is_some_and(|errno| absent.contains(&errno))
 }

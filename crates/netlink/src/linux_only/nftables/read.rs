@@ -7,6 +7,7 @@ use crate::family::Family;
 use crate::linux_only::condition::Families;
 use crate::linux_only::dump::{Dumped, dump, is_absent, request};
 use crate::message::Raw;
+use crate::nft::OURS;
 use crate::socket::Socket;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -156,8 +157,10 @@ fn named(raw: &Raw<'_>, found: Option<(Box<str>, String)>, ruleset: &mut Ruleset
 fn table(raw: &Raw<'_>) -> Result<Option<(TableName, bool)>, Malformed> {
     let [name, flags] = some(attributes(raw), nfta::TABLE)?;
     let Some(name) = name else { return Ok(None) };
-    let in_use = flags.and_then(number).unwrap_or_default() & DORMANT == 0;
-    Ok(Some((TableName { family: family(raw), name: attribute::text(name) }, in_use)))
+    let name = attribute::text(name);
+    // What our own tables drop, our filters drop as well.
+    let in_use = flags.and_then(number).unwrap_or_default() & DORMANT == 0 && !name.starts_with(OURS);
+    Ok(Some((TableName { family: family(raw), name }, in_use)))
 }
 
 /// A base chain in the way of routed packets.
