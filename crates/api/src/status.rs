@@ -61,6 +61,8 @@ pub struct Status {
     pub silent_threads: u32,
     /// Ports where `[filter]` is to drop packets and cannot, so that Linux forwards them; `notes` name them.
     pub unfiltered_ports: u32,
+    /// Ports whose interface is not brickmoon's, where nftables filters by the rules of `[filter]`; `notes` name them.
+    pub nftables_ports: u32,
     /// What the operator should know, a sentence each: unsupported rules, missing huge pages.
     pub notes: Vec<String>,
 }

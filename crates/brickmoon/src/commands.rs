@@ -117,6 +117,7 @@ fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
     let mut interfaces = bm_fastpath::remove_kept().unwrap_or_default();
     bm_control::watcher::dismiss();
     interfaces.extend(bm_switch::remove_kept_but(&[]));
+    interfaces.extend(bm_control::nftables::remove(&bm_control::nftables::name(socket)));
     if interfaces.is_empty() {
         return Ok(false);
     }

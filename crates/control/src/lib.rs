@@ -5,4 +5,5 @@
 pub mod compile;
 pub mod config;
 pub mod driver;
+pub mod nftables;
 pub mod watcher;

@@ -39,7 +39,7 @@ mod pins;
 mod situation;
 mod tags;
 
-pub use attach::{Attachment, is_ethernet, is_there, why_no_frames};
+pub use attach::{Attachment, ifindex, is_ethernet, is_there, why_no_frames};
 pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use claims::{CLAIM_QUEUES, Claims};
 pub use counters::{COUNTERS, Counters};

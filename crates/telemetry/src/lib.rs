@@ -136,6 +136,11 @@ fn daemon(registry: &mut Registry, status: &Status) {
             "Ports where filters are to drop packets and cannot: Linux forwards them",
             u64::from(status.unfiltered_ports),
         ),
+        (
+            "nftables_ports",
+            "Ports whose interface is not brickmoon's, where nftables filters by the rules of [filter]",
+            u64::from(status.nftables_ports),
+        ),
         ("ready", "1 if ports forward", u64::from(status.ready)),
         ("mirror_in_step", "1 if the tables are what the kernel has", u64::from(status.mirror.synced)),
     ] {

@@ -4,6 +4,7 @@ mod after;
 mod arrange;
 mod crew;
 mod follow;
+mod held;
 mod reload;
 mod status;
 mod unfiltered;
@@ -41,6 +42,7 @@ use crate::args::Up;
 use crate::{Failure, log};
 use after::Restarts;
 use crew::Crew;
+use held::Held;
 
 /// Counters that there is room for: some fifty for each account, three accounts a port and worker.
 const COUNTERS: usize = 1 << 16;
@@ -88,6 +90,8 @@ pub struct Daemon {
     unfollowed: AtomicBool,
     /// What was said last of ports that are not filtered.
     said_unfiltered: Mutex<Vec<String>>,
+    /// What nftables filters for ports.
+    held: Mutex<Held>,
     /// Threads that do not get anywhere.
     silent: Silent,
     _stats: Removed,
@@ -208,6 +212,7 @@ impl Daemon {
             keeps: AtomicBool::new(false),
             unfollowed: AtomicBool::new(false),
             said_unfiltered: Mutex::default(),
+            held: Mutex::default(),
             end: Notify::new(),
             links: Arc::new(Notify::new()),
             silent,
@@ -344,7 +349,8 @@ impl Daemon {
     /// Compares everything with the kernel.
     pub fn verify(&self) -> Result<Verify, Error> {
         let mut verify = self.driver.handle().verify()?;
-        verify.notes.extend(self.unfiltered(&self.driver.handle().interfaces().unwrap_or_default()));
+        let not_ours = self.not_ours(&self.driver.handle().interfaces().unwrap_or_default());
+        verify.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.held));
         Ok(verify)
     }
 

@@ -85,6 +85,7 @@ impl Config {
         set("filter.rate_ipv4_length", &filter.rate_ipv4_length, Live);
         set("filter.rate_ipv6_length", &filter.rate_ipv6_length, Live);
         set("filter.reverse_path", &filter.reverse_path, Live);
+        set("filter.fail", &filter.fail, Live);
         set("filter.rule", &filter.rules, Live);
         for (key, heed) in firewall.all() {
             set(&format!("firewall.{key}"), &heed, Live);

@@ -21,6 +21,8 @@ pub struct Filter {
     pub rate_ipv6_length: u32,
     /// How sources are checked by their way back, on all ports.
     pub reverse_path: SourceRule,
+    /// What becomes of packets on ports whose interface is not brickmoon's.
+    pub fail: Fail,
 }
 
 impl Default for Filter {
@@ -34,6 +36,7 @@ impl Default for Filter {
             rate_ipv4_length: 32,
             rate_ipv6_length: 64,
             reverse_path: SourceRule::Kernel,
+            fail: Fail::Closed,
         }
     }
 }
@@ -47,6 +50,16 @@ impl Filter {
             || *tiny_fragments == Action::Drop
             || rate_packets.is_some()
     }
+}
+
+/// What becomes of packets that filters are to judge and cannot, since Linux has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fail {
+    /// nftables filters them by the same rules.
+    #[default]
+    Closed,
+    /// Linux forwards them, and everybody is told.
+    Open,
 }
 
 /// How sources are checked by their way back (RFC 3704).

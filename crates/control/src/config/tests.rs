@@ -124,6 +124,7 @@ fn reads_every_key() {
         rate_ipv4_length = 24
         rate_ipv6_length = 48
         reverse_path = 'loose'
+        fail = 'open'
         [[filter.rule]]
         name = 'no-telnet'
         action = 'drop'
@@ -205,6 +206,7 @@ fn reads_every_key() {
         rate_ipv4_length: 24,
         rate_ipv6_length: 48,
         reverse_path: SourceRule::Loose,
+        fail: Fail::Open,
     };
     assert_eq!(config.filter, filter);
     assert!(config.firewall.all().iter().all(|(_, heed)| *heed == Heed::Bypass));
@@ -212,7 +214,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
     // Every setting differs, but for a structure that there is no choice of.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 29 + chosen + 1 + 2 + 8 + 1 + 1 + 5);
+    assert_eq!(Config::default().diff(&config).len(), 29 + chosen + 1 + 2 + 9 + 1 + 1 + 5);
 }
 
 #[test]

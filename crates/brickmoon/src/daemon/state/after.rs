@@ -46,6 +46,9 @@ impl Daemon {
         let starts = self.starts.load(Ordering::Acquire);
         let grace = self.setup().config.daemon.kernel_grace;
         lock(&self.watch).look_after(self.driver.handle(), grace);
+        if lock(&self.held).is_to_be_put() {
+            self.links.notify_one();
+        }
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
             Some(trouble) => self.start_again(trouble, starts),
@@ -114,6 +117,7 @@ impl Daemon {
                 self.driver.handle().let_go();
             }
             lock(&self.watch).end();
+            lock(&self.held).remove();
         }
         let running = lock(&self.running).take();
         drop(running.map(Running::stop));

@@ -130,7 +130,7 @@ impl Daemon {
                 Looked::Arrange(why) => arrange = Some(why),
             }
         }
-        self.say_unfiltered();
+        self.follow_filters();
         let Some(why) = arrange else { return Ok(()) };
         tracing::warn!("{why}: workers are started again, and Linux forwards for their ports meanwhile");
         let setup = Arc::new(Setup { config: setup.config.clone(), paths });

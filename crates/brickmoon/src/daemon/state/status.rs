@@ -20,9 +20,11 @@ impl Daemon {
 
     /// What control says of itself and of each port, and all the rest.
     pub(super) fn completed(&self, mut status: Status, interfaces: &[OfPort]) -> Status {
-        let unfiltered = self.unfiltered(interfaces);
-        status.unfiltered_ports = unfiltered.len() as u32;
-        status.notes.extend(unfiltered);
+        let not_ours = self.not_ours(interfaces);
+        status.unfiltered_ports = not_ours.unfiltered.len() as u32;
+        status.nftables_ports = not_ours.held.len() as u32;
+        status.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.held));
+        status.notes.extend(lock(&self.held).trouble());
         let setup = self.setup();
         let Setup { config, paths } = &*setup;
         let running = lock(&self.running);

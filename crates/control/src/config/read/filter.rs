@@ -1,7 +1,7 @@
 //! `[filter]` and its rules.
 
 use super::{DeValue, Section, What};
-use crate::config::filter::{Filter, SOURCE_RULES};
+use crate::config::filter::{Fail, Filter, SOURCE_RULES};
 use bm_filter::{Action, AnyPrefix, Flat, Ports, ROOM_RULES, Rule};
 
 const ACTIONS: [(&str, Action); 2] = [("accept", Action::Accept), ("drop", Action::Drop)];
@@ -31,6 +31,7 @@ pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims:
     section.number("rate_ipv4_length", 0..=32, &mut filter.rate_ipv4_length);
     section.number("rate_ipv6_length", 0..=128, &mut filter.rate_ipv6_length);
     section.choice("reverse_path", &SOURCE_RULES, &mut filter.reverse_path);
+    section.choice("fail", &[("closed", Fail::Closed), ("open", Fail::Open)], &mut filter.fail);
     filter.rules = rules(section);
     if !filter.rules.is_empty() {
         check_room(section, "rule", filter.rules.iter().chain(claims));

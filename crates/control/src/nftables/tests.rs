@@ -1,0 +1,66 @@
+//! Which tables there are, and when they filter.
+
+use super::*;
+use std::path::Path;
+
+fn config(filter: &str) -> Config {
+    let text = format!("[[port]]\ndevice = 'r0'\n[[port]]\ndevice = 'r1'\n[filter]\n{filter}");
+    Config::parse(Path::new("test.toml"), &text).unwrap()
+}
+
+const TELNET: &str =
+    "[[filter.rule]]\naction = 'drop'\nprotocol = 'tcp'\ndestination_ports = 23\nport = 'r0'\n";
+
+fn with(filter: &str, has: Has) -> Vec<Table> {
+    tables(&config(filter), "t", &[PortNow { name: "r0".into(), index: 0, has }])
+}
+
+/// The families that have a table, and whether its rules leave out the interface of number 7.
+fn shape(tables: &[Table]) -> Vec<(Family, bool)> {
+    let but = Match::IsNot(Value::Interface, 7u32.to_ne_bytes().into(), None);
+    let leaves_out = |table: &Table| {
+        let mut entries = table.chains.iter().filter(|chain| chain.hook != Hook::Nowhere);
+        entries.all(|chain| chain.rules.iter().all(|rule| rule.matches.contains(&but)))
+    };
+    tables.iter().map(|table| (table.family, leaves_out(table))).collect()
+}
+
+#[test]
+fn rules_by_name_leave_out_only_what_is_filtered_elsewhere() {
+    let (inet, bridge, netdev) = (Family::Inet, Family::Bridge, Family::Netdev);
+    assert_eq!(shape(&with(TELNET, Has::Nothing)), [(inet, false), (bridge, false)]);
+    let kernel = Has::Interface { ifindex: 7, workers: false };
+    assert_eq!(shape(&with(TELNET, kernel)), [(inet, true), (bridge, false)]);
+    let workers = Has::Interface { ifindex: 7, workers: true };
+    assert_eq!(shape(&with(TELNET, workers)), [(inet, false), (bridge, false)], "they may end at any time");
+    let rates = "rate_packets = 5\n";
+    assert_eq!(shape(&with(rates, workers)), [(inet, true), (bridge, false)], "everything would be dropped");
+    assert_eq!(shape(&with(TELNET, Has::Denied(7))), [(netdev, false), (inet, true), (bridge, true)]);
+}
+
+#[test]
+fn a_port_that_drops_nothing_has_no_table() {
+    let other = PortNow { name: "r1".into(), index: 1, has: Has::Nothing };
+    assert_eq!(tables(&config(TELNET), "t", &[other]), []);
+    assert_eq!(with("[[filter.rule]]\naction = 'accept'\n", Has::Nothing), []);
+    assert_eq!(with("", Has::Denied(7)), []);
+}
+
+#[test]
+fn what_cannot_be_translated_drops_everything() {
+    for filter in ["rate_packets = 5\n", "reverse_path = 'strict'\n"] {
+        let tables = with(filter, Has::Denied(7));
+        let chain = tables[0].chains.iter().find(|chain| chain.name == "r0_ipv4").unwrap();
+        let last = chain.rules.last().unwrap();
+        assert_eq!((last.matches.len(), &last.verdict), (0, &Verdict::Drop), "{filter}");
+        assert!(inexact(&config(filter), 0).is_some());
+    }
+    assert_eq!(inexact(&config(TELNET), 0), None);
+}
+
+#[test]
+fn each_daemon_has_tables_of_its_own() {
+    assert_eq!(name(Path::new(bm_api::request::SOCKET)), "brickmoon_filters");
+    let [one, other] = ["/run/a.sock", "/run/b.sock"].map(|socket| name(Path::new(socket)));
+    assert!(one != other && one.starts_with("brickmoon_filters_"), "{one} {other}");
+}
