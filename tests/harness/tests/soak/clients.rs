@@ -118,9 +118,9 @@ pub fn open_counters(socket: &Path) -> bm_stats::Reader {
     bm_stats::Reader::open(&socket.with_extension("stats")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Reads all of them.
+/// Reads all of them; where the kernel path forwards for all ports there are none.
 pub fn read_counters(counters: &bm_stats::Reader) {
-    assert!(!counters.counters().is_empty());
+    std::hint::black_box(counters.counters());
 }
 
 fn is_closed(error: &Error) -> bool {
