@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 // The daemon's own, which is a module of the binary: so it cannot be had as a crate.
+#[expect(dead_code, reason = "the daemon alone pauses")]
 #[path = "../../../crates/brickmoon/src/daemon/connections.rs"]
 mod connections;
 

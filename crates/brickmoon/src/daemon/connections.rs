@@ -54,12 +54,12 @@ impl Drop for Pause {
 /// Accepts a connection as soon as none is paused for.
 async fn accept<L: Listener>(listener: &mut L) -> L::Io {
     loop {
-        let resumed = RESUMED.notified();
+        // Both before the look at the number, so that no change behind it is missed.
+        let (paused, resumed) = (PAUSED.notified(), RESUMED.notified());
         if PAUSES.load(Ordering::SeqCst) > 0 {
             // One may hang for ever.
             let _in_time = timeout(PAUSE_MAX, resumed).await;
         }
-        let paused = PAUSED.notified();
         tokio::select! {
             (stream, _) = listener.accept() => return stream,
             () = paused => {}

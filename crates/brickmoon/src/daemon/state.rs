@@ -190,8 +190,6 @@ impl Daemon {
         };
         driver.handle().set_active(true).inspect_err(|_| watch.end()).map_err(Failure::failed)?;
         let silent = Health::hear_from(driver.handle());
-        let mut restarts = Restarts::default();
-        restarts.spare.fill();
         Ok(Self {
             driver,
             shared,
@@ -206,7 +204,7 @@ impl Daemon {
             unconfined: None,
             up,
             started,
-            restarts: restarts.into(),
+            restarts: Restarts::with_spare().into(),
             starts: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             keeps: AtomicBool::new(false),

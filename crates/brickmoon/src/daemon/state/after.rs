@@ -32,6 +32,13 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
+    /// None so far, with descriptors for the first.
+    pub fn with_spare() -> Self {
+        let mut restarts = Self::default();
+        restarts.spare.fill();
+        restarts
+    }
+
     /// Notes a failure; whether there have been few enough of late to start again.
     fn allows(&mut self, now: Instant) -> bool {
         self.failures.retain(|then| now.duration_since(*then) < FAILURES_WITHIN);
