@@ -1,7 +1,7 @@
 //! Memory that was freed goes back to the system.
 //!
-//! glibc's defaults suit programs that live for minutes. A daemon that lives for months, changes large tables all the time
-//! and answers questions on many threads grows by them for hours:
+//! glibc's defaults suit programs that run for minutes. A daemon that runs for months, changes large tables all the time
+//! and answers questions on many threads keeps growing with them:
 //!
 //! | default | what it does to the daemon | here |
 //! |---|---|---|

@@ -20,7 +20,8 @@ use tokio::time::timeout;
 const HEAD_MAX: Duration = Duration::from_secs(5);
 /// How long a connection may last, whatever is said on it: longer than the longest question takes.
 const LAST_MAX: Duration = Duration::from_secs(600);
-/// How long a [`Pause`] keeps connections waiting. Whatever goes on then hangs, and `status` should say so.
+/// How long a [`Pause`] keeps connections waiting. If it takes longer, the restart hangs, and `status` must be able to
+/// say so.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Kinds of users.
@@ -30,9 +31,9 @@ static PAUSES: AtomicUsize = AtomicUsize::new(0);
 static PAUSED: Notify = Notify::const_new();
 static RESUMED: Notify = Notify::const_new();
 
-/// While there is one, no server accepts connections: what connects waits.
+/// While one exists, no server accepts connections: clients wait in the listen queue.
 ///
-/// Whoever closes descriptors and needs as many again takes one, so that connections do not get them in between.
+/// Held while descriptors are closed and opened again, so that new connections do not take them in between.
 pub struct Pause;
 
 impl Pause {
@@ -51,7 +52,7 @@ impl Drop for Pause {
     }
 }
 
-/// Accepts a connection as soon as none is paused for.
+/// Accepts a connection as soon as there is no [`Pause`].
 async fn accept<L: Listener>(listener: &mut L) -> L::Io {
     loop {
         // Both before the look at the number, so that no change behind it is missed.

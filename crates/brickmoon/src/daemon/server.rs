@@ -127,7 +127,7 @@ async fn routes_of(State(daemon): State<Arc<Daemon>>, Query(query): Query<RouteQ
     answer(daemon, move |daemon| daemon.routes(&query)).await
 }
 
-/// Answers a question on a thread beside the server's own, since some wait for control: so many at the same time.
+/// Answers a question on another thread, since some wait for control. [`QUESTIONS`] bounds how many run at a time.
 pub async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     asked: Arc<D>,
     question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
@@ -155,7 +155,7 @@ async fn answer_within<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
         .unwrap_or_else(|panicked| reply::<()>(StatusCode::INTERNAL_SERVER_ERROR, Err(Error::new(panicked))))
 }
 
-/// Does something on a thread of its own, as soon as there are few enough.
+/// Runs a function on another thread, as soon as fewer than the limit are running.
 async fn beside<T: Send + 'static>(
     threads: &'static Semaphore,
     deed: impl FnOnce() -> T + Send + 'static,

@@ -1,7 +1,7 @@
-//! Descriptors that are kept for the next start of the data path.
+//! File descriptors kept in reserve for the next start of the data path.
 //!
-//! Its ports, workers and scripts open descriptors, some before those of the data path from before are closed. If others
-//! have used up all that the process may have, the data path could not be started again, and Linux would forward for good.
+//! Ports, workers and scripts open descriptors when they start, some before the old ones are closed. If connections had
+//! used up the limit of the process, the data path could not be started again, and Linux would go on forwarding.
 //!
 //! ```text
 //! connections ─► EMFILE         a start ─► 64 spare ones are closed ─► ports, workers ─► 64 are opened again
@@ -13,8 +13,8 @@ use std::os::fd::OwnedFd;
 
 use super::connections::Pause;
 
-/// Descriptors kept. A start needs fewer more than it closes: files that are read, sockets that are opened before the
-/// old ones are closed.
+/// Descriptors in reserve. A restart needs fewer than this in addition to those that it closes: for files that it reads,
+/// and for sockets that it opens before the old ones are closed.
 const SPARE: usize = 64;
 
 /// Descriptors that do nothing.
@@ -22,7 +22,7 @@ const SPARE: usize = 64;
 pub struct Spare(Vec<OwnedFd>);
 
 impl Spare {
-    /// Opens as many as there should be, or as can be had.
+    /// Opens the missing ones, as far as the limit allows.
     pub fn fill(&mut self) {
         let missing = SPARE.saturating_sub(self.0.len());
         let opened = (0..missing).map_while(|_| File::open("/dev/null").ok()).map(OwnedFd::from);
@@ -35,7 +35,7 @@ impl Spare {
         }
     }
 
-    /// Closes them for whoever needs descriptors now, before connections get them: until the pause ends.
+    /// Closes them so that a restart can use them. No connection is accepted until the returned pause is dropped.
     pub fn release(&mut self) -> Pause {
         let pause = Pause::begin();
         self.0.clear();
