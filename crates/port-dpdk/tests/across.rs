@@ -140,7 +140,7 @@ fn frames_of_af_xdp_and_dpdk_are_the_same() {
     ip("link set x0 up");
     ip("link set x1 up");
     let depot = Depot::new(8192, 2048).unwrap();
-    let shared = Shared::new(depot.memory()).unwrap();
+    let shared = Shared::new(&depot).unwrap();
     let options = bm_port_xdp::Options { everything: true, ..bm_port_xdp::Options::default() };
     let device = XdpDevice::attach("x0", &shared, options).unwrap();
     let mut port: Box<dyn Port> = Box::new(device.queue(0).unwrap());

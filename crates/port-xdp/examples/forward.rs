@@ -60,7 +60,7 @@ fn settings() -> Result<Settings, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let settings = settings()?;
     let depot = Depot::new(settings.slots, 2048)?;
-    let shared = Shared::new(depot.memory())?;
+    let shared = Shared::new(&depot)?;
     let input = XdpDevice::attach(&settings.input, &shared, settings.options.clone())?;
     let output = XdpDevice::attach(&settings.output, &shared, settings.options.clone())?;
     let (mut from, mut to) = (input.queue(0)?, output.queue(0)?);

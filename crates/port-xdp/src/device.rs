@@ -4,6 +4,8 @@ use std::fmt;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use bm_frame::Freelist;
+use bm_port::Port as _;
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::batch::Batch;
@@ -103,7 +105,8 @@ impl XdpDevice {
         }
     }
 
-    /// The port of queue `queue`: from here on a worker can have its frames.
+    /// The port of queue `queue`, which can receive from here on: what arrives before its worker runs waits in its
+    /// ring. It is steered to only when the driver has free frames for it, since the kernel drops what finds none.
     ///
     /// # Errors
     /// [`XdpError::NoQueue`], or [`XdpError::Socket`] if the kernel refuses the socket.
@@ -115,15 +118,17 @@ impl XdpDevice {
         let failed = |(step, error): Failed| XdpError::Socket { interface: interface(), queue, step, error };
         let (binding, (socket, rings)) = self.bind(queue).map_err(failed)?;
         let (key, value) = (queue.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
+        let pulse = Pulse::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
+            XdpError::System { interface: interface(), step: "map the pulse of a queue", error }
+        })?;
+        let depot = self.shared.depot();
+        let mut port = XdpPort::new(socket, rings, pulse, depot, binding, self.completes_checksums());
+        port.tend(&mut Freelist::new(depot.clone(), 0));
         self.program
             .xsks
             .update(&key, &value, MapFlags::ANY)
             .map_err(|error| XdpError::Program { interface: interface(), error })?;
-        let pulse = Pulse::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
-            XdpError::System { interface: interface(), step: "map the pulse of a queue", error }
-        })?;
-        let memory = self.shared.memory();
-        Ok(XdpPort::new(socket, rings, pulse, memory, binding, self.completes_checksums()))
+        Ok(port)
     }
 
     /// Binds a socket the way the options say: without a copy where that works.

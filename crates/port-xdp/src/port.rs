@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_frame::{BURST, Burst, Frame, Freelist, Memory};
+use bm_frame::{BURST, Burst, Depot, Frame, Freelist};
 use bm_port::{DeviceCounters, Port};
 use bm_wire::checksum;
 use bm_wire::ethernet::Ethernet;
@@ -29,6 +29,8 @@ pub struct XdpPort {
     /// `None` once closed.
     bound: Option<Bound>,
     binding: Binding,
+    /// Gets the frames back if nobody closes the port.
+    depot: Arc<Depot>,
     lent: Lent,
     /// Free frames that the driver has, of as many as a ring holds.
     filled: u32,
@@ -58,14 +60,15 @@ impl XdpPort {
         socket: Arc<OwnedFd>,
         rings: Rings,
         pulse: Pulse,
-        memory: &'static Memory,
+        depot: &Arc<Depot>,
         binding: Binding,
         complete_checksums: bool,
     ) -> Self {
         Self {
             bound: Some(Bound { socket, rings, pulse }),
             binding,
-            lent: Lent::new(memory),
+            depot: depot.clone(),
+            lent: Lent::new(depot.memory()),
             filled: 0,
             sending: 0,
             is_stuck: false,
@@ -292,6 +295,15 @@ impl Port for XdpPort {
             frames.free(frame);
         }
         (self.filled, self.sending) = (0, 0);
+    }
+}
+
+/// A port that no worker came to run, or whose worker has died, still holds frames.
+impl Drop for XdpPort {
+    fn drop(&mut self) {
+        if self.bound.is_some() {
+            self.close(&mut Freelist::new(self.depot.clone(), 0));
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use bm_frame::Memory;
+use bm_frame::{Depot, Memory};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
@@ -25,7 +25,7 @@ const HINT_BITS: usize = 1024;
 
 /// What all AF_XDP ports of a process share.
 pub struct Shared {
-    memory: &'static Memory,
+    depot: Arc<Depot>,
     lenders: Mutex<Vec<Lender>>,
     local: Mutex<Local>,
 }
@@ -53,11 +53,11 @@ pub(crate) struct LocalMaps {
 }
 
 impl Shared {
-    /// For ports whose frames are in `memory`.
+    /// For ports whose frames come from `depot`.
     ///
     /// # Errors
     /// [`XdpError::Program`] if the kernel refuses BPF maps.
-    pub fn new(memory: &'static Memory) -> Result<Arc<Self>, XdpError> {
+    pub fn new(depot: &Arc<Depot>) -> Result<Arc<Self>, XdpError> {
         let hash = |name, key_size| create(MapType::Hash, name, key_size, 1, LOCAL_MAX);
         let local = Local {
             v4: hash("local4", 4)?,
@@ -65,12 +65,17 @@ impl Shared {
             hints: create(MapType::Array, "local_hints", 4, HINT_BITS as u32 / 8, 1)?,
             known: HashSet::new(),
         };
-        Ok(Arc::new(Self { memory, lenders: Mutex::default(), local: Mutex::new(local) }))
+        Ok(Arc::new(Self { depot: depot.clone(), lenders: Mutex::default(), local: Mutex::new(local) }))
     }
 
     /// The frame memory.
     pub fn memory(&self) -> &'static Memory {
-        self.memory
+        self.depot.memory()
+    }
+
+    /// Where a socket gets the frames it starts with.
+    pub(crate) fn depot(&self) -> &Arc<Depot> {
+        &self.depot
     }
 
     /// Handles of the maps of local addresses.
@@ -105,10 +110,10 @@ impl Shared {
         let lender = lenders.iter().find(|lender| lender.copy_flag == binding.copy_flag);
         let lender = lender.and_then(|lender| lender.socket.upgrade());
         let fd = lender.as_ref().map(|fd| std::os::fd::AsFd::as_fd(&**fd));
-        let (socket, rings) = match socket::open(self.memory, fd, binding) {
+        let (socket, rings) = match socket::open(self.memory(), fd, binding) {
             // The lender has this very queue, where borrowing means another thing: alone it is busy.
             Err((_, error)) if fd.is_some() && error.raw_os_error() == Some(libc::EINVAL) => {
-                socket::open(self.memory, None, binding)?
+                socket::open(self.memory(), None, binding)?
             }
             opened => opened?,
         };

@@ -39,7 +39,7 @@ struct Router {
 impl Router {
     fn open(options: &Options) -> Self {
         let depot = Depot::new(SLOTS, 2048).unwrap();
-        let shared = Shared::new(depot.memory()).unwrap();
+        let shared = Shared::new(&depot).unwrap();
         let devices = ["r0", "r1"].map(|name| XdpDevice::attach(name, &shared, options.clone()).unwrap());
         let steering = [0, 1].map(|i| {
             let mut steering = devices[i].steering().unwrap();
@@ -47,13 +47,11 @@ impl Router {
             steering.set_active(true).unwrap();
             steering
         });
-        let mut frames = Freelist::new(depot.clone(), 512);
-        let mut ports = [0, 1].map(|i: usize| {
+        let frames = Freelist::new(depot.clone(), 512);
+        let ports = [0, 1].map(|i: usize| {
             let queues = 0..devices[i].queues();
             queues.map(|queue| devices[i].queue(queue).unwrap()).collect::<Vec<_>>()
         });
-        // Frames come only once the driver has free ones.
-        ports.iter_mut().flatten().for_each(|port| port.tend(&mut frames));
         Self { depot, frames, devices, ports, steering }
     }
 
@@ -148,7 +146,7 @@ fn without_a_worker_linux_forwards() {
         let ping =
             || net.succeeds("a", "ping -c 1 -W 1 10.0.2.2") && net.succeeds("a", "ping -c 1 -W 1 fd00:2::2");
         let depot = Depot::new(SLOTS, 2048).unwrap();
-        let shared = Shared::new(depot.memory()).unwrap();
+        let shared = Shared::new(&depot).unwrap();
         let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
         assert!(ping(), "steering off");
         let mut steering = device.steering().unwrap();
@@ -157,7 +155,6 @@ fn without_a_worker_linux_forwards() {
         assert!(ping(), "no socket");
         let mut frames = Freelist::new(depot.clone(), 512);
         let mut port = device.queue(0).unwrap();
-        port.tend(&mut frames);
         assert!(!ping(), "the worker has it now");
         assert!(ping(), "the worker does not come for it");
         let mut burst = Burst::new();
@@ -174,6 +171,30 @@ fn without_a_worker_linux_forwards() {
         assert!(counters.inactive > 0 && counters.no_worker > 0 && counters.steered > 0, "{counters:?}");
         drop((device, frames));
         assert!(ping(), "program gone");
+        assert_eq!(depot.available(), SLOTS);
+    });
+}
+
+#[test]
+fn frames_that_come_before_the_worker_wait_for_it() {
+    in_net("before", 1, |net| {
+        let depot = Depot::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(&depot).unwrap();
+        let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
+        device.steering().unwrap().set_active(true).unwrap();
+        let mut port = device.queue(0).unwrap();
+        let a = net.wire("a", "a0");
+        let sent: Vec<_> = (0..32).map(|n| udp4(MAC_R0, A, B, (1000, n), 60 + n as usize)).collect();
+        sent.iter().for_each(|frame| a.send(frame));
+        let (mut frames, mut burst, begin) = (Freelist::new(depot.clone(), 512), Burst::new(), Instant::now());
+        while burst.len() < sent.len() && begin.elapsed() < SECOND {
+            port.receive(&mut burst, &mut frames);
+        }
+        let received: Vec<_> = burst.places().iter().flatten().map(|frame| frame.data().to_vec()).collect();
+        assert_eq!(received, sent);
+        burst.free_all(&mut frames);
+        // Nobody closes it: what the driver had to receive into comes back nevertheless.
+        drop((port, frames));
         assert_eq!(depot.available(), SLOTS);
     });
 }
@@ -280,7 +301,7 @@ fn each_queue_has_its_own_port() {
 fn what_the_program_goes_by_is_read_back() {
     in_net("readback", 1, |_| {
         let depot = Depot::new(SLOTS, 2048).unwrap();
-        let shared = Shared::new(depot.memory()).unwrap();
+        let shared = Shared::new(&depot).unwrap();
         let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
         let [mut ours, mut other] = [0; 2].map(|_| device.steering().unwrap());
         ours.set_active(true).unwrap();
@@ -316,13 +337,12 @@ fn many_are_delivered(host: &mut XdpHost, socket: &UdpSocket) {
 
 fn is_delivered(attach: Attach) {
     let depot = Depot::new(SLOTS, 2048).unwrap();
-    let shared = Shared::new(depot.memory()).unwrap();
+    let shared = Shared::new(&depot).unwrap();
     let device = XdpDevice::attach("r0", &shared, Options { attach, ..Options::default() }).unwrap();
     let mut steering = device.steering().unwrap();
     steering.set_active(true).unwrap();
     let mut frames = Freelist::new(depot.clone(), 512);
     let mut port = device.queue(0).unwrap();
-    port.tend(&mut frames);
     let mut host = device.host().unwrap();
     let socket = UdpSocket::bind("10.0.1.1:9").unwrap();
     socket.set_read_timeout(Some(SECOND)).unwrap();
@@ -469,7 +489,7 @@ fn lost_frames_are_counted_by_the_device() {
 fn errors_say_what_to_mend() {
     in_net("errors", 1, |net| {
         let depot = Depot::new(256, 2048).unwrap();
-        let shared = Shared::new(depot.memory()).unwrap();
+        let shared = Shared::new(&depot).unwrap();
         let attach = |name: &str, options: Options| XdpDevice::attach(name, &shared, options);
         let error = |result: Result<XdpDevice, XdpError>| result.map(|_| ()).unwrap_err().to_string();
         assert_eq!(error(attach("r7", Options::default())), "no interface is called \"r7\" here");
@@ -500,7 +520,7 @@ fn errors_say_what_to_mend() {
             "r1 has an MTU of 2000, and a slot of 2048 bytes holds 1514: set slot_size = 4096 in [daemon], or \
              lower the MTU with `ip link set dev r1 mtu 1514`"
         );
-        let large = Shared::new(Depot::new(256, 4096).unwrap().memory()).unwrap();
+        let large = Shared::new(&Depot::new(256, 4096).unwrap()).unwrap();
         assert!(XdpDevice::attach("r1", &large, Options::default()).is_ok());
     });
 }

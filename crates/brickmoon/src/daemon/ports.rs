@@ -122,7 +122,7 @@ pub struct OnInterface {
 impl Opener {
     /// For ports that receive into these.
     pub fn new(rings: &Rings<'_>) -> Result<Self, Failure> {
-        let shared = Shared::new(rings.memory.memory()).map_err(Failure::failed)?;
+        let shared = Shared::new(rings.memory).map_err(Failure::failed)?;
         Ok(Self { depot: rings.memory.clone(), shared, ring: rings.ring })
     }
 

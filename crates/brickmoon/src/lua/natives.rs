@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_control::config::Device;
-use bm_frame::{Depot, Memory};
+use bm_frame::Depot;
 use bm_graph::PortApp;
 use bm_lua::{Natives, Opened, Wanted};
 use bm_port::{Copied, LoopPort, Port, Steering as _};
@@ -59,11 +59,6 @@ impl PortMemory {
         }
         let depot = Depot::new(SMALL_SLOTS, SMALL).map_err(|error| error.to_string())?;
         Ok(Self { depot, copied: true })
-    }
-
-    /// The memory.
-    pub fn memory(&self) -> &'static Memory {
-        self.depot.memory()
     }
 
     /// A port over it, as the program's memory wants it.
@@ -142,7 +137,7 @@ impl Open {
         let memory = self.memory(wanted)?;
         let text = |error: bm_port_xdp::XdpError| error.to_string();
         if self.shared.is_none() {
-            self.shared = Some(Shared::new(memory.memory()).map_err(text)?);
+            self.shared = Some(Shared::new(&memory.depot).map_err(text)?);
         }
         if !self.xdp.contains_key(name)
             && let Some(shared) = &self.shared
