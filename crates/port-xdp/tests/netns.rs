@@ -186,7 +186,8 @@ fn frames_that_come_before_the_worker_wait_for_it() {
         let a = net.wire("a", "a0");
         let sent: Vec<_> = (0..32).map(|n| udp4(MAC_R0, A, B, (1000, n), 60 + n as usize)).collect();
         sent.iter().for_each(|frame| a.send(frame));
-        let (mut frames, mut burst, begin) = (Freelist::new(depot.clone(), 512), Burst::new(), Instant::now());
+        let (mut frames, mut burst, begin) =
+            (Freelist::new(depot.clone(), 512), Burst::new(), Instant::now());
         while burst.len() < sent.len() && begin.elapsed() < SECOND {
             port.receive(&mut burst, &mut frames);
         }
