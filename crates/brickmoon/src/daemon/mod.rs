@@ -96,8 +96,7 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
         up.config = Some(config::FILE.into()).filter(|file: &PathBuf| file.exists());
     }
     let config = configuration(&up)?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    let runtime = server::runtime().map_err(Failure::failed)?;
     let ended = runtime.block_on(async {
         let readers = rights::group(config.daemon.read_group.as_deref())?;
         let socket = socket::Socket::listen(&config.daemon.socket, readers.is_some()).await?;

@@ -1,5 +1,6 @@
 //! What is answered at the control socket and the metrics address: HTTP over the daemon's state.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
@@ -27,6 +29,18 @@ const CONNECTIONS_OF_METRICS: usize = 64;
 /// stack, and what is asked beyond that waits for a moment: most questions are answered within a millisecond.
 static QUESTIONS: Semaphore = Semaphore::const_new(8);
 static ORDERS: Semaphore = Semaphore::const_new(4);
+/// Threads beside the one that serves connections: the above, those that look after the data path one at a time, and
+/// room. A thread that has an answer ready is not idle yet when the next question comes, so without this limit one is
+/// started now and then, and all stay: with 600 questions a second none is idle for the ten seconds after which it ends.
+const THREADS: usize = 16;
+
+/// What serves connections on the calling thread, and answers on others.
+///
+/// # Errors
+/// If the process has no descriptor left.
+pub fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).thread_name("bm-answer").build()
+}
 
 /// A file that is removed when this is dropped: at the end, or when the start fails.
 pub struct Removed(pub PathBuf);
@@ -197,4 +211,26 @@ pub async fn metrics_reply(render: impl FnOnce() -> String + Send + 'static) -> 
     let text = beside(&QUESTIONS, render).await.unwrap_or_default();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::thread::ThreadId;
+    use tokio::task::JoinSet;
+
+    #[test]
+    fn many_questions_start_few_threads() {
+        let runtime = runtime().unwrap();
+        let threads: HashSet<ThreadId> = runtime.block_on(async {
+            let mut asked = JoinSet::new();
+            for n in 0..20_000 {
+                let threads = if n % 3 == 0 { &ORDERS } else { &QUESTIONS };
+                asked.spawn(beside(threads, || std::thread::current().id()));
+            }
+            asked.join_all().await.into_iter().map(Result::unwrap).collect()
+        });
+        assert!((1..=THREADS).contains(&threads.len()), "{} threads", threads.len());
+    }
 }

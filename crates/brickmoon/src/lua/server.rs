@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::place;
 use crate::Failure;
-use crate::daemon::server::{answer, metrics_reply, not_found};
+use crate::daemon::server::{answer, metrics_reply, not_found, runtime};
 use crate::daemon::socket::Socket;
 use crate::daemon::{apps, report};
 
@@ -56,8 +56,7 @@ impl Server {
                 request::SOCKET
             )));
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(Failure::failed)?;
+        let runtime = runtime().map_err(Failure::failed)?;
         let socket = runtime.block_on(async {
             match path {
                 Some(path) => Socket::listen(path, false).await.map(Some),
