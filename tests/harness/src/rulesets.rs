@@ -1,7 +1,7 @@
 //! Random settings of Linux's firewall, IPsec policies and traffic control, and packets to try them with.
 //!
-//! All comes from one seed: the same seed gives the same rulesets and packets. `BM_SEED` repeats a run, `BM_RULESETS`
-//! makes it longer.
+//! All comes from one seed: the same seed gives the same rulesets and packets. `BM_SEED` sets it, `BM_RULESETS` makes a
+//! run longer.
 
 mod iptables;
 mod nftables;
@@ -32,12 +32,24 @@ const PROTOCOLS: [u8; 3] = [TCP, UDP, GRE];
 pub struct Random(u64);
 
 impl Random {
-    /// By `BM_SEED`, or by the clock; prints which.
+    /// By `BM_SEED`: a number, or `clock` for another one each time. Without it 1, so that the same tree gives the same
+    /// result. Prints which.
     pub fn of_this_run() -> Self {
-        let now = || crate::sys::wall_clock().as_nanos() as u64;
-        let seed = number("BM_SEED").unwrap_or_else(now);
+        let seed = match std::env::var("BM_SEED").as_deref() {
+            Ok("clock") => crate::sys::wall_clock().as_nanos() as u64,
+            Ok(text) => text.parse().unwrap_or_else(|_| panic!("BM_SEED={text}: a number, or clock")),
+            Err(_) => 1,
+        };
         println!("BM_SEED={seed}");
-        Self(seed | 1)
+        Self::from_seed(seed)
+    }
+
+    /// The seed is mixed (the finalizer of splitmix64): xorshift begins badly with few bits, and cannot begin with 0.
+    fn from_seed(seed: u64) -> Self {
+        let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state = (state ^ state >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self((state ^ state >> 31).max(1))
     }
 
     /// A number below `end`.

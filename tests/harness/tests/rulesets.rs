@@ -2,7 +2,7 @@
 //! brickmoon on both paths. What comes out of the two is what comes out of Linux, byte by byte: no packet passes that
 //! Linux drops, and none is changed otherwise.
 //!
-//! `BM_SEED` repeats a run, `BM_RULESETS` makes it longer.
+//! `BM_SEED` sets the seed, `BM_RULESETS` makes a run longer.
 
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, Side};

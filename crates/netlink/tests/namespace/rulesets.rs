@@ -1,7 +1,7 @@
 //! Random rulesets against Linux itself: every packet that Linux does not forward unchanged is in the list.
 //!
 //! Linux forwards alone from `a` to `b`. Packets are sent by the other end of `a` and taken from the other end of `b`, so
-//! what becomes of them is the kernel's judgement. `BM_SEED` repeats a run, `BM_RULESETS` makes it longer.
+//! what becomes of them is the kernel's judgement. `BM_SEED` sets the seed, `BM_RULESETS` makes a run longer.
 
 use super::support::Namespace;
 use bm_netlink::{Addresses, LinuxOnly, LinuxOnlyOptions, LinuxOnlyWatch, Match, Traffic};
