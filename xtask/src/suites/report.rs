@@ -12,18 +12,30 @@ pub struct Sum {
     programs: usize,
     /// Programs that ended badly, and how.
     bad: Vec<String>,
+    /// Programs that failed beside others, and passed when they were run again.
+    passed_alone: Vec<String>,
+}
+
+/// Shows what a program has said.
+pub fn show(name: &str, output: &Result<Output, String>, took: Duration) {
+    println!("     Running {name} ({:.1} s)", took.as_secs_f64());
+    if let Ok(output) = output {
+        println!("{}", String::from_utf8_lossy(&output.stdout).trim_end());
+    }
+}
+
+/// Whether it ended well.
+pub fn passed(output: &Result<Output, String>) -> bool {
+    output.as_ref().is_ok_and(|output| output.status.success())
 }
 
 impl Sum {
-    /// Shows what a program has said, and counts it.
-    pub fn add(&mut self, name: &str, output: &Result<Output, String>, took: Duration) {
+    /// Counts what a program has said.
+    pub fn count(&mut self, name: &str, output: &Result<Output, String>) {
         self.programs += 1;
-        println!("     Running {name} ({:.1} s)", took.as_secs_f64());
         match output {
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stdout);
-                println!("{}", said.trim_end());
-                self.count(&said);
+                self.add_results(&String::from_utf8_lossy(&output.stdout));
                 if !output.status.success() {
                     self.bad.push(format!("{name}: {}", output.status));
                 }
@@ -32,8 +44,13 @@ impl Sum {
         }
     }
 
+    /// Remembers that a program has passed only when it was run again.
+    pub fn passed_alone(&mut self, name: &str) {
+        self.passed_alone.push(name.into());
+    }
+
     /// Adds the numbers of a program's result lines.
-    fn count(&mut self, said: &str) {
+    fn add_results(&mut self, said: &str) {
         for line in said.lines().filter_map(|line| line.strip_prefix("test result: ")) {
             let number = |what: &str| {
                 let part = line.split([';', '.']).find_map(|part| part.trim().strip_suffix(what));
@@ -47,7 +64,7 @@ impl Sum {
 
     /// The last word, in the form that cargo's test programs have.
     pub fn end(self, took: Duration) -> Result<String, Vec<String>> {
-        let Self { passed, failed, ignored, programs, bad } = self;
+        let Self { passed, failed, ignored, programs, bad, passed_alone } = self;
         let line = |word: &str| {
             format!(
                 "test result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; \
@@ -56,7 +73,11 @@ impl Sum {
             )
         };
         if bad.is_empty() && failed == 0 {
-            return Ok(format!("all {programs} test programs:\n{}", line("ok")));
+            let unsteady: String = passed_alone
+                .iter()
+                .map(|name| format!("FAILED AT FIRST, and passed when it was run again alone: {name}\n"))
+                .collect();
+            return Ok(format!("{unsteady}all {programs} test programs:\n{}", line("ok")));
         }
         Err([vec!["these test programs failed:".into()], bad, vec![line("FAILED")]].concat())
     }
@@ -79,8 +100,8 @@ mod tests {
     #[test]
     fn sums_up_what_passed() {
         let mut sum = Sum::default();
-        sum.add("a", &ended(0, GOOD), Duration::ZERO);
-        sum.add("b", &ended(0, GOOD), Duration::ZERO);
+        sum.count("a", &ended(0, GOOD));
+        sum.count("b", &ended(0, GOOD));
         let said = sum.end(Duration::from_secs(9)).unwrap();
         assert_eq!(
             said,
@@ -90,14 +111,25 @@ mod tests {
     }
 
     #[test]
+    fn one_that_passes_only_alone_is_named() {
+        let mut sum = Sum::default();
+        sum.count("a", &ended(0, GOOD));
+        sum.passed_alone("a");
+        let said = sum.end(Duration::ZERO).unwrap();
+        assert!(said.starts_with("FAILED AT FIRST, and passed when it was run again alone: a\n"), "{said}");
+    }
+
+    #[test]
     fn one_that_fails_in_whatever_way_fails_all() {
         let bad = "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s";
         for output in
             [ended(101, bad), ended(101, "killed before its result"), Err("there is no such file".into())]
         {
             let mut sum = Sum::default();
-            sum.add("good", &ended(0, GOOD), Duration::ZERO);
-            sum.add("bad", &output, Duration::ZERO);
+            assert!(!passed(&output));
+            sum.count("good", &ended(0, GOOD));
+            sum.count("bad", &output);
+            sum.passed_alone("good");
             let findings = sum.end(Duration::ZERO).unwrap_err();
             assert!(findings[1].starts_with("bad: "), "{findings:?}");
             assert!(findings[2].starts_with("test result: FAILED. "), "{findings:?}");
