@@ -335,7 +335,7 @@ fn groups_lose_their_members_and_routes_their_objects() {
     assert!(gateways4(&mirror, "198.51.101.0/24").is_empty() && gateways6(&mirror, P6).is_empty());
     assert!(mirror.next_hop(21).is_none() && mirror.take_doubt());
 
-    // Restored, routes that come again lead on (CONFORMANCE 75).
+    // Restored, routes that come again lead on (docs/conformance.md 75).
     mirror.apply(object(10, "192.0.2.2", 2));
     mirror.apply(group(21, &[(10, 1)], None));
     mirror.apply(route4(RouteEvent::Added, "198.51.101.0/24", body(0, Via::Object(21))));

@@ -37,10 +37,10 @@ pub enum Change {
     Setting(String, String),
 }
 
-/// A check of CONFORMANCE.md, or an addition of ours (number 0), as something to send.
+/// A check of docs/conformance.md, or an addition of ours (number 0), as something to send.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Number in CONFORMANCE.md.
+    /// Number in docs/conformance.md.
     pub check: u16,
     /// Name, unique among all cases.
     pub name: &'static str,

@@ -1,4 +1,4 @@
-//! The differential rule: Linux is judged by CONFORMANCE, brickmoon by Linux.
+//! The differential rule: Linux is judged by docs/conformance.md, brickmoon by Linux.
 //!
 //! Both subjects get the same cases in labs built the same way; what each lets out is made comparable by
 //! `normalise` alone. A difference fails unless `differences.toml` lists it, and then brickmoon must do what
@@ -26,7 +26,7 @@ const SHOWN: usize = 96;
 struct Difference {
     /// Name of the case.
     case: String,
-    /// Number in CONFORMANCE.md.
+    /// Number in docs/conformance.md.
     check: u16,
     /// Why brickmoon does otherwise than Linux.
     reason: String,

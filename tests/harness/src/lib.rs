@@ -11,7 +11,7 @@
 //! `netns` and `command` make namespaces and run things there, `lab` joins three of them as drawn, `subject`
 //! puts a router in the middle: Linux alone, or brickmoon as its users start it. `packet` builds frames,
 //! `exchange` sends and captures them, `case` says what must come of it, `differential` judges: Linux by
-//! CONFORMANCE, brickmoon by Linux. `bridge` has a switch of brickmoon among many ends,
+//! docs/conformance.md, brickmoon by Linux. `bridge` has a switch of brickmoon among many ends,
 //! `daemon` one on ports of DPDK. `flow` counts what a steady stream loses; `bgp` and `frr` feed routes,
 //! `netlink` does so without a routing daemon; `usage` tells what a process holds.
 //!

@@ -1,4 +1,4 @@
-//! Filters of both paths, as a user sets and sees them (CONFORMANCE.md 34, 77 to 80, 83).
+//! Filters of both paths, as a user sets and sees them (docs/conformance.md 34, 77 to 80, 83).
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};

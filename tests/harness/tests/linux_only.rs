@@ -1,5 +1,5 @@
 //! What only Linux may handle: what its firewall, IPsec policies and traffic control forbid, change or delay, with Linux alone
-//! beside brickmoon on both paths (CONFORMANCE.md, group J).
+//! beside brickmoon on both paths (docs/conformance.md, group J).
 //!
 //! Each case is a list of commands that set something in the router's namespace, packets with whether they must come
 //! through then, and commands that take it back. Linux alone must do what the case says; brickmoon must do the same, and

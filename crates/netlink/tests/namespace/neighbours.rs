@@ -66,7 +66,7 @@ fn the_kernel_resolves_and_keeps_fresh_what_we_use() {
     assert!(watch.mirror().neighbour(a, "192.0.2.2".parse().unwrap()).unwrap().needs_use());
     ask(&mut batch, &["192.0.2.2"]);
     until(&mut watch, "confirmation", |mirror| state_of(mirror, "192.0.2.2") == state::REACHABLE);
-    // A changed address is one change, of the neighbour alone (CONFORMANCE 70).
+    // A changed address is one change, of the neighbour alone (docs/conformance.md 70).
     settle(&mut watch);
     namespace.ip("neigh replace 192.0.2.2 lladdr 02:00:00:00:00:03 dev a nud reachable");
     let changes = settle(&mut watch);

@@ -1,4 +1,4 @@
-//! More events than the receive buffer holds: afterwards the tables equal the kernel's (CONFORMANCE 109).
+//! More events than the receive buffer holds: afterwards the tables equal the kernel's (docs/conformance.md 109).
 
 use super::support::{Namespace, alone, told, watch};
 use bm_netlink::{Batch, Change, Hop, Options, RouteBody, Via, Watch};

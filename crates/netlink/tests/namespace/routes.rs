@@ -185,7 +185,7 @@ fn objects_groups_and_what_goes_with_them() {
     each(&namespace, &mut watch, &["nexthop del id 12"]);
     assert!(watch.mirror().next_hop(22).is_none() && via6(&watch, "2001:db8:f::/48").is_empty());
     assert!(via4(&watch, "203.0.115.0/24").is_empty());
-    // Restored, the routes recover (CONFORMANCE 75).
+    // Restored, the routes recover (docs/conformance.md 75).
     each(
         &namespace,
         &mut watch,

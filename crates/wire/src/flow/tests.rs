@@ -263,7 +263,7 @@ fn unevenness(keys: impl Iterator<Item = Key>, seed: u64, count: u32) -> f64 {
     chosen.iter().map(|flows_here| (share(flows_here) - 1.0 / f64::from(count)).abs()).fold(0.0, f64::max)
 }
 
-/// CONFORMANCE 81. Fair dice keep within 1 % in 95.0 % of these tries, as at two choices their deviation is
+/// docs/conformance.md 81. Fair dice keep within 1 % in 95.0 % of these tries, as at two choices their deviation is
 /// 0.5 % of 10,000 flows. This hash does in 94.9 %, and always with the seed 1.
 #[test]
 fn shares_are_within_one_percent_at_10_000_flows() {
@@ -284,7 +284,7 @@ fn shares_are_within_one_percent_at_10_000_flows() {
     assert!(within * 100 >= tries * 94, "{within} of {tries}");
 }
 
-/// CONFORMANCE 82: what one router sends over one link, a router with another seed spreads over all.
+/// docs/conformance.md 82: what one router sends over one link, a router with another seed spreads over all.
 #[test]
 fn seeds_choose_independently() {
     const COUNT: u32 = 4;

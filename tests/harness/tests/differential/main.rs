@@ -1,4 +1,4 @@
-//! Groups A to E of CONFORMANCE.md, packet by packet: Linux by the book, brickmoon by Linux.
+//! Groups A to E of docs/conformance.md, packet by packet: Linux by the book, brickmoon by Linux.
 //!
 //! Each module holds the cases of one group; a case names its check. Cases of one test share a lab and a
 //! daemon, and put back what they change.

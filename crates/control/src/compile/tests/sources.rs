@@ -1,4 +1,4 @@
-//! Feasible ways back (CONFORMANCE.md 78).
+//! Feasible ways back (docs/conformance.md 78).
 
 use super::*;
 use bm_fib::sets;
