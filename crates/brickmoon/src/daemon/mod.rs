@@ -35,7 +35,7 @@ pub mod watcher;
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
@@ -119,7 +119,7 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
         notify::notify("READY=1");
         let ended = watch(&daemon).await;
         notify::notify("STOPPING=1");
-        end_within(END_MAX, daemon.clone());
+        end_within(END_MAX);
         daemon.end();
         // The answer to `stop` goes out before its socket closes.
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -141,19 +141,10 @@ fn answers(daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
     }
 }
 
-/// Ends the process after this time, whatever it is that keeps it from its end. Programs in the kernel go with it.
-fn end_within(longest: Duration, daemon: Arc<Daemon>) {
+/// Ends the process after this time, whatever it is that keeps it from its end.
+fn end_within(longest: Duration) {
     let end = move || {
         std::thread::sleep(longest);
-        // On another thread, since a thread that hangs may have what this needs.
-        let (done, waiting) = mpsc::channel();
-        let let_go = move || {
-            daemon.let_go();
-            let _nobody_waits = done.send(());
-        };
-        if std::thread::Builder::new().name("bm-let-go".into()).spawn(let_go).is_ok() {
-            let _took_too_long = waiting.recv_timeout(ANSWERS_MAX);
-        }
         log::say(&format!(
             "brickmoon: not all threads have ended within {} s: the process ends all the same",
             longest.as_secs()

@@ -114,13 +114,6 @@ impl Daemon {
         arranged
     }
 
-    /// Gives everything back to Linux without waiting for any thread, unless what is in the kernel is to stay.
-    pub fn let_go(&self) {
-        if !self.keeps.load(Ordering::Relaxed) {
-            self.driver.handle().let_go();
-        }
-    }
-
     /// Gives everything back to Linux and ends all threads.
     pub fn end(&self) {
         // Whoever starts the data path again has told control to take no packets meanwhile.
