@@ -32,14 +32,10 @@ const PROTOCOLS: [u8; 3] = [TCP, UDP, GRE];
 pub struct Random(u64);
 
 impl Random {
-    /// By `BM_SEED`: a number, or `clock` for another one each time. Without it 1, so that the same tree gives the same
-    /// result. Prints which.
+    /// By `BM_SEED`, or by the clock; prints which.
     pub fn of_this_run() -> Self {
-        let seed = match std::env::var("BM_SEED").as_deref() {
-            Ok("clock") => crate::sys::wall_clock().as_nanos() as u64,
-            Ok(text) => text.parse().unwrap_or_else(|_| panic!("BM_SEED={text}: a number, or clock")),
-            Err(_) => 1,
-        };
+        let now = || crate::sys::wall_clock().as_nanos() as u64;
+        let seed = number("BM_SEED").unwrap_or_else(now);
         println!("BM_SEED={seed}");
         Self::from_seed(seed)
     }
