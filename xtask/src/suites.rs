@@ -6,8 +6,9 @@
 //!
 //! `xtask/suites.toml` says which programs are to have the machine for themselves, and which to start first.
 //!
-//! Programs of the harness have networks of processes, and bounds of time that a machine shared with others breaks now
-//! and then. One or two of them that fail are run once more, alone, and that result counts; the sum names them.
+//! Programs of the harness run daemons and hosts in network namespaces, and some of their time limits fail now and then
+//! on a busy machine. If one or two of them fail, they are run once more, alone, and that result counts; the last lines
+//! name them.
 
 mod plan;
 mod report;
@@ -51,7 +52,7 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
     sum.end(begin.elapsed())
 }
 
-/// Programs that are run once more; if more have failed, it is no matter of chance.
+/// How many failed programs are run once more. If more have failed, none is: that is not chance.
 const AGAIN_MAX: usize = 2;
 /// What the names of programs of the harness begin with.
 const HARNESS: &str = "bm-tests ";
@@ -87,7 +88,8 @@ fn build(root: &Path, features: &[String]) -> Result<Vec<Program>, Vec<String>> 
     plan::programs(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Runs programs, so many at a time, in their order. Gives those that have failed and may be run again, not counted yet.
+/// Runs programs in their order, `lanes` at a time. Returns those that have failed and may be run again; these are not
+/// counted yet.
 fn side_by_side(
     programs: Vec<Program>,
     lanes: usize,

@@ -105,8 +105,8 @@ impl XdpDevice {
         }
     }
 
-    /// The port of queue `queue`, which can receive from here on: what arrives before its worker runs waits in its
-    /// ring. It is steered to only when the driver has free frames for it, since the kernel drops what finds none.
+    /// The port of queue `queue`. It receives from now on: packets that arrive before its worker runs wait in its ring.
+    /// Its fill ring is filled before packets are steered to it, since the kernel drops packets that find no free frame.
     ///
     /// # Errors
     /// [`XdpError::NoQueue`], or [`XdpError::Socket`] if the kernel refuses the socket.

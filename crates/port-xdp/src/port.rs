@@ -29,7 +29,7 @@ pub struct XdpPort {
     /// `None` once closed.
     bound: Option<Bound>,
     binding: Binding,
-    /// Gets the frames back if nobody closes the port.
+    /// Where the frames go if the port is dropped without being closed.
     depot: Arc<Depot>,
     lent: Lent,
     /// Free frames that the driver has, of as many as a ring holds.
@@ -298,7 +298,7 @@ impl Port for XdpPort {
     }
 }
 
-/// A port that no worker came to run, or whose worker has died, still holds frames.
+/// Frees the frames of a port that was not closed: no worker has run it, or its worker has panicked.
 impl Drop for XdpPort {
     fn drop(&mut self) {
         if self.bound.is_some() {

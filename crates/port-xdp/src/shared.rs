@@ -73,7 +73,7 @@ impl Shared {
         self.depot.memory()
     }
 
-    /// Where a socket gets the frames it starts with.
+    /// Free frames, with which the fill ring of a new socket is filled.
     pub(crate) fn depot(&self) -> &Arc<Depot> {
         &self.depot
     }

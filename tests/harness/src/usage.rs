@@ -89,15 +89,15 @@ pub fn growth(samples: &[(f64, f64)]) -> f64 {
     if squares == 0.0 { 0.0 } else { products / squares * (last.0 - first.0) }
 }
 
-/// Parts of a run that [`rises`] compares.
+/// How many parts of a run [`rises`] compares.
 const PARTS: usize = 12;
-/// Pairs of parts of which the later is higher, less those of which it is lower, from which on chance is no
-/// explanation: one run in twenty without a trend has more (Kendall's S; its deviation for twelve values is 14.6).
+/// The least number of pairs of parts in which the later is higher, minus those in which it is lower (Kendall's S), that
+/// counts as a trend. One run in twenty without a trend has as many; the standard deviation for twelve values is 14.6.
 const PAIRS: i32 = 25;
 
-/// Whether values rise over a run by more than chance explains: the test of Mann and Kendall over the medians of twelve
-/// parts. A leak makes nearly every later part higher; memory that goes up and down does not, whatever the line that
-/// fits it best. `false` for fewer than twelve samples.
+/// Whether values rise over a run by more than chance explains: the Mann-Kendall trend test over the medians of twelve
+/// parts. With a leak nearly every later part is higher; with memory that fluctuates it is not, whatever the slope of
+/// the regression line. `false` for fewer than twelve samples.
 pub fn rises(samples: &[(f64, f64)]) -> bool {
     if samples.len() < PARTS {
         return false;

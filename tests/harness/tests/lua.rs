@@ -165,7 +165,7 @@ fn an_unmodified_program_runs_on_two_workers_each_with_its_queue() {
         }
         counts(name)
     };
-    // While one starts, Linux forwards what waits for it too long, and overtakes what waits.
+    // Until both run, Linux forwards packets that have waited too long, which then arrive before those still in a ring.
     let running = until_both("breaths");
     assert!(running.len() == 2 && running.iter().all(|breaths| *breaths > 0), "{running:?}");
     let (shown, outcome) = stream.during(&lab, || until_both("moves"));

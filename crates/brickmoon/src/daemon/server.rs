@@ -29,12 +29,13 @@ const CONNECTIONS_OF_METRICS: usize = 64;
 /// stack, and what is asked beyond that waits for a moment: most questions are answered within a millisecond.
 static QUESTIONS: Semaphore = Semaphore::const_new(8);
 static ORDERS: Semaphore = Semaphore::const_new(4);
-/// Threads beside the one that serves connections: the above, those that look after the data path one at a time, and
-/// room. A thread that has an answer ready is not idle yet when the next question comes, so without this limit one is
-/// started now and then, and all stay: with 600 questions a second none is idle for the ten seconds after which it ends.
+/// Most threads of the runtime beside the one that serves connections: for [`QUESTIONS`], [`ORDERS`], the supervision of
+/// the data path, and some to spare. Without a limit tokio starts another one now and then, since a thread whose answer
+/// is ready is not yet idle when the next question comes; and under constant questions none is idle for the ten seconds
+/// after which it would end.
 const THREADS: usize = 16;
 
-/// What serves connections on the calling thread, and answers on others.
+/// The runtime of a server: connections are served on the calling thread, questions answered on others.
 ///
 /// # Errors
 /// If the process has no descriptor left.

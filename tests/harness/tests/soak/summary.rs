@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// What is left out at the start, when caches, stacks and tables still fill: a part of the time.
 const WARM_UP: f64 = 0.15;
-/// How much memory may seem to grow over a long run: what the line through the samples rises. More is a fault where it
-/// is a trend ([`rises`]): on the user path the memory goes up and down by a tenth, and so does the end of the line.
+/// How much memory may seem to grow over a long run: what the line through the samples rises. More is a fault only if
+/// it is a trend ([`rises`]): memory of the user path fluctuates by a tenth, and the end of the line with it.
 const MEMORY_GROWTH: f64 = 0.02;
 /// Descriptors that connections of the moment make more or less.
 const DESCRIPTORS_GROWTH: f64 = 3.0;
