@@ -62,6 +62,7 @@ install: build
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon README.md CHANGELOG.md ARCHITECTURE.md SECURITY.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.svg
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/decisions docs/decisions/*.md
+	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/experiments docs/experiments/*.md
 	[ -e $(DESTDIR)/etc/brickmoon/brickmoon.toml ] || $(SUDO) install -D -m 644 docs/brickmoon.toml $(DESTDIR)/etc/brickmoon/brickmoon.toml
 
 clean:
