@@ -22,33 +22,32 @@ lint:
 	[ -z "$$(tools/features)" ] || cargo clippy --release -p bm-port-dpdk --all-targets --locked -- -D warnings
 	@tools/deny
 
-# What tests assume of a machine, and what is skipped where it is missing.
+# What tests need on a machine, and what is skipped if it is missing.
 check:
 	@tools/check
 
-# In the release profile, so that what is tested is what is shipped. PROGRAMS="kept auto" runs those alone.
+# In the release profile, so that what is tested is what is shipped. PROGRAMS="kept auto" only runs those.
 test:
 	@tools/setup test
 	@tools/check
 	@$(MAKE) --no-print-directory lint
 	$(XTASK) test $(PROGRAMS)
 
-# Every order in which threads can meet, where tables and links are shared without locks. `make test` has them, too.
+# Loom models: every interleaving of threads that share tables and links without locks. Part of `make test`.
 models:
 	$(XTASK) test models
 
-# What a packet costs, counted: fails when it has risen over the record in xtask/instructions.toml. In `make test`, too.
+# Counts the instructions per packet; fails if they exceed the record in xtask/instructions.toml. Part of `make test`.
 instructions:
 	$(XTASK) instructions
 
-# Debian's kernel in QEMU without KVM, some eight minutes: what an older kernel takes, VLANs and VRFs of its own, and
-# network cards driven by DPDK.
+# Debian's kernel in QEMU without KVM, some eight minutes: an older kernel, VLANs and VRFs, and network cards with DPDK.
 test-vm:
 	@tools/setup vm
 	tests/vm/run
 
-# An hour under a full table that changes 10,000 times a second, reloads, questions and a link that flaps, on both
-# paths at once; SOAK=60 for a minute. The report goes to the terminal and to target/soak.txt. `make test` has 20 s of it.
+# An hour with a full table that changes 10,000 times a second, reloads, requests and a link that flaps, on both paths
+# at once; SOAK=60 for a minute. The report goes to the terminal and to target/soak.txt. `make test` runs 20 s of it.
 soak: build
 	@tools/setup test
 	@rm -f target/soak.txt
@@ -74,15 +73,15 @@ test-asan:
 	@tools/setup test
 	tools/asan $(ASAN)
 
-# Fuzz targets led by coverage (fuzz/README.md), ten minutes each: make fuzz [TARGETS="netlink config"] [BM_FUZZ_SECONDS=60]
+# Coverage-guided fuzzing (fuzz/README.md), ten minutes for each target: make fuzz [TARGETS="netlink config"] [BM_FUZZ_SECONDS=60]
 # Needs Rust's nightly toolchain. The same targets are tests of `make test`, without coverage.
 .PHONY: fuzz
 fuzz:
 	@tools/setup test
 	$(SUDO) env "PATH=$$PATH" BM_FUZZ_SECONDS="$(BM_FUZZ_SECONDS)" tools/fuzz $(TARGETS)
 
-# Whether tests notice changes of the code (tests/README.md): a sample of the crates that decide about packets, or what
-# MUTANTS says: make mutants MUTANTS="-p bm-filter". Needs cargo-mutants.
+# Mutation tests (tests/README.md): a sample of the crates that decide about packets, or those in MUTANTS:
+# make mutants MUTANTS="-p bm-filter". Needs cargo-mutants.
 .PHONY: mutants
 MUTANTS ?= -p bm-wire -p bm-filter -p bm-fib -p bm-forward --shard 0/25
 mutants:
@@ -91,7 +90,7 @@ mutants:
 	    --output target/mutants $(MUTANTS) -- --tests
 
 .PHONY: test-snabb
-# What Snabb's public tree tests itself with, run on brickmoon: make test-snabb TREE=~/snabb [SNABB="--only lib.yang"]
+# The tests of Snabb's public tree, run on brickmoon: make test-snabb TREE=~/snabb [SNABB="--only lib.yang"]
 test-snabb: build
 	@[ -n "$(TREE)" ] || { echo 'which tree? make test-snabb TREE=DIR, the root of a checkout of snabbco/snabb'; exit 2; }
 	$(SUDO) env "PATH=$$PATH" $(XTASK) snabb $(TREE) $(SNABB)
