@@ -39,25 +39,31 @@ pub const COUNTERS: [&str; KINDS] = [
 
 /// Reasons of drops, and what they mean to whom reads them.
 pub const REASONS: [(&str, &str); 16] = [
-    ("short", "no whole Ethernet header"),
-    ("source", "the source is a group, or zero"),
-    ("vlan", "the port is not in the frame's VLAN"),
-    ("same_port", "the station is behind the port that the frame came from"),
+    ("short", "shorter than an Ethernet header"),
+    ("source", "the source MAC address is multicast or zero"),
+    ("vlan", "the port is not a member of the frame's VLAN"),
+    ("same_port", "the destination is behind the port that the frame came from"),
     ("mtu", "longer than the port's MTU"),
     ("port_down", "the port is down"),
-    ("far_end", "the port's device takes no frames: its far end wants `ethtool -K NAME gro on`"),
-    ("flood_limit", "more frames to many than the port may send"),
-    ("long", "in several buffers (above some 3,500 bytes), and to many, or to a device that takes none such"),
-    ("headroom", "no room for a VLAN tag"),
-    ("locked", "the port is locked, and the sender is no station behind it"),
+    (
+        "far_end",
+        "the port's device cannot send frames: run `ethtool -K NAME gro on` for the other end of the veth",
+    ),
+    ("flood_limit", "more broadcast, multicast and unknown unicast frames than the port may send"),
+    (
+        "long",
+        "in several buffers (above about 3,500 bytes), and flooded or sent to a device that cannot take such frames",
+    ),
+    ("headroom", "no headroom for a VLAN tag"),
+    ("locked", "the port is locked, and the source MAC address is not known to be behind it"),
     ("isolated", "both ports are isolated"),
-    ("no_flood", "nobody knows the station, or it is a group, and no port takes floods of that kind"),
+    ("no_flood", "the destination is unknown or multicast, and no port takes floods of that kind"),
     (
         "source_guard",
-        "not from an address of the port's given stations, or headers that cannot be read to their end",
+        "the source is not one of the port's configured addresses, or the headers cannot be parsed to the end",
     ),
-    ("dhcp_guard", "of a DHCP server, which the port may not be"),
-    ("ra_guard", "a router advertisement or a redirect of a port that may not be a router"),
+    ("dhcp_guard", "sent by a DHCP server behind a port where none is allowed"),
+    ("ra_guard", "router advertisement or redirect from a port where no router is allowed"),
 ];
 
 /// One port's counters, all processors together.

@@ -68,10 +68,10 @@ impl fmt::Display for SwitchError {
             Self::Pin { path, error } => {
                 write!(f, "{}: the program cannot be pinned there: {error}", path.display())
             }
-            Self::ManyPorts => write!(f, "a switch has {} ports at most", crate::layout::SLOTS),
+            Self::ManyPorts => write!(f, "a switch can have at most {} ports", crate::layout::SLOTS),
             Self::Own { interface, error } => write!(
                 f,
-                "the switch's own interface {interface} cannot be made: {error}; `ip link del {interface}` makes room if another has the name"
+                "cannot create the switch's own interface {interface}: {error}; if another interface has that name, remove it with `ip link del {interface}`"
             ),
             Self::NotPinned => {
                 f.write_str("the programs are not pinned in bpffs, so they cannot outlive the daemon")

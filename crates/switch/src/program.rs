@@ -102,7 +102,7 @@ impl Programs {
 
     /// Has frames of its VLANs go to a port, and makes places for its stations.
     pub fn join(&mut self, slot: u32, ifindex: u32, settings: &PortSettings) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("taking a port in");
+        let failed = SwitchError::program("adding a port");
         let leave = program(&mut self.object, LEAVE).as_fd().as_raw_fd();
         let (key, member) = (slot.to_ne_bytes(), Member { ifindex, program: leave });
         self.everyone.update(&key, member.bytes(), MapFlags::ANY).map_err(&failed)?;
@@ -143,18 +143,18 @@ impl Programs {
     /// # Errors
     /// What the kernel said; then nothing is known of any.
     pub fn stations(&self) -> Result<Vec<(Address, Station)>, SwitchError> {
-        table::read(&self.stations).map_err(SwitchError::system("reading the table of stations"))
+        table::read(&self.stations).map_err(SwitchError::system("reading the MAC address table"))
     }
 
     /// Puts a station into the table, or in the place of what is known of it.
     pub fn set_station(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("writing a station");
+        let failed = SwitchError::program("writing a MAC address");
         self.stations.update(&table::key(address), station.bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Puts a station into the table with a place among those of its port.
     pub fn set_learned(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("writing the place of a station");
+        let failed = SwitchError::program("writing a learned MAC address");
         if let Some(places) = self.of_ports.get(&station.slot) {
             let at = station.place.to_ne_bytes();
             places.update(&at, &table::key(address), MapFlags::ANY).map_err(failed)?;
@@ -164,7 +164,7 @@ impl Programs {
 
     /// Says how many stations have places beyond the first few of their ports.
     pub fn set_shared(&self, count: u64) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("counting stations");
+        let failed = SwitchError::program("counting MAC addresses");
         self.shared.update(&0u32.to_ne_bytes(), &count.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 
@@ -181,7 +181,7 @@ impl Programs {
             let _gone = self.bindings.delete(binding.bytes());
             return Ok(());
         }
-        let failed = SwitchError::program("writing an address of a station");
+        let failed = SwitchError::program("writing an allowed IP address");
         self.bindings.update(binding.bytes(), &1u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 

@@ -32,7 +32,7 @@ impl Service {
     /// # Errors
     /// What the kernel refused.
     pub fn start(settings: Settings) -> Result<Self, SwitchError> {
-        let failed = SwitchError::system("listening for interfaces");
+        let failed = SwitchError::system("subscribing to interface events");
         // From before the first look, so that no interface is missed between the two.
         let heard = Netlink::listen().map_err(&failed)?;
         let (ends, end) = UnixStream::pair().map_err(&failed)?;
@@ -52,7 +52,7 @@ impl Service {
         let own = {
             let mut switch = self.switch();
             if let Err(error) = switch.keep() {
-                tracing::warn!("switch {} stands still for a moment: {error}", settings.name);
+                tracing::warn!("switch {} stops forwarding for a moment: {error}", settings.name);
             }
             switch.settings().own_port()
         };
@@ -122,13 +122,13 @@ impl Follower {
         match reconcile() {
             Ok(()) if self.behind => {
                 self.behind = false;
-                tracing::info!("the switch knows its interfaces again");
+                tracing::info!("the interfaces of the switch can be listed again");
             }
             Ok(()) => {}
             // Once, and not each time.
             Err(error) if !self.behind => {
                 self.behind = true;
-                tracing::error!(%error, "the switch does not know its interfaces; this is tried every second");
+                tracing::error!(%error, "the interfaces of the switch cannot be listed; retrying every second");
             }
             Err(_) => {}
         }

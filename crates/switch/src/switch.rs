@@ -83,12 +83,12 @@ impl Switch {
     /// # Errors
     /// What the kernel refused. An interface that cannot be a port is no error: [`Self::refused`] tells.
     pub fn open(settings: Settings) -> Result<Self, SwitchError> {
-        let asker = Asker::open().map_err(SwitchError::system("asking for interfaces"))?;
+        let asker = Asker::open().map_err(SwitchError::system("opening a socket to query interfaces"))?;
         own_interface(&settings, &asker)?;
         let programs = Programs::load(&settings)?;
         let mut notes = Vec::new();
         let pins = Pins::claim(&settings.name).map_err(|why| {
-            notes.push(format!("switch {} ends with the daemon: {why}", settings.name));
+            notes.push(format!("switch {} will end with the daemon: {why}", settings.name));
         });
         let pins = pins.ok();
         let left = pins.as_ref().map(Pins::links).unwrap_or_default();
@@ -146,7 +146,10 @@ impl Switch {
         // Before any is entered: one that is would not be looked at again.
         let features = match wanted.keys().all(|ifindex| self.joined.contains_key(ifindex)) {
             true => None,
-            false => Some(Features::read().map_err(SwitchError::system("asking what devices take"))?),
+            false => Some(
+                Features::read()
+                    .map_err(SwitchError::system("querying which devices can send XDP frames"))?,
+            ),
         };
         for (&ifindex, name) in &wanted {
             if let Some(port) = self.joined.get(&ifindex) {
@@ -177,7 +180,7 @@ impl Switch {
     fn refuse(&mut self, name: &str, why: &SwitchError) {
         let why = why.to_string();
         if self.refused.get(name) != Some(&why) {
-            tracing::warn!("{name} is no port of switch {}: {why}", self.settings.name);
+            tracing::warn!("{name} cannot be a port of switch {}: {why}", self.settings.name);
             self.refused.insert(name.into(), why);
         }
     }
@@ -235,7 +238,7 @@ impl Switch {
                 if let Err(error) = pinned.link.update_prog(&program) {
                     // The earlier program must not go on by its own maps: this is let go with the others.
                     self.left.push(pinned);
-                    return Err(SwitchError::program("taking a port over")(error));
+                    return Err(SwitchError::program("taking over a port")(error));
                 }
                 (pinned.link, Some(pinned.path))
             }
@@ -308,7 +311,7 @@ impl Switch {
             Ok(features) => features,
             Err(error) => {
                 if !std::mem::replace(&mut self.untold, true) {
-                    tracing::warn!(%error, "Linux does not say what devices take; ports stay as they are");
+                    tracing::warn!(%error, "cannot query which devices can send XDP frames; ports stay as they are");
                 }
                 return;
             }

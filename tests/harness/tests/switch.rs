@@ -180,7 +180,11 @@ fn a_storm_is_cut_to_its_limit() {
     assert!((LIMIT as f64 * 0.8..=most).contains(&flooded), "{flooded} in {took} s, at most {most}");
     let dropped = port["account"]["drops"]["flood_limit"].as_u64().unwrap_or(0);
     assert_eq!(dropped + flooded as u64 + 100, port["account"]["received"].as_u64().unwrap_or(0));
-    assert!(bridge.ask("show drops").contains("more frames to many than the port may send"));
+    assert!(
+        bridge
+            .ask("show drops")
+            .contains("more broadcast, multicast and unknown unicast frames than the port may send")
+    );
     // Another port has its own limit.
     std::iter::from_fn(|| next(&c)).for_each(drop);
     send(&b, &frame(BROADCAST, 1, 9));

@@ -50,7 +50,7 @@ impl Switch {
         let own = match self.asker.mac(&interface) {
             Ok(mac) => Some((mac, port.slot)),
             Err(error) => {
-                tracing::warn!(%error, "{interface} has no MAC that switch {} could keep", self.settings.name);
+                tracing::warn!(%error, "the MAC address of {interface} cannot be read, so switch {} does not protect it", self.settings.name);
                 return;
             }
         };
@@ -63,7 +63,7 @@ impl Switch {
             }
             let placed = own.map(|(mac, slot)| self.place_static(Address { mac, vlan }, slot));
             if let Some(Err(error)) = placed {
-                tracing::warn!(%error, "switch {} does not keep the MAC of {interface}", self.settings.name);
+                tracing::warn!(%error, "switch {} cannot store the MAC address of {interface}", self.settings.name);
             }
         }
         self.own = own;
@@ -81,7 +81,7 @@ impl Switch {
         let mut places: BTreeMap<u32, (u32, u32)> =
             ports.map(|(_, port)| (port.slot, (port.settings.fdb_max_learned, 0))).collect();
         let mut stations = pinned.stations().unwrap_or_else(|error| {
-            tracing::warn!(%error, "switch {}: stations are learned anew", self.settings.name);
+            tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; learning them again", self.settings.name);
             Vec::new()
         });
         // Where there is less room than before, those heard last stay.
