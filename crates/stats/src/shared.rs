@@ -61,18 +61,18 @@ impl fmt::Display for StatsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io { path, error } => write!(f, "counters in {path}: {error}"),
-            Self::Format { path } => write!(f, "{path} holds no counters that this version can read"),
+            Self::Format { path } => write!(f, "{path} has no counters that this version can read"),
             Self::Owner { path, owner } => write!(
                 f,
-                "{path} belongs to user {owner}: only counters of root and of the user who reads them are read"
+                "{path} belongs to user ID {owner}: brickmoon reads counters only from files of root or of the calling user"
             ),
             Self::Full { name, capacity } => {
                 write!(
                     f,
-                    "no counter left for {name}, since all {capacity} are taken: use fewer ports, workers, hooks or apps; those of what is gone are free again after a new start"
+                    "no counter is left for {name}: all {capacity} are in use; use fewer ports, workers, hooks or apps, or restart brickmoon to free the counters of removed ones"
                 )
             }
-            Self::NameTooLong { name } => write!(f, "counter name {name:?} is over {NAME} bytes"),
+            Self::NameTooLong { name } => write!(f, "counter name {name:?} is longer than {NAME} bytes"),
         }
     }
 }
@@ -373,7 +373,7 @@ mod tests {
         let full = registry.block("worker/1", &["breaths"]).err().unwrap().to_string();
         assert_eq!(
             full,
-            "no counter left for worker/1, since all 16 are taken: use fewer ports, workers, hooks or apps; those of what is gone are free again after a new start"
+            "no counter is left for worker/1: all 16 are in use; use fewer ports, workers, hooks or apps, or restart brickmoon to free the counters of removed ones"
         );
     }
 

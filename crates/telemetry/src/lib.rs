@@ -41,15 +41,16 @@ type Gauges = Family<Labels, Gauge<u64, AtomicU64>>;
 /// The text of a scrape.
 pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let mut registry = Registry::with_prefix("brickmoon");
-    let frames = counter(&mut registry, "frames", "Frames by app and by what became of them");
-    let bytes = counter(&mut registry, "bytes", "Bytes of the frames that came in from the wire or went out");
-    let drops = counter(&mut registry, "dropped_frames", "Frames dropped by app and reason");
-    let held = gauge(&mut registry, "held_frames", "Frames that wait in an app now");
-    let device = counter(&mut registry, "device_frames", "Frames that a device lost by its own count");
-    let filters = counter(&mut registry, "filter_packets", "Packets by the filter rule that matched");
-    let hooks = counter(&mut registry, "hook", "What hooks count, by the name that the hook gave it");
-    let lua = gauge(&mut registry, "hook_lua", "What LuaJIT did in the Lua state of a hook");
-    let rest = counter(&mut registry, "counter", "Counters of programs");
+    let frames = counter(&mut registry, "frames", "Frames by app and by what happened to them");
+    let bytes = counter(&mut registry, "bytes", "Bytes received from and sent to the wire");
+    let drops = counter(&mut registry, "dropped_frames", "Dropped frames, by app and reason");
+    let held = gauge(&mut registry, "held_frames", "Frames currently held by an app");
+    let device =
+        counter(&mut registry, "device_frames", "Frames lost in a device, as the device counts them");
+    let filters = counter(&mut registry, "filter_packets", "Packets by the filter rule that they matched");
+    let hooks = counter(&mut registry, "hook", "Counters of Lua hooks, by the name that the hook gives them");
+    let lua = gauge(&mut registry, "hook_lua", "LuaJIT statistics of the Lua state of a hook");
+    let rest = counter(&mut registry, "counter", "Counters of Lua programs and other groups");
     let mut others: BTreeMap<String, Counters> = BTreeMap::new();
     for (name, value) in counters {
         let parts: Vec<_> = name.split('/').collect();
@@ -111,49 +112,53 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
 }
 
 fn daemon(registry: &mut Registry, status: &Status) {
-    let routes = gauge(registry, "routes", "Routes that the fast path has");
+    let routes = gauge(registry, "routes", "Routes in the lookup tables");
     set(&routes, vec![("family", "ipv4".into())], status.routes_ipv4 as u64);
     set(&routes, vec![("family", "ipv6".into())], status.routes_ipv6 as u64);
     for (name, help, value) in [
         (
             "routes_refused",
-            "Routes and neighbors left to Linux since they could not be compiled",
+            "Routes and neighbors left to Linux because the tables cannot hold them",
             status.routes_refused as u64,
         ),
         ("next_hops", "Next hops in use", status.next_hops as u64),
-        ("next_hops_room", "Next hops that there is room for", status.next_hops_room as u64),
-        ("neighbors", "Neighbors of the kernel on ports", status.neighbors as u64),
-        ("resident_memory_bytes", "Resident memory of the daemon", status.memory_bytes),
-        ("tables_bytes", "Memory of the lookup structures", status.tables_bytes),
-        ("uptime_seconds", "How long the daemon has run", status.uptime_s),
-        (
-            "silent_threads",
-            "Threads of the daemon that do not get anywhere",
-            u64::from(status.silent_threads),
-        ),
+        ("next_hops_room", "Next hops that the table has room for", status.next_hops_room as u64),
+        ("neighbors", "Entries of the kernel's neighbor tables on ports", status.neighbors as u64),
+        ("resident_memory_bytes", "Resident memory of the daemon in bytes", status.memory_bytes),
+        ("tables_bytes", "Memory of the lookup structures in bytes", status.tables_bytes),
+        ("uptime_seconds", "Seconds since the daemon started", status.uptime_s),
+        ("silent_threads", "Threads of the daemon that make no progress", u64::from(status.silent_threads)),
         (
             "unfiltered_ports",
-            "Ports where filters are to drop packets and cannot: Linux forwards them",
+            "Ports whose packets Linux forwards unfiltered, although filters are configured",
             u64::from(status.unfiltered_ports),
         ),
         (
             "nftables_ports",
-            "Ports whose interface is not brickmoon's, where nftables filters by the rules of [filter]",
+            "Ports whose packets Linux forwards, filtered by nftables with the rules of [filter]",
             u64::from(status.nftables_ports),
         ),
-        ("ready", "1 if ports forward", u64::from(status.ready)),
-        ("mirror_in_step", "1 if the tables are what the kernel has", u64::from(status.mirror.synced)),
+        ("ready", "1 if the ports forward packets, else 0", u64::from(status.ready)),
+        ("mirror_in_step", "1 if the tables match the kernel's, else 0", u64::from(status.mirror.synced)),
     ] {
         set(&gauge(registry, name, help), Vec::new(), value);
     }
     for (name, help, value) in [
-        ("mirror_messages", "Netlink messages taken in", status.mirror.messages),
-        ("mirror_changes", "Changes to the mirror", status.mirror.changes),
-        ("mirror_overruns", "Times that the kernel lost messages for want of room", status.mirror.overruns),
-        ("mirror_resyncs", "Full dumps after the first", status.mirror.resyncs),
-        ("mirror_malformed", "Netlink messages that were not well formed", status.mirror.malformed),
+        ("mirror_messages", "Netlink messages received", status.mirror.messages),
+        ("mirror_changes", "Changes made to the mirror of the kernel's tables", status.mirror.changes),
+        (
+            "mirror_overruns",
+            "Times that netlink messages were lost because the receive buffer was full",
+            status.mirror.overruns,
+        ),
+        ("mirror_resyncs", "Times that all of the kernel's tables were read again", status.mirror.resyncs),
+        ("mirror_malformed", "Malformed netlink messages", status.mirror.malformed),
         ("mirror_unread", "Times that settings in /proc/sys/net could not be read", status.mirror.unread),
-        ("mirror_mended", "Differences that the periodic comparison mended", status.mirror.mended),
+        (
+            "mirror_mended",
+            "Differences that the periodic comparison found and corrected",
+            status.mirror.mended,
+        ),
     ] {
         add(&counter(registry, name, help), Vec::new(), value);
     }
@@ -176,7 +181,7 @@ fn other<'a>(
     registry: &mut Registry,
     name: &str,
 ) -> &'a Counters {
-    others.entry(name.into()).or_insert_with(|| counter(registry, name, "Counter of the data path"))
+    others.entry(name.into()).or_insert_with(|| counter(registry, name, "Counter of the forwarding path"))
 }
 
 fn add(family: &Counters, labels: Labels, value: u64) {
