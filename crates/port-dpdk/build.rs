@@ -15,7 +15,9 @@ fn main() {
     let found = pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk");
     let library = found.unwrap_or_else(|error| {
         eprintln!("the feature `dpdk` needs DPDK 22.11 or newer, and pkg-config says:\n{error}");
-        eprintln!("On Debian: apt-get install libdpdk-dev pkg-config. Without the feature all else builds.");
+        eprintln!(
+            "On Debian: apt-get install libdpdk-dev pkg-config. Everything else builds without this feature."
+        );
         exit(1);
     });
     let mut build = cc::Build::new();

@@ -150,7 +150,7 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 	int done = rte_eth_dev_info_get(port, &info);
 
 	*own_pool = NULL;
-	*step = "ask what it can";
+	*step = "querying its capabilities";
 	if (done)
 		return done;
 	memset(&conf, 0, sizeof(conf));
@@ -162,18 +162,18 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 		conf.rxmode.offloads |= info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER;
 	/* All frames of a queue are of one pool and have one owner. */
 	conf.txmode.offloads = info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
-	*step = "configure it";
+	*step = "configuring the device";
 	done = rte_eth_dev_configure(port, setup->queues, setup->queues, &conf);
 	if (done)
 		return done;
 	if (setup->copied) {
-		*step = "make frames of its own";
+		*step = "creating its own frame pool";
 		done = own_pool_make(port, setup, RTE_MAX(frame, 2048u) + RTE_PKTMBUF_HEADROOM, own_pool);
 		if (done)
 			return done;
 		pool = *own_pool;
 	}
-	*step = "set up its queues";
+	*step = "setting up its queues";
 	return queues_setup(port, setup, &info, pool, conf.txmode.offloads);
 }
 

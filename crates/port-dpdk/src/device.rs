@@ -96,7 +96,7 @@ fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
     // SAFETY: numbers and bytes, for which zero is valid.
     let mut info: Info = unsafe { std::mem::zeroed() };
     // SAFETY: the shim writes one `Info`.
-    check(spec, "ask what it can", unsafe { ffi::bm_device_info(port, &mut info) })?;
+    check(spec, "querying its capabilities", unsafe { ffi::bm_device_info(port, &mut info) })?;
     Ok(info)
 }
 
@@ -123,7 +123,7 @@ impl DpdkDevice {
         let mut port = 0;
         // SAFETY: a text, and a place for one number.
         let probed = unsafe { ffi::bm_device_probe(name.as_ptr(), &mut port) };
-        if let Err(refused) = check(spec, "no driver takes it", probed) {
+        if let Err(refused) = check(spec, "no DPDK driver accepts it", probed) {
             let kept = pci::kept_from_us(Path::new(pci::DEVICES), Path::new(pci::IOMMUS), spec);
             return Err(kept.unwrap_or(refused));
         }
@@ -215,7 +215,7 @@ impl DpdkDevice {
         self.shared.fits(mtu)?;
         // SAFETY: a number for a port that is ours.
         let set = || unsafe { ffi::bm_device_set_mtu(self.shared.port, mtu) };
-        let step = format!("set an MTU of {mtu}");
+        let step = format!("setting an MTU of {mtu}");
         match set() {
             // Some drivers change it at rest only.
             done if done == -libc::EBUSY => self.shared.at_rest(&step, set),
@@ -230,7 +230,7 @@ impl DpdkDevice {
     pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), DpdkError> {
         // SAFETY: six bytes, as the shim reads.
         let done = unsafe { ffi::bm_device_set_mac(self.shared.port, mac.as_ptr()) };
-        self.shared.check("set its MAC", done).map(drop)
+        self.shared.check("setting its MAC address", done).map(drop)
     }
 
     /// All counters that the device keeps (DPDK's xstats), by its own names.
@@ -252,17 +252,17 @@ impl Shared {
             // SAFETY: a number for a port that is ours, and no worker receives or sends.
             let stopped = unsafe { ffi::bm_device_stop(self.port) };
             if stopped < 0 {
-                return (self.check(&format!("{step}: stop it"), stopped), true);
+                return (self.check(&format!("{step}: stopping the device"), stopped), true);
             }
             let changed = self.check(step, change());
             // SAFETY: as above.
             let started = unsafe { ffi::bm_device_start(self.port) };
-            match self.check(&format!("{step}: start it again"), started) {
+            match self.check(&format!("{step}: restarting the device"), started) {
                 Ok(_) => (changed, true),
                 Err(refused) => (Err(refused), false),
             }
         };
-        let busy = || self.check(&format!("{step}: workers do not leave it"), -libc::EBUSY);
+        let busy = || self.check(&format!("{step}: workers did not release the device"), -libc::EBUSY);
         self.rest.during(LEAVES_WITHIN, stop_and_start).unwrap_or_else(busy).map(drop)
     }
 
@@ -282,7 +282,7 @@ impl Shared {
         self.queues = queues(&info, options.queues, is_fed_by_queue(&self.spec, &self.driver));
         if self.queues == 1 && options.queues > 1 && info.receive_queues_max > 1 {
             tracing::warn!(
-                "dpdk:{}: {} spreads no packets over queues (RSS), so one worker has them all",
+                "dpdk:{}: {} does not spread packets over queues (RSS), so one worker gets them all",
                 self.spec.as_str(),
                 self.driver
             );
@@ -297,13 +297,13 @@ impl Shared {
             }
             // Some drivers want room for more than any Ethernet frame of their MTU has.
             self.copied = Some(format!(
-                "{} takes no frames of ours, as it is, so each is copied; a larger `slot_size` may help",
+                "{} cannot use brickmoon's frame memory as it is, so every frame is copied; a larger `slot_size` may help",
                 self.driver
             ));
             self.prepare(mtu).map_err(|_| refused)?;
         }
         // SAFETY: the port was set up just now.
-        self.check("start it", unsafe { ffi::bm_device_start(self.port) }).map(drop)
+        self.check("starting the device", unsafe { ffi::bm_device_start(self.port) }).map(drop)
     }
 
     /// Configures the device and its queues, with frames of ours or of DPDK's own.
@@ -330,7 +330,7 @@ impl Shared {
         if done < 0 && self.memory.pages() == Pages::Plain {
             return Err(DpdkError::PlainPages { device: self.spec.as_str().into() });
         }
-        self.check("let it reach frames", done).map(drop)
+        self.check("mapping the frame memory for it", done).map(drop)
     }
 }
 

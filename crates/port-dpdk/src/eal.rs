@@ -55,7 +55,10 @@ pub(crate) fn start(huge_pages: bool) -> Result<bool, DpdkError> {
 fn start_aside(huge_pages: bool) -> Result<bool, DpdkError> {
     let started = std::thread::Builder::new().name("bm-eal".into()).spawn(move || start_here(huge_pages));
     let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), said: said() };
-    started.map_err(|error| failed(&error))?.join().unwrap_or_else(|_| Err(failed(&"its thread panicked")))
+    started
+        .map_err(|error| failed(&error))?
+        .join()
+        .unwrap_or_else(|_| Err(failed(&"the thread that starts it panicked")))
 }
 
 fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {

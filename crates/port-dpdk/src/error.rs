@@ -101,43 +101,43 @@ impl fmt::Display for DpdkError {
             Self::NotBuilt { device } => write!(
                 f,
                 "dpdk:{device}: this build has no DPDK. Build it with: apt-get install libdpdk-dev && \
-                 cargo build --release --features dpdk (or `make`, which does so by itself once libdpdk-dev is there)"
+                 cargo build --release --features dpdk (or with `make`, which adds the feature if libdpdk-dev is installed)"
             ),
             Self::Eal { why, said } => {
                 write!(
                     f,
-                    "DPDK does not start: {why}; it starts once a process, so try again with a new one"
+                    "DPDK does not start: {why}; a process can start it only once, so restart brickmoon to try again"
                 )?;
                 more(f, said)
             }
             Self::Memory { why, said } => {
-                write!(f, "frames cannot be memory of DPDK: {why}")?;
+                write!(f, "the frame memory cannot be registered with DPDK: {why}")?;
                 more(f, said)
             }
             Self::HugePages { device } => write!(
                 f,
-                "dpdk:{device} cannot share DPDK's memory, which is on huge pages for another dpdk: port: put this port before the others in the configuration"
+                "dpdk:{device} cannot share DPDK's memory, which is on huge pages because another dpdk: port came first: put this port before the others in the configuration"
             ),
             Self::PlainPages { device } => write!(
                 f,
-                "dpdk:{device}: without an IOMMU the card needs frames on huge pages: \
-                 sysctl -w vm.nr_hugepages=256, or give it an IOMMU and vfio-pci"
+                "dpdk:{device}: without an IOMMU the card needs its frames on huge pages: run \
+                 `sysctl -w vm.nr_hugepages=256`, or enable the IOMMU and use vfio-pci"
             ),
             Self::NoCard { device, place } => {
-                write!(
-                    f,
-                    "dpdk:{device}: there is no PCI device {place}; `lspci -D` lists those that are there"
-                )
+                write!(f, "dpdk:{device}: there is no PCI device {place}; `lspci -D` lists all")
             }
             Self::KernelDriver { device, place, driver, interfaces, giver } => {
                 match driver {
-                    Some(driver) => write!(f, "dpdk:{device} is driven by Linux ({driver})")?,
-                    None => write!(f, "dpdk:{device} has no driver that gives it to programs")?,
+                    Some(driver) => write!(f, "dpdk:{device} is bound to the Linux driver {driver}")?,
+                    None => write!(f, "dpdk:{device} is not bound to a driver")?,
                 }
-                write!(f, ". To give it away: modprobe {giver} && dpdk-devbind.py -b {giver} {place}")?;
+                write!(
+                    f,
+                    ". To bind it to one that DPDK can use: modprobe {giver} && dpdk-devbind.py -b {giver} {place}"
+                )?;
                 match interfaces.as_slice() {
                     [] => Ok(()),
-                    names => write!(f, " (the interface {} goes then)", names.join(", ")),
+                    names => write!(f, " (this removes the interface {})", names.join(", ")),
                 }
             }
             Self::Name { device } => write!(
@@ -150,11 +150,14 @@ impl fmt::Display for DpdkError {
                 more(f, said)
             }
             Self::Queues { device, wanted, has } => {
-                write!(f, "dpdk:{device} has {has} queue(s) and {wanted} are wanted: set `queues = {has}`")
+                write!(
+                    f,
+                    "dpdk:{device} has {has} queue(s), but {wanted} are configured: set `queues = {has}`"
+                )
             }
             Self::Mtu { device, mtu, mtu_max } => write!(
                 f,
-                "dpdk:{device} has an MTU of {mtu}, and a slot holds {mtu_max}: set a larger `slot_size` in [daemon]"
+                "dpdk:{device} has an MTU of {mtu}, but a slot has room for at most {mtu_max}: set a larger `slot_size` in [daemon]"
             ),
         }
     }

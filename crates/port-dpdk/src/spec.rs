@@ -9,11 +9,11 @@ const PREFIX: &str = "bm-";
 const COPIED: [(&str, &str); 2] = [
     (
         "net_af_xdp",
-        "net_af_xdp makes its UMEM of memory of DPDK's own, so each frame is copied; xdp: ports copy none",
+        "net_af_xdp can only use memory of its own for its UMEM, so every frame is copied; xdp: ports avoid the copy",
     ),
     (
         "net_virtio_user",
-        "the far end of net_virtio_user sees memory of DPDK's own alone, so each frame is copied",
+        "the other end of net_virtio_user can only see DPDK's own memory, so every frame is copied",
     ),
 ];
 

@@ -313,7 +313,7 @@ fn errors_say_what_dpdk_said() {
     let missing = refused("net_pcap_missing,rx_pcap=/nonexistent/in.pcap");
     assert!(missing.to_string().contains("/nonexistent/in.pcap"), "{missing}");
     let unknown = refused("net_nosuch0");
-    assert!(unknown.to_string().starts_with("dpdk:net_nosuch0: no driver takes it"), "{unknown}");
+    assert!(unknown.to_string().starts_with("dpdk:net_nosuch0: no DPDK driver accepts it"), "{unknown}");
     assert_eq!(refused(",x"), DpdkError::Name { device: ",x".into() });
     let (device, _port) = open("net_ring_errors", &depot);
     assert!(matches!(device.queue(1), Err(DpdkError::Queues { wanted: 2, has: 1, .. })));

@@ -50,7 +50,7 @@ impl PcapPortError {
     pub(crate) fn read(path: &Path, packet: u64, error: &PcapError) -> Self {
         let reason = match error {
             PcapError::IoError(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                "the file ends in the middle".into()
+                "the file ends in the middle of a packet".into()
             }
             PcapError::IoError(error) => error.to_string(),
             other => other.to_string(),
@@ -73,7 +73,7 @@ impl fmt::Display for PcapPortError {
         match self {
             Self::Open { path, error } => write!(f, "{}: {error}", path.display()),
             Self::Format { path, packet: 0, reason } => {
-                write!(f, "{}: no capture file (pcap or pcapng): {reason}", path.display())
+                write!(f, "{}: not a capture file (pcap or pcapng): {reason}", path.display())
             }
             Self::Format { path, packet, reason } => {
                 write!(f, "{}, packet {packet}: {reason}", path.display())
@@ -83,7 +83,7 @@ impl fmt::Display for PcapPortError {
                 if *packet > 0 {
                     write!(f, ", packet {packet}")?;
                 }
-                write!(f, ": link type {link_type} instead of 1: capture on an Ethernet interface")
+                write!(f, ": link type {link_type} is not Ethernet (1): capture on an Ethernet interface")
             }
             Self::Write { path, packet, error } => write!(f, "{}, packet {packet}: {error}", path.display()),
         }

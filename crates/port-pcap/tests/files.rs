@@ -201,17 +201,22 @@ fn errors_name_file_and_packet() {
     assert!(missing.to_string().starts_with("/nowhere/in.pcap: No such file"), "{missing}");
     let nowhere = PcapPort::new(None, Some(Path::new("/nowhere/out.pcap")), false).map(drop).unwrap_err();
     assert!(nowhere.to_string().starts_with("/nowhere/out.pcap: No such file"), "{nowhere}");
-    assert!(error_of(b"hello, this is no capture").starts_with("FILE: no capture file (pcap or pcapng): "));
-    assert!(error_of(&[]).starts_with("FILE: no capture file"));
-    assert_eq!(error_of(&TWO[..TWO.len() - 1]), "FILE, packet 2: the file ends in the middle");
-    assert_eq!(error_of(&TWO[..24 + 7]), "FILE, packet 1: the file ends in the middle");
+    assert!(
+        error_of(b"hello, this is no capture").starts_with("FILE: not a capture file (pcap or pcapng): ")
+    );
+    assert!(error_of(&[]).starts_with("FILE: not a capture file"));
+    assert_eq!(error_of(&TWO[..TWO.len() - 1]), "FILE, packet 2: the file ends in the middle of a packet");
+    assert_eq!(error_of(&TWO[..24 + 7]), "FILE, packet 1: the file ends in the middle of a packet");
     assert_eq!(
         error_of(&changed(20, 101)),
-        "FILE: link type 101 instead of 1: capture on an Ethernet interface"
+        "FILE: link type 101 is not Ethernet (1): capture on an Ethernet interface"
     );
     let mut ng = TWO_NG;
     ng[28 + 9] = 101;
-    assert_eq!(error_of(&ng), "FILE, packet 1: link type 101 instead of 1: capture on an Ethernet interface");
+    assert_eq!(
+        error_of(&ng),
+        "FILE, packet 1: link type 101 is not Ethernet (1): capture on an Ethernet interface"
+    );
 }
 
 /// Whatever stands in a file, reading it ends, with packets or with an error.

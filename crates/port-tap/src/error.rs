@@ -54,7 +54,7 @@ impl fmt::Display for TapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name { name } => {
-                write!(f, "no interface can be called {name:?}: 1 to 15 characters, no slash")
+                write!(f, "{name:?} is not a valid interface name: use 1 to 15 characters and no slash")
             }
             Self::NoDriver { error } => {
                 write!(f, "/dev/net/tun: {error}; load the driver with: modprobe tun")
@@ -64,12 +64,12 @@ impl fmt::Display for TapError {
             }
             Self::Taken { name, error } => write!(
                 f,
-                "TAP interface {name}: {error}: the name is taken; choose another, or see who has it with: \
+                "TAP interface {name}: {error}: the name is in use; choose another, or look what uses it with: \
                  ip -details link show dev {name}"
             ),
             Self::Mtu { name, mtu, mtu_max } => write!(
                 f,
-                "{name} has an MTU of {mtu}, and a slot holds {mtu_max}: use larger slots, or lower it with: \
+                "{name} has an MTU of {mtu}, but a slot has room for at most {mtu_max}: use larger slots, or lower the MTU with: \
                  ip link set dev {name} mtu {mtu_max}"
             ),
             Self::System { name, step, error } => write!(f, "TAP interface {name}: {step}: {error}"),

@@ -34,7 +34,7 @@ impl Interface {
         let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             let error = io::Error::last_os_error();
-            return Err(TapError::System { name: name.into(), step: "query socket", error });
+            return Err(TapError::System { name: name.into(), step: "opening a query socket", error });
         }
         // SAFETY: the descriptor is fresh and owned by nobody else.
         Ok(Self { request, socket: unsafe { OwnedFd::from_raw_fd(fd) } })
@@ -71,7 +71,8 @@ impl Interface {
 
     pub(crate) fn mac(&self) -> Result<[u8; 6], TapError> {
         // SAFETY: the kernel has written this field of the union.
-        let address = unsafe { self.ask(libc::SIOCGIFHWADDR, "its MAC")?.ifr_ifru.ifru_hwaddr };
+        let address =
+            unsafe { self.ask(libc::SIOCGIFHWADDR, "reading its MAC address")?.ifr_ifru.ifru_hwaddr };
         Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
     }
 
@@ -81,29 +82,29 @@ impl Interface {
             *to = from as libc::c_char;
         }
         self.request.ifr_ifru.ifru_hwaddr = address;
-        self.ask(libc::SIOCSIFHWADDR, "set its MAC").map(drop)
+        self.ask(libc::SIOCSIFHWADDR, "setting its MAC address").map(drop)
     }
 
     pub(crate) fn mtu(&self) -> Result<usize, TapError> {
         // SAFETY: the kernel has written this field of the union.
-        Ok(unsafe { self.ask(libc::SIOCGIFMTU, "its MTU")?.ifr_ifru.ifru_mtu } as usize)
+        Ok(unsafe { self.ask(libc::SIOCGIFMTU, "reading its MTU")?.ifr_ifru.ifru_mtu } as usize)
     }
 
     pub(crate) fn set_mtu(&mut self, mtu: usize) -> Result<(), TapError> {
         self.request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
-        self.ask(libc::SIOCSIFMTU, "set its MTU").map(drop)
+        self.ask(libc::SIOCSIFMTU, "setting its MTU").map(drop)
     }
 
     pub(crate) fn index(&self) -> Result<u32, TapError> {
         // SAFETY: the kernel has written this field of the union.
-        Ok(unsafe { self.ask(libc::SIOCGIFINDEX, "its index")?.ifr_ifru.ifru_ifindex } as u32)
+        Ok(unsafe { self.ask(libc::SIOCGIFINDEX, "reading its index")?.ifr_ifru.ifru_ifindex } as u32)
     }
 
     pub(crate) fn set_up(&mut self) -> Result<(), TapError> {
         // SAFETY: the kernel has written this field of the union.
-        let flags = unsafe { self.ask(libc::SIOCGIFFLAGS, "its flags")?.ifr_ifru.ifru_flags };
+        let flags = unsafe { self.ask(libc::SIOCGIFFLAGS, "reading its flags")?.ifr_ifru.ifru_flags };
         self.request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
-        self.ask(libc::SIOCSIFFLAGS, "set it up").map(drop)
+        self.ask(libc::SIOCSIFFLAGS, "bringing it up").map(drop)
     }
 
     fn ask(&self, code: libc::c_ulong, step: &'static str) -> Result<libc::ifreq, TapError> {
@@ -120,14 +121,14 @@ fn not_opened(name: String, error: io::Error) -> TapError {
         Some(libc::EACCES | libc::EPERM) => TapError::Permission { name, error },
         // No file, or one with no driver behind it.
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TapError::NoDriver { error },
-        _ => TapError::System { name, step: "open /dev/net/tun", error },
+        _ => TapError::System { name, step: "opening /dev/net/tun", error },
     }
 }
 
 /// One more hold on a queue, and so on its interface. `None` where there can be no other queue beside it: the interface
 /// was made by somebody else, and stays without us.
 pub(crate) fn hold(queue: &File) -> Result<Option<OwnedFd>, TapError> {
-    let failed = |error| TapError::System { name: "TAP".into(), step: "hold it", error };
+    let failed = |error| TapError::System { name: "TAP".into(), step: "keeping it open", error };
     // SAFETY: numbers and bytes, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // SAFETY: the request is written to, and outlives the call.
@@ -178,7 +179,7 @@ mod tests {
         for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
             let said = said(code);
             assert!(
-                said.starts_with("TAP interface tap0: open /dev/net/tun: ") && !said.contains("modprobe")
+                said.starts_with("TAP interface tap0: opening /dev/net/tun: ") && !said.contains("modprobe")
             );
         }
         assert!(said(libc::EACCES).contains("run as root"));

@@ -76,7 +76,7 @@ impl TapDevice {
         };
         let silent = interface::silent().map_err(|error| TapError::System {
             name: self.name(),
-            step: "open what stands in for it once it is gone",
+            step: "opening the device that replaces it once it is deleted",
             error,
         })?;
         Ok(TapPort {
@@ -147,7 +147,7 @@ impl TapPort {
         if let Some(silent) = self.silent.take() {
             self.file = silent;
             tracing::error!(
-                "TAP interface {} is deleted: its port carries no packets any more; make it again with a restart",
+                "TAP interface {} was deleted: its port no longer carries packets; restart brickmoon to create it again",
                 self.name
             );
         }

@@ -71,7 +71,8 @@ impl Twin {
     pub fn handle(&self) -> Result<TwinHandle, TapError> {
         let name = self.name();
         let file = self.file.try_clone();
-        let file = file.map_err(|error| TapError::System { name: name.clone(), step: "hold it", error })?;
+        let file =
+            file.map_err(|error| TapError::System { name: name.clone(), step: "keeping it open", error })?;
         Ok(TwinHandle { interface: Interface::new(&name)?, file })
     }
 }
@@ -116,7 +117,7 @@ impl TwinHandle {
     pub fn set_carrier(&self, up: bool) -> Result<(), TapError> {
         interface::set_carrier(&self.file, up).map_err(|error| TapError::System {
             name: self.interface.name(),
-            step: "set its carrier",
+            step: "setting its carrier",
             error,
         })
     }
@@ -138,7 +139,7 @@ impl HostPort for Twin {
             Err(error) if is_gone(&error) => {
                 self.gone = true;
                 tracing::error!(
-                    "the twin {} is deleted: Linux has no part in its port any more; make it again with a restart",
+                    "the interface {} was deleted: Linux is no longer connected to its port; restart brickmoon to create it again",
                     self.name()
                 );
                 Err(error)

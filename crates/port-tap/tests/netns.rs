@@ -138,7 +138,7 @@ fn a_frame_larger_than_a_slot_is_counted() {
         let Err(error) = device.queue(depot.memory().room()) else { panic!("an MTU of 4000 does not fit") };
         assert_eq!(
             error.to_string(),
-            "bm0 has an MTU of 4000, and a slot holds 1514: use larger slots, or lower it with: \
+            "bm0 has an MTU of 4000, but a slot has room for at most 1514: use larger slots, or lower the MTU with: \
              ip link set dev bm0 mtu 1514"
         );
     });
@@ -257,7 +257,10 @@ fn errors_say_what_to_mend() {
         assert!(matches!(error(""), TapError::Name { .. }));
         ip("link add veth0 type veth peer name veth1");
         let taken = error("veth0").to_string();
-        assert!(taken.starts_with("TAP interface veth0: ") && taken.contains("the name is taken"), "{taken}");
+        assert!(
+            taken.starts_with("TAP interface veth0: ") && taken.contains("the name is in use"),
+            "{taken}"
+        );
         // One that somebody made to stay, with one queue, can be opened, and then not again.
         ip("tuntap add dev stays mode tap");
         let _first = TapDevice::open("stays").unwrap();

@@ -119,7 +119,7 @@ impl XdpDevice {
         let (binding, (socket, rings)) = self.bind(queue).map_err(failed)?;
         let (key, value) = (queue.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
         let pulse = Pulse::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
-            XdpError::System { interface: interface(), step: "map the pulse of a queue", error }
+            XdpError::System { interface: interface(), step: "mapping the heartbeat of a queue", error }
         })?;
         let depot = self.shared.depot();
         let mut port = XdpPort::new(socket, rings, pulse, depot, binding, self.completes_checksums());
@@ -162,14 +162,14 @@ impl XdpDevice {
     pub fn host(&self) -> Result<XdpHost, XdpError> {
         let program = self.program.deliver.try_clone().map_err(|error| XdpError::System {
             interface: self.interface.name.clone(),
-            step: "copy a descriptor",
+            step: "duplicating a descriptor",
             error,
         })?;
         let many = self.program.many.as_ref();
         let batch = many.map(|(program, queue)| Batch::open(program, queue)).transpose();
         let batch = batch.map_err(|error| XdpError::System {
             interface: self.interface.name.clone(),
-            step: "map the frames for Linux",
+            step: "mapping the frames for Linux",
             error,
         })?;
         Ok(XdpHost::new(program, self.interface.index, batch))
@@ -209,10 +209,10 @@ impl fmt::Display for XdpDevice {
         )?;
         f.write_str(if self.is_generic() { "generic XDP" } else { "native XDP" })?;
         if let Some(error) = &self.program.native_error {
-            write!(f, ", which is slower, since native mode said: {error}")?;
+            write!(f, ", which is slower; native mode failed: {error}")?;
         }
         if self.completes_checksums() {
-            f.write_str(", completes checksums")?;
+            f.write_str(", completes partial checksums")?;
         }
         Ok(())
     }

@@ -80,9 +80,9 @@ pub enum XdpError {
 fn mend(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => ": run as root, or with CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW",
-        Some(libc::EBUSY) => ": another AF_XDP socket has the queue",
-        Some(libc::ENOBUFS | libc::ENOMEM) => ": fewer slots, or a higher limit of locked memory, may do",
-        Some(libc::EAFNOSUPPORT) => ": this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)",
+        Some(libc::EBUSY) => ": another AF_XDP socket uses this queue",
+        Some(libc::ENOBUFS | libc::ENOMEM) => ": use fewer slots, or raise the limit of locked memory",
+        Some(libc::EAFNOSUPPORT) => ": this kernel is built without AF_XDP (CONFIG_XDP_SOCKETS)",
         _ => "",
     }
 }
@@ -90,10 +90,12 @@ fn mend(error: &io::Error) -> &'static str {
 impl fmt::Display for XdpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoInterface { interface } => write!(f, "no interface is called {interface:?} here"),
+            Self::NoInterface { interface } => {
+                write!(f, "there is no interface {interface:?} in this network namespace")
+            }
             Self::Taken(occupant) => write!(f, "{occupant}"),
             Self::Attach { interface, native, generic } => {
-                write!(f, "{interface} takes no XDP program")?;
+                write!(f, "{interface}: no XDP program can be attached")?;
                 for (mode, error) in [("native", native), ("generic", generic)] {
                     if let Some(error) = error {
                         write!(f, "; {mode} mode: {error}{}", mend(error))?;
@@ -104,7 +106,7 @@ impl fmt::Display for XdpError {
             Self::Mtu { interface, mtu, mtu_max, slot_size } => {
                 write!(
                     f,
-                    "{interface} has an MTU of {mtu}, and a slot of {slot_size} bytes holds {mtu_max}: "
+                    "{interface} has an MTU of {mtu}, but a slot of {slot_size} bytes has room for at most {mtu_max}: "
                 )?;
                 // AF_XDP takes no larger slots than these.
                 if *slot_size < SLOT_MAX && *mtu <= mtu_max + (SLOT_MAX - slot_size) {
@@ -118,7 +120,10 @@ impl fmt::Display for XdpError {
                 write!(f, "steering program of {interface}: {error:#}{advice}")
             }
             Self::NoQueue { interface, queue, queues } => {
-                write!(f, "{interface} has no queue {queue}: it has {queues}, counted from 0")
+                write!(
+                    f,
+                    "{interface} has no queue {queue}: the number of queues is {queues}, counted from 0"
+                )
             }
             Self::Socket { interface, queue, step, error } => {
                 write!(f, "AF_XDP socket of {interface}, queue {queue}: {step}: {error}{}", mend(error))

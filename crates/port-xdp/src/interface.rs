@@ -64,14 +64,15 @@ impl Interface {
     pub(crate) fn find(name: &str) -> Result<Self, XdpError> {
         let none = || XdpError::NoInterface { interface: name.into() };
         let asked = |step| move |error| XdpError::System { interface: name.into(), step, error };
-        let asker = Asker::new(name).map_err(asked("query socket"))?.ok_or_else(none)?;
+        let asker = Asker::new(name).map_err(asked("opening a query socket"))?.ok_or_else(none)?;
         // SAFETY: the request has the answer's field of the union written by the kernel.
         let index = unsafe { asker.get(libc::SIOCGIFINDEX).map_err(|_| none())?.ifr_ifru.ifru_ifindex };
         // SAFETY: as above.
-        let mtu = unsafe { asker.get(libc::SIOCGIFMTU).map_err(asked("its MTU"))?.ifr_ifru.ifru_mtu };
+        let mtu = unsafe { asker.get(libc::SIOCGIFMTU).map_err(asked("reading its MTU"))?.ifr_ifru.ifru_mtu };
         // SAFETY: as above.
-        let address =
-            unsafe { asker.get(libc::SIOCGIFHWADDR).map_err(asked("its MAC"))?.ifr_ifru.ifru_hwaddr };
+        let address = unsafe {
+            asker.get(libc::SIOCGIFHWADDR).map_err(asked("reading its MAC address"))?.ifr_ifru.ifru_hwaddr
+        };
         let mac = std::array::from_fn(|i| address.sa_data[i] as u8);
         Ok(Self {
             name: name.into(),

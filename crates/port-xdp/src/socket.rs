@@ -58,16 +58,16 @@ pub(crate) fn open(
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
-        return Err(("open", io::Error::last_os_error()));
+        return Err(("opening it", io::Error::last_os_error()));
     }
     // SAFETY: the descriptor is fresh and owned by nobody else.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     if lender.is_none() {
-        register(&socket, memory).map_err(|error| ("register frame memory", error))?;
+        register(&socket, memory).map_err(|error| ("registering the frame memory", error))?;
     }
-    let rings = rings(&socket, binding).map_err(|error| ("make rings", error))?;
-    prepare(&socket, binding).map_err(|error| ("set busy polling", error))?;
-    bind(&socket, lender, binding).map_err(|error| ("bind", error))?;
+    let rings = rings(&socket, binding).map_err(|error| ("creating its rings", error))?;
+    prepare(&socket, binding).map_err(|error| ("enabling busy polling", error))?;
+    bind(&socket, lender, binding).map_err(|error| ("binding it", error))?;
     Ok((socket, rings))
 }
 

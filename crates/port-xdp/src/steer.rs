@@ -345,16 +345,19 @@ impl Steering for XdpSteering {
         let mut differences = Vec::new();
         let found = Control::read(&self.control)?;
         if found != self.now {
-            differences
-                .push(format!("the steering program goes by {found:x?} and should go by {:x?}", self.now));
+            differences.push(format!(
+                "the steering program has the settings {found:x?} and should have {:x?}",
+                self.now
+            ));
         }
         let mut macs: Vec<_> = self.macs.keys().collect();
         let mut should: Vec<_> = self.others.iter().map(|mac| mac_key(*mac).to_ne_bytes().to_vec()).collect();
         macs.sort_unstable();
         should.sort_unstable();
         if macs != should {
-            differences
-                .push(format!("the steering program knows MACs {macs:x?} and should know {should:x?}"));
+            differences.push(format!(
+                "the steering program has the MAC addresses {macs:x?} and should have {should:x?}"
+            ));
         }
         Ok(differences)
     }

@@ -493,10 +493,13 @@ fn errors_say_what_to_mend() {
         let shared = Shared::new(&depot).unwrap();
         let attach = |name: &str, options: Options| XdpDevice::attach(name, &shared, options);
         let error = |result: Result<XdpDevice, XdpError>| result.map(|_| ()).unwrap_err().to_string();
-        assert_eq!(error(attach("r7", Options::default())), "no interface is called \"r7\" here");
+        assert_eq!(
+            error(attach("r7", Options::default())),
+            "there is no interface \"r7\" in this network namespace"
+        );
         assert_eq!(
             error(attach("a-name-that-is-too-long", Options::default())),
-            "no interface is called \"a-name-that-is-too-long\" here"
+            "there is no interface \"a-name-that-is-too-long\" in this network namespace"
         );
         let first = attach("r0", Options::default()).unwrap();
         let taken = error(attach("r0", Options::default()));
@@ -510,15 +513,15 @@ fn errors_say_what_to_mend() {
         let port = first.queue(0).unwrap();
         assert!(!port.is_zero_copy());
         let busy = first.queue(0).map(|_| ()).unwrap_err().to_string();
-        assert!(busy.contains("another AF_XDP socket has the queue"), "{busy}");
+        assert!(busy.contains("another AF_XDP socket uses this queue"), "{busy}");
         drop((port, first));
         let zero_copy = Options { bind: Bind::ZeroCopy, ..Options::default() };
         let refused = attach("r0", zero_copy).unwrap().queue(0).map(|_| ()).unwrap_err().to_string();
-        assert!(refused.starts_with("AF_XDP socket of r0, queue 0: bind: "), "{refused}");
+        assert!(refused.starts_with("AF_XDP socket of r0, queue 0: binding it: "), "{refused}");
         net.ip("r", "link set r1 mtu 2000");
         assert_eq!(
             error(attach("r1", Options::default())),
-            "r1 has an MTU of 2000, and a slot of 2048 bytes holds 1514: set slot_size = 4096 in [daemon], or \
+            "r1 has an MTU of 2000, but a slot of 2048 bytes has room for at most 1514: set slot_size = 4096 in [daemon], or \
              lower the MTU with `ip link set dev r1 mtu 1514`"
         );
         let large = Shared::new(&Depot::new(256, 4096).unwrap()).unwrap();
