@@ -53,7 +53,7 @@ impl fmt::Display for NotMounted {
         write!(
             f,
             "no bpffs is mounted at {USUAL}, and mounting one at {OWN} failed: {}; run `mount -t bpf bpf {USUAL}` \
-             before brickmoon starts, in a container `docker run -v {USUAL}:{USUAL}`",
+             before starting brickmoon, or start the container with `docker run -v {USUAL}:{USUAL}`",
             self.0
         )
     }
@@ -64,7 +64,7 @@ impl std::error::Error for NotMounted {}
 impl fmt::Display for Bpffs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.mounted_now {
-            write!(f, "mounted a bpffs at {}, since there is none at {USUAL}", self.path.display())
+            write!(f, "mounted a bpffs at {}, because none is mounted at {USUAL}", self.path.display())
         } else {
             write!(f, "using the bpffs at {}", for_others(&self.path).display())
         }
@@ -134,7 +134,7 @@ impl Bpffs {
             return Ok(found);
         }
         mount::mount(Path::new(OWN)).map_err(NotMounted)?;
-        let gone = || NotMounted(io::Error::other("it was unmounted again at once"));
+        let gone = || NotMounted(io::Error::other("it was unmounted again immediately"));
         Self::find().map(|found| Self { mounted_now: true, ..found }).ok_or_else(gone)
     }
 

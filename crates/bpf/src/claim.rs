@@ -59,7 +59,7 @@ impl fmt::Display for NotClaimed {
             Self::Taken { folder } => {
                 write!(
                     f,
-                    "another daemon has {}: one for each network namespace can",
+                    "another daemon is using {}: each network namespace can have only one",
                     for_others(folder).display()
                 )
             }

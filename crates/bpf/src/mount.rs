@@ -86,7 +86,7 @@ fn in_init_namespace(deed: impl FnOnce() -> io::Result<()> + Send) -> io::Result
             enter_init_namespace();
             deed()
         });
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that mounts has panicked")))
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
     })
 }
 

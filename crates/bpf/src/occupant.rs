@@ -69,7 +69,7 @@ impl fmt::Display for Occupant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "another XDP program ({}, id {}) is attached to {}: stop what uses it, or detach it with `{}`",
+            "another XDP program ({}, id {}) is attached to {}: stop the program that uses it, or detach it with `{}`",
             if self.program.is_empty() { "without a name" } else { &self.program },
             self.program_id,
             self.interface,
@@ -97,7 +97,7 @@ mod tests {
         occupant.link_id = Some(12);
         assert_eq!(
             occupant.to_string(),
-            "another XDP program (other, id 7) is attached to eth0: stop what uses it, or detach it with `bpftool link detach id 12`"
+            "another XDP program (other, id 7) is attached to eth0: stop the program that uses it, or detach it with `bpftool link detach id 12`"
         );
     }
 }

@@ -116,7 +116,7 @@ pub fn why_no_frames(interface: &str) -> Option<String> {
     // Its name cannot be told: it may be in another namespace, whose numbers are its own.
     Some(match ethtool::veth_peer(interface) {
         Some(number) => format!(
-            "{why}: turn it on with `ethtool -K NAME gro on` in the network namespace of the other end, where it is interface number {number}"
+            "{why}: turn it on with `ethtool -K NAME gro on` in the network namespace of the other end, where the interface has index {number}"
         ),
         None => why,
     })

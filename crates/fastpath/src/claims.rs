@@ -49,7 +49,7 @@ impl Claims {
         let first = self.take_place(ifindex)?;
         let place = first + queue;
         let (place, socket) = (place.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
-        let failed = KernelError::program("putting a worker's socket into its map");
+        let failed = KernelError::program("adding a worker's socket to the map");
         self.map.update(&place, &socket, MapFlags::ANY).map_err(failed)
     }
 

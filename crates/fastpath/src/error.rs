@@ -80,7 +80,7 @@ impl fmt::Display for KernelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Program { step, error } => {
-                write!(f, "kernel path: {step}: {error}; it needs root and Linux 6.1 or newer")
+                write!(f, "kernel path: {step}: {error}; the kernel path needs root and Linux 6.1 or newer")
             }
             Self::NoInterface { interface } => {
                 write!(f, "{interface}: there is no such interface here (`ip link` lists them)")
@@ -94,12 +94,12 @@ impl fmt::Display for KernelError {
             }
             Self::Foreign { interface, path, program } => write!(
                 f,
-                "{interface}: the program {program:?} is attached by {0}, and is not brickmoon's; `rm {0}` takes it off",
+                "{interface}: {0} attaches the program {program:?}, which is not brickmoon's; detach it with `rm {0}`",
                 path.display()
             ),
             Self::SamePlace { interface, other } => write!(
                 f,
-                "{interface}: its number in Linux (`ip link`) and that of {other} have the same low 12 bits, and packets of one of them alone can be claimed; make one of the interfaces anew, or give it `path = \"user\"`"
+                "{interface}: its interface index (`ip link`) and that of {other} have the same low 12 bits, so packets can be claimed on only one of them; recreate one of the interfaces, or give it `path = \"user\"`"
             ),
             Self::NotPinned => {
                 write!(

@@ -81,7 +81,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel refused.
     pub fn load(grace: Duration) -> Result<Self, KernelError> {
-        let failed = KernelError::program("making its maps");
+        let failed = KernelError::program("creating the maps");
         let tables = Tables {
             hops: table(Part::NextHops).map_err(&failed)?,
             fib4: table(Part::Ipv4).map_err(&failed)?,
@@ -89,8 +89,10 @@ impl Kernel {
             sources: None,
         };
         let views = maps::create("views", size_of::<Views>()).map_err(&failed)?;
-        let mapped = MappedViews::map(&views).map_err(KernelError::system("mapping its tables"))?;
-        let jiffies = attended::jiffies(grace).map_err(KernelError::system("asking how long a jiffy is"))?;
+        let mapped =
+            MappedViews::map(&views).map_err(KernelError::system("mapping the tables into memory"))?;
+        let jiffies =
+            attended::jiffies(grace).map_err(KernelError::system("finding the length of a jiffy"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
         let object = object(&tables, &views, None, (None, None, false))?;
         let (counts, held) = (find(&object, "counts")?, find(&object, hold::MAP)?);
@@ -237,7 +239,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel refused.
     pub fn take_claims(&mut self) -> Result<Claims, KernelError> {
-        let failed = KernelError::program("making a map of workers' sockets");
+        let failed = KernelError::program("creating the map of workers' sockets");
         let map = Claims::create().map_err(&failed)?;
         self.claims = Some(map.handle().map_err(&failed)?);
         Ok(map)
@@ -268,7 +270,8 @@ impl Kernel {
         }
         self.refilter(situation)?;
         if *view != *self.view {
-            grace::wait().map_err(KernelError::system("waiting for packets in the program"))?;
+            grace::wait()
+                .map_err(KernelError::system("waiting for packets that are still in the program"))?;
             let next = self.mapped.head().current.load(Relaxed) ^ 1;
             self.mapped.write(next as usize & 1, &view);
             self.mapped.head().current.store(next, Release);
@@ -288,7 +291,7 @@ impl Kernel {
         let [hops, fib4, fib6, ..] = &self.newer;
         let clone =
             |newer: &Option<MapHandle>, old: &MapHandle| MapHandle::try_from(newer.as_ref().unwrap_or(old));
-        let failed = KernelError::program("taking its maps over");
+        let failed = KernelError::program("reopening the maps");
         let tables = Tables {
             hops: clone(hops, &self.tables.hops).map_err(&failed)?,
             fib4: clone(fib4, &self.tables.fib4).map_err(&failed)?,
@@ -332,7 +335,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel refused.
     pub fn counters(&self, index: u16) -> Result<Counters, KernelError> {
-        Counters::read(&self.counts, index).map_err(KernelError::program("reading its counters"))
+        Counters::read(&self.counts, index).map_err(KernelError::program("reading the counters"))
     }
 }
 
@@ -435,7 +438,7 @@ fn object(
 
 fn find(object: &Object, name: &str) -> Result<MapHandle, KernelError> {
     let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
-    MapHandle::try_from(&map).map_err(KernelError::program("finding its maps"))
+    MapHandle::try_from(&map).map_err(KernelError::program("finding the maps"))
 }
 
 fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {

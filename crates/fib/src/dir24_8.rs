@@ -446,8 +446,8 @@ mod tests {
         let refused = table.apply(&[Set(p("10.3.0.0/16"), NextHop(65_535))]).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "no room for the route to 10.3.0.0/16: next hop 65535 is past what an entry can name; \
-             let routes share next hops"
+            "no room for the route to 10.3.0.0/16: next hop number 65535 is too large for a table entry; \
+             use fewer distinct next hops"
         );
     }
 

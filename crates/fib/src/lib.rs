@@ -201,10 +201,13 @@ impl<A: Address> fmt::Display for TableFull<A> {
         write!(f, "no room for the route to {}: ", self.prefix)?;
         match self.lack {
             Lack::NextHop(hop) => {
-                write!(f, "next hop {hop} is past what an entry can name; let routes share next hops")
+                write!(
+                    f,
+                    "next hop number {hop} is too large for a table entry; use fewer distinct next hops"
+                )
             }
-            Lack::Blocks => f.write_str("no blocks are left for long prefixes; use fewer of them"),
-            Lack::Memory => f.write_str("the system gave no memory; raise the limit or free some"),
+            Lack::Blocks => f.write_str("no blocks are left for long prefixes; use fewer long prefixes"),
+            Lack::Memory => f.write_str("out of memory; raise the memory limit, or free some memory"),
         }
     }
 }

@@ -63,7 +63,11 @@ pub struct OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the system gave no {} MiB of memory; raise the limit or free some", self.bytes >> 20)
+        write!(
+            f,
+            "cannot allocate {} MiB of memory; raise the memory limit, or free some memory",
+            self.bytes >> 20
+        )
     }
 }
 

@@ -11,21 +11,21 @@ use std::fmt;
 
 /// For IPv4, the default first.
 pub const IPV4: &[Structure<u32>] = &[
-    Structure::of::<Dir18>("dir18", "a root of 18 bits, then packed blocks of 6 and 8: 3 MiB"),
-    Structure::of::<Dir24_8>("dir24_8", "a root of 24 bits, then blocks of 8: 33 MiB, the plain reference"),
+    Structure::of::<Dir18>("dir18", "18-bit root, then packed blocks of 6 and 8 bits: 3 MiB"),
+    Structure::of::<Dir24_8>("dir24_8", "24-bit root, then blocks of 8 bits: 33 MiB, the plain reference"),
     Structure::of::<Chunk17>(
         "chunk17",
-        "a root of 17 bits, then a bit a range, equal blocks shared: under 2 MiB, for caches cold or shared",
+        "17-bit root, then a bitmap of ranges, equal blocks shared: under 2 MiB, for cold or shared caches",
     ),
-    Structure::of::<D16R>("dxr16", "DXR, a root of 16 bits and ranges: 2 MiB"),
-    Structure::of::<D18R>("dxr18", "DXR, a root of 18 bits and ranges: 3 MiB"),
-    Structure::of::<D20R>("dxr20", "DXR, a root of 20 bits and ranges: 6 MiB"),
-    Structure::of::<D16X4R>("dxr16x4", "DXR, a root of 16 bits, an extension of 4, and ranges: 3 MiB"),
+    Structure::of::<D16R>("dxr16", "DXR, 16-bit root, then ranges: 2 MiB"),
+    Structure::of::<D18R>("dxr18", "DXR, 18-bit root, then ranges: 3 MiB"),
+    Structure::of::<D20R>("dxr20", "DXR, 20-bit root, then ranges: 6 MiB"),
+    Structure::of::<D16X4R>("dxr16x4", "DXR, 16-bit root, 4-bit extension, then ranges: 3 MiB"),
 ];
 
 /// For IPv6, the default first.
 pub const IPV6: &[Structure<u128>] =
-    &[Structure::of::<Range6>("range6", "a root of 16 bits, then trees of range ends, a cache line a step")];
+    &[Structure::of::<Range6>("range6", "16-bit root, then trees of range ends, one cache line per step")];
 
 /// A table of whichever structure.
 pub type Builder<A> = Box<dyn BuildFib<Address = A> + Send>;

@@ -33,7 +33,7 @@ impl fmt::Display for TooMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "there is room for {ROOM_RULES} rules, and these are {} (one that accepts by port counts twice)",
+            "too many filter rules: {} of at most {ROOM_RULES} (a rule that accepts by port counts twice)",
             self.rules
         )
     }

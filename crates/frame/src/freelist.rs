@@ -341,6 +341,6 @@ mod tests {
         let depot = Depot::on_nodes(100, 2048, Pages::Plain, &[0, 0]).unwrap();
         assert_eq!((depot.nodes().count(), depot.available()), (0, 100));
         let wrong = Depot::on_nodes(100, 2048, Pages::Plain, &[0, 1023]).err().unwrap().to_string();
-        assert!(wrong.starts_with("memory on node 1023: "), "{wrong}");
+        assert!(wrong.starts_with("cannot allocate memory on NUMA node 1023: "), "{wrong}");
     }
 }

@@ -56,11 +56,14 @@ impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SlotSize(size) => {
-                write!(f, "a slot of {size} bytes: it must be a multiple of 64, 1024 to 65472")
+                write!(
+                    f,
+                    "a slot cannot have {size} bytes: the size must be a multiple of 64 from 1024 to 65472"
+                )
             }
-            Self::Slots(count) => write!(f, "{count} slots: there must be 1 to {}", u32::MAX),
-            Self::Map { bytes, error } => write!(f, "{bytes} bytes of frame memory: {error}"),
-            Self::Node { node, error } => write!(f, "memory on node {node}: {error}"),
+            Self::Slots(count) => write!(f, "frame memory cannot have {count} slots: use 1 to {}", u32::MAX),
+            Self::Map { bytes, error } => write!(f, "cannot allocate {bytes} bytes of frame memory: {error}"),
+            Self::Node { node, error } => write!(f, "cannot allocate memory on NUMA node {node}: {error}"),
         }
     }
 }

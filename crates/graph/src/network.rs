@@ -30,7 +30,7 @@ impl fmt::Display for NetworkError {
             Self::LinkForm(text) => write!(f, "link {text:?} is not of the form \"app.output -> app.input\""),
             Self::UnknownApp { link, app } => write!(f, "link {link:?}: no app is called {app:?}"),
             Self::DuplicateApp(name) => write!(f, "two apps are called {name:?}"),
-            Self::DuplicateEnd(end) => write!(f, "two links use {end:?}; a place takes one"),
+            Self::DuplicateEnd(end) => write!(f, "two links use {end:?}; an input or output takes only one"),
         }
     }
 }

@@ -85,10 +85,10 @@ pub enum WorkerError {
 impl fmt::Display for WorkerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Spawn(error) => write!(f, "worker thread: {error}"),
-            Self::Pin { core, error } => write!(f, "worker cannot be pinned to core {core}: {error}"),
-            Self::Waker(error) => write!(f, "eventfd to wake a worker: {error}"),
-            Self::Watch(error) => write!(f, "epoll on a worker's ports: {error}"),
+            Self::Spawn(error) => write!(f, "cannot start a worker thread: {error}"),
+            Self::Pin { core, error } => write!(f, "cannot pin a worker to core {core}: {error}"),
+            Self::Waker(error) => write!(f, "cannot create the eventfd that wakes a worker: {error}"),
+            Self::Watch(error) => write!(f, "cannot watch a worker's ports with epoll: {error}"),
         }
     }
 }

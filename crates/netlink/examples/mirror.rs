@@ -43,7 +43,7 @@ fn open() -> Result<Watch, Error> {
     let count = mirror.ipv4().len() + mirror.ipv6().len();
     let memory = mirror.ipv4().memory() + mirror.ipv6().memory();
     println!(
-        "mirrored {} IPv4 and {} IPv6 prefixes, {} + {} bodies, {} links, {} neighbours, {} next hops in {took:.2?}",
+        "mirrored {} IPv4 and {} IPv6 prefixes, {} + {} bodies, {} links, {} neighbors, {} next hops in {took:.2?}",
         mirror.ipv4().len(),
         mirror.ipv6().len(),
         mirror.ipv4().body_count(),

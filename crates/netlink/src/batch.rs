@@ -175,7 +175,7 @@ impl Batch {
                     continue;
                 }
                 done |= raw.sequence == last;
-                if let Some(Err(error)) = answer_end("carry out a request of a batch", &raw) {
+                if let Some(Err(error)) = answer_end("carry out a request in a batch", &raw) {
                     self.outcome.refused += 1;
                     if self.outcome.first.len() < KEPT {
                         self.outcome.first.push(Refusal { index: self.outcome.sent + offset, error });

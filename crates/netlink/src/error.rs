@@ -64,9 +64,9 @@ impl fmt::Display for Error {
                 write!(f, "the kernel refused to {request}: {}", io::Error::from_raw_os_error(*errno))
             }
             Self::System { doing, source } => write!(f, "cannot {doing}: {source}"),
-            Self::Overrun => f.write_str("the netlink receive buffer overran: a larger one is needed"),
+            Self::Overrun => f.write_str("the netlink receive buffer overflowed: a larger one is needed"),
             Self::Malformed(why) => write!(f, "a netlink message is malformed: {why}"),
-            Self::Silent { request } => write!(f, "the kernel did not answer a request to {request}"),
+            Self::Silent { request } => write!(f, "the kernel did not answer the request to {request}"),
         }
     }
 }
@@ -127,13 +127,17 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Message { length, room } => write!(f, "a message of {length} bytes where {room} are left"),
-            Self::Header { kind, length } => write!(f, "message type {kind} with only {length} bytes"),
-            Self::Attribute { length, room } => {
-                write!(f, "an attribute of {length} bytes where {room} are left")
+            Self::Message { length, room } => {
+                write!(f, "a message claims {length} bytes where only {room} are left")
             }
-            Self::Value { kind, length } => write!(f, "attribute {kind} with a value of {length} bytes"),
-            Self::Missing { kind } => write!(f, "attribute {kind} is absent"),
+            Self::Header { kind, length } => write!(f, "a message of type {kind} has only {length} bytes"),
+            Self::Attribute { length, room } => {
+                write!(f, "an attribute claims {length} bytes where only {room} are left")
+            }
+            Self::Value { kind, length } => {
+                write!(f, "attribute {kind} has an invalid value of {length} bytes")
+            }
+            Self::Missing { kind } => write!(f, "attribute {kind} is missing"),
         }
     }
 }

@@ -222,7 +222,7 @@ impl Known {
         for family in [Family::V4, Family::V6] {
             let family = family.number();
             take("list addresses", libc::RTM_GETADDR, &[family, 0, 0, 0, 0, 0, 0, 0])?;
-            take("list neighbours", libc::RTM_GETNEIGH, &[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
+            take("list neighbors", libc::RTM_GETNEIGH, &[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
         }
         Ok(known)
     }

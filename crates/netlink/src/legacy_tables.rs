@@ -47,7 +47,7 @@ pub(crate) fn names(family: Family) -> Vec<String> {
 
 /// Reads a table.
 pub(crate) fn read(family: Family, name: &str) -> Result<Read, Error> {
-    let doing = "read a legacy table of iptables";
+    let doing = "read a legacy iptables table";
     let socket = socket(family).map_err(|source| Error::System { doing, source })?;
     let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
     for _ in 0..PASSES {

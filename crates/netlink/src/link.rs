@@ -132,7 +132,7 @@ impl Link {
                 return Ok(links);
             }
         }
-        Err(Error::Silent { request: "list links that do not change meanwhile" })
+        Err(Error::Silent { request: "list links (they keep changing)" })
     }
 
     /// Whether it is switched on.

@@ -141,7 +141,7 @@ impl Nft {
     pub fn put(&mut self, table: &Table) -> Result<(), Error> {
         let socket = &mut self.socket;
         let (bytes, first, last) = write::put(table, || socket.next_sequence());
-        self.exchange("put a table of nftables", &bytes, first, last)
+        self.exchange("create an nftables table", &bytes, first, last)
     }
 
     /// Removes a table if it is there.
@@ -154,7 +154,7 @@ impl Nft {
         }
         let socket = &mut self.socket;
         let (bytes, first, last) = write::remove(family, name, || socket.next_sequence());
-        self.exchange("remove a table of nftables", &bytes, first, last)
+        self.exchange("remove an nftables table", &bytes, first, last)
     }
 
     /// Whether a table is there.
@@ -164,7 +164,7 @@ impl Nft {
     pub fn is_there(&mut self, family: Family, name: &str) -> Result<bool, Error> {
         let socket = &mut self.socket;
         let (bytes, sequence) = write::ask(family, name, socket.next_sequence());
-        match self.exchange("look for a table of nftables", &bytes, sequence, sequence) {
+        match self.exchange("look up an nftables table", &bytes, sequence, sequence) {
             Ok(()) => Ok(true),
             Err(error) if error.errno() == Some(libc::ENOENT) || is_absent(&error) => Ok(false),
             Err(error) => Err(error),

@@ -166,7 +166,7 @@ impl Socket {
     /// `wait` it waits for the first.
     pub(crate) fn receive(&mut self, wait: bool) -> Result<usize, Error> {
         if wait && !wait_for(self.as_fd(), ANSWER_MS)? {
-            return Err(Error::Silent { request: "answer at all" });
+            return Err(Error::Silent { request: "send its data" });
         }
         self.lengths.clear();
         match self.receive_slots() {

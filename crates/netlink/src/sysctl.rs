@@ -155,7 +155,7 @@ fn number(file: &File) -> io::Result<u32> {
     let text = str::from_utf8(&text[..length]).unwrap_or_default();
     text.trim()
         .parse()
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is no number")))
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a number")))
 }
 
 /// Links whose files stay open: with more links than these, descriptors are worth more than the time to open files.
@@ -265,7 +265,9 @@ impl SysctlFiles {
             Some((path, error)) => {
                 self.failures += 1;
                 if !self.fails {
-                    tracing::warn!("{ROOT}/{path} cannot be read, so the value before it holds: {error}");
+                    tracing::warn!(
+                        "cannot read {ROOT}/{path}, so its last known value stays in use: {error}"
+                    );
                 }
                 self.fails = true;
             }

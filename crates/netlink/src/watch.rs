@@ -331,7 +331,7 @@ impl Watch {
                     Err(why) => {
                         self.statistics.malformed += 1;
                         malformed = true;
-                        tracing::warn!(%why, "a routing event is malformed; the tables are compared");
+                        tracing::warn!(%why, "received a malformed routing event; comparing all tables with the kernel");
                     }
                 }
             }
@@ -356,7 +356,10 @@ impl Watch {
         }
         self.spoilt += 1;
         let wait = (Duration::from_millis(25) * 2u32.pow(self.spoilt.min(8))).min(BACK_OFF_MAX);
-        tracing::info!(?wait, "routing events were lost while the tables were read; they are read again");
+        tracing::info!(
+            ?wait,
+            "routing events were lost while the tables were being read; reading them again"
+        );
         let reason = if spoilt == Reason::Start { spoilt } else { Reason::Overrun };
         self.dump_due = Some((now + wait, reason));
         self.abandon_dump();
@@ -366,7 +369,7 @@ impl Watch {
     fn abandon_dump(&mut self) {
         match Socket::open(4 << 20) {
             Ok(socket) => self.dumps = socket,
-            Err(error) => tracing::warn!(%error, "the socket for dumps could not be opened again"),
+            Err(error) => tracing::warn!(%error, "cannot reopen the netlink socket for dumps"),
         }
     }
 
@@ -419,14 +422,18 @@ impl Watch {
         self.mirror.adopt(fresh, &mut findings);
         if reason == Reason::Overrun {
             self.statistics.resyncs += 1;
-            tracing::info!(differences = findings.count, ?took, "the tables are whole again");
+            tracing::info!(differences = findings.count, ?took, "the tables are complete again");
             return;
         }
         self.statistics.audits += 1;
         self.statistics.differences += findings.count as u64;
         if findings.count > 0 {
             let first = findings.list.first().map(ToString::to_string);
-            tracing::warn!(differences = findings.count, first, "the mirror differed from the kernel");
+            tracing::warn!(
+                differences = findings.count,
+                first,
+                "the mirror differed from the kernel's tables and was corrected"
+            );
         }
         self.audit = Some(Audit { findings, took });
     }

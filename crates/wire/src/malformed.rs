@@ -37,15 +37,15 @@ impl fmt::Display for Malformed {
         f.write_str(match self {
             Self::Short => "shorter than its fixed header",
             Self::Version => "of another IP version",
-            Self::HeaderLen => "with a header length that cannot be",
-            Self::TotalLen => "with a length below its header",
-            Self::Truncated => "cut: its length is above the bytes there",
+            Self::HeaderLen => "with an impossible header length",
+            Self::TotalLen => "with a length shorter than its header",
+            Self::Truncated => "truncated: its length field exceeds the bytes present",
             Self::Checksum => "with a wrong checksum",
-            Self::Option => "with an option of a length that cannot be",
+            Self::Option => "with an option of impossible length",
             Self::Chain => "with too many extension headers",
-            Self::Kind => "of a type or format not known here",
-            Self::HopLimit => "not from this link, by its hop limit",
-            Self::Address => "with an address that may not be there",
+            Self::Kind => "of an unknown type or format",
+            Self::HopLimit => "not from this link, as its hop limit shows",
+            Self::Address => "with an address that is not allowed there",
         })
     }
 }

@@ -239,7 +239,7 @@ fn a_switch_that_reload_adds_is_pinned_where_no_bpffs_was_mounted() {
 fn a_bpffs_is_mounted_where_there_is_none() {
     let Some((lab, text)) = without_bpffs("no-bpffs", WITHOUT_BPFFS) else { return };
     for line in [
-        "mounted a bpffs at /run/brickmoon/bpf, since there is none at /sys/fs/bpf",
+        "mounted a bpffs at /run/brickmoon/bpf, because none is mounted at /sys/fs/bpf",
         "pinned: 2",
         "on r0, r1 is taken off",
         "left: 0",

@@ -79,7 +79,7 @@ fn one_is_mounted_where_there_is_none() {
         assert_eq!(first, own(true));
         assert_eq!(
             first.to_string(),
-            "mounted a bpffs at /run/brickmoon/bpf, since there is none at /sys/fs/bpf"
+            "mounted a bpffs at /run/brickmoon/bpf, because none is mounted at /sys/fs/bpf"
         );
         assert_eq!(Bpffs::find_or_mount().unwrap(), own(false));
         // What was pinned before is found also when somebody mounts the usual one later.

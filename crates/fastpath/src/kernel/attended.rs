@@ -14,7 +14,7 @@ impl Kernel {
     /// # Errors
     /// What the kernel refused.
     pub fn beat(&mut self) -> Result<(), KernelError> {
-        let failed = KernelError::program("renewing its grace");
+        let failed = KernelError::program("extending the time it may run without the daemon");
         let beat = program(&mut self.object, "beat");
         beat.test_run(ProgramInput::default()).map(drop).map_err(failed)
     }

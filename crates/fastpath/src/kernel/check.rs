@@ -16,7 +16,7 @@ impl Kernel {
             (maps, filters) => maps.is_none() && filters.is_none(),
         };
         if !filters {
-            differences.push("the kernel path goes by other filter rules than it should".into());
+            differences.push("the kernel path does not use the filter rules that it should".into());
         }
         differences
     }
@@ -27,15 +27,16 @@ fn of_views(found: &View, should: &View) -> Vec<String> {
     for (found, should) in found.ingress.iter().zip(&should.ingress).filter(|(found, should)| found != should)
     {
         differences
-            .push(format!("packets come in on the kernel path by {found:x?} and should by {should:x?}"));
+            .push(format!("the kernel path has the ingress settings {found:x?} and should have {should:x?}"));
     }
     for (found, should) in found.egress.iter().zip(&should.egress).filter(|(found, should)| found != should) {
-        differences.push(format!("packets leave the kernel path by {found:x?} and should by {should:x?}"));
+        differences
+            .push(format!("the kernel path has the egress settings {found:x?} and should have {should:x?}"));
     }
     let rest = |view: &View| (view.flow_seed, view.policy_ipv4, view.policy_ipv6);
     if rest(found) != rest(should) || found.local != should.local || found.vlans != should.vlans {
         differences
-            .push("the kernel path goes by other addresses, VLANs or hash settings than it should".into());
+            .push("the kernel path does not use the addresses, VLANs or hash settings that it should".into());
     }
     differences
 }

@@ -18,7 +18,7 @@ impl Kernel {
         match (&situation.filters, &self.filters) {
             (Some(filters), None) => {
                 let mut maps =
-                    FilterMaps::create().map_err(KernelError::program("making maps for filters"))?;
+                    FilterMaps::create().map_err(KernelError::program("creating the filter maps"))?;
                 maps.publish(filters, situation.asked());
                 Ok(Some(Some(maps)))
             }
@@ -32,7 +32,8 @@ impl Kernel {
         let (Some(maps), Some(filters)) = (&mut self.filters, &situation.filters) else { return Ok(()) };
         let asked = situation.asked();
         if maps.differs(filters, &asked) {
-            grace::wait().map_err(KernelError::system("waiting for packets in the program"))?;
+            grace::wait()
+                .map_err(KernelError::system("waiting for packets that are still in the program"))?;
             maps.publish(filters, asked);
         }
         Ok(())

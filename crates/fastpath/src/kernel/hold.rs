@@ -59,7 +59,8 @@ impl Kernel {
         self.attached.retain(|attached| attached.held.is_none_or(|since| since.elapsed() < HELD_MAX));
         if !released.is_empty() {
             // The last that was held is counted then.
-            grace::wait().map_err(KernelError::system("waiting for packets in the program"))?;
+            grace::wait()
+                .map_err(KernelError::system("waiting for packets that are still in the program"))?;
         }
         Ok(released.into_iter().map(|ifindex| (ifindex, self.take_held(ifindex))).collect())
     }

@@ -45,7 +45,7 @@ impl Kernel {
             ..ProgramInput::default()
         };
         let done = program(&mut self.object, name).test_run(input);
-        let done = done.map_err(KernelError::program("trying the program"))?;
+        let done = done.map_err(KernelError::program("test-running the program"))?;
         let (said, length) = (done.return_value, done.data.map_or(0, |data| data.len()));
         out.truncate(length);
         let verdict = match said {

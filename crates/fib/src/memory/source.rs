@@ -73,7 +73,7 @@ impl Source {
     pub fn shared(file: &impl AsFd) -> io::Result<Self> {
         let area = Area::map(file, true)?;
         if area.directory[0].load(Acquire) != 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file holds a table already"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file already contains a table"));
         }
         area.directory[0].store(MAGIC, Release);
         Ok(Self(Kind::File(area)))
@@ -90,7 +90,10 @@ impl Source {
     /// number of pages.
     pub fn laid_out(file: &impl AsFd, rooms: &[usize]) -> io::Result<Self> {
         if rooms.iter().any(|room| room % PAGE != 0) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a room is no number of pages"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the space for an array must be a whole number of pages",
+            ));
         }
         let Self(kind) = Self::shared(file)?;
         match kind {
@@ -106,7 +109,7 @@ impl Source {
     pub fn attached(file: &impl AsFd) -> io::Result<Self> {
         let area = Area::map(file, false)?;
         if area.directory[0].load(Acquire) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file holds no table"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file contains no table"));
         }
         Ok(Self(Kind::File(area)))
     }
@@ -130,7 +133,7 @@ impl Area {
         match length {
             Some(_) if writable => lengthen(&file, PAGE)?,
             Some(..PAGE) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the file holds no table"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the file contains no table"));
             }
             _ => (),
         }
@@ -201,7 +204,7 @@ pub struct NotAttached;
 
 impl fmt::Display for NotAttached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the file holds a table of another structure or version; build it with this one")
+        f.write_str("the table in the file has another structure or version; rebuild it with this version")
     }
 }
 

@@ -39,16 +39,22 @@ impl fmt::Display for NextHopError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full { capacity } => {
-                write!(f, "all {capacity} next hops are in use; let routes share them")
+                write!(f, "all {capacity} next hops are in use; use fewer distinct next hops")
             }
             Self::BucketsFull { count } => {
-                write!(f, "no {count} buckets are left for a group; use fewer groups or more even weights")
+                write!(
+                    f,
+                    "there are not {count} free buckets for a next-hop group; use fewer groups or more even weights"
+                )
             }
             Self::Interface(interface) => {
-                write!(f, "interface {interface} is past {INTERFACE_MAX}, the last that a next hop can name")
+                write!(
+                    f,
+                    "interface number {interface} is above {INTERFACE_MAX}, the highest that a next hop can have"
+                )
             }
-            Self::NoMembers => f.write_str("a group needs a member of weight above 0"),
-            Self::GroupByHand => f.write_str("a group is made from its members, not from buckets"),
+            Self::NoMembers => f.write_str("a next-hop group needs a member with a weight above 0"),
+            Self::GroupByHand => f.write_str("a next-hop group is made from its members, not from buckets"),
             Self::Unknown(hop) => write!(f, "next hop {hop} is not in use"),
         }
     }

@@ -87,7 +87,7 @@ fn without_matches(list: Vec<LinuxOnly>, feature: Feature, count: usize) -> Vec<
         let (four, six) = families(matching);
         (ipv4, ipv6) = (ipv4 || four, ipv6 || six);
     }
-    let why = format!("{count} different matches, more than the {MATCHES_MAX} that are told apart");
+    let why = format!("{count} different matches, more than the {MATCHES_MAX} that brickmoon tells apart");
     rest.push(LinuxOnly { feature, traffic: Traffic::All { ipv4, ipv6 }, why });
     rest
 }
@@ -177,7 +177,7 @@ mod tests {
         let less = bounded(list);
         assert_eq!(less[..2], [entry(Feature::Xfrm, to_port(9)), entry(Feature::Shaping, Traffic::Out(3))]);
         assert_eq!(less[2].traffic, Traffic::All { ipv4: true, ipv6: false });
-        assert_eq!(less[2].why, "1000 different matches, more than the 1000 that are told apart");
+        assert_eq!(less[2].why, "1000 different matches, more than the 1000 that brickmoon tells apart");
         assert_eq!(less.len(), 3);
     }
 }

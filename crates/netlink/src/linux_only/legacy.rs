@@ -73,7 +73,7 @@ impl Part for Legacy {
             for name in legacy_tables::names(family) {
                 let read = legacy_tables::read(family, &name)?;
                 let malformed = || Error::System {
-                    doing: "understand a legacy table of iptables",
+                    doing: "parse a legacy iptables table",
                     source: std::io::ErrorKind::InvalidData.into(),
                 };
                 let (chains, tracks) = parse::chains(family, &read).ok_or_else(malformed)?;

@@ -107,7 +107,7 @@ impl Slot {
         match (&trouble, &self.trouble) {
             (Some(why), before) if before.as_ref() != Some(why) => {
                 let what = self.part.title();
-                tracing::error!(%why, "{what} cannot be read, so all packets are left to Linux");
+                tracing::error!(%why, "{what} cannot be read, so Linux handles all packets");
             }
             (None, Some(_)) => tracing::info!("{} can be read again", self.part.title()),
             _ => {}

@@ -205,10 +205,11 @@ impl LinuxOnlyWatch {
         self.process(Instant::now());
         // What changed meanwhile is in one of the two.
         let gone = self.list.iter().filter(|entry| before.contains(entry) && !fresh.list.contains(entry));
-        let gone = gone.map(|entry| format!("{} does not hold any more: {}", entry.feature, entry.why));
+        let gone =
+            gone.map(|entry| format!("{} is listed but no longer present: {}", entry.feature, entry.why));
         let known = |entry: &LinuxOnly| before.contains(entry) || self.list.contains(entry);
         let new = fresh.list.iter().filter(|entry| !known(entry));
-        let new = new.map(|entry| format!("{} was not known: {}", entry.feature, entry.why));
+        let new = new.map(|entry| format!("{} is present but not listed: {}", entry.feature, entry.why));
         Ok(gone.chain(new).collect())
     }
 
@@ -267,7 +268,7 @@ impl LinuxOnlyWatch {
     /// Messages are lost: everything that has events is read again.
     fn lost_events(&mut self, error: &Error, now: Instant) {
         if !matches!(error, Error::Overrun) {
-            tracing::error!(%error, "events of the kernel could not be received; its settings are read again");
+            tracing::error!(%error, "cannot receive events from the kernel; reading its settings again");
         }
         self.statistics.overruns += 1;
         self.links_due = Some(now);
@@ -287,7 +288,7 @@ impl LinuxOnlyWatch {
                 (None, None)
             }
             Err(error) => {
-                tracing::error!(%error, "the interfaces could not be listed, so all packets are left to Linux");
+                tracing::error!(%error, "the interfaces cannot be listed, so Linux handles all packets");
                 (Some(now + RETRY), Some(error.to_string()))
             }
         };

@@ -234,7 +234,7 @@ fn mask(length: u8) -> [u8; 16] {
 fn read_default(socket: &mut Socket) -> Result<Vec<&'static str>, Error> {
     const IS_BLOCK: u8 = 1;
     let mut blocked = Vec::new();
-    let asked = dump::request(socket, "say the default IPsec policy", message::GET_DEFAULT, &[0; 4], |raw| {
+    let asked = dump::request(socket, "get the default IPsec policy", message::GET_DEFAULT, &[0; 4], |raw| {
         // In, fwd, out.
         if let (message::GET_DEFAULT, [_, forward, out, ..]) = (raw.kind, raw.body) {
             blocked.extend((*forward == IS_BLOCK).then_some("fwd"));

@@ -35,8 +35,8 @@ const PARTS: [Part; 12] = [
     ("list IPv4 rules", libc::RTM_GETRULE, V4, 12),
     ("list IPv6 rules", libc::RTM_GETRULE, V6, 12),
     ("list next-hop objects", next_hop::RTM_GETNEXTHOP, 0, 8),
-    ("list IPv4 neighbours", libc::RTM_GETNEIGH, V4, 12),
-    ("list IPv6 neighbours", libc::RTM_GETNEIGH, V6, 12),
+    ("list IPv4 neighbors", libc::RTM_GETNEIGH, V4, 12),
+    ("list IPv6 neighbors", libc::RTM_GETNEIGH, V6, 12),
     ("list IPv4 routes", libc::RTM_GETROUTE, V4, 12),
     ("list IPv6 routes", libc::RTM_GETROUTE, V6, 12),
 ];
@@ -171,7 +171,7 @@ impl Load {
             Ok(None) => {}
             Err(why) => {
                 statistics.malformed += 1;
-                tracing::warn!(%why, part = PARTS[self.part].0, "an entry of a dump is malformed");
+                tracing::warn!(%why, part = PARTS[self.part].0, "a netlink dump contains a malformed entry");
             }
         }
     }

@@ -286,7 +286,7 @@ fn a_ruleset_of_thousands_of_rules() {
     watched.after(&load, |list| list.len() == 900);
     watched.none("nft flush ruleset");
     std::fs::write(&file, rules(5000)).unwrap();
-    watched.one(&load, &IPV4, "5000 different matches, more than the 1000 that are told apart");
+    watched.one(&load, &IPV4, "5000 different matches, more than the 1000 that brickmoon tells apart");
     println!("5,000 rules: {:?}", watched.watch.statistics());
     watched.none("nft flush ruleset");
     std::fs::remove_file(&file).unwrap();

@@ -450,10 +450,10 @@ fn sockets_of_two_interfaces_share_no_place() {
     let nothing = std::fs::File::open("/dev/null").unwrap();
     let bind = |ifindex| claims.bind(ifindex, 0, nothing.as_fd()).unwrap_err().to_string();
     // The kernel wants a socket; so far did it get.
-    assert!(bind(lab.ifindex).contains("putting a worker's socket"));
-    assert!(bind(twin).starts_with("twin: its number in Linux (`ip link`) and that of in have the same"));
+    assert!(bind(lab.ifindex).contains("adding a worker's socket"));
+    assert!(bind(twin).starts_with("twin: its interface index (`ip link`) and that of in have the same"));
     run("link del in");
-    assert!(bind(twin).contains("putting a worker's socket"), "nobody has the place any more");
+    assert!(bind(twin).contains("adding a worker's socket"), "nobody has the place any more");
 }
 
 #[test]

@@ -87,10 +87,16 @@ pub fn read(socket: &mut Socket) -> Result<Option<Ruleset>, Error> {
 /// Counts the changes of the ruleset.
 fn generation(socket: &mut Socket) -> Result<Option<u32>, Error> {
     let mut id = None;
-    request(socket, "say the ruleset's generation", kind(message::GET_GENERATION), &header(0), |raw| {
-        id = attributes(raw).find(nfta::GENERATION_ID)?.and_then(number).or(id);
-        Ok(())
-    })?;
+    request(
+        socket,
+        "get the generation of the nftables ruleset",
+        kind(message::GET_GENERATION),
+        &header(0),
+        |raw| {
+            id = attributes(raw).find(nfta::GENERATION_ID)?.and_then(number).or(id);
+            Ok(())
+        },
+    )?;
     Ok(id)
 }
 
