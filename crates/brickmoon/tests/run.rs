@@ -90,7 +90,7 @@ fn errors_and_statuses_are_those_of_the_contract() {
     let run = brickmoon(&["run", text(&program)]);
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert_eq!(run.status.code(), Some(1));
-    assert!(said.contains("bad.lua:3: app x: no app in Rust is called \"card:7\""), "{said}");
+    assert!(said.contains("bad.lua:3: app x: there is no app in Rust named \"card:7\""), "{said}");
     std::fs::remove_file(program).expect("it is there");
     assert_eq!(brickmoon(&["snabb", "-t", "core.config"]).status.code(), Some(0));
     assert_eq!(brickmoon(&["snabb"]).status.code(), Some(2));
@@ -208,15 +208,15 @@ fn a_program_that_does_not_come_back_is_broken_off_with_its_line() {
         let run = brickmoon(&["run", "--setup-seconds", "1", text(&program)]);
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
         assert_eq!(run.status.code(), Some(1), "{body}: {said}");
-        assert!(said.contains("endless.lua:3: it did not come back, and was broken off"), "{body}: {said}");
+        assert!(said.contains("endless.lua:3: it did not return, and was interrupted"), "{body}: {said}");
         // What it does beside its apps ends by a signal; by SIGTERM without a word, as programs of engine.main() do.
         std::fs::write(&program, format!("print('ready') io.flush()\n{body}\n")).expect("the test can write");
         let (code, said) = ended_by("-INT", &program);
         assert_eq!(code, Some(1), "{body}: {said}");
-        assert!(said.contains("endless.lua:2: it did not come back, and was broken off"), "{body}: {said}");
+        assert!(said.contains("endless.lua:2: it did not return, and was interrupted"), "{body}: {said}");
         let (code, said) = ended_by("-TERM", &program);
         assert_eq!(code, Some(0), "{body}: {said}");
-        assert!(!said.contains("broken off"), "{body}: {said}");
+        assert!(!said.contains("was interrupted"), "{body}: {said}");
         std::fs::remove_file(program).expect("it is there");
     }
 }

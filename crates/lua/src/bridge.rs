@@ -32,7 +32,7 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
     let take_link = move |_: &Lua, (): ()| {
         // SAFETY: see above.
         held(|| unsafe { (*runtime).links.take() })
-            .ok_or_else(|| "4096 links are in use: no more fit".into_lua_err())
+            .ok_or_else(|| "all 4096 links are in use: use fewer links".into_lua_err())
     };
     table.set("take_link", lua.create_function(take_link)?)?;
     let give_link = move |_: &Lua, index: usize| {
@@ -47,7 +47,7 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
         // Packets go on, whatever becomes of an answer.
         held(|| match report {
             Ok(report) => desk.answer(report),
-            Err(error) => eprintln!("brickmoon: worker {worker} cannot say how it is: {error}"),
+            Err(error) => eprintln!("brickmoon: worker {worker} cannot report its state: {error}"),
         });
         Ok(())
     };

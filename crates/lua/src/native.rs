@@ -53,7 +53,7 @@ pub struct NoNatives;
 
 impl Natives for NoNatives {
     fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String> {
-        Err(format!("no app in Rust is called {:?}", wanted.class))
+        Err(format!("there is no app in Rust named {:?}", wanted.class))
     }
 }
 
@@ -81,8 +81,9 @@ impl Native {
         self.settled.retain(|link, _| outputs.1.contains(link));
         (self.inputs, self.outputs) = (inputs.1, outputs.1);
         let connected = catch_unwind(AssertUnwindSafe(|| self.app.connect(&inputs.0, &outputs.0)));
-        connected
-            .map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or("a link it cannot use".into()))
+        connected.map_err(|panic| {
+            panic.downcast_ref::<String>().cloned().unwrap_or("the app cannot use this link".into())
+        })
     }
 
     pub fn wait_on(&self) -> Option<BorrowedFd<'_>> {

@@ -88,8 +88,7 @@ impl Worker {
         let world = world.clone();
         let work = move || {
             if let Err(error) = pin(core) {
-                let why =
-                    format!("worker {worker} cannot be pinned to core {}: {error}", core.unwrap_or_default());
+                let why = format!("cannot pin worker {worker} to core {}: {error}", core.unwrap_or_default());
                 let _gone = answer.send(Err(LuaError::new(why)));
                 return;
             }

@@ -91,7 +91,7 @@ impl Program {
             if terminated() {
                 return Ok(Outcome::Exit(0));
             }
-            let why = format!("{}it did not come back, and was broken off", line.unwrap_or_default());
+            let why = format!("{}it did not return, and was interrupted", line.unwrap_or_default());
             return Err(LuaError::new(why));
         }
         let outcome = if status == 0 { state.outcome() } else { Err(LuaError::new("core.startup failed")) };

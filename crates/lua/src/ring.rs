@@ -48,9 +48,9 @@ impl Rings {
         if !rings.contains_key(link) {
             rings.insert(link.into(), ends().map_err(|error| error.to_string())?);
         }
-        let (producer, consumer, bell) = rings.get_mut(link).ok_or("it is gone")?;
+        let (producer, consumer, bell) = rings.get_mut(link).ok_or("it has been removed")?;
         let bell = bell.clone();
-        let taken = "its end is in use";
+        let taken = "its end is already in use";
         let opened = if out {
             let producer = producer.take().ok_or(taken)?;
             Opened { app: Box::new(Outlet { producer, bell }), pulls: false }

@@ -177,7 +177,9 @@ fn apps_find_modules_in_the_trees_of_their_specification() {
     let with = AppsSpec { trees: bm_lua::Tree::at(&folder.join("site")), ..without.clone() };
     let said = check(&without).unwrap();
     assert!(
-        said[0].1.contains("no module 'nf.words' in the trees of --path, of [lua] path, or in brickmoon")
+        said[0].1.contains(
+            "no module 'nf.words' in the folders of --path, in those of [lua] path, or in brickmoon"
+        )
     );
     assert_eq!(check(&with).unwrap(), []);
     let depot = Depot::new(4096, 2048).unwrap();
@@ -404,7 +406,7 @@ fn an_app_that_hangs_is_broken_off() {
             scope.spawn(|| engine.breathe()).join().unwrap();
             watching.join().unwrap()
         });
-        let why = "app.lua:7: it did not come back, and was broken off";
+        let why = "app.lua:7: it did not return, and was interrupted";
         let [AppNews::Failed { worker: 0, why: said }] = &news[..] else { panic!("{body}: {news:?}") };
         assert!(said.ends_with(why), "{body}: {said}");
     }
@@ -423,7 +425,7 @@ fn an_app_that_does_not_come_back_from_its_new_is_broken_off_before_packets_flow
     // A sleep is waited for much longer. Protected calls swallow the error, so they are left by force.
     for (body, named) in [(ENDLESS[0], true), (ENDLESS[1], true), (ENDLESS[3], false)] {
         let said =
-            |line: &str| format!("{}did not come back, and was broken off", if named { line } else { "" });
+            |line: &str| format!("{}did not return, and was interrupted", if named { line } else { "" });
         let text = ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable"));
         let why = Rig::new(&text, json!({ "by": 1 })).err().unwrap();
         assert!(why.contains(&said("app.lua:4: it ")), "{body}: {why}");
@@ -445,7 +447,7 @@ fn a_reload_that_does_not_come_back_leaves_what_runs() {
         assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
         rig.write(&ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable")));
         let why = rig.reload(json!({ "by": 1 })).unwrap_err();
-        assert!(why.contains("app.lua:4: it did not come back, and was broken off"), "{body}: {why}");
+        assert!(why.contains("app.lua:4: it did not return, and was interrupted"), "{body}: {why}");
         assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)], "{body}: the old class, made anew");
         assert!(rig.set.look_after(Instant::now()).is_empty(), "{body}");
         rig.write(&ADD.replace("+ self.by", "- self.by"));
@@ -465,12 +467,12 @@ fn what_is_wrong_with_apps_is_found_before_they_start() {
         (ADD, json!({}), "missing required parameter 'by'"),
         (ADD, json!({ "by": 1, "too": 2 }), "too"),
         ("return {", Value::Null, "app.lua:1:"),
-        ("return 1", Value::Null, "must return a class, or a table of classes, and returns a number"),
-        ("return {}", Value::Null, "returns no class: a table with the function new"),
+        ("return 1", Value::Null, "must return a class, or a table of classes; it returns a number"),
+        ("return {}", Value::Null, "returns no class (a table with a function new)"),
         (
             "local C = { new = print } return { A = C, B = C }",
             Value::Null,
-            "has the classes A, B: say which with `class`",
+            "has several classes (A, B): choose one with `class`",
         ),
         ("error('no luck')", Value::Null, "app.lua:1: no luck"),
     ] {

@@ -185,7 +185,8 @@ config.app(c, "capture", pcap.PcapReader, "/dev/null")
 engine.configure(c)"#,
     );
     let message = outcome.unwrap_err().message;
-    let why = "app capture cannot run on 2 workers: each would send all frames of the file; run it on one";
+    let why =
+        "app capture cannot run on 2 workers: each worker would send all frames of the file; run it on one";
     assert!(message.contains(why), "{message}");
     let (outcome, _) = run_on(
         2,
@@ -196,10 +197,7 @@ config.app(c, "sink", basic.Sink, nil, { core = 0 })
 engine.configure(c)"#,
     );
     let message = outcome.unwrap_err().message;
-    assert!(
-        message.contains("app sink cannot run on 2 workers: the program places it on core 0"),
-        "{message}"
-    );
+    assert!(message.contains("app sink cannot run on 2 workers: the program puts it on core 0"), "{message}");
 }
 
 #[test]
@@ -234,7 +232,7 @@ engine.configure(c)"#,
     );
     let message = outcome.unwrap_err().message;
     assert!(
-        message.contains("app mine.new.p is C data of type struct packet *, which has no meaning"),
+        message.contains("app mine.new.p is C data of type struct packet *, which cannot be sent"),
         "{message}"
     );
 }
@@ -327,7 +325,7 @@ fn an_app_that_does_not_come_back_while_it_is_made_is_broken_off() {
     for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
         let (outcome, world) = run_within("endless", &making(body), limit);
         let message = outcome.unwrap_err().message;
-        assert!(message.contains("endless.lua:3: it did not come back, and was broken off"), "{message}");
+        assert!(message.contains("endless.lua:3: it did not return, and was interrupted"), "{message}");
         if body.starts_with("jit.off") {
             assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
         }

@@ -59,4 +59,4 @@ out, back = run({ question }, { answer, web, ping }, "--out", "tcp", "--in", "tc
 same(out)
 same(back, web, ping)
 local fine, why = pcall(run, {}, {}, "--in", "tcp port what")
-assert(not fine and tostring(why):match("no service of tcp is called 'what'"), why)
+assert(not fine and tostring(why):match("there is no tcp service 'what'"), why)

@@ -171,7 +171,7 @@ fn an_app_that_fails_is_started_again_and_linux_forwards_meanwhile() {
         said(router, "port 6666 is too much (in app in)");
         await_mark(lab, 0x42);
         lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
-        said(router, "did not come back, and was broken off");
+        said(router, "did not return, and was interrupted");
         await_mark(lab, 0x42);
         report::say("appsfail: forwards again after an error and after a hang");
     });
@@ -213,13 +213,13 @@ fn a_hook_that_hangs_is_ejected_and_packets_go_on() {
     let after = hook(&router);
     assert_eq!((&after["hangs"], &after["running"]), (&1.into(), &serde_json::Value::Null), "{after}");
     let error = after["last_error"].as_str().unwrap_or_default();
-    assert!(error.contains("did not come back from a burst, and was broken off"), "{after}");
+    assert!(error.contains("did not return from a burst, and was interrupted"), "{after}");
     let deadline = Instant::now() + PATIENCE;
     while !router.log().contains("hook loop: version 1") {
         assert!(Instant::now() < deadline, "{}", router.log());
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(router.log().contains("is hung: it did not come back"), "{}", router.log());
+    assert!(router.log().contains("is hung: it did not return"), "{}", router.log());
     // Loaded again it is in charge again.
     assert!(router.ask("reload", &[]).expect("a daemon").status.success());
     assert_eq!(hook(&router)["state"], "active");

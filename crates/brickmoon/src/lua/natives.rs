@@ -184,6 +184,6 @@ impl Open {
 
 fn unknown(class: &str) -> String {
     format!(
-        "no app in Rust is called {class:?}: there are xdp:IF, tap:NAME, pcap:IN,OUT, dpdk:DEVICE, memory and router"
+        "there is no app in Rust named {class:?}: use xdp:IF, tap:NAME, pcap:IN,OUT, dpdk:DEVICE, memory or router"
     )
 }

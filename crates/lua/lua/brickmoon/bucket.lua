@@ -34,7 +34,7 @@ end
 -- Sets rate (tokens a second) and size (tokens at once), and fills it. For buckets in arrays and tables: one that is
 -- all zero has not been set, and `is_set` says so.
 function Bucket:set (rate, size, now_ns)
-   if not (rate >= 0 and size > 0) then error("bucket: needs a rate of 0 or more and a size above 0", 2) end
+   if not (rate >= 0 and size > 0) then error("bucket: rate must be 0 or more, and size above 0", 2) end
    self.per_ns, self.size, self.tokens, self.time_ns = rate / 1e9, size, size, now_ns or 0
 end
 

@@ -25,7 +25,7 @@ local function shift_right (a, n) return n < 32 and bit.rshift(a, n) % 429496729
 
 -- The Lua text that a filter becomes.
 function M.source (text)
-   if type(text) ~= "string" then error("filter: a string is expected, not a "..type(text), 2) end
+   if type(text) ~= "string" then error("filter: expected a string, not a "..type(text), 2) end
    return emit.source(parser.parse(text))
 end
 
@@ -49,7 +49,7 @@ local function test_errors ()
       assert(not fine and why:match("^filter, column (%d+): ") == tostring(column), text..": "..tostring(why))
    end
    local _, why = pcall(M.compile, "tcp dst port x9")
-   assert(why == "filter, column 14: no service of tcp is called 'x9': give its number\n   tcp dst port x9\n   "
+   assert(why == "filter, column 14: there is no tcp service 'x9': give its port number\n   tcp dst port x9\n   "
              ..(" "):rep(13).."^", why)
    assert(not pcall(M.compile, nil))
 end

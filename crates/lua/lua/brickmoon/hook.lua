@@ -59,7 +59,7 @@ function M.port (name)
    local number = M.ports[name]
    if number then return number end
    local known = table.concat(bridge.ports, ", ")
-   error(("no port is called %q: there are %s"):format(tostring(name), known), 2)
+   error(("there is no port %q: the ports are %s"):format(tostring(name), known), 2)
 end
 
 -- Drop reasons: numbers from 1, in the order they were declared.
@@ -71,11 +71,12 @@ local function is_name (name) return type(name) == "string" and name:match("^[%l
 -- Declares a reason to drop for; `show drops` lists it under this name.
 function M.reason (name, meaning)
    if not is_name(name) then
-      error(("a reason is called by small letters, digits and _, not %q"):format(tostring(name)), 2)
+      error(("the name of a reason must consist of lower-case letters, digits and _ (at most 40), not %q")
+         :format(tostring(name)), 2)
    end
    if numbers[name] then return numbers[name] end
    if M.closed then error(("reason %s: declare it when the file is loaded, not in a burst"):format(name), 2) end
-   if #reasons == REASONS then error("64 reasons are declared: no more fit", 2) end
+   if #reasons == REASONS then error("a hook can declare at most 64 reasons", 2) end
    table.insert(reasons, { name = name, meaning = meaning or "dropped by hook "..bridge.name })
    numbers[name] = #reasons
    -- Both the name and the number stand for it.
@@ -95,13 +96,14 @@ M.counters = counters
 -- A counter of the hook's own; `show hooks` prints it, summed over workers.
 function M.counter (name)
    if not is_name(name) then
-      error(("a counter is called by small letters, digits and _, not %q"):format(tostring(name)), 2)
+      error(("the name of a counter must consist of lower-case letters, digits and _ (at most 40), not %q")
+         :format(tostring(name)), 2)
    end
    for index, known in ipairs(counters) do
       if known == name then return b.counters + (index - 1) end
    end
-   if M.closed then error(("counter %s: make it when the file is loaded, not in a burst"):format(name), 2) end
-   if #counters == COUNTERS then error("32 counters are made: no more fit", 2) end
+   if M.closed then error(("counter %s: create it when the file is loaded, not in a burst"):format(name), 2) end
+   if #counters == COUNTERS then error("a hook can have at most 32 counters", 2) end
    table.insert(counters, name)
    return b.counters + (#counters - 1)
 end
@@ -163,7 +165,7 @@ local methods = {
    drop = function (i, reason)
       local number = numbers[reason]
       if not number then
-         error(("no reason is called %s: declare it with hook.reason(name, meaning)"):format(tostring(reason)), 2)
+         error(("there is no reason %s: declare it with hook.reason(name, meaning)"):format(tostring(reason)), 2)
       end
       if i < 0 or i >= b.count then outside(i) end
       take_off(i, number)
@@ -243,7 +245,7 @@ local function functions (found, stage, path)
       return { [stage] = found }
    end
    if type(found) ~= "table" then
-      error(("%s: the file must return a function over a burst, or a table of them by stage, and returns %s")
+      error(("%s: the file must return a function that takes a burst, or a table of such functions by stage; it returns %s")
          :format(path, found == nil and "nothing" or "a "..type(found)), 0)
    end
    if stage then

@@ -66,7 +66,7 @@ function M.open (c, name, device)
    elseif kind == "xdp" or kind == "tap" or kind == "dpdk" then
       config.app(c, name, device)
    else
-      error(("'%s' is no port: xdp:INTERFACE, tap:NAME, dpdk:DEVICE or pcap:IN,OUT are"):format(device), 2)
+      error(("'%s' is not a port: use xdp:INTERFACE, tap:NAME, dpdk:DEVICE or pcap:IN,OUT"):format(device), 2)
    end
 end
 

@@ -132,7 +132,7 @@ function M.map_file (path, bytes, readonly, create)
    local before = tonumber(C.bm_lseek(fd, 0, SEEK_END))
    if not create and before < bytes then
       C.bm_close(fd)
-      return nil, ("it has %d bytes, the type needs %d"):format(before, bytes)
+      return nil, ("it has %d bytes, but the type needs %d"):format(before, bytes)
    end
    if create then
       local reason = C.bm_ftruncate(fd, bytes) ~= 0 and why()
@@ -248,7 +248,7 @@ function M.selftest ()
    local again, size = M.map_file(folder.."/a/file", 8, true)
    assert(ffi.cast("uint64_t *", again)[0] == 42 and size == 8)
    local none, reason = M.map_file(folder.."/a/file", 16, true)
-   assert(none == nil and reason == "it has 8 bytes, the type needs 16", reason)
+   assert(none == nil and reason == "it has 8 bytes, but the type needs 16", reason)
    assert(M.unmap(at, 8) and M.unmap(again, 8))
    assert(M.symlink("file", folder.."/a/link") and M.readlink(folder.."/a/link") == "file")
    assert(table.concat(M.names(folder.."/a"), " ") == "b file link")

@@ -41,14 +41,14 @@ end
 
 local function allocate (bytes, capacity)
    local memory, why = sys.map_memory(bytes, bytes >= 2 ^ 21)
-   if not memory then error(("table: no %d bytes for %d entries: %s"):format(bytes, capacity, why), 3) end
+   if not memory then error(("table: cannot allocate %d bytes for %d entries: %s"):format(bytes, capacity, why), 3) end
    return ffi.gc(cast("uint8_t *", memory), function (at) sys.unmap(at, bytes) end)
 end
 
 -- options: key and value (C types or their names), capacity (entries it must hold).
 function M.new (options)
    local capacity = options.capacity
-   if not (capacity and capacity > 0) then error("table: 'capacity' is how many entries it must hold", 2) end
+   if not (capacity and capacity > 0) then error("table: 'capacity' must be the number of entries to hold", 2) end
    local key_t, value_t = ffi.typeof(options.key), ffi.typeof(options.value)
    local is_number = tonumber(ffi.new(key_t)) ~= nil
    local slot_t = ffi.typeof("struct { $ value; $ key; uint8_t used; }", value_t, key_t)

@@ -113,7 +113,7 @@ function M.finish ()
    for _, app in ipairs(stopped) do
       local held = M.held(app)
       if held > 0 then
-         M.complain(("app %s has lost %d packets: it received or allocated them, and neither sent nor freed them")
+         M.complain(("app %s has lost %d packets: it received or allocated them, but neither sent nor freed them")
                     :format(app.appname, held))
       elseif held < 0 then
          M.complain(("app %s has freed or sent %d packets more than it had"):format(app.appname, -held))

@@ -106,7 +106,7 @@ local function operations (engine)
    local function join (side, appname, name, spec)
       local app, l = apps[appname], assert(links[spec])
       if app[side][name] then
-         error(("%s.%s has two links: a place takes one"):format(appname, name), 0)
+         error(("%s.%s has two links: an input or output takes only one"):format(appname, name), 0)
       end
       app[side][name] = l
       table.insert(app[side], l)
@@ -152,7 +152,7 @@ local function operations (engine)
       local sum = account.new()
       local app = breath.charge(sum, class.new, class, arg, class.in_rust and name or nil)
       if type(app) ~= "table" then
-         error(("app %s: new() must return a table, and gave %s"):format(name, tostring(app)), 0)
+         error(("app %s: new() must return a table, but returned %s"):format(name, tostring(app)), 0)
       end
       app.appname, app.input, app.output = name, {}, {}
       app.zone = app.zone or type(class.name) == "string" and class.name

@@ -61,7 +61,7 @@ local function test_refusals (engine)
    end
    local A = class({})
    refused("no such app: b %(in link a%.x %-> b%.y%)", network({ a = { A } }, { "a.x -> b.y" }))
-   refused("app bad: new%(%) must return a table, and gave 7", network { bad = { { new = function () return 7 end } } })
+   refused("app bad: new%(%) must return a table, but returned 7", network { bad = { { new = function () return 7 end } } })
    refused("push_link must be a table", network { bad = { class({}, { push_link = 1 }) } })
 end
 

@@ -37,7 +37,7 @@ function M.port (name)
    if name:match("^%l[%l%d]*:[^:]") and not address(name) then return name, name:match("^xdp:(.*)") end
    if sys.exists(M.interfaces..name) then return "xdp:"..name, name end
    local card = address(name)
-   if not card then return nil, name.." is no interface of Linux's, no PCI address, and no port such as dpdk:DEVICE" end
+   if not card then return nil, name.." is not a network interface, a PCI address, or a port such as dpdk:DEVICE" end
    if not sys.exists(M.cards..card) then return nil, "there is no PCI device "..card end
    local interface = (sys.names(M.cards..card.."/net") or {})[1]
    if interface then return "xdp:"..interface, interface end
@@ -149,7 +149,7 @@ function M.selftest ()
    local module = { driver = {} }
    M.mend_driver(module, { "driver", "Other" })
    fine, why = pcall(module.driver.new, module.driver, { pciaddr = "no such card" })
-   assert(not fine and why:match("no such card is no interface"), why)
+   assert(not fine and why:match("no such card is not a network interface"), why)
 end
 
 return M

@@ -32,7 +32,7 @@ local Encoder = {}
 Encoder.__index = Encoder
 
 function Encoder:refuse (value, what)
-   error(("%s is %s, which has no meaning on another core: put it into a module, or make it in new()")
+   error(("%s is %s, which cannot be sent to another core: put it into a module, or create it in new()")
          :format(table.concat(self.path, "."), what or type(value)), 0)
 end
 
@@ -64,7 +64,7 @@ end
 
 Encoder["function"] = function (self, value)
    local fine, code = pcall(string.dump, value)
-   if not fine then self:refuse(value, "a function of C") end
+   if not fine then self:refuse(value, "a C function") end
    local node = self:add(value, { "function", code })
    local upvalues, i = {}, 1
    while true do
@@ -179,7 +179,7 @@ function M.selftest ()
    assert(copy.string_rep == string.rep and copy.u16 == ffi.typeof("uint16_t"))
    assert(copy.add(3) == 3 and copy.get() == 3 and object.get() == 0)
    local fine, why = pcall(M.encode, { a = { b = coroutine.create(print) } }, "argument")
-   assert(not fine and why:match("^argument.a.b is thread, which has no meaning on another core"), why)
+   assert(not fine and why:match("^argument.a.b is thread, which cannot be sent to another core"), why)
    fine, why = pcall(M.encode, ffi.cast("char *", 0), "it")
    assert(not fine and why:match("C data of type char %*"), why)
    print("selftest: ok")

@@ -23,7 +23,7 @@ function M.app (config, name, class, arg, place)
    if type(class) == "string" then
       class = require("core.native").class(class)
    elseif type(class) ~= "table" then
-      error(("config.app: app %s: the class must be a table, or the name of an app in Rust; it is %s")
+      error(("config.app: app %s: the class must be a table or the name of an app in Rust, not %s")
             :format(name, type(class)), 2)
    end
    if class.config then
@@ -33,7 +33,7 @@ function M.app (config, name, class, arg, place)
    end
    local core = place and place.core
    if core ~= nil and (type(core) ~= "number" or core < 0 or core % 1 ~= 0) then
-      error(("config.app: app %s: `core` is %s, and must be the number of a core"):format(name, tostring(core)), 2)
+      error(("config.app: app %s: `core` must be the number of a core, not %s"):format(name, tostring(core)), 2)
    end
    config.apps[name] = { class = class, arg = arg, core = core }
 end

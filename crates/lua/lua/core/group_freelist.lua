@@ -42,7 +42,7 @@ function M.freelist_open (name, readonly)
    end
    local size = sync.load(head.state) == READY and head.size
    shm.unmap(head)
-   if not size then error("group_freelist: "..name.." was not made ready within a second", 2) end
+   if not size then error("group_freelist: "..name.." did not become ready within a second", 2) end
    return shm.open(name, "struct group_freelist", readonly, size)
 end
 

@@ -234,7 +234,7 @@ function M.hexundump (text, n, strict)
       bytes[count] = tonumber(pair, 16)
       count = count + 1
    end
-   if strict and count < n then error(("hexundump: %d bytes wanted, %d given"):format(n, count), 2) end
+   if strict and count < n then error(("hexundump: expected %d bytes, got %d"):format(n, count), 2) end
    return ffi.string(bytes, n)
 end
 

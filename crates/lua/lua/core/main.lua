@@ -45,7 +45,7 @@ end
 function M.select_program (words)
    local name = M.programname(table.remove(words, 1))
    if name == "snabb" then
-      if #words == 0 then error("which program? snabb PROGRAM [ARGUMENTS]", 0) end
+      if #words == 0 then error("no program given; usage: snabb PROGRAM [ARGUMENTS]", 0) end
       name = M.programname(table.remove(words, 1))
    end
    return name, words

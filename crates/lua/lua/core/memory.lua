@@ -35,7 +35,7 @@ M.chunks = {}
 
 local function next_chunk ()
    local at, huge = sys.map_memory(M.huge_page_size, true)
-   if not at then error(("memory: no %d bytes left: %s"):format(M.huge_page_size, huge), 3) end
+   if not at then error(("memory: cannot allocate %d bytes: %s"):format(M.huge_page_size, huge), 3) end
    local chunk = { pointer = ffi.cast("char *", at), physical = ffi.cast("uint64_t", at),
                    size = M.huge_page_size, used = 0, huge = huge }
    M.chunks[#M.chunks + 1] = chunk
@@ -46,7 +46,7 @@ end
 -- than a huge page.
 function M.dma_alloc (bytes, align)
    if bytes > M.huge_page_size then
-      error(("memory: %d bytes asked for, a piece has %d at most"):format(bytes, M.huge_page_size), 2)
+      error(("memory: %d bytes requested, but one allocation can have at most %d"):format(bytes, M.huge_page_size), 2)
    end
    align = align or 128
    local chunk = M.chunks[#M.chunks] or next_chunk()
@@ -74,7 +74,7 @@ function M.selftest ()
    M.dma_alloc(1)
    assert(#M.chunks == chunks + 1)
    local fine, why = pcall(M.dma_alloc, M.huge_page_size + 1)
-   assert(not fine and why:match("a piece has"))
+   assert(not fine and why:match("one allocation can have"))
    assert(2 ^ M.huge_page_bits == M.huge_page_size)
    local _, pages = read_huge_pages()
    assert(M.get_huge_page_size() == (pages > 0 and M.huge_page_size or 4096))

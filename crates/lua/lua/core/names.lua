@@ -34,7 +34,9 @@ function M.claim (name, had)
    shm.mkdir(C.getpid().."/")
    if C.symlink(mine, link) ~= 0 then
       local pid, runs = process(link)
-      if runs then error(("Name already taken: %s is process %d: end it, or claim another"):format(name, pid), 3) end
+      if runs then
+         error(("Name already taken: %s is used by process %d: stop it, or choose another name"):format(name, pid), 3)
+      end
       -- Its program was killed before it could give the name up.
       C.unlink(link)
       if C.symlink(mine, link) ~= 0 then error(("cannot make %s"):format(link), 3) end
@@ -47,7 +49,7 @@ end
 function M.unclaim (name)
    assert(name, "No claim to name.")
    local link = folder().."/"..name
-   local mine = assert(readlink(link), "no program is called "..name)
+   local mine = assert(readlink(link), "there is no program named "..name)
    C.unlink(mine.."/name")
    C.unlink(link)
    return false

@@ -142,7 +142,7 @@ end
 -- Makes room for `bytes` more bytes, where they fit at all.
 local function check (p, bytes)
    if bytes < 0 or p.length + bytes > ROOM then
-      error(("packet payload overflow: %d bytes and %d more, of %d"):format(p.length, bytes, ROOM), 3)
+      error(("packet payload overflow: %d bytes and %d more do not fit into %d"):format(p.length, bytes, ROOM), 3)
    end
 end
 
@@ -187,7 +187,7 @@ end
 -- Drops `bytes` from the front; use what it returns.
 function M.shiftleft (p, bytes)
    if bytes < 0 or bytes > p.length then
-      error(("cannot take %d bytes off a packet of %d"):format(bytes, p.length), 2)
+      error(("cannot remove %d bytes from a packet of %d"):format(bytes, p.length), 2)
    end
    local length, at = p.length - bytes, p.at
    if at ~= nil then
@@ -259,7 +259,7 @@ local function test_moves ()
    assert(p.length == 609 and ffi.string(p.data + 600, 9) == "123456789")
    p = M.resize(M.resize(p, 2), 5)
    assert(p.length == 5 and p.data[4] == 0)
-   assert(refuses(M.shiftleft, p, 6):match("off a packet of 5"))
+   assert(refuses(M.shiftleft, p, 6):match("from a packet of 5"))
    M.free(p)
 end
 

@@ -61,12 +61,12 @@ local function class_of (app)
    local value
    if app.file then value = run_file(app.file) else value = require(app.module) end
    if type(value) ~= "table" then
-      error(("%s must return a class, or a table of classes, and returns %s")
+      error(("%s must return a class, or a table of classes; it returns %s")
          :format(place, value == nil and "nothing" or "a "..type(value)), 0)
    end
    if app.class then
       if not is_class(value[app.class]) then
-         error(("%s has no class %s: a table with the function new"):format(place, app.class), 0)
+         error(("%s has no class %s (a table with a function new)"):format(place, app.class), 0)
       end
       return value[app.class]
    end
@@ -77,8 +77,8 @@ local function class_of (app)
    end
    table.sort(names)
    if #names == 1 then return value[names[1]] end
-   error(#names == 0 and place.." returns no class: a table with the function new"
-      or ("%s has the classes %s: say which with `class`"):format(place, table.concat(names, ", ")), 0)
+   error(#names == 0 and place.." returns no class (a table with a function new)"
+      or ("%s has several classes (%s): choose one with `class`"):format(place, table.concat(names, ", ")), 0)
 end
 
 -- What went wrong, in one line; which line of ours found it is of no use to whoever wrote the app.
@@ -157,7 +157,7 @@ end
 
 -- Makes the network what it was before it became what it is, with the classes that it had then.
 local function revert ()
-   if not M.before then return "there is nothing to go back to" end
+   if not M.before then return "there is no earlier configuration to return to" end
    engine.configure_here(M.before)
    M.before = nil
    settle()
@@ -213,7 +213,7 @@ end
 local function explain (what)
    local why = startup.explain(what)
    if type(why) == "table" and why.message then return why.message.."\n"..why.traceback end
-   return "it called os.exit(), which would end the daemon: raise an error, or stop() what is to stop"
+   return "it called os.exit(), which would end the daemon: raise an error, or call stop() on what should end"
 end
 
 -- For Rust: what its stack must hold.

@@ -20,7 +20,7 @@ local function pick_root ()
    if own and own ~= "" and sys.writable(own) then return own.."/brickmoon" end
    local shared = (sys.writable("/dev/shm") and "/dev/shm" or "/tmp").."/brickmoon-"..sys.user()
    local made, why = sys.own_folder(shared)
-   if not made then error("shm: "..why..": name another folder in SNABB_SHM_ROOT", 0) end
+   if not made then error("shm: "..why..": set SNABB_SHM_ROOT to another folder", 0) end
    return shared
 end
 
@@ -59,7 +59,7 @@ end
 -- Makes the folder `name`, which is already resolved.
 function M.mkdir (name)
    local made, why = sys.mkdirs(M.root.."/"..name)
-   if not made then error("shm: cannot make a folder: "..why, 2) end
+   if not made then error("shm: cannot create a folder: "..why, 2) end
 end
 
 -- For a type of variable length, `...` is how many elements it has.
@@ -172,7 +172,7 @@ local function test_objects ()
    M.alias("shm/selftest/alias", name)
    assert(M.open("shm/selftest/alias", ctype).x == 42)
    local fine, why = pcall(M.open, name, "char[13]")
-   assert(not fine and why:match("it has 12 bytes, the type needs 13"), why)
+   assert(not fine and why:match("it has 12 bytes, but the type needs 13"), why)
    assert(M.open(name, "char[5]")[0] == 42)
    assert(not pcall(M.open, "shm/selftest/none", ctype))
    local row = M.create("shm/selftest/row", "struct { int n; int x[?]; }", 5)

@@ -91,7 +91,7 @@ end
 -- The user's trees go before the binary, whatever kind of file a module is made from.
 local function searcher (name)
    return from(bridge.theirs, name) or from(bridge.ours, name)
-      or "\n\tno module '"..name.."' in the trees of --path, of [lua] path, or in brickmoon"
+      or "\n\tno module '"..name.."' in the folders of --path, in those of [lua] path, or in brickmoon"
 end
 
 -- After package.preload and before LUA_PATH.

@@ -94,10 +94,10 @@ local by_arguments = {
 function M.mkevent (timeline, category, declaration, extra)
    local level, rate, name, arguments, more = declaration:match("^(%d),(%d)|([%w_]+)([^:\n]*):?([^\n]*)")
    if not level or arguments ~= "" then
-      error(("timeline: %q is no event: level,rate|name: arguments"):format(declaration), 2)
+      error(("timeline: %q is not an event: expected level,rate|name: arguments"):format(declaration), 2)
    end
    local _, count = more:gsub("%S+", "")
-   if count > 6 then error(("timeline: event %s has %d arguments, 6 is the most"):format(name, count), 2) end
+   if count > 6 then error(("timeline: event %s has %d arguments, but at most 6 are possible"):format(name, count), 2) end
    if not timeline then return nothing end
    local text = ("%s,%s|%s.%s"):format(level, rate, category, name)
    for key, value in pairs(extra or {}) do text = ("%s %s=%s"):format(text, key, value) end
@@ -126,7 +126,7 @@ function M.read (path)
    local magic, entries_bytes, strings_bytes = header.magic, header.log_bytes, header.strings_bytes
    local major = header.major_version
    shm.unmap(header)
-   if magic ~= MAGIC or major ~= 3 then error(path.." is no timeline of version 3", 2) end
+   if magic ~= MAGIC or major ~= 3 then error(path.." is not a timeline of version 3", 2) end
    local memory = shm.open(path, ffi.typeof("char[$]", HEADER + entries_bytes + strings_bytes), true)
    local ring = ffi.cast("struct timeline_entry *", memory + HEADER)
    local texts = memory + HEADER + entries_bytes

@@ -42,7 +42,7 @@ function M.cancel (which)
       which.cancelled = which.running
       return forget(which)
    end
-   if type(which) ~= "string" then error("timer.cancel: a timer or its name is expected", 2) end
+   if type(which) ~= "string" then error("timer.cancel: expected a timer or its name", 2) end
    for _, list in pairs(due) do
       for i = #list, 1, -1 do
          if list[i].name == which then table.remove(list, i) end
@@ -93,7 +93,7 @@ function M.run ()
    if M.ticks then run_due(C.get_time_ns()) end
 end
 
-function M.init () error("timer.init() is gone: timers need no start") end
+function M.init () error("timer.init() was removed: timers need no initialization") end
 
 function M.selftest ()
    local saved_ticks, saved_due = M.ticks, due

@@ -90,7 +90,7 @@ local function check_replicas (new, count)
    for _, name in ipairs(names) do
       local info = new.apps[name]
       local why = info.class.one_worker
-      if info.core then why = "the program places it on core "..info.core end
+      if info.core then why = "the program puts it on core "..info.core end
       if why then
          error(("app %s cannot run on %d workers: %s; run it on one (--workers 1)"):format(name, count, why), 0)
       end

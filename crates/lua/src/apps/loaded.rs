@@ -48,8 +48,8 @@ impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Error(why) => f.write_str(why),
-            Self::Hung(None) => f.write_str("an app did not come back, and was broken off"),
-            Self::Hung(Some(line)) => write!(f, "{line}: it did not come back, and was broken off"),
+            Self::Hung(None) => f.write_str("an app did not return, and was interrupted"),
+            Self::Hung(Some(line)) => write!(f, "{line}: it did not return, and was interrupted"),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Loaded {
         let values: MultiValue = part.get::<mlua::Function>("functions")?.call(())?;
         let count = values.len() as c_int;
         if count != ARGUMENT {
-            return Err(LuaError::new(format!("core.part gave {count} values, and {ARGUMENT} are needed")));
+            return Err(LuaError::new(format!("core.part returned {count} values instead of {ARGUMENT}")));
         }
         let mut thread = std::ptr::null_mut();
         // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is
@@ -213,7 +213,7 @@ impl Loaded {
             let text = ffi::lua_tolstring(self.thread, -1, std::ptr::null_mut());
             let words = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
             ffi::lua_settop(self.thread, ARGUMENT);
-            words.unwrap_or_else(|| "an error without words".into())
+            words.unwrap_or_else(|| "an error without a message".into())
         }
     }
 

@@ -194,7 +194,7 @@ impl Worker {
     fn become_part_of(&mut self, parts: &[(Option<usize>, AppsSpec)]) -> Option<String> {
         match parts.iter().find(|(core, _)| *core == self.core) {
             Some((_, spec)) => self.carry_out(Order::Become(spec.clone())),
-            None => Some("other cores have apps now, which takes new workers".into()),
+            None => Some("apps are now on other cores, which needs new workers: restart brickmoon".into()),
         }
     }
 
@@ -203,7 +203,9 @@ impl Worker {
         // An answer that came too late was to another question.
         while self.replies.try_recv().is_ok() {}
         if self.orders.push(order).is_err() {
-            return Some("a worker has not taken the last configurations yet: reload again later".into());
+            return Some(
+                "a worker has not applied the previous configurations yet: reload again later".into(),
+            );
         }
         let (begin, mut watch) = (Instant::now(), Watch::new(guard::RELOADING));
         let mut stuck = false;
@@ -215,7 +217,7 @@ impl Worker {
                 Err(_) => stuck = watch.look(&self.pulse, Instant::now()).is_some(),
             }
         }
-        Some("a worker did not take the new configuration in time".into())
+        Some("a worker did not apply the new configuration in time".into())
     }
 }
 

@@ -84,7 +84,7 @@ impl AppsSpec {
             }
             if workers > 1 && (from.is_none() || to.is_none()) {
                 return Err(LuaError::new(format!(
-                    "link {name}: there are {workers} workers, and only one can be linked with an app that has a core: set workers = 1 in [daemon], or leave `core` out"
+                    "link {name}: with {workers} workers, apps of the workers cannot be linked with an app that has its own core: set workers = 1 in [daemon], or leave `core` out"
                 )));
             }
             let [exit, entry] = ring(link, &name);

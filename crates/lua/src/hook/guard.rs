@@ -52,7 +52,7 @@ static LUA: LuaCalls =
     LuaCalls { pcall: ffi::lua_pcall, push: ffi::lua_pushvalue, sethook: ffi::lua_sethook, raise };
 
 /// What was broken off says so.
-const BROKEN: &CStr = c"it did not come back, and was broken off";
+const BROKEN: &CStr = c"it did not return, and was interrupted";
 /// Calls that are looked at for the line to blame.
 const LEVELS: c_int = 100;
 

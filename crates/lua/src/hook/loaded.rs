@@ -185,7 +185,8 @@ impl Loaded {
     fn eject(&mut self, each: u64) -> Health {
         let budget = self.version.spec.budget;
         let patience = self.version.spec.patience.as_millis();
-        let why = format!("{each} cycles a frame, and its budget is {budget}, for {patience} ms or longer");
+        let why =
+            format!("it took {each} cycles a frame for {patience} ms or longer, over its budget of {budget}");
         if self.version.retire(Health::Ejected, why) {
             self.counters.add(4, 1);
         }
@@ -201,7 +202,7 @@ impl Loaded {
         }
         if status == BROKEN_OFF {
             self.broken_off = true;
-            let why = "it did not come back from a burst, and was broken off".to_string();
+            let why = "it did not return from a burst, and was interrupted".to_string();
             if self.version.retire(Health::Hung, why) {
                 self.counters.add(5, 1);
             }
@@ -213,7 +214,7 @@ impl Loaded {
         let why = unsafe {
             let text = ffi::lua_tolstring(self.thread, -1, std::ptr::null_mut());
             let why = if text.is_null() {
-                "an error without words".into()
+                "an error without a message".into()
             } else {
                 CStr::from_ptr(text).to_string_lossy()
             };
@@ -260,7 +261,7 @@ fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (Lua
     let status = guard::loading(|pulse| unsafe { guard.call(pulse, thread, FIRST, FIRST + 1) });
     if status == BROKEN_OFF {
         let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
-        let why = format!("{}it did not come back, and was broken off", line.unwrap_or_default());
+        let why = format!("{}it did not return, and was interrupted", line.unwrap_or_default());
         return Err((LuaError::new(why), true));
     }
     if status != 0 {

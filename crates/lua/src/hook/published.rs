@@ -49,7 +49,7 @@ impl Published {
     fn memory(&self, name: &str, bytes: usize) -> Result<*mut c_void, String> {
         let words = bytes.div_ceil(8).max(1);
         if words > 1 << 27 {
-            return Err(format!("memory {name:?} of {bytes} bytes: 1 GiB is the most"));
+            return Err(format!("memory {name:?} cannot have {bytes} bytes: the limit is 1 GiB"));
         }
         let mut memory = lock(&self.memory);
         let fresh = || (0..words).map(|_| AtomicU64::new(0)).collect();
@@ -57,7 +57,7 @@ impl Published {
         if found.len() != words {
             let there = found.len() * 8;
             return Err(format!(
-                "memory {name:?} is there with {there} bytes, and {bytes} are asked for: use another name"
+                "memory {name:?} already exists with {there} bytes instead of {bytes}: use another name"
             ));
         }
         Ok(found.as_ptr().cast_mut().cast())
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(published.memory("bindings", 104).unwrap(), first);
         assert_ne!(published.memory("others", 100).unwrap(), first);
         let refused = published.memory("bindings", 200).unwrap_err();
-        assert!(refused.contains("is there with 104 bytes, and 200 are asked for"), "{refused}");
+        assert!(refused.contains("already exists with 104 bytes instead of 200"), "{refused}");
     }
 
     #[test]

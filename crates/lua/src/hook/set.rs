@@ -168,7 +168,7 @@ impl HookSet {
             thread.sent += 1;
             if thread.incoming.push(parcel).is_err() {
                 return Err(LuaError::new(
-                    "a worker has not taken the last versions yet: reload again later",
+                    "a worker has not loaded the previous versions yet: reload again later",
                 ));
             }
         }

@@ -38,7 +38,7 @@ pub enum Health {
     Failed,
     /// It took more than its budget for too long.
     Ejected,
-    /// It did not come back, and was broken off.
+    /// It did not return, and was interrupted.
     Hung,
 }
 

@@ -40,7 +40,7 @@ fn finds_modules_in_the_trees_of_its_specification() {
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!((rig.count("drop/named"), rig.count("drop/anew")), (1, 1));
     rig.specs[0].trees.clear();
-    assert!(rig.reload(text).unwrap_err().contains("no module 'nf.names' in the trees"));
+    assert!(rig.reload(text).unwrap_err().contains("no module 'nf.names' in the folders"));
     std::fs::remove_dir_all(&site).unwrap();
 }
 
@@ -54,7 +54,7 @@ fn a_reload_takes_the_new_text_or_keeps_the_old() {
     assert!(refused.contains("hook.lua:2: attempt to index upvalue 't'"), "{refused}");
     assert!(refused.contains("stack traceback:") && refused.contains("hook.lua:3:"), "{refused}");
     let refused = rig.reload("return 7").unwrap_err();
-    assert!(refused.contains("must return a function over a burst"), "{refused}");
+    assert!(refused.contains("must return a function that takes a burst"), "{refused}");
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!((rig.count("drop/one"), rig.report().version), (2, 1));
     rig.reload(&dropping("two")).unwrap();
@@ -129,11 +129,11 @@ fn of_several_hooks_each_has_its_last_good_version() {
 #[test]
 fn names_and_places_that_are_wrong_are_errors() {
     for (what, words) in [
-        ("burst.drop(0, 'unknown')", "no reason is called unknown"),
+        ("burst.drop(0, 'unknown')", "there is no reason unknown"),
         ("burst.drop(1, 'known')", "the burst has packets 0 to 0, not 1"),
         ("burst.send(0, 'eth9')", "there is no port eth9"),
         ("require('brickmoon.hook').reason('late')", "declare it when the file is loaded"),
-        ("require('brickmoon.hook').counter('late')", "make it when the file is loaded"),
+        ("require('brickmoon.hook').counter('late')", "create it when the file is loaded"),
     ] {
         let text = format!("require('brickmoon.hook').reason('known') return function (burst) {what} end");
         let mut rig = Rig::new(Stage::Ingress, &text);
@@ -200,7 +200,7 @@ fn over_its_budget_for_long_it_is_ejected() {
     let report = rig.report();
     assert_eq!((report.health, report.running, rig.count("ejections")), (Health::Ejected, None, 1));
     let why = report.error.unwrap();
-    assert!(why.contains("cycles a frame, and its budget is 10"), "{why}");
+    assert!(why.contains("over its budget of 10"), "{why}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_file_that_does_not_come_back_is_not_loaded() {
     let mut rig = Rig::new(Stage::Ingress, &dropping("before"));
     for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
         let why = rig.reload(&format!("\n{body}")).unwrap_err();
-        assert!(why.contains("hook.lua:2: it did not come back, and was broken off"), "{why}");
+        assert!(why.contains("hook.lua:2: it did not return, and was interrupted"), "{why}");
     }
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!((rig.count("drop/before"), rig.report().version), (1, 1));

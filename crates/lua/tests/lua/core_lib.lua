@@ -57,7 +57,7 @@ end
 assert(split("a,b,,c", ",") == "a|b||c" and split("abc", ",") == "abc" and split("a1b22c", "%d+") == "a|b|c")
 assert(lib.hexdump("\0\xff") == "00 FF" and lib.hexdump("") == "")
 assert(lib.hexundump("00:ff 1", 3) == "\0\xff\0")
-fails("3 bytes wanted, 1 given", lib.hexundump, "00", 3, true)
+fails("expected 3 bytes, got 1", lib.hexundump, "00", 3, true)
 for n, text in pairs { [1] = "1", [1000] = "1,000", [-1234567] = "-1,234,567", [1234.5] = "1,234.5" } do
    assert(lib.comma_value(n) == text, text)
 end

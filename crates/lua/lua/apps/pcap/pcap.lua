@@ -7,7 +7,7 @@ local pcap = require("lib.pcap.pcap")
 
 -- Sends the frames of a file to `output`, as fast as they are taken. Its argument is the file's name; `done` is
 -- true once all were sent.
-local PcapReader = { one_worker = "each would send all frames of the file" }
+local PcapReader = { one_worker = "each worker would send all frames of the file" }
 PcapReader.__index = PcapReader
 
 function PcapReader:new (filename)
@@ -29,7 +29,7 @@ end
 
 -- Writes the frames from `input` to a file. Its argument is the file's name, or { name, mode } with the mode of
 -- io.open ("w" if not given; with "a" frames are added to the file).
-local PcapWriter = { one_worker = "each would write the file from its beginning" }
+local PcapWriter = { one_worker = "each worker would overwrite the file" }
 PcapWriter.__index = PcapWriter
 
 function PcapWriter:new (conf)

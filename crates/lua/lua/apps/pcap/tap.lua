@@ -18,7 +18,7 @@ Tap.__index = Tap
 
 function Tap:new (conf)
    local o = lib.parse(conf, Tap.config)
-   local mode = modes[o.mode] or error("Tap: mode is 'truncate' or 'append', not '"..tostring(o.mode).."'", 2)
+   local mode = modes[o.mode] or error("Tap: mode must be 'truncate' or 'append', not '"..tostring(o.mode).."'", 2)
    o.file = assert(io.open(o.filename, mode))
    if o.file:seek("end") == 0 then pcap.write_file_header(o.file) end
    o.match = o.filter and require("brickmoon.filter").compile(o.filter)

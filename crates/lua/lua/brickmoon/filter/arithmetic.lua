@@ -37,12 +37,12 @@ local function load_bytes (parser, token)
       local given = parser:next()
       size = given.value
       if given.kind ~= "number" or (size ~= 1 and size ~= 2 and size ~= 4) then
-         parser:fail(given, "a size is 1, 2 or 4, not '%s'", given.word)
+         parser:fail(given, "the size must be 1, 2 or 4, not '%s'", given.word)
       end
    end
    parser:expect("]")
    local place = tests.bytes_of(parser.at, token.value)
-      or parser:fail(token, "'%s' has no bytes to index", token.word)
+      or parser:fail(token, "'%s' cannot be indexed", token.word)
    if place.first then table.insert(parser.guards, guards_before + 1, place.first) end
    if place.guard then parser.guards[#parser.guards + 1] = place.guard end
    return { op = "load", index = index, size = size, base = place.base, variable = place.variable }
@@ -51,7 +51,7 @@ end
 local function operand (parser)
    local token = parser:peek()
    if token.kind == "number" then
-      if token.value > 0xffffffff then parser:fail(token, "a number has 32 bits at most") end
+      if token.value > 0xffffffff then parser:fail(token, "numbers are limited to 32 bits") end
       return { op = "number", value = parser:next().value }
    elseif token.kind == "range" then
       -- 8-4 was read as a range of ports.
@@ -69,7 +69,7 @@ local function operand (parser)
    elseif token.kind == "name" and constants[token.value] then
       return { op = "number", value = constants[parser:next().value] }
    end
-   parser:fail(token, "a number, 'len' or bytes such as ip[8] are expected here, not '%s'", token.word)
+   parser:fail(token, "expected a number, 'len' or bytes such as ip[8], not '%s'", token.word)
 end
 
 function unary (parser)
@@ -94,7 +94,7 @@ end
 local function relation (parser)
    local left = binary(parser, 1)
    local token = parser:next()
-   local op = relations[token.kind] or parser:fail(token, "a comparison is expected here, not '%s'", token.word)
+   local op = relations[token.kind] or parser:fail(token, "expected a comparison, not '%s'", token.word)
    local right = binary(parser, 1)
    local node = { op = "relation", relation = op, left, right }
    if #parser.guards == 0 then return node end

@@ -68,11 +68,11 @@ function M.split (text)
          kind, value, word = matcher(text, at)
          if kind then break end
       end
-      if not kind then M.fail(text, at, "'%s' means nothing here", text:match("^%S+", at)) end
+      if not kind then M.fail(text, at, "'%s' is not part of the filter language", text:match("^%S+", at)) end
       tokens[#tokens + 1] = { kind = kind, value = value, word = word, first = at }
       at = at + #word
    end
-   tokens[#tokens + 1] = { kind = "end", word = "the end", first = #text + 1 }
+   tokens[#tokens + 1] = { kind = "end", word = "end of text", first = #text + 1 }
    return tokens
 end
 

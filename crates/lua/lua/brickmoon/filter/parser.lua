@@ -34,7 +34,7 @@ function Parser:accept (...)
 end
 
 function Parser:expect (word)
-   return self:accept(word) or self:fail(self:peek(), "'%s' is expected here, not '%s'", word, self:peek().word)
+   return self:accept(word) or self:fail(self:peek(), "expected '%s', not '%s'", word, self:peek().word)
 end
 
 local types = { host = true, net = true, port = true, portrange = true, proto = true }
@@ -65,8 +65,8 @@ end
 -- Numbers as words
 
 local function number_of (parser, token, limit, what)
-   if token.kind ~= "number" then parser:fail(token, "%s is expected here, not '%s'", what, token.word) end
-   if token.value > limit then parser:fail(token, "%s is at most %d, not %s", what, limit, token.word) end
+   if token.kind ~= "number" then parser:fail(token, "expected %s, not '%s'", what, token.word) end
+   if token.value > limit then parser:fail(token, "%s must be at most %d, not %s", what, limit, token.word) end
    return token.value
 end
 
@@ -81,12 +81,12 @@ function Parser:port (protocol)
    if token.kind ~= "name" and token.kind ~= "escaped" then return number_of(self, token, 65535, "a port") end
    if protocol then
       return service_port(token.value, protocol)
-         or self:fail(token, "no service of %s is called '%s': give its number", protocol, token.value)
+         or self:fail(token, "there is no %s service '%s': give its port number", protocol, token.value)
    end
    local tcp, udp = service_port(token.value, "tcp"), service_port(token.value, "udp")
-   if not (tcp or udp) then self:fail(token, "no service is called '%s': give its number", token.value) end
+   if not (tcp or udp) then self:fail(token, "there is no service '%s': give its port number", token.value) end
    if tcp and udp and tcp ~= udp then
-      self:fail(token, "'%s' is port %d of tcp and %d of udp: say which", token.value, tcp, udp)
+      self:fail(token, "'%s' is port %d for tcp but %d for udp: put 'tcp' or 'udp' before it", token.value, tcp, udp)
    end
    return tcp or udp, not udp and "tcp" or not tcp and "udp" or nil
 end
@@ -101,7 +101,7 @@ function Parser:ports (protocol)
    self:next()
    local low, high = token.value:match("^(%d+)%-(%d+)$")
    low, high = tonumber(low), tonumber(high)
-   if low > 65535 or high > 65535 then self:fail(token, "a port is at most 65535") end
+   if low > 65535 or high > 65535 then self:fail(token, "a port number must be at most 65535") end
    return math.min(low, high), math.max(low, high)
 end
 
@@ -109,10 +109,10 @@ local function dotted (parser, token)
    local value, count = 0, 0
    for part in (tostring(token.value)..""):gmatch("%d+") do
       local byte = tonumber(part)
-      if byte > 255 then parser:fail(token, "%s is no part of an IPv4 address", part) end
+      if byte > 255 then parser:fail(token, "%s cannot be part of an IPv4 address", part) end
       value, count = value * 256 + byte, count + 1
    end
-   if count > 4 then parser:fail(token, "'%s' is no IPv4 address", token.word) end
+   if count > 4 then parser:fail(token, "'%s' is not an IPv4 address", token.word) end
    return value * 256 ^ (4 - count), 8 * count
 end
 
@@ -136,11 +136,11 @@ function Parser:ip4 (is_net)
       mask = mask_of(number_of(self, self:next(), 32, "a prefix length"))
    elseif explicit then
       local bits = self:next()
-      if bits.kind ~= "ip4" then self:fail(bits, "a mask such as 255.0.0.0 is expected here, not '%s'", bits.word) end
+      if bits.kind ~= "ip4" then self:fail(bits, "expected a mask such as 255.0.0.0, not '%s'", bits.word) end
       mask = dotted(self, bits)
    end
    if explicit and bit.band(value, bit.bnot(mask)) ~= 0 then
-      self:fail(token, "'%s' has bits set outside of its mask", token.word)
+      self:fail(token, "'%s' has host bits set", token.word)
    end
    return value, mask
 end
@@ -148,17 +148,17 @@ end
 function Parser:ip6 (is_net)
    local token = self:next()
    local bytes = ffi.new("uint8_t[16]")
-   if ffi.C.bm_inet_pton(10, token.value, bytes) ~= 1 then self:fail(token, "'%s' is no IPv6 address", token.word) end
+   if ffi.C.bm_inet_pton(10, token.value, bytes) ~= 1 then self:fail(token, "'%s' is not an IPv6 address", token.word) end
    local length = 128
    if self:accept("/") then length = number_of(self, self:next(), 128, "a prefix length") end
-   if length < 128 and not is_net then self:fail(token, "a prefix needs 'net' before it") end
+   if length < 128 and not is_net then self:fail(token, "put 'net' before a prefix") end
    local words, masks = {}, {}
    for i = 1, 4 do
       local at = 4 * (i - 1)
       words[i] = bytes[at] * 2 ^ 24 + bytes[at + 1] * 2 ^ 16 + bytes[at + 2] * 256 + bytes[at + 3]
       masks[i] = mask_of(math.max(0, math.min(32, length - 32 * (i - 1))))
       if bit.band(words[i], bit.bnot(masks[i])) ~= 0 then
-         self:fail(token, "'%s' has bits set outside of its mask", token.word)
+         self:fail(token, "'%s' has host bits set", token.word)
       end
    end
    return words, masks
@@ -170,7 +170,7 @@ local function host (parser, q, token)
    local is_net = q.type == "net"
    if token.kind == "mac" then
       if q.protocol ~= "ether" and q.protocol ~= "link" then
-         parser:fail(token, "a MAC address needs 'ether' before it, as in 'ether host %s'", token.word)
+         parser:fail(token, "put 'ether' before a MAC address, as in 'ether host %s'", token.word)
       end
       local mac = {}
       for part in parser:next().value:gmatch("%x%x?") do mac[#mac + 1] = tonumber(part, 16) end
@@ -184,9 +184,9 @@ local function host (parser, q, token)
       end
       return tests.host4(parser.at, q.protocol, q.direction, parser:ip4(is_net))
    elseif token.kind == "name" and not protocols[token.value] then
-      parser:fail(token, "names of hosts are not looked up: give the address of '%s'", token.word)
+      parser:fail(token, "host names are not resolved: give the address of '%s'", token.word)
    end
-   parser:fail(token, "an address is expected here, not '%s'", token.word)
+   parser:fail(token, "expected an address, not '%s'", token.word)
 end
 
 local function port (parser, q, token)
@@ -206,7 +206,7 @@ local function proto (parser, q, token)
    if not number then number = number_of(parser, token, is_ether and 65535 or 255, "a protocol") end
    if is_ether then return tests.ether_proto(parser.at, number) end
    if q.protocol == "ip" or q.protocol == "ip6" then return tests.ip_proto(parser.at, q.protocol, number) end
-   if q.protocol then parser:fail(token, "'%s proto' means nothing: use ether, ip or ip6", q.protocol) end
+   if q.protocol then parser:fail(token, "'%s proto' is not supported: use ether, ip or ip6", q.protocol) end
    return tests.either(tests.ip_proto(parser.at, "ip6", number), tests.ip_proto(parser.at, "ip", number))
 end
 
@@ -218,7 +218,7 @@ function Parser:values (q)
    local node = self:values(q)
    while not self:accept(")") do
       local joint = self:accept("or", "and", "||", "&&")
-         or self:fail(self:peek(), "'or', 'and' or ')' is expected here, not '%s'", self:peek().word)
+         or self:fail(self:peek(), "expected 'or', 'and' or ')', not '%s'", self:peek().word)
       local is_or = joint.value == "or" or joint.value == "||"
       node = { op = is_or and "or" or "and", node, self:values(q) }
    end
@@ -260,7 +260,7 @@ local function cast (parser, protocol)
    elseif token.value == "broadcast" and protocol == "ip" then
       parser:fail(token, "'ip broadcast' needs the netmask of the link, which a filter does not know")
    end
-   parser:fail(token, "'%s %s' means nothing", protocol, token.value)
+   parser:fail(token, "'%s %s' is not a valid combination", protocol, token.value)
 end
 
 -- [protocol] [direction] [type] value, or a protocol alone.
@@ -278,9 +278,9 @@ function Parser:qualified ()
    if not direction and not type then
       local node = protocol and tests.protocol(self.at, protocol)
       if node then return node end
-      self:fail(self:peek(), "'%s' alone means nothing: 'host', 'proto' or an address is expected", start.word)
+      self:fail(self:peek(), "'%s' is incomplete: 'host', 'proto' or an address must follow", start.word)
    end
-   if type == "proto" and direction then self:fail(token, "'proto' has no direction") end
+   if type == "proto" and direction then self:fail(token, "'proto' cannot have 'src' or 'dst'") end
    self.last = { protocol = protocol, direction = direction or "src or dst", type = type or "host" }
    return self:values(self.last)
 end
@@ -292,11 +292,13 @@ function Parser:bare (token)
    end
    local kinds = { ip4 = true, ip6 = true, mac = true, number = true, range = true, name = true, escaped = true }
    if not kinds[token.kind] then
-      self:fail(token, "a primitive such as 'tcp' or 'host' is expected here, not '%s'", token.word)
+      self:fail(token, "expected a primitive such as 'tcp' or 'host', not '%s'", token.word)
    end
-   if token.kind == "name" and not self.last then self:fail(token, "'%s' is no word of the language", token.word) end
+   if token.kind == "name" and not self.last then
+      self:fail(token, "'%s' is not a word of the filter language", token.word)
+   end
    local q = self.last
-      or self:fail(token, "'%s' needs a word before it that says what it is, such as 'host'", token.word)
+      or self:fail(token, "put a word such as 'host' before '%s'", token.word)
    return by_type[q.type](self, q, token)
 end
 
@@ -345,7 +347,7 @@ function M.parse (text)
    local parser = setmetatable({ text = text, tokens = tokens, place = 1, at = { type = 12, payload = 14 } }, Parser)
    local node = parser:expression()
    local rest = parser:peek()
-   if rest.kind ~= "end" then parser:fail(rest, "'and', 'or' or the end is expected here, not '%s'", rest.word) end
+   if rest.kind ~= "end" then parser:fail(rest, "expected 'and', 'or' or the end of the filter, not '%s'", rest.word) end
    return node
 end
 

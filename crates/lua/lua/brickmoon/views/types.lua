@@ -40,7 +40,7 @@ local M = {}
 function M.parse_ip4 (text)
    local a, b, c, d = text:match("^(%d+)%.(%d+)%.(%d+)%.(%d+)$")
    a, b, c, d = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
-   if not a or a > 255 or b > 255 or c > 255 or d > 255 then error("'"..text.."' is no IPv4 address", 2) end
+   if not a or a > 255 or b > 255 or c > 255 or d > 255 then error("'"..text.."' is not an IPv4 address", 2) end
    return ((a * 256 + b) * 256 + c) * 256 + d
 end
 

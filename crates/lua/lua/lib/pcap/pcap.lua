@@ -67,7 +67,7 @@ local function read_header (file, name)
    if magic == 0xa1b2c3d4 or magic == 0xa1b23c4d then return false end
    if magic == 0xd4c3b2a1 or magic == 0x4d3cb2a1 then return true end
    if magic == 0x0a0d0d0a then
-      error(name.." is a pcapng file: convert it by 'tcpdump -r IN -w OUT' first", 0)
+      error(name.." is a pcapng file: convert it with 'tcpdump -r IN -w OUT' first", 0)
    end
    error("Bad PCAP magic number in "..name, 0)
 end

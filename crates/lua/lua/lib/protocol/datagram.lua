@@ -124,7 +124,7 @@ end
 -- Takes the first n parsed headers off the packet.
 function datagram:pop (n)
    local parse, bytes = self._parse, 0
-   if n > parse.index then error(("datagram: %d headers to pop, %d are parsed"):format(n, parse.index), 2) end
+   if n > parse.index then error(("datagram: cannot pop %d headers, only %d are parsed"):format(n, parse.index), 2) end
    for i = 1, parse.index do
       if i <= n then
          bytes = bytes + parse.stack[i]:sizeof()

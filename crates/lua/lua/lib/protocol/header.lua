@@ -14,7 +14,7 @@ header._ulp = {}
 
 -- Gives a class its structures.
 function header:init (ctypes)
-   assert(#ctypes > 0, "a protocol needs a structure at least")
+   assert(#ctypes > 0, "a protocol needs at least a structure")
    self._headers = {}
    for i, ctype in ipairs(ctypes) do
       local variant = { t = ctype, ptr_t = ffi.typeof("$ *", ctype), box_t = ffi.typeof("$ *[1]", ctype) }

@@ -19,7 +19,7 @@ tunnel:init { ffi.typeof("struct { uint32_t session_id; $ cookie; } __attribute_
 
 -- A cookie of a string of 8 bytes.
 function tunnel:new_cookie (bytes)
-   if type(bytes) ~= "string" or #bytes ~= 8 then error("invalid cookie: a string of 8 bytes is expected", 2) end
+   if type(bytes) ~= "string" or #bytes ~= 8 then error("invalid cookie: expected a string of 8 bytes", 2) end
    local cookie = cookie_t()
    ffi.copy(cookie.cookie, bytes, 8)
    return cookie

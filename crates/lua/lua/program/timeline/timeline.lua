@@ -30,7 +30,7 @@ function M.run (arguments)
       os.exit(2)
    end
    local pid = program:match("^%d+$") and program or names.enumerate()[program]
-   if not pid then error("no program is called "..program, 0) end
+   if not pid then error("there is no program named "..program, 0) end
    local entries = timeline.read(("/%s/%s"):format(pid, path))
    for _, entry in ipairs(entries) do print(M.line(entry, entries[1].tsc)) end
 end

@@ -14,7 +14,7 @@ unreachable:init {
 
 -- The MTU, after specialize(4).
 function unreachable:mtu (mtu)
-   assert(self._header == self._headers[2], "only code 4 has an MTU: call specialize(4) before")
+   assert(self._header == self._headers[2], "only code 4 has an MTU: call specialize(4) first")
    local h = self:header()
    if mtu ~= nil then h.mtu = lib.htons(mtu) end
    return lib.ntohs(h.mtu)

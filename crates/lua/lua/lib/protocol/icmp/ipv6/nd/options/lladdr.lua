@@ -6,7 +6,7 @@ local pointer_t = ffi.typeof("struct { uint8_t lladdr[6]; } *")
 lladdr._name = "ll_addr"
 
 function lladdr:new_from_mem (mem, size)
-   assert(size >= 6, "lladdr: 6 bytes are needed")
+   assert(size >= 6, "lladdr: expected 6 bytes")
    local o = lladdr:superClass().new(self)
    o._lladdr = ffi.cast(pointer_t, mem)
    return o
