@@ -41,7 +41,7 @@ pub fn corpus(name: &str) -> Vec<Vec<u8>> {
 
 fn setting<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
     match env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => otherwise,
     }
 }

@@ -40,7 +40,7 @@ pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
         let before = recorded.get(family).and_then(toml::Value::as_float).unwrap_or(0.0);
         match verdict(before, count) {
             Verdict::Same => said.push(format!("{family} {count:.1} of {before:.1}")),
-            Verdict::Less => said.push(format!("{family} {count:.1} of {before:.1}, so write it down: --record")),
+            Verdict::Less => said.push(format!("{family} {count:.1} of {before:.1}, so record it with --record")),
             Verdict::More => findings.push(format!(
                 "instructions: {family} takes {count:.1} a packet, {before:.1} were recorded in {RECORD}. Find what \
                  was added (valgrind --tool=callgrind, docs/performance.md); if it is worth that, say so in the \

@@ -46,11 +46,12 @@ pub fn check(root: &Path, layers: &Layers) -> Vec<String> {
         for other in row.may_use.iter().filter(|other| *other != "*") {
             match layers.get(other) {
                 Some(lower) if lower.layer < row.layer => {}
-                Some(_) => findings
-                    .push(format!("xtask/layers.toml: {name} may use {other}, which is no lower layer")),
-                None => {
-                    findings.push(format!("xtask/layers.toml: {name} may use {other}, which is no crate"))
-                }
+                Some(_) => findings.push(format!(
+                    "xtask/layers.toml: {name} may use {other}, which is not in a lower layer"
+                )),
+                None => findings.push(format!(
+                    "xtask/layers.toml: {name} may use {other}, which is not a crate of this workspace"
+                )),
             }
         }
         let used = used(root, name).unwrap_or_else(|error| {

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
                 None => instructions::run(&root, false),
                 Some("--record") => instructions::run(&root, true),
                 Some(other) => {
-                    Err(vec![format!("{other:?} is no option of instructions: there is --record")])
+                    Err(vec![format!("unknown option {other:?}: instructions takes only --record")])
                 }
             }
         }

@@ -66,14 +66,14 @@ fn parse(root: &Path, mut arguments: impl Iterator<Item = String>) -> Result<Opt
                 .parse()
                 .ok()
                 .filter(|number| *number > 0)
-                .ok_or(format!("{option} {value}: no number above 0"))
+                .ok_or(format!("{option} {value}: expected a number above 0"))
         };
         match option.as_str() {
             "--only" => options.only = Some(value),
             "--binary" => options.binary = value.into(),
             "--jobs" => options.jobs = number()? as usize,
             "--seconds" => options.limit = Duration::from_secs(number()?),
-            _ => return Err(format!("{option} is no option; {USAGE}")),
+            _ => return Err(format!("unknown option {option}; {USAGE}")),
         }
     }
     Ok(options)
@@ -84,7 +84,7 @@ fn prepare(options: &Options, folder: &Path) -> Result<PathBuf, String> {
     let tree = options.tree.canonicalize().map_err(|why| format!("{}: {why}", options.tree.display()))?;
     if !tree.join("src/core").is_dir() || !tree.join("lib/pflua/src").is_dir() {
         return Err(format!(
-            "{} is no checkout of Snabb: src/core or lib/pflua/src is missing",
+            "{} is not a checkout of Snabb: src/core or lib/pflua/src is missing",
             tree.display()
         ));
     }
@@ -114,9 +114,9 @@ fn huge_pages() -> Result<(), String> {
     let free = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<u32>().ok());
     match free.unwrap_or(0) {
         HUGE_PAGES.. => Ok(()),
-        free => {
-            Err(format!("{free} huge pages are free, {HUGE_PAGES} are wanted: sysctl vm.nr_hugepages=1280"))
-        }
+        free => Err(format!(
+            "{free} huge pages are free, but {HUGE_PAGES} are needed: sysctl vm.nr_hugepages=1280"
+        )),
     }
 }
 

@@ -20,7 +20,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     if findings.is_empty() {
         let functions: usize = sources.iter().map(|source| source.functions.len()).sum();
         Ok(format!(
-            "tidy: {} crates, {} files, {functions} functions, nothing to mend",
+            "tidy: {} crates, {} files, {functions} functions, nothing to fix",
             layers.len(),
             sources.len()
         ))

@@ -54,7 +54,7 @@ impl FromStr for Pattern {
         Self::ALL
             .into_iter()
             .find(|pattern| pattern.name() == text)
-            .ok_or_else(|| format!("{text:?} is no pattern: give uniform, prefix, zipf or flow"))
+            .ok_or_else(|| format!("{text:?} is not a pattern: use uniform, prefix, zipf or flow"))
     }
 }
 
@@ -159,7 +159,7 @@ impl FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, String> {
         let fixed = text.parse().ok().filter(|size| (64..=1518).contains(size)).map(Self::Fixed);
         let mix = (text == "imix").then_some(Self::Imix);
-        fixed.or(mix).ok_or_else(|| format!("{text:?} is no size: 64 to 1518, or imix"))
+        fixed.or(mix).ok_or_else(|| format!("{text:?} is not a size: use 64 to 1518, or imix"))
     }
 }
 
@@ -239,6 +239,6 @@ mod tests {
     #[test]
     fn names_are_read_back() {
         Pattern::ALL.iter().for_each(|pattern| assert_eq!(pattern.to_string().parse(), Ok(*pattern)));
-        assert!("random".parse::<Pattern>().unwrap_err().contains("give uniform"));
+        assert!("random".parse::<Pattern>().unwrap_err().contains("use uniform"));
     }
 }

@@ -161,20 +161,20 @@ impl fmt::Display for BenchError {
             Self::Table(error) => error.fmt(f),
             Self::Build { part, error } => write!(f, "{part}: {error}"),
             Self::NoCase { wanted } => {
-                write!(f, "no case has {wanted:?} in its name and routes of its family to go by")
+                write!(f, "no case with {wanted:?} in its name has routes of its address family")
             }
             Self::UnusedRib { wanted } => {
                 write!(f, "--rib has no effect on cases with {wanted:?} in their names: leave it out")
             }
             Self::NothingLeft { case } => {
-                write!(f, "{case}: no frame was forwarded while the router was checked")
+                write!(f, "{case}: the check of the router forwarded no frame")
             }
             Self::Lost { case, counters } => write!(f, "{case}: not every frame was forwarded: {counters}"),
             Self::Wrong { case, expected, found } => {
-                write!(f, "{case}: a frame left as {found:02x?} and should be {expected:02x?}")
+                write!(f, "{case}: a frame was sent as {found:02x?} and should be {expected:02x?}")
             }
             Self::NoStructure { wanted, known } => {
-                write!(f, "no structure is called {wanted:?}: give all or one of {}", known.join(", "))
+                write!(f, "there is no structure {wanted:?}: use all or one of {}", known.join(", "))
             }
             Self::Differs { case, subject, address, expected, found, count } => write!(
                 f,
@@ -183,13 +183,13 @@ impl fmt::Display for BenchError {
             ),
             Self::Testbed(error) => error.fmt(f),
             Self::Daemon(error) => error.fmt(f),
-            Self::Cores => f.write_str("one core is too few: give generator and router a core each"),
+            Self::Cores => f.write_str("this bench needs two cores: one for the generator and one for the router"),
             Self::KernelThreads => f.write_str(
-                "kernel threads are not visible in this container, so none can be given a core: run the bench outside \
+                "kernel threads are not visible in this container, so they cannot be pinned to cores: run the bench outside \
                  of it, or start the container with `docker run --pid host`",
             ),
             Self::Arrived { case, subject, arrived } => {
-                write!(f, "{case}: {subject} did not forward every packet as it should: {arrived:?}")
+                write!(f, "{case}: {subject} did not forward every packet correctly: {arrived:?}")
             }
             Self::Dpdk(error) => error.fmt(f),
             Self::Plot { file, error } => write!(f, "{}: {error}", file.display()),

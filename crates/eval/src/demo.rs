@@ -81,7 +81,9 @@ impl fmt::Display for DemoError {
         match self {
             Self::Rib(error) => error.fmt(f),
             Self::Table(error) => error.fmt(f),
-            Self::NoRoutes { family } => write!(f, "no {family} route to send to: give one more --rib"),
+            Self::NoRoutes { family } => {
+                write!(f, "there is no {family} route to send to: add another --rib")
+            }
             Self::Testbed(error) => error.fmt(f),
             Self::Daemon(error) => error.fmt(f),
             Self::Output(error) => write!(f, "write the result: {error}"),

@@ -112,9 +112,11 @@ pub enum TableError {
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NextHops { wanted } => write!(f, "{wanted} next hops: give 1 to {NEXT_HOPS_MAX}"),
+            Self::NextHops { wanted } => {
+                write!(f, "{wanted} next hops are not possible: use 1 to {NEXT_HOPS_MAX}")
+            }
             Self::Full { wanted, placed } => {
-                write!(f, "only {placed} of {wanted} routes find room: ask for fewer routes")
+                write!(f, "there is room for only {placed} of {wanted} routes: use fewer routes")
             }
         }
     }

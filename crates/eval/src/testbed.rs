@@ -70,9 +70,11 @@ impl fmt::Display for TestbedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotRoot => f.write_str("network namespaces and XDP need root: run it with sudo"),
-            Self::NextHops(wanted) => write!(f, "{wanted} next hops: give 1 to {NEXT_HOPS_MAX}"),
+            Self::NextHops(wanted) => {
+                write!(f, "{wanted} next hops are not possible: use 1 to {NEXT_HOPS_MAX}")
+            }
             Self::Command { command, said } => write!(f, "{command}: {}", said.trim()),
-            Self::System { what, error } => write!(f, "{what}: {error}"),
+            Self::System { what, error } => write!(f, "cannot {what}: {error}"),
             Self::Interrupted => Interrupted.fmt(f),
         }
     }

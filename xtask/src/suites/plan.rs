@@ -34,7 +34,8 @@ impl Plan {
     fn parse(text: &str) -> Result<Self, String> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
         let names = |key: &str| {
-            let names = table.get(key).and_then(toml::Value::as_array).ok_or(format!("no list {key:?}"))?;
+            let names =
+                table.get(key).and_then(toml::Value::as_array).ok_or(format!("there is no list {key:?}"))?;
             Ok::<_, String>(names.iter().filter_map(toml::Value::as_str).map(str::to_string).collect())
         };
         Ok(Self { first: names("first")?, alone: names("alone")? })

@@ -23,7 +23,9 @@ pub fn check(root: &Path, sources: &[Source]) -> Vec<String> {
                     findings.push(format!("{LIST}: {what} has {lines} lines now; lower its number"))
                 }
                 Some(most) if lines == most => {}
-                _ => findings.push(format!("{what}: {lines} lines, over {limit}: two things?")),
+                _ => findings.push(format!(
+                    "{what}: {lines} lines, over the limit of {limit}: does it do two things? split it"
+                )),
             }
         }
     };

@@ -238,6 +238,6 @@ mod tests {
         }
         let common = Options { case: Some("ipv5".into()), ..Options::default() };
         let error = kernel(&KernelOptions::new(common)).unwrap_err().to_string();
-        assert!(error.contains("no case has \"ipv5\""), "{error}");
+        assert!(error.contains("no case with \"ipv5\""), "{error}");
     }
 }

@@ -248,7 +248,10 @@ impl Bench<'_> {
     fn leave_out<A: Family>(&mut self, contenders: &mut Vec<Contender<A>>) {
         let note = |of: &Contender<A>| {
             let refused = of.refused.as_ref()?;
-            Some(format!("{} has no room for {refused}: it is left out from its updates on", of.name))
+            Some(format!(
+                "{} has no room for {refused}: it is left out of the measurements after its updates",
+                of.name
+            ))
         };
         self.found.notes.extend(contenders.iter().filter_map(note));
         contenders.retain(|of| of.refused.is_none());

@@ -342,6 +342,6 @@ mod tests {
         }
         let common = Options { case: Some("ipv5".into()), ..Options::default() };
         let error = loss(&LossOptions::new(common)).unwrap_err().to_string();
-        assert!(error.contains("no case has \"ipv5\""), "{error}");
+        assert!(error.contains("no case with \"ipv5\""), "{error}");
     }
 }

@@ -38,7 +38,7 @@ pub fn run(
         *daemon = scene.daemon(options, Way::User)?;
         Ok(())
     })?;
-    event("stop", "end it in order", &mut || Ok(daemon.stop()?))?;
+    event("stop", "stop it", &mut || Ok(daemon.stop()?))?;
     Ok(gaps)
 }
 

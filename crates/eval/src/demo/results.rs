@@ -74,7 +74,7 @@ impl Gap {
     /// The figures in a line.
     pub fn line(&self) -> String {
         format!(
-            "longest gap {:.1} ms (the sender's own {:.1}), {} of {} packets lost",
+            "longest gap {:.1} ms (the longest at the sender: {:.1} ms), {} of {} packets lost",
             self.longest.as_secs_f64() * 1e3,
             self.senders.as_secs_f64() * 1e3,
             thousands(self.lost as usize),
@@ -141,9 +141,9 @@ impl Results {
         }
         let mut columns = [Align::Right; 12];
         columns[0] = Align::Left;
-        let note = "\nThe generator offers more than any can take; what finds the queue full is lost. ns is the time of the\n\
-                    router's core for one packet; by ns is how many times less than Linux's, which other load does not\n\
-                    disturb.\n";
+        let note = "\nThe generator offers more than the router can take; packets that find the queue full are lost. ns is\n\
+                    the time of the router's core for one packet; by ns is how many times less that is than with Linux,\n\
+                    which does not depend on other load.\n";
         aligned(&lines, &columns) + note
     }
 
@@ -205,7 +205,8 @@ mod tests {
                     IPv4, 64 bytes       0.800  90 %  1250      1.200  0.50 %  833   1.50        4.000   0 %  250   5.00\n";
         let table = results().table();
         assert!(table.starts_with(want), "{table}");
-        let want = "kill -9  longest gap 12.3 ms (the sender's own 0.2), 120 of 20,000 packets lost\n";
+        let want =
+            "kill -9  longest gap 12.3 ms (the longest at the sender: 0.2 ms), 120 of 20,000 packets lost\n";
         assert_eq!(results().gaps(), want);
     }
 

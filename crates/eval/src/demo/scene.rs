@@ -59,17 +59,19 @@ impl Scene {
         let changed = story.step(&what, || testbed.change_routes(Change::Add, table))?;
         if let Some(error) = changed.first_error {
             let refused = thousands(changed.refused);
-            story.note(&format!("{refused} routes were refused, the first one so: {error}"))?;
+            story.note(&format!("{refused} routes were refused, the first with: {error}"))?;
         }
         let programs = Programs::load()?;
         let (cases, thin) = story.step("choose addresses under all prefixes", || streams(table))?;
         let cores = Cores::deal();
         if cores.is_none() {
-            story.note("this machine has one core: generator and router share it, figures are low")?;
+            story.note(
+                "this machine has only one core: generator and router share it, so the figures are low",
+            )?;
         }
         if !kernel_threads_are_seen() {
             story.note(
-                "kernel threads are not visible in this container: no time of their core, and none is pinned",
+                "kernel threads are not visible in this container: their CPU time is unknown, and they are not pinned",
             )?;
         }
         Ok(Self { testbed, programs, thin, cases, cores, routes: changed.done })
@@ -101,7 +103,7 @@ impl Scene {
         };
         let daemon = story.step(&what, || self.daemon(options, way))?;
         if let Some(bytes) = daemon.resident_bytes() {
-            story.note(&format!("it holds {} MiB of memory", thousands(bytes as usize >> 20)))?;
+            story.note(&format!("it uses {} MiB of memory", thousands(bytes as usize >> 20)))?;
         }
         Ok(daemon)
     }

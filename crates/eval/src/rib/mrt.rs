@@ -31,7 +31,7 @@ pub enum MrtFault {
         /// As the header says.
         length: u32,
     },
-    /// The record ends before its fields do.
+    /// The record it ends before its last field.
     Short,
     /// A prefix longer than its family's addresses.
     PrefixLength {
@@ -59,12 +59,14 @@ impl fmt::Display for MrtFault {
         match self {
             Self::Cut => f.write_str("the file ends in the middle of it: fetch the dump again"),
             Self::NotMrt { kind } => write!(f, "type {kind}: this is neither text nor an MRT dump"),
-            Self::TooLong { length } => write!(f, "{length} bytes long: the dump is damaged"),
-            Self::Short => f.write_str("ends before its fields do"),
-            Self::PrefixLength { length } => write!(f, "prefix length {length} is too great"),
-            Self::Peer { index, peers } => write!(f, "peer {index} of {peers} in the index table"),
-            Self::NextHopLength { length } => write!(f, "next hop of {length} bytes"),
-            Self::NoEntry => f.write_str("a prefix without an entry"),
+            Self::TooLong { length } => write!(f, "it is {length} bytes long: the dump is damaged"),
+            Self::Short => f.write_str("it ends before its last field"),
+            Self::PrefixLength { length } => write!(f, "prefix length {length} is too large"),
+            Self::Peer { index, peers } => {
+                write!(f, "peer {index} is not among the {peers} of the index table")
+            }
+            Self::NextHopLength { length } => write!(f, "it has a next hop of {length} bytes"),
+            Self::NoEntry => f.write_str("it has a prefix without an entry"),
         }
     }
 }

@@ -196,20 +196,23 @@ fn says_which_record_and_why() {
     for (bytes, want) in [
         (
             after(rib_record(2, 33, &[1, 2, 3, 4, 5], &[])),
-            format!("MRT record at byte {at}: prefix length 33 is too great"),
+            format!("MRT record at byte {at}: prefix length 33 is too large"),
         ),
-        (after(rib_record(2, 8, &[1], &[])), format!("MRT record at byte {at}: a prefix without an entry")),
+        (
+            after(rib_record(2, 8, &[1], &[])),
+            format!("MRT record at byte {at}: it has a prefix without an entry"),
+        ),
         (
             after(rib_record(2, 8, &[1], &[entry(2, None, &[])])),
-            format!("MRT record at byte {at}: peer 2 of 2 in the index table"),
+            format!("MRT record at byte {at}: peer 2 is not among the 2 of the index table"),
         ),
         (
             after(rib_record(2, 8, &[1], &[entry(0, None, &[0x40, 3, 5, 1, 2, 3, 4, 5])])),
-            format!("MRT record at byte {at}: next hop of 5 bytes"),
+            format!("MRT record at byte {at}: it has a next hop of 5 bytes"),
         ),
         (
             after(record(13, 2, &[0, 0, 0, 1, 24, 10])),
-            format!("MRT record at byte {at}: ends before its fields do"),
+            format!("MRT record at byte {at}: it ends before its last field"),
         ),
         (
             dump()[..at + 20].to_vec(),

@@ -69,7 +69,7 @@ fn refuses_what_cannot_be() {
     let options = TableOptions { next_hops: 0, ..TableOptions::default() };
     assert_eq!(generate(&options), Err(TableError::NextHops { wanted: 0 }));
     let options = TableOptions { next_hops: 1024, ..TableOptions::default() };
-    assert_eq!(generate(&options).unwrap_err().to_string(), "1024 next hops: give 1 to 1023");
+    assert_eq!(generate(&options).unwrap_err().to_string(), "1024 next hops are not possible: use 1 to 1023");
 }
 
 #[test]

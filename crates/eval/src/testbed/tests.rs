@@ -95,7 +95,10 @@ fn says_what_is_wrong() {
         return eprintln!("skipped the rest: needs root");
     }
     let options = TestbedOptions { next_hops: 2_000, ..TestbedOptions::default() };
-    assert_eq!(Testbed::up(&options).err().unwrap().to_string(), "2000 next hops: give 1 to 1023");
+    assert_eq!(
+        Testbed::up(&options).err().unwrap().to_string(),
+        "2000 next hops are not possible: use 1 to 1023"
+    );
     let Some(testbed) = testbed("wrong", "ee") else { return };
     let error = testbed.router.ip_batch("link set nothing up\n").unwrap_err().to_string();
     assert!(error.contains("nothing"), "{error}");

@@ -60,7 +60,7 @@ impl Plan {
     fn of(name: &str) -> Self {
         let number = |name: &str| {
             let text = std::env::var(name).ok()?;
-            Some(text.parse::<u32>().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+            Some(text.parse::<u32>().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
         };
         let time = Duration::from_secs(u64::from(number("BM_SOAK").unwrap_or(20)));
         let usual = if time >= LONG { 1_000_000 } else { 100_000 };

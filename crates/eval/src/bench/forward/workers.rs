@@ -116,7 +116,9 @@ pub fn workers(options: &Options) -> Result<WorkersFound, BenchError> {
     let turns = Turns::within(whole.saturating_sub(begin.elapsed()).max(LEAST * subjects as u32), subjects);
     let mut found = WorkersFound::default();
     if cores.len() == 1 {
-        found.notes.push("there is one core: nothing to scale over, and none for a pipeline".into());
+        found
+            .notes
+            .push("this machine has only one core: neither scaling nor a pipeline can be measured".into());
     }
     for (family, pipelines) in cases {
         let name = case(family, pipelines);
@@ -281,10 +283,10 @@ impl WorkersFound {
         let times = |measured: &[Measured]| {
             let (least, median, greatest) = efficiency(&measured[workers - 1], &measured[0], workers);
             let [least, median, greatest] = [least, median, greatest].map(|part| part * workers as f64);
-            format!("{median:.2} times one ({least:.2} to {greatest:.2})")
+            format!("{median:.2} times as much as one ({least:.2} to {greatest:.2})")
         };
         self.notes.push(format!(
-            "{case}: {workers} workers do {} in the CPU time that they had, {} by the clock on the wall",
+            "{case}: {workers} workers forward {} by the CPU time that they got, {} by wall-clock time",
             times(cpu),
             times(wall)
         ));
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(
             found.notes,
             [
-                "case: 2 workers do 2.00 times one (2.00 to 2.00) in the CPU time that they had, 2.00 times one (2.00 to 2.00) by the clock on the wall"
+                "case: 2 workers forward 2.00 times as much as one (2.00 to 2.00) by the CPU time that they got, 2.00 times as much as one (2.00 to 2.00) by wall-clock time"
             ]
         );
         assert_eq!(found.rows[3].case, "case-cpu");

@@ -38,7 +38,7 @@ pub struct Missing(String);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peers are left out: {}", self.0)
+        write!(f, "DPDK is left out of the comparison: {}", self.0)
     }
 }
 
@@ -120,7 +120,8 @@ impl Peers {
     /// # Errors
     /// What is missing.
     pub fn start(core: usize) -> Result<Arc<Self>, Missing> {
-        let folder = Folder::new().map_err(|error| missing(format_args!("no temporary folder: {error}")))?;
+        let folder = Folder::new()
+            .map_err(|error| missing(format_args!("cannot create a temporary folder: {error}")))?;
         let object = compile(&folder.0)?;
         let library = open(&object)?;
         let memory = Array::<AtomicU8>::zeroed(MEMORY, Filled::Whole).map_err(missing)?;
@@ -152,7 +153,9 @@ impl Peers {
         let mut room = blocks + blocks / 8 + 256;
         if of.entry == 2 {
             if blocks > BLOCKS_OF_TWO_BYTES {
-                return Err(refused(&format!("{blocks} blocks: its entries name {BLOCKS_OF_TWO_BYTES}")));
+                return Err(refused(&format!(
+                    "{blocks} blocks: its entries can address {BLOCKS_OF_TWO_BYTES}"
+                )));
             }
             room = room.min(BLOCKS_OF_TWO_BYTES);
         }

@@ -81,6 +81,6 @@ fn names_every_case_once() {
 fn refuses_a_structure_that_there_is_not() {
     let options = LookupOptions { structure: Some("dir42".into()), ..LookupOptions::default() };
     let said = lookup(&options).unwrap_err().to_string();
-    assert!(said.starts_with("no structure is called \"dir42\": give all or one of "), "{said}");
+    assert!(said.starts_with("there is no structure \"dir42\": use all or one of "), "{said}");
     assert!(said.contains("dir24_8, ") && said.contains(", rte_fib-2b"), "{said}");
 }

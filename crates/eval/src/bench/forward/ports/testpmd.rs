@@ -33,9 +33,7 @@ impl Testpmd {
     /// what is missing.
     pub fn start(mode: &str, device: &str, (core, frame_bytes): (usize, usize)) -> Result<Self, String> {
         let missing = |error: std::io::Error| {
-            format!(
-                "without dpdk-testpmd there is nobody to compare with ({error}): apt-get install dpdk-dev"
-            )
+            format!("dpdk-testpmd is needed for the comparison ({error}): apt-get install dpdk-dev")
         };
         let prefix = format!("--file-prefix=bm-testpmd-{}-{mode}", std::process::id());
         let (lcores, vdev) = (format!("--lcores=0@{core},1@{core}"), format!("--vdev={device}"));
@@ -61,10 +59,10 @@ impl Testpmd {
             "start\n".into()
         };
         let mut started = Self { child, commands, lines, thread: String::new(), start };
-        started.until("Done").map_err(|_| {
-            "dpdk-testpmd does not start; apt-get install dpdk-dev, or try it by hand".to_string()
-        })?;
-        started.thread = started.forwarding_thread().ok_or("testpmd has no thread to forward")?;
+        started
+            .until("Done")
+            .map_err(|_| "dpdk-testpmd does not start; try to run it by hand".to_string())?;
+        started.thread = started.forwarding_thread().ok_or("testpmd has no forwarding thread")?;
         Ok(started)
     }
 
@@ -96,7 +94,7 @@ impl Testpmd {
     /// Nanoseconds of core that it has used.
     fn core_ns(&self) -> Result<u64, String> {
         let text = std::fs::read_to_string(format!("{}/schedstat", self.thread));
-        let text = text.map_err(|error| format!("testpmd's time is not known: {error}"))?;
+        let text = text.map_err(|error| format!("cannot read testpmd's CPU time: {error}"))?;
         text.split_whitespace().next().and_then(|ns| ns.parse().ok()).ok_or("schedstat is empty".into())
     }
 
