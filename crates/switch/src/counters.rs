@@ -1,4 +1,4 @@
-//! What became of frames, by port and reason.
+//! Counters of a port: frames by what happened to them, and by drop reason.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -37,7 +37,7 @@ pub const COUNTERS: [&str; KINDS] = [
     "sums_completed",
 ];
 
-/// Reasons of drops, and what they mean to whom reads them.
+/// Drop reasons, with a meaning for those who read `show drops`. In the order of the counters.
 pub const REASONS: [(&str, &str); 16] = [
     ("short", "shorter than an Ethernet header"),
     ("source", "the source MAC address is multicast or zero"),
@@ -66,32 +66,32 @@ pub const REASONS: [(&str, &str); 16] = [
     ("ra_guard", "router advertisement or redirect from a port where no router is allowed"),
 ];
 
-/// One port's counters, all processors together.
+/// The counters of one port, summed over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters([u64; KINDS]);
 
 impl Counters {
-    /// All, with their names.
+    /// All counters with their names.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         COUNTERS.into_iter().zip(self.0)
     }
 
-    /// One by its name; 0 for a name that there is not.
+    /// A counter by its name; 0 if there is no counter of that name.
     pub fn get(&self, name: &str) -> u64 {
         self.named().find(|(other, _)| *other == name).map_or(0, |(_, count)| count)
     }
 
-    /// Frames that came in.
+    /// Frames received: forwarded, handed to Linux and dropped.
     pub fn received(&self) -> u64 {
         self.passed() + self.linux() + self.dropped()
     }
 
-    /// Frames that went to one port, or to many.
+    /// Frames forwarded, to one port or flooded.
     pub fn passed(&self) -> u64 {
         self.0[0] + self.0[1]
     }
 
-    /// Frames that Linux got.
+    /// Frames handed to Linux.
     pub fn linux(&self) -> u64 {
         self.0[2]
     }
@@ -106,7 +106,7 @@ impl Counters {
         self.named().filter_map(|(name, frames)| Some((name.strip_prefix("drop_")?, frames)))
     }
 
-    /// Those of a slot.
+    /// Reads the counters of the port in a slot.
     pub(crate) fn read(map: &MapHandle, slot: u32) -> libbpf_rs::Result<Self> {
         let mut sum = [0u64; KINDS];
         for of_one in map.lookup_percpu(&slot.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default() {

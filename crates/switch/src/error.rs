@@ -1,4 +1,4 @@
-//! Why a switch could not do what it was asked for.
+//! Why a switch could not do what was requested.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bm_bpf::Occupant;
 
-/// Why a switch could not do what it was asked for.
+/// Why a switch could not do what was requested.
 #[derive(Debug)]
 pub enum SwitchError {
     /// The kernel refused the programs or a map.
@@ -41,12 +41,12 @@ pub enum SwitchError {
         /// What the kernel said.
         error: io::Error,
     },
-    /// The programs would end with the daemon.
+    /// The programs are not pinned, so they would end with the daemon.
     NotPinned,
 }
 
 impl SwitchError {
-    /// For `map_err`: the kernel refused a step.
+    /// For `map_err`: the kernel refused a BPF operation.
     pub(crate) fn program(step: &'static str) -> impl Fn(libbpf_rs::Error) -> Self {
         move |error| Self::Program { step, error }
     }

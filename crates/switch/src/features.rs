@@ -1,7 +1,7 @@
-//! What devices take from XDP, of all interfaces in one conversation (generic netlink, family `netdev`).
+//! What devices can send and receive for XDP, for all interfaces in one request (generic netlink, family `netdev`).
 //!
-//! libbpf asks for one interface at a time, and reads the list of all for that: with hundreds of ports a switch
-//! would do little else.
+//! libbpf queries one interface at a time, and reads the list of all interfaces for each query: with hundreds of
+//! ports a switch would do little else.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,41 +23,43 @@ const HEADER: usize = 16;
 const GENERIC_HEADER: usize = 4;
 const BUFFER: usize = 1 << 16;
 
-/// What one device takes.
+/// What one device supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Takes {
-    /// Frames that XDP sends.
+    /// It can send frames that XDP redirects to it.
     pub frames: bool,
-    /// Such as lie in several buffers.
+    /// It can send frames that are in several buffers.
     pub long: bool,
 }
 
-/// What every device of this thread's network namespace takes.
+/// What every device of this thread's network namespace supports.
 pub enum Features {
-    /// By number of the interface.
+    /// By interface index.
     Told(BTreeMap<u32, u64>),
-    /// A Linux before 6.3 tells nobody. It sends to all that may take frames, and long ones to none.
+    /// Linux before 6.3 cannot be queried. Frames are then sent to every device that may be able to send them, and
+    /// frames in several buffers to none.
     Untold,
 }
 
 impl Features {
-    /// As it is now.
+    /// Queries the current state.
     ///
     /// # Errors
-    /// What Linux said, but for not knowing the question.
+    /// The error that Linux returned, unless it only means that it does not know the query.
     pub fn read() -> io::Result<Self> {
         Self::of_answer(ask())
     }
 
     fn of_answer(answer: io::Result<BTreeMap<u32, u64>>) -> io::Result<Self> {
         match answer {
-            // There is no such family: an old Linux. All else, as no descriptors left, says nothing of devices.
+            // The family does not exist: an old Linux. Any other error, such as no free descriptors, says nothing
+            // about devices.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::Untold),
             answer => answer.map(Self::Told),
         }
     }
 
-    /// What a device takes.
+    /// What a device supports.
     pub fn of(&self, ifindex: u32) -> Takes {
         match self {
             Self::Untold => Takes { frames: true, long: false },
@@ -99,7 +101,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sends a request, and gives the attributes of each answer to `each`, until the last has come.
+/// Sends a request, and calls `each` with the attributes of each answer until the last one.
 fn request(
     socket: &OwnedFd,
     (kind, command, flags): (u16, u8, i32),
@@ -133,7 +135,7 @@ fn request(
     }
 }
 
-/// Goes through what came at once; whether the last answer was in it.
+/// Handles the answers that arrived together; returns whether the last one was among them.
 fn answers(mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
     while let Some((length, kind)) = word(bytes).zip(bytes.get(4..6)) {
         let Some(message) = bytes.get(..length as usize).filter(|message| message.len() >= HEADER) else {
@@ -156,7 +158,7 @@ fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
 }
 
-/// The number in an attribute, of whatever width.
+/// The number in an attribute, of any width.
 fn number(mut attributes: &[u8], wanted: u16) -> Option<u64> {
     loop {
         let header = word(attributes)?.to_ne_bytes();

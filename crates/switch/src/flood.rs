@@ -1,26 +1,26 @@
-//! Who gets frames that go to many: a set of ports for each VLAN, for what a frame is flooded for, and for whether it
-//! comes from an isolated port. Where no port is isolated or refuses floods, there is one set a VLAN.
+//! Which ports get flooded frames: a set of ports for each VLAN, for each kind of flooded frame, and for whether the
+//! frame comes from an isolated port. Where no port is isolated or refuses floods, one set per VLAN is enough.
 
 use crate::layout::VIDS;
 use crate::settings::{PortFlags, PortSettings, Settings};
 
-/// What a frame is flooded for: nobody knows its station; multicast; broadcast. In the order of `enum flood_kind`.
+/// Why a frame is flooded: unknown destination, multicast or broadcast. In the order of `enum flood_kind`.
 const KINDS: [fn(&PortFlags) -> bool; 3] =
     [|flags| flags.flood, |flags| flags.mcast_flood, |flags| flags.bcast_flood];
 
-/// Which sets a switch needs.
+/// Which sets of ports a switch needs.
 pub struct Sets {
     isolation: bool,
     kinds: bool,
 }
 
 impl Sets {
-    /// Those of a switch with these settings.
+    /// The sets for a switch with these settings.
     pub fn of(settings: &Settings) -> Self {
         Self { isolation: settings.isolates(), kinds: settings.limits_floods() }
     }
 
-    /// Numbers of the sets that a port is in.
+    /// The numbers of the sets that a port belongs to.
     pub fn with(&self, port: &PortSettings) -> Vec<u32> {
         let kinds = KINDS[..if self.kinds { KINDS.len() } else { 1 }].iter().zip(0u32..);
         let taken = kinds.filter(|(takes, _)| !self.kinds || takes(&port.flags)).map(|(_, kind)| kind);

@@ -1,4 +1,4 @@
-//! Interfaces as Linux tells of them, by numbers that need no netlink.
+//! Properties of interfaces that can be queried without netlink, by ioctl.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -17,10 +17,10 @@ const GET_FLAGS: u32 = 0x25;
 const SET_FLAGS: u32 = 0x26;
 const FLAG_SEND_TAG: u32 = 1 << 7;
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
-/// Bytes of `struct ethtool_drvinfo`, of which the driver's name are the first 32 behind the command.
+/// Bytes of `struct ethtool_drvinfo`. The driver's name is in the first 32 bytes after the command.
 const DRIVER_BYTES: usize = 196;
 
-/// What is behind an interface, as far as a switch cares.
+/// The kind of device that an interface is, as far as it matters to a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// A pair of virtual interfaces: containers.
@@ -31,7 +31,7 @@ pub enum Driver {
     Other,
 }
 
-/// What a switch has to know of an interface.
+/// What a switch has to know about an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub mtu: u32,
@@ -40,7 +40,7 @@ pub struct Facts {
     pub driver: Driver,
 }
 
-/// A socket that interfaces can be asked by.
+/// A socket for ioctls on interfaces.
 pub struct Asker(OwnedFd);
 
 impl Asker {
@@ -78,12 +78,12 @@ impl Asker {
         self.request(name, SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = at).map(drop)
     }
 
-    /// What changes often, and Linux tells of; the rest as it was.
+    /// Queries what changes often and what Linux sends events for; the rest is taken from `facts`.
     pub fn renewed(&self, name: &str, facts: &Facts) -> io::Result<Facts> {
         Ok(Facts { mtu: self.mtu(name)?, up: self.flags(name)? & libc::IFF_UP != 0, ..*facts })
     }
 
-    /// Everything of an interface.
+    /// Queries everything about an interface.
     pub fn facts(&self, name: &str, takes: Takes) -> io::Result<Facts> {
         let facts = Facts { mtu: 0, up: false, takes, driver: self.driver(name) };
         self.renewed(name, &facts)
@@ -123,7 +123,7 @@ impl Asker {
         }
     }
 
-    /// Has an interface receive frames for other stations too, or no more; false if it did so before.
+    /// Turns promiscuous mode on or off; returns false if it was on before.
     pub fn set_promiscuous(&self, name: &str, on: bool) -> io::Result<bool> {
         let before = self.flags(name)?;
         let after = if on { before | libc::IFF_PROMISC } else { before & !libc::IFF_PROMISC };
@@ -141,7 +141,7 @@ impl Asker {
         self.request(name, libc::SIOCSIFFLAGS, fill).map(drop)
     }
 
-    /// Makes one end of a veth fit for frames from XDP: it polls, and puts VLAN tags into its frames.
+    /// Prepares one end of a veth to receive frames from XDP: NAPI (GRO) on, and VLAN tags kept in the frames.
     pub fn prepare_far_end(&self, name: &str) -> io::Result<()> {
         self.ethtool(name, &mut [SET_GRO, 1])?;
         let mut flags = [GET_FLAGS, 0];
@@ -153,7 +153,7 @@ impl Asker {
     }
 }
 
-/// Number and name of every interface of this thread's network namespace.
+/// Index and name of every interface of this thread's network namespace.
 pub fn list() -> io::Result<Vec<(u32, String)>> {
     // SAFETY: takes nothing.
     let all = unsafe { libc::if_nameindex() };
@@ -177,7 +177,7 @@ pub fn list() -> io::Result<Vec<(u32, String)>> {
     Ok(found)
 }
 
-/// The number of an interface; `None` if there is none of that name.
+/// The index of an interface; `None` if there is no interface of that name.
 pub fn index(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     // SAFETY: the name is a string that ends in zero.
@@ -194,7 +194,7 @@ fn query(ifindex: u32) -> Option<bpf_xdp_query_opts> {
     (result == 0).then_some(options)
 }
 
-/// Whether the kernel runs the program of an interface behind the driver.
+/// Whether the program of an interface runs in generic mode.
 pub fn is_generic(ifindex: u32) -> bool {
     query(ifindex).is_some_and(|options| options.attach_mode == ATTACHED_GENERIC)
 }

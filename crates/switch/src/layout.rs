@@ -14,16 +14,16 @@ pub const PORT_ISOLATED: u32 = 64;
 pub const PORT_SOURCE_GUARD: u32 = 128;
 pub const PORT_DHCP_GUARD: u32 = 256;
 pub const PORT_RA_GUARD: u32 = 512;
-/// Places of each port that are not counted against the table's size.
+/// MAC addresses that each port can have without counting against the size of the table.
 pub const OWN_PLACES: u32 = 16;
-/// Numbers that VLANs have in the map of members, for each kind of flood.
+/// The numbers of VLANs in the map of members, for each kind of flood.
 pub const VIDS: u32 = 4096;
 pub const STATION_STATIC: u32 = 1;
 
-/// Values that are written into maps as they lie in memory.
+/// Values that are written into maps exactly as they are in memory.
 ///
 /// # Safety
-/// Without padding, and any bytes are a value.
+/// The type must have no padding, and any bytes must be a valid value.
 pub unsafe trait Plain: Copy {
     /// Its bytes.
     fn bytes(&self) -> &[u8] {
@@ -31,7 +31,7 @@ pub unsafe trait Plain: Copy {
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 
-    /// The value of these bytes; `None` if they are not as many.
+    /// The value of these bytes; `None` if the number of bytes is wrong.
     fn of(bytes: &[u8]) -> Option<Self> {
         // SAFETY: as many bytes as the value has, of which any are one; they need not be aligned.
         (bytes.len() == size_of::<Self>()).then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
@@ -58,7 +58,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// What a slot holds that is no port's.
+    /// The entry of a slot that no port uses.
     pub const NOBODY: Self = Self {
         ifindex: 0,
         mtu: 0,

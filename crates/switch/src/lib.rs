@@ -1,19 +1,19 @@
-//! A learning bridge among many ports: veth of containers, TAP of virtual machines, cards.
+//! A learning bridge for many ports: veth of containers, TAP of virtual machines, network cards.
 //!
 //! ```text
 //! interfaces of Linux ── netlink ──► [`Service`] ── maps ──► bpf/switch.bpf.c on every port ──► port, or ports
 //! `show switch`, `show macs` ◄────── counters, stations ◄─────────┘
 //! ```
 //!
-//! Frames go from port to port in XDP; the programs learn by themselves, and forget too. The daemon's part is to
-//! take interfaces in and out, to sweep old stations out of the table, and to answer. Pinned programs go on
-//! without it ([`remove_kept_but`] takes them off), since nothing that they go by grows stale: a station that has
-//! not been heard for the ageing time is not believed, by the program itself.
+//! Frames go from port to port in XDP; the programs also learn and age MAC addresses. The daemon adds and removes
+//! interfaces, deletes old addresses from the table, and answers queries. Pinned programs keep working without it
+//! ([`remove_kept_but`] detaches them), because nothing they depend on becomes stale: the program itself ignores an
+//! address that has not been seen for the ageing time.
 //!
-//! Linux gets on a switch by an interface of the switch's own ([`Settings::interface`]): a veth whose other end
-//! is a port like any other. So the router meets the switch as it meets any network.
+//! Linux is connected to a switch through an interface of the switch's own ([`Settings::interface`]): a veth whose
+//! other end is a port like any other. To the router, the switch is a network like any other.
 //!
-//! Absent on purpose: spanning tree (its frames are Linux's), IGMP snooping (groups are flooded), QinQ.
+//! Absent on purpose: spanning tree (its frames are handed to Linux), IGMP snooping (multicast is flooded), QinQ.
 
 mod counters;
 mod error;
@@ -37,14 +37,14 @@ pub use settings::{Address, Pattern, PortFlags, PortRule, PortSettings, Settings
 pub use switch::Switch;
 pub use view::{PortView, StationView};
 
-/// Takes the switches off that a daemon that is no more has left in this network namespace, those of these
-/// names excepted; the interfaces that were their ports.
+/// Detaches the switches that an earlier daemon left running in this network namespace, except those named. Returns
+/// the interfaces that were their ports.
 pub fn remove_kept_but(names: &[&str]) -> Vec<String> {
     let removed = pins::remove_kept(names);
     let all = interface::list().unwrap_or_default();
     let mut names = Vec::new();
     for (ifindex, name) in all.into_iter().filter(|(ifindex, _)| removed.contains(ifindex)) {
-        // A switch's own interface was made by its daemon, and is of no use without one.
+        // A switch's own interface was created by its daemon, and is useless without one.
         if name.ends_with(settings::OWN_SUFFIX) {
             let _gone = netlink::Netlink::open().and_then(|netlink| netlink.remove(ifindex));
         }

@@ -1,4 +1,4 @@
-//! What a switch needs of routing netlink: to hear of interfaces, and to make and remove its own.
+//! The part of rtnetlink that a switch needs: interface events, and creating and removing its own interface.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,16 +15,16 @@ const DATA: u16 = 2;
 const PEER: u16 = 1;
 const ANSWER: usize = 8192;
 
-/// A socket of routing netlink.
+/// An rtnetlink socket.
 pub struct Netlink(OwnedFd);
 
 impl Netlink {
-    /// For requests.
+    /// A socket for requests.
     pub fn open() -> io::Result<Self> {
         Self::bound(0)
     }
 
-    /// For what is said of interfaces, from now on; it never waits.
+    /// A non-blocking socket that receives interface events from now on.
     pub fn listen() -> io::Result<Self> {
         Self::bound(GROUP_LINK)
     }
@@ -52,7 +52,7 @@ impl Netlink {
         Ok(Self(socket))
     }
 
-    /// Takes in everything that waits; whether there was anything, lost messages counted.
+    /// Discards all waiting events. Returns whether there were any, or some were lost.
     pub fn drain(&self) -> bool {
         let (mut any, mut buffer) = (false, [0u8; ANSWER]);
         loop {
@@ -96,7 +96,7 @@ impl Netlink {
         }
     }
 
-    /// Makes a pair of virtual interfaces.
+    /// Creates a veth pair.
     pub fn make_veth(&self, name: &str, peer: &str) -> io::Result<()> {
         let mut far = vec![0; INFO_HEADER];
         attribute(&mut far, NAME, &text(peer));

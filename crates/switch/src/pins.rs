@@ -1,14 +1,14 @@
-//! Links that outlive the daemon: pinned in bpffs, a folder for each network namespace and switch.
+//! Links that outlive the daemon: pinned in bpffs, in one folder for each network namespace and switch.
 //!
 //! ```text
 //! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7     namespace (its inode), switch, interface (its number)
 //! ```
 //!
-//! Which bpffs that is, `bm_bpf` says: a daemon mounts one where there is none.
+//! `bm_bpf` decides which bpffs that is: a daemon mounts one where there is none.
 //!
-//! A pinned link holds its program, and that its maps: after a crash the switch goes on, learns and forgets. The
-//! next daemon loads its own program, copies the stations, and changes each link over. The folder of a switch is
-//! claimed by a lock that ends with the process.
+//! A pinned link keeps its program and the program's maps: after a crash the switch keeps forwarding, learning and
+//! ageing. The next daemon loads its own program, copies the MAC addresses, and updates each link to it. The folder
+//! of a switch is claimed with a lock that ends with the process.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -28,19 +28,19 @@ use crate::program::PROGRAM;
 use crate::settings::Address;
 use crate::table;
 
-/// Our folder in bpffs, with one for each network namespace.
+/// brickmoon's folder in bpffs, with a subfolder for each network namespace.
 const FOLDER: &str = "brickmoon-switch";
-/// What the name of our program begins with; its layout version follows.
+/// The program's name starts with this; the version of its layout follows.
 const PREFIX: &str = "bm_switch_";
-/// Maps that a program has, at most.
+/// The largest number of maps of a program.
 const MAPS: usize = 32;
 
-/// One switch's folder in bpffs, ours alone until this is dropped.
+/// The folder of one switch in bpffs, claimed until this is dropped.
 pub struct Pins {
     folder: ClaimedFolder,
 }
 
-/// A link that somebody pinned.
+/// A pinned link.
 pub struct Pinned {
     pub path: PathBuf,
     pub link: Link,
@@ -58,12 +58,12 @@ impl Pinned {
         Some(Self { path, link, ifindex: of.ifindex, program: info.prog_id, name })
     }
 
-    /// Whether a switch of ours, of whatever version, left it.
+    /// Whether it was left by a switch of brickmoon, of any version.
     pub fn is_ours(&self) -> bool {
         self.name.starts_with(PREFIX)
     }
 
-    /// A map of its program; `None` if that may lay it out in another way than ours.
+    /// A map of its program; `None` if its layout may be different from this version's.
     fn map(&self, name: &str) -> Option<MapHandle> {
         if self.name != PROGRAM {
             return None;
@@ -72,12 +72,12 @@ impl Pinned {
         maps.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok()).find(|map| map.name() == name)
     }
 
-    /// What its program has learnt; nothing if its version lays stations out in another way than ours.
+    /// The MAC addresses that its program has learned; empty if its version uses another layout.
     pub fn stations(&self) -> io::Result<Vec<(Address, Station)>> {
         self.map("stations").map_or_else(|| Ok(Vec::new()), |map| table::read(&map))
     }
 
-    /// The slots of its program's ports, by number of the interface.
+    /// The slots of its program's ports, by interface index.
     pub fn slots(&self) -> BTreeMap<u32, u32> {
         let Some(map) = self.map("slots") else { return BTreeMap::new() };
         let number = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
@@ -88,15 +88,15 @@ impl Pinned {
         map.keys().filter_map(slot).collect()
     }
 
-    /// Takes the program off its interface, and the file away.
+    /// Detaches the program from its interface and removes the file.
     pub fn remove(self) {
-        // A link whose interface is gone is detached already; its file is all that is left.
+        // A link whose interface is gone is already detached; only its file is left.
         let _detached = self.link.detach();
         let _gone = fs::remove_file(&self.path);
     }
 }
 
-/// Name of a program, and its maps.
+/// Name and maps of a program.
 fn program_info(id: u32) -> io::Result<(String, Vec<u32>)> {
     let program = Program::fd_from_id(id).map_err(io::Error::other)?;
     let mut maps = [0u32; MAPS];
@@ -143,7 +143,7 @@ impl Pins {
         Ok(Self { folder })
     }
 
-    /// What is pinned on interfaces that are there; files of others are removed.
+    /// The links that are pinned for existing interfaces; files of other interfaces are removed.
     pub fn links(&self) -> Vec<Pinned> {
         let links = folders(self.folder.path()).filter_map(Pinned::open);
         let (here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
@@ -151,7 +151,7 @@ impl Pins {
         here
     }
 
-    /// Pins a link of ours.
+    /// Pins a link of this switch.
     pub fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, SwitchError> {
         let path = self.folder.path().join(ifindex.to_string());
         match link.pin(&path) {
@@ -161,19 +161,19 @@ impl Pins {
     }
 }
 
-/// What is in a folder: nothing if it is none.
+/// The entries of a folder; none if it does not exist.
 fn folders(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(of).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Claims the folder of a switch if nobody has it.
+/// Claims the folder of a switch if no other process has it.
 fn try_claim(bpffs: &Bpffs, folder: &Path) -> Option<Pins> {
     let top = top(bpffs);
     let folder = ClaimedFolder::try_claim(&top, folder.strip_prefix(&top).ok()?).ok()?;
     Some(Pins { folder })
 }
 
-/// Removes what lies in folders that nobody claims and belongs to no interface any more.
+/// Removes files in folders that no process claims and whose interface no longer exists.
 fn sweep(bpffs: &Bpffs) {
     let switches = folders(&top(bpffs)).flat_map(|namespace| folders(&namespace).collect::<Vec<_>>());
     for folder in switches {
@@ -183,8 +183,8 @@ fn sweep(bpffs: &Bpffs) {
     }
 }
 
-/// Takes the switches off that a daemon that is no more has left in this network namespace, but those named; the
-/// numbers of their ports.
+/// Detaches the switches that an earlier daemon left running in this network namespace, except those named. Returns
+/// the indices of the interfaces that were their ports.
 pub fn remove_kept(but: &[&str]) -> Vec<u32> {
     let mut removed = Vec::new();
     let (Some(bpffs), Ok(namespace)) = (Bpffs::find(), namespace()) else { return removed };

@@ -1,4 +1,4 @@
-//! The programs and their maps, loaded.
+//! The programs and their maps.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use crate::layout::{Binding, Member, OWN_PLACES, Plain, Port, Rules, SLOTS, STAT
 use crate::settings::{Address, PortSettings, Settings};
 use crate::table;
 
-/// The programs, as the build made them.
+/// The object file with the programs, made by the build script.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o"));
-/// The one on ports.
+/// The program on ports.
 pub const PROGRAM: &str = "bm_switch_2";
-/// The one that frames pass on their way out.
+/// The program that frames pass when they leave through a port.
 const LEAVE: &str = "leave";
-/// A station's time is not written more often: other cores read the same line.
+/// The time a MAC address was last seen is written at most this often: other cores read the same cache line.
 const REFRESH: Duration = Duration::from_millis(500);
 
 /// The programs and their maps.
@@ -32,18 +32,18 @@ pub struct Programs {
     counts: MapHandle,
     everyone: MapHandle,
     vlans: MapHandle,
-    /// Keys of the stations that have the places of a port, by slot.
+    /// The keys of the learned addresses of each port, by slot.
     places: MapHandle,
     shared: MapHandle,
     bindings: MapHandle,
     of_ports: BTreeMap<u32, MapHandle>,
     sets: Sets,
-    /// Members of each set that has had any, by its number in `vlans`.
+    /// The members of each set that has had any, by its number in `vlans`.
     members: BTreeMap<u32, MapHandle>,
 }
 
 impl Programs {
-    /// Loaded, on no interface.
+    /// Loads the programs without attaching them to an interface.
     pub fn load(settings: &Settings) -> Result<Self, SwitchError> {
         let failed = SwitchError::program("loading the switch's programs");
         let mut builder = ObjectBuilder::default();
@@ -62,7 +62,7 @@ impl Programs {
             if map.name() == "stations" {
                 map.set_max_entries(settings.table + SLOTS as u32 * OWN_PLACES).map_err(&failed)?;
             } else if map.name() == "bindings" {
-                // Room for what a port leaves and another has at once.
+                // Room for a port that leaves and another that joins at the same time.
                 let count: usize = settings.statics.iter().map(|one| one.addresses.len()).sum();
                 map.set_max_entries(count as u32 + 1).map_err(&failed)?;
             } else if map.name().to_string_lossy().ends_with(".rodata") {
@@ -88,19 +88,19 @@ impl Programs {
         })
     }
 
-    /// The program for ports.
+    /// The program to attach to ports.
     pub fn on_ports(&mut self) -> ProgramMut<'_> {
         program(&mut self.object, PROGRAM)
     }
 
-    /// Says what a port is; frames from and to it are switched from here on.
+    /// Writes the entry of a port; frames from and to it are switched from now on.
     pub fn set_port(&mut self, slot: u32, port: &Port) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a port's entry");
         self.ports.update(&slot.to_ne_bytes(), port.bytes(), MapFlags::ANY).map_err(&failed)?;
         self.slots.update(&port.ifindex.to_ne_bytes(), &slot.to_ne_bytes(), MapFlags::ANY).map_err(&failed)
     }
 
-    /// Has frames of its VLANs go to a port, and makes places for its stations.
+    /// Adds a port to the flood sets of its VLANs, and creates the list of its learned addresses.
     pub fn join(&mut self, slot: u32, ifindex: u32, settings: &PortSettings) -> Result<(), SwitchError> {
         let failed = SwitchError::program("adding a port");
         let leave = program(&mut self.object, LEAVE).as_fd().as_raw_fd();
@@ -125,7 +125,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Forgets a port. Whatever is gone already is as good.
+    /// Removes a port from all maps. Entries that are already gone are ignored.
     pub fn remove_port(&mut self, slot: u32, ifindex: u32) {
         let key = slot.to_ne_bytes();
         let _gone = self.slots.delete(&ifindex.to_ne_bytes());
@@ -138,21 +138,21 @@ impl Programs {
         let _never_fails = self.counts.update_percpu(&key, &zeros(&self.counts), MapFlags::ANY);
     }
 
-    /// Every station that the table has, old ones too.
+    /// All entries of the MAC address table, including expired ones.
     ///
     /// # Errors
-    /// What the kernel said; then nothing is known of any.
+    /// What the kernel said; nothing was read then.
     pub fn stations(&self) -> Result<Vec<(Address, Station)>, SwitchError> {
         table::read(&self.stations).map_err(SwitchError::system("reading the MAC address table"))
     }
 
-    /// Puts a station into the table, or in the place of what is known of it.
+    /// Adds an entry to the MAC address table, or replaces it.
     pub fn set_station(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a MAC address");
         self.stations.update(&table::key(address), station.bytes(), MapFlags::ANY).map_err(failed)
     }
 
-    /// Puts a station into the table with a place among those of its port.
+    /// Adds a learned address to the table and to the list of its port.
     pub fn set_learned(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a learned MAC address");
         if let Some(places) = self.of_ports.get(&station.slot) {
@@ -162,13 +162,13 @@ impl Programs {
         self.set_station(address, station)
     }
 
-    /// Says how many stations have places beyond the first few of their ports.
+    /// Sets the number of addresses that count against the size of the table.
     pub fn set_shared(&self, count: u64) -> Result<(), SwitchError> {
         let failed = SwitchError::program("counting MAC addresses");
         self.shared.update(&0u32.to_ne_bytes(), &count.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 
-    /// Allows a station to send from an address behind a port, or no more.
+    /// Allows a MAC address to send from an IP address behind a port, or no longer.
     pub fn bind(&self, slot: u32, mac: [u8; 6], address: IpAddr, allowed: bool) -> Result<(), SwitchError> {
         let [a, b, c, d, e, f] = mac;
         let mac = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
@@ -185,14 +185,14 @@ impl Programs {
         self.bindings.update(binding.bytes(), &1u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 
-    /// Takes a station out.
+    /// Removes an entry from the MAC address table.
     pub fn remove_station(&self, address: Address) {
         let _gone = self.stations.delete(&table::key(address));
     }
 
-    /// What became of a port's frames.
+    /// The counters of a port.
     pub fn counters(&self, slot: u32) -> Counters {
-        // An array has all its keys.
+        // An array map contains all of its keys.
         Counters::read(&self.counts, slot).unwrap_or_default()
     }
 }
@@ -201,7 +201,7 @@ fn zeros(map: &MapHandle) -> Vec<Vec<u8>> {
     vec![vec![0; map.value_size() as usize]; libbpf_rs::num_possible_cpus().unwrap_or(1)]
 }
 
-/// Whether a station ages.
+/// Whether an entry is static, that is, does not age.
 pub fn is_static(station: &Station) -> bool {
     station.flags & STATION_STATIC != 0
 }
@@ -214,9 +214,9 @@ fn options(map_flags: u32) -> libbpf_sys::bpf_map_create_opts {
     }
 }
 
-/// A map of keys of stations by place.
+/// A list of the learned addresses of one port.
 fn places(count: u32) -> libbpf_rs::Result<MapHandle> {
-    // As an inner map it may have more or fewer places than that of another port.
+    // As an inner map, its size may differ from that of other ports.
     let options = options(libbpf_sys::BPF_F_INNER_MAP);
     MapHandle::create(MapType::Array, Some("of_port"), 4, 8, count, &options)
 }

@@ -1,4 +1,4 @@
-//! A switch with a thread that keeps it up to date: interfaces come and go, stations age.
+//! A switch with a thread that keeps it up to date: interfaces come and go, MAC addresses age.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,15 +13,15 @@ use crate::netlink::Netlink;
 use crate::settings::Settings;
 use crate::switch::Switch;
 
-/// How often what Linux does not tell is looked at.
+/// How often to check things for which Linux sends no events.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Interfaces often come in flocks.
+/// How long to collect interface events before handling them: interfaces often come in groups.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// A switch at work. It ends when this is dropped, unless [`Switch::keep`] was called.
+/// A running switch. It ends when this is dropped, unless [`Switch::keep`] was called.
 pub struct Service {
     switch: Arc<Mutex<Switch>>,
-    /// Closed at the end, which the thread sees.
+    /// Closed at the end, which wakes the thread.
     ends: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -33,7 +33,7 @@ impl Service {
     /// What the kernel refused.
     pub fn start(settings: Settings) -> Result<Self, SwitchError> {
         let failed = SwitchError::system("subscribing to interface events");
-        // From before the first look, so that no interface is missed between the two.
+        // Subscribed before the first listing, so that no interface is missed in between.
         let heard = Netlink::listen().map_err(&failed)?;
         let (ends, end) = UnixStream::pair().map_err(&failed)?;
         let switch = Arc::new(Mutex::new(Switch::open(settings)?));
@@ -43,11 +43,12 @@ impl Service {
         Ok(Self { switch, ends: Some(ends), thread: Some(thread) })
     }
 
-    /// Puts a switch with other settings in the place of this one. Its programs take each port over from those of this
-    /// one, with its stations, so no frame is lost; where they are not pinned there is a break, which the log tells.
+    /// Replaces this switch by one with other settings. The new programs take over each port and its MAC addresses,
+    /// so no frame is lost; if the programs are not pinned there is an interruption, which is logged.
     ///
     /// # Errors
-    /// What the kernel refused. This switch goes on without us then, for one that is started again with its settings.
+    /// What the kernel refused. This switch then keeps running without the daemon, so that it can be taken over by
+    /// one started with its settings.
     pub fn replace(self, settings: Settings) -> Result<Self, SwitchError> {
         let own = {
             let mut switch = self.switch();
@@ -69,14 +70,14 @@ impl Service {
         Ok(service)
     }
 
-    /// The switch, for questions. Its frames go on meanwhile; new interfaces wait.
+    /// The switch, for queries. Frames are forwarded meanwhile; new interfaces have to wait.
     pub fn switch(&self) -> MutexGuard<'_, Switch> {
         lock(&self.switch)
     }
 }
 
 fn lock(switch: &Mutex<Switch>) -> MutexGuard<'_, Switch> {
-    // What a panicking thread left is still what there is.
+    // After a panic of another thread the data is still usable.
     switch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -107,10 +108,10 @@ fn run(switch: &Mutex<Switch>, heard: &Netlink, end: &UnixStream) {
     }
 }
 
-/// Whether the switch has taken in what Linux said of its interfaces.
+/// Whether the switch has handled all interface events.
 #[derive(Default)]
 struct Follower {
-    /// It could not: what was said is not said again.
+    /// The last attempt failed and has to be repeated, because Linux does not repeat its events.
     behind: bool,
 }
 
@@ -125,7 +126,7 @@ impl Follower {
                 tracing::info!("the interfaces of the switch can be listed again");
             }
             Ok(()) => {}
-            // Once, and not each time.
+            // Logged once, not on each attempt.
             Err(error) if !self.behind => {
                 self.behind = true;
                 tracing::error!(%error, "the interfaces of the switch cannot be listed; retrying every second");
@@ -141,14 +142,14 @@ enum Said {
     End,
 }
 
-/// Until an interface changes, it is time to look, or all ends.
+/// Waits until an interface changes, a check is due, or the switch is to end.
 fn wait(heard: &Netlink, end: &UnixStream) -> Said {
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut both = [poll(heard.as_fd().as_raw_fd()), poll(end.as_raw_fd())];
     // SAFETY: an array of two, as said.
     let ready = unsafe { libc::poll(both.as_mut_ptr(), 2, LOOK_EVERY.as_millis() as i32) };
     if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-        // Nothing to be done but not to spin.
+        // The wait failed; sleep instead of spinning.
         std::thread::sleep(LOOK_EVERY);
     }
     if ready > 0 && both[1].revents != 0 { Said::End } else { Said::Something }

@@ -1,4 +1,4 @@
-//! What a switch shall be: its ports by name or pattern, their VLANs, its limits.
+//! The settings of a switch: its ports by name or pattern, their VLANs, its limits.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 /// VLANs that frames can have: 1 to this.
 pub const VLAN_MAX: u16 = 4094;
-/// The VLAN of a port that names none, in a switch that knows VLANs (802.1Q 9.6).
+/// The VLAN of a port that names none, in a switch with VLANs (802.1Q 9.6).
 pub const VLAN_DEFAULT: u16 = 1;
 
-/// A switch.
+/// The settings of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Its name: 1 to 12 of letters, digits, `-` and `_`.
     pub name: String,
     /// Which interfaces are its ports.
     pub ports: Vec<Pattern>,
-    /// What holds for some ports; for each, the first that names it.
+    /// Settings for some ports; the first rule that matches a port applies.
     pub rules: Vec<PortRule>,
-    /// Stations that do not age.
+    /// Static MAC addresses, which do not age.
     pub statics: Vec<Static>,
-    /// How long a station is remembered after its last frame; zero is for ever.
+    /// How long a MAC address is remembered after its last frame; zero means for ever.
     pub ageing: Duration,
-    /// Frames a second that each port may send to many; 0 for no limit.
+    /// Flooded frames per second allowed from each port; 0 for no limit.
     pub flood_limit: u32,
-    /// Stations a second that may move to each port from others; 0 for no limit.
+    /// MAC addresses per second that may move to each port from other ports; 0 for no limit.
     pub move_limit: u32,
-    /// How many stations there can be, beside a few that each port has room for in any case.
+    /// Size of the MAC address table; each port can have a few more in any case.
     pub table: u32,
-    /// How many of them can be learned at each port; 0 for as many as the table has room for.
+    /// How many addresses can be learned at each port; 0 for as many as `table`.
     pub fdb_max_learned: u32,
-    /// An interface by which Linux itself is on the switch; made and removed by us.
+    /// The interface that connects Linux to the switch; created and removed by brickmoon.
     pub interface: Option<String>,
 }
 
@@ -51,12 +51,12 @@ impl Settings {
         }
     }
 
-    /// Whether frames of different VLANs are kept apart. If not, tags are data like any other.
+    /// Whether frames of different VLANs are kept apart. If not, tags are treated as data.
     pub fn knows_vlans(&self) -> bool {
         self.rules.iter().any(|rule| rule.vlans.is_some()) || self.statics.iter().any(|one| one.vlan > 0)
     }
 
-    /// The far end's name of [`Self::interface`], which is a port of the switch.
+    /// The name of the other end of [`Self::interface`], which is a port of the switch.
     pub fn own_port(&self) -> Option<String> {
         self.interface.as_ref().map(|name| format!("{name}{OWN_SUFFIX}"))
     }
@@ -67,7 +67,7 @@ impl Settings {
         own.as_deref() == Some(interface) || self.ports.iter().any(|pattern| pattern.matches(interface))
     }
 
-    /// What holds for a port.
+    /// The settings of a port.
     pub fn of(&self, interface: &str) -> PortSettings {
         let rule = self.rules.iter().find(|rule| rule.ports.matches(interface));
         let default = Vlans::Access(if self.knows_vlans() { VLAN_DEFAULT } else { 0 });
@@ -81,61 +81,62 @@ impl Settings {
         }
     }
 
-    /// Whether frames between some ports are dropped since both are isolated.
+    /// Whether any port is isolated from other isolated ports.
     pub fn isolates(&self) -> bool {
         self.rules.iter().any(|rule| rule.flags.isolated)
     }
 
-    /// Whether some ports are kept from saying what is not so.
+    /// Whether any port has a guard against spoofed addresses, DHCP servers or routers.
     pub fn guards(&self) -> bool {
         let guarded = |flags: &PortFlags| flags.source_guard || flags.dhcp_guard || flags.ra_guard;
         self.rules.iter().any(|rule| guarded(&rule.flags))
     }
 
-    /// Whether some ports do not take every kind of flooded frame.
+    /// Whether any port refuses some kind of flooded frames.
     pub fn limits_floods(&self) -> bool {
         self.rules.iter().map(|rule| &rule.flags).any(|flags| !flags.takes_all_floods())
     }
 }
 
-/// What the name of our end of a switch's own interface ends in.
+/// Suffix of the name of the switch's end of its own interface.
 pub(crate) const OWN_SUFFIX: &str = ".bm";
 
-/// What holds for one port.
+/// The settings of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
     /// Its VLANs.
     pub vlans: Vlans,
-    /// Frames a second that it may send to many; 0 for no limit.
+    /// Flooded frames per second allowed from it; 0 for no limit.
     pub flood_limit: u32,
-    /// Stations a second that may move to it; 0 for no limit.
+    /// MAC addresses per second that may move to it; 0 for no limit.
     pub move_limit: u32,
-    /// Stations that can be learned at it.
+    /// Addresses that can be learned at it.
     pub fdb_max_learned: u32,
-    /// What it does as a port of a bridge.
+    /// Its bridge port flags.
     pub flags: PortFlags,
 }
 
-/// What `bridge link set dev PORT` sets for ports of Linux's bridge, with the same names and defaults; and guards.
+/// What `bridge link set dev PORT` sets for ports of Linux's bridge, with the same names and defaults; and the
+/// guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortFlags {
-    /// Whether senders become stations.
+    /// Whether source MAC addresses are learned.
     pub learning: bool,
-    /// Whether only frames of stations that are known to be here already pass.
+    /// Whether only frames from MAC addresses that are already known behind this port are accepted.
     pub locked: bool,
     /// Whether it exchanges no frames with other isolated ports.
     pub isolated: bool,
-    /// Whether it gets frames to stations that nobody knows.
+    /// Whether it gets frames to unknown MAC addresses.
     pub flood: bool,
     /// Whether it gets multicast.
     pub mcast_flood: bool,
     /// Whether it gets broadcast.
     pub bcast_flood: bool,
-    /// Whether it sends from addresses of its given stations alone.
+    /// Whether it may send only from the addresses of its static MAC entries.
     pub source_guard: bool,
-    /// Whether it is kept from being a DHCP server.
+    /// Whether frames sent by DHCP servers are dropped.
     pub dhcp_guard: bool,
-    /// Whether it is kept from being an IPv6 router.
+    /// Whether router advertisements and redirects are dropped.
     pub ra_guard: bool,
 }
 
@@ -160,7 +161,7 @@ impl PortFlags {
         self.flood && self.mcast_flood && self.bcast_flood
     }
 
-    /// Those that are not as by default, as `bridge` writes them.
+    /// The flags that differ from the default, in the notation of `bridge`.
     pub fn changed(&self) -> Vec<String> {
         let default = Self::default();
         let all = [
@@ -179,25 +180,25 @@ impl PortFlags {
     }
 }
 
-/// What holds for the ports of a pattern.
+/// Settings for the ports that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortRule {
     /// Which ports.
     pub ports: Pattern,
     /// Their VLANs; `None` for the switch's default.
     pub vlans: Option<Vlans>,
-    /// Frames a second that each may send to many; `None` for the switch's.
+    /// Flooded frames per second allowed from each; `None` for the switch's setting.
     pub flood_limit: Option<u32>,
-    /// Stations a second that may move to each; `None` for the switch's.
+    /// MAC addresses per second that may move to each; `None` for the switch's setting.
     pub move_limit: Option<u32>,
-    /// Stations that can be learned at each; `None` for the switch's.
+    /// Addresses that can be learned at each; `None` for the switch's setting.
     pub fdb_max_learned: Option<u32>,
-    /// What they do as ports of a bridge.
+    /// Their bridge port flags.
     pub flags: PortFlags,
 }
 
 impl PortRule {
-    /// One that changes nothing.
+    /// A rule that changes nothing.
     pub fn new(ports: Pattern) -> Self {
         Self {
             ports,
@@ -213,19 +214,19 @@ impl PortRule {
 /// The VLANs of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vlans {
-    /// One, whose frames have no tag here.
+    /// One VLAN, whose frames are untagged at this port.
     Access(u16),
-    /// Many.
+    /// Several VLANs.
     Trunk {
-        /// Those whose frames have a tag here, each range with its ends.
+        /// The VLANs whose frames are tagged, as ranges with both ends included.
         tagged: Vec<(u16, u16)>,
-        /// The one of frames without a tag; `None` if such frames are dropped.
+        /// The VLAN of untagged frames; `None` if such frames are dropped.
         native: Option<u16>,
     },
 }
 
 impl Vlans {
-    /// The VLAN of frames without a tag; 0 for none.
+    /// The VLAN of untagged frames; 0 for none.
     pub fn untagged(&self) -> u16 {
         match self {
             Self::Access(vlan) => *vlan,
@@ -233,7 +234,7 @@ impl Vlans {
         }
     }
 
-    /// Every VLAN whose frames have a tag.
+    /// Every VLAN whose frames are tagged.
     pub fn tagged(&self) -> impl Iterator<Item = u16> {
         let ranges = match self {
             Self::Access(_) => &[],
@@ -266,44 +267,44 @@ impl fmt::Display for Vlans {
     }
 }
 
-/// A station whose place is given.
+/// A key of the MAC address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Its VLAN; 0 in a switch that knows none.
+    /// Its VLAN; 0 in a switch without VLANs.
     pub vlan: u16,
 }
 
-/// A station whose place is given: it neither ages nor moves.
+/// A static MAC address: it neither ages nor moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Static {
-    /// Its MAC, of one station.
+    /// The MAC address; not a group address.
     pub mac: [u8; 6],
-    /// Its VLAN; 0 for that of frames without a tag at the port.
+    /// Its VLAN; 0 for the VLAN of untagged frames at the port.
     pub vlan: u16,
     /// The interface that it is behind.
     pub port: String,
-    /// Addresses that it may send from where its port has `source_guard`.
+    /// IP addresses that it may send from if its port has `source_guard`.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Names of interfaces: `*` stands for any letters, `?` for one.
+/// A pattern for interface names: `*` matches any characters, `?` one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
 impl Pattern {
-    /// A pattern; a text without `*` and `?` is one name.
+    /// A pattern; a text without `*` and `?` matches only itself.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The name, if it can be no other.
+    /// The name, if the pattern can match only one.
     pub fn name(&self) -> Option<&str> {
         (!self.0.contains(['*', '?'])).then_some(self.0.as_str())
     }
 
-    /// Whether a name is one of those meant.
+    /// Whether a name matches.
     pub fn matches(&self, name: &str) -> bool {
         fn rest(pattern: &[u8], name: &[u8]) -> bool {
             match (pattern, name) {

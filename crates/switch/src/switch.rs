@@ -1,13 +1,13 @@
-//! A switch: which interfaces are its ports now, and what the programs are told of them.
+//! A switch: which interfaces are its ports now, and what the programs know about them.
 //!
 //! ```text
 //! interfaces of Linux ─► reconcile ─► join: entry, maps of devices, then the program on the interface
 //!                                └──► leave: the program off, then out of the maps, its stations forgotten
 //! ```
 //!
-//! A port is in all maps before the program is on it, so a frame never meets half of one. Where an earlier
-//! daemon's program is on the ports, all of them are in our maps, with the stations it had learnt, before the
-//! first link is changed over.
+//! A port is in all maps before the program is attached to it, so no frame sees an incomplete entry. Where an earlier
+//! daemon's programs are attached, all ports and their learned addresses are copied into the new maps before the
+//! first link is updated.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,14 +32,14 @@ use crate::view::PortView;
 
 mod stations;
 
-/// How much a port may flood at once, beside its rate, and how many stations may move there at once.
+/// How much a port may flood at once, in time at its rate; also for addresses that move there.
 const BURST: Duration = Duration::from_millis(100);
-/// The same where the rate is small, in frames or stations.
+/// The minimum of that burst, in frames or addresses.
 const BURST_EVENTS: u64 = 32;
-/// How seldom old stations are looked for, at least and at most.
+/// Shortest and longest time between two searches for expired addresses.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// A port that has the program.
+/// A port to which the program is attached.
 struct Joined {
     name: String,
     slot: u32,
@@ -47,41 +47,41 @@ struct Joined {
     facts: Facts,
     entry: Port,
     generic: bool,
-    /// We have it receive frames of others.
+    /// Whether brickmoon turned on promiscuous mode.
     promiscuous: bool,
-    /// `None` until the program is on it.
+    /// `None` until the program is attached.
     link: Option<Link>,
     pin: Option<PathBuf>,
 }
 
-/// A switch at work.
+/// A running switch.
 pub struct Switch {
     settings: Settings,
     programs: Programs,
     asker: Asker,
     pins: Option<Pins>,
-    /// Links that an earlier daemon left and nobody has taken yet.
+    /// Links of an earlier daemon that have not been taken over yet.
     left: Vec<Pinned>,
-    /// Slots that ports had under that daemon.
+    /// The slots that ports had under that daemon.
     inherited: BTreeMap<u32, u32>,
-    /// By number of the interface.
+    /// By interface index.
     joined: BTreeMap<u32, Joined>,
-    /// Interfaces that should be ports and are not, and why.
+    /// Interfaces that should be ports but cannot, with the reason.
     refused: BTreeMap<String, String>,
-    /// The MAC of our own interface and the slot that it is behind.
+    /// The MAC address of the switch's own interface, and its slot.
     own: Option<([u8; 6], u32)>,
     notes: Vec<String>,
     swept: Instant,
-    /// Linux did not say, the last time, what devices take.
+    /// The last query of what devices support failed.
     untold: bool,
     kept: bool,
 }
 
 impl Switch {
-    /// Loads the programs, and puts them on the ports that are there.
+    /// Loads the programs and attaches them to the existing interfaces.
     ///
     /// # Errors
-    /// What the kernel refused. An interface that cannot be a port is no error: [`Self::refused`] tells.
+    /// What the kernel refused. An interface that cannot be a port is not an error; see [`Self::refused`].
     pub fn open(settings: Settings) -> Result<Self, SwitchError> {
         let asker = Asker::open().map_err(SwitchError::system("opening a socket to query interfaces"))?;
         own_interface(&settings, &asker)?;
@@ -117,7 +117,7 @@ impl Switch {
         &self.settings
     }
 
-    /// Interfaces that should be ports and are not, and why.
+    /// Interfaces that should be ports but cannot, with the reason.
     pub fn refused(&self) -> &BTreeMap<String, String> {
         &self.refused
     }
@@ -127,10 +127,10 @@ impl Switch {
         &self.notes
     }
 
-    /// Takes in the interfaces that there are now.
+    /// Adds and removes ports according to the interfaces that exist now.
     ///
     /// # Errors
-    /// If Linux does not tell of its interfaces; ports that left are taken off then, and nothing else is done.
+    /// If the interfaces cannot be queried; ports whose interface is gone are then removed, and nothing else is done.
     pub fn reconcile(&mut self) -> Result<(), SwitchError> {
         let all = interface::list().map_err(SwitchError::system("listing interfaces"))?;
         let wanted: BTreeMap<u32, String> =
@@ -143,7 +143,7 @@ impl Switch {
         gone.into_iter().for_each(|ifindex| self.leave(ifindex));
         self.refused.retain(|name, _| wanted.values().any(|other| other == name));
         let mut new = Vec::new();
-        // Before any is entered: one that is would not be looked at again.
+        // Before any interface is added, because an added one would not be checked again.
         let features = match wanted.keys().all(|ifindex| self.joined.contains_key(ifindex)) {
             true => None,
             false => Some(
@@ -185,7 +185,7 @@ impl Switch {
         }
     }
 
-    /// A slot for an interface: the one that it had, or one that is free.
+    /// A slot for an interface: the one it had, or a free one.
     fn slot(&self, ifindex: u32) -> Option<u32> {
         let used = |slot: u32| self.joined.values().any(|port| port.slot == slot);
         if let Some(&slot) = self.inherited.get(&ifindex).filter(|slot| !used(**slot)) {
@@ -201,7 +201,7 @@ impl Switch {
         taken.iter().position(|taken| !taken).map(|slot| slot as u32)
     }
 
-    /// Puts an interface into all maps.
+    /// Writes an interface into all maps.
     fn enter(&mut self, ifindex: u32, name: &str, facts: &Facts) -> Result<(), SwitchError> {
         let slot = self.slot(ifindex).ok_or(SwitchError::ManyPorts)?;
         let settings = self.settings.of(name);
@@ -227,7 +227,7 @@ impl Switch {
         done
     }
 
-    /// Puts the program on a port, or changes the link over that an earlier daemon left there.
+    /// Attaches the program to a port, or updates the link that an earlier daemon left there.
     fn attach(&mut self, ifindex: u32) -> Result<(), SwitchError> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
         let ours = self.left.iter().position(|pinned| pinned.ifindex == ifindex && pinned.is_ours());
@@ -236,7 +236,7 @@ impl Switch {
             Some(at) => {
                 let mut pinned = self.left.swap_remove(at);
                 if let Err(error) = pinned.link.update_prog(&program) {
-                    // The earlier program must not go on by its own maps: this is let go with the others.
+                    // The earlier program must not continue with its own maps: it is detached with the others.
                     self.left.push(pinned);
                     return Err(SwitchError::program("taking over a port")(error));
                 }
@@ -252,7 +252,7 @@ impl Switch {
                 (link, pin)
             }
         };
-        // A veth or TAP never is, and asking takes the longer the more interfaces there are.
+        // A veth or TAP never is, and the query gets slower with the number of interfaces.
         let generic = port.facts.driver == Driver::Other && interface::is_generic(ifindex);
         if let Some(port) = self.joined.get_mut(&ifindex) {
             (port.link, port.pin, port.generic) = (Some(link), pin, generic);
@@ -262,7 +262,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Takes in what has changed about a port.
+    /// Updates a port whose interface has changed.
     fn refresh(&mut self, ifindex: u32, facts: &Facts) {
         let Some(port) = self.joined.get_mut(&ifindex) else { return };
         port.facts = *facts;
@@ -289,14 +289,14 @@ impl Switch {
         self.forget(|station| station.slot == port.slot);
     }
 
-    /// Takes an earlier daemon's program off what is no port any more.
+    /// Detaches an earlier daemon's programs from interfaces that are no longer ports.
     fn let_go(&mut self) {
         for pinned in self.left.drain(..).filter(Pinned::is_ours) {
             pinned.remove();
         }
     }
 
-    /// What is due by the clock: old stations are forgotten, far ends asked for.
+    /// Periodic work: removes expired addresses, and checks the other ends of veth pairs.
     pub fn look(&mut self) {
         let every = match self.settings.ageing / 4 {
             Duration::ZERO => SWEEP_EVERY.1,
@@ -306,7 +306,7 @@ impl Switch {
             self.swept = Instant::now();
             self.sweep();
         }
-        // Linux does not tell us when a far end changes, which is in another namespace.
+        // Linux sends no event when the other end, in another namespace, changes.
         let features = match Features::read() {
             Ok(features) => features,
             Err(error) => {
@@ -325,12 +325,12 @@ impl Switch {
         changed.iter().for_each(|(ifindex, facts)| self.refresh(*ifindex, facts));
     }
 
-    /// How many ports it has.
+    /// The number of ports.
     pub fn port_count(&self) -> usize {
         self.joined.len()
     }
 
-    /// Its ports, by number of their interfaces.
+    /// The ports, ordered by interface index.
     pub fn ports(&self) -> Vec<PortView> {
         let view = |(ifindex, port): (&u32, &Joined)| PortView {
             name: port.name.clone(),
@@ -347,10 +347,10 @@ impl Switch {
         self.joined.iter().map(view).collect()
     }
 
-    /// Has the switch stay at work when this is dropped.
+    /// Keeps the switch running when this is dropped.
     ///
     /// # Errors
-    /// If it is not pinned.
+    /// If the programs are not pinned.
     pub fn keep(&mut self) -> Result<(), SwitchError> {
         if self.pins.is_none() {
             return Err(SwitchError::NotPinned);
@@ -377,7 +377,7 @@ impl Drop for Switch {
     }
 }
 
-/// Takes the program off a port, at once, also while a child that was just forked has our descriptors.
+/// Detaches the program from a port immediately, even if a forked child still has the descriptors.
 fn take_off(port: &mut Joined) {
     if let Some(pin) = port.pin.take() {
         let _gone = std::fs::remove_file(pin);
@@ -388,7 +388,7 @@ fn take_off(port: &mut Joined) {
     }
 }
 
-/// Makes the interface by which Linux is on the switch, or takes the one that is there.
+/// Creates the interface that connects Linux to the switch, or uses the existing one.
 fn own_interface(settings: &Settings, asker: &Asker) -> Result<(), SwitchError> {
     let (Some(name), Some(port)) = (&settings.interface, settings.own_port()) else { return Ok(()) };
     let failed = |error| SwitchError::Own { interface: name.clone(), error };
@@ -400,7 +400,7 @@ fn own_interface(settings: &Settings, asker: &Asker) -> Result<(), SwitchError> 
     asker.set_up(name).map_err(failed)
 }
 
-/// A port as the program sees it.
+/// The entry of a port in the program's map.
 fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     let flags = &settings.flags;
@@ -434,7 +434,7 @@ fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
     port
 }
 
-/// Nanoseconds between events of which there are to be so many a second, and how much earlier than that they may be.
+/// Nanoseconds between events at a rate per second, and how much earlier than that they may come.
 fn schedule(per_second: u32) -> (u64, u64) {
     let interval = 1_000_000_000u64.checked_div(u64::from(per_second)).unwrap_or(0);
     (interval, (BURST.as_nanos() as u64).max(BURST_EVENTS * interval))

@@ -1,8 +1,8 @@
-//! The table of stations as the kernel holds it, read in batches.
+//! Reads the MAC address table from the kernel in batches.
 //!
-//! The kernel gives a batch in whole buckets of its hash table, so a batch may hold fewer stations than there is room
-//! for although more follow: only `ENOENT` says that it was the last. A bucket that does not fit into an empty batch
-//! is `ENOSPC`, and asks for a larger one.
+//! The kernel returns whole buckets of its hash table, so a batch may contain fewer entries than there is room for
+//! although more follow: only `ENOENT` marks the last one. A bucket that does not fit into an empty batch gives
+//! `ENOSPC`; a larger batch is needed then.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,12 +12,12 @@ use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 use crate::layout::{Plain, Station};
 use crate::settings::Address;
 
-/// Stations read at once.
+/// Entries read at once.
 const BATCH: usize = 4096;
 const KEY: usize = 8;
 const VALUE: usize = size_of::<Station>();
 
-/// The kernel's name of a station: MAC in the low 48 bits, VLAN above.
+/// The key of an entry in the kernel's map: MAC address in the low 48 bits, VLAN above.
 pub fn key(address: Address) -> [u8; KEY] {
     let [a, b, c, d, e, f] = address.mac;
     let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
@@ -30,10 +30,10 @@ fn address(key: [u8; KEY]) -> Address {
     Address { mac: [a, b, c, d, e, f], vlan: (key >> 48) as u16 }
 }
 
-/// Every station in a map, old ones too. Those that come or go meanwhile may be in it or not.
+/// Every entry of a map, including expired ones. Entries that are added or removed meanwhile may be missing.
 ///
 /// # Errors
-/// What the kernel said, and `InvalidData` if the map is not laid out as ours.
+/// What the kernel said, and `InvalidData` if the map has another layout.
 pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, Station)>> {
     if (map.key_size() as usize, map.value_size() as usize) != (KEY, VALUE) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -61,7 +61,7 @@ pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, Station)>> {
     }
 }
 
-/// Room for some stations, and where the kernel goes on.
+/// Space for some entries, and the position from which the kernel continues.
 struct Batch {
     keys: Vec<u8>,
     values: Vec<u8>,
@@ -69,7 +69,7 @@ struct Batch {
     next: Option<u64>,
 }
 
-/// Why there is no full batch, and how many stations came nevertheless.
+/// Why the batch is not full, and how many entries it contains nevertheless.
 struct Ended {
     code: i32,
     count: usize,
@@ -84,7 +84,7 @@ impl Batch {
         self.keys.len() / KEY
     }
 
-    /// Reads the next stations; how many there are.
+    /// Reads the next entries and returns their number.
     fn read_next(&mut self, map: &MapHandle) -> Result<usize, Ended> {
         let (mut count, mut next) = (self.room() as u32, 0u64);
         let from = self.next.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);

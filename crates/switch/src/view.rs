@@ -1,11 +1,11 @@
-//! Ports and stations as those who ask are told of them. Nothing here changes anything.
+//! Read-only views of ports and MAC addresses, for the API.
 
 use std::time::Duration;
 
 use crate::counters::Counters;
 use crate::settings::{Address, PortFlags, Vlans};
 
-/// A port, for those who ask.
+/// A port, as the API shows it.
 #[derive(Clone, Debug)]
 pub struct PortView {
     /// The interface.
@@ -14,29 +14,29 @@ pub struct PortView {
     pub ifindex: u32,
     /// Whether it is up.
     pub up: bool,
-    /// Whether its device takes frames from the switch.
+    /// Whether its device can send frames that XDP redirects to it.
     pub takes_frames: bool,
-    /// Whether the kernel runs the program behind the driver.
+    /// Whether its program runs in generic mode.
     pub generic: bool,
     /// Largest packet, in bytes.
     pub mtu: u32,
     /// Its VLANs.
     pub vlans: Vlans,
-    /// What it does as a port of a bridge.
+    /// Its bridge port flags.
     pub flags: PortFlags,
-    /// Stations that can be learned at it.
+    /// Addresses that can be learned at it.
     pub fdb_max_learned: u32,
-    /// What became of its frames.
+    /// Its counters.
     pub counters: Counters,
 }
 
-/// A station, for those who ask.
+/// An entry of the MAC address table, as the API shows it.
 #[derive(Clone, Debug)]
 pub struct StationView {
-    /// Its address.
+    /// Its MAC address and VLAN.
     pub address: Address,
     /// The interface that it is behind.
     pub port: String,
-    /// How long ago it was heard; `None` if its place is given.
+    /// The time since its last frame; `None` for a static entry.
     pub age: Option<Duration>,
 }

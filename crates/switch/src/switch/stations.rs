@@ -1,5 +1,5 @@
-//! The stations of a switch: those that are given, those that an earlier daemon's switch had learnt, those that are
-//! old.
+//! The MAC address table of a switch: static entries, entries copied from an earlier daemon's switch, and expired
+//! entries.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::settings::Address;
 use crate::view::StationView;
 
 impl Switch {
-    /// Writes the given stations of a port.
+    /// Writes the static entries of a port.
     pub(super) fn place_statics(&self, ifindex: u32) -> Result<(), SwitchError> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
         for one in self.settings.statics.iter().filter(|one| one.port == port.name) {
@@ -26,11 +26,11 @@ impl Switch {
         Ok(())
     }
 
-    /// Forgets the addresses of the given stations of a port.
+    /// Removes the allowed IP addresses of the static entries of a port.
     pub(super) fn unbind(&self, name: &str, slot: u32) {
         for one in self.settings.statics.iter().filter(|one| one.port == name) {
             for address in &one.addresses {
-                // Taking away what is there cannot fail.
+                // Removing an existing entry cannot fail.
                 let _gone = self.programs.bind(slot, one.mac, *address, false);
             }
         }
@@ -41,7 +41,8 @@ impl Switch {
         self.programs.set_station(address, &station)
     }
 
-    /// Gives the switch's own interface its place: nobody else becomes the station of its MAC, which may change.
+    /// Adds a static entry for the switch's own interface, so that no other port can claim its MAC address, which may
+    /// change.
     pub(super) fn place_own(&mut self) {
         let Some((interface, name)) = self.settings.interface.clone().zip(self.settings.own_port()) else {
             return;
@@ -69,14 +70,14 @@ impl Switch {
         self.own = own;
     }
 
-    /// Copies what an earlier daemon's switch has learnt, once.
+    /// Copies the addresses that an earlier daemon's switch has learned, once.
     pub(super) fn inherit(&mut self) {
         if self.inherited.is_empty() {
             return;
         }
         let slots = std::mem::take(&mut self.inherited);
         let Some(pinned) = self.left.iter().find(|pinned| pinned.is_ours()) else { return };
-        // Places that each port that is still there has, and how many are taken.
+        // The number of addresses that each remaining port may have, and how many are used.
         let ports = self.joined.iter().filter(|(ifindex, port)| slots.get(ifindex) == Some(&port.slot));
         let mut places: BTreeMap<u32, (u32, u32)> =
             ports.map(|(_, port)| (port.slot, (port.settings.fdb_max_learned, 0))).collect();
@@ -84,7 +85,7 @@ impl Switch {
             tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; learning them again", self.settings.name);
             Vec::new()
         });
-        // Where there is less room than before, those heard last stay.
+        // If there is less room than before, the addresses seen last are kept.
         stations.sort_by_key(|(_, station)| Reverse(station.seen_ns));
         let mut shared = 0;
         for (address, station) in stations.into_iter().filter(|(_, station)| !is_static(station)) {
@@ -104,7 +105,7 @@ impl Switch {
         }
     }
 
-    /// The stations that it knows, by VLAN and MAC.
+    /// The known MAC addresses, by VLAN and address.
     pub fn stations(&self) -> Vec<StationView> {
         let now = now_ns();
         let names = self.names();
@@ -118,7 +119,7 @@ impl Switch {
         stations
     }
 
-    /// How many stations it knows.
+    /// The number of known MAC addresses.
     pub fn station_count(&self) -> usize {
         let now = now_ns();
         let names = self.names();
@@ -131,19 +132,19 @@ impl Switch {
         self.joined.values().map(|port| (port.slot, port.name.as_str())).collect()
     }
 
-    /// Whether a station has not been heard for too long, though nobody has taken it out yet.
+    /// Whether an entry has expired, even if it has not been removed yet.
     fn is_old(&self, station: &Station, now: u64) -> bool {
         let ageing = self.settings.ageing;
         !is_static(station) && !ageing.is_zero() && age(station, now) > ageing
     }
 
-    /// Takes old stations out.
+    /// Removes expired entries.
     pub(super) fn sweep(&self) {
         let now = now_ns();
         self.forget(|station| self.is_old(station, now));
     }
 
-    /// All stations, old ones too; none, said in the log, where the kernel does not tell.
+    /// All entries, including expired ones; if the kernel cannot be read, none, and this is logged.
     pub(super) fn known(&self) -> Vec<(Address, Station)> {
         self.programs.stations().unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}", self.settings.name);
@@ -151,7 +152,7 @@ impl Switch {
         })
     }
 
-    /// Takes out the stations of which something holds, and counts the others.
+    /// Removes the entries that match, and counts the others.
     pub(super) fn forget(&self, which: impl Fn(&Station) -> bool) {
         let forgotten = self.programs.stations().and_then(|stations| {
             let mut shared = 0;
