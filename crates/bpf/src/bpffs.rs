@@ -7,12 +7,12 @@
 //! 4. /proc/1/root/sys/fs/bpf         another /sys, which hides the second
 //! ```
 //!
-//! A process that gives up the right to look at process 1 ([`Bpffs::keep_open`]) keeps the third or fourth open instead,
-//! and finds it in `/proc/self/fd` from then on.
+//! A process that gives up the right to access process 1 ([`Bpffs::keep_open`]) keeps the third or fourth open
+//! instead, and finds it in `/proc/self/fd` from then on.
 //!
-//! The first that is a bpffs is taken. If none is, a daemon mounts one at `/run/brickmoon/bpf` in the mount
-//! namespace of process 1: mounted anywhere else it would vanish with the shell that the daemon was started from.
-//! It is left mounted when the daemon ends, so that a daemon that starts meanwhile finds the same one.
+//! The first of these that is a bpffs is used. If there is none, a daemon mounts one at `/run/brickmoon/bpf` in the
+//! mount namespace of process 1: mounted anywhere else, it would vanish with the shell that started the daemon. It
+//! stays mounted when the daemon ends, so that a daemon that starts meanwhile finds the same one.
 
 use std::ffi::CString;
 use std::fmt;
@@ -26,9 +26,9 @@ use std::sync::OnceLock;
 
 use crate::mount;
 
-/// Where bpffs usually is.
+/// The usual mount point of bpffs.
 pub(crate) const USUAL: &str = "/sys/fs/bpf";
-/// Where brickmoon mounts one.
+/// Where brickmoon mounts one if there is none.
 pub(crate) const OWN: &str = "/run/brickmoon/bpf";
 /// The root directory of process 1, whatever mount namespace this process is in.
 const INIT_ROOT: &str = "/proc/1/root";
@@ -71,20 +71,20 @@ impl fmt::Display for Bpffs {
     }
 }
 
-/// One that this process has open.
+/// A bpffs that this process keeps open.
 struct Kept {
-    /// As this process gets there: by that file, where there is no other way.
+    /// The path by which this process reaches it: through the open file, if there is no other way.
     found: Bpffs,
-    /// Where it was found.
+    /// The path at which it was found.
     place: PathBuf,
     _folder: File,
 }
 
 static KEPT: OnceLock<Kept> = OnceLock::new();
 
-/// Where a path leads, as others can follow it: one that begins at an open file of this process is good for nobody else.
+/// A path as other processes can use it: one that starts at an open file of this process is of no use to them.
 pub(crate) fn for_others(path: &Path) -> PathBuf {
-    // Parts one by one: to join an empty rest would leave a slash at the end.
+    // Component by component: joining an empty rest would leave a slash at the end.
     let rest = |kept: &'static Kept| {
         path.strip_prefix(&kept.found.path)
             .ok()
@@ -94,8 +94,8 @@ pub(crate) fn for_others(path: &Path) -> PathBuf {
 }
 
 impl Bpffs {
-    /// Finds the one that is there, or mounts one, and sees to it that this process can use it when it may neither mount
-    /// nor look at process 1 any more.
+    /// Finds a bpffs or mounts one, and makes sure that this process can use it later without the right to mount or
+    /// to access process 1.
     ///
     /// # Errors
     /// If there is none and the kernel refuses to mount one, or to open it.
@@ -109,12 +109,12 @@ impl Bpffs {
             true => Path::new(OPEN_FILES).join(folder.as_raw_fd().to_string()),
             false => found.path,
         };
-        // The first one is kept: pins are in there.
+        // The first one is kept, because pins are in it.
         let _first = KEPT.get_or_init(|| Kept { found: Self { path, ..found }, place, _folder: folder });
         Ok(())
     }
 
-    /// The one that is there.
+    /// Finds a mounted bpffs.
     pub fn find() -> Option<Self> {
         if let Some(kept) = KEPT.get() {
             return Some(kept.found.clone());
@@ -125,7 +125,7 @@ impl Bpffs {
         Some(Self { path: found, mounted_now: false })
     }
 
-    /// The one that is there, or a new one.
+    /// Finds a mounted bpffs, or mounts one.
     ///
     /// # Errors
     /// If there is none and the kernel refuses to mount one.
@@ -138,14 +138,14 @@ impl Bpffs {
         Self::find().map(|found| Self { mounted_now: true, ..found }).ok_or_else(gone)
     }
 
-    /// Its root directory. The path is good in this process's mount namespace.
+    /// Its root directory. The path is valid in this process's mount namespace.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts it if brickmoon has mounted it and nothing is pinned in it or has it open.
+    /// Unmounts it if brickmoon mounted it, it contains no pins, and no process has it open.
     pub fn unmount_own() {
-        // Refused where it is in use, or was never mounted: then it stays as it is.
+        // Fails if it is in use or was never mounted; then nothing changes.
         let _in_use = mount::unmount(Path::new(OWN));
     }
 }

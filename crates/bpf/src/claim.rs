@@ -1,7 +1,7 @@
-//! A folder in bpffs that one process has to itself, for as long as it lives.
+//! A folder in bpffs that one process owns for as long as it lives.
 //!
-//! The lock of a folder is open to whoever can open the folder, so only its owner can: the mode is 0700. A bpffs may
-//! be mounted so that everybody can write to it; a folder there that another user has made is refused.
+//! Anyone who can open the folder can lock it, so only its owner may open it: the mode is 0700. A bpffs may be
+//! mounted writable for everybody, so a folder there that belongs to another user is refused.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use crate::bpffs::for_others;
 
-/// Read, written and entered by its owner alone.
+/// Read, write and search permission for the owner only.
 const PRIVATE: u32 = 0o700;
-/// How often a folder is asked for before it counts as another daemon's, and the pause between: others hold it
-/// for a moment when they sweep it or remove it, and a process that was just being forked does with a lock that was
-/// given back.
+/// How often to try to lock a folder before concluding that another daemon has it, and the pause between attempts.
+/// Other processes hold the lock for a moment while they clean up or remove the folder, and so does a process that is
+/// just being forked.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A folder that no other process may use until this is dropped. Then it is removed where nothing is in it.
+/// A folder that no other process may use until this is dropped. It is then removed if it is empty.
 #[derive(Debug)]
 pub struct ClaimedFolder {
     top: PathBuf,
@@ -29,19 +29,19 @@ pub struct ClaimedFolder {
     _lock: File,
 }
 
-/// Why a folder is not this process's.
+/// Why a folder cannot be claimed.
 #[derive(Debug)]
 pub enum NotClaimed {
-    /// Another process has it.
+    /// Another process has claimed it.
     Taken {
         /// The folder.
         folder: PathBuf,
     },
-    /// Another user has made it.
+    /// It belongs to another user.
     Foreign {
         /// The folder.
         folder: PathBuf,
-        /// That user's number.
+        /// That user's ID.
         owner: u32,
     },
     /// A system call failed.
@@ -76,8 +76,8 @@ impl fmt::Display for NotClaimed {
 impl std::error::Error for NotClaimed {}
 
 impl ClaimedFolder {
-    /// Claims the folder `below` the folder `top`, and makes both where they are missing. Tries for a tenth of a
-    /// second while another process has it.
+    /// Claims the folder `below` in the folder `top`, and creates both if needed. Tries for a tenth of a second if
+    /// another process has it.
     ///
     /// # Errors
     /// See [`NotClaimed`].
@@ -102,7 +102,7 @@ impl ClaimedFolder {
         let mut folder = top.to_path_buf();
         for part in below {
             folder.push(part);
-            // Whoever had it may remove it between the two steps of making and opening it.
+            // Its previous owner may remove it between the two steps of creating and opening it.
             lock = match private(&folder) {
                 Err(NotClaimed::System { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(taken());
@@ -121,7 +121,7 @@ impl ClaimedFolder {
         Err(taken())
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -129,14 +129,14 @@ impl ClaimedFolder {
 
 impl Drop for ClaimedFolder {
     fn drop(&mut self) {
-        // Each stays where something is in it.
+        // A folder that is not empty stays.
         for folder in self.path.ancestors().take_while(|folder| folder.starts_with(&self.top)) {
             let _emptied = fs::remove_dir(folder);
         }
     }
 }
 
-/// Opens a folder of this user that nobody else can open; makes it where it is missing.
+/// Opens a folder that belongs to this user and that no other user can open; creates it if needed.
 fn private(folder: &Path) -> Result<File, NotClaimed> {
     let system = |error| NotClaimed::System { folder: folder.into(), error };
     match DirBuilder::new().mode(PRIVATE).create(folder) {
@@ -150,7 +150,7 @@ fn private(folder: &Path) -> Result<File, NotClaimed> {
     if meta.uid() != unsafe { libc::geteuid() } {
         return Err(NotClaimed::Foreign { folder: folder.into(), owner: meta.uid() });
     }
-    // Earlier versions made it for everybody to read.
+    // Earlier versions created it readable for everybody.
     if meta.mode() & 0o777 != PRIVATE {
         opened.set_permissions(Permissions::from_mode(PRIVATE)).map_err(system)?;
     }

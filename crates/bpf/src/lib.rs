@@ -1,9 +1,10 @@
-//! What all who load BPF programs share: where they are pinned, and who has an interface already.
+//! Shared by everything that loads BPF programs: where programs are pinned, and which program an interface already
+//! has.
 //!
-//! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. Which one it is must be
-//! answered alike by the daemon, by its successor and by `brickmoon stop`, whatever mount namespace each runs in.
+//! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. The daemon, its successor and
+//! `brickmoon stop` must all find the same one, whatever mount namespace each runs in.
 //!
-//! Absent on purpose: programs, maps and links. Those belong to the crates that load them.
+//! Absent on purpose: programs, maps and links. They belong to the crates that load them.
 
 mod bpffs;
 mod claim;

@@ -1,7 +1,7 @@
 //! Mounting and unmounting in the mount namespace of process 1.
 //!
-//! A thread of its own goes there and ends there: a mount namespace belongs to a thread once that has left the root
-//! and working directory that the others share.
+//! This happens in a separate thread: entering a mount namespace requires a root and working directory that are not
+//! shared with the other threads, and the thread cannot return.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -37,7 +37,7 @@ pub(crate) fn mount_here(at: &Path) -> io::Result<()> {
     checked(done)
 }
 
-/// Unmounts a bpffs in which nobody has a folder. The kernel puts files of its own there (`maps.debug`).
+/// Unmounts a bpffs if it contains no folder. The kernel puts files of its own there (`maps.debug`).
 pub(crate) fn unmount(at: &Path) -> io::Result<()> {
     in_init_namespace(|| {
         let _turn = Turn::take(at)?;
@@ -55,7 +55,7 @@ pub(crate) fn unmount_here(at: &Path, flags: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::umount2(target.as_ptr(), flags) })
 }
 
-/// Gives this thread a mount namespace of its own, from which nothing is mounted elsewhere.
+/// Gives this thread a mount namespace of its own, from which mounts do not propagate.
 pub(crate) fn leave() -> io::Result<()> {
     // SAFETY: takes a number; this thread's root and working directory are its own from here on, too.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
@@ -65,7 +65,7 @@ pub(crate) fn leave() -> io::Result<()> {
     checked(done)
 }
 
-/// A lock on the folder of the mount point, so that two who find none do not mount one over the other.
+/// A lock on the folder of the mount point, so that two processes that find no bpffs do not both mount one.
 struct Turn {
     _folder: File,
 }
@@ -90,8 +90,8 @@ fn in_init_namespace(deed: impl FnOnce() -> io::Result<()> + Send) -> io::Result
     })
 }
 
-/// Moves this thread there. Where that is not allowed the thread stays: a mount that ends with this mount namespace
-/// is better than none.
+/// Moves this thread to the mount namespace of process 1. If that is not allowed the thread stays: a mount that ends
+/// with this mount namespace is better than none.
 fn enter_init_namespace() {
     let Ok(namespace) = File::open("/proc/1/ns/mnt") else { return };
     // SAFETY: takes a number. From here on this thread's root and working directory are its own.

@@ -1,8 +1,8 @@
-//! Whose XDP program is on an interface, and the command that removes it.
+//! Which XDP program is on an interface, and the command that removes it.
 //!
-//! An interface has one program. The kernel path, the ports of workers and switches refuse to take the place of
-//! another's, and tell the user how to free it. That depends on how the program was attached: iproute2 cannot detach
-//! one that a BPF link holds, and it wants a word of its own for the generic mode.
+//! An interface can have only one program. The kernel path, the ports of workers and switches refuse to replace a
+//! program that is not theirs, and tell the user how to detach it. That depends on how it was attached: iproute2
+//! cannot detach a program that a BPF link holds, and generic mode needs its own keyword.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Occupant {
     pub program_id: u32,
     /// The program's name, empty if it has none.
     pub program: String,
-    /// Whether the kernel runs it behind the driver.
+    /// Whether it runs in generic mode.
     pub generic: bool,
     /// The id of the BPF link that holds it, as `bpftool link show id` takes it.
     pub link_id: Option<u32>,

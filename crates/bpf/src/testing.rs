@@ -1,4 +1,4 @@
-//! For tests: a bpffs that ends with the test.
+//! For tests: a bpffs that exists only during the test.
 
 use std::io;
 use std::path::Path;
@@ -7,13 +7,13 @@ use crate::bpffs::{OWN, USUAL};
 use crate::mount;
 
 /// Gives this thread, and the processes that it starts, a mount namespace of their own, with an empty bpffs at the
-/// usual place and none at ours.
+/// usual place and none at brickmoon's.
 ///
 /// # Errors
-/// What was refused: it takes root.
+/// What was refused: it needs root.
 pub fn own_bpffs() -> io::Result<()> {
     mount::leave()?;
-    // Mostly there is none.
+    // Usually nothing is mounted there.
     let _none = mount::unmount_here(Path::new(OWN), libc::MNT_DETACH);
     mount::mount_here(Path::new(USUAL))
 }

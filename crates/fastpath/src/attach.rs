@@ -1,4 +1,4 @@
-//! Interfaces: the program on them, and whether their devices take frames from it.
+//! Interfaces: the program on them, and whether their devices can send redirected frames.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -17,39 +17,40 @@ use crate::{ethtool, tags};
 
 /// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
 const TAKES_FRAMES: u64 = 4;
-/// The first Linux that tells what devices take.
+/// The first Linux version that reports which devices can send redirected frames.
 const FEATURES_ARE_TOLD: (u32, u32) = (6, 3);
 /// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
 const ATTACHED_GENERIC: u8 = 2;
 
-/// What came of [`crate::Kernel::attach`].
+/// The result of [`crate::Kernel::attach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The interface's number in Linux.
+    /// The interface index.
     pub ifindex: u32,
-    /// The driver knows no XDP, so the kernel runs the program behind it.
+    /// The driver does not support XDP, so the program runs in generic mode.
     pub generic: bool,
-    /// An earlier daemon's program is there, of this layout version, until [`crate::Kernel::take_over`].
+    /// An earlier daemon's program is attached, of this layout version, until [`crate::Kernel::take_over`].
     pub adopted: Option<u32>,
 }
 
-/// An interface with the program on it.
+/// An interface to which the program is attached.
 pub struct Attached {
     pub ifindex: u32,
     pub link: Link,
     /// Where it is pinned.
     pub pin: Option<PathBuf>,
-    /// The program is still an earlier daemon's.
+    /// The attached program is still an earlier daemon's.
     pub waits: bool,
-    /// Since when the program on it is the one that drops what filters may forbid: they are not in place yet.
+    /// Set while the attached program is the one that drops everything that filters may forbid, because the filters
+    /// are not in place yet; since when.
     pub held: Option<Instant>,
-    /// It stays when this is dropped, if it is pinned.
+    /// It stays attached when this is dropped, if it is pinned.
     pub kept: bool,
-    /// VLAN tags were put back into frames, and are to be taken out again at the end.
+    /// brickmoon turned off VLAN tag stripping, and turns it on again at the end.
     pub tags_kept: bool,
 }
 
-/// The number of an interface of this thread's network namespace.
+/// The index of an interface of this thread's network namespace.
 pub fn ifindex(interface: &str) -> Result<u32, KernelError> {
     let none = || KernelError::NoInterface { interface: interface.into() };
     let name = CString::new(interface).map_err(|_| none())?;
@@ -60,7 +61,7 @@ pub fn ifindex(interface: &str) -> Result<u32, KernelError> {
     }
 }
 
-/// The name of an interface of this thread's network namespace; its number, where it has gone.
+/// The name of an interface of this thread's network namespace; its index, if it no longer exists.
 pub fn name(ifindex: u32) -> String {
     name_now(ifindex).unwrap_or_else(|_| ifindex.to_string())
 }
@@ -76,7 +77,7 @@ fn name_now(ifindex: u32) -> io::Result<String> {
 }
 
 fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
-    // Before Linux 6.3 the answer for an interface that has gone is that of one without a program.
+    // Before Linux 6.3 the answer for a deleted interface is the same as for one without a program.
     name_now(ifindex)?;
     let mut options = bpf_xdp_query_opts {
         sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
@@ -89,8 +90,8 @@ fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
     }
 }
 
-/// Whether the device of an interface takes frames that XDP redirects: a veth does once its far end has GRO
-/// or a program, most cards always do. Before Linux 6.3 nobody tells: then they do.
+/// Whether the device of an interface can send frames that XDP redirects to it: a veth can once its other end has GRO
+/// or a program, most network cards always can. Linux before 6.3 does not say; then the answer is yes.
 pub fn takes_frames(ifindex: u32) -> bool {
     query(ifindex).is_ok_and(|options| options.feature_flags & TAKES_FRAMES != 0 || !features_are_told())
 }
@@ -101,7 +102,7 @@ fn features_are_told() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= FEATURES_ARE_TOLD
 }
 
-/// Why frames cannot leave through an interface by XDP, and what helps; `None` if they can.
+/// Why XDP cannot send frames through an interface, and how to fix it; `None` if it can.
 pub fn why_no_frames(interface: &str) -> Option<String> {
     let Ok(ifindex) = ifindex(interface) else { return Some(format!("there is no interface {interface}")) };
     if takes_frames(ifindex) {
@@ -113,7 +114,7 @@ pub fn why_no_frames(interface: &str) -> Option<String> {
         return Some(format!("the driver of {interface}{driver} cannot send frames that XDP redirects"));
     }
     let why = format!("XDP cannot send through {interface} while the other end of this veth has GRO off");
-    // Its name cannot be told: it may be in another namespace, whose numbers are its own.
+    // Its name cannot be found: it may be in another namespace, which has its own indices.
     Some(match ethtool::veth_peer(interface) {
         Some(number) => format!(
             "{why}: turn it on with `ethtool -K NAME gro on` in the network namespace of the other end, where the interface has index {number}"
@@ -122,12 +123,12 @@ pub fn why_no_frames(interface: &str) -> Option<String> {
     })
 }
 
-/// Whether an interface of that name is there.
+/// Whether an interface of that name exists.
 pub fn is_there(interface: &str) -> bool {
     ifindex(interface).is_ok()
 }
 
-/// Whether an interface of that name is there, its frames have Ethernet headers, and it has an address of its own.
+/// Whether an interface of that name exists, has Ethernet headers and a MAC address.
 pub fn is_ethernet(interface: &str) -> bool {
     // SAFETY: an `ifreq` of zeroes is valid: numbers, bytes and null pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -152,12 +153,12 @@ pub fn is_ethernet(interface: &str) -> bool {
     address.sa_family == libc::ARPHRD_ETHER && address.sa_data[..6].iter().any(|byte| *byte != 0)
 }
 
-/// Whether there is still an interface of that number.
+/// Whether an interface with that index still exists.
 pub fn exists(ifindex: u32) -> bool {
     name_now(ifindex).is_ok()
 }
 
-/// Puts the program on an interface, in the driver where that knows XDP.
+/// Attaches the program to an interface, in native mode if the driver supports it.
 pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, KernelError> {
     let ifindex = ifindex(interface)?;
     if let Some(occupant) = Occupant::of(ifindex, interface) {
@@ -176,19 +177,19 @@ pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, Ker
     })
 }
 
-/// Whether the kernel runs the program of an interface behind the driver.
+/// Whether the program of an interface runs in generic mode.
 pub fn is_generic(ifindex: u32) -> bool {
     query(ifindex).is_ok_and(|options| options.attach_mode == ATTACHED_GENERIC)
 }
 
-/// The number of the program on an interface.
+/// The ID of the program on an interface.
 pub fn program_on(ifindex: u32) -> Option<u32> {
     query(ifindex).ok().map(|options| options.prog_id).filter(|id| *id != 0)
 }
 
 impl Attached {
-    /// Whether the program is still on the interface that it was put on. Once that is deleted it is not, though there
-    /// may be another interface of the same number.
+    /// Whether the program is still attached to its interface. It is not once the interface is deleted, even if
+    /// another one has got the same index.
     pub fn is_live(&self) -> bool {
         let on = self.link.info().map(|info| info.info);
         matches!(on, Ok(LinkTypeInfo::Xdp(of)) if of.ifindex == self.ifindex)
@@ -197,7 +198,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // A start that failed takes nothing away from what an earlier daemon left at work.
+        // A failed start does not remove what an earlier daemon left running.
         if self.waits || (self.kept && self.pin.is_some()) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Sockets of workers, to which the program sends what is claimed for them.
+//! The workers' sockets to which the program sends claimed packets.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,13 +11,13 @@ use crate::attach;
 use crate::error::KernelError;
 use crate::layout::INGRESSES;
 
-/// Queues of an interface that packets can be claimed on: `CLAIM_QUEUES` of `claims.h`.
+/// Queues of an interface on which packets can be claimed: `CLAIM_QUEUES` of `claims.h`.
 pub const CLAIM_QUEUES: u32 = 16;
 
-/// Where sockets go. One that is closed leaves by itself: its packets are Linux's then.
+/// The map of sockets. A socket that is closed leaves it automatically: its packets then go to Linux.
 pub struct Claims {
     map: MapHandle,
-    /// By the place of its first queue, the interface that has it.
+    /// The interface that uses each slot of a first queue.
     holders: Mutex<BTreeMap<u32, u32>>,
 }
 
@@ -36,12 +36,12 @@ impl Claims {
         MapHandle::try_from(&self.map)
     }
 
-    /// Has claimed packets of this queue go to the AF_XDP socket, which is bound to it. On queues past the
-    /// [`CLAIM_QUEUES`] that there is room for, they stay with Linux.
+    /// Sends claimed packets of this queue to the AF_XDP socket, which is bound to it. Packets of queues beyond
+    /// [`CLAIM_QUEUES`] go to Linux.
     ///
     /// # Errors
-    /// If another interface that is there has the place, since the program finds it by the low bits of its number;
-    /// or what the kernel refused.
+    /// If another existing interface uses the slot, since the program finds it by the low bits of the interface
+    /// index; or what the kernel refused.
     pub fn bind(&self, ifindex: u32, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         if queue >= CLAIM_QUEUES {
             return Ok(());
@@ -53,10 +53,10 @@ impl Claims {
         self.map.update(&place, &socket, MapFlags::ANY).map_err(failed)
     }
 
-    /// The place of an interface's first queue, its own from now on.
+    /// Reserves the slot of an interface's first queue.
     fn take_place(&self, ifindex: u32) -> Result<u32, KernelError> {
         let place = ifindex % INGRESSES as u32 * CLAIM_QUEUES;
-        // What a panicking thread left is still what there is.
+        // After a panic of another thread the data is still usable.
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         match holders.get(&place) {
             Some(other) if *other != ifindex && attach::exists(*other) => {

@@ -1,8 +1,8 @@
-//! What became of frames, by interface and reason.
+//! Counters of an interface: frames by what happened to them, and by drop reason.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-/// How many there are: `VERDICTS` of `layout.h`.
+/// The number of counters: `VERDICTS` of `layout.h`.
 const KINDS: usize = 25;
 
 /// Their names, in order.
@@ -34,7 +34,7 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_filter_not_ready",
 ];
 
-/// What became of the frames that came in on one interface, all processors together.
+/// The counters of one ingress interface, summed over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters([u64; KINDS]);
 
@@ -45,7 +45,7 @@ impl std::iter::Sum for Counters {
 }
 
 impl Counters {
-    /// Nothing but this many of one kind.
+    /// Counters that are zero except for this one.
     #[must_use]
     pub fn only(kind: &str, count: u64) -> Self {
         Self(COUNTERS.map(|name| if name == kind { count } else { 0 }))
@@ -57,13 +57,13 @@ impl Counters {
         [Self::only("drop_filter_not_ready", frames), Self::only("received_bytes", bytes)].into_iter().sum()
     }
 
-    /// What of these was dropped before filters were in place, and nothing else.
+    /// Only what was dropped before filters were in place.
     #[must_use]
     pub fn only_held(self) -> Self {
         Self::held(self.of("drop_filter_not_ready").map(|(_, frames)| frames).sum(), 0)
     }
 
-    /// What has been counted since these were read.
+    /// The difference to earlier values.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self(std::array::from_fn(|at| self.0[at].wrapping_sub(before.0[at])))
@@ -74,19 +74,19 @@ impl Counters {
         self.0[0]
     }
 
-    /// Bytes of the frames that came in, and of those that were forwarded, as they left. Like Linux's own counters
-    /// of interfaces they begin with the Ethernet header and leave the check sequence out.
+    /// Bytes of the frames received, and of those forwarded, as they were sent. Like Linux's interface counters,
+    /// these include the Ethernet header and exclude the frame check sequence.
     pub fn bytes(&self) -> (u64, u64) {
         let bytes = |name| self.of(name).map(|(_, bytes)| bytes).sum();
         (bytes("received_bytes"), bytes("forwarded_bytes"))
     }
 
-    /// Frames that Linux got.
+    /// Frames handed to Linux.
     pub fn linux(&self) -> u64 {
         self.of("linux_").map(|(_, frames)| frames).sum()
     }
 
-    /// Frames that filters dropped, by the name of the reason.
+    /// Frames that filters dropped, by reason.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.of("drop_")
     }
@@ -95,22 +95,22 @@ impl Counters {
         self.named().filter_map(move |(name, frames)| Some((name.strip_prefix(prefix)?, frames)))
     }
 
-    /// Frames that workers got.
+    /// Frames given to workers.
     pub fn claimed(&self) -> u64 {
         self.of("claimed").map(|(_, frames)| frames).sum()
     }
 
-    /// Frames that came in.
+    /// Frames received.
     pub fn received(&self) -> u64 {
         self.forwarded() + self.linux() + self.claimed() + self.drops().map(|(_, frames)| frames).sum::<u64>()
     }
 
-    /// All, with their names.
+    /// All counters with their names.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         COUNTERS.into_iter().zip(self.0)
     }
 
-    /// Those of the interface that next hops call `index`.
+    /// Reads the counters of the interface that next hops call `index`.
     pub(crate) fn read(map: &MapHandle, index: u16) -> libbpf_rs::Result<Self> {
         let mut sum = [0u64; KINDS];
         let key = u32::from(index).to_ne_bytes();

@@ -1,4 +1,4 @@
-//! Why the kernel path could not do what it was asked for.
+//! Why the kernel path could not do what was requested.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bm_bpf::Occupant;
 
-/// Why the kernel path could not do what it was asked for.
+/// Why the kernel path could not do what was requested.
 #[derive(Debug)]
 pub enum KernelError {
     /// The kernel refused the program or its maps.
@@ -23,7 +23,7 @@ pub enum KernelError {
     },
     /// Another XDP program is on the interface.
     Taken(Occupant),
-    /// The program could not be put on the interface.
+    /// The program could not be attached to the interface.
     Attach {
         /// Its name.
         interface: String,
@@ -37,7 +37,7 @@ pub enum KernelError {
         /// What the kernel said.
         error: libbpf_rs::Error,
     },
-    /// A pinned link of an interface has a program that is not ours.
+    /// A pinned link of an interface has a program that is not brickmoon's.
     Foreign {
         /// The interface.
         interface: String,
@@ -46,14 +46,14 @@ pub enum KernelError {
         /// The program's name.
         program: String,
     },
-    /// Two interfaces that packets are claimed on have the same place in the program's tables.
+    /// Two interfaces on which packets are claimed need the same slot in the program's tables.
     SamePlace {
         /// The second.
         interface: String,
-        /// The one that has the place.
+        /// The one that uses the slot.
         other: String,
     },
-    /// The program would end with the daemon.
+    /// The program is not pinned, so it would end with the daemon.
     NotPinned,
     /// A system call failed.
     System {
@@ -65,7 +65,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// For `map_err`: the kernel refused a step.
+    /// For `map_err`: the kernel refused a BPF operation.
     pub(crate) fn program(step: &'static str) -> impl Fn(libbpf_rs::Error) -> Self {
         move |error| Self::Program { step, error }
     }

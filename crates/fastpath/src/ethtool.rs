@@ -1,4 +1,4 @@
-//! Questions to drivers by ethtool's system call.
+//! Ethtool ioctls.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +12,7 @@ const GET_DRIVER: u32 = 3;
 
 /// `ETHTOOL_GSTATS`.
 const GET_STATISTICS: u32 = 0x1d;
-/// Statistics that there is room for; a veth has fewer than twenty a queue.
+/// The number of statistics there is room for; a veth has fewer than twenty per queue.
 const STATISTICS: usize = 4096;
 
 /// `struct ethtool_drvinfo`. Not shared: the kernel fills it in during a system call.
@@ -28,14 +28,14 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// What it is called, such as `veth`.
+    /// Its name, such as `veth`.
     pub fn name(&self) -> String {
         let name = CStr::from_bytes_until_nul(&self.name).unwrap_or_default();
         name.to_string_lossy().into_owned()
     }
 }
 
-/// The driver of an interface; `None` if it does not say.
+/// The driver of an interface; `None` if it is unknown.
 pub fn driver(interface: &str) -> Option<Driver> {
     let mut driver = Driver {
         command: GET_DRIVER,
@@ -58,9 +58,9 @@ struct Statistics {
     of: [u64; STATISTICS],
 }
 
-/// The number of a veth's other end in the network namespace where that is; `None` for what is no veth.
+/// The index of a veth's other end in the network namespace of that end; `None` if this is not a veth.
 ///
-/// It is the first of a veth's statistics, where sysfs would show the interfaces of the namespace that mounted it.
+/// It is the first of a veth's statistics. Sysfs would show the interfaces of the namespace that mounted it instead.
 pub fn veth_peer(interface: &str) -> Option<u32> {
     let driver = driver(interface).filter(|driver| driver.name() == "veth")?;
     if driver.statistics == 0 || driver.statistics as usize > STATISTICS {
@@ -73,13 +73,13 @@ pub fn veth_peer(interface: &str) -> Option<u32> {
     u32::try_from(statistics.of[0]).ok().filter(|number| *number != 0)
 }
 
-/// Has the driver of an interface carry out a command.
+/// Runs an ethtool command on an interface.
 ///
 /// # Errors
 /// What the kernel said: no such interface, or a driver that does not know the command.
 ///
 /// # Safety
-/// `value` begins with a command of ethtool, and is the structure that goes with it.
+/// `value` starts with an ethtool command, and is the structure that belongs to it.
 pub unsafe fn ask<T>(interface: &str, value: &mut T) -> io::Result<()> {
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };

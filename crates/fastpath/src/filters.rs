@@ -1,7 +1,7 @@
 //! Filters as the program reads them: `bpf/rules.h` in Rust, and the maps that hold them.
 //!
-//! There are maps only while there are filters. Two sets lie in one map: the one that is not current is written,
-//! then a number flips, so each packet meets the old set or the new one.
+//! The maps exist only while there are filters. One map contains two sets of rules: the one that is not current is
+//! written, then an index is flipped, so each packet is matched against either the old set or the new one.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -25,10 +25,10 @@ const HAS_LINUX_ONLY: u32 = 32;
 /// By family, IPv4 first.
 const UNKNOWN: [u32; 2] = [8, 16];
 
-/// `struct filter_set` before its words.
+/// `struct filter_set` without its words.
 ///
-/// Shared with the program as a copy in the map's memory, made through a raw pointer while the program goes by the
-/// other set; the atomic store that switches sets is a release.
+/// Shared with the program as a copy in the map's memory, made through a raw pointer while the program uses the other
+/// set; the atomic store that switches sets is a release.
 #[derive(Clone, PartialEq, Eq)]
 #[repr(C)]
 struct Head {
@@ -48,7 +48,7 @@ struct Head {
 const WORDS_AT: usize = size_of::<Head>();
 const RULES_AT: usize = WORDS_AT + 4 * ROOM_WORDS + 8;
 const SET: usize = RULES_AT + size_of::<Flat>() * ROOM_RULES;
-/// Before the sets: which of them is current.
+/// The part before the sets, which says which of them is current.
 const FIRST: usize = 64;
 
 impl Head {
@@ -93,7 +93,7 @@ impl Head {
     }
 }
 
-/// What of a situation filters go by.
+/// The parts of a situation that filters depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub checks: Vec<(u16, SourceCheck)>,
@@ -107,7 +107,7 @@ pub(crate) struct FilterMaps {
     pub counts: MapHandle,
     pub sources: MapHandle,
     start: NonNull<u8>,
-    /// What the program goes by now.
+    /// What the program uses now.
     current: Option<(Arc<Filters>, Asked)>,
 }
 
@@ -139,7 +139,7 @@ impl FilterMaps {
         (FIRST + 2 * SET).next_multiple_of(4096)
     }
 
-    /// Whether the program goes by something else.
+    /// Whether the program uses something else now.
     pub fn differs(&self, filters: &Arc<Filters>, asked: &Asked) -> bool {
         let same = |(old, was): &(Arc<Filters>, Asked)| {
             (Arc::ptr_eq(old, filters) || old == filters) && was == asked
@@ -147,7 +147,7 @@ impl FilterMaps {
         !self.current.as_ref().is_some_and(same)
     }
 
-    /// Has the program go by `filters`. A grace must lie between the last time and this.
+    /// Makes the program use `filters`. A grace period must have passed since the last call.
     pub fn publish(&mut self, filters: &Arc<Filters>, asked: Asked) {
         let head = Head::of(filters, &asked);
         // SAFETY: the mapping begins with this number, which the program only reads.
@@ -168,7 +168,7 @@ impl FilterMaps {
         self.current = Some((Arc::clone(filters), asked));
     }
 
-    /// Whether the map holds these filters, and the program goes by them.
+    /// Whether the map contains these filters, and the program uses them.
     pub fn holds(&self, filters: &Filters, asked: &Asked) -> bool {
         let head = Head::of(filters, asked);
         let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
@@ -184,14 +184,14 @@ impl FilterMaps {
         }
     }
 
-    /// How many packets a counter has seen, all processors together.
+    /// How many packets a counter has counted, over all CPUs.
     pub fn count(&self, counter: u16) -> libbpf_rs::Result<u64> {
         let of_each = self.counts.lookup_percpu(&u32::from(counter).to_ne_bytes(), MapFlags::ANY)?;
         let number = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         Ok(of_each.iter().flatten().map(number).sum())
     }
 
-    /// Sets a counter to zero: another rule gets it.
+    /// Resets a counter, for use by another rule.
     pub fn clear(&self, counter: u16) -> libbpf_rs::Result<()> {
         let zeros = vec![vec![0u8; 8]; libbpf_rs::num_possible_cpus()?];
         self.counts.update_percpu(&u32::from(counter).to_ne_bytes(), &zeros, MapFlags::ANY)

@@ -1,7 +1,7 @@
-//! When programs in the kernel have moved on: an RCU grace period, waited for beside the control thread.
+//! When programs in the kernel no longer use old data: an RCU grace period, for which a separate thread waits.
 //!
-//! A program runs within an RCU read-side section, so what was out of its reach before a grace period began
-//! is in no program's hands when it ends. `membarrier(2)` waits for one; that takes about 10 ms of sleep.
+//! A program runs in an RCU read-side critical section, so data that became unreachable before a grace period is not
+//! used by any program when it ends. `membarrier(2)` waits for one, which takes about 10 ms of sleep.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,7 +21,7 @@ pub(crate) fn wait() -> io::Result<()> {
     }
 }
 
-/// A reader in the place of all programs.
+/// Acts as one reader on behalf of all programs.
 pub struct Grace {
     readers: Readers,
     asked: Option<Sender<Point>>,
@@ -41,20 +41,20 @@ impl Grace {
         Ok(Self { readers: readers.clone(), asked: Some(asked), thread: Some(thread) })
     }
 
-    /// Says that what was retired up to now is out of the programs' reach: its memory is free one grace from now.
-    /// What is retired later may be in their reach still, and waits for another call.
+    /// To be called when what has been retired so far is unreachable for programs: its memory is freed one grace
+    /// period from now. What is retired later may still be reachable, and waits for another call.
     pub fn ask(&self) {
         if let Some(asked) = &self.asked {
-            // The thread lives as long as this.
+            // The thread lives as long as this value.
             let _ended = asked.send(self.readers.point());
         }
     }
 }
 
-/// How long one grace may take.
+/// The longest time that one grace period may take.
 const SILENT_MAX: Duration = Duration::from_secs(5);
 
-/// The next that is asked for, which may be a long time coming.
+/// Waits for the next request, which may take long.
 fn next(asks: &Receiver<Point>) -> Option<Point> {
     bm_heartbeat::rest();
     let point = asks.recv().ok();
@@ -65,7 +65,7 @@ fn next(asks: &Receiver<Point>) -> Option<Point> {
 fn run(mut reader: ReaderHandle, asks: &Receiver<Point>) {
     let _watched = bm_heartbeat::watch(SILENT_MAX);
     while let Some(first) = next(asks) {
-        // Those who asked meanwhile are served by the same grace.
+        // Requests that arrive meanwhile are served by the same grace period.
         let point = asks.try_iter().last().unwrap_or(first);
         if wait().is_ok() {
             reader.quiescent_at(point);

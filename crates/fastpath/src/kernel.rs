@@ -1,4 +1,4 @@
-//! The kernel path as a whole: its maps, its program, the interfaces that it is on.
+//! The kernel path as a whole: its maps, its program, and the interfaces it is attached to.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,62 +21,62 @@ use crate::pins::{Pinned, Pins};
 use crate::situation::Situation;
 use crate::tags;
 
-/// The program, as the build made it.
+/// The object file, made by the build script.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
 
-/// The forwarding program in it.
+/// The name of the forwarding program in it.
 pub(crate) const PROGRAM: &str = "bm_forward_5";
 
-/// The maps of tables that one program reads.
+/// The maps with the tables that one program reads.
 struct Tables {
     hops: MapHandle,
     fib4: MapHandle,
     fib6: MapHandle,
-    /// Feasible ways back of both families, where they are asked for.
+    /// The feasible reverse paths of both families, where filters need them.
     sources: Option<[MapHandle; 2]>,
 }
 
 /// The kernel path.
 pub struct Kernel {
     tables: Tables,
-    /// Tables made since the program was loaded.
+    /// Tables created since the program was loaded.
     newer: [Option<MapHandle>; 5],
     views: MapHandle,
     mapped: MappedViews,
     counts: MapHandle,
-    /// What was dropped on interfaces whose filters were not in place.
+    /// Counts what was dropped on interfaces whose filters were not in place.
     held: MapHandle,
-    /// What filters go by, where there are any.
+    /// The filters' maps, if there are filters.
     filters: Option<FilterMaps>,
-    /// Sockets of workers, where packets may be claimed for them.
+    /// The sockets of workers, if packets may be claimed for them.
     claims: Option<MapHandle>,
-    /// Whether the program looks at tags.
+    /// Whether the program handles VLAN tags.
     tags: bool,
     object: Object,
     attached: Vec<Attached>,
-    /// Links that an earlier daemon left and no port has asked for.
+    /// Links of an earlier daemon that no port has taken over.
     left: Vec<Pinned>,
-    /// What the program goes by now.
+    /// The small tables that the program uses now.
     view: Box<View>,
     grace: Duration,
-    /// Dropped last: it lets go of the folder.
+    /// Dropped last: it releases the folder.
     pins: Option<Pins>,
 }
 
-/// What [`Kernel::take_over`] did.
+/// The result of [`Kernel::take_over`].
 #[derive(Debug, Default)]
 pub struct TakenOver {
-    /// How many interfaces were switched from an earlier daemon's program to ours.
+    /// The number of interfaces that were switched from an earlier daemon's program to this one.
     pub switched: usize,
-    /// Interfaces that are no ports any more, which Linux forwards for now.
+    /// Interfaces that are no longer ports; Linux forwards for them.
     pub removed: Vec<String>,
-    /// Pinned links whose program is not ours, with the program's name: nothing was done about them.
+    /// Pinned links whose program is not brickmoon's, with the program's name: they are left alone.
     pub foreign: Vec<(PathBuf, String)>,
 }
 
 impl Kernel {
-    /// The program, loaded with empty tables and on no interface. After `grace` without [`Self::beat`] it
-    /// leaves everything to Linux; zero is never.
+    /// Loads the program with empty tables, attached to no interface. If [`Self::beat`] is not called for the time
+    /// `grace`, it leaves everything to Linux; zero means never.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -117,22 +117,22 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Pins the program where [`Self::attach`] puts it from now on: there it outlives a crash, and stays when
-    /// [`Self::keep`] says so. What is pinned already is adopted.
+    /// Pins the program where [`Self::attach`] attaches it from now on: there it survives a crash, and stays if
+    /// [`Self::keep`] was called. Links that are already pinned are adopted.
     pub fn pinned(mut self, pins: Pins) -> Self {
         self.left = pins.links();
         self.pins = Some(pins);
         self
     }
 
-    /// How long the program forwards without [`Self::beat`]; zero is for ever.
+    /// How long the program forwards without [`Self::beat`]; zero means for ever.
     pub fn grace(&self) -> Duration {
         self.grace
     }
 
-    /// Memory for a new table, which the program reads from the next [`Self::publish`] on: next hops, routes of
-    /// IPv4 as [`bm_fib::Chunk17`], routes of IPv6 as [`bm_fib::Range6`]; feasible ways back the same, followed by
-    /// their sets ([`bm_fib::sets::SetWriter`]).
+    /// Memory for a new table, which the program reads from the next [`Self::publish`] on: next hops, IPv4 routes as
+    /// [`bm_fib::Chunk17`], IPv6 routes as [`bm_fib::Range6`]; feasible reverse paths likewise, followed by their
+    /// sets ([`bm_fib::sets::SetWriter`]).
     ///
     /// # Errors
     /// What the kernel refused.
@@ -143,21 +143,21 @@ impl Kernel {
         Ok(source)
     }
 
-    /// Puts the program on an interface, unless it is there already. Nothing is forwarded from there before
+    /// Attaches the program to an interface, unless it is attached already. Nothing is forwarded from there before
     /// [`Self::publish`] says so.
     ///
-    /// Where an earlier daemon has left its program, that goes on with its own tables until
-    /// [`Self::take_over`], whatever the version of its layout: it shares no map with ours.
+    /// If an earlier daemon left its program there, that keeps forwarding with its own tables until
+    /// [`Self::take_over`], whatever its layout version: it shares no map with this one.
     ///
     /// # Errors
-    /// If there is no such interface, a program of others is on it, or the kernel refused.
+    /// If there is no such interface, another program is attached to it, or the kernel refused.
     pub fn attach(&mut self, interface: &str) -> Result<Attachment, KernelError> {
         self.put_on(interface, false)
     }
 
     fn put_on(&mut self, interface: &str, held: bool) -> Result<Attachment, KernelError> {
         let ifindex = attach::ifindex(interface)?;
-        // Those whose interface is gone would be in the way of one with its number.
+        // Entries of deleted interfaces would be in the way of a new one with the same index.
         self.attached.retain(Attached::is_live);
         if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
             return Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted: None });
@@ -180,12 +180,12 @@ impl Kernel {
         Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted })
     }
 
-    /// Takes the program off all interfaces but these: Linux has their packets from then on.
+    /// Detaches the program from all interfaces except these: Linux gets their packets from then on.
     pub fn detach_others(&mut self, keep: &[u32]) {
         self.attached.retain(|attached| keep.contains(&attached.ifindex) && attached.is_live());
     }
 
-    /// Makes a pinned link one of ours; the layout version of its program.
+    /// Adopts a pinned link; returns the layout version of its program.
     fn adopt(&mut self, interface: &str, at: usize) -> Result<u32, KernelError> {
         let pinned = &self.left[at];
         let Some(version) = pinned.version() else {
@@ -193,7 +193,7 @@ impl Kernel {
             return Err(KernelError::Foreign { interface, path, program: pinned.program.1.clone() });
         };
         let Pinned { path, link, ifindex, .. } = self.left.swap_remove(at);
-        // The earlier daemon has seen to that, and nobody knows how it was before.
+        // The earlier daemon did this already, and how it was before is unknown.
         let tags_kept = tags::keep(interface, true);
         self.attached.push(Attached {
             ifindex,
@@ -207,11 +207,12 @@ impl Kernel {
         Ok(version)
     }
 
-    /// Switches interfaces that an earlier daemon left from its program to ours, which must have its tables by
-    /// now, and takes its program off those that are no ports any more. Done again, it does what is left.
+    /// Switches interfaces that an earlier daemon left from its program to this one, which must have its tables by
+    /// now, and detaches its program from interfaces that are no longer ports. A repeated call does what is left to
+    /// do.
     ///
     /// # Errors
-    /// What the kernel refused. Interfaces that were not switched go on as they did.
+    /// What the kernel refused. Interfaces that were not switched keep the earlier program.
     pub fn take_over(&mut self) -> Result<TakenOver, KernelError> {
         let mut done = TakenOver::default();
         let forward = program(&mut self.object, PROGRAM);
@@ -219,7 +220,7 @@ impl Kernel {
             switch(attached, &forward)?;
             attached.waits = false;
             done.switched += 1;
-            // The kernel waits for its devices with each.
+            // The kernel waits for its devices with each of them.
             bm_heartbeat::beat();
         }
         for pinned in self.left.drain(..) {
@@ -233,8 +234,8 @@ impl Kernel {
         Ok(done)
     }
 
-    /// Has packets be claimed for workers, by filters that say so: where their sockets go. To be called before the
-    /// first [`Self::publish`].
+    /// Allows packets to be claimed for workers by filters; returns where their sockets are registered. To be called
+    /// before the first [`Self::publish`].
     ///
     /// # Errors
     /// What the kernel refused.
@@ -245,18 +246,18 @@ impl Kernel {
         Ok(map)
     }
 
-    /// Whether frames can be sent through an interface of ours.
+    /// Whether frames can be sent through an interface of the kernel path.
     pub fn sends_through(&self, ifindex: u32) -> bool {
         attach::takes_frames(ifindex)
     }
 
-    /// Has the program go by `situation`, and by the tables made since the last time.
+    /// Makes the program use `situation`, and the tables created since the last call.
     ///
-    /// Each packet meets what was there before or all that is there now. Takes a grace period, about 10 ms,
-    /// where something has changed.
+    /// Each packet is handled either with the old state or entirely with the new one. Takes a grace period, about 10
+    /// ms, if anything has changed.
     ///
     /// # Errors
-    /// What the kernel refused: then the program goes by what was there before.
+    /// What the kernel refused: the program then keeps using the old state.
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
         let filters = self.filters_for(situation)?;
@@ -280,8 +281,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Loads a program that reads the newer tables, and filters if `filters` says so, and switches all interfaces
-    /// over to it.
+    /// Loads a program that reads the newer tables, with filters if `filters` says so, and switches all interfaces to
+    /// it.
     fn renew(
         &mut self,
         filters: Option<Option<FilterMaps>>,
@@ -320,7 +321,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The latest tables of feasible ways back; none before both have been made.
+    /// The latest tables of feasible reverse paths; none before both have been created.
     fn sources(&self) -> libbpf_rs::Result<Option<[MapHandle; 2]>> {
         let latest = |part: Part, old: usize| {
             let old = self.tables.sources.as_ref().map(|sources| &sources[old]);
@@ -330,7 +331,7 @@ impl Kernel {
         Ok(both.map(|(ipv4, ipv6)| [ipv4, ipv6]))
     }
 
-    /// What became of the frames that came in on the interface that next hops call `index`.
+    /// The counters of the interface that next hops call `index`.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -339,7 +340,7 @@ impl Kernel {
     }
 }
 
-/// Has an interface run this program; one that is gone runs none.
+/// Makes an interface run this program; a deleted interface runs none.
 fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), KernelError> {
     match attached.link.update_prog(forward) {
         Err(error) if attached.is_live() => {
@@ -370,20 +371,20 @@ fn table(part: Part) -> libbpf_rs::Result<MapHandle> {
     maps::create(name, layout::bytes(rooms(part)))
 }
 
-/// What of the object only a program with filters has.
+/// The parts of the object file that only a program with filters has.
 const FILTER_MAPS: [&str; 3] = ["filters", "filter_counts", "filter_sources"];
-/// Where the object says whether it filters.
+/// The section that says whether the program filters.
 const FILTERS_ON: &str = ".rodata.filters";
-/// Where it says whether it looks at tags.
+/// The section that says whether it handles VLAN tags.
 const TAGS_ON: &str = ".rodata.tags";
-/// Where it says whether it knows feasible ways back, and the maps that only then are there.
+/// The section that says whether it checks feasible reverse paths, and the maps that exist only then.
 const FEASIBLE_ON: &str = ".rodata.feasible";
 const SOURCE_MAPS: [&str; 2] = ["sources4", "sources6"];
-/// Where it says whether packets may be claimed for workers, and the map that only then is there.
+/// The section that says whether packets may be claimed for workers, and the map that exists only then.
 const CLAIMS_ON: &str = ".rodata.claims";
 const CLAIMS_MAP: &str = "claims";
 
-/// The program, loaded over these maps.
+/// Loads the program with these maps.
 fn object(
     tables: &Tables,
     views: &MapHandle,

@@ -4,37 +4,37 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const PAGE: usize = 4096;
-/// Next hops that there is room for.
+/// The maximum number of next hops.
 pub const HOPS: usize = 1 << 16;
-/// Buckets of groups that there is room for.
+/// The maximum number of buckets of next-hop groups.
 pub const BUCKETS: usize = 1 << 18;
 const FIB4_ROOT_BYTES: usize = 4 << 17;
 const FIB6_ROOT_BYTES: usize = 4 << 16;
 const FIB4_BYTES: usize = 8 << 20;
 const FIB6_BYTES: usize = 64 << 17;
 
-/// Rooms of `struct hops`: entries, buckets, MTUs, marks of use.
+/// Sizes of the parts of `struct hops`: entries, buckets, MTUs, marks of use.
 pub const HOPS_ROOMS: [usize; 4] = [8 * HOPS, 4 * BUCKETS, 2 * HOPS, HOPS];
-/// Rooms of `struct fib4`: root, words.
+/// Sizes of the parts of `struct fib4`: root, words.
 pub const FIB4_ROOMS: [usize; 2] = [FIB4_ROOT_BYTES, FIB4_BYTES];
-/// Rooms of `struct fib6`: root, lines.
+/// Sizes of the parts of `struct fib6`: root, lines.
 pub const FIB6_ROOMS: [usize; 2] = [FIB6_ROOT_BYTES, FIB6_BYTES];
 
-/// Sets of interfaces that sources may come in on, each a bit for each of our indices.
+/// Sets of interfaces on which sources may arrive, with one bit for each interface index.
 const SETS_BYTES: usize = bm_fib::sets::SETS * INTERFACES / 8;
-/// Rooms of `struct sources4`: those of a table, then sets.
+/// Sizes of the parts of `struct sources4`: those of a table, then sets.
 pub const SOURCES4_ROOMS: [usize; 3] = [FIB4_ROOMS[0], FIB4_ROOMS[1], SETS_BYTES];
-/// Rooms of `struct sources6`.
+/// Sizes of the parts of `struct sources6`.
 pub const SOURCES6_ROOMS: [usize; 3] = [FIB6_ROOMS[0], FIB6_ROOMS[1], SETS_BYTES];
 
-/// Bytes of a map whose value is a directory and these rooms.
+/// Size of a map whose value is a directory and these parts.
 pub fn bytes(rooms: &[usize]) -> usize {
     PAGE + rooms.iter().sum::<usize>()
 }
 
-/// Ingress interfaces that can be told apart, by the low bits of their index in Linux.
+/// Ingress interfaces that can be distinguished, by the low bits of their index in Linux.
 pub const INGRESSES: usize = 4096;
-/// Our indices of interfaces.
+/// The number of brickmoon's own interface indices.
 pub const INTERFACES: usize = 1024;
 pub const FORWARD_IPV4: u8 = 1;
 pub const FORWARD_IPV6: u8 = 2;
@@ -71,7 +71,7 @@ pub struct Egress {
     pub tag: u32,
 }
 
-/// Places for VLANs, and how many are looked at for one.
+/// Slots for VLANs, and how many are searched for one.
 pub const VLANS: usize = 4096;
 pub const VLAN_TRIES: usize = 8;
 pub const VLAN_HASH_PORT: u32 = 0x9e37_79b9;
@@ -104,7 +104,7 @@ pub struct View {
 }
 
 impl View {
-    /// Nothing is forwarded.
+    /// A view in which nothing is forwarded.
     pub fn empty() -> Box<Self> {
         Box::new(Self {
             flow_seed: 0,
@@ -120,14 +120,14 @@ impl View {
 
 /// `struct views`.
 ///
-/// Shared with the program at any time: atomics, and cells of which the program reads the one that `current` names
-/// while we write the other.
+/// Shared with the program at any time: atomics, and cells of which the program reads the one that `current` selects
+/// while the other is written.
 #[repr(C)]
 pub struct Views {
     pub current: AtomicU32,
     pub grace_jiffies: AtomicU32,
     pub alive_until: AtomicU64,
-    /// The daemon is at work on the tables. The program does not look at it.
+    /// The daemon is changing the tables. The program does not read this.
     pub busy: AtomicU32,
     unused: [u32; 11],
     pub of: [UnsafeCell<View>; 2],

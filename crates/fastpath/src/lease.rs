@@ -1,8 +1,8 @@
-//! The kernel path's leave to forward, for those who have nothing else of it: the thread that sees to it that control
-//! goes on, and the process that watches over tables whose daemon has ended.
+//! The permission of the kernel path to forward, for code that has no access to the rest of it: the thread that
+//! checks that control makes progress, and the process that watches over the tables after the daemon has ended.
 //!
-//! It is the map that says how long tables hold, and the program that says it once more. Nobody who hangs holds a lock
-//! that this needs.
+//! It consists of the map with the time until which tables are valid, and the program that extends that time. It
+//! needs no lock that a hung thread might hold.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,17 +12,17 @@ use libbpf_rs::libbpf_sys::{self, bpf_test_run_opts};
 
 use crate::maps::MappedViews;
 
-/// Priority among real-time processes: who keeps a lease sleeps nearly always, and must be quick when it does not.
+/// Real-time priority: whoever renews the lease sleeps nearly always, and must be quick otherwise.
 const PRIORITY: i32 = 10;
 
-/// The kernel path's leave to forward.
+/// The permission of the kernel path to forward, for a limited time.
 pub struct Lease {
     views: MappedViews,
     beat: OwnedFd,
 }
 
 impl Lease {
-    /// From the descriptors of the map and the program ([`crate::Kernel::lease_parts`]).
+    /// Opens it from the descriptors of the map and the program ([`crate::Kernel::lease_parts`]).
     ///
     /// # Errors
     /// What the system refused.
@@ -30,12 +30,12 @@ impl Lease {
         Ok(Self { views: MappedViews::map(&views)?, beat })
     }
 
-    /// Whether the daemon was at work on its tables when it ended: something may be half done.
+    /// Whether the daemon was changing its tables when it ended: a change may be incomplete.
     pub fn is_busy(&self) -> bool {
         self.views.head().busy.load(Acquire) != 0
     }
 
-    /// The program may forward from now on for as long as [`crate::Kernel::load`] was told.
+    /// Allows the program to forward for the time that was passed to [`crate::Kernel::load`], from now on.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -52,21 +52,21 @@ impl Lease {
         }
     }
 
-    /// From now on the program leaves everything to Linux, until [`Self::renew`].
+    /// Makes the program leave everything to Linux from now on, until [`Self::renew`].
     pub fn expire(&self) {
         let head = self.views.head();
         let grace = u64::from(head.grace_jiffies.load(Acquire));
-        // Before the last renewal, and so in the past.
+        // A time before the last renewal, and so in the past.
         let past = head.alive_until.load(Acquire).wrapping_sub(grace).wrapping_sub(1);
         head.alive_until.store(past, Release);
         if grace == 0 {
-            // Tables held for ever.
+            // For tables without a time limit.
             head.grace_jiffies.store(1, Release);
         }
     }
 }
-/// Has this process outlive the one that started it: in a session of its own, so that no terminal ends it, and without
-/// any file that it was not given as input or output.
+/// Detaches this process from the one that started it, so that it can outlive it: it gets its own session, so that no
+/// terminal ends it, and keeps no open file except its input and output.
 pub fn stand_alone() {
     // SAFETY: takes nothing.
     let _leads_already = unsafe { libc::setsid() };
@@ -74,7 +74,7 @@ pub fn stand_alone() {
     let _unknown = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
 }
 
-/// Has this thread go before all that are not real-time threads, or as far before them as is allowed.
+/// Gives this thread priority over all threads without real-time priority, or as much as is allowed.
 pub fn go_first() {
     let parameter = libc::sched_param { sched_priority: PRIORITY };
     // SAFETY: the structure outlives the call.

@@ -1,4 +1,4 @@
-//! The kernel path: packets of the common sort go from interface to interface in XDP.
+//! The kernel path: common packets are forwarded from interface to interface in XDP.
 //!
 //! ```text
 //! bm-fib's builders ──► maps: hops, fib4, fib6, sources4, sources6 ──┐
@@ -9,20 +9,20 @@
 //! `show filters` ◄── map: filter_counts ◄────────────────────────────┘                       └─► Linux: all else
 //! ```
 //!
-//! The program drops nothing but what [`Filters`] say: what it neither forwards nor gives to a worker is Linux's,
-//! untouched, with a reason counted. What filters, feasible ways back and claims need is there only while somebody
-//! asks for it. Tables are written in place by the same builders that serve workers, in memory that the maps share
-//! with us ([`Kernel::source`]). The small tables ([`Situation`]) are replaced whole, and so is the program when a
-//! routing table is made anew ([`Kernel::publish`]): links are switched from one program to the next, which
-//! loses no packet.
+//! The program drops only what [`Filters`] say; what it neither forwards nor gives to a worker goes to Linux
+//! unchanged, with the reason counted. The tables for filters, feasible reverse paths and claims exist only while
+//! they are needed. Tables are written in place by the same builders that serve workers, in memory shared with the
+//! maps ([`Kernel::source`]). The small tables ([`Situation`]) are replaced as a whole, and so is the program when a
+//! routing table is rebuilt ([`Kernel::publish`]): links are switched from one program to the next, which loses no
+//! packet.
 //!
-//! Programs in the kernel do not register as readers. [`Grace`] stands in for them: it lets the writer use
-//! memory again once an RCU grace period has passed.
+//! Programs in the kernel do not register as readers. [`Grace`] does so for them: it lets the writer reuse memory
+//! once an RCU grace period has passed.
 //!
-//! With [`Pins`] the program outlives a crash of the daemon, and the next one takes it over
-//! ([`Kernel::take_over`]). After a grace without [`Kernel::beat`] it leaves everything to Linux.
+//! With [`Pins`] the program survives a crash of the daemon, and the next one takes it over ([`Kernel::take_over`]).
+//! After a grace time without [`Kernel::beat`] it leaves everything to Linux.
 //!
-//! Absent on purpose: ICMP errors, fragments, neighbour resolution. Linux does them.
+//! Absent on purpose: ICMP errors, fragments, neighbor resolution. Linux does them.
 
 mod attach;
 mod claims;

@@ -1,4 +1,4 @@
-//! BPF maps of one value each, as memory that the program and we share.
+//! BPF maps with a single value, as memory shared by the program and this process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,7 +9,7 @@ use libbpf_rs::{MapHandle, MapType};
 
 use crate::layout::{View, Views};
 
-/// A map whose one value can be mapped.
+/// Creates a map whose only value can be mapped into memory.
 pub fn create(name: &str, bytes: usize) -> libbpf_rs::Result<MapHandle> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -19,7 +19,7 @@ pub fn create(name: &str, bytes: usize) -> libbpf_rs::Result<MapHandle> {
     MapHandle::create(MapType::Array, Some(name), 4, bytes as u32, 1, &options)
 }
 
-/// The `views` map, mapped.
+/// The `views` map, mapped into memory.
 pub struct MappedViews {
     start: NonNull<Views>,
     bytes: usize,
@@ -44,14 +44,14 @@ impl MappedViews {
         Ok(Self { start, bytes })
     }
 
-    /// The atomics.
+    /// The atomics at its start.
     pub fn head(&self) -> &Views {
         // SAFETY: a mapping as large as the value, which starts as zeros and lives as long as `self`; zeros
         // are a value of `Views`. Behind the reference, `of` is in cells.
         unsafe { self.start.as_ref() }
     }
 
-    /// What one of the two views holds now.
+    /// A copy of one of the two views.
     pub fn read(&self, which: usize) -> Box<View> {
         let mut view = View::empty();
         // SAFETY: within the mapping; writers need `&mut self`, and the program only reads. All bytes are a value.
@@ -59,8 +59,8 @@ impl MappedViews {
         view
     }
 
-    /// Fills one of the two views. The program must have left it: a grace must lie between its last use and
-    /// this.
+    /// Writes one of the two views. The program must no longer use it: a grace period must lie between its last use
+    /// and this call.
     pub fn write(&mut self, which: usize, view: &View) {
         let cell = self.head().of[which].get();
         // SAFETY: within the mapping; `&mut self` keeps other writers out, and the caller the program, whose

@@ -1,17 +1,17 @@
-//! Links that outlive the daemon: pinned in bpffs, a folder for each network namespace.
+//! Links that outlive the daemon: pinned in bpffs, in one folder for each network namespace.
 //!
 //! ```text
 //! /sys/fs/bpf/brickmoon/4026531840/7     namespace (its inode), then interface (its index in Linux)
 //! ```
 //!
-//! Which bpffs that is, `bm_bpf` says: a daemon mounts one where there is none.
+//! `bm_bpf` decides which bpffs that is: a daemon mounts one where there is none.
 //!
-//! A pinned link holds its program, and that its maps: after a crash packets go on by the last tables. Nothing
-//! else is pinned, since the next daemon brings maps of its own. Which program a link has, and of which layout,
-//! is told by the program's name.
+//! A pinned link keeps its program, and the program its maps: after a crash packets are still forwarded, with the
+//! last tables. Nothing else is pinned, since the next daemon creates its own maps. The program's name shows its
+//! layout version.
 //!
-//! The folder is claimed by a lock that ends with the process, so no two daemons meet there. Files are named by
-//! number: bpffs allows no dot in a name, and names of interfaces have some.
+//! The folder is claimed with a lock that ends with the process, so no two daemons use it. Files are named by
+//! interface index: bpffs allows no dot in a name, and some interface names have one.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -27,11 +27,11 @@ use libbpf_rs::{Link, Program, libbpf_sys};
 
 use crate::error::KernelError;
 
-/// Our folder in bpffs, with one for each network namespace.
+/// brickmoon's folder in bpffs, with a subfolder for each network namespace.
 const FOLDER: &str = "brickmoon";
-/// What the name of our program begins with; its layout version follows.
+/// The program's name starts with this; its layout version follows.
 const PREFIX: &str = "bm_forward_";
-/// This network namespace's folder in bpffs, ours alone until this is dropped.
+/// The folder of this network namespace in bpffs, claimed until this is dropped.
 #[derive(Debug)]
 pub struct Pins {
     bpffs: Bpffs,
@@ -41,9 +41,9 @@ pub struct Pins {
 /// Why links cannot be pinned.
 #[derive(Debug)]
 pub enum NoPins {
-    /// There is no bpffs, and none can be mounted.
+    /// There is no bpffs, and mounting one failed.
     NotMounted(NotMounted),
-    /// The folder in it cannot be had.
+    /// The folder in it cannot be claimed.
     Folder(NotClaimed),
 }
 
@@ -58,13 +58,13 @@ impl fmt::Display for NoPins {
 
 impl std::error::Error for NoPins {}
 
-/// A link that somebody pinned.
+/// A pinned link.
 pub(crate) struct Pinned {
     pub path: PathBuf,
     pub link: Link,
-    /// Its interface; 0 once that is gone.
+    /// Its interface index; 0 if the interface is deleted.
     pub ifindex: u32,
-    /// Number and name of its program.
+    /// ID and name of its program.
     pub program: (u32, String),
 }
 
@@ -77,20 +77,20 @@ impl Pinned {
         Some(Self { path, link, ifindex: of.ifindex, program })
     }
 
-    /// The layout version of the program; `None` for a program that is not ours.
+    /// The layout version of the program; `None` if it is not brickmoon's.
     pub fn version(&self) -> Option<u32> {
         version(&self.program.1)
     }
 
-    /// Takes the program off its interface, and the file away.
+    /// Detaches the program from its interface and removes the file.
     pub fn remove(self) {
-        // A link whose interface is gone is detached already; its file is all that is left.
+        // A link whose interface is gone is already detached; only its file is left.
         let _detached = self.link.detach();
         let _gone = fs::remove_file(&self.path);
     }
 }
 
-/// The layout version in the name of a program of ours.
+/// The layout version in the name of a program of brickmoon.
 fn version(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
@@ -111,8 +111,8 @@ fn program_name(id: u32) -> io::Result<String> {
 }
 
 impl Pins {
-    /// Claims the folder of this thread's network namespace, and clears away what namespaces that are gone
-    /// have left in theirs. Mounts a bpffs where there is none.
+    /// Claims the folder of this thread's network namespace, and removes the leftovers of deleted namespaces. Mounts
+    /// a bpffs where there is none.
     ///
     /// # Errors
     /// If there is no bpffs and none can be mounted, or another process has the folder.
@@ -135,7 +135,7 @@ impl Pins {
         &self.bpffs
     }
 
-    /// What is pinned on interfaces that are there; files of others are removed.
+    /// The links that are pinned for existing interfaces; files of other interfaces are removed.
     pub(crate) fn links(&self) -> Vec<Pinned> {
         links(self.folder.path())
     }
@@ -145,7 +145,7 @@ impl Pins {
         self.folder.path().join(ifindex.to_string())
     }
 
-    /// Pins a link of ours.
+    /// Pins a link.
     pub(crate) fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, KernelError> {
         let path = self.path(ifindex);
         match link.pin(&path) {
@@ -164,23 +164,22 @@ fn links(folder: &Path) -> Vec<Pinned> {
     here
 }
 
-/// Removes what lies in folders that nobody claims and belongs to no interface any more.
+/// Removes files in folders that no process claims and whose interface no longer exists.
 fn sweep(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        // Asks once: it meets the folders of all daemons that live, and must not wait for any.
+        // Tries only once: this visits the folders of all running daemons, and must not wait for any.
         if let Ok(folder) = ClaimedFolder::try_claim(root, entry.file_name().as_ref()) {
             links(folder.path());
         }
     }
 }
 
-/// Takes our program off the interfaces of this network namespace on which a daemon that is no more has left
-/// it; their names.
+/// Detaches the programs that an ended daemon left on interfaces of this network namespace; returns their names.
 ///
 /// # Errors
-/// If a daemon has the folder.
+/// If a running daemon has the folder.
 pub fn remove_kept() -> Result<Vec<String>, NoPins> {
-    // Where there is no bpffs, nothing was kept.
+    // Without a bpffs, nothing can have been left.
     let Some(bpffs) = Bpffs::find() else { return Ok(Vec::new()) };
     let pins = Pins::claim_in(bpffs)?;
     let ours = pins.links().into_iter().filter(|pinned| pinned.version().is_some());

@@ -1,4 +1,4 @@
-//! What is known of interfaces, addresses and settings, and its form for the program.
+//! What the program needs to know about interfaces, addresses and settings, and how it is laid out for the program.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -11,47 +11,48 @@ use crate::layout::{
 };
 use bm_filter::{Filters, SourceCheck};
 
-/// Everything small that the program goes by.
+/// All small tables of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Situation {
-    /// Interfaces, in no order.
+    /// Interfaces, in any order.
     pub interfaces: Vec<Interface>,
     /// IPv4 addresses of this machine.
     pub local_ipv4: Vec<Ipv4Addr>,
-    /// The same for IPv6, which only filters ask for.
+    /// The same for IPv6; only filters need them.
     pub local_ipv6: Vec<Ipv6Addr>,
-    /// What is dropped; nothing costs nothing.
+    /// The filters. None cost nothing.
     pub filters: Option<Arc<Filters>>,
-    /// Whether filters may ask for [`SourceCheck::Feasible`]: the tables of sources are loaded, and let go of without.
+    /// Whether filters may need [`SourceCheck::Feasible`]: the tables of sources are loaded, and unloaded when this
+    /// is false.
     pub feasible: bool,
-    /// Families, IPv4 first, whose routes only Linux knows: filters ask for no way back to their sources.
+    /// Families, IPv4 first, whose routes only Linux knows: filters do not check the reverse path of their sources.
     pub unknown: [bool; 2],
     /// Seed of the flow hash.
     pub flow_seed: u32,
-    /// `fib_multipath_hash_policy` of IPv4 and IPv6; what is past 2 counts as 1.
+    /// `fib_multipath_hash_policy` of IPv4 and IPv6; values above 2 are treated as 1.
     pub policies: [u8; 2],
 }
 
-/// Reverse path filter (RFC 3704), as `rp_filter` counts.
+/// Reverse path filter (RFC 3704), with the values of `rp_filter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReversePath {
     /// 0: sources are not checked.
     #[default]
     Off,
-    /// 1: the route to the source must lead out of the interface it came in on.
+    /// 1: the route to the source must lead out of the interface on which the packet arrived.
     Strict,
     /// 2: there must be some route to the source.
     Loose,
 }
 
-/// The VLAN that an interface is.
+/// The VLAN of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    /// Index in Linux of the port below.
+    /// Index in Linux of the underlying port.
     pub port: u32,
     /// 0x8100, or 0x88a8 for a service tag.
     pub protocol: u16,
-    /// Its number, 1 to 4094.
+    /// VLAN ID, 1 to 4094.
     pub id: u16,
 }
 
@@ -60,7 +61,7 @@ impl Tag {
         u32::from(self.protocol) << 16 | u32::from(self.id)
     }
 
-    /// The places where the program looks for it.
+    /// The slots in which the program searches for it.
     fn places(self) -> impl Iterator<Item = usize> {
         let hash = self.port.wrapping_mul(VLAN_HASH_PORT) ^ self.number().wrapping_mul(VLAN_HASH_TAG);
         let first = (hash >> (32 - VLANS.ilog2())) as usize;
@@ -71,38 +72,39 @@ impl Tag {
 /// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// The index that next hops name it by.
+    /// The index by which next hops refer to it.
     pub index: u16,
     /// Index in Linux.
     pub ifindex: u32,
-    /// Its VLAN, where its frames have a tag.
+    /// Its VLAN, if its frames are tagged.
     pub vlan: Option<Tag>,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Whether packets that come in may be forwarded, IPv4 and IPv6.
+    /// Whether received packets may be forwarded, for IPv4 and IPv6.
     pub forward: [bool; 2],
-    /// Whether packets may be sent through it: up, and its device, for a VLAN the port below, takes frames from XDP.
+    /// Whether packets may be sent through it: it is up, and its device (for a VLAN, the underlying port) can send
+    /// frames for XDP.
     pub sends: bool,
-    /// Check of sources, as Linux does it: it gets what fails.
+    /// The reverse path filter of Linux: packets that fail go to Linux.
     pub reverse_path: ReversePath,
-    /// Check of sources by filters, which drop what fails.
+    /// The reverse path check of filters, which drop packets that fail.
     pub check: SourceCheck,
-    /// Whether frames are looked at although none without a tag is forwarded: for filters, or for VLANs on it.
+    /// Whether frames are examined although no untagged frame is forwarded: for filters, or for VLANs on it.
     pub looked_at: bool,
-    /// Families, IPv4 first, that are not forwarded since only Linux may handle what comes in.
+    /// Families, IPv4 first, that are not forwarded because only Linux may handle the packets received here.
     pub linux_only: [bool; 2],
-    /// IPv6 fragments are Linux's, which reassembles them. Those of IPv4 always are.
+    /// IPv6 fragments are left to Linux, which reassembles them. Those of IPv4 always are.
     pub linux_only_fragments_ipv6: bool,
-    /// Sources that are our own may come in.
+    /// Packets with this machine's own addresses as source are accepted.
     pub accept_local: bool,
-    /// Senders may leave the checksums of TCP and UDP to a card that is not there, as on a veth.
+    /// Senders may leave TCP and UDP checksums to hardware offload, as on a veth, where no hardware completes them.
     pub partial_sums: bool,
 }
 
 impl Interface {
-    /// Whether the program has anything to do with frames that come in.
+    /// Whether the program has anything to do with received frames.
     fn is_looked_at(&self) -> bool {
         self.looked_at || self.forward != [false; 2]
     }
@@ -133,7 +135,7 @@ impl Interface {
 }
 
 impl Situation {
-    /// As the program reads it. Interfaces that find no place are left out, so Linux forwards for them.
+    /// As the program reads it. Interfaces that find no slot are left out, so Linux forwards for them.
     pub(crate) fn view(&self) -> Box<View> {
         let mut view = View::empty();
         view.flow_seed = u64::from(self.flow_seed);
@@ -152,7 +154,7 @@ impl Situation {
         }
         for interface in self.interfaces.iter().filter(|interface| interface.is_looked_at()) {
             let Some(tag) = interface.vlan else { continue };
-            // Without a place, the program does not know the tag: Linux has its frames.
+            // Without a slot the program does not know the tag, so Linux gets its frames.
             if let Some(place) = tag.places().find(|place| view.vlans[*place].port == 0) {
                 view.vlans[place] = Vlan { port: tag.port, tag: tag.number(), ifindex: interface.ifindex };
             }
@@ -164,8 +166,8 @@ impl Situation {
         view
     }
 
-    /// Whether the same is forwarded, and the same left to Linux, as in `other`. Whether a device takes frames may
-    /// differ: that is asked for at intervals.
+    /// Whether the same is forwarded, and the same left to Linux, as with `other`. Whether a device can send frames
+    /// may differ: that is checked periodically.
     pub fn forwards_as(&self, other: &Self) -> bool {
         let without_devices = |situation: &Self| {
             let mut situation = situation.clone();
@@ -175,19 +177,19 @@ impl Situation {
         without_devices(self) == without_devices(other)
     }
 
-    /// Whether frames of some interface have tags.
+    /// Whether any interface has tagged frames.
     pub(crate) fn has_tags(&self) -> bool {
         self.interfaces.iter().any(|interface| interface.vlan.is_some())
     }
 
-    /// What filters go by.
+    /// The parts that filters depend on.
     pub(crate) fn asked(&self) -> Asked {
         let checked = self.interfaces.iter().filter(|interface| interface.check != SourceCheck::None);
         let checks = checked.map(|interface| (interface.index, interface.check)).collect();
         Asked { checks, local_ipv6: self.local_ipv6.clone(), unknown: self.unknown }
     }
 
-    /// Interfaces that are to forward and found no place, by their index in Linux.
+    /// Interfaces that should forward but found no slot, by their index in Linux.
     pub fn without_place(&self) -> Vec<u32> {
         let view = self.view();
         let placed = |interface: &&Interface| {

@@ -1,4 +1,4 @@
-//! Cards that take VLAN tags out of frames: XDP would see a frame of a VLAN as one without a tag.
+//! Turns off VLAN tag stripping of network cards: XDP would see a tagged frame without its tag.
 
 use std::io;
 
@@ -18,8 +18,8 @@ struct Value {
     data: u32,
 }
 
-/// Has a card leave tags in received frames, or take them out; whether that changed anything. Drivers that cannot
-/// say so, and then there is nothing to put back.
+/// Makes a card keep tags in received frames, or strip them; returns whether that changed anything. Drivers that do
+/// not support it report an error, and then there is nothing to restore.
 pub fn keep(interface: &str, keep: bool) -> bool {
     try_keep(interface, keep).unwrap_or(false)
 }

@@ -1,34 +1,34 @@
-//! The closed account of an app: every frame that it received went somewhere, and the sums show it.
+//! The account of an app: every frame that it received is counted again where it went, so the sums must agree.
 
 use crate::reason::Reason;
 use crate::shared::{Block, Registry, StatsError};
 
-/// Where a frame went that was not dropped, or where it came from.
+/// Where a frame came from, or where it went if it was not dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Entry {
-    /// Came in: from the wire or from another app.
+    /// Received from the wire or from another app.
     Received,
-    /// Made here: an ICMP error, a fragment, an echo reply.
+    /// Created here: an ICMP error, a fragment, an echo reply.
     Originated,
-    /// Went out: to the wire, or on to the app that sends it there.
+    /// Sent to the wire, or to the app that sends it there.
     Sent,
-    /// Handed to Linux untouched.
+    /// Handed to Linux unchanged.
     Host,
     /// Passed to an app that has an account of its own, such as the slow path.
     Passed,
-    /// Waits here now (a gauge): for a next hop's address, say.
+    /// Waiting here now (a gauge), for example for the MAC address of a next hop.
     Held,
-    /// Used up: what it asked for was answered by frames that were originated.
+    /// Consumed: it was answered by frames that were originated.
     Consumed,
-    /// Bytes of the frames that came in from the wire; 0 for apps that get them from other apps.
+    /// Bytes received from the wire; 0 for apps that get their frames from other apps.
     ReceivedBytes,
-    /// Bytes of the frames that went out, where they are counted.
+    /// Bytes sent, where they are counted.
     SentBytes,
 }
 
 impl Entry {
-    /// Their names in counters, in order.
+    /// Their names in counters, in order of the variants.
     pub const NAMES: [&'static str; 9] = [
         "received",
         "originated",
@@ -42,8 +42,8 @@ impl Entry {
     ];
 }
 
-/// Counters with one writer that must add up:
-/// `received + originated = sent + host + passed + held + consumed + dropped`.
+/// Counters with one writer, for which this always holds: `received + originated = sent + host + passed + held +
+/// consumed + dropped`.
 #[derive(Clone, Copy)]
 pub struct Account(Block);
 
@@ -70,28 +70,28 @@ impl Account {
         self.0.add(Entry::NAMES.len() + reason as usize, n as u64);
     }
 
-    /// Says how many frames wait here now.
+    /// Sets how many frames are waiting here now.
     #[inline]
     pub fn set_held(&self, n: usize) {
         self.0.set(Entry::Held as usize, n as u64);
     }
 
-    /// What stands under `entry`.
+    /// The value of `entry`.
     pub fn get(&self, entry: Entry) -> u64 {
         self.0.get(entry as usize)
     }
 
-    /// How many were dropped for `reason`.
+    /// How many frames were dropped for `reason`.
     pub fn dropped(&self, reason: Reason) -> u64 {
         self.0.get(Entry::NAMES.len() + reason as usize)
     }
 
-    /// How many were dropped in all.
+    /// How many frames were dropped in total.
     pub fn dropped_in_all(&self) -> u64 {
         Reason::ALL.iter().map(|&reason| self.dropped(reason)).sum()
     }
 
-    /// What came in less what is accounted for: 0 whenever the app is at rest.
+    /// Frames received and originated, less all that is accounted for: 0 whenever the app is idle.
     pub fn balance(&self) -> i64 {
         use Entry::{Consumed, Held, Host, Originated, Passed, Received, Sent};
         let sum = |entries: &[Entry]| entries.iter().map(|&entry| self.get(entry)).sum::<u64>();

@@ -8,7 +8,7 @@
 //! path. Readers see each value whole, and may see two counters a moment apart. Blocks start on a cache
 //! line of their own, so two workers never write to the same line.
 //!
-//! Absent on purpose: removing a counter. A name lives as long as the process that made it.
+//! Absent on purpose: removing a counter. A counter exists as long as the process that created it.
 
 mod account;
 pub mod reason;

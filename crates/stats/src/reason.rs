@@ -2,7 +2,7 @@
 
 macro_rules! reasons {
     ($($variant:ident, $name:literal, $meaning:literal;)*) => {
-        /// Why a frame was dropped. Every frame that is lost is counted under one of these.
+        /// Why a frame was dropped. Every lost frame is counted under one of these.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Reason { $(#[doc = $meaning] $variant,)* }
@@ -11,12 +11,12 @@ macro_rules! reasons {
             /// All of them, in the order of their counters.
             pub const ALL: &'static [Reason] = &[$(Reason::$variant),*];
 
-            /// Name as in `show drops` and in metrics.
+            /// The name in `show drops` and in metrics.
             pub fn name(self) -> &'static str {
                 match self { $(Reason::$variant => $name,)* }
             }
 
-            /// What it means, for those who read `show drops`.
+            /// The meaning, as `show drops` prints it.
             pub fn meaning(self) -> &'static str {
                 match self { $(Reason::$variant => $meaning,)* }
             }

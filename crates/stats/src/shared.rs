@@ -14,45 +14,45 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// "bmstats" and the version of the layout below.
 const MAGIC: u64 = 0x626d_7374_6174_7301;
-/// Bytes of the header; names begin behind it.
+/// Bytes of the header; names follow it.
 const HEADER: usize = 4096;
-/// Bytes a name, padded with zeroes.
+/// Bytes per name, padded with zeros.
 const NAME: usize = 120;
-/// Counters a cache line; blocks start at a multiple of it.
+/// Counters per cache line; blocks start at a multiple of this.
 const LINE: usize = 8;
 
-/// Why a counter could not be had.
+/// Why counters cannot be created or read.
 #[derive(Debug)]
 pub enum StatsError {
-    /// The file could not be made, sized, mapped or read.
+    /// The file could not be created, resized, mapped or read.
     Io {
         /// Which file.
         path: String,
         /// What the system said.
         error: io::Error,
     },
-    /// The file holds no counters of this version.
+    /// The file does not contain counters of this version.
     Format {
         /// Which file.
         path: String,
     },
-    /// The file belongs to a user whose counters are not to be trusted.
+    /// The file belongs to a user whose counters must not be trusted.
     Owner {
         /// Which file.
         path: String,
-        /// The ID of the user that it belongs to.
+        /// The owner's user ID.
         owner: u32,
     },
-    /// All counters are taken.
+    /// All counters are in use.
     Full {
-        /// What was asked for.
+        /// The counters that were requested.
         name: String,
-        /// How many the registry holds.
+        /// How many counters the registry has.
         capacity: usize,
     },
-    /// The name does not fit.
+    /// The name is too long.
     NameTooLong {
-        /// What was asked for.
+        /// The name that was requested.
         name: String,
     },
 }
@@ -93,7 +93,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Shared with readers in other processes at any time: atomics alone.
+/// Readers in other processes access it at any time, so it has only atomics.
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
@@ -127,8 +127,8 @@ fn map(file: &File, capacity: usize, writable: bool) -> io::Result<Mapping> {
     })
 }
 
-/// Has the file system set its pages aside now: where it is full, this is an error, and a store to a page of the mapping
-/// would be a SIGBUS.
+/// Makes the file system allocate the pages now. If it is full, that gives an error here instead of a SIGBUS at a
+/// later store to the mapping.
 fn allocate(file: &File, bytes: usize) -> io::Result<()> {
     // SAFETY: takes numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
@@ -137,30 +137,30 @@ fn allocate(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// The counters of this process, as the one that makes them sees them.
+/// The counters of this process, for the side that creates them.
 pub struct Registry {
     mapping: Mapping,
-    /// Blocks by the names of their counters. Locked while names are added; never on the packet path.
+    /// Blocks by the names of their counters. Locked while counters are created; never on the packet path.
     made: Mutex<HashMap<String, Block>>,
 }
 
 impl Registry {
-    /// Makes the file, readable by everyone, with room for `capacity` counters.
+    /// Creates the file, readable by everyone, with room for `capacity` counters.
     ///
     /// # Errors
-    /// [`StatsError::Io`] if the file cannot be made or mapped.
+    /// [`StatsError::Io`] if the file cannot be created or mapped.
     pub fn create(path: &Path, capacity: usize) -> Result<Self, StatsError> {
         let failed = |error| StatsError::Io { path: path.display().to_string(), error };
-        // A reader of an earlier process keeps its old file; it must not see ours grow under it.
+        // A reader of an earlier process keeps its old file; the new one must not change under it.
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed)?;
-        // Whatever the process keeps from others otherwise (umask).
+        // Readable by everyone, whatever the process's umask is.
         let readable = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
         readable.and_then(|()| Self::over(&file, capacity)).map_err(|error| {
-            // Nobody has use for a part of it.
+            // A partly created file is of no use.
             let _gone = std::fs::remove_file(path);
             failed(error)
         })
@@ -169,7 +169,7 @@ impl Registry {
     /// Counters that nobody outside the process can see, for tests and benches.
     ///
     /// # Errors
-    /// [`StatsError::Io`] if the memory cannot be had.
+    /// [`StatsError::Io`] if the memory cannot be allocated.
     pub fn anonymous(capacity: usize) -> Result<Self, StatsError> {
         let failed = |error| StatsError::Io { path: "memory".into(), error };
         let name = CString::new("bm-stats").expect("the literal has no zero byte");
@@ -193,15 +193,16 @@ impl Registry {
         Ok(Self { mapping, made: Mutex::default() })
     }
 
-    /// One counter for each of `names`, called `group/name`, side by side: zero, or where there have been all of
-    /// them before, those, so that what is started again counts on. Whoever wrote them must have ended.
+    /// Creates one counter for each of `names`, called `group/name`, next to each other. They start at zero; if all
+    /// of them existed before, those are returned, so that a restarted part continues its counts. Their previous
+    /// writer must have ended.
     ///
     /// # Errors
-    /// [`StatsError::Full`] or [`StatsError::NameTooLong`]; then none is made.
+    /// [`StatsError::Full`] or [`StatsError::NameTooLong`]; then no counter is created.
     pub fn block(&self, group: &str, names: &[&str]) -> Result<Block, StatsError> {
         let full: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
         let mut made = self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // No name of a counter has a line break.
+        // The name of a counter never contains a line break.
         let key = full.join("\n");
         if let Some(block) = made.get(&key) {
             return Ok(*block);
@@ -233,12 +234,12 @@ impl Registry {
     }
 }
 
-/// Counters side by side that one thread writes.
+/// Adjacent counters that one thread writes.
 #[derive(Clone, Copy)]
 pub struct Block(&'static [AtomicU64]);
 
 impl Block {
-    /// Adds `n` to the counter `index`. One writer at a time: see the module page.
+    /// Adds `n` to the counter `index`. There must be only one writer at a time: see the module page.
     #[inline]
     pub fn add(&self, index: usize, n: u64) {
         let counter = &self.0[index];
@@ -258,7 +259,7 @@ impl Block {
     }
 }
 
-/// Another process' counters.
+/// The counters of another process.
 pub struct Reader {
     mapping: Mapping,
 }
@@ -266,16 +267,16 @@ pub struct Reader {
 impl Reader {
     /// Opens the file of a running process for reading.
     ///
-    /// The file may be in a folder where others can create files. So it must be a regular file of root or of the user who
-    /// reads it, and a symbolic link in its place is not followed.
+    /// The file may be in a folder where others can create files, so it must be a regular file that belongs to root
+    /// or to the calling user, and symbolic links are not followed.
     ///
     /// # Errors
-    /// [`StatsError::Io`] if it cannot be read or is a symbolic link, [`StatsError::Owner`] if it belongs to somebody else,
-    /// [`StatsError::Format`] if it holds something else.
+    /// [`StatsError::Io`] if it cannot be read or is a symbolic link, [`StatsError::Owner`] if it belongs to another
+    /// user, [`StatsError::Format`] if its content is not as expected.
     pub fn open(path: &Path) -> Result<Self, StatsError> {
         let name = || path.display().to_string();
         let failed = |error| StatsError::Io { path: name(), error };
-        // Without O_NONBLOCK, opening a FIFO in its place would wait for a writer.
+        // Without O_NONBLOCK, opening a FIFO would wait for a writer.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
@@ -295,7 +296,7 @@ impl Reader {
         Ok(Self { mapping: map(&file, capacity, false).map_err(failed)? })
     }
 
-    /// All counters and their values now.
+    /// All counters and their current values.
     pub fn counters(&self) -> Vec<(String, u64)> {
         counters(&self.mapping)
     }

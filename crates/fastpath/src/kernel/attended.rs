@@ -1,4 +1,4 @@
-//! Whether somebody keeps the program's tables: by a beat now and then.
+//! The program's tables are valid only for a limited time, which the daemon extends regularly.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{Kernel, program};
 use crate::error::KernelError;
 
 impl Kernel {
-    /// Says that the tables are good for another grace time.
+    /// Extends the time for which the tables are valid by another grace time.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -20,9 +20,9 @@ impl Kernel {
     }
 }
 
-/// A time in jiffies, rounded up.
+/// A duration in jiffies, rounded up.
 pub(super) fn jiffies(time: Duration) -> io::Result<u32> {
-    // The kernel's coarse clocks move once a jiffy, and their resolution is what it says of CONFIG_HZ.
+    // The kernel's coarse clocks advance once per jiffy, so their resolution gives CONFIG_HZ.
     let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure outlives the call.
     if unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut tick) } != 0 {

@@ -1,4 +1,4 @@
-//! What the program goes by, read back from its maps.
+//! What the program uses, read back from its maps.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -7,7 +7,7 @@ use crate::layout::View;
 use crate::situation::Situation;
 
 impl Kernel {
-    /// What the program's maps hold that differs from what `situation` says, a sentence each.
+    /// What in the program's maps differs from `situation`, one sentence for each difference.
     pub fn differences(&self, situation: &Situation) -> Vec<String> {
         let current = self.mapped.head().current.load(Acquire) as usize & 1;
         let mut differences = of_views(&self.mapped.read(current), &situation.view());

@@ -1,4 +1,4 @@
-//! Filters of the program: their maps, made where there are rules, and what rules have matched.
+//! The program's filters: their maps, which exist while there are rules, and the counters of rules.
 
 use bm_filter::UNMATCHED;
 
@@ -9,8 +9,7 @@ use crate::grace;
 use crate::situation::Situation;
 
 impl Kernel {
-    /// Maps for a program that filters where none did so far, or none where it does not any more; `None` if
-    /// the program stays as it is.
+    /// New maps if filters are added, or none if they are removed; `None` if nothing changes for the program.
     pub(super) fn filters_for(
         &self,
         situation: &Situation,
@@ -27,7 +26,7 @@ impl Kernel {
         }
     }
 
-    /// Has a program that filters do it as the situation says now.
+    /// Makes a program with filters use those of the situation.
     pub(super) fn refilter(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let (Some(maps), Some(filters)) = (&mut self.filters, &situation.filters) else { return Ok(()) };
         let asked = situation.asked();
@@ -39,8 +38,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// How many packets the rules with this counter have matched; those for this machine that are not dropped
-    /// after all are not among them.
+    /// How many packets the rules with this counter have matched. Packets to this machine that are not dropped in the
+    /// end are not included.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -49,7 +48,7 @@ impl Kernel {
         self.filters.as_ref().map_or(Ok(0), |maps| maps.count(counter).map_err(failed))
     }
 
-    /// How many packets no rule has matched.
+    /// How many packets matched no rule.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -57,7 +56,7 @@ impl Kernel {
         self.rule_count(UNMATCHED)
     }
 
-    /// Has a counter begin at zero, for another rule.
+    /// Resets a counter, for use by another rule.
     ///
     /// # Errors
     /// What the kernel refused.

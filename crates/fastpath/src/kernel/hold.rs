@@ -1,12 +1,12 @@
-//! Interfaces whose filters are not in place yet: a program of their own drops what filters may forbid.
+//! Interfaces whose filters are not in place yet: a separate program drops what filters may forbid.
 //!
 //! ```text
 //! attach_held ─► bm_hold drops what Linux might route ─► publish ─► release: the forwarding program
 //! ```
 //!
-//! An interface that is deleted and made again has another number. The forwarding program knows nothing of it before
-//! control has published that, and what it does not know it leaves to Linux, unfiltered. Links to the program here are
-//! not pinned, so that nothing is dropped any more once the daemon is gone.
+//! An interface that is deleted and created again has another index. The forwarding program does not know it before
+//! control has published it, and leaves unknown interfaces to Linux, unfiltered. Links to this program are not
+//! pinned, so that nothing is dropped any more once the daemon is gone.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use crate::error::KernelError;
 use crate::grace;
 use crate::pins::Pins;
 
-/// The program, and the map in which it counts.
+/// The program, and the map with its counters.
 pub(super) const PROGRAM: &str = "bm_hold";
 pub(super) const MAP: &str = "held";
-/// How long an interface is held that control never speaks of. Then Linux has its packets.
+/// The longest time to hold an interface that control never publishes. After that Linux gets its packets.
 const HELD_MAX: Duration = Duration::from_secs(10);
 
 impl Kernel {
-    /// As [`Kernel::attach`], but what filters may forbid is dropped until [`Kernel::release`] says that they are in
-    /// place. An interface that has the program already keeps it.
+    /// Like [`Kernel::attach`], but what filters may forbid is dropped until [`Kernel::release`] says that they are
+    /// in place. An interface that already has the forwarding program keeps it.
     ///
     /// # Errors
     /// As [`Kernel::attach`].
@@ -35,16 +35,16 @@ impl Kernel {
         self.put_on(interface, true)
     }
 
-    /// Whether filters of some interface are not in place yet.
+    /// Whether the filters of any interface are not in place yet.
     pub fn holds_any(&self) -> bool {
         self.attached.iter().any(|attached| attached.held.is_some())
     }
 
-    /// Has interfaces forward that are held and `ready`: what has been published lately holds for them. Returns what
+    /// Makes held interfaces forward for which `ready` is true: the latest published state covers them. Returns what
     /// was dropped on each meanwhile. Others that have been held for too long are left to Linux.
     ///
     /// # Errors
-    /// What the kernel refused; the interfaces are still held then.
+    /// What the kernel refused; the interfaces then stay held.
     pub fn release(&mut self, ready: impl Fn(u32) -> bool) -> Result<Vec<(u32, Counters)>, KernelError> {
         let mut released = Vec::new();
         let forward = program(&mut self.object, super::PROGRAM);
@@ -58,17 +58,17 @@ impl Kernel {
         }
         self.attached.retain(|attached| attached.held.is_none_or(|since| since.elapsed() < HELD_MAX));
         if !released.is_empty() {
-            // The last that was held is counted then.
+            // After this, the last held packet has been counted.
             grace::wait()
                 .map_err(KernelError::system("waiting for packets that are still in the program"))?;
         }
         Ok(released.into_iter().map(|ifindex| (ifindex, self.take_held(ifindex))).collect())
     }
 
-    /// What was dropped on an interface, which is forgotten.
+    /// Takes the counters of what was dropped on an interface.
     pub(super) fn take_held(&self, ifindex: u32) -> Counters {
         let key = ifindex.to_ne_bytes();
-        // No entry: nothing was dropped.
+        // No entry means that nothing was dropped.
         let value = self.held.lookup(&key, MapFlags::ANY).ok().flatten().unwrap_or_default();
         let _gone = self.held.delete(&key);
         match value.as_chunks::<8>().0 {
@@ -78,7 +78,7 @@ impl Kernel {
     }
 }
 
-/// Has the program stay on an interface after a crash, where it can be pinned.
+/// Makes the program stay on an interface after a crash, if it can be pinned.
 pub(super) fn pin(pins: Option<&Pins>, attached: &mut Attached) -> Result<(), KernelError> {
     if let Some(pins) = pins {
         attached.pin = Some(pins.pin(attached.ifindex, &mut attached.link)?);

@@ -1,4 +1,4 @@
-//! What of the kernel path outlives the daemon, and what the process needs that watches over it then.
+//! What of the kernel path outlives the daemon, and what the process that then watches over it needs.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,12 +9,13 @@ use crate::error::KernelError;
 use crate::lease::Lease;
 
 impl Kernel {
-    /// Whether the program outlives a crash where it is put.
+    /// Whether the program survives a crash where it is attached.
     pub fn is_pinned(&self) -> bool {
         self.pins.is_some()
     }
 
-    /// What [`Lease::open`] wants: the map that says how long tables hold, and the program that says it once more.
+    /// The arguments of [`Lease::open`]: the map with the time until which tables are valid, and the program that
+    /// extends it.
     ///
     /// # Errors
     /// What the system refused.
@@ -24,7 +25,7 @@ impl Kernel {
         Ok([self.views.as_fd().try_clone_to_owned()?, beat.as_fd().try_clone_to_owned()?])
     }
 
-    /// The program's leave to forward, for those who must not wait for whoever has this.
+    /// The program's permission to forward, for threads that must not wait for the owner of this value.
     ///
     /// # Errors
     /// What the system refused.
@@ -33,12 +34,12 @@ impl Kernel {
         Lease::open(views.as_fd(), beat)
     }
 
-    /// Says whether tables are being changed, and so may be half done if the daemon ends now.
+    /// Marks that tables are being changed, and so may be inconsistent if the daemon ends now.
     pub fn set_busy(&self, busy: bool) {
         self.mapped.head().busy.store(u32::from(busy), Release);
     }
 
-    /// Has the program end with the daemon after all: nothing stays pinned.
+    /// Makes the program end with the daemon: nothing stays pinned.
     pub fn unpin(&mut self) {
         for attached in &mut self.attached {
             if let Some(pin) = attached.pin.take_if(|_| !attached.waits) {
@@ -47,7 +48,7 @@ impl Kernel {
         }
     }
 
-    /// Has the program stay on its interfaces when this is dropped, for one grace time from now.
+    /// Makes the program stay on its interfaces when this is dropped, for one grace time from now.
     ///
     /// # Errors
     /// If it is not pinned, or the kernel refused.

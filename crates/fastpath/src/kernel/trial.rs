@@ -1,24 +1,24 @@
-//! The program tried on a frame that nobody has sent.
+//! Test-runs the program on a frame.
 
 use libbpf_rs::ProgramInput;
 
 use super::{Kernel, PROGRAM, program};
 use crate::error::KernelError;
 
-/// What the program says of a frame.
+/// The result of the program for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is dropped.
     Drop,
-    /// It is Linux's.
+    /// It goes to Linux.
     Linux,
     /// It goes to another interface, or to a worker.
     Redirect,
 }
 
 impl Kernel {
-    /// Runs the program on a frame as if it had come in on an interface that exists; what it says, and the frame as
-    /// it is then. Nothing is sent, but all is counted. For tests: the kernel does this by itself.
+    /// Runs the program on a frame as if it had arrived on an existing interface; returns the result, and the frame
+    /// as it is then. Nothing is sent, but everything is counted. For tests.
     ///
     /// # Errors
     /// What the kernel refused, such as a frame without a whole Ethernet header.
@@ -36,7 +36,7 @@ impl Kernel {
         let mut context = [0u32; 6];
         (context[1], context[3]) = (frame.len() as u32, ifindex);
         let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        // A tag may be put before it.
+        // The program may add a tag.
         let mut out = vec![0; frame.len() + 256];
         let input = ProgramInput {
             data_in: Some(frame),
