@@ -1,12 +1,12 @@
-//! Waking whoever sleeps until something is queued, without a system call while it is awake.
+//! Waking a consumer that sleeps until something is queued, without a system call while it is awake.
 //!
 //! ```text
 //! consumer: sleeps()  ─► look at the queue once more ─► empty: sleep until woken ─► wakes()
 //! producer: queue it  ─► must_wake()? ─► wake it
 //! ```
 //!
-//! Between the two steps of each side lies a full barrier. So either the producer sees that the consumer sleeps, or the
-//! consumer sees what was queued; a model runs every order of the two.
+//! Each side has a full barrier between its two steps. So either the producer sees that the consumer sleeps, or the
+//! consumer sees what was queued; a loom model runs every order of the two.
 
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -25,19 +25,19 @@ impl Default for Asleep {
 }
 
 impl Asleep {
-    /// Called by the consumer, which then looks at its queue once more before it sleeps.
+    /// Called by the consumer, which must then check its queue once more before it sleeps.
     pub fn sleeps(&self) {
         self.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Called by the consumer when it is awake again, whatever woke it.
+    /// Called by the consumer when it is awake again, for whatever reason.
     pub fn wakes(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Called by a producer after it has queued something: whether it must wake the consumer. One producer is told so
-    /// for each sleep.
+    /// Called by a producer after it has queued something: whether it must wake the consumer. For each sleep, one
+    /// producer gets true.
     #[inline]
     #[must_use]
     pub fn must_wake(&self) -> bool {

@@ -5,8 +5,8 @@
 //! consumer: take the places head.. , then raise `head` ---- release/acquire ----> producer reuses them
 //! ```
 //!
-//! Each side keeps a copy of the other's index and looks again only when the copy says full or empty, so
-//! the cache line of an index crosses between cores once a burst and not once a frame.
+//! Each side keeps a copy of the other's index and reads it again only when the copy says full or empty, so the cache
+//! line of an index moves between cores once per burst and not once per frame.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ struct Ring<T> {
     places: Box<[Place<T>]>,
 }
 
-/// A place, which models of loom watch: there, to use one from both sides at a time fails.
+/// A slot of the ring. Loom models watch it: using one from both sides at the same time fails.
 struct Place<T>(UnsafeCell<Option<T>>);
 
 impl<T> Place<T> {
@@ -40,7 +40,7 @@ impl<T> Place<T> {
     }
 
     /// # Safety
-    /// The place is the caller's alone for as long as the call lasts.
+    /// The caller must have the slot to itself during the call.
     #[inline(always)]
     unsafe fn swap(&self, item: Option<T>) -> Option<T> {
         #[cfg(not(loom))]
@@ -58,21 +58,21 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: what it holds may be sent, so it may be.
 unsafe impl<T: Send> Send for Ring<T> {}
 
-/// The end that puts in.
+/// The sending end.
 pub struct Producer<T> {
     ring: Arc<Ring<T>>,
     tail: usize,
     head_seen: usize,
 }
 
-/// The end that takes out.
+/// The receiving end.
 pub struct Consumer<T> {
     ring: Arc<Ring<T>>,
     head: usize,
     tail_seen: usize,
 }
 
-/// A ring of at least `capacity` places (rounded up to a power of two).
+/// A ring with at least `capacity` slots (rounded up to a power of two).
 pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let places = (0..capacity.max(2).next_power_of_two()).map(|_| Place::empty()).collect();
     let ring = Arc::new(Ring { head: Index(AtomicUsize::new(0)), tail: Index(AtomicUsize::new(0)), places });
@@ -80,7 +80,7 @@ pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T: Send> Producer<T> {
-    /// Places free for certain; looks at the other end if `wanted` are not.
+    /// Slots that are certainly free; checks the other end if there are fewer than `wanted`.
     fn free(&mut self, wanted: usize) -> usize {
         let capacity = self.ring.places.len();
         let mut free = capacity - self.tail.wrapping_sub(self.head_seen);
@@ -91,15 +91,15 @@ impl<T: Send> Producer<T> {
         free
     }
 
-    /// Whether one more fits.
+    /// Whether there is room for another item.
     pub fn has_room(&mut self) -> bool {
         self.free(1) > 0
     }
 
-    /// Puts one in.
+    /// Adds an item.
     ///
     /// # Errors
-    /// Gives it back if the ring is full.
+    /// Returns the item if the ring is full.
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if self.free(1) == 0 {
             return Err(item);
@@ -113,8 +113,9 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// Puts in what stands in `items`, from the front until the ring is full, and leaves the rest; says how many. The
-    /// consumer sees all of them at once: one store to the line that both sides share, not one an item.
+    /// Adds the items in `items`, from the front until the ring is full, and leaves the rest; returns how many were
+    /// added. The consumer sees all of them at once: one store to the cache line that both sides share, not one per
+    /// item.
     pub fn push_some(&mut self, items: &mut [Option<T>]) -> usize {
         let free = self.free(items.len());
         let waiting = items.iter_mut().filter(|item| item.is_some());
@@ -130,14 +131,14 @@ impl<T: Send> Producer<T> {
         count
     }
 
-    /// Whether the other end is gone.
+    /// Whether the other end was dropped.
     pub fn is_closed(&self) -> bool {
         Arc::strong_count(&self.ring) == 1
     }
 }
 
 impl<T: Send> Consumer<T> {
-    /// Takes the oldest out.
+    /// Removes the oldest item.
     pub fn pop(&mut self) -> Option<T> {
         if self.tail_seen == self.head {
             self.tail_seen = self.ring.tail.0.load(Ordering::Acquire);
@@ -154,8 +155,8 @@ impl<T: Send> Consumer<T> {
         item
     }
 
-    /// Takes the oldest out into `places`, from the front, as many as there are; says how many. The producer sees all
-    /// places free at once.
+    /// Moves the oldest items into `places`, as many as there are; returns how many. The producer sees all slots free
+    /// at once.
     pub fn pop_some(&mut self, places: &mut [Option<T>]) -> usize {
         let count = self.readable().min(places.len());
         for (ahead, place) in places[..count].iter_mut().enumerate() {
@@ -168,13 +169,13 @@ impl<T: Send> Consumer<T> {
         count
     }
 
-    /// How many wait.
+    /// The number of waiting items.
     pub fn readable(&mut self) -> usize {
         self.tail_seen = self.ring.tail.0.load(Ordering::Acquire);
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Whether the other end is gone. What it left can still be taken.
+    /// Whether the other end was dropped. Its items can still be received.
     pub fn is_closed(&self) -> bool {
         Arc::strong_count(&self.ring) == 1
     }

@@ -1,8 +1,8 @@
 //! Rings of frames between two apps.
 //!
-//! A [`Link`] joins two apps of one worker: no atomics, since the worker runs them in turn. A [`channel`]
-//! joins two threads: one producer, one consumer, no locks. Both are bounded, and both give a frame back
-//! when they are full, so that whoever holds it counts why it is lost.
+//! A [`Link`] connects two apps of one worker: it needs no atomics, because the worker runs them in turn. A
+//! [`channel`] connects two threads: one producer, one consumer, no locks. Both are bounded, and both return a frame
+//! when they are full, so that the caller can count why it is lost.
 
 mod asleep;
 mod channel;

@@ -1,32 +1,32 @@
-//! The ring between two apps of one worker. Places and indices are as in Snabb's `struct link`, so Lua works on them
-//! as they are. What comes out is not counted: it is what went in, less what waits.
+//! The ring between two apps of one worker. Slots and indices are as in Snabb's `struct link`, so Lua can use them
+//! directly. Received frames are not counted: they are the frames sent, less those waiting.
 
 use bm_frame::{BURST, Burst, Frame, swap_places};
 
-/// Places in the ring.
+/// Slots of the ring.
 const PLACES: usize = 1024;
-/// Frames it holds: one place stays free, to tell full from empty.
+/// The most frames it can hold: one slot stays free, to distinguish full from empty.
 pub const CAPACITY: usize = PLACES - 1;
 
-/// What went through a link since it was made. Names are Snabb's.
+/// Counters of a link since it was created. The names are Snabb's.
 ///
 /// Not shared: named and ordered as in Snabb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LinkStats {
-    /// Bytes of the frames put in.
+    /// Bytes of the frames sent into the link.
     pub txbytes: u64,
-    /// Bytes of the frames taken out.
+    /// Bytes of the frames received from the link.
     pub rxbytes: u64,
-    /// Frames put in.
+    /// Frames sent into the link.
     pub txpackets: u64,
-    /// Frames taken out.
+    /// Frames received from the link.
     pub rxpackets: u64,
-    /// Frames that found the link full.
+    /// Frames lost because the link was full.
     pub txdrop: u64,
 }
 
-/// What is counted while frames move: what went in. What came out is that, less what waits.
+/// What is counted while frames move: frames sent. Frames received are those, less the frames waiting.
 ///
 /// Shared with Lua as part of a [`Link`].
 #[derive(Default)]
@@ -41,8 +41,8 @@ struct Counts {
 
 /// A ring of frames between two apps of one worker.
 ///
-/// Shared with Lua where it is one of a Lua state's. Lua and Rust use it in turns: `bm-lua` makes a reference from
-/// its raw pointer for what one call of Rust does, and none lives while Lua runs.
+/// Shared with Lua if it belongs to a Lua state. Lua and Rust use it in turns: `bm-lua` makes a reference from its
+/// raw pointer for a single call into Rust, and none exists while Lua runs.
 #[repr(C)]
 pub struct Link {
     packets: [Option<Frame>; PLACES],
@@ -64,25 +64,25 @@ impl Link {
         Self { packets: [const { None }; PLACES], read: 0, write: 0, counts }
     }
 
-    /// Frames waiting.
+    /// The number of waiting frames.
     #[inline]
     pub fn readable(&self) -> usize {
         (self.write.wrapping_sub(self.read) as usize) % PLACES
     }
 
-    /// Frames that may be added.
+    /// The number of frames for which there is room.
     #[inline]
     pub fn writable(&self) -> usize {
         CAPACITY - self.readable()
     }
 
-    /// Whether no frame waits.
+    /// Whether no frame is waiting.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.read == self.write
     }
 
-    /// Takes the oldest frame out.
+    /// Removes the oldest frame.
     #[inline]
     pub fn receive(&mut self) -> Option<Frame> {
         if self.is_empty() {
@@ -93,10 +93,10 @@ impl Link {
         frame
     }
 
-    /// Puts a frame in.
+    /// Adds a frame.
     ///
     /// # Errors
-    /// Gives the frame back if the link is full, and counts `txdrop`.
+    /// Returns the frame if the link is full, and counts `txdrop`.
     #[inline]
     pub fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
         let next = (self.write + 1) % PLACES as u32;
@@ -111,26 +111,26 @@ impl Link {
         Ok(())
     }
 
-    /// Moves frames into `burst` until it is full or the link empty; says how many.
+    /// Moves frames into `burst` until it is full or the link is empty; returns how many.
     #[inline]
     pub fn receive_burst(&mut self, burst: &mut Burst) -> usize {
         self.receive_some(burst, BURST)
     }
 
-    /// The same, at most `most` frames.
+    /// Like [`Self::receive_burst`], but at most `most` frames.
     #[inline]
     pub fn receive_some(&mut self, burst: &mut Burst, most: usize) -> usize {
         let to = burst.vacant_mut();
         let (count, start) = (self.readable().min(to.len()).min(most), self.read as usize % PLACES);
-        // Places swap what they hold: the ring is left with the burst's empty ones.
+        // The slots are swapped: the ring gets the empty slots of the burst.
         self.swap(start, &mut to[..count]);
         self.read = (self.read + count as u32) % PLACES as u32;
         burst.occupy(count);
         count
     }
 
-    /// Moves frames from the front of `burst` until the link is full or the burst is used up; says how many.
-    /// Whatever is left counts as `txdrop`, as if each had been transmitted on its own.
+    /// Moves frames from the front of `burst` until the link is full or the burst is empty; returns how many. Frames
+    /// that are left count as `txdrop`, as if each had been transmitted separately.
     #[inline]
     pub fn transmit_burst(&mut self, burst: &mut Burst) -> usize {
         let from = burst.places_mut();
@@ -147,7 +147,7 @@ impl Link {
         count
     }
 
-    /// Swaps `places` with as many of the ring from `start` on, which may go round its end.
+    /// Swaps `places` with slots of the ring from `start` on, wrapping around at its end.
     #[inline]
     fn swap(&mut self, start: usize, places: &mut [Option<Frame>]) {
         if let Some(ring) = self.packets.get_mut(start..start + places.len()) {
@@ -172,8 +172,9 @@ impl Link {
         (self.counts.txpackets - before) as usize
     }
 
-    /// Empties the places from `from` up to the next one to read, whose frames Lua took by looking alone; says
-    /// which place that is. Rust's apps swap places, and must not meet a frame that is another's by now.
+    /// Empties the slots from `from` up to the next one to read, whose frames Lua received by reading the slots
+    /// directly; returns that position. Apps in Rust swap slots, and must not find a frame there that belongs to
+    /// another owner by now.
     pub fn settle(&mut self, from: usize) -> usize {
         let read = self.read as usize % PLACES;
         if from <= read {
@@ -185,7 +186,7 @@ impl Link {
         read
     }
 
-    /// What went through.
+    /// The link's counters.
     pub fn stats(&self) -> LinkStats {
         let Counts { txbytes, txpackets, txdrop } = self.counts;
         let (waiting, start) = (self.readable(), self.read as usize % PLACES);
@@ -195,23 +196,23 @@ impl Link {
         LinkStats { txbytes, rxbytes, txpackets, rxpackets, txdrop }
     }
 
-    /// Bytes of the frames put in, as in [`stats`](Self::stats) but for no more than a load.
+    /// Bytes of the frames sent, as in [`stats`](Self::stats) but at the cost of a single load.
     #[inline]
     pub fn txbytes(&self) -> u64 {
         self.counts.txbytes
     }
 
-    /// How often a frame was put in or taken out.
+    /// How often a frame was sent or received.
     #[inline]
     pub fn moves(&self) -> u64 {
         2 * self.counts.txpackets - self.readable() as u64
     }
 }
 
-/// How many frames there are, and the bytes of all together.
+/// The number of frames, and the sum of their bytes.
 #[inline]
 fn sums(places: &[Option<Frame>]) -> (usize, u64) {
-    // In eights, so that the compiler writes out eight steps instead of two.
+    // In groups of eight, so that the compiler unrolls eight steps instead of two.
     let (eights, rest) = places.as_chunks::<8>();
     let (mut gaps, mut bytes) = (0, 0);
     for eight in eights {
@@ -284,7 +285,7 @@ mod tests {
         let (mut link, mut expected) = (Link::new(), 0u32);
         for count in [200, 256, 1, 256, 256, 255, 256, 256, 256] {
             let mut burst = burst_of(&mut frames, count);
-            // Taken places are passed over.
+            // Empty slots are skipped.
             burst.take(0).into_iter().for_each(|frame| list.free(frame));
             expected += 1;
             let moved = link.transmit_burst(&mut burst);

@@ -1,4 +1,4 @@
-//! The crate without DPDK: the same to its callers, and no device can be opened.
+//! The crate without DPDK: it has the same interface, but no device can be opened.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,11 +14,11 @@ use crate::{DpdkError, Link, Options, Spec, Spread};
 pub struct DpdkDevice(Infallible);
 /// A queue; there is none without DPDK.
 pub struct DpdkPort(Infallible);
-/// What control tells a device; there is none without DPDK.
+/// The steering of a device; there is none without DPDK.
 pub struct DpdkSteering(Infallible);
 
 impl DpdkDevice {
-    /// Refuses.
+    /// Always fails.
     ///
     /// # Errors
     /// [`DpdkError::NotBuilt`], always.
@@ -41,7 +41,7 @@ impl DpdkDevice {
         match self.0 {}
     }
 
-    /// Why frames are copied between the driver's memory and ours, if they are.
+    /// Why frames are copied between the driver's memory and brickmoon's, if they are.
     pub fn copied(&self) -> Option<&str> {
         match self.0 {}
     }
@@ -59,7 +59,7 @@ impl DpdkDevice {
         match self.0 {}
     }
 
-    /// What control tells it.
+    /// Its steering.
     pub fn steering(&self) -> DpdkSteering {
         match self.0 {}
     }
@@ -69,7 +69,7 @@ impl DpdkDevice {
         match self.0 {}
     }
 
-    /// How it spreads flows over its queues.
+    /// How it distributes flows over its queues.
     pub fn spread(&self) -> Spread {
         match self.0 {}
     }

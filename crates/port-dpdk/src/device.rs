@@ -1,4 +1,4 @@
-//! A device that DPDK drives: opened, asked, changed; given back when the last of its queues goes.
+//! A device that DPDK drives. It is closed when the last of its queues is dropped.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::rest::Rest;
 use crate::steer::DpdkSteering;
 use crate::{DpdkError, Link, Options, Spec, Spread};
 
-/// An Ethernet header and two VLAN tags: what a frame has beyond the MTU.
+/// An Ethernet header and two VLAN tags: bytes of a frame beyond the MTU.
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
-/// What drivers leave in front of a frame that they receive, and the lines by which slots are shifted.
+/// The headroom that drivers leave in a received frame, and the cache lines by which slots are shifted.
 const RECEIVE_OFFSET: usize = 128 + 6 * 64;
 
-/// How long workers may take to leave a device alone: each sleeps a tenth of a second at most.
+/// How long workers may take to stop using a device: each sleeps a tenth of a second at most.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 
 /// DPDK opens and closes devices one at a time.
@@ -31,12 +31,12 @@ fn opening() -> MutexGuard<'static, ()> {
     OPENING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device at work.
+/// A running device.
 pub struct DpdkDevice {
     shared: Arc<Shared>,
 }
 
-/// What the device's queues hold on to.
+/// The part of a device that its queues share.
 pub(crate) struct Shared {
     pub spec: Spec,
     pub port: u16,
@@ -46,11 +46,11 @@ pub(crate) struct Shared {
     copied: Option<String>,
     own_pool: OwnPool,
     queues: u16,
-    /// When its queues are left alone.
+    /// Pauses of its queues.
     pub rest: Rest,
 }
 
-/// Frames of DPDK's own, or a null pointer. It goes with the device.
+/// A frame pool of DPDK's own, or a null pointer. It is freed with the device.
 struct OwnPool(*mut c_void);
 
 // SAFETY: a mempool may be used by many threads.
@@ -59,12 +59,12 @@ unsafe impl Send for OwnPool {}
 unsafe impl Sync for OwnPool {}
 
 impl Shared {
-    /// The pool that frames are copied from and to; null where they are not.
+    /// The pool that frames are copied from and to; null if they are not copied.
     pub fn own_pool(&self) -> *mut c_void {
         self.own_pool.0
     }
 
-    /// An error of this device, unless `done` tells of none.
+    /// An error of this device, unless `done` shows success.
     pub fn check(&self, step: &str, done: c_int) -> Result<c_int, DpdkError> {
         check(&self.spec, step, done)
     }
@@ -86,7 +86,7 @@ fn check(spec: &Spec, step: &str, done: c_int) -> Result<c_int, DpdkError> {
     Err(DpdkError::Device { device, step, why: eal::text(done), said: eal::said() })
 }
 
-/// A text in an array that ends with a zero.
+/// The text in an array that ends with a zero.
 fn text(bytes: &[c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -101,11 +101,11 @@ fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
 }
 
 impl DpdkDevice {
-    /// Starts DPDK if it does not run, then the device, with as many queues as it has and `options` ask for.
-    /// `depot` is where frames come from: its region becomes memory of DPDK.
+    /// Starts DPDK if needed, then the device, with the number of queues that it has and `options` asks for. `depot`
+    /// is where frames come from: its memory is registered with DPDK.
     ///
     /// # Errors
-    /// See [`DpdkError`]; the device is then as it was.
+    /// See [`DpdkError`]; the device is then unchanged.
     pub fn open(spec: &Spec, depot: &Arc<Depot>, options: Options) -> Result<Self, DpdkError> {
         let Ok(name) = CString::new(spec.as_str()) else {
             return Err(DpdkError::Name { device: spec.as_str().into() });
@@ -140,7 +140,7 @@ impl DpdkDevice {
             rest: Rest::default(),
         };
         let done = shared.set_up(options);
-        // A device that could not be set up is closed right here.
+        // A device that could not be set up is closed here.
         drop(alone);
         done?;
         Ok(Self { shared: Arc::new(shared) })
@@ -151,7 +151,7 @@ impl DpdkDevice {
         &self.shared.driver
     }
 
-    /// Its MAC address; zeroes if the device is gone.
+    /// Its MAC address; zero if the device is gone.
     pub fn mac(&self) -> [u8; 6] {
         info(&self.shared.spec, self.shared.port).map_or([0; 6], |info| info.mac)
     }
@@ -161,7 +161,7 @@ impl DpdkDevice {
         info(&self.shared.spec, self.shared.port).map_or(0, |info| info.mtu)
     }
 
-    /// Why frames are copied between the driver's memory and ours, if they are.
+    /// Why frames are copied between the driver's memory and brickmoon's, if they are.
     pub fn copied(&self) -> Option<&str> {
         self.shared.copied.as_deref()
     }
@@ -184,7 +184,7 @@ impl DpdkDevice {
         Ok(DpdkPort::new(self.shared.clone(), queue))
     }
 
-    /// What control tells it.
+    /// Its steering.
     pub fn steering(&self) -> DpdkSteering {
         DpdkSteering::new(self.shared.clone())
     }
@@ -197,7 +197,7 @@ impl DpdkDevice {
         Link { up: known && link.up != 0, mbps: link.mbps }
     }
 
-    /// How it spreads flows over its queues, as it says itself.
+    /// How it distributes flows over its queues, according to the device.
     pub fn spread(&self) -> Spread {
         let mut spread = ffi::Spread { key: [0; 64], key_bytes: 0, buckets: 0, queue: [0; 512] };
         // SAFETY: the shim writes one `Spread`, and no more of its arrays than they hold.
@@ -209,15 +209,15 @@ impl DpdkDevice {
     /// Changes its MTU.
     ///
     /// # Errors
-    /// [`DpdkError::Mtu`] if a slot is too small for it, [`DpdkError::Device`] if the device refuses, or does not run
-    /// again: then its queues are silent until a later change has it run.
+    /// [`DpdkError::Mtu`] if a slot is too small for it, [`DpdkError::Device`] if the device refuses, or does not
+    /// start again: then its queues receive nothing until a later change starts it.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), DpdkError> {
         self.shared.fits(mtu)?;
         // SAFETY: a number for a port that is ours.
         let set = || unsafe { ffi::bm_device_set_mtu(self.shared.port, mtu) };
         let step = format!("setting an MTU of {mtu}");
         match set() {
-            // Some drivers change it at rest only.
+            // Some drivers change it only while the device is stopped.
             done if done == -libc::EBUSY => self.shared.at_rest(&step, set),
             done => self.shared.check(&step, done).map(drop),
         }
@@ -233,7 +233,7 @@ impl DpdkDevice {
         self.shared.check("setting its MAC address", done).map(drop)
     }
 
-    /// All counters that the device keeps (DPDK's xstats), by its own names.
+    /// All counters of the device (DPDK's xstats), with DPDK's names.
     pub fn counters(&self) -> Vec<(String, u64)> {
         // SAFETY: without a place to write to, the shim says how many there are.
         let count = unsafe { ffi::bm_device_xstats(self.shared.port, std::ptr::null_mut(), 0) };
@@ -295,7 +295,7 @@ impl Shared {
             if self.copied.is_some() {
                 return Err(refused);
             }
-            // Some drivers want room for more than any Ethernet frame of their MTU has.
+            // Some drivers need more room than an Ethernet frame of their MTU does.
             self.copied = Some(format!(
                 "{} cannot use brickmoon's frame memory as it is, so every frame is copied; a larger `slot_size` may help",
                 self.driver
@@ -306,7 +306,7 @@ impl Shared {
         self.check("starting the device", unsafe { ffi::bm_device_start(self.port) }).map(drop)
     }
 
-    /// Configures the device and its queues, with frames of ours or of DPDK's own.
+    /// Configures the device and its queues, with brickmoon's frames or a pool of DPDK's own.
     fn prepare(&mut self, mtu: u16) -> Result<(), DpdkError> {
         let copied = u8::from(self.copied.is_some());
         let is_virtual = u8::from(!self.spec.is_pci());
@@ -322,7 +322,7 @@ impl Shared {
         self.check(&step, done).map(drop)
     }
 
-    /// Lets a card reach our frames.
+    /// Maps the frame memory for a card.
     fn map(&self) -> Result<(), DpdkError> {
         let region = pool::region(self.memory);
         // SAFETY: the region is registered, and mapped as long as the process lives.
@@ -334,12 +334,12 @@ impl Shared {
     }
 }
 
-/// Whether somebody else says which queue a packet comes in on: the far end of a virtual device.
+/// Whether the queue of a packet is decided elsewhere: by the other end of a virtual device.
 fn is_fed_by_queue(spec: &Spec, driver: &str) -> bool {
     !spec.is_pci() || driver == "net_virtio"
 }
 
-/// As many queues as a device has and `wanted` says; one where all packets would come in on the first.
+/// The number of queues: at most what the device has and `wanted` says; one if all packets would arrive on the first.
 fn queues(info: &Info, wanted: u16, is_fed: bool) -> u16 {
     let has = info.receive_queues_max.min(info.transmit_queues_max).max(1);
     if info.has_rss != 0 || is_fed { wanted.clamp(1, has) } else { 1 }

@@ -1,4 +1,4 @@
-//! DPDK's environment (EAL): started once a process, told where free frames are, and listened to.
+//! DPDK's environment (EAL): started once per process, with the location of free frames, and with its log captured.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -11,18 +11,18 @@ use bm_frame::{Depot, Frame, Freelist};
 use crate::DpdkError;
 use crate::ffi::{self, Calls, Header};
 
-/// Lines of what DPDK said that are kept for errors.
+/// Lines of DPDK's log that are kept for errors.
 const LINES: usize = 6;
-/// Free huge pages from which on DPDK's own memory lies on them.
+/// With at least this many free huge pages, DPDK's own memory is on huge pages.
 const HUGE_PAGES: usize = 96;
-/// MiB of memory for DPDK's own sake: rings, and frames of drivers that insist on it.
+/// MiB of memory for DPDK itself: rings, and frames of drivers that require it.
 const OWN_MIB: &str = "128";
 
-/// Name of the EAL's folder, before the process.
+/// Prefix of the EAL's folder; the process ID follows.
 const FOLDER: &str = "brickmoon-";
 
 static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
-/// Whether it has, and then whether on huge pages.
+/// Whether DPDK was started, and if so whether it uses huge pages.
 static STARTED: OnceLock<Result<bool, DpdkError>> = OnceLock::new();
 
 /// Version of the DPDK that is linked.
@@ -31,27 +31,27 @@ pub(crate) fn version() -> String {
     unsafe { CStr::from_ptr(ffi::bm_version()) }.to_string_lossy().into_owned()
 }
 
-/// What an error number of DPDK means.
+/// The text for an error number of DPDK.
 pub(crate) fn text(error: c_int) -> String {
     // SAFETY: a text that holds until this thread asks again.
     unsafe { CStr::from_ptr(ffi::bm_error_text(error.abs())) }.to_string_lossy().into_owned()
 }
 
-/// What DPDK said since this was asked last.
+/// DPDK's log lines since the last call.
 pub(crate) fn said() -> Vec<String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
 }
 
-/// Starts DPDK if it does not run yet, for a device that can do with its own memory on huge pages or not. Says whether
-/// that lies on huge pages.
+/// Starts DPDK if it does not run yet, for a device that allows DPDK's own memory to be on huge pages or not. Returns
+/// whether it is on huge pages.
 ///
-/// A device that shares memory with another process (net_virtio_user) passes it on a file at a time, eight at most, and
-/// each huge page is a file of its own.
+/// A device that shares memory with another process (net_virtio_user) passes it as files, eight at most, and each
+/// huge page is a file of its own.
 pub(crate) fn start(huge_pages: bool) -> Result<bool, DpdkError> {
     STARTED.get_or_init(|| start_aside(huge_pages && free_huge_pages() >= HUGE_PAGES)).clone()
 }
 
-/// In a thread of its own, which the EAL then pins to a core as it likes.
+/// In a separate thread, because the EAL pins the calling thread to a core of its choice.
 fn start_aside(huge_pages: bool) -> Result<bool, DpdkError> {
     let started = std::thread::Builder::new().name("bm-eal".into()).spawn(move || start_here(huge_pages));
     let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), said: said() };
@@ -65,7 +65,7 @@ fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {
     let calls = Calls { refill, make_room, take, give, available, log };
     let texts: Vec<CString> =
         arguments(huge_pages).into_iter().map(|text| CString::new(text).unwrap_or_default()).collect();
-    // The EAL moves its arguments about, and keeps some.
+    // The EAL reorders its arguments, and keeps some.
     let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
     let count = pointers.len() as c_int;
     pointers.push(std::ptr::null_mut());
@@ -81,7 +81,7 @@ fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {
     Ok(huge_pages)
 }
 
-/// Where the EAL keeps files of this process: nothing, as it was started, but the folder is there.
+/// The folder where the EAL keeps files of this process: no files with these options, but it creates the folder.
 fn folder() -> PathBuf {
     // SAFETY: a text that stays as long as the process.
     let folder = unsafe { CStr::from_ptr(ffi::bm_eal_folder()) };
@@ -89,24 +89,24 @@ fn folder() -> PathBuf {
 }
 
 extern "C" fn remove_folder() {
-    // What another process left there would not be ours to remove.
+    // Files that another process left there must not be removed.
     let _kept = std::fs::remove_dir(folder());
 }
 
-/// Folders of processes that were killed.
+/// Removes folders of processes that were killed.
 fn remove_old_folders() {
     let siblings = folder().parent().map(std::fs::read_dir).into_iter().flatten().flatten().flatten();
     for sibling in siblings {
         let name = sibling.file_name().to_string_lossy().into_owned();
         let Some(process) = name.strip_prefix(FOLDER) else { continue };
         if !Path::new("/proc").join(process).exists() {
-            // One that is not empty stays: somebody else may know why.
+            // A folder that is not empty stays.
             let _kept = std::fs::remove_dir(sibling.path());
         }
     }
 }
 
-/// One core, since workers are ours; no files; PCI devices only as they are named.
+/// One core, because workers are not started by DPDK; no files; PCI devices only when they are named.
 fn arguments(huge_pages: bool) -> Vec<String> {
     let core = std::fs::read_to_string("/proc/self/status").ok().and_then(|status| {
         let allowed =
@@ -120,7 +120,7 @@ fn arguments(huge_pages: bool) -> Vec<String> {
         "--no-telemetry".into(),
         "-m".into(),
         OWN_MIB.into(),
-        // Nothing has this address but a bridge that no driver wants: devices are probed by name later.
+        // Matches nothing but a bridge that no driver uses: devices are probed by name later.
         "-a".into(),
         "0000:00:00.0".into(),
     ];
@@ -139,21 +139,21 @@ fn free_huge_pages() -> usize {
 }
 
 /// # Safety
-/// `freelist` is that of a [`Freelist`], of which no other reference is in use.
+/// `freelist` must be a [`Freelist`] to which no other reference is in use.
 unsafe extern "C" fn refill(freelist: *mut c_void) {
     // SAFETY: by the contract; `DpdkPort` passes the one that it was lent, and does not touch it meanwhile.
     unsafe { (*freelist.cast::<Freelist>()).refill() };
 }
 
 /// # Safety
-/// As [`refill`].
+/// As for [`refill`].
 unsafe extern "C" fn make_room(freelist: *mut c_void) {
     // SAFETY: as in `refill`.
     unsafe { (*freelist.cast::<Freelist>()).make_room() };
 }
 
 /// # Safety
-/// `depot` is that of a [`Depot`] that is never freed.
+/// `depot` must be a [`Depot`] that is never freed.
 unsafe extern "C" fn take(depot: *mut c_void) -> *mut Header {
     // SAFETY: by the contract; a depot may be used by many threads.
     let frame = unsafe { (*depot.cast::<Depot>()).take() };
@@ -161,7 +161,7 @@ unsafe extern "C" fn take(depot: *mut c_void) -> *mut Header {
 }
 
 /// # Safety
-/// As [`take`], and `header` is that of a frame of this depot that the caller owns.
+/// As for [`take`], and `header` must be that of a frame of this depot that the caller owns.
 unsafe extern "C" fn give(depot: *mut c_void, header: *mut Header) {
     let Some(header) = NonNull::new(header.cast::<u8>()) else { return };
     // SAFETY: by the contract.
@@ -169,14 +169,14 @@ unsafe extern "C" fn give(depot: *mut c_void, header: *mut Header) {
 }
 
 /// # Safety
-/// As [`take`].
+/// As for [`take`].
 unsafe extern "C" fn available(depot: *mut c_void) -> c_uint {
     // SAFETY: by the contract.
     unsafe { (*depot.cast::<Depot>()).available() as c_uint }
 }
 
 /// # Safety
-/// `text` is `length` bytes long.
+/// `text` must be `length` bytes long.
 unsafe extern "C" fn log(text: *const c_char, length: usize) {
     // SAFETY: by the contract.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };

@@ -1,82 +1,82 @@
-//! What can go wrong with DPDK and its devices, and what to mend.
+//! Errors of DPDK and its devices, and how to fix them.
 
 use std::fmt;
 
-/// Why there is no DPDK port.
+/// Why a DPDK port cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DpdkError {
     /// This build has no DPDK.
     NotBuilt {
-        /// As asked for.
+        /// The device string.
         device: String,
     },
-    /// The EAL did not start. It can be tried once a process.
+    /// The EAL did not start. That can be tried once per process.
     Eal {
         /// What it returned.
         why: String,
-        /// What it said last.
+        /// The last lines of DPDK's log.
         said: Vec<String>,
     },
-    /// Frames cannot be DPDK's memory.
+    /// The frame memory cannot be registered with DPDK.
     Memory {
         /// What was returned.
         why: String,
-        /// What was said last.
+        /// The last lines of DPDK's log.
         said: Vec<String>,
     },
-    /// A device needs frames at fixed places of memory, and they lie on plain pages.
+    /// A device needs frames at fixed physical addresses, and they are not on huge pages.
     PlainPages {
-        /// As asked for.
+        /// The device string.
         device: String,
     },
-    /// A device shares DPDK's memory with another process, and that lies on huge pages for an earlier device.
+    /// A device shares DPDK's memory with another process, but that is on huge pages because of an earlier device.
     HugePages {
-        /// As asked for.
+        /// The device string.
         device: String,
     },
-    /// There is no such card.
+    /// There is no such PCI device.
     NoCard {
-        /// As asked for.
+        /// The device string.
         device: String,
         /// Its PCI address with the domain.
         place: String,
     },
-    /// A card belongs to a driver of Linux, or to none.
+    /// A PCI device is bound to a Linux driver, or to none.
     KernelDriver {
-        /// As asked for.
+        /// The device string.
         device: String,
         /// Its PCI address with the domain.
         place: String,
-        /// Who has it.
+        /// Its current driver.
         driver: Option<String>,
-        /// Interfaces of Linux that go with it.
+        /// Linux interfaces that are removed with that driver.
         interfaces: Vec<String>,
-        /// The driver that can give it to programs on this machine.
+        /// The driver on this machine that makes the device available to DPDK.
         giver: &'static str,
     },
-    /// No device can be called that.
+    /// The device string is invalid.
     Name {
-        /// As asked for.
+        /// The device string.
         device: String,
     },
-    /// Something failed on a device.
+    /// An operation on a device failed.
     Device {
-        /// As asked for.
+        /// The device string.
         device: String,
-        /// What was tried.
+        /// The operation.
         step: String,
         /// What was returned.
         why: String,
-        /// What was said last.
+        /// The last lines of DPDK's log.
         said: Vec<String>,
     },
-    /// A device has fewer queues.
+    /// A device has fewer queues than requested.
     Queues {
         /// Its name.
         device: String,
-        /// How many were asked for.
+        /// The requested number.
         wanted: u16,
-        /// How many it has.
+        /// The number that it has.
         has: u16,
     },
     /// A frame of the device is larger than a slot.
@@ -90,7 +90,7 @@ pub enum DpdkError {
     },
 }
 
-/// What DPDK said, as more lines.
+/// Appends DPDK's log lines.
 fn more(f: &mut fmt::Formatter<'_>, said: &[String]) -> fmt::Result {
     said.iter().try_for_each(|line| write!(f, "\n  DPDK: {line}"))
 }

@@ -1,4 +1,4 @@
-//! DPDK ports: any device that a poll-mode driver of the DPDK installed can drive, over our own frames.
+//! DPDK ports: any device that a poll-mode driver of the installed DPDK supports, using brickmoon's own frames.
 //!
 //! ```text
 //!  freelist ◄─── mempool "brickmoon" ◄──── driver frees what it has sent
@@ -7,14 +7,14 @@
 //!     └── other ports, Lua ...                   burst ─► DpdkPort::transmit ──► driver
 //! ```
 //!
-//! The frame region is memory of DPDK (`rte_extmem_register`, for cards) and its slots are a mempool's, which has no list
-//! of its own, but takes and gives at the [`Freelist`](bm_frame::Freelist) of the worker that is in the port just
-//! then. An mbuf lies behind the header of its frame, so each is found from the other by an addition, and a frame
-//! goes from a DPDK port to any other, or to Lua, where it lies.
+//! The frame memory is registered with DPDK (`rte_extmem_register`, for cards), and its slots are those of a mempool
+//! without a list of its own: it allocates from and frees to the [`Freelist`](bm_frame::Freelist) of the worker that
+//! is in the port at that moment. An mbuf is stored after the header of its frame, so each is found from the other by
+//! an addition, and a frame goes from a DPDK port to any other, or to Lua, without a copy.
 //!
-//! DPDK itself (its EAL) is started when the first device is opened, once a process, without huge pages where there
-//! are none, and leaves no files behind. Its types end in the shim (`c/`). Built without the feature `dpdk`, the
-//! crate is the same to its callers and refuses each device with what to do about it.
+//! DPDK itself (its EAL) is started once per process, when the first device is opened, without huge pages if there
+//! are none, and leaves no files behind. Its types do not leave the shim (`c/`). Built without the feature `dpdk`,
+//! the crate has the same interface and refuses each device with the fix.
 
 mod error;
 mod spec;
@@ -50,16 +50,16 @@ pub use spec::Spec;
 #[cfg(feature = "dpdk")]
 pub use steer::DpdkSteering;
 
-/// What is wanted of a device.
+/// The options of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Queues, each for a worker of its own; 0 for one.
+    /// The number of queues, one per worker; 0 means one.
     pub queues: u16,
-    /// Largest IP packet in bytes; `None` for what the device has.
+    /// Largest IP packet in bytes; `None` keeps the device's setting.
     pub mtu: Option<u16>,
 }
 
-/// How a device spreads flows over its queues; empty where it does not say.
+/// How a device distributes flows over its queues; empty if it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     /// The key of its hash (Toeplitz).
@@ -73,14 +73,14 @@ pub struct Spread {
 pub struct Link {
     /// Whether there is a carrier.
     pub up: bool,
-    /// Speed in Mbit/s; 0 where that means nothing.
+    /// Speed in Mbit/s; 0 if unknown.
     pub mbps: u32,
 }
 
-/// Whether this build can drive devices by DPDK.
+/// Whether this build includes DPDK.
 pub const BUILT: bool = cfg!(feature = "dpdk");
 
-/// Version of the DPDK that is linked; `None` if none is.
+/// Version of the DPDK that is linked; `None` if this build has none.
 pub fn version() -> Option<String> {
     #[cfg(feature = "dpdk")]
     return Some(eal::version());

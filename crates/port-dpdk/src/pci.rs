@@ -1,4 +1,4 @@
-//! Network cards in Linux's eyes: who drives one, and so what keeps DPDK from it.
+//! Network cards as Linux sees them: which driver a card is bound to, and so why DPDK cannot use it.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use crate::{DpdkError, Spec};
 
 /// Where Linux lists PCI devices.
 pub(crate) const DEVICES: &str = "/sys/bus/pci/devices";
-/// Where it lists IOMMUs.
+/// Where Linux lists IOMMUs.
 pub(crate) const IOMMUS: &str = "/sys/class/iommu";
-/// Drivers that give a card to a program.
+/// Drivers that make a card available to programs.
 const GIVING: [&str; 4] = ["vfio-pci", "uio_pci_generic", "igb_uio", "nic_uio"];
 
-/// Why no driver of DPDK takes a card, as far as Linux tells: it is not there, or somebody else has it. `None` where
-/// the reason is another, or the device is none on PCI. The folders are [`DEVICES`] and [`IOMMUS`], but for tests.
+/// Why no DPDK driver accepts a card, as far as Linux knows: it does not exist, or another driver has it. `None` if
+/// the reason is another, or the device is not on PCI. The folders are [`DEVICES`] and [`IOMMUS`], except in tests.
 pub(crate) fn kept_from_us(devices: &Path, iommus: &Path, spec: &Spec) -> Option<DpdkError> {
     if !spec.is_pci() {
         return None;
@@ -28,13 +28,13 @@ pub(crate) fn kept_from_us(devices: &Path, iommus: &Path, spec: &Spec) -> Option
     if driver.as_deref().is_some_and(|driver| GIVING.contains(&driver)) {
         return None;
     }
-    // vfio-pci wants an IOMMU; not every kernel lets it do without.
+    // vfio-pci needs an IOMMU; not every kernel allows it without one.
     let has_iommu = std::fs::read_dir(iommus).is_ok_and(|mut entries| entries.next().is_some());
     let giver = if has_iommu { "vfio-pci" } else { "uio_pci_generic" };
     Some(DpdkError::KernelDriver { device, place, interfaces: interfaces(&folder), driver, giver })
 }
 
-/// The interfaces that Linux has on a card. Those of virtio stand a folder deeper.
+/// The Linux interfaces of a card. Those of virtio are one folder deeper.
 fn interfaces(card: &Path) -> Vec<String> {
     let names = |folder: &Path| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! The mempool over a frame region: one a region, for as long as the process lives.
+//! The mempool over a frame region: one for each region, as long as the process lives.
 
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ impl Pool {
 
 static POOLS: Mutex<Vec<(usize, Pool)>> = Mutex::new(Vec::new());
 
-/// What the shim is told of a memory.
+/// Describes a memory region for the shim.
 pub(crate) fn region(memory: &Memory) -> Region {
     // SAFETY: a question without arguments that matter.
     let plain = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
@@ -43,7 +43,7 @@ pub(crate) fn region(memory: &Memory) -> Region {
     }
 }
 
-/// The pool over the slots of `depot`, made at the first call for it.
+/// The pool over the slots of `depot`, created at the first call for it.
 pub(crate) fn over(depot: &Arc<Depot>) -> Result<Pool, DpdkError> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     let key = depot.memory().base().as_ptr() as usize;
@@ -52,7 +52,7 @@ pub(crate) fn over(depot: &Arc<Depot>) -> Result<Pool, DpdkError> {
     }
     let name = CString::new(format!("bm-{key:x}")).unwrap_or_default();
     let mut made = std::ptr::null_mut();
-    // The pool outlives whoever holds the depot now.
+    // The pool outlives all current owners of the depot.
     let kept = Arc::into_raw(depot.clone()).cast_mut().cast();
     // SAFETY: the region is as said, all its bytes are mapped and stay so; the depot is never freed.
     let done = unsafe { ffi::bm_pool_make(name.as_ptr(), &region(depot.memory()), kept, &mut made) };

@@ -1,4 +1,4 @@
-//! One queue of a device in the hands of a worker.
+//! One queue of a device, used by one worker.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::device::Shared;
 use crate::ffi::{self, Counts, Header, Queue};
 use crate::rest::Seat;
 
-/// Frames that a ring in memory may hold at the end.
+/// The most frames that an in-memory ring may still contain at the end.
 const DRAIN: usize = 1 << 16;
 
 /// A queue of a device that DPDK drives.
@@ -18,7 +18,7 @@ pub struct DpdkPort {
     queue: Queue,
     shared: Arc<Shared>,
     seat: Seat,
-    /// What the device counted when it was asked last: it is not asked at rest.
+    /// The device's counters when they were read last; they are not read while it is paused.
     counts: Cell<Counts>,
 }
 
@@ -75,12 +75,12 @@ impl Port for DpdkPort {
         (self.queue.invalid - before) as usize
     }
 
-    /// Says that the queue is left alone, where a full link keeps the worker from receiving.
+    /// Leaves the queue alone while a full link keeps the worker from receiving.
     fn tend(&mut self, _frames: &mut Freelist) {
         let _at_rest = self.shared.rest.keeps(&self.seat);
     }
 
-    /// A device counts for all of its queues: the first one tells.
+    /// A device counts for all of its queues, so the first one reports.
     fn device_counters(&self) -> DeviceCounters {
         let mut counts = Counts::default();
         if self.shared.rest.keeps(&self.seat) {
@@ -98,7 +98,7 @@ impl Port for DpdkPort {
         }
     }
 
-    /// Rings in memory keep their frames when they are closed, so those are taken out.
+    /// In-memory rings keep their frames when they are closed, so they are emptied.
     fn close(&mut self, frames: &mut Freelist) {
         if self.shared.driver != "net_ring" {
             return;

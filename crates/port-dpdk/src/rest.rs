@@ -1,32 +1,32 @@
-//! Some changes are made to a device at rest, and DPDK lets nobody receive or send meanwhile. Workers do not wait for
-//! such a thing: they leave the device alone until it is over.
+//! Some changes require a stopped device, and DPDK allows no receiving or sending meanwhile. Workers do not wait:
+//! they leave the device alone until the change is done.
 //!
 //! ```text
 //! who changes it: odd number ──► wait until each queue has said that number ──► stop, change, start ──► even number
 //! worker, each call: odd? say it, do nothing       even? go on
 //! ```
 //!
-//! To a worker it is one load a call. A number is never used twice, so a queue that was slow to come back is not taken
-//! for one that has left again.
+//! For a worker this costs one load per call. A number is never used twice, so a queue that is slow to return is not
+//! mistaken for one that has left again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The rests of a device.
+/// The pauses of a device.
 #[derive(Default)]
 pub(crate) struct Rest {
-    /// Odd while queues shall be left alone.
+    /// Odd while queues must be left alone.
     number: AtomicU32,
-    /// Locked by whoever changes the device.
+    /// Locked by the thread that changes the device.
     seats: Mutex<Vec<Weak<AtomicU32>>>,
 }
 
-/// A queue's place: the last rest that it has kept.
+/// The last pause that a queue has acknowledged.
 pub(crate) struct Seat(Arc<AtomicU32>);
 
 impl Rest {
-    /// A place for one more queue.
+    /// Registers one more queue.
     pub fn seat(&self) -> Seat {
         let seat = Arc::<AtomicU32>::default();
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,25 +35,25 @@ impl Rest {
         Seat(seat)
     }
 
-    /// Whether the worker with this seat must leave its queue alone now; until it asks again it may be in the driver
-    /// if not.
+    /// Whether the worker with this seat must leave its queue alone now; if not, it may be in the driver until the
+    /// next call.
     #[inline]
     pub fn keeps(&self, Seat(seat): &Seat) -> bool {
         let number = self.number.load(Ordering::Acquire);
         if number & 1 == 0 {
             return false;
         }
-        // All that this worker has done in the driver is done before this is seen.
+        // Everything that this worker did in the driver happens before this is seen.
         seat.store(number, Ordering::Release);
         true
     }
 
-    /// Calls `change` once all queues are left alone, and lets workers go on if it says so. `None` if some worker does
-    /// not leave within `patience`; nothing was called then.
+    /// Calls `change` once all queues are left alone, and then lets workers continue if it returns true. `None` if a
+    /// worker does not leave within `patience`; then nothing was called.
     pub fn during<R>(&self, patience: Duration, change: impl FnOnce() -> (R, bool)) -> Option<R> {
         let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.number.load(Ordering::Relaxed);
-        // It is odd already where the last change has left the device in a state to stay away from.
+        // It is odd already if the last change left the device in an unusable state.
         let number = before | 1;
         self.number.store(number, Ordering::Release);
         let begin = Instant::now();
@@ -61,7 +61,7 @@ impl Rest {
             |seat: &Weak<AtomicU32>| seat.upgrade().is_none_or(|seat| seat.load(Ordering::Acquire) == number);
         while !seats.iter().all(left) {
             if begin.elapsed() > patience {
-                // Another number the next time, since some have said this one.
+                // The next pause gets another number, since some queues have acknowledged this one.
                 let goes_on = if before == number { number } else { number.wrapping_add(1) };
                 self.number.store(goes_on, Ordering::Release);
                 return None;

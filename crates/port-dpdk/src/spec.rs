@@ -1,11 +1,11 @@
-//! How a device is named: `net_ring0`, `net_pcap0,rx_pcap=in.pcap`, `0000:01:00.0`.
+//! The names of devices: `net_ring0`, `net_pcap0,rx_pcap=in.pcap`, `0000:01:00.0`.
 
-/// Longest name of an interface: `IFNAMSIZ` less the closing zero.
+/// Longest interface name: `IFNAMSIZ` less the terminating zero.
 const NAME_MAX: usize = 15;
-/// What stands before the name of a twin.
+/// Prefix of the name of a twin interface.
 const PREFIX: &str = "bm-";
 
-/// Drivers whose frames must lie in memory of DPDK's own, with the reason.
+/// Drivers whose frames must be in DPDK's own memory, with the reason.
 const COPIED: [(&str, &str); 2] = [
     (
         "net_af_xdp",
@@ -17,17 +17,17 @@ const COPIED: [(&str, &str); 2] = [
     ),
 ];
 
-/// A device as DPDK takes it: name, then arguments of its driver after a comma.
+/// A device string as DPDK expects it: name, then comma-separated arguments of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec(String);
 
 impl Spec {
-    /// A device string, as after `dpdk:`.
+    /// A device string, without the prefix `dpdk:`.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// All of it.
+    /// The whole string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -37,27 +37,27 @@ impl Spec {
         self.0.split(',').next().unwrap_or_default()
     }
 
-    /// Whether it is the address of a PCI device, with or without its domain.
+    /// Whether it is a PCI address, with or without the domain.
     pub fn is_pci(&self) -> bool {
         let parts: Vec<_> = self.name().split([':', '.']).collect();
         let hex = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
         (3..=4).contains(&parts.len()) && self.name().contains(':') && parts.iter().all(hex)
     }
 
-    /// Its PCI address with the domain, where it is one.
+    /// The PCI address with the domain, if it is one.
     pub fn place(&self) -> String {
         let name = self.name();
         if name.matches(':').count() == 1 { format!("0000:{name}") } else { name.into() }
     }
 
-    /// Why frames are copied between the driver's memory and ours, if they are.
+    /// Why frames are copied between the driver's memory and brickmoon's, if they are.
     pub fn copied(&self) -> Option<&'static str> {
         COPIED.iter().find(|(driver, _)| self.name().starts_with(driver)).map(|(_, why)| *why)
     }
 
-    /// Name of the interface that stands in Linux for the device: `bm-` and its name, without the driver's `net_`
-    /// and a PCI domain of zeroes, with `-` for `:` and `.` (which part app and link in names of links), cut to what
-    /// an interface's name may hold.
+    /// Name of the interface in Linux that represents the device: `bm-` and the device's name, without the driver's
+    /// `net_` and without a PCI domain of zeros, with `-` for `:` and `.` (which separate app and link in link
+    /// names), truncated to the longest valid name.
     pub fn twin(&self) -> String {
         let name = self.name();
         let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);

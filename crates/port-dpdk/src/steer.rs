@@ -1,4 +1,4 @@
-//! What control tells a device while it runs: which MACs are ours, and what is kept apart for Linux.
+//! What control sets on a running device: the MAC addresses of this machine, and which packets are for Linux.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -11,13 +11,13 @@ use bm_port::Steering;
 use crate::device::Shared;
 use crate::ffi;
 
-/// Tells a device what to take. All frames come to us; packets for this machine come by the first queue, where the
-/// driver can tell them apart (rte_flow), so that none of them waits behind another worker's traffic.
+/// All frames come to brickmoon; packets to this machine arrive on the first queue if the driver can separate them
+/// (rte_flow), so that none of them waits behind another worker's traffic.
 pub struct DpdkSteering {
     shared: Arc<Shared>,
     macs: Vec<[u8; 6]>,
     flows: HashMap<IpAddr, Flow>,
-    /// The driver has refused a rule: it is not asked again.
+    /// The driver has refused a rule, so no others are tried.
     has_no_flows: bool,
 }
 
@@ -55,7 +55,8 @@ impl DpdkSteering {
 }
 
 impl Steering for DpdkSteering {
-    /// MACs beside the device's own. A device that keeps no list of them takes every frame instead.
+    /// MAC addresses besides the device's own. A device that cannot filter by a list of them takes every frame
+    /// instead.
     fn set_macs(&mut self, macs: &[[u8; 6]]) -> io::Result<()> {
         let port = self.shared.port;
         let mut all = true;

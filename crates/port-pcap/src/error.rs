@@ -1,4 +1,4 @@
-//! What can go wrong with a capture file.
+//! Errors of capture files.
 
 use std::fmt;
 use std::io;
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 
 use pcap_file::PcapError;
 
-/// Why a capture file cannot be read or written, or not to its end.
+/// Why a capture file cannot be read or written completely.
 #[derive(Debug)]
 pub enum PcapPortError {
-    /// The file cannot be opened or made.
+    /// The file cannot be opened or created.
     Open {
         /// Which file.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
     },
-    /// The file is cut short, or holds what no capture does.
+    /// The file is truncated or malformed.
     Format {
         /// Which file.
         path: PathBuf,
-        /// Which packet, counted from 1; 0 for what comes before the first.
+        /// Which packet, counted from 1; 0 for the part before the first.
         packet: u64,
         /// What is wrong.
         reason: String,
@@ -29,9 +29,9 @@ pub enum PcapPortError {
     LinkType {
         /// Which file.
         path: PathBuf,
-        /// Which packet, counted from 1; 0 if the file's header says so for all.
+        /// Which packet, counted from 1; 0 if the file's header sets it for all.
         packet: u64,
-        /// The number of the link type, 1 being Ethernet.
+        /// The number of the link type; 1 is Ethernet.
         link_type: u32,
     },
     /// A packet could not be written.
@@ -46,7 +46,7 @@ pub enum PcapPortError {
 }
 
 impl PcapPortError {
-    /// What the reader said of `packet`.
+    /// The reader's error for `packet`.
     pub(crate) fn read(path: &Path, packet: u64, error: &PcapError) -> Self {
         let reason = match error {
             PcapError::IoError(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -58,7 +58,7 @@ impl PcapPortError {
         Self::Format { path: path.into(), packet, reason }
     }
 
-    /// What the writer said of `packet`.
+    /// The writer's error for `packet`.
     pub(crate) fn write(path: &Path, packet: u64, error: PcapError) -> Self {
         let error = match error {
             PcapError::IoError(error) => error,

@@ -4,9 +4,9 @@
 //!   in.pcap or in.pcapng ──► PcapPort::receive ─► worker ─► PcapPort::transmit ──► out.pcap
 //! ```
 //!
-//! For tests and benches: a capture goes through the same apps as the frames of a network card. What is
-//! written has nanosecond time stamps of the clock that the port was given. Absent on purpose: the pace of
-//! the capture; packets come as fast as the worker asks.
+//! For tests and benches: a capture goes through the same apps as the frames of a network card. Written packets have
+//! nanosecond time stamps of the clock that the port was given. Absent on purpose: the timing of the capture; packets
+//! arrive as fast as the worker polls.
 
 #![forbid(unsafe_code)]
 

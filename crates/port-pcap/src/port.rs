@@ -10,7 +10,7 @@ use crate::error::PcapPortError;
 use crate::read::Capture;
 use crate::write::Output;
 
-/// What tells the time of each packet written, since 1970.
+/// The time of each written packet, since 1970.
 pub type Clock = Box<dyn FnMut() -> Duration + Send>;
 
 /// A port that receives the packets of one capture file, and writes what it sends to another.
@@ -19,14 +19,14 @@ pub struct PcapPort {
     output: Option<Output>,
     clock: Clock,
     counters: DeviceCounters,
-    /// The first thing that went wrong; what comes after is mostly its consequence.
+    /// The first error; later ones are mostly consequences of it.
     error: Option<PcapPortError>,
 }
 
 /// Where packets come from.
 enum Input {
     File(Capture),
-    /// All of them, again and again.
+    /// All packets, repeatedly.
     Loop {
         packets: Vec<Vec<u8>>,
         next: usize,
@@ -35,21 +35,21 @@ enum Input {
 }
 
 impl PcapPort {
-    /// A port that receives `input` once, or for ever with `repeat`, and writes `output`. What it sends
-    /// without an output goes nowhere.
+    /// A port that receives `input` once, or for ever with `repeat`, and writes `output`. Without an output, sent
+    /// packets are discarded.
     ///
     /// # Errors
-    /// [`PcapPortError`]: a file that cannot be opened, or is no capture of Ethernet frames. With `repeat`
-    /// all of it is read here and must be well.
+    /// [`PcapPortError`]: a file that cannot be opened, or is not a capture of Ethernet frames. With `repeat` the
+    /// whole file is read here and must be valid.
     pub fn new(input: Option<&Path>, output: Option<&Path>, repeat: bool) -> Result<Self, PcapPortError> {
         let since_1970 = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self::with_clock(input, output, repeat, Box::new(since_1970))
     }
 
-    /// The same with a clock of the caller's, so that the same input writes the same output.
+    /// Like [`PcapPort::new`], with the caller's clock, so that the same input writes the same output.
     ///
     /// # Errors
-    /// As [`PcapPort::new`].
+    /// As for [`PcapPort::new`].
     pub fn with_clock(
         input: Option<&Path>,
         output: Option<&Path>,
@@ -65,7 +65,7 @@ impl PcapPort {
         Ok(Self { input, output, clock, counters: DeviceCounters::default(), error: None })
     }
 
-    /// Whether all packets of the input were received.
+    /// Whether all packets of the input have been received.
     pub fn is_done(&self) -> bool {
         match &self.input {
             Input::File(_) => false,
@@ -74,7 +74,7 @@ impl PcapPort {
         }
     }
 
-    /// The first thing that went wrong since the port was opened: the input ends there.
+    /// The first error since the port was opened: the input ends there.
     pub fn error(&self) -> Option<&PcapPortError> {
         self.error.as_ref()
     }
@@ -104,7 +104,7 @@ impl PcapPort {
     }
 }
 
-/// Tells the log of the first error, and keeps it.
+/// Logs the first error, and keeps it.
 fn note(first: &mut Option<PcapPortError>, error: PcapPortError) {
     first.get_or_insert_with(|| {
         tracing::error!("{error}");
@@ -122,13 +122,13 @@ fn all(mut capture: Capture) -> Result<Vec<Vec<u8>>, PcapPortError> {
 
 impl Port for PcapPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        // As many as the burst has places for, so that a loop of oversized packets ends.
+        // At most as many as the burst has room for, so that a loop of oversized packets ends.
         for _ in burst.len()..bm_frame::BURST {
             let Some(mut frame) = frames.allocate() else { return };
             match self.next_into(&mut frame) {
                 Some(Ok(())) => {
                     if let Err(frame) = burst.push(frame) {
-                        // Cannot be: the burst was not full.
+                        // Cannot happen: the burst was not full.
                         return frames.free(frame);
                     }
                 }
@@ -154,7 +154,7 @@ impl Port for PcapPort {
         }
         if let Some(Err(error)) = self.output.as_mut().map(Output::flush) {
             note(&mut self.error, error);
-            // None of them can be said to be in the file.
+            // It is not known whether any of them are in the file.
             refused = count;
         }
         refused

@@ -1,4 +1,4 @@
-//! Packets out of a capture file, one by one.
+//! Reads packets from a capture file, one by one.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -31,7 +31,7 @@ impl Capture {
         let system = |error| PcapPortError::Open { path: path.into(), error };
         let mut file = File::open(path).map_err(system)?;
         let mut magic = [0; 4];
-        // A file that is shorter is no capture: its reader says so.
+        // A shorter file is not a capture; its reader reports that.
         let is_ng = file.read_exact(&mut magic).is_ok() && magic == PCAPNG;
         file.rewind().map_err(system)?;
         let failed = |error: PcapError| PcapPortError::read(path, 0, &error);
@@ -45,12 +45,12 @@ impl Capture {
         Ok(Self { path: path.into(), format, count: 0 })
     }
 
-    /// Gives the next packet to `take`; `None` at the end of the file.
+    /// Passes the next packet to `take`; `None` at the end of the file.
     pub(crate) fn next<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, PcapPortError> {
         let packet = self.count + 1;
         let failed = |error: PcapError| PcapPortError::read(&self.path, packet, &error);
         let taken = match &mut self.format {
-            // The raw form: captures with a wrong snapshot length are common and do no harm.
+            // The raw form, because captures with a wrong snapshot length are common and harmless.
             Format::Pcap(reader) => match reader.next_raw_packet() {
                 Some(raw) => Some(take(&raw.map_err(failed)?.data)),
                 None => None,
@@ -62,7 +62,7 @@ impl Capture {
     }
 }
 
-/// The next packet of a pcapng file, past all blocks that hold none.
+/// The next packet of a pcapng file; blocks without a packet are skipped.
 fn next_ng(
     path: &Path,
     packet: u64,
@@ -71,7 +71,7 @@ fn next_ng(
     loop {
         let Some(block) = reader.next_block() else { return Ok(None) };
         let block = block.map_err(|error| PcapPortError::read(path, packet, &error))?;
-        // A simple packet has no captured length of its own, and its reader leaves the padding on.
+        // A simple packet block has no captured length, and its reader does not remove the padding.
         let (interface, kept, mut data) = match block {
             Block::EnhancedPacket(block) => (block.interface_id, None, block.data.into_owned()),
             Block::SimplePacket(block) => (0, Some(block.original_len), block.data.into_owned()),

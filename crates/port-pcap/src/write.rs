@@ -1,4 +1,4 @@
-//! Packets into a capture file: pcap with nanoseconds, little-endian on every machine.
+//! Writes packets to a capture file: pcap with nanoseconds, little-endian on every machine.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,7 +11,7 @@ use pcap_file::{DataLink, Endianness, TsResolution};
 
 use crate::error::PcapPortError;
 
-/// The file, which the writer of packets keeps to itself and [`Output::flush`] needs as well.
+/// The file, which the packet writer owns, but [`Output::flush`] needs as well.
 #[derive(Clone)]
 struct Buffered(Arc<Mutex<BufWriter<File>>>);
 
@@ -53,7 +53,7 @@ impl Output {
         let writer = PcapWriter::with_header(file.clone(), header)
             .map_err(|error| PcapPortError::write(path, 0, error))?;
         let mut output = Self { path: path.into(), file, writer, count: 0 };
-        // Nothing is lost with a header that cannot be written yet: the first packet meets the same error.
+        // A header that cannot be written yet is no loss: the first packet meets the same error.
         let _later = output.flush();
         Ok(output)
     }
@@ -65,7 +65,7 @@ impl Output {
         written.map(drop).map_err(|error| PcapPortError::write(&self.path, self.count, error))
     }
 
-    /// Writes what is still in memory, so that whoever follows the file sees it.
+    /// Writes buffered data, so that other processes that follow the file see it.
     pub(crate) fn flush(&mut self) -> Result<(), PcapPortError> {
         let flushed = self.file.flush();
         flushed.map_err(|error| PcapPortError::Write { path: self.path.clone(), packet: self.count, error })

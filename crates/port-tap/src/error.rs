@@ -1,31 +1,31 @@
-//! What can go wrong with a TAP interface, and what to mend.
+//! Errors of TAP interfaces, and how to fix them.
 
 use std::fmt;
 use std::io;
 
-/// Why there is no TAP interface.
+/// Why a TAP interface cannot be opened.
 #[derive(Debug)]
 pub enum TapError {
-    /// No interface can have that name.
+    /// The name is not valid for an interface.
     Name {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// The kernel has no TAP device.
+    /// The kernel has no TAP driver.
     NoDriver {
-        /// What the system said of `/dev/net/tun`.
+        /// The error of opening `/dev/net/tun`.
         error: io::Error,
     },
-    /// We may not make interfaces.
+    /// The process may not create interfaces.
     Permission {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// What the system said.
         error: io::Error,
     },
-    /// The name is that of another interface, or of a TAP interface that somebody has open.
+    /// Another interface has the name, or another process has the TAP interface open.
     Taken {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// What the system said.
         error: io::Error,

@@ -1,4 +1,4 @@
-//! A TAP interface: made, given MAC and MTU, set up; and its descriptors.
+//! A TAP interface: creating it, setting MAC address and MTU, bringing it up; and its descriptors.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ const DEVICE: &str = "/dev/net/tun";
 /// A request about one interface. The name may be a pattern (`bm%d`) until the kernel has chosen.
 pub(crate) struct Interface {
     request: libc::ifreq,
-    /// Any socket can ask.
+    /// Any socket works for ioctls.
     socket: OwnedFd,
 }
 
@@ -45,14 +45,14 @@ impl Interface {
         String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned()
     }
 
-    /// Opens one queue, and makes the interface if it is not there.
+    /// Opens one queue, and creates the interface if needed.
     pub(crate) fn open_queue(&mut self) -> Result<File, TapError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
         let file = options.open(DEVICE).map_err(|error| not_opened(self.name(), error))?;
         let flags = libc::IFF_TAP | libc::IFF_NO_PI;
         let made = match self.set_flags(&file, flags | libc::IFF_MULTI_QUEUE) {
-            // It may be there already, with one queue only.
+            // It may exist already, with a single queue.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.set_flags(&file, flags),
             made => made,
         };
@@ -115,18 +115,18 @@ impl Interface {
     }
 }
 
-/// Why the device could not be opened, and so what helps.
+/// Why the device could not be opened, with the fix.
 fn not_opened(name: String, error: io::Error) -> TapError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => TapError::Permission { name, error },
-        // No file, or one with no driver behind it.
+        // The file does not exist, or has no driver.
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TapError::NoDriver { error },
         _ => TapError::System { name, step: "opening /dev/net/tun", error },
     }
 }
 
-/// One more hold on a queue, and so on its interface. `None` where there can be no other queue beside it: the interface
-/// was made by somebody else, and stays without us.
+/// Another descriptor of a queue, which keeps its interface alive. `None` if the interface allows no other queue: it
+/// was created by another program, and exists without this process.
 pub(crate) fn hold(queue: &File) -> Result<Option<OwnedFd>, TapError> {
     let failed = |error| TapError::System { name: "TAP".into(), step: "keeping it open", error };
     // SAFETY: numbers and bytes, for which zero is valid.
@@ -141,19 +141,19 @@ pub(crate) fn hold(queue: &File) -> Result<Option<OwnedFd>, TapError> {
     queue.try_clone().map(|queue| Some(queue.into())).map_err(failed)
 }
 
-/// Gives the interface behind a queue a carrier, or takes it.
+/// Turns the carrier of a queue's interface on or off.
 pub(crate) fn set_carrier(queue: &File, up: bool) -> io::Result<()> {
     let carrier = libc::c_int::from(up);
     // SAFETY: the request reads one number, which outlives the call.
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETCARRIER as _, &carrier) })
 }
 
-/// Whether an error on a queue says that its interface is no more.
+/// Whether an error on a queue shows that its interface is deleted.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
 }
 
-/// Something to wait on that never becomes readable.
+/// A file that never becomes readable.
 pub(crate) fn silent() -> io::Result<File> {
     // SAFETY: passes numbers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };

@@ -6,10 +6,10 @@
 //!   NIC that DPDK has taken ─► worker ─► Twin::deliver ─► TAP "twin" of the same MAC ── Linux
 //! ```
 //!
-//! A [`TapPort`] is a queue of a TAP interface: its wire ends in Linux, or in a virtual machine. A [`Twin`]
-//! is the other thing: it is in Linux what a port would be if the kernel knew it, so that addresses, ARP and
-//! routing daemons have an interface to work on. Both vanish with the process. Without a header in front of
-//! frames (`IFF_VNET_HDR`), Linux completes checksums and cuts segments itself before we read them.
+//! A [`TapPort`] is a queue of a TAP interface whose other end is Linux or a virtual machine. A [`Twin`] represents
+//! in Linux a port that the kernel does not know, so that addresses, ARP and routing daemons have an interface to
+//! work with. Both vanish with the process. Because frames have no header in front (`IFF_VNET_HDR`), Linux completes
+//! checksums and segments packets before they are read here.
 
 mod error;
 mod interface;

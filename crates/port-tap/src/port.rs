@@ -1,4 +1,4 @@
-//! A TAP interface as a port: what Linux sends on it comes in, what goes out Linux receives.
+//! A TAP interface as a port: it receives what Linux sends on the interface, and Linux receives what it sends.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
@@ -10,18 +10,18 @@ use bm_port::{DeviceCounters, Port};
 use crate::error::TapError;
 use crate::interface::{self, Interface, is_gone};
 
-/// An Ethernet header and two VLAN tags: what a frame has beyond the MTU.
+/// An Ethernet header and two VLAN tags: bytes of a frame beyond the MTU.
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
 
-/// A TAP interface whose far end we are. It goes with its last port.
+/// A TAP interface with this process at its other end. It is deleted with its last port.
 pub struct TapDevice {
     interface: Interface,
-    /// The first queue, which made the interface and waits for its port.
+    /// The first queue, which created the interface and is not used by a port yet.
     first: Option<File>,
 }
 
 impl TapDevice {
-    /// Makes the TAP interface `name` and sets it up, or opens it if it is there and nobody has it.
+    /// Creates the TAP interface `name` and brings it up, or opens it if it exists and is not in use.
     ///
     /// # Errors
     /// See [`TapError`].
@@ -45,7 +45,7 @@ impl TapDevice {
         self.interface.index()
     }
 
-    /// The MAC of Linux's end.
+    /// The MAC address of Linux's end.
     ///
     /// # Errors
     /// [`TapError::System`] if the interface is gone.
@@ -61,10 +61,10 @@ impl TapDevice {
         self.interface.mtu()
     }
 
-    /// One more queue, for frames of slots with `room` bytes. Linux spreads flows over all that are open.
+    /// Opens another queue, for frames with `room` bytes. Linux spreads flows over all open queues.
     ///
     /// # Errors
-    /// [`TapError::Mtu`], or as [`TapDevice::open`].
+    /// [`TapError::Mtu`], or as for [`TapDevice::open`].
     pub fn queue(&mut self, room: usize) -> Result<TapPort, TapError> {
         let (mtu, mtu_max) = (self.mtu()?, room.saturating_sub(FRAME_OVERHEAD));
         if mtu > mtu_max {
@@ -91,31 +91,31 @@ impl TapDevice {
 
 /// One queue of a TAP interface.
 ///
-/// The interface may be deleted under it. From then on nothing comes in, and what should go out is counted as
-/// invalid: the descriptor of such an interface is always ready, and a worker that waits on it would never sleep.
+/// The interface may be deleted. From then on nothing is received, and sent frames are counted as invalid: the
+/// descriptor of a deleted interface is always ready, and a worker that waits for it would never sleep.
 pub struct TapPort {
     file: File,
-    /// Bytes that every frame holds; some hold more.
+    /// Bytes that every frame can hold; some can hold more.
     room: usize,
-    /// Takes the place of `file` once the interface is gone.
+    /// Replaces `file` once the interface is deleted.
     silent: Option<File>,
     name: String,
     counters: DeviceCounters,
 }
 
-/// What a read gave.
+/// The result of a read.
 enum Got {
     Frame,
     Nothing,
-    /// A frame larger than its slot, which is lost.
+    /// A frame larger than its slot; it is lost.
     TooLong,
-    /// Nothing, and why not.
+    /// Nothing was read, for this reason.
     Failed(io::Error),
 }
 
 impl TapPort {
-    /// What keeps the interface in Linux, with its addresses and routes, though the port goes; `None` where somebody else
-    /// does.
+    /// A descriptor that keeps the interface in Linux, with its addresses and routes, when the port is closed; `None`
+    /// if it stays anyway.
     ///
     /// # Errors
     /// [`TapError::System`] if there are no descriptors left.
@@ -129,7 +129,7 @@ impl TapPort {
         if frame.set_len(room).is_err() {
             return Got::TooLong;
         }
-        // The kernel cuts what does not fit, silently: the byte behind the room tells.
+        // The kernel silently truncates what does not fit: a byte more than the slot has shows that.
         let mut overrun = [0];
         let mut buffers = [IoSliceMut::new(frame.data_mut()), IoSliceMut::new(&mut overrun)];
         match (&self.file).read_vectored(&mut buffers) {
@@ -140,9 +140,10 @@ impl TapPort {
         }
     }
 
-    /// The interface is gone for good. Closing its descriptor also takes it out of whatever waits on it.
+    /// The interface was deleted. Closing its descriptor also removes it from any epoll set.
     ///
-    /// The one line that a worker logs: it comes once in the life of a port, and there is nobody else to see it.
+    /// This is the only line that a worker logs: it happens once in the life of a port, and no other thread notices
+    /// it.
     fn lose_interface(&mut self) {
         if let Some(silent) = self.silent.take() {
             self.file = silent;
@@ -161,7 +162,7 @@ impl Port for TapPort {
             match self.read(&mut frame) {
                 Got::Frame => {
                     if let Err(frame) = burst.push(frame) {
-                        // Cannot be: the burst was not full.
+                        // Cannot happen: the burst was not full.
                         return frames.free(frame);
                     }
                     continue;
@@ -193,8 +194,8 @@ impl Port for TapPort {
                     *place = Some(frame);
                     return refused;
                 }
-                // EIO: the interface is down. EINVAL: shorter than an Ethernet header. EBADFD: it is gone, which the
-                // next read sees.
+                // EIO: the interface is down. EINVAL: shorter than an Ethernet header. EBADFD: the interface is
+                // deleted, which the next read notices.
                 Err(_) => refused += 1,
                 Ok(_) => {}
             }

@@ -1,4 +1,4 @@
-//! The TAP interface that stands in Linux for a port that the kernel does not know.
+//! The TAP interface that represents a port in Linux that the kernel does not know.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,23 +9,23 @@ use bm_port::HostPort;
 use crate::error::TapError;
 use crate::interface::{self, Interface, is_gone};
 
-/// The TAP twin of a port: has its MAC and MTU, and goes with the process.
+/// The TAP twin of a port: it has the port's MAC address and MTU, and is deleted with the process.
 pub struct Twin {
     interface: Interface,
     file: File,
-    /// The interface was deleted, for good: its descriptor is always ready and never gives anything.
+    /// The interface was deleted: its descriptor is always ready, but never has data.
     gone: bool,
 }
 
 impl Twin {
-    /// Makes the interface `name` with the port's MAC and MTU, and sets it up.
+    /// Creates the interface `name` with the port's MAC address and MTU, and brings it up.
     ///
     /// # Errors
     /// See [`TapError`].
     pub fn new(name: &str, mac: [u8; 6], mtu: usize) -> Result<Self, TapError> {
         let mut interface = Interface::new(name)?;
         let file = interface.open_queue()?;
-        // The kernel forgets neighbours with every MAC that it is given, also one that the interface has.
+        // The kernel flushes neighbors each time a MAC address is set, even the same one.
         if interface.mac()? != mac {
             interface.set_mac(mac)?;
         }
@@ -39,8 +39,8 @@ impl Twin {
         self.interface.name()
     }
 
-    /// What keeps the interface in Linux, with its addresses and routes, though the twin goes; another twin of the
-    /// name then takes it over. `None` where somebody else does.
+    /// A descriptor that keeps the interface in Linux, with its addresses and routes, when the twin is dropped;
+    /// another twin of that name then takes it over. `None` if it stays anyway.
     ///
     /// # Errors
     /// [`TapError::System`] if there are no descriptors left.
@@ -57,14 +57,14 @@ impl Twin {
     }
 }
 
-/// What tends a twin while the slow path holds it: Linux may change its MAC and MTU, the port its carrier.
+/// Changes a twin while the slow path uses it: Linux may change its MAC address and MTU, the port its carrier.
 pub struct TwinHandle {
     interface: Interface,
     file: File,
 }
 
 impl Twin {
-    /// A second hold on the interface.
+    /// Another descriptor of the interface.
     ///
     /// # Errors
     /// [`TapError::System`] if there are no descriptors left.
@@ -78,7 +78,7 @@ impl Twin {
 }
 
 impl TwinHandle {
-    /// The interface's MAC, as Linux has it now.
+    /// The interface's current MAC address.
     ///
     /// # Errors
     /// [`TapError::System`] if the interface is gone.
@@ -86,7 +86,7 @@ impl TwinHandle {
         self.interface.mac()
     }
 
-    /// The interface's MTU in bytes, as Linux has it now.
+    /// The interface's current MTU in bytes.
     ///
     /// # Errors
     /// [`TapError::System`] if the interface is gone.
@@ -94,7 +94,7 @@ impl TwinHandle {
         self.interface.mtu()
     }
 
-    /// Gives the interface another MTU.
+    /// Sets the interface's MTU.
     ///
     /// # Errors
     /// [`TapError::System`] if Linux refuses.
@@ -102,7 +102,7 @@ impl TwinHandle {
         self.interface.set_mtu(mtu)
     }
 
-    /// Gives the interface another MAC.
+    /// Sets the interface's MAC address.
     ///
     /// # Errors
     /// [`TapError::System`] if Linux refuses.
@@ -110,10 +110,10 @@ impl TwinHandle {
         self.interface.set_mac(mac)
     }
 
-    /// Whether the port has a link: without, Linux sends nothing there and takes its routes away.
+    /// Sets the carrier: without it, Linux sends nothing there and removes the interface's routes.
     ///
     /// # Errors
-    /// [`TapError::System`] if the kernel cannot (before 5.0).
+    /// [`TapError::System`] if the kernel does not support it (before 5.0).
     pub fn set_carrier(&self, up: bool) -> Result<(), TapError> {
         interface::set_carrier(&self.file, up).map_err(|error| TapError::System {
             name: self.interface.name(),
@@ -128,8 +128,8 @@ impl HostPort for Twin {
         self.file.write(packet).map(drop)
     }
 
-    /// A packet larger than `buffer` comes cut: give it at least the MTU and 22 bytes for the header. Once the
-    /// interface is deleted there is an error, and from then on nothing.
+    /// A packet larger than `buffer` is truncated: the buffer should have the MTU and 22 bytes for the header. After
+    /// the interface is deleted there is one error, and nothing from then on.
     fn collect<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         if self.gone {
             return Ok(None);
@@ -148,7 +148,7 @@ impl HostPort for Twin {
         }
     }
 
-    /// Nothing once the interface is gone.
+    /// `None` once the interface is deleted.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         (!self.gone).then(|| self.file.as_fd())
     }

@@ -4,7 +4,7 @@
 //! frames -> memory that is shared with bpf/deliver.h -> one run of the steering program for each -> Linux
 //! ```
 //!
-//! To have the kernel run a program over a frame takes some 18 us, nearly all of which is spent once a call.
+//! Having the kernel run a program on a frame takes about 18 us, nearly all of which is the fixed cost of the call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::host::{DELIVER_MAX, DELIVER_MIN};
 
 /// Frames in one call. The same in `bpf/deliver.h`, as is the layout of what follows.
 pub(crate) const FRAMES: usize = 32;
-/// Bytes of metadata by which the program knows that it is run by hand. The same in `bpf/deliver.h`.
+/// Bytes of metadata that tell the program that it runs as a test run. The same in `bpf/deliver.h`.
 pub(crate) const BY_HAND: usize = 28;
 
 /// `struct held`.
@@ -40,7 +40,7 @@ struct Queue {
     of: [Held; FRAMES],
 }
 
-/// Whether the kernel lets a program put a frame's bytes into another frame, as Linux does since 5.18.
+/// Whether the kernel lets a program copy a frame's bytes into another frame, as Linux does since 5.18.
 pub(crate) fn is_possible() -> bool {
     let (kind, helper) = (libbpf_sys::BPF_PROG_TYPE_XDP, libbpf_sys::BPF_FUNC_xdp_store_bytes);
     // SAFETY: passes numbers, and no options.
@@ -63,7 +63,7 @@ impl Batch {
         Ok(Self { program: program.try_clone()?, queue: map(queue)?, filled: 0 })
     }
 
-    /// Puts in the next frame; `false` if there is no room, or if no frame is that long or short.
+    /// Adds the next frame; `false` if there is no room, or the frame is too long or too short.
     pub fn push(&mut self, packet: &[u8]) -> bool {
         if self.filled == FRAMES || !(DELIVER_MIN..=DELIVER_MAX).contains(&packet.len()) {
             return false;
@@ -80,13 +80,13 @@ impl Batch {
         true
     }
 
-    /// Whether nothing was put in.
+    /// Whether it has no frames.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Hands over what was put in, by `run`, which has the kernel run the program so many times. Gives a bit for each
-    /// frame that Linux got; afterwards there is room again.
+    /// Hands over the added frames with `run`, which has the kernel run the program that many times. Returns a bit
+    /// for each frame that Linux got; afterwards there is room again.
     pub fn run(&mut self, run: impl FnOnce(&OwnedFd, u32) -> io::Result<()>) -> u64 {
         let count = std::mem::take(&mut self.filled) as u32;
         let queue = self.queue.as_ptr();
@@ -96,7 +96,7 @@ impl Batch {
             (&raw mut (*queue).next).write(0);
             (&raw mut (*queue).count).write(count);
         }
-        // What has gone on before an error is known by its bits.
+        // The bits show which frames were delivered before an error.
         let _rest_is_lost = run(&self.program, count);
         // SAFETY: as before; the system call is over.
         unsafe {
@@ -113,7 +113,7 @@ impl Drop for Batch {
     }
 }
 
-/// Maps the one value of a map.
+/// Maps the only value of a map into memory.
 fn map(map: &impl AsFd) -> io::Result<NonNull<Queue>> {
     // SAFETY: a fresh mapping, placed by the kernel, of a map whose value has this layout.
     let base = unsafe {

@@ -1,4 +1,4 @@
-//! An interface with the steering program on it, and the ports made from its queues.
+//! An interface with the steering program attached, and the ports for its queues.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -19,40 +19,41 @@ use crate::shared::Shared;
 use crate::socket::{Binding, Failed};
 use crate::steer::{Program, SteerCounters, XdpSteering};
 
-/// Drivers whose frames may come straight from a sender that left the checksum to a network card.
+/// Drivers whose frames may come directly from a sender that left the checksum to a network card.
 const NO_WIRE: [&str; 3] = ["veth", "tun", "virtio_net"];
-/// An Ethernet header and two VLAN tags: what a frame has beyond the MTU.
+/// An Ethernet header and two VLAN tags: bytes of a frame beyond the MTU.
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
 
-/// An interface with the steering program on it. Dropping it detaches the program: Linux has all again.
+/// An interface with the steering program attached. Dropping it detaches the program, and Linux gets all frames
+/// again.
 pub struct XdpDevice {
     interface: Interface,
     options: Options,
     shared: Arc<Shared>,
     program: Program,
-    /// Whether VLAN tags were put back into frames, and are to be taken out again at the end.
+    /// brickmoon turned off VLAN tag stripping, and turns it on again at the end.
     tags_kept: bool,
 }
 
 impl XdpDevice {
-    /// Attaches the steering program to `interface`. It takes nothing until told so.
+    /// Attaches the steering program to `interface`. It takes no frames until [`Self::steering`] says so.
     ///
     /// # Errors
-    /// See [`XdpError`]: no such interface, an MTU that does not fit, another program, no support.
+    /// See [`XdpError`]: no such interface, an MTU that is too large, another XDP program, no support.
     pub fn attach(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
         check_mtu(&interface, shared.memory())?;
         let program = Program::attach(&interface, shared, &options)?;
-        // Drivers that cannot change it say so; then there is nothing to put back.
+        // Drivers that do not support this report an error; then there is nothing to restore.
         let tags_kept = interface.keep_tags_in_frames(true).unwrap_or(false);
         Ok(Self { interface, options, shared: shared.clone(), program, tags_kept })
     }
 
-    /// An interface that another program of ours is on, and stays on: no frame is taken from it by itself. What is
-    /// sent through it is copied, since the device's own rings are the other program's.
+    /// For an interface that keeps another program of brickmoon: no frame is taken from it by this device itself.
+    /// Frames sent through it are copied, since the device's own rings belong to the other program.
     ///
     /// # Errors
-    /// As [`Self::attach`], but for what attaching may say.
+    /// Like [`Self::attach`], except for errors of attaching.
     pub fn beside(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
         check_mtu(&interface, shared.memory())?;
@@ -96,7 +97,7 @@ impl XdpDevice {
         self.program.generic
     }
 
-    /// Whether checksums that senders left half done are completed.
+    /// Whether partial checksums are completed.
     pub fn completes_checksums(&self) -> bool {
         match self.options.complete_checksums {
             Checksums::Auto => NO_WIRE.contains(&self.driver()),
@@ -131,7 +132,7 @@ impl XdpDevice {
         Ok(port)
     }
 
-    /// Binds a socket the way the options say: without a copy where that works.
+    /// Binds a socket as the options say: in zero-copy mode where that works.
     fn bind(&self, queue: u32) -> Result<(Binding, Opened), Failed> {
         let binding = |copy_flag| Binding {
             ifindex: self.interface.index,
@@ -142,7 +143,7 @@ impl XdpDevice {
             transmit_ring: self.options.transmit_ring,
             busy_poll: self.options.busy_poll,
         };
-        // Generic mode knows no zero-copy.
+        // Generic mode has no zero-copy.
         if self.options.bind != Bind::Copy && !self.program.generic {
             let zero_copy = binding(libc::XDP_ZEROCOPY);
             match self.shared.open(&zero_copy) {
@@ -155,7 +156,7 @@ impl XdpDevice {
         self.shared.open(&copy).map(|opened| (copy, opened))
     }
 
-    /// What hands frames of the port to Linux.
+    /// Hands frames of the port to Linux.
     ///
     /// # Errors
     /// [`XdpError::System`] if the process has no descriptor left.
@@ -175,8 +176,8 @@ impl XdpDevice {
         Ok(XdpHost::new(program, self.interface.index, batch))
     }
 
-    /// What tells the port which frames to take. One at a time: each starts from the interface's own MAC,
-    /// with steering off.
+    /// Tells the port which frames to take. There can be one at a time: each starts with the interface's own MAC
+    /// address, and with steering off.
     ///
     /// # Errors
     /// [`XdpError::Program`] if a map cannot be written.
@@ -196,7 +197,7 @@ impl XdpDevice {
 
 type Opened = (Arc<std::os::fd::OwnedFd>, crate::socket::Rings);
 
-/// For the log line at start: mode, fallback and why.
+/// For the log line at startup: the mode, and the reason for a fallback.
 impl fmt::Display for XdpDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queues = self.queues();
@@ -221,7 +222,7 @@ impl fmt::Display for XdpDevice {
 impl Drop for XdpDevice {
     fn drop(&mut self) {
         if self.tags_kept {
-            // The interface may be gone: then nothing is left to be put back.
+            // The interface may be gone; then there is nothing to restore.
             let _gone = self.interface.keep_tags_in_frames(false);
         }
     }

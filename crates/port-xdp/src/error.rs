@@ -1,4 +1,4 @@
-//! What can go wrong with an AF_XDP port, and what to mend.
+//! Errors of AF_XDP ports, and how to fix them.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use bm_bpf::Occupant;
 /// The largest slot that AF_XDP takes, in bytes.
 const SLOT_MAX: usize = 4096;
 
-/// Why there is no AF_XDP port.
+/// Why an AF_XDP port cannot be opened.
 #[derive(Debug)]
 pub enum XdpError {
     /// No such interface in this network namespace.
@@ -16,15 +16,15 @@ pub enum XdpError {
         /// The name asked for.
         interface: String,
     },
-    /// Another XDP program has the interface.
+    /// Another XDP program is attached to the interface.
     Taken(Occupant),
-    /// Neither the driver nor the kernel's generic mode took the program.
+    /// Neither native nor generic mode accepted the program.
     Attach {
         /// Which interface.
         interface: String,
-        /// What native mode said.
+        /// The error of native mode.
         native: Option<io::Error>,
-        /// What generic mode said.
+        /// The error of generic mode.
         generic: Option<io::Error>,
     },
     /// A frame of the interface is larger than a slot.
@@ -35,10 +35,10 @@ pub enum XdpError {
         mtu: usize,
         /// The largest that fits.
         mtu_max: usize,
-        /// Bytes a slot.
+        /// Bytes of a slot.
         slot_size: usize,
     },
-    /// The steering program or a map of it was refused.
+    /// The kernel refused the steering program or one of its maps.
     Program {
         /// Which interface.
         interface: String,
@@ -49,12 +49,12 @@ pub enum XdpError {
     NoQueue {
         /// Which interface.
         interface: String,
-        /// The queue asked for.
+        /// The requested queue.
         queue: u32,
-        /// How many there are.
+        /// The number of queues.
         queues: u32,
     },
-    /// A socket of a queue was refused.
+    /// The socket of a queue could not be opened.
     Socket {
         /// Which interface.
         interface: String,
@@ -65,18 +65,18 @@ pub enum XdpError {
         /// What the system said.
         error: io::Error,
     },
-    /// The system did not tell what it should.
+    /// A query failed.
     System {
         /// Which interface.
         interface: String,
-        /// What was asked.
+        /// What was queried.
         step: &'static str,
         /// What the system said.
         error: io::Error,
     },
 }
 
-/// What to do about the errors that have a usual cause.
+/// The fix for errors with a usual cause.
 fn mend(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => ": run as root, or with CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW",
@@ -108,7 +108,7 @@ impl fmt::Display for XdpError {
                     f,
                     "{interface} has an MTU of {mtu}, but a slot of {slot_size} bytes has room for at most {mtu_max}: "
                 )?;
-                // AF_XDP takes no larger slots than these.
+                // AF_XDP supports no larger slots.
                 if *slot_size < SLOT_MAX && *mtu <= mtu_max + (SLOT_MAX - slot_size) {
                     write!(f, "set slot_size = {SLOT_MAX} in [daemon], or ")?;
                 }

@@ -1,8 +1,8 @@
-//! Giving a frame back to Linux, as received on the interface.
+//! Delivers a frame to Linux as if it had been received on the interface.
 //!
-//! The kernel runs a program that says XDP_PASS over the frame (a test run with live frames), with the
-//! interface as where it came from: from there on it goes the way of any received frame. Nothing in Linux
-//! can tell it from one that was never taken.
+//! The kernel runs a program that returns XDP_PASS on the frame (a test run with live frames), with the interface as
+//! its ingress: from there on it is handled like any received frame. Nothing in Linux can distinguish it from a frame
+//! that was never taken.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,11 +12,11 @@ use libbpf_rs::libbpf_sys::{self, bpf_test_run_opts};
 
 use crate::batch::{BY_HAND, Batch, FRAMES};
 
-/// Most bytes of a frame that the kernel takes: a page, less its own headroom and tailroom.
+/// The largest frame that the kernel accepts, in bytes: a page, less its own headroom and tailroom.
 pub const DELIVER_MAX: usize = 3_500;
-/// Least bytes: an Ethernet header.
+/// The smallest: an Ethernet header.
 pub(crate) const DELIVER_MIN: usize = 14;
-/// Bytes that a program which puts others in their place is called with.
+/// Bytes of the dummy frame for a program that replaces the content.
 const ANY: usize = 64;
 
 /// `struct xdp_md`.
@@ -37,7 +37,7 @@ struct Context {
 pub struct XdpHost {
     program: OwnedFd,
     ifindex: u32,
-    /// For many frames in one call, where the kernel can.
+    /// For many frames per call, if the kernel supports it.
     batch: Option<Batch>,
 }
 
@@ -71,7 +71,7 @@ impl HostPort for XdpHost {
     }
 }
 
-/// Hands packets over as many at a time as there is room for; the places of those that were lost.
+/// Hands over packets in batches of as many as fit; returns the indices of those that were lost.
 fn in_batches(batch: &mut Batch, ifindex: u32, packets: &[&[u8]]) -> Vec<usize> {
     let mut lost = Vec::new();
     for (number, packets) in packets.chunks(FRAMES).enumerate() {
@@ -90,8 +90,8 @@ fn in_batches(batch: &mut Batch, ifindex: u32, packets: &[&[u8]]) -> Vec<usize> 
     lost
 }
 
-/// Has the kernel run a program over a frame that came in on the interface, behind so many bytes of metadata, so many
-/// times.
+/// Has the kernel run a program on a frame received on the interface, with the given number of bytes of metadata in
+/// front, and the given number of times.
 fn run(program: &OwnedFd, ifindex: u32, frame: &[u8], metadata: usize, times: u32) -> io::Result<()> {
     let size = frame.len() as u32;
     let data = metadata as u32;

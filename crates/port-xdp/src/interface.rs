@@ -1,5 +1,5 @@
-//! What the kernel says of an interface: index, MAC, MTU, driver, queues. By ioctl, since those answer for
-//! the network namespace of the caller whatever is mounted on `/sys`.
+//! What the kernel says about an interface: index, MAC address, MTU, driver, queues. By ioctl, because that answers
+//! for the network namespace of the caller whatever is mounted on `/sys`.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
-/// The card takes VLAN tags off received frames, and puts them where no XDP program sees them.
+/// The card strips VLAN tags from received frames, and stores them where XDP programs cannot see them.
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
-/// `struct ethtool_drvinfo`, of which we read one field.
+/// `struct ethtool_drvinfo`, of which one field is read.
 ///
 /// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
 #[repr(C)]
@@ -49,7 +49,7 @@ struct Value {
     data: u32,
 }
 
-/// An interface of the network namespace that the thread is in.
+/// An interface in the network namespace of the thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
     pub name: String,
@@ -84,7 +84,7 @@ impl Interface {
         })
     }
 
-    /// Tells the card to leave VLAN tags in received frames; says whether that changed anything.
+    /// Tells the card to leave VLAN tags in received frames; returns whether that changed anything.
     pub(crate) fn keep_tags_in_frames(&self, keep: bool) -> io::Result<bool> {
         let Some(asker) = Asker::new(&self.name)? else { return Ok(false) };
         let mut value = Value { command: ETHTOOL_GFLAGS, data: 0 };
@@ -97,19 +97,19 @@ impl Interface {
     }
 }
 
-/// How many receive queues an interface has; 1 where that is not known, or where it is not there.
+/// The number of receive queues of an interface; 1 if that is unknown, or there is no such interface.
 pub fn queues(interface: &str) -> u32 {
     Interface::find(interface).map_or(1, |interface| interface.queues)
 }
 
-/// A socket to ask about one interface.
+/// A socket for queries about one interface.
 struct Asker {
     socket: OwnedFd,
     request: libc::ifreq,
 }
 
 impl Asker {
-    /// `None` if no interface can have that name.
+    /// `None` if the name is not valid for an interface.
     fn new(name: &str) -> io::Result<Option<Self>> {
         // SAFETY: an `ifreq` of zeroes is valid: numbers, bytes and null pointers.
         let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -137,7 +137,7 @@ impl Asker {
         }
     }
 
-    /// `T` must be the structure that its first field, the command, is for.
+    /// `T` must be the structure that belongs to its first field, the command.
     fn ethtool<T>(&self, argument: &mut T) -> io::Result<()> {
         let mut request = self.request;
         request.ifr_ifru.ifru_data = std::ptr::from_mut(argument).cast();
@@ -149,7 +149,7 @@ impl Asker {
         }
     }
 
-    /// Empty where there is none.
+    /// Empty if there is none.
     fn driver(&self) -> String {
         let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
         if self.ethtool(&mut info).is_err() {
@@ -159,13 +159,13 @@ impl Asker {
         String::from_utf8_lossy(&info.driver[..end]).into_owned()
     }
 
-    /// Receive queues: from the driver, or else from `/sys`, or else one.
+    /// The number of receive queues: from the driver, else from `/sys`, else one.
     fn queues(&self, name: &str, index: u32, mac: [u8; 6]) -> u32 {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         if self.ethtool(&mut channels).is_ok() && channels.combined + channels.receive > 0 {
             return channels.combined + channels.receive;
         }
-        // It may be mounted for another network namespace, with another interface of that name.
+        // It may be mounted for another network namespace, which has another interface of that name.
         let folder = Path::new("/sys/class/net").join(name);
         let said = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
         let [a, b, c, d, e, f] = mac;

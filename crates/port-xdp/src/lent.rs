@@ -1,5 +1,5 @@
-//! Which slots the kernel has. What it gives back is believed only if it was lent: so no slot can ever have
-//! two owners, and at the end all that is still lent is known.
+//! Records which slots the kernel has. A slot that it returns is accepted only if it was lent, so no slot can ever
+//! have two owners, and at the end all slots that are still lent are known.
 
 use bm_frame::{Frame, Memory};
 
@@ -17,18 +17,18 @@ impl Lent {
         Self { memory, shift, bits: vec![0; memory.slots().div_ceil(64)].into() }
     }
 
-    /// Lends the frame's slot; gives the address of its data in the UMEM.
+    /// Lends the frame's slot; returns the address of its data in the UMEM.
     #[inline]
     pub(crate) fn lend(&mut self, frame: Frame) -> u64 {
         let address = self.memory.data_offset(&frame);
         let slot = (address >> self.shift) as usize;
         debug_assert!(self.bits[slot / 64] >> (slot % 64) & 1 == 0, "slot {slot} is lent twice");
         self.bits[slot / 64] |= 1 << (slot % 64);
-        // A frame has no destructor: from here on the bit stands for it.
+        // A frame has no destructor: from here on the bit represents it.
         address
     }
 
-    /// Takes back the slot that `address` lies in, and says where in it; `None` if it was not lent.
+    /// Takes back the slot that contains `address`, and returns the offset in it; `None` if it was not lent.
     #[inline]
     pub(crate) fn take_back(&mut self, address: u64) -> Option<(Frame, usize)> {
         let slot = (address >> self.shift) as usize;
@@ -46,7 +46,7 @@ impl Lent {
     /// Takes back everything.
     ///
     /// # Safety
-    /// The kernel has let go of the memory: the socket is closed and its queue is free again.
+    /// The kernel no longer uses the memory: the socket is closed and its queue is free again.
     pub(crate) unsafe fn take_all(&mut self) -> impl Iterator<Item = Frame> + '_ {
         let memory = self.memory;
         self.bits.iter_mut().enumerate().flat_map(move |(index, word)| {
@@ -63,7 +63,7 @@ impl Lent {
         })
     }
 
-    /// How many are lent.
+    /// The number of lent slots.
     pub(crate) fn count(&self) -> usize {
         self.bits.iter().map(|bits| bits.count_ones() as usize).sum()
     }

@@ -7,10 +7,10 @@
 //!                                                        XdpHost::deliver ─────────► Linux
 //! ```
 //!
-//! [`XdpDevice`] attaches the program to an interface and makes an [`XdpPort`] of each queue; all ports of a
-//! process [`Shared`] one frame memory. Nothing is pinned: when the process ends, however it ends, the kernel
-//! detaches the program and Linux has everything again. Absent on purpose: any knowledge of routes. Which
-//! addresses are Linux's own is told by [`XdpSteering`].
+//! [`XdpDevice`] attaches the program to an interface and makes an [`XdpPort`] of each queue; all ports of a process
+//! use one [`Shared`] frame memory. Nothing is pinned: however the process ends, the kernel detaches the program and
+//! Linux gets all frames again. Absent on purpose: any knowledge of routes. Linux's own addresses are set with
+//! [`XdpSteering`].
 
 mod batch;
 mod device;

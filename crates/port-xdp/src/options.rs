@@ -1,33 +1,33 @@
-//! How a port is to be opened.
+//! The options of a port.
 
 /// Where in the kernel the steering program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Attach {
-    /// In the driver if it can, else in generic mode.
+    /// In native mode if the driver supports it, else in generic mode.
     #[default]
     Auto,
-    /// In the driver or not at all.
+    /// Only in native mode.
     Native,
-    /// Behind the driver: slower, works with any.
+    /// In generic mode: slower, but works with any driver.
     Generic,
 }
 
-/// How frames come from the driver into their slots.
+/// How frames get from the driver into their slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Bind {
-    /// Without a copy if the driver can, else with one.
+    /// In zero-copy mode if the driver supports it, else with a copy.
     #[default]
     Auto,
     /// With a copy.
     Copy,
-    /// Without a copy or not at all.
+    /// Only in zero-copy mode.
     ZeroCopy,
 }
 
-/// Whether to complete checksums that the sender left to a network card.
+/// Whether to complete partial checksums, which the sender left to a network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksums {
-    /// On for drivers whose senders leave them: veth, tun, virtio.
+    /// On for drivers whose senders do that: veth, tun, virtio.
     #[default]
     Auto,
     /// Always.
@@ -36,19 +36,19 @@ pub enum Checksums {
     Off,
 }
 
-/// The worker runs the driver itself, instead of interrupts. It works where the driver tells the kernel which
-/// NAPI serves which queue: network cards do, veth does not (Linux 6.18), and is then left as it is.
+/// The worker runs the driver itself, instead of interrupts (busy polling). This works if the driver tells the kernel
+/// which NAPI serves which queue: network cards do; veth does not (Linux 6.18), and then this has no effect.
 ///
-/// To keep interrupts out, set the interface's `napi_defer_hard_irqs` and `gro_flush_timeout` as well.
+/// To avoid interrupts, also set the interface's `napi_defer_hard_irqs` and `gro_flush_timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// How long the kernel polls at most when there is nothing, in microseconds.
+    /// The longest time that the kernel polls without a frame, in microseconds.
     pub microseconds: u32,
-    /// Most frames the driver handles in one go.
+    /// The most frames that the driver handles at once.
     pub budget: u32,
 }
 
-/// Entries of a ring, where nobody says otherwise.
+/// The default number of entries of a ring.
 pub const RING: u32 = 2048;
 
 /// How to open a port.
@@ -56,25 +56,25 @@ pub const RING: u32 = 2048;
 pub struct Options {
     /// Where the steering program runs.
     pub attach: Attach,
-    /// How frames come into their slots.
+    /// How frames get into their slots.
     pub bind: Bind,
-    /// Entries of the receive ring, a power of two, and frames kept ready for the driver to receive into. That many
+    /// Entries of the receive ring, and frames provided to the driver to receive into; a power of two. As many
     /// packets can wait for the worker; any more are lost.
     pub ring: u32,
     /// Entries of the transmit ring; a power of two.
     pub transmit_ring: u32,
     /// Whether frames with VLAN tags are taken.
     pub tagged: bool,
-    /// Whether every frame is taken, ARP and multicast too, and what is for this machine: nothing is Linux's.
+    /// Whether every frame is taken, also ARP, multicast and packets to this machine, so that Linux gets nothing.
     pub everything: bool,
-    /// Whether what Linux might route is dropped until [`bm_port::Steering::set_active`] is said for the first time:
-    /// there are filters, which Linux does not know.
+    /// Whether packets that Linux might route are dropped until [`bm_port::Steering::set_active`] is called for the
+    /// first time: there are filters, which Linux does not know.
     pub held: bool,
     /// Whether to complete checksums.
     pub complete_checksums: Checksums,
-    /// Whether the driver says when it needs a system call. Without it, one is made each time.
+    /// Whether the driver says when it needs a system call. If not, every time is assumed.
     pub need_wakeup: bool,
-    /// Whether to poll the driver busily.
+    /// Settings of busy polling, if it is wanted.
     pub busy_poll: Option<BusyPoll>,
 }
 

@@ -1,4 +1,4 @@
-//! One queue of an interface in the hands of a worker.
+//! One queue of an interface, used by one worker.
 //!
 //! ```text
 //!  freelist ──► fill ──► kernel ──► receive ──► burst ──► transmit ──► kernel ──► completion ──► freelist
@@ -17,9 +17,9 @@ use crate::lent::Lent;
 use crate::pulse::Pulse;
 use crate::socket::{self, Binding, Rings};
 
-/// Send calls for one burst, at most: the old kernels send 32 frames a call.
+/// The most send calls for one burst: old kernels send 32 frames per call.
 const KICKS_MAX: usize = BURST / 32 + 1;
-/// Length of an Ethernet header: what is shorter is no frame.
+/// Length of an Ethernet header; shorter frames are invalid.
 const ETHERNET_HEADER: u32 = 14;
 /// How long closing waits for frames on their way out.
 const CLOSE_WAIT: Duration = Duration::from_millis(50);
@@ -29,23 +29,23 @@ pub struct XdpPort {
     /// `None` once closed.
     bound: Option<Bound>,
     binding: Binding,
-    /// Where the frames go if the port is dropped without being closed.
+    /// Takes the frames if the port is dropped without being closed.
     depot: Arc<Depot>,
     lent: Lent,
-    /// Free frames that the driver has, of as many as a ring holds.
+    /// Free frames that the driver has; at most the size of the ring.
     filled: u32,
-    /// Frames sent and not come back.
+    /// Frames sent and not returned yet.
     sending: u32,
-    /// The kernel had no room for some of them just now: another try is due soon.
+    /// The kernel could not send all of them just now: another attempt is due soon.
     is_stuck: bool,
     /// There were too few free frames for the driver.
     is_starved: bool,
     complete_checksums: bool,
-    /// In the middle of a frame in many buffers, which is being dropped.
+    /// In the middle of a frame in several buffers, which is being dropped.
     in_large: bool,
-    /// Frames dropped since they came in many buffers, or at places that make no sense.
+    /// Frames dropped because they were in several buffers, or at invalid addresses.
     dropped: u64,
-    /// The device's counts at the close.
+    /// The device's counters when it was closed.
     last: DeviceCounters,
 }
 
@@ -80,7 +80,7 @@ impl XdpPort {
         }
     }
 
-    /// Whether frames come without a copy.
+    /// Whether zero-copy mode is used.
     pub fn is_zero_copy(&self) -> bool {
         self.binding.copy_flag == libc::XDP_ZEROCOPY
     }
@@ -90,17 +90,17 @@ impl XdpPort {
         self.binding.queue
     }
 
-    /// Its AF_XDP socket, for a program of others to send frames to; none once it is closed.
+    /// Its AF_XDP socket, to which another program can send frames; none once it is closed.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.bound.as_ref().map(|bound| bound.socket.as_fd())
     }
 
-    /// Frames that the kernel has now, to receive into or on their way out.
+    /// Frames that the kernel has now, to receive into or to send.
     pub fn in_kernel(&self) -> usize {
         self.lent.count()
     }
 
-    /// Gives the driver free frames, up to as many as its ring holds.
+    /// Gives free frames to the driver, up to the size of its ring.
     fn refill(&mut self, frames: &mut Freelist) {
         let Some(bound) = &mut self.bound else { return };
         let fill = &mut bound.rings.fill;
@@ -121,7 +121,7 @@ impl XdpPort {
         }
     }
 
-    /// The frame of a receive descriptor, unless it is part of one in many buffers or makes no sense.
+    /// The frame of a receive descriptor, unless it is part of a frame in several buffers, or invalid.
     fn received(&mut self, descriptor: libc::xdp_desc, frames: &mut Freelist) -> Option<Frame> {
         let (mut frame, offset) = self.lent.take_back(descriptor.addr)?;
         self.filled -= 1;
@@ -132,13 +132,13 @@ impl XdpPort {
         if whole && unsafe { frame.place(offset, descriptor.len as usize) }.is_ok() {
             return Some(frame);
         }
-        // Counted once a frame, at its last buffer.
+        // Counted once per frame, at its last buffer.
         self.dropped += u64::from(!goes_on);
         frames.free(frame);
         None
     }
 
-    /// Takes sent frames back.
+    /// Takes back sent frames.
     fn reclaim(&mut self, frames: &mut Freelist) {
         let Some(bound) = &mut self.bound else { return };
         if self.sending == 0 {
@@ -157,7 +157,7 @@ impl XdpPort {
         }
     }
 
-    /// Makes the kernel send what is in the ring, as far as it goes now.
+    /// Makes the kernel send frames from the ring, as many as possible now.
     fn kick(&mut self) {
         let Some(bound) = &self.bound else { return };
         let transmit = &bound.rings.transmit;
@@ -169,9 +169,9 @@ impl XdpPort {
             }
             let error = socket::send(&bound.socket).err().and_then(|error| error.raw_os_error());
             let left = transmit.pending();
-            // EAGAIN with fewer left: the call's share is sent, the next call sends more. EBUSY: the far
-            // end drops what it has no room for, so what is left had better wait. Without progress: the
-            // same, for want of room or of memory. An interface that is down is no matter of waiting.
+            // EAGAIN with fewer left: the call has sent its share, the next call sends more. EBUSY: the other end
+            // drops what it has no room for, so it is better to wait. No progress: likewise, for lack of room or
+            // memory. If the interface is down, waiting does not help.
             if error == Some(libc::EBUSY) || left == pending {
                 self.is_stuck = left > 0 && error != Some(libc::ENETDOWN);
                 return;
@@ -181,7 +181,7 @@ impl XdpPort {
         self.is_stuck = pending > 0;
     }
 
-    /// Waits for frames on their way out, a little while: the interface may be down.
+    /// Waits a short time for frames that are being sent: the interface may be down.
     fn drain(&mut self, frames: &mut Freelist) {
         let begin = Instant::now();
         while self.sending > 0 && begin.elapsed() < CLOSE_WAIT {
@@ -209,7 +209,7 @@ impl Port for XdpPort {
                 complete(frame.data_mut());
             }
             if let Err(frame) = burst.push(frame) {
-                // Cannot be: no more were read than fit.
+                // Cannot happen: no more were read than fit.
                 frames.free(frame);
             }
         }
@@ -231,8 +231,8 @@ impl Port for XdpPort {
             }
             let Some(frame) = place.take() else { continue };
             let len = frame.len() as u32;
-            // The kernel skips an empty descriptor without ever giving the slot back, and no driver expects a frame
-            // that is shorter than its header.
+            // The kernel skips an empty descriptor without ever returning the slot, and no driver expects a frame
+            // shorter than its header.
             if len < ETHERNET_HEADER {
                 frames.free(frame);
                 refused += 1;
@@ -260,14 +260,15 @@ impl Port for XdpPort {
         self.refill(frames);
     }
 
-    /// `None` also while frames wait to be sent, or the driver to get free ones: nothing would tell when.
+    /// Also `None` while frames wait to be sent, or the driver waits for free ones: no descriptor would become
+    /// readable for that.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         let bound = self.bound.as_ref().filter(|_| !self.is_stuck && !self.is_starved)?;
         Some(bound.socket.as_fd())
     }
 
-    /// In copy mode the kernel counts a frame without a slot twice, as dropped and as "fill ring empty";
-    /// without copies the latter counts the driver's vain attempts, of which none need lose a frame.
+    /// In copy mode the kernel counts a frame without a slot twice, as dropped and as "fill ring empty"; in zero-copy
+    /// mode the latter counts failed attempts of the driver, which need not lose a frame.
     fn device_counters(&self) -> DeviceCounters {
         let Some(bound) = &self.bound else { return self.last };
         let Ok(counts) = socket::statistics(&bound.socket) else { return self.last };
@@ -286,7 +287,7 @@ impl Port for XdpPort {
         let Some(bound) = self.bound.take() else { return };
         drop(bound);
         if socket::wait_unbound(&self.binding).is_err() {
-            // The kernel may still write into its frames: rather lose them than share them.
+            // The kernel may still write into its frames: losing them is better than sharing them.
             return;
         }
         // SAFETY: the socket is closed, and its queue is free for others or the interface is down or gone:
@@ -307,7 +308,7 @@ impl Drop for XdpPort {
     }
 }
 
-/// Completes the transport checksum of a frame, if its sender left it half done.
+/// Completes the transport checksum of a frame, if it is partial.
 fn complete(frame: &mut [u8]) {
     let Ok(ethernet) = Ethernet::parse(&*frame) else { return };
     let Ok(network) = ethernet.network() else { return };

@@ -1,13 +1,13 @@
-//! Shows the steering program that the worker of a queue takes its frames.
+//! Shows the steering program that the worker of a queue is running.
 //!
 //! ```text
 //! steer.bpf.c: a frame for the socket -> since = now, unless it is set      worker: receive -> since = 0
 //!              since is older than a while -> the worker hangs, or is being killed: Linux gets the frame
 //! ```
 //!
-//! A killed process keeps its sockets until the kernel has taken its memory apart, which takes the longer
-//! the more there is; and a worker that hangs keeps them for ever. In both cases frames would fill the ring
-//! and be lost. One word a queue, in memory that the program and the worker share, tells the difference.
+//! A killed process keeps its sockets until the kernel has freed its memory, which takes longer the more there is;
+//! and a worker that hangs keeps them for ever. In both cases frames would fill the ring and be lost. One word per
+//! queue, in memory that the program and the worker share, shows the difference.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -28,7 +28,7 @@ pub(crate) struct Pulse {
 unsafe impl Send for Pulse {}
 
 impl Pulse {
-    /// Maps the word of `queue` in the array `map`, which has a line for each of `queues`.
+    /// Maps the word of `queue` from the array `map`, which has a cache line for each of `queues`.
     pub fn open(map: &impl AsFd, queue: u32, queues: u32) -> io::Result<Self> {
         debug_assert!(queue < queues);
         let length = queues as usize * LINE;
@@ -47,8 +47,8 @@ impl Pulse {
         Ok(Self { base, length, since })
     }
 
-    /// Says that the worker takes frames. Stores only if the program has set the word, so that the line
-    /// stays shared while nothing comes.
+    /// Shows that the worker takes frames. Stores only if the program has set the word, so that the cache line stays
+    /// shared while no frames arrive.
     #[inline]
     pub fn beat(&self) {
         // SAFETY: the mapping lives as long as `self`, and the word is only touched by atomics and by the

@@ -1,8 +1,8 @@
 //! The rings that a socket shares with the kernel.
 //!
-//! Each has one producer and one consumer. We produce free frames (fill) and frames to send (tx), and
-//! consume received frames (rx) and sent ones (completion). Our own index is kept in the ring's struct; the
-//! kernel's is read when ours has caught up with what we knew of it.
+//! Each has one producer and one consumer. The port produces free frames (fill) and frames to send (tx), and consumes
+//! received frames (rx) and sent ones (completion). The port's own index is kept in the ring's struct; the kernel's
+//! is read when the port has reached the value that it knew.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,9 +18,9 @@ pub(crate) struct Ring<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
     size: u32,
-    /// Our side's index.
+    /// The port's index.
     ours: u32,
-    /// The kernel's, as we last read it.
+    /// The kernel's index, as it was read last.
     theirs: u32,
 }
 
@@ -31,7 +31,8 @@ impl<T: Copy> Ring<T> {
     /// Maps the ring of `size` entries (a power of two) at `page_offset` of a socket.
     ///
     /// # Safety
-    /// The socket has a ring there, of that many entries of type `T`, and `offsets` are its.
+    /// The socket must have a ring there, with that many entries of type `T`, and `offsets` must be those of that
+    /// ring.
     pub(crate) unsafe fn map(
         socket: &OwnedFd,
         page_offset: libc::off_t,
@@ -78,24 +79,24 @@ impl<T: Copy> Ring<T> {
         unsafe { self.consumer.as_ref() }
     }
 
-    /// Whether the kernel wants a system call before it goes on.
+    /// Whether the kernel needs a system call to continue.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         // SAFETY: as in `producer`.
         unsafe { self.flags.as_ref() }.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// How many entries of a ring that we produce are free, up to `wanted`.
+    /// For a ring that the port produces: how many entries are free, up to `wanted`.
     #[inline]
     pub(crate) fn free(&mut self, wanted: u32) -> u32 {
         if self.size - self.ours.wrapping_sub(self.theirs) < wanted {
-            // Acquire: the kernel has read what it says it consumed, so we may write there.
+            // Acquire: the kernel has read the entries that it consumed, so they may be overwritten.
             self.theirs = self.consumer().load(Ordering::Acquire);
         }
         (self.size - self.ours.wrapping_sub(self.theirs)).min(wanted)
     }
 
-    /// Writes an entry that [`free`](Self::free) found, and that nobody sees before `submit`.
+    /// Writes an entry that [`free`](Self::free) found; the kernel does not see it before `submit`.
     #[inline]
     pub(crate) fn write(&mut self, entry: T) {
         debug_assert!(self.ours.wrapping_sub(self.theirs) < self.size, "free says how many fit");
@@ -104,19 +105,19 @@ impl<T: Copy> Ring<T> {
         self.ours = self.ours.wrapping_add(1);
     }
 
-    /// Shows the kernel all entries written.
+    /// Makes all written entries visible to the kernel.
     #[inline]
     pub(crate) fn submit(&mut self) {
         self.producer().store(self.ours, Ordering::Release);
     }
 
-    /// How many entries of a ring that we produce the kernel has not consumed yet.
+    /// For a ring that the port produces: how many entries the kernel has not consumed yet.
     #[inline]
     pub(crate) fn pending(&self) -> u32 {
         self.ours.wrapping_sub(self.consumer().load(Ordering::Acquire))
     }
 
-    /// How many entries of a ring that we consume are there, up to `wanted`.
+    /// For a ring that the port consumes: how many entries are available, up to `wanted`.
     #[inline]
     pub(crate) fn available(&mut self, wanted: u32) -> u32 {
         if self.theirs.wrapping_sub(self.ours) < wanted {
@@ -137,7 +138,7 @@ impl<T: Copy> Ring<T> {
         entry
     }
 
-    /// Gives the kernel back the places of all entries read.
+    /// Returns the slots of all entries read to the kernel.
     #[inline]
     pub(crate) fn release(&mut self) {
         self.consumer().store(self.ours, Ordering::Release);

@@ -1,10 +1,10 @@
-//! What all AF_XDP ports of a process share: the frame memory, as the kernel knows it, and the list of
-//! addresses that are Linux's own.
+//! What all AF_XDP ports of a process share: the frame memory, as registered with the kernel, and the list of Linux's
+//! own addresses.
 //!
-//! Every socket works on one UMEM, so a frame received on one port is sent on another without a copy. The
-//! first socket registers it, later ones borrow it from any that is still open. A borrower cannot choose
-//! between copy and zero-copy: the kernel gives it the lender's way. So there is up to one UMEM for each way,
-//! over the same memory; which slots the kernel has is our own account (`Lent`), not the UMEM's.
+//! All sockets use one UMEM, so a frame received on one port is sent on another without a copy. The first socket
+//! registers it; later ones share that of any socket that is still open. Such a socket cannot choose between copy and
+//! zero-copy: the kernel uses the mode of the socket that shares its UMEM. So there is up to one UMEM for each mode,
+//! over the same memory; which slots the kernel has is recorded here (`Lent`), not by UMEM.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use crate::error::XdpError;
 use crate::socket::{self, Binding, Failed, Rings};
 
-/// Most local addresses of each family; the same number stands in `steer.bpf.c`.
+/// Maximum number of local addresses of each family; the same as in `steer.bpf.c`.
 const LOCAL_MAX: u32 = 65_536;
-/// Bits of the hint; the same number stands in `steer.bpf.c`.
+/// Bits of the hint; the same as in `steer.bpf.c`.
 const HINT_BITS: usize = 1024;
 
 /// What all AF_XDP ports of a process share.
@@ -36,11 +36,11 @@ struct Lender {
     socket: Weak<OwnedFd>,
 }
 
-/// The addresses that are Linux's own, and the maps that hold them.
+/// Linux's own addresses, and the maps that contain them.
 struct Local {
     v4: MapHandle,
     v6: MapHandle,
-    /// Which addresses need a look into the maps at all.
+    /// Shows which addresses need a lookup in the maps at all.
     hints: MapHandle,
     known: HashSet<IpAddr>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct LocalMaps {
 }
 
 impl Shared {
-    /// For ports whose frames come from `depot`.
+    /// For ports that take their frames from `depot`.
     ///
     /// # Errors
     /// [`XdpError::Program`] if the kernel refuses BPF maps.
@@ -73,7 +73,7 @@ impl Shared {
         self.depot.memory()
     }
 
-    /// Free frames, with which the fill ring of a new socket is filled.
+    /// Free frames, for the fill ring of a new socket.
     pub(crate) fn depot(&self) -> &Arc<Depot> {
         &self.depot
     }
@@ -88,7 +88,7 @@ impl Shared {
         })
     }
 
-    /// Makes `addresses` the local ones: new ones first, so that none is missing meanwhile.
+    /// Sets the local addresses. New ones are added first, so that none is missing meanwhile.
     pub(crate) fn set_local(&self, addresses: &[IpAddr]) -> libbpf_rs::Result<()> {
         let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted: HashSet<_> = addresses.iter().copied().collect();
@@ -103,7 +103,7 @@ impl Shared {
         local.hint(wanted.iter())
     }
 
-    /// Opens a socket on the UMEM of its way, or on the first one.
+    /// Opens a socket with the UMEM of its mode, or registers the first one.
     pub(crate) fn open(&self, binding: &Binding) -> Result<(Arc<OwnedFd>, Rings), Failed> {
         let mut lenders = self.lenders.lock().unwrap_or_else(PoisonError::into_inner);
         lenders.retain(|lender| lender.socket.strong_count() > 0);
@@ -111,7 +111,8 @@ impl Shared {
         let lender = lender.and_then(|lender| lender.socket.upgrade());
         let fd = lender.as_ref().map(|fd| std::os::fd::AsFd::as_fd(&**fd));
         let (socket, rings) = match socket::open(self.memory(), fd, binding) {
-            // The lender has this very queue, where borrowing means another thing: alone it is busy.
+            // The other socket has this very queue, for which sharing means something else: by itself, the queue is
+            // busy.
             Err((_, error)) if fd.is_some() && error.raw_os_error() == Some(libc::EINVAL) => {
                 socket::open(self.memory(), None, binding)?
             }
@@ -123,7 +124,7 @@ impl Shared {
     }
 }
 
-/// Makes a map that no object file has made.
+/// Creates a map that is not in an object file.
 fn create(kind: MapType, name: &str, key: u32, value: u32, entries: u32) -> Result<MapHandle, XdpError> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -146,7 +147,7 @@ impl Local {
                     address.octets().as_chunks().0.iter().fold(0, |mixed, part| mixed ^ word(*part))
                 }
             };
-            // The program's own sum: `may_be_local` of steer.bpf.c.
+            // The same computation as in the program: `may_be_local` of steer.bpf.c.
             let bit = mixed.wrapping_mul(0x9e37_79b1) >> 22;
             words[bit as usize / 32] |= 1 << (bit % 32);
         }

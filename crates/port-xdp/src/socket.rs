@@ -1,4 +1,4 @@
-//! One AF_XDP socket: made, given its rings and bound.
+//! One AF_XDP socket: opened, with its rings, and bound.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,21 +11,21 @@ use bm_frame::{DATA_OFFSET, Memory, MemoryError};
 use crate::options::BusyPoll;
 use crate::ring::Ring;
 
-/// Linux 6.17: frames that leave per send call in copy mode, 32 before.
+/// Linux 6.17: frames sent per send call in copy mode; 32 before.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
-/// Most that the kernel takes for it is the size of the ring; more than a burst has no use.
+/// The kernel allows at most the size of the ring; more than a burst is useless.
 const SEND_BUDGET: libc::c_int = 256;
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// Bytes of frames on their way out in copy mode: the kernel's default holds about 250 small ones.
+/// Bytes of frames being sent in copy mode: the kernel's default is enough for about 250 small ones.
 const SEND_BUFFER: libc::c_int = 8 << 20;
-/// What XDP leaves in front of data by itself; our headroom comes on top.
+/// The headroom that XDP reserves by itself; brickmoon's own comes in addition.
 const XDP_PACKET_HEADROOM: usize = 256;
 
-/// How long a queue may be busy: its last owner's socket goes a moment after the owner.
+/// How long to wait for a busy queue: the socket of its last owner is released a moment after the owner has ended.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
-/// A step that failed, and why.
+/// The step that failed, and the error.
 pub(crate) type Failed = (&'static str, io::Error);
 
 /// What a socket is bound to, and how.
@@ -49,7 +49,7 @@ pub(crate) struct Rings {
     pub completion: Ring<u64>,
 }
 
-/// Opens a socket and binds it: on the UMEM of `lender`, or on one of its own over `memory`.
+/// Opens a socket and binds it: with the UMEM of `lender`, or with a new one over `memory`.
 pub(crate) fn open(
     memory: &'static Memory,
     lender: Option<BorrowedFd<'_>>,
@@ -77,7 +77,7 @@ fn register(socket: &OwnedFd, memory: &'static Memory) -> io::Result<()> {
         addr: memory.base().as_ptr() as u64,
         len: memory.bytes() as u64,
         chunk_size: memory.slot_size() as u32,
-        // So that data begins where a fresh frame's does.
+        // So that received data starts at the same offset as in a new frame.
         headroom: (DATA_OFFSET - XDP_PACKET_HEADROOM) as u32,
         flags: 0,
         tx_metadata_len: 0,
@@ -113,7 +113,7 @@ fn rings(socket: &OwnedFd, binding: &Binding) -> io::Result<Rings> {
     }
 }
 
-/// Settings that must not fail (busy polling, since it was asked for) and those that may (older kernels).
+/// Settings that must succeed (busy polling, because it was requested) and settings that may fail (older kernels).
 fn prepare(socket: &OwnedFd, binding: &Binding) -> io::Result<()> {
     let budget = SEND_BUDGET.min(binding.transmit_ring as libc::c_int);
     let _older_than_6_17 = set(socket, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &budget);
@@ -128,7 +128,7 @@ fn bind(socket: &OwnedFd, lender: Option<BorrowedFd<'_>>, binding: &Binding) -> 
     let wakeup = if binding.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        // A borrower has copy mode and wakeups from its lender, and may not name them.
+        // A socket that shares a UMEM inherits copy mode and wakeups, and must not set them.
         sxdp_flags: if lender.is_some() { libc::XDP_SHARED_UMEM } else { binding.copy_flag | wakeup },
         sxdp_ifindex: binding.ifindex,
         sxdp_queue_id: binding.queue,
@@ -152,22 +152,21 @@ fn bind(socket: &OwnedFd, lender: Option<BorrowedFd<'_>>, binding: &Binding) -> 
     }
 }
 
-/// Waits until the kernel has let go of a queue whose socket was closed: that may take it a moment, in the
-/// driver without copies, and as long as a child that was just forked has our descriptors. Then another
-/// socket can be bound there; so that is tried.
+/// Waits until the kernel has released a queue whose socket was closed: that may take a moment in zero-copy mode, or
+/// as long as a child that was just forked has the descriptors. Then another socket can be bound; so that is tried.
 pub(crate) fn wait_unbound(binding: &Binding) -> io::Result<()> {
-    // Frame memory is never unmapped, so all probes use one page.
+    // Frame memory is never unmapped, so all attempts use the same page.
     static PAGE: LazyLock<Result<&'static Memory, MemoryError>> = LazyLock::new(|| Memory::new(1, 4096));
     let page = PAGE.as_ref().map_err(io::Error::other)?;
     let probe = Binding { copy_flag: libc::XDP_COPY, ring: 2, transmit_ring: 2, busy_poll: None, ..*binding };
     match open(page, None, &probe) {
-        // An interface that is down or gone receives nothing.
+        // An interface that is down or deleted receives nothing.
         Err((_, error)) if !matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENODEV)) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// The kernel's counts of a socket.
+/// The kernel's statistics of a socket.
 pub(crate) fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
     // SAFETY: a struct of numbers, for which zero is valid.
     let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
@@ -175,7 +174,7 @@ pub(crate) fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
     Ok(statistics)
 }
 
-/// Asks the kernel to send what is in the transmit ring, without waiting.
+/// Asks the kernel to send the frames in the transmit ring, without waiting.
 #[inline]
 pub(crate) fn send(socket: &OwnedFd) -> io::Result<()> {
     // SAFETY: no buffer and no address are passed.
@@ -187,8 +186,8 @@ pub(crate) fn send(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Wakes the driver for the fill ring, or, with busy polling, runs it. What it says is of no use: it says
-/// EAGAIN when nothing came in.
+/// Wakes the driver for the fill ring, or, with busy polling, runs it. The result is useless: it is EAGAIN when
+/// nothing was received.
 #[inline]
 pub(crate) fn poll_driver(socket: &OwnedFd) {
     // SAFETY: no buffer and no address are passed.
@@ -198,7 +197,7 @@ pub(crate) fn poll_driver(socket: &OwnedFd) {
     }
 }
 
-/// `T` must be what the option takes: the kernel reads that many bytes.
+/// `T` must be the type that the option takes: the kernel reads that many bytes.
 fn set<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: the value is of the size given and outlives the call.
     let done = unsafe {

@@ -1,4 +1,4 @@
-//! The steering program of one port: loaded, attached, told what to take.
+//! The steering program of one port: loading, attaching, and settings.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,35 +19,35 @@ use crate::options::{Attach, Options};
 use crate::shared::Shared;
 use crate::skeleton::{SteerSkel, SteerSkelBuilder};
 
-/// What the steering program did with frames, by its own count.
+/// What the steering program did with frames, as it counts them.
 ///
 /// Not shared: the order of the program's counters, which are read by a system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SteerCounters {
-    /// Taken: put towards a worker's socket. What that could not take is in the port's device counters.
+    /// Taken: sent to a worker's socket. Frames that the socket could not accept are in the port's device counters.
     pub steered: u64,
-    /// Left to Linux since no worker's socket is bound to the queue.
+    /// Left to Linux because no worker's socket is bound to the queue.
     pub no_worker: u64,
-    /// Left to Linux since steering is off.
+    /// Left to Linux because steering is off.
     pub inactive: u64,
-    /// Left to Linux since the MAC is somebody else's.
+    /// Left to Linux because the destination MAC address is another host's.
     pub other_mac: u64,
-    /// Left to Linux as multicast or broadcast, by MAC or by IP address.
+    /// Left to Linux because the MAC or IP address is multicast or broadcast.
     pub group: u64,
-    /// Left to Linux since it is neither IPv4 nor IPv6: ARP, say.
+    /// Left to Linux because it is neither IPv4 nor IPv6, for example ARP.
     pub other_type: u64,
-    /// Left to Linux since the address is its own.
+    /// Left to Linux because the destination address is its own.
     pub local: u64,
-    /// Left to Linux as neighbour discovery.
+    /// Left to Linux as neighbor discovery.
     pub neighbor: u64,
-    /// Seen again on their way to Linux, in generic mode.
+    /// Seen again while being delivered to Linux, in generic mode.
     pub delivered: u64,
-    /// Left to Linux since nobody came for those before: the worker hangs, or the process is being killed.
+    /// Left to Linux because earlier frames were not fetched: the worker hangs, or the process is being killed.
     pub unattended: u64,
-    /// Left to Linux since only Linux may handle the family: a firewall, an IPsec policy, traffic control.
+    /// Left to Linux because only Linux may handle the address family: a firewall, an IPsec policy, traffic control.
     pub firewall: u64,
-    /// Dropped, since filters might have: see [`Options::held`].
+    /// Dropped because filters might drop it: see [`Options::held`].
     pub held: u64,
 }
 
@@ -62,7 +62,7 @@ struct Control {
     other_macs: u32,
     /// A bit for each family, IPv4 lowest.
     linux_only: u32,
-    /// Whether what Linux might route is dropped while steering is off.
+    /// Whether packets that Linux might route are dropped while steering is off.
     held: u32,
 }
 
@@ -77,7 +77,7 @@ impl Control {
         bytes
     }
 
-    /// What the program's map holds.
+    /// Reads the value in the program's map.
     fn read(map: &MapHandle) -> io::Result<Self> {
         let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(system_error)?.unwrap_or_default();
         let ([mac, rest @ ..], _) = value.as_chunks::<8>() else {
@@ -95,29 +95,29 @@ fn mac_key(mac: [u8; 6]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-/// The loaded program: its maps, and what is attached as long as this lives.
+/// The loaded program: its maps, and the link that exists as long as this does.
 pub(crate) struct Program {
     pub xsks: MapHandle,
     pub pulses: MapHandle,
     pub deliver: OwnedFd,
-    /// The steering program and its queue, where frames go to Linux many at a time.
+    /// The steering program and its queue, if frames can be delivered to Linux in batches.
     pub many: Option<(OwnedFd, MapHandle)>,
     pub generic: bool,
-    /// What native mode said, if generic mode had to do.
+    /// The error of native mode, if generic mode is used instead.
     pub native_error: Option<io::Error>,
     control: MapHandle,
     macs: MapHandle,
     counts: MapHandle,
-    /// Whether it began by dropping what Linux might route.
+    /// Whether it started by dropping packets that Linux might route.
     held: bool,
-    /// Closing it detaches the program, also when the process is killed; none where another program is.
+    /// Closing it detaches the program, also when the process is killed; none if another program is attached.
     link: Option<OwnedFd>,
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // At once, also while a child that was just forked has our descriptors. A link whose interface is
-        // gone has nothing to detach.
+        // Immediately, even if a forked child still has the descriptors. A link whose interface is gone has nothing
+        // to detach.
         let Some(link) = &self.link else { return };
         // SAFETY: passes a number.
         unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
@@ -125,7 +125,7 @@ impl Drop for Program {
 }
 
 impl Program {
-    /// Attaches as the options say, native mode first.
+    /// Attaches as the options say, trying native mode first.
     pub(crate) fn attach(port: &Interface, shared: &Shared, options: &Options) -> Result<Self, XdpError> {
         refuse_if_taken(port)?;
         let mut native = None;
@@ -150,15 +150,14 @@ impl Program {
         Err(XdpError::Attach { interface: port.name.clone(), native, generic: None })
     }
 
-    /// Loads the program for an interface that another one is on: it delivers frames to Linux, and no more.
+    /// Loads the program for an interface with another program attached: it only delivers frames to Linux.
     pub(crate) fn beside(port: &Interface, shared: &Shared, options: &Options) -> Result<Self, XdpError> {
         let refused =
             |error| XdpError::Attach { interface: port.name.clone(), native: Some(error), generic: None };
         Self::load(port, shared, options, None)?.map_err(refused)
     }
 
-    /// Loads the program and attaches it in one mode, generic or not, if in any; the inner error is the driver's
-    /// refusal.
+    /// Loads the program and attaches it in one mode, or in none; the inner error is the driver's refusal.
     fn load(
         port: &Interface,
         shared: &Shared,
@@ -214,7 +213,7 @@ impl Program {
         Ok(Ok(program))
     }
 
-    /// What tells the program what to take; it starts with the port's own MAC, and with steering off.
+    /// The steering of the program; it starts with the port's own MAC address, and with steering off.
     pub(crate) fn steering(&self, port: &Interface, shared: &Arc<Shared>) -> Result<XdpSteering, XdpError> {
         let failed = |error| XdpError::Program { interface: port.name.clone(), error };
         let mut steering = XdpSteering {
@@ -229,13 +228,13 @@ impl Program {
         Ok(steering)
     }
 
-    /// The counts of all processors together.
+    /// The counters, summed over all CPUs.
     pub(crate) fn counters(&self) -> libbpf_rs::Result<SteerCounters> {
         counters(&self.counts)
     }
 }
 
-/// The steering program as one that is run by hand.
+/// The steering program for test runs that deliver frames.
 fn delivers_many(loaded: &SteerSkel<'_>) -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
     let steer = loaded.progs.steer.as_fd().try_clone_to_owned()?;
     Ok((steer, MapHandle::try_from(&loaded.maps.queue)?))
@@ -268,13 +267,13 @@ fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
     })
 }
 
-/// A number that nobody can guess, and not 0.
+/// An unpredictable number other than 0.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish() | 1
 }
 
-/// Attaches by a link, so that the kernel detaches when the last descriptor of it is closed.
+/// Attaches with a BPF link, so that the kernel detaches the program when the link's last descriptor is closed.
 fn link(program: i32, ifindex: u32, generic: bool) -> io::Result<OwnedFd> {
     let flags = if generic { libbpf_sys::XDP_FLAGS_SKB_MODE } else { libbpf_sys::XDP_FLAGS_DRV_MODE };
     let options = bpf_link_create_opts {
@@ -295,7 +294,7 @@ fn refuse_if_taken(port: &Interface) -> Result<(), XdpError> {
     Occupant::of(port.index, &port.name).map_or(Ok(()), |occupant| Err(XdpError::Taken(occupant)))
 }
 
-/// Tells a port's steering program what to keep for Linux.
+/// Tells a port's steering program which packets to leave to Linux.
 pub struct XdpSteering {
     control: MapHandle,
     macs: MapHandle,

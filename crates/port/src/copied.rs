@@ -1,5 +1,5 @@
-//! A port in other memory than its worker's: AF_XDP takes slots of 2048 or 4096 bytes alone, and a worker whose
-//! packets are larger has its frames copied at the port.
+//! A port whose frames are in other memory than its worker's: AF_XDP supports only slots of 2048 or 4096 bytes, so
+//! for a worker with larger packets the port copies its frames.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use bm_frame::{Burst, Depot, Frame, Freelist};
 
 use crate::{DeviceCounters, Port};
 
-/// Frames that the port keeps free for itself.
+/// Free frames that the port keeps for itself.
 const KEEP: usize = 1024;
-/// Frames copied before the port is given them.
+/// Frames copied before they are passed to the port.
 const CHUNK: usize = 64;
 
-/// A port over frames of its own, whose packets are copied to and from the worker's.
+/// A port with its own frames, whose packets are copied to and from the worker's.
 pub struct Copied {
     inner: Box<dyn Port>,
     own: Freelist,
     arrived: Burst,
-    /// Copies on their way into the port; empty between calls.
+    /// Copies that are being passed to the port; empty between calls.
     leaving: Burst,
 }
 
 impl Copied {
-    /// `inner`, whose frames come from `depot`.
+    /// Wraps `inner`, whose frames come from `depot`.
     pub fn new(inner: Box<dyn Port>, depot: Arc<Depot>) -> Self {
         let own = Freelist::new(depot, KEEP);
         Self { inner, own, arrived: Burst::new(), leaving: Burst::new() }
     }
 
-    /// Copies what fits out of `places`, until the port's own frames are used up, and frees what never fits: how many
-    /// frames that is.
+    /// Copies packets from `places` until the port's own frames are used up, and frees those that are too large;
+    /// returns how many those were.
     fn copy_out(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> usize {
         let (room, mut too_long) = (self.own.memory().room(), 0);
         for place in places {
@@ -59,7 +59,7 @@ impl Port for Copied {
         }
         for place in self.arrived.places_mut() {
             let Some(small) = place.take() else { continue };
-            // What finds no room waits in the port's frame until the next time.
+            // A packet that finds no room waits in the port's frame until the next call.
             let Some(large) = (if burst.is_full() { None } else { frames.allocate_with(small.data()) })
             else {
                 *place = Some(small);
@@ -71,8 +71,8 @@ impl Port for Copied {
         }
     }
 
-    /// A frame stays with the caller until the port has taken its copy, so what the port refuses is known at once. When
-    /// the port is full, at most [`CHUNK`] copies were for nothing.
+    /// A frame stays with the caller until the port has accepted its copy, so a refusal is known immediately. When
+    /// the port is full, at most [`CHUNK`] copies were useless.
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
         let mut refused = 0;
         for places in burst.places_mut().chunks_mut(CHUNK) {
@@ -94,7 +94,7 @@ impl Port for Copied {
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        // While frames wait here, nothing outside says so.
+        // While frames wait here, no descriptor shows it.
         if self.arrived.frames() > 0 { None } else { self.inner.wait_on() }
     }
 

@@ -1,17 +1,17 @@
-//! A port that loses, doubles and reorders frames of the port behind it, by a seed: for tests.
+//! A port that loses, duplicates and reorders frames of another port, controlled by a seed: for tests.
 
 use bm_frame::{Burst, Freelist};
 
 use crate::{DeviceCounters, Port};
 
-/// How often what goes wrong, out of 65,536 frames received.
+/// How often each fault happens, out of 65,536 received frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// Lost.
     pub lose: u16,
     /// Received twice.
     pub double: u16,
-    /// Changed places with the frame before.
+    /// Swapped with the previous frame.
     pub reorder: u16,
 }
 
@@ -20,9 +20,9 @@ pub struct Faulty<P> {
     port: P,
     faults: Faults,
     random: u64,
-    /// Frames lost so far: the test's side of the account.
+    /// Frames lost so far, for the test's accounting.
     pub lost: u64,
-    /// Frames doubled so far.
+    /// Frames duplicated so far.
     pub doubled: u64,
 }
 
@@ -32,7 +32,7 @@ impl<P: Port> Faulty<P> {
         Self { port, faults, random: seed, lost: 0, doubled: 0 }
     }
 
-    /// The next of a splitmix64 sequence: enough for faults, and a seed replays it.
+    /// The next number of a splitmix64 sequence: good enough for faults, and a seed reproduces it.
     fn chance(&mut self, of_65536: u16) -> bool {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

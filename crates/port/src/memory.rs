@@ -1,4 +1,4 @@
-//! A port without a device: what one end sends, whoever holds the [`Wire`] takes, and the reverse.
+//! A port without a device: packets sent on one end arrive at the other, a [`Wire`], and the reverse.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use bm_frame::{Burst, Freelist};
 
 use crate::Port;
 
-/// The far end of a memory port: packets as bytes, for tests.
+/// The other end of a memory port, which handles packets as bytes: for tests.
 #[derive(Clone, Default)]
 pub struct Wire {
     queues: Arc<Mutex<Queues>>,
@@ -20,7 +20,7 @@ struct Queues {
 }
 
 impl Wire {
-    /// A wire with nothing on it.
+    /// A wire without packets.
     pub fn new() -> Self {
         Self::default()
     }
@@ -45,13 +45,13 @@ impl Wire {
     }
 }
 
-/// A port whose device is memory. Frames larger than a slot are cut by the sender, never here.
+/// A port whose device is memory. The sender must not send packets larger than a slot.
 pub struct MemoryPort {
     wire: Wire,
 }
 
 impl MemoryPort {
-    /// The near end of `wire`.
+    /// The port at the other end of `wire`.
     pub fn new(wire: Wire) -> Self {
         Self { wire }
     }

@@ -1,4 +1,4 @@
-//! A port whose far end is itself: what it sends it receives, without a copy.
+//! A port connected to itself: it receives what it sends, without a copy.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use bm_frame::{Burst, Frame, Freelist};
 
 use crate::Port;
 
-/// Frames that it holds.
+/// The most frames that it can hold.
 const HOLDS: usize = 4096;
 
-/// What it sends it receives, in order; up to 4096 frames wait.
+/// Receives what it sends, in order; up to 4096 frames can wait.
 pub struct LoopPort(VecDeque<Frame>);
 
 impl Default for LoopPort {

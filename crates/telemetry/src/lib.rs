@@ -1,7 +1,7 @@
 //! Metrics for Prometheus from the counters in shared memory.
 //!
-//! A scrape reads every counter once and sorts it into a family by its name; nothing is kept between
-//! scrapes, so the packet path knows nothing of metrics. Names of counters are paths:
+//! A scrape reads every counter once and assigns it to a metric family by its name; nothing is kept between scrapes,
+//! so the packet path knows nothing about metrics. The names of counters are paths:
 //!
 //! ```text
 //! port/eth0/0/receive/received        an account's entry   -> brickmoon_frames_total{app, entry}
@@ -18,8 +18,8 @@
 //! lines/read                          anything else        -> brickmoon_counter_total{group, counter}
 //! ```
 //!
-//! Frames are in an account once: what hooks count of frames that they drop is not among the dropped frames, since
-//! the account of the app that they are in has them.
+//! Each frame is in exactly one account: frames that hooks count as dropped are not added to the dropped frames,
+//! because the account of their app contains them.
 
 #![forbid(unsafe_code)]
 
@@ -83,7 +83,7 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
             }
             ["filter", rule @ .., "packets"] => add(&filters, vec![("rule", rule.join("/"))], *value),
             [app @ .., "drop", reason] => {
-                // Most reasons never happen: a series appears with its first frame.
+                // Most reasons never occur: a series appears with its first frame.
                 if *value > 0 {
                     add(&drops, vec![("app", app.join("/")), ("reason", (*reason).into())], *value);
                 }
