@@ -1,7 +1,8 @@
-//! How a tree grows: at each node the cut that leaves the fewest rules together.
+//! Builds a tree: at each node, chooses the cut that leaves the fewest rules together.
 //!
-//! A node stands for all packets whose key has certain bits; a child for those that have a few more. A rule goes
-//! to each child in which some packet could match it, so bits may be cut in any order and from any field.
+//! A node stands for all packets whose key has certain values in certain bits; a child for those with a few more bits
+//! fixed. A rule goes to each child in which it could match some packet, so bits may be cut in any order and from any
+//! field.
 
 use crate::key::{DESTINATION, FAMILY, PORTS, PROTOCOL, SOURCE};
 use crate::rule::Flat;
@@ -37,7 +38,7 @@ const FIELDS: [Field; 12] = [
     field(DESTINATION + 3, 0, 32),
 ];
 
-/// What a rule wants of each field: least and greatest.
+/// The values of each field that a rule matches: least and greatest.
 type Wanted = [(u32, u32); FIELDS.len()];
 
 fn wanted(rule: &Flat) -> Wanted {
@@ -63,7 +64,7 @@ fn wanted(rule: &Flat) -> Wanted {
     ]
 }
 
-/// The packets that a node stands for: bits of each field that are known, and their values.
+/// The packets that a node stands for: known bits of each field, and their values.
 #[derive(Clone, Copy, Default)]
 struct Region([(u32, u32); FIELDS.len()]);
 
@@ -72,7 +73,7 @@ impl Region {
         self.0.iter().zip(wanted).all(|(known, wanted)| meets(*wanted, *known))
     }
 
-    /// Whether every packet of the region has what is wanted.
+    /// Whether every packet of the region matches.
     fn is_within(&self, wanted: &Wanted) -> bool {
         let widths = FIELDS.iter().map(|field| u32::MAX >> (32 - field.width));
         self.0.iter().zip(wanted).zip(widths).all(|(((mask, value), (least, greatest)), all)| {
@@ -91,7 +92,7 @@ impl Region {
 
 /// Whether some number from `least` to `greatest` has `value` in the bits of `mask`.
 fn meets((least, greatest): (u32, u32), (mask, value): (u32, u32)) -> bool {
-    // The least such number that is not below `least`: alike down to some bit, then greater.
+    // The least such number that is not below `least`: equal down to some bit, then greater.
     let near = least & !mask | value;
     let Some(top) = (near ^ least).checked_ilog2() else { return true };
     let below = |bit: u32| (1u32 << bit) - 1;
@@ -107,7 +108,7 @@ fn meets((least, greatest): (u32, u32), (mask, value): (u32, u32)) -> bool {
     high & !mask | value & (below(bit) | mask) <= greatest
 }
 
-/// What is grown so far.
+/// The tree built so far.
 pub(crate) struct Grower<'r> {
     rules: &'r [Flat],
     wanted: Vec<Wanted>,
@@ -118,14 +119,14 @@ pub(crate) struct Grower<'r> {
 }
 
 impl<'r> Grower<'r> {
-    /// Whatever is grown comes behind `words`, which stay as they are; leaves hold `leaf_rules` where cuts can bring
-    /// that about.
+    /// New nodes are added after `words`, which stay unchanged; leaves have at most `leaf_rules` rules if cuts can
+    /// achieve that.
     pub fn new(rules: &'r [Flat], words: Vec<u32>, leaf_rules: usize, room: usize) -> Self {
         let (wanted, leaves) = (rules.iter().map(wanted).collect(), HashMap::new());
         Self { rules, wanted, words, leaves, leaf_rules, room }
     }
 
-    /// The root of a tree of some of the rules; `None` if it has no room.
+    /// The root of a tree of some of the rules; `None` if there is no room for it.
     pub fn grow(&mut self, rules: Range<u32>) -> Option<u32> {
         self.node(rules.collect(), Region::default(), 0)
     }
@@ -136,7 +137,7 @@ impl<'r> Grower<'r> {
     }
 
     fn node(&mut self, mut rules: Vec<u32>, region: Region, depth: usize) -> Option<u32> {
-        // Nothing behind a rule that always matches is ever asked.
+        // Rules after one that always matches are never reached.
         let covers = |rule: &u32| {
             !self.rules[*rule as usize].asks_more() && region.is_within(&self.wanted[*rule as usize])
         };
@@ -175,9 +176,9 @@ impl<'r> Grower<'r> {
         Some(word)
     }
 
-    /// The cut whose fullest child is emptiest; none if all leave everything together.
+    /// The cut with the smallest largest child; `None` if every cut leaves all rules together.
     fn best(&self, rules: &[u32], region: Region) -> Option<(usize, Cut)> {
-        // As many children as make leaves of them if they share fairly.
+        // As many children as would make them leaves if the rules were distributed evenly.
         let bits = (rules.len().div_ceil(self.leaf_rules.max(1)).max(2) as u32).ilog2().clamp(1, 8);
         let mut best: Option<((usize, usize), usize, Cut)> = None;
         for bits in [bits, bits.div_ceil(2)] {
@@ -201,13 +202,13 @@ impl<'r> Grower<'r> {
         best.map(|(_, index, cut)| (index, cut))
     }
 
-    /// Whether all rules want the same of a field.
+    /// Whether all rules match the same values of a field.
     fn is_alike(&self, rules: &[u32], field: usize) -> bool {
         let of = |rule: &u32| self.wanted[*rule as usize][field];
         rules.iter().all(|rule| of(rule) == of(&rules[0]))
     }
 
-    /// Rules in the fullest child of a cut, and in all; none if it does not help, or copies too much.
+    /// Rules in the largest child of a cut, and in all; `None` if it does not help, or copies too many.
     fn score(&self, rules: &[u32], field: usize, shift: u32, bits: u32) -> Option<(usize, usize)> {
         let children = 1usize << bits;
         let mut change = [0i32; (1 << 8) + 1];

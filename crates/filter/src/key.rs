@@ -1,8 +1,8 @@
-//! What of a packet rules look at, as words: the search takes its bits from any of them alike.
+//! The parts of a packet that rules match, as words: the search can use bits of any of them.
 
 use std::net::IpAddr;
 
-/// Words of a key; those past the last are zero.
+/// Words of a key; unused ones are zero.
 pub const WORDS: usize = 16;
 
 pub(crate) const SOURCE: usize = 0;
@@ -13,27 +13,28 @@ pub(crate) const INTERFACE: usize = 10;
 pub(crate) const KIND: usize = 11;
 pub(crate) const FAMILY: usize = 12;
 
-/// What is known of a packet's ports. A rule names those that it is for, each a bit; IPv6 has the same bits
-/// [`IPV6_SHIFT`] higher.
+/// What is known about a packet's ports. A rule has a bit for each kind that it applies to; for IPv6 the same bits
+/// are [`IPV6_SHIFT`] higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// They are there.
+    /// The packet has ports.
     Ports = 1,
-    /// They were in an earlier fragment.
+    /// The ports were in an earlier fragment.
     Later = 2,
-    /// The protocol has none, or they are cut off.
+    /// The protocol has no ports, or they are truncated.
     None = 4,
 }
 
-/// How much higher the bits of a [`Kind`] stand for IPv6.
+/// How much higher the bits of a [`Kind`] are for IPv6.
 pub const IPV6_SHIFT: u32 = 3;
-/// Beside the kind of an IPv6 packet: it has extension headers, so its protocol is a matter of how they are read.
+/// A flag besides the kind of an IPv6 packet: it has extension headers, so its protocol depends on how far they are
+/// parsed.
 pub const EXTENSIONS: u8 = 1 << 6;
 
-/// What of a packet rules look at, in host order: source (0 to 3) and destination (4 to 7), the first word of an
-/// IPv4 address; ports, source's high (8); protocol (9); our index of the interface (10); [`Kind`] (11);
-/// 1 for IPv6 (12).
+/// The parts of a packet that rules match, in host order: source (0 to 3) and destination (4 to 7), where an IPv4
+/// address is in the first word; ports, source port in the high half (8); protocol (9); brickmoon's index of the
+/// interface (10); [`Kind`] (11); 1 for IPv6 (12).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key(pub [u32; WORDS]);
 
@@ -47,7 +48,8 @@ pub enum AnyAddress {
 }
 
 impl Key {
-    /// The key of an IPv4 packet, its interface aside: addresses, source first; ports, source's high.
+    /// The key of an IPv4 packet, without its interface: addresses, source first; ports, source port in the high
+    /// half.
     pub fn ipv4([source, destination]: [u32; 2], protocol: u8, ports: u32, kind: Kind) -> Self {
         let mut key = [0; WORDS];
         (key[SOURCE], key[DESTINATION], key[PORTS]) = (source, destination, ports);
@@ -55,7 +57,7 @@ impl Key {
         Self(key)
     }
 
-    /// The same of an IPv6 packet: words of both addresses, source first.
+    /// The key of an IPv6 packet: words of both addresses, source first.
     pub fn ipv6(addresses: [u32; 8], protocol: u8, ports: u32, kind: Kind) -> Self {
         let mut key = [0; WORDS];
         key[SOURCE..PORTS].copy_from_slice(&addresses);
@@ -64,24 +66,24 @@ impl Key {
         Self(key)
     }
 
-    /// The same of an IPv6 packet that has extension headers.
+    /// The key of an IPv6 packet that has extension headers.
     #[must_use]
     pub fn with_extensions(mut self) -> Self {
         self.0[KIND] |= u32::from(EXTENSIONS);
         self
     }
 
-    /// Sets the interface that the packet came in on.
+    /// Sets the interface on which the packet arrived.
     pub fn set_interface(&mut self, interface: u16) {
         self.0[INTERFACE] = u32::from(interface);
     }
 
-    /// Where the packet comes from.
+    /// The source address.
     pub fn source(&self) -> AnyAddress {
         self.address(SOURCE)
     }
 
-    /// Where it goes.
+    /// The destination address.
     pub fn destination(&self) -> AnyAddress {
         self.address(DESTINATION)
     }
@@ -96,7 +98,7 @@ impl Key {
         }
     }
 
-    /// The key of a packet. Ports are 0 where `kind` says that there are none.
+    /// The key of a packet. Ports are 0 if `kind` says that there are none.
     pub fn new(
         addresses: [IpAddr; 2],
         protocol: u8,

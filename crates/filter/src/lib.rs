@@ -1,16 +1,16 @@
-//! Packet filters: rules as people write them, and the tree in which the first that matches is found.
+//! Packet filters: rules as users write them, and a tree to find the first rule that matches.
 //!
 //! ```text
 //! [[filter.rule]] ─► Rule ─► Tree::grow ─► words, flat rules ─┬─► bpf/rules.h: the same search in the kernel
 //!                                                             └─► Tree::find: here, for workers and tests
 //! ```
 //!
-//! The first rule that matches decides. A tree of cuts leaves few rules to compare: each inner node takes up to
-//! eight bits of one field and has a child for each of their values, so a table of 10,000 rules is two or three
-//! loads deep. A rule stands in every leaf that it could match in, and nowhere behind one that always does.
+//! The first rule that matches decides. A tree of cuts leaves few rules to compare: each inner node uses up to eight
+//! bits of one field and has a child for each of their values, so a table of 10,000 rules is two or three loads deep.
+//! A rule is in every leaf in which it could match, except after a rule that always matches there.
 //!
-//! Absent on purpose: packets (whoever has one makes the [`Key`]), counters, and any state: reading a tree needs
-//! nothing but its two arrays, which is why the kernel can.
+//! Absent on purpose: packets (the caller makes the [`Key`]), counters, and any state: reading a tree needs only its
+//! two arrays, so the kernel can do it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Rules: as people write them, and flat, as packets are compared with them.
+//! Rules: as users write them, and flat, as packets are compared with them.
 
 use crate::key::{DESTINATION, EXTENSIONS, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE};
 use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
@@ -6,10 +6,10 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// What becomes of a packet that a rule matches.
+/// What happens to a packet that a rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
-    /// It goes on.
+    /// It is forwarded.
     #[default]
     Accept,
     /// It is dropped, and counted.
@@ -35,12 +35,12 @@ pub enum AnyPrefix {
 }
 
 impl AnyPrefix {
-    /// Whether it is one of IPv6.
+    /// Whether it is an IPv6 prefix.
     pub fn is_ipv6(&self) -> bool {
         matches!(self, Self::V6(_))
     }
 
-    /// First address and mask as four words each, the first word an IPv4 address.
+    /// First address and mask as four words each; for IPv4 only the first word is used.
     fn flat(&self) -> ([u32; 4], [u32; 4]) {
         match self {
             Self::V4(prefix) => ([prefix.first(), 0, 0, 0], [u32::mask(prefix.length()), 0, 0, 0]),
@@ -58,15 +58,15 @@ impl fmt::Display for AnyPrefix {
     }
 }
 
-/// A text is no prefix.
+/// The text is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPrefix;
 
 impl FromStr for AnyPrefix {
     type Err = NoPrefix;
 
-    /// `192.0.2.0/24`, `2001:db8::/32`; an address alone is the prefix of that one. Bits past the length must be
-    /// zero: whoever wrote them meant something else.
+    /// `192.0.2.0/24`, `2001:db8::/32`; a single address is a prefix of full length. Bits past the length must be
+    /// zero, since otherwise something else was meant.
     fn from_str(text: &str) -> Result<Self, NoPrefix> {
         use std::net::IpAddr;
         let (address, length) = match text.split_once('/') {
@@ -85,37 +85,37 @@ fn exact<A: Address>(address: A, length: Option<u8>) -> Result<Prefix<A>, NoPref
     if prefix.first() == address { Ok(prefix) } else { Err(NoPrefix) }
 }
 
-/// An address of IPv6 as words, the first one first.
+/// An IPv6 address as words, most significant first.
 pub(crate) fn words(address: u128) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (address >> shift) as u32)
 }
 
-/// Ports from the first to the last.
+/// A range of ports, both ends included.
 pub type Ports = RangeInclusive<u16>;
 
-/// A rule. What is `None` may be anything.
+/// A rule. `None` matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, by which packets are counted; rules of one name share a counter.
+    /// Its name, under which packets are counted; rules with the same name share a counter.
     pub name: String,
-    /// What becomes of packets.
+    /// What happens to matching packets.
     pub action: Action,
-    /// Where they come from.
+    /// The source prefix.
     pub source: Option<AnyPrefix>,
-    /// Where they go; of the same family.
+    /// The destination prefix; of the same family.
     pub destination: Option<AnyPrefix>,
-    /// Protocol, or the last next header of IPv6.
+    /// The protocol, or the last next header of IPv6.
     pub protocol: Option<u8>,
-    /// Ports that they come from.
+    /// Source ports.
     pub source_ports: Option<Ports>,
-    /// Ports that they go to.
+    /// Destination ports.
     pub destination_ports: Option<Ports>,
-    /// Name of the port that they come in on.
+    /// Name of the port on which packets arrive.
     pub port: Option<String>,
 }
 
 impl fmt::Display for Rule {
-    /// What it asks for: `tcp from 192.0.2.0/24 to any port 23 in on eth0`.
+    /// What it matches: `tcp from 192.0.2.0/24 to any port 23 in on eth0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = |prefix: &Option<AnyPrefix>, ports: &Option<Ports>| {
             let prefix = prefix.map_or("any".into(), |prefix| prefix.to_string());
@@ -144,44 +144,44 @@ fn has_ports(rule: &Rule) -> bool {
     rule.source_ports.is_some() || rule.destination_ports.is_some()
 }
 
-/// Stands for any interface.
+/// The value for any interface.
 const ANY_INTERFACE: u16 = u16::MAX;
-/// Bits of all kinds of IPv4, of IPv6, of both.
+/// The bits of all kinds for IPv4, for IPv6, and for both.
 const IPV4_KINDS: u8 = Kind::Ports as u8 | Kind::Later as u8 | Kind::None as u8;
 const IPV6_KINDS: u8 = IPV4_KINDS << IPV6_SHIFT;
 const ALL_KINDS: u8 = IPV4_KINDS | IPV6_KINDS;
 const KINDS_OF_PORTS: u8 = Kind::Ports as u8 | (Kind::Ports as u8) << IPV6_SHIFT;
 const KINDS_OF_LATER: u8 = Kind::Later as u8 | (Kind::Later as u8) << IPV6_SHIFT;
 
-/// A rule as packets are compared with it: `struct filter_rule` of crates/fastpath/bpf/rules.h. What an IPv4 packet
-/// needs is within 32 bytes.
+/// A rule in the form that packets are compared with: `struct filter_rule` of crates/fastpath/bpf/rules.h. The part
+/// for IPv4 packets is within 32 bytes.
 ///
 /// Shared with the program as a copy in the map's memory (`bm-fastpath`); here it never changes behind a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(32))]
 pub struct Flat {
-    /// First words of the source and of its mask, then the same of the destination.
+    /// First words of the source and its mask, then of the destination and its mask.
     pub first: [u32; 4],
-    /// Least and greatest port of the source, then of the destination.
+    /// Least and greatest source port, then destination port.
     pub ports: [u16; 4],
-    /// Our index of the interface; all ones for any.
+    /// brickmoon's index of the interface; all ones for any.
     pub interface: u16,
     /// Number of its counter.
     pub counter: u16,
     /// Least and greatest protocol.
     pub protocol: [u8; 2],
-    /// Which packets it is for, a bit for each [`Kind`] and family.
+    /// The packets it applies to, with a bit for each [`Kind`] and family.
     pub kinds: u8,
     /// Whether packets are dropped.
     pub drops: u8,
-    /// The other words of source, its mask, destination, its mask.
+    /// The remaining words of source, its mask, destination, its mask.
     pub rest: [[u32; 3]; 4],
-    /// To fill the last line.
+    /// Padding to a full cache line.
     pub unused: [u32; 4],
 }
 
 impl Flat {
-    /// Matches every packet.
+    /// A rule that matches every packet.
     fn any(action: Action, counter: u16) -> Self {
         Self {
             ports: [0, u16::MAX, 0, u16::MAX],
@@ -194,10 +194,10 @@ impl Flat {
         }
     }
 
-    /// A rule flat, one or two of them; `counter` is the number of its counter, `interface` that of its port.
+    /// The one or two flat rules for a rule; `counter` is the number of its counter, `interface` that of its port.
     ///
-    /// Ports are in the first fragment of a packet only. Where a rule accepts some ports, the later fragments pass
-    /// as well, since they are of no use to anybody without the first; where it drops some, they need not match.
+    /// Only the first fragment of a packet contains ports. If a rule accepts some ports, later fragments are accepted
+    /// as well, because they are useless without the first; if it drops some, later fragments do not match.
     pub fn of(rule: &Rule, counter: u16, interface: Option<u16>) -> impl Iterator<Item = Self> + use<> {
         let mut flat = Self::any(rule.action, counter);
         flat.interface = interface.unwrap_or(ANY_INTERFACE);
@@ -222,8 +222,8 @@ impl Flat {
         std::iter::once(flat).chain(later)
     }
 
-    /// A rule flat, so that it matches every packet that *may* be one of the rule's: those whose ports are elsewhere,
-    /// in another fragment say, and those of IPv6 whose protocol stands behind extension headers.
+    /// A flat rule that matches every packet that *may* match the rule: including those whose ports are in another
+    /// fragment, and IPv6 packets whose protocol follows extension headers.
     pub fn may_match(rule: &Rule, interface: Option<u16>) -> impl Iterator<Item = Self> + use<> {
         let addresses = Rule {
             action: Action::Accept,
@@ -279,12 +279,12 @@ impl Flat {
         }
     }
 
-    /// Whether there is more to it than fields that the tree cuts.
+    /// Whether it depends on more than the fields that the tree cuts.
     pub(crate) fn asks_more(&self) -> bool {
         self.interface != ANY_INTERFACE || ![IPV4_KINDS, IPV6_KINDS, ALL_KINDS].contains(&self.kinds)
     }
 
-    /// Least and greatest of [`Key`]'s word for the family.
+    /// Least and greatest value of [`Key`]'s word for the family.
     pub(crate) fn families(&self) -> (u32, u32) {
         (u32::from(self.kinds & IPV4_KINDS == 0), u32::from(self.kinds & (IPV6_KINDS | EXTENSIONS) != 0))
     }

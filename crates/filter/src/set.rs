@@ -1,64 +1,64 @@
-//! All that filters do, beside the rules: what is dropped otherwise, sources, rates.
+//! The complete filter settings: the rules, the default action, reverse path checks and rate limits.
 
 use crate::tree::{ROOM_RULES, Tree};
 
-/// What filters do.
+/// The filter settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filters {
     /// The rules.
     pub tree: Tree,
-    /// Packets that no rule matches are dropped.
+    /// Whether packets that match no rule are dropped.
     pub drop_unmatched: bool,
-    /// Fragments too small for the header that rules ask for are dropped.
+    /// Whether fragments too small for the headers that rules match are dropped.
     pub drop_tiny_fragments: bool,
-    /// What each source may send.
+    /// The rate limit for each source.
     pub rate: Option<Rate>,
 }
 
-/// What each source may send: a bucket of `burst` packets that fills again with `packets` a second.
+/// The rate limit for each source: a token bucket of `burst` packets that refills with `packets` per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Packets a second, at least 1.
+    /// Packets per second, at least 1.
     pub packets: u32,
-    /// Packets at once, at least 1.
+    /// Largest burst in packets, at least 1.
     pub burst: u32,
-    /// How many bits of an IPv4 and of an IPv6 address make a source.
+    /// The prefix lengths that define a source, for IPv4 and IPv6.
     pub lengths: [u8; 2],
 }
 
-/// Times of a rate are in sixteenths of nanoseconds, so that short ones are exact enough.
+/// Times of a rate are in sixteenths of a nanosecond, so that short ones are accurate enough.
 pub const TICKS_A_NANOSECOND: u64 = 16;
 
 impl Rate {
-    /// What a packet costs its source, and how far ahead a source may be: a burst less one packet; in ticks.
+    /// What a packet costs its source, and how far ahead a source may be (a burst less one packet), in ticks.
     pub fn ticks(&self) -> (u64, u64) {
         let interval = (1_000_000_000 * TICKS_A_NANOSECOND / u64::from(self.packets.max(1))).max(1);
         (interval, interval * u64::from(self.burst.max(1) - 1))
     }
 }
 
-/// How the configuration has sources checked, in place of what Linux has (RFC 3704).
+/// The reverse path check of filters, in place of the one in Linux (RFC 3704).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SourceCheck {
-    /// Not by filters.
+    /// Not checked by filters.
     #[default]
     None,
-    /// A route to the source leads out of the interface it came in on.
+    /// A route to the source must lead out of the interface on which the packet arrived.
     Strict,
-    /// There is a route to the source.
+    /// There must be some route to the source.
     Loose,
-    /// Some route to the source's prefix, best or worse, leads out of the interface it came in on; which do, tables
-    /// of sources say.
+    /// Some route to the source's prefix, best or not, must lead out of the interface on which the packet arrived; a
+    /// table of sources contains these interfaces.
     Feasible,
 }
 
-/// The counter of packets that no rule matches.
+/// The counter of packets that match no rule.
 pub const UNMATCHED: u16 = ROOM_RULES as u16;
-/// How many counters there are.
+/// The number of counters.
 pub const COUNTERS: usize = ROOM_RULES + 1;
 
-/// Sources whose rate is known at a time.
+/// Sources whose rate is tracked at the same time.
 pub const SOURCES: usize = 1 << 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The tree: words that point to words, and at last to rules.
+//! The tree: words that refer to words, and finally to rules.
 //!
 //! ```text
 //! inner: 0 | bits-1 (3) | shift (5) | word of the key (4) | place of the first child (18)
@@ -10,22 +10,22 @@ use crate::key::Key;
 use crate::rule::Flat;
 use std::fmt;
 
-/// Words that there is room for.
+/// The maximum number of words.
 pub const ROOM_WORDS: usize = 1 << 18;
-/// Flat rules that there is room for.
+/// The maximum number of flat rules.
 pub const ROOM_RULES: usize = 1 << 14;
 
 pub(crate) const LEAF: u32 = 1 << 31;
 const PLACE: u32 = ROOM_WORDS as u32 - 1;
-/// Cuts from the root to a leaf at most.
+/// The most cuts from the root to a leaf.
 pub(crate) const DEPTH: usize = 16;
-/// Rules in a leaf, if no more cuts are needed than room allows.
+/// The most rules in a leaf, unless that needs too many cuts.
 const LEAF_RULES: usize = 4;
 
 /// More flat rules than there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany {
-    /// How many they are.
+    /// Their number.
     pub rules: usize,
 }
 
@@ -41,27 +41,27 @@ impl fmt::Display for TooMany {
 
 impl std::error::Error for TooMany {}
 
-/// Rules, and the way to the first that matches a packet.
+/// Rules, and the tree to find the first that matches a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// Nodes and lists.
     pub words: Vec<u32>,
-    /// Where the search begins.
+    /// Where the search starts.
     pub root: u32,
-    /// In their order; behind them those of claims, and at the end those of what only Linux may handle.
+    /// In their order; followed by those of claims, and then those for packets that only Linux may handle.
     pub rules: Vec<Flat>,
-    /// Where the search among claims begins; none where there are none.
+    /// Where the search among claims starts; `None` without claims.
     pub claims: Option<u32>,
-    /// Where the search begins for what only Linux may handle; none where there is nothing of the kind.
+    /// Where the search for packets that only Linux may handle starts; `None` if there are none.
     pub linux_only: Option<u32>,
 }
 
-/// How many rules leaves may hold, until all are in one.
+/// The limits of rules per leaf to try, until all rules are in one leaf.
 fn leaves() -> impl Iterator<Item = usize> {
     std::iter::successors(Some(LEAF_RULES), |leaf| (*leaf <= ROOM_RULES).then_some(leaf * 4))
 }
 
-/// What an inner node cuts.
+/// The bits that an inner node uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub word: usize,
@@ -85,25 +85,25 @@ impl Cut {
 }
 
 impl Default for Tree {
-    /// The tree of no rules: a list of none, so that whoever searches it finds an end.
+    /// The tree without rules: an empty list, so that a search ends there.
     fn default() -> Self {
         Self { words: vec![0], root: LEAF, rules: Vec::new(), claims: None, linux_only: None }
     }
 }
 
 impl Tree {
-    /// The tree of these rules.
+    /// The tree for these rules.
     ///
     /// # Errors
-    /// If there is no room for so many.
+    /// If there are too many.
     pub fn grow(rules: Vec<Flat>) -> Result<Self, TooMany> {
         Self::grow_with(rules, Vec::new())
     }
 
-    /// The same with claims, which are looked for by themselves.
+    /// The same with claims, which are searched separately.
     ///
     /// # Errors
-    /// If there is no room for so many.
+    /// If there are too many.
     pub fn grow_with(mut rules: Vec<Flat>, claims: Vec<Flat>) -> Result<Self, TooMany> {
         let of_rules = rules.len() as u32;
         rules.extend(claims);
@@ -116,17 +116,17 @@ impl Tree {
             let (root, claims) = (grower.grow(0..of_rules)?, grower.grow(of_rules..all)?);
             Some((grower.into_words(), root, claims))
         };
-        // With leaves that hold all rules it fits for sure.
+        // With leaves that hold all rules it fits for certain.
         let (words, root, claims) = leaves().find_map(grown).ok_or(TooMany { rules: rules.len() })?;
         let claims = (all > of_rules).then_some(claims);
         Ok(Self { words, root, rules, claims, linux_only: None })
     }
 
-    /// The same rules and claims, and beside them those of packets that only Linux may handle, which are looked for by
-    /// themselves. What there was is not grown again.
+    /// The same rules and claims, with rules for packets that only Linux may handle, which are searched separately.
+    /// The existing part is not rebuilt.
     ///
     /// # Errors
-    /// If there is no room for so many.
+    /// If there are too many.
     pub fn with_linux_only(&self, linux_only: Vec<Flat>) -> Result<Self, TooMany> {
         let first = self.rules.len() as u32;
         let rules = [&self.rules[..], &linux_only].concat();
@@ -168,7 +168,7 @@ impl Tree {
         list.iter().filter_map(|rule| self.rules.get(*rule as usize)).find(|rule| rule.matches(key))
     }
 
-    /// Cuts above the deepest leaf, and rules in the longest list: what a packet costs at most.
+    /// Cuts above the deepest leaf, and rules in the longest list: the maximum cost of a packet.
     pub fn worst(&self) -> (usize, usize) {
         self.worst_below(self.root)
     }

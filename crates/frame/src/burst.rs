@@ -4,18 +4,18 @@ use crate::frame::Frame;
 use crate::freelist::Freelist;
 use crate::pick;
 
-/// Most frames in a burst.
+/// The most frames in a burst.
 pub const BURST: usize = 256;
 
-/// A set of places in a burst: bit `i` stands for frame `i`.
+/// A set of slots of a burst: bit `i` stands for slot `i`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mask([u64; BURST / 64]);
 
 impl Mask {
-    /// No place.
+    /// The empty set.
     pub const NONE: Self = Self([0; BURST / 64]);
 
-    /// The first `count` places.
+    /// The first `count` slots.
     pub fn first(count: usize) -> Self {
         let mut mask = Self::NONE;
         for (word, bits) in mask.0.iter_mut().enumerate() {
@@ -25,65 +25,65 @@ impl Mask {
         mask
     }
 
-    /// Adds a place.
+    /// Adds a slot.
     #[inline]
     pub fn set(&mut self, place: usize) {
         self.0[place / 64] |= 1 << (place % 64);
     }
 
-    /// Adds those of sixteen places whose bit is set in `bits`; the first is a multiple of sixteen.
+    /// Adds those of sixteen slots whose bit is set in `bits`; the first must be a multiple of sixteen.
     #[inline]
     pub fn set_sixteen(&mut self, first: usize, bits: u16) {
         debug_assert!(first.is_multiple_of(16), "sixteen places lie in one word");
         self.0[first / 64] |= u64::from(bits) << (first % 64);
     }
 
-    /// Takes those of sixteen places away; the first is a multiple of sixteen.
+    /// Removes those of sixteen slots; the first must be a multiple of sixteen.
     #[inline]
     pub fn clear_sixteen(&mut self, first: usize, bits: u16) {
         debug_assert!(first.is_multiple_of(16), "sixteen places lie in one word");
         self.0[first / 64] &= !(u64::from(bits) << (first % 64));
     }
 
-    /// Takes a place away.
+    /// Removes a slot.
     #[inline]
     pub fn clear(&mut self, place: usize) {
         self.0[place / 64] &= !(1 << (place % 64));
     }
 
-    /// Whether a place is in.
+    /// Whether the set contains a slot.
     #[inline]
     pub fn has(&self, place: usize) -> bool {
         self.0[place / 64] >> (place % 64) & 1 == 1
     }
 
-    /// Whether no place is in.
+    /// Whether the set is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|&bits| bits == 0)
     }
 
-    /// How many places are in.
+    /// The number of slots in the set.
     #[inline]
     pub fn count(&self) -> usize {
         self.0.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// The places that are in both.
+    /// The intersection of two sets.
     #[inline]
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
-    /// The places that are in this one alone.
+    /// The slots that are only in this set.
     #[inline]
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
 
-    /// The set as words of 64 places each, the first place lowest.
+    /// The set as words of 64 slots each, the first slot in the lowest bit.
     #[inline]
     pub fn words(&self) -> [u64; BURST / 64] {
         self.0
@@ -95,14 +95,14 @@ impl Mask {
         Self(words)
     }
 
-    /// The places that are in, in order.
+    /// The slots of the set, in order.
     #[inline]
     pub fn iter(&self) -> Places {
         Places { words: self.0, word: 0 }
     }
 }
 
-/// The places of a [`Mask`], in order.
+/// The slots of a [`Mask`], in order.
 #[derive(Clone, Debug)]
 pub struct Places {
     words: [u64; BURST / 64],
@@ -126,7 +126,7 @@ impl Iterator for Places {
     }
 }
 
-/// Up to [`BURST`] frames. A place is empty once its frame is taken.
+/// Up to [`BURST`] frames. A slot is empty once its frame was taken.
 pub struct Burst {
     frames: [Option<Frame>; BURST],
     count: usize,
@@ -139,18 +139,18 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// No frames.
+    /// A burst without frames.
     pub const fn new() -> Self {
         Self { frames: [const { None }; BURST], count: 0 }
     }
 
-    /// Places in use, taken ones included.
+    /// The number of slots in use, including empty ones.
     #[inline]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether no place is in use.
+    /// Whether no slot is in use.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -162,7 +162,7 @@ impl Burst {
         self.count == BURST
     }
 
-    /// Frames in the burst: places in use, less those taken.
+    /// The number of frames: slots in use, less empty ones.
     pub fn frames(&self) -> usize {
         self.places().iter().flatten().count()
     }
@@ -170,7 +170,7 @@ impl Burst {
     /// Adds a frame.
     ///
     /// # Errors
-    /// Gives the frame back if the burst is full.
+    /// Returns the frame if the burst is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         match self.frames.get_mut(self.count) {
@@ -183,43 +183,43 @@ impl Burst {
         }
     }
 
-    /// The places not in use yet, to be filled from the front and then told to [`occupy`](Self::occupy).
+    /// The slots not in use yet, which may be filled from the front, followed by a call of [`occupy`](Self::occupy).
     #[inline]
     pub fn vacant_mut(&mut self) -> &mut [Option<Frame>] {
         &mut self.frames[self.count..]
     }
 
-    /// Puts the next `count` places in use, as many as there are.
+    /// Marks the next `count` slots as used, as far as there are any.
     #[inline]
     pub fn occupy(&mut self, count: usize) {
         self.count = (self.count + count).min(BURST);
     }
 
-    /// The frame at a place, unless it was taken.
+    /// The frame in a slot, unless it was taken.
     #[inline]
     pub fn get(&self, place: usize) -> Option<&Frame> {
         self.frames[..self.count].get(place)?.as_ref()
     }
 
-    /// The frame at a place, to change, unless it was taken.
+    /// The frame in a slot, mutable, unless it was taken.
     #[inline]
     pub fn get_mut(&mut self, place: usize) -> Option<&mut Frame> {
         self.frames[..self.count].get_mut(place)?.as_mut()
     }
 
-    /// Takes the frame at a place out.
+    /// Takes the frame out of a slot.
     #[inline]
     pub fn take(&mut self, place: usize) -> Option<Frame> {
         self.frames[..self.count].get_mut(place)?.take()
     }
 
-    /// Frames and empty places, in order.
+    /// All slots in use, in order; empty ones are `None`.
     #[inline]
     pub fn places(&self) -> &[Option<Frame>] {
         &self.frames[..self.count]
     }
 
-    /// Frames and empty places, to change.
+    /// All slots in use, mutable.
     #[inline]
     pub fn places_mut(&mut self) -> &mut [Option<Frame>] {
         &mut self.frames[..self.count]
@@ -232,7 +232,7 @@ impl Burst {
         self.frames[..count].iter_mut().filter_map(Option::take)
     }
 
-    /// Moves the frames that are left to the front, in order, and forgets the places that are empty then.
+    /// Moves the remaining frames to the front, in order, and drops the empty slots.
     pub fn compact(&mut self) {
         let mut kept = 0;
         for place in 0..self.count {
@@ -244,8 +244,8 @@ impl Burst {
         self.count = kept;
     }
 
-    /// Moves the frames whose place in `keys` holds `key` to the end of `to`, in order; those that find no room
-    /// there stay. Their places are empty then.
+    /// Moves the frames for whose slot `keys` contains `key` to the end of `to`, in order; those for which there is
+    /// no room stay. The slots of moved frames are empty then.
     #[inline]
     pub fn move_where(&mut self, keys: &[u16], key: u16, to: &mut Self) {
         let count = self.count.min(keys.len());
@@ -255,13 +255,13 @@ impl Burst {
         pick::pick(&mut self.frames[..count], &keys[..count], key, to);
     }
 
-    /// Forgets all places, which must have been taken.
+    /// Drops all slots, which must be empty.
     pub fn reset(&mut self) {
         debug_assert!(self.places().iter().all(Option::is_none), "a frame would be lost");
         self.count = 0;
     }
 
-    /// Frees all frames, says how many there were.
+    /// Frees all frames; returns how many there were.
     pub fn free_all(&mut self, freelist: &mut Freelist) -> usize {
         self.drain().map(|frame| freelist.free(frame)).count()
     }

@@ -1,20 +1,20 @@
-//! One frame: a packet in the slot that it owns.
+//! One frame: a packet in a slot of memory that it owns.
 
 use std::fmt;
 use std::ptr::NonNull;
 
 use crate::DATA_OFFSET;
 
-/// Lines of a slot that data begins at by turns.
+/// The number of different cache lines of a slot at which data may start.
 const STARTS: u32 = 7;
 const _: () = assert!(DATA_OFFSET - (STARTS as usize - 1) * 64 >= 128, "room for what is prepended");
 
-/// Where data begins in the slot of that number, unless a kernel or a driver has put it elsewhere.
+/// The offset of data in the slot of that number, unless the kernel or a driver has placed it elsewhere.
 pub(crate) fn start_of(index: u32) -> usize {
     DATA_OFFSET - (index % STARTS) as usize * 64
 }
 
-/// What workers note of a frame. Plain numbers: none of them decides which memory is touched.
+/// What workers note about a frame. These are plain numbers: none of them affects which memory is accessed.
 ///
 /// Shared with Lua and C as part of a frame's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,62 +22,63 @@ pub(crate) fn start_of(index: u32) -> usize {
 pub struct Meta {
     /// Index of the port that the frame came in on.
     pub port: u16,
-    /// Index of the logical interface that it came in on: the port's own, or a VLAN of it.
+    /// Index of the logical interface on which it arrived: the port's own, or a VLAN of it.
     pub interface: u16,
-    /// Where the network header begins, in bytes from the start of data.
+    /// Offset of the network header, in bytes from the start of data.
     pub network: u16,
-    /// Why the frame leaves the fast path: the receiver's own code.
+    /// Why the frame leaves the fast path; the receiver defines the codes.
     pub verdict: u16,
     /// Index of the next hop that a hook chose, where `chosen` is 1.
     pub next_hop: u32,
-    /// Whether a hook chose the next hop: set for frames that leave the fast path, like `verdict`.
+    /// Whether a hook chose the next hop. Set for frames that leave the fast path, like `verdict`.
     pub chosen: u32,
 }
 
-/// Of one frame. Lua sees `length` and `data` under these names, and so does DPDK's shim.
+/// The header of one frame. Lua and DPDK's shim know `length` and `data` by these names.
 ///
-/// Shared with Lua and with DPDK's drivers, one owner at a time: whoever has the frame. We reach it through the raw
-/// pointer that a [`Frame`] is, and a reference into it ends before anybody else gets the frame or is called with it,
-/// so the compiler must take all of it for changed by such a call.
+/// Shared with Lua and with DPDK's drivers, one owner at a time: the owner of the frame. Rust accesses it through the
+/// raw pointer in [`Frame`], and a reference into it ends before anyone else gets the frame or is called with it, so
+/// the compiler must assume that such a call changes all of it.
 #[repr(C)]
 struct Header {
     /// Bytes of data.
     length: u16,
     /// Bytes of the slot, for the bounds of data.
     slot_size: u16,
-    /// Where data begins in the slot unless somebody else places it.
+    /// Offset of data in the slot by default.
     start: u16,
-    /// Lua's own: bytes of data when a full link dropped the packet.
+    /// For Lua: bytes of data when a full link dropped the packet.
     dropped: u16,
-    /// First byte of data; C's and Lua's plain pointer.
+    /// First byte of data; a plain pointer for C and Lua.
     data: NonNull<u8>,
     meta: Meta,
     /// First byte of the slot.
     slot: NonNull<u8>,
 }
 
-/// Bytes from one header to the next: a line of the cache for the header, which ends with 24 bytes that DPDK keeps
-/// in front of an mbuf, and two lines for the mbuf. An odd number of lines, so that a burst's headers fall into all
-/// sets of a cache. Five lines cost 4 % of the router's packets a second, and 6 % of those of a source and a sink.
+/// Bytes from one header to the next: one cache line for the header, which ends with 24 bytes that DPDK keeps in
+/// front of an mbuf, and two lines for the mbuf. An odd number of lines, so that the headers of a burst are spread
+/// over all sets of a cache. Five lines cost 4 % of the router's packets per second, and 6 % of those of a source and
+/// a sink.
 pub const HEADER_STRIDE: usize = 192;
-/// Bytes in front of the first header. The last 48 in front of each header are Lua's, where apps written for Snabb keep
-/// what they know of a packet: fields of the mbuf before it that no port of ours has a driver use, though some drivers
-/// do so unasked (`c/pool.h`).
+/// Bytes in front of the first header. The last 48 bytes in front of each header are for Lua, where apps written for
+/// Snabb keep data about a packet: fields of the previous mbuf that drivers of brickmoon's ports are not asked to
+/// use, though some use them anyway (`c/pool.h`).
 pub const FRONT: usize = 64;
-/// Where the mbuf of a frame begins, in bytes from its header.
+/// Offset of the mbuf of a frame, in bytes from its header.
 pub const MBUF_OFFSET: usize = 64;
-/// Of a header, in front of what DPDK keeps.
+/// Size of a header, without what DPDK keeps.
 pub(crate) const HEADER_BYTES: usize = 40;
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && HEADER_BYTES + 24 <= MBUF_OFFSET);
-// C and Lua know these places.
+// C and Lua know these offsets.
 const _: () = assert!(std::mem::offset_of!(Header, data) == 8 && std::mem::offset_of!(Header, slot) == 32);
 
 /// There is no room for that many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom {
-    /// How many bytes were wanted.
+    /// The number of bytes needed.
     pub wanted: usize,
-    /// How many there are.
+    /// The number of bytes available.
     pub room: usize,
 }
 
@@ -89,7 +90,7 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// A packet in its slot. Dropping one loses the slot: free it to a [`Freelist`](crate::Freelist).
+/// A packet in its slot. Dropping it loses the slot: free it to a [`Freelist`](crate::Freelist) instead.
 #[must_use = "a frame that is dropped is lost to its pool: free it and count why"]
 #[repr(transparent)]
 pub struct Frame(NonNull<Header>);
@@ -99,8 +100,8 @@ unsafe impl Send for Frame {}
 
 impl Frame {
     /// # Safety
-    /// `slot` is the first byte of the slot number `index`, of `slot_size` bytes, that nobody else owns, and
-    /// `header` that of its header, a multiple of 64; both in a region that lives as long as the process.
+    /// `slot` must be the first byte of the slot with number `index`, of `slot_size` bytes, that has no other owner,
+    /// and `header` that of its header, a multiple of 64; both in a region that lives as long as the process.
     pub(crate) unsafe fn at(
         slot: NonNull<u8>,
         (index, slot_size): (u32, usize),
@@ -135,13 +136,13 @@ impl Frame {
         unsafe { self.0.as_mut() }
     }
 
-    /// What workers noted of the frame.
+    /// What workers noted about the frame.
     #[inline]
     pub fn meta(&self) -> &Meta {
         &self.header().meta
     }
 
-    /// What workers note of the frame, to change.
+    /// What workers note about the frame, mutable.
     #[inline]
     pub fn meta_mut(&mut self) -> &mut Meta {
         &mut self.header_mut().meta
@@ -151,16 +152,16 @@ impl Frame {
         self.0.as_ptr() as usize
     }
 
-    /// Where the frame's header is, for a driver that keeps the frame from here on. Its mbuf is
-    /// [`MBUF_OFFSET`] bytes behind.
+    /// The address of the frame's header, for a driver that owns the frame from now on. Its mbuf follows after
+    /// [`MBUF_OFFSET`] bytes.
     pub fn into_header(self) -> NonNull<u8> {
         self.0.cast()
     }
 
-    /// The frame whose header is there.
+    /// The frame with that header.
     ///
     /// # Safety
-    /// `header` came from [`into_header`](Self::into_header), and whoever had the frame since gives it up.
+    /// `header` must come from [`into_header`](Self::into_header), and its current owner gives it up.
     pub unsafe fn from_header(header: NonNull<u8>) -> Self {
         Self(header.cast())
     }
@@ -181,7 +182,7 @@ impl Frame {
         self.len() == 0
     }
 
-    /// The packet, from its Ethernet header on.
+    /// The packet, starting with its Ethernet header.
     #[inline]
     pub fn data(&self) -> &[u8] {
         let header = self.header();
@@ -190,7 +191,7 @@ impl Frame {
         unsafe { std::slice::from_raw_parts(header.data.as_ptr(), usize::from(header.length)) }
     }
 
-    /// The packet, to change.
+    /// The packet, mutable.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let header = self.header();
@@ -209,10 +210,10 @@ impl Frame {
         end - self.header().data.as_ptr() as usize - self.len()
     }
 
-    /// Makes the data `length` bytes long: cut, or grown by whatever bytes the slot held before.
+    /// Sets the length of data to `length`: truncates it, or extends it with whatever bytes the slot contains.
     ///
     /// # Errors
-    /// [`NoRoom`] if the slot ends before; nothing is changed.
+    /// [`NoRoom`] if the slot is too small; nothing is changed then.
     #[inline]
     pub fn set_len(&mut self, length: usize) -> Result<(), NoRoom> {
         let room = self.tailroom() + self.len();
@@ -223,19 +224,19 @@ impl Frame {
         Ok(())
     }
 
-    /// Cuts the data to `length` bytes; does nothing if it is shorter already.
+    /// Truncates the data to `length` bytes, if it is longer.
     #[inline]
     pub fn truncate(&mut self, length: u16) {
-        // Most frames are as long as they shall be: their header's line stays unwritten.
+        // Most frames have the right length already: their header's cache line is not written then.
         if length < self.header().length {
             self.header_mut().length = length;
         }
     }
 
-    /// Grows the data by `count` bytes at its front, whatever they held before.
+    /// Extends the data by `count` bytes at its front, with whatever they contained before.
     ///
     /// # Errors
-    /// [`NoRoom`] if the headroom is smaller; nothing is changed.
+    /// [`NoRoom`] if the headroom is smaller; nothing is changed then.
     pub fn prepend(&mut self, count: usize) -> Result<(), NoRoom> {
         let room = self.headroom();
         if count > room {
@@ -248,7 +249,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Takes `count` bytes off the front of the data, or all there are.
+    /// Removes `count` bytes from the front of the data, or all if there are fewer.
     pub fn trim_front(&mut self, count: usize) {
         let header = self.header_mut();
         let count = count.min(usize::from(header.length));
@@ -257,10 +258,10 @@ impl Frame {
         header.length -= count as u16;
     }
 
-    /// Sets data to a copy of `bytes`, at the slot's usual place: at [`DATA_OFFSET`] or some lines before it.
+    /// Sets data to a copy of `bytes`, at the slot's default offset: [`DATA_OFFSET`] or some cache lines before it.
     ///
     /// # Errors
-    /// [`NoRoom`] if they are more than any frame of the region holds; nothing is changed.
+    /// [`NoRoom`] if they are more than every frame of the region can hold; nothing is changed then.
     pub fn copy_from(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         let room = usize::from(self.header().slot_size) - DATA_OFFSET;
         if bytes.len() > room {
@@ -275,14 +276,13 @@ impl Frame {
         Ok(())
     }
 
-    /// Declares that the packet is at `offset` of the slot and `length` bytes long, where somebody else
-    /// (the kernel, a driver) has written it.
+    /// Sets the packet to the `length` bytes at `offset` of the slot, where the kernel or a driver has written it.
     ///
     /// # Safety
-    /// The bytes were written by whoever owned the slot before, or earlier.
+    /// The bytes must have been written by a previous owner of the slot.
     ///
     /// # Errors
-    /// [`NoRoom`] if that is not within the slot's headroom and data; nothing is changed.
+    /// [`NoRoom`] if that is not within the slot's headroom and data; nothing is changed then.
     #[inline]
     pub unsafe fn place(&mut self, offset: usize, length: usize) -> Result<(), NoRoom> {
         let room = usize::from(self.header().slot_size);
@@ -297,7 +297,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Asks the cache for the header: what is asked of it later then need not wait.
+    /// Prefetches the header, so that later accesses to it do not have to wait.
     #[inline]
     pub fn prefetch_header(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -308,7 +308,7 @@ impl Frame {
         }
     }
 
-    /// Asks the cache for the first bytes of data. The header is read for it: that is one of many side by side.
+    /// Prefetches the first bytes of data. This reads the header: one such read among many that proceed in parallel.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]

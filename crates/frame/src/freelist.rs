@@ -1,9 +1,9 @@
-//! Free frames: a list a worker, and a depot that all workers share.
+//! Free frames: a list for each worker, and a depot that all workers share.
 //!
-//! A worker takes and gives frames at its own list, without a lock or a shared cache line. Only when
-//! that runs empty or over does it trade with the depot, a lock-free queue, many frames at a time: so
-//! frames that one worker receives and another sends find their way back. Where workers are on several
-//! memory nodes there is a queue for each, so that frames stay near the workers that receive into them.
+//! A worker allocates and frees frames in its own list, without a lock or a shared cache line. Only when that becomes
+//! empty or full does it exchange frames with the depot, a lock-free queue, many at a time: so frames that one worker
+//! receives and another sends come back. If workers are on several NUMA nodes there is a queue for each node, so that
+//! frames stay near the workers that receive into them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,20 +15,21 @@ use crate::memory::{Memory, MemoryError, Pages};
 use crate::node::Node;
 use crate::stack::{Stack, StackHead};
 
-/// Frames traded with the depot at a time.
+/// Frames exchanged with the depot at a time.
 const TRADE: usize = 64;
 
-/// The free frames of a region that no worker holds.
+/// The free frames of a region that are not in any worker's list.
 pub struct Depot {
     memory: &'static Memory,
-    /// One where nobody asked for nodes.
+    /// A single one if no nodes were requested.
     shares: Box<[Share]>,
 }
 
-/// Slots whose pages are on one memory node, and those of them that are free. A frame always comes back here.
+/// The slots whose pages are on one NUMA node, and the free ones among them. A frame always returns to the share of
+/// its slot.
 struct Share {
     node: Option<Node>,
-    /// The first slot behind.
+    /// The end of the range of slots (exclusive).
     end: u32,
     free: ArrayQueue<u32>,
 }
@@ -44,38 +45,38 @@ impl Share {
 }
 
 impl Depot {
-    /// All frames of `memory`, which nobody may have claimed from yet.
+    /// All frames of `memory`, none of which may have been claimed yet.
     ///
     /// # Safety
-    /// No slot of `memory` has been claimed, and none will be but by whom the frames go to.
+    /// No slot of `memory` has been claimed, and none will be except by owners of the frames.
     pub unsafe fn over(memory: &'static Memory) -> Arc<Self> {
         Arc::new(Self { memory, shares: [Share::new(0, memory.slots(), None)].into() })
     }
 
-    /// A fresh region of `slots` slots of `slot_size` bytes, all free.
+    /// A new region of `slots` slots of `slot_size` bytes, all free.
     ///
     /// # Errors
-    /// As [`Memory::new`].
+    /// As for [`Memory::new`].
     pub fn new(slots: usize, slot_size: usize) -> Result<Arc<Self>, MemoryError> {
         Self::on(slots, slot_size, Pages::Huge)
     }
 
-    /// The same on huge pages if there are enough, or on plain pages without asking for others.
+    /// The same on huge pages if there are enough, or on plain pages without trying huge ones.
     ///
     /// # Errors
-    /// As [`Memory::on`].
+    /// As for [`Memory::on`].
     pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<Arc<Self>, MemoryError> {
         let memory = Memory::on(slots, slot_size, best)?;
         // SAFETY: the region was made just now, and nobody else has seen it.
         Ok(unsafe { Self::over(memory) })
     }
 
-    /// The same for workers on these memory nodes, one entry for each worker: each node has slots for its workers,
-    /// which [`Freelist::near`] gives out first. One node, or none, is as [`on`](Self::on). Frames lie elsewhere, and
-    /// work as well, where a node has no room.
+    /// The same for workers on these NUMA nodes, with one entry for each worker: each node has slots for its workers,
+    /// which [`Freelist::near`] allocates first. With one node, or none, this is like [`on`](Self::on). If a node has
+    /// no free memory, frames are elsewhere and work as well.
     ///
     /// # Errors
-    /// As [`Memory::on`]; [`MemoryError::Node`] if there is no such node.
+    /// As for [`Memory::on`]; [`MemoryError::Node`] if there is no such node.
     pub fn on_nodes(
         slots: usize,
         slot_size: usize,
@@ -85,7 +86,7 @@ impl Depot {
         let mut nodes = workers.to_vec();
         nodes.sort_unstable();
         nodes.dedup();
-        // Each share has a slot at least.
+        // Each share has at least one slot.
         if nodes.len() < 2 || slots < workers.len() {
             return Self::on(slots, slot_size, best);
         }
@@ -107,22 +108,22 @@ impl Depot {
         self.memory
     }
 
-    /// Memory nodes that slots were placed on, and how many on each; none where nobody asked for nodes.
+    /// NUMA nodes on which slots were placed, and how many on each; none if no nodes were requested.
     pub fn nodes(&self) -> impl Iterator<Item = (Node, usize)> {
         self.shares.iter().filter_map(|share| Some((share.node?, share.free.capacity())))
     }
 
-    /// How many frames are free here, not counting those in workers' lists.
+    /// The number of free frames here, not counting those in workers' lists.
     pub fn available(&self) -> usize {
         self.shares.iter().map(|share| share.free.len()).sum()
     }
 
-    /// A free frame, fresh; `None` if the region is used up.
+    /// Allocates a frame; `None` if all are in use.
     pub fn take(&self) -> Option<Frame> {
         self.take_near(0)
     }
 
-    /// One of the share `near` if that has any.
+    /// Allocates from the share `near` if that has any free frames.
     fn take_near(&self, near: usize) -> Option<Frame> {
         let (before, rest) = self.shares.split_at(near);
         let index = rest.iter().chain(before).find_map(|share| share.free.pop())?;
@@ -131,7 +132,7 @@ impl Depot {
         Some(unsafe { self.memory.claim(index) })
     }
 
-    /// Takes a frame back.
+    /// Frees a frame.
     pub fn give(&self, frame: Frame) {
         let index = self.memory.index(&frame);
         let share = self.shares.iter().find(|share| index < share.end);
@@ -140,21 +141,21 @@ impl Depot {
     }
 }
 
-/// A worker's own free frames. Lua takes and gives them at the same stack.
+/// A worker's own free frames. Lua allocates and frees them on the same stack.
 pub struct Freelist {
     depot: Arc<Depot>,
-    /// The depot's share that it takes from first.
+    /// The depot's share from which it allocates first.
     near: usize,
     local: Stack,
 }
 
 impl Freelist {
-    /// An empty list that keeps up to `limit` frames for itself.
+    /// An empty list that keeps up to `limit` frames.
     pub fn new(depot: Arc<Depot>, limit: usize) -> Self {
         Self::near(depot, limit, None)
     }
 
-    /// The same for a worker on a memory node, whose frames are given out first.
+    /// The same for a worker on a NUMA node, whose frames are allocated first.
     pub fn near(depot: Arc<Depot>, limit: usize, node: Option<Node>) -> Self {
         let near = node.and_then(|node| depot.shares.iter().position(|share| share.node == Some(node)));
         Self { depot, near: near.unwrap_or(0), local: Stack::new(limit.max(2 * TRADE)) }
@@ -165,22 +166,22 @@ impl Freelist {
         self.depot.memory
     }
 
-    /// The depot behind the list.
+    /// The depot from which the list is refilled.
     pub fn depot(&self) -> &Arc<Depot> {
         &self.depot
     }
 
-    /// Frames in this list alone.
+    /// The number of frames in this list.
     pub fn held(&self) -> usize {
         self.local.len()
     }
 
-    /// The stack of free frames, for Lua. It stays where it is until the list is dropped.
+    /// The stack of free frames, for Lua. It does not move until the list is dropped.
     pub fn stack(&self) -> NonNull<StackHead> {
         self.local.address()
     }
 
-    /// A free frame without data, or `None` if the region is used up.
+    /// Allocates a frame without data; `None` if all are in use.
     #[inline]
     pub fn allocate(&mut self) -> Option<Frame> {
         let mut frame = match self.local.pop() {
@@ -194,7 +195,7 @@ impl Freelist {
         Some(frame)
     }
 
-    /// A frame with a copy of `bytes`, or `None` if none is free or the bytes do not fit.
+    /// Allocates a frame with a copy of `bytes`; `None` if no frame is free or the bytes do not fit.
     pub fn allocate_with(&mut self, bytes: &[u8]) -> Option<Frame> {
         let mut frame = self.allocate()?;
         match frame.copy_from(bytes) {
@@ -206,7 +207,7 @@ impl Freelist {
         }
     }
 
-    /// Takes a frame back.
+    /// Frees a frame.
     #[inline]
     pub fn free(&mut self, frame: Frame) {
         if let Err(frame) = self.local.push(frame) {
@@ -216,7 +217,7 @@ impl Freelist {
         }
     }
 
-    /// Takes frames from the depot until the list has some; none if the region is used up.
+    /// Takes frames from the depot until the list has some; none if all are in use.
     #[cold]
     pub fn refill(&mut self) {
         let mut count = 0;
@@ -229,7 +230,7 @@ impl Freelist {
         self.local.trade(count as i64);
     }
 
-    /// Gives frames back to the depot, so that a full list has room again.
+    /// Returns frames to the depot, so that a full list has room again.
     #[cold]
     pub fn make_room(&mut self) {
         self.spill(TRADE);

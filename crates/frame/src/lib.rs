@@ -1,8 +1,8 @@
 //! Frame memory: slots, freelists and bursts.
 //!
-//! A frame is a packet in its slot. One region of slots serves AF_XDP as UMEM, DPDK as mempool and
-//! LuaJIT as packets, so a frame moves between them without a copy. What workers note of a frame (Lua's
-//! struct) is in a header of its own, and all headers lie side by side behind the slots:
+//! A frame is a packet in a slot of memory. One region of slots serves AF_XDP as UMEM, DPDK as mempool and LuaJIT as
+//! packets, so a frame moves between them without a copy. What workers note about a frame (Lua's struct) is in a
+//! separate header, and all headers are next to each other after the slots:
 //!
 //! ```text
 //! region  [ slot 0 | slot 1 | slot 2 | ... ][ header 0 | header 1 | header 2 | ... ]
@@ -16,14 +16,15 @@
 //!         | ours, and Lua's | mempool's  | mbuf       | its end, or Lua's notes |
 //! ```
 //!
-//! Headers within the slots would all be a multiple of 2 KiB apart, and so fall into two of the 64 sets of a
-//! first-level cache: sixteen of a burst's 256 would find room (docs/decisions/0004-headers-apart.md). The same
-//! holds for DPDK's mbufs, so they lie with the headers; without DPDK nobody touches their two lines. And it holds for
-//! packets, so that data begins at seven lines of the slots by turns, wherever we choose the place.
+//! Headers inside the slots would all be a multiple of 2 KiB apart, and so fall into two of the 64 sets of a
+//! first-level cache: only sixteen of a burst's 256 would fit (docs/decisions/0004-headers-apart.md). The same is
+//! true for DPDK's mbufs, so they are next to the headers; without DPDK their two cache lines are never touched. And
+//! it is true for packets, so data starts at one of seven cache lines of a slot in turn, wherever brickmoon chooses
+//! the offset.
 //!
-//! A [`Frame`] owns its slot: it can be moved, not copied, and nobody else reads or writes the slot
-//! meanwhile. It has no destructor, since it must go back to *some* worker's [`Freelist`]; whoever ends a
-//! frame's way frees it there and counts why.
+//! A [`Frame`] owns its slot: it can be moved but not copied, and nobody else reads or writes the slot meanwhile. It
+//! has no destructor, because it must be returned to *some* worker's [`Freelist`]; whoever drops a frame frees it
+//! there and counts the reason.
 
 mod burst;
 mod frame;
@@ -42,6 +43,6 @@ pub use node::{Node, node_of_core};
 pub use stack::StackHead;
 pub use swap::swap_places;
 
-/// Where data begins in a slot at the latest when a frame is fresh or just received: AF_XDP's always, that of other
-/// frames at one of seven lines up to here. What is behind is room that every frame has.
+/// The largest offset at which data starts in a new or received frame: always for AF_XDP; other frames start at one
+/// of seven cache lines up to here. The rest of the slot is available in every frame.
 pub const DATA_OFFSET: usize = 512;

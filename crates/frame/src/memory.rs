@@ -1,4 +1,4 @@
-//! The region that all frames live in: huge pages, or plain ones where there are none.
+//! The memory region of all frames: on huge pages, or plain ones if there are none.
 
 use std::fmt;
 use std::io;
@@ -11,12 +11,12 @@ use crate::node::{Node, populate, prefer};
 /// A huge page of x86-64, and the alignment of the region.
 const HUGE: usize = 2 << 20;
 
-/// What the region lies on.
+/// The pages of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// 2 MiB pages from the system's reserve (`/proc/sys/vm/nr_hugepages`).
     Huge,
-    /// Plain pages, which the kernel was asked to join to huge ones.
+    /// Plain pages, for which the kernel was asked for transparent huge pages.
     Plain,
 }
 
@@ -29,23 +29,23 @@ impl fmt::Display for Pages {
     }
 }
 
-/// Why there is no frame memory.
+/// Why frame memory cannot be allocated.
 #[derive(Debug)]
 pub enum MemoryError {
-    /// Slots are a multiple of 64 bytes, with room for data, and no longer than 16 bits tell.
+    /// The slot size must be a multiple of 64 bytes, with room for data, and fit into 16 bits.
     SlotSize(usize),
-    /// At least one slot, and no more than a 32-bit index reaches.
+    /// There must be at least one slot, and no more than a 32-bit index can address.
     Slots(usize),
     /// The system refused.
     Map {
-        /// How many bytes were asked for.
+        /// The number of bytes requested.
         bytes: usize,
         /// What it said.
         error: io::Error,
     },
-    /// There is no such memory node, or the system knows none.
+    /// There is no such NUMA node, or the system has none.
     Node {
-        /// Which.
+        /// The node.
         node: Node,
         /// What the system said.
         error: io::Error,
@@ -84,8 +84,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps a region of `slots` slots of `slot_size` bytes, on huge pages if there are enough. AF_XDP takes
-    /// slots of 2048 or 4096 bytes alone.
+    /// Maps a region of `slots` slots of `slot_size` bytes, on huge pages if there are enough. AF_XDP supports only
+    /// slots of 2048 or 4096 bytes.
     ///
     /// # Errors
     /// See [`MemoryError`].
@@ -93,7 +93,7 @@ impl Memory {
         Self::on(slots, slot_size, Pages::Huge)
     }
 
-    /// The same on huge pages if there are enough, or on plain pages without asking for others.
+    /// The same on huge pages if there are enough, or on plain pages without trying huge ones.
     ///
     /// # Errors
     /// See [`MemoryError`].
@@ -101,7 +101,7 @@ impl Memory {
         Self::mapped(slots, slot_size, best, libc::MAP_POPULATE)
     }
 
-    /// The same, with pages yet to be made, so that they can be [placed](Self::place).
+    /// The same, without allocating the pages yet, so that they can be [placed](Self::place).
     ///
     /// # Errors
     /// See [`MemoryError`].
@@ -130,11 +130,11 @@ impl Memory {
         Ok(Box::leak(Box::new(Self { base, slots, slot_size, pages })))
     }
 
-    /// Has the slots from `first` up to `end`, and their headers, lie on `node` if that has room, to within a huge
-    /// page. For a region that nobody has touched, from its first slot to its last.
+    /// Places the slots from `first` up to `end`, and their headers, on `node` if that has free memory, with the
+    /// granularity of huge pages. Only for a region that has not been accessed yet, from its first slot to its last.
     ///
     /// # Errors
-    /// What the system said; then they lie where they happen to.
+    /// What the system said; the pages are then placed by the system's default.
     pub(crate) fn place(&self, first: usize, end: usize, node: Node) -> io::Result<()> {
         let whole = |bytes: usize| bytes / HUGE * HUGE;
         let slots = [first, end].map(|slot| whole(slot * self.slot_size));
@@ -148,12 +148,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Has the kernel make all pages now, which it has done for huge ones that are not to be placed.
+    /// Makes the kernel allocate all pages now, which it has already done for huge pages that are not to be placed.
     pub(crate) fn populate(&self) {
         populate(self.base, self.region_bytes());
     }
 
-    /// First byte.
+    /// The address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -163,33 +163,34 @@ impl Memory {
         self.slots
     }
 
-    /// Bytes a slot.
+    /// Bytes of a slot.
     pub fn slot_size(&self) -> usize {
         self.slot_size
     }
 
-    /// Bytes in all slots. Their headers follow, and are not counted.
+    /// Bytes of all slots. The headers that follow are not included.
     pub fn bytes(&self) -> usize {
         self.slots * self.slot_size
     }
 
-    /// First byte of the headers, [`HEADER_STRIDE`] bytes each, that of slot 0 first. [`FRONT`] bytes lie before it.
+    /// The address of the headers, [`HEADER_STRIDE`] bytes each, starting with that of slot 0. [`FRONT`] bytes are in
+    /// front of it.
     pub fn headers(&self) -> NonNull<u8> {
         // SAFETY: headers follow the slots within the region.
         unsafe { self.base.add(self.bytes() + FRONT) }
     }
 
-    /// Bytes of the whole region, headers and what rounds it up to 2 MiB included.
+    /// Bytes of the whole region, including headers and the padding to 2 MiB.
     pub fn region_bytes(&self) -> usize {
         (self.slots * (self.slot_size + HEADER_STRIDE) + FRONT).next_multiple_of(HUGE)
     }
 
-    /// What pages it got.
+    /// The kind of pages that it got.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// Bytes of data that every fresh frame holds.
+    /// Bytes of data that every new frame can hold.
     pub fn room(&self) -> usize {
         self.slot_size - DATA_OFFSET
     }
@@ -199,16 +200,16 @@ impl Memory {
         ((frame.header_address() - self.headers().as_ptr() as usize) / HEADER_STRIDE) as u32
     }
 
-    /// Where `frame`'s data begins, in bytes from the base: an AF_XDP address.
+    /// Offset of `frame`'s data from the base, in bytes: an AF_XDP address.
     pub fn data_offset(&self, frame: &Frame) -> u64 {
         (frame.data().as_ptr() as usize - self.base.as_ptr() as usize) as u64
     }
 
-    /// The frame of slot `index`, fresh.
+    /// The frame of slot `index`, without data.
     ///
     /// # Safety
-    /// Nobody else may own that slot: it has never been handed out, or its owner (a kernel ring, say)
-    /// has just given it back.
+    /// The slot must have no other owner: it has never been claimed, or its owner (for example a kernel ring) has
+    /// just returned it.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -230,7 +231,7 @@ fn map(bytes: usize, best: Pages, populate: i32) -> io::Result<(NonNull<u8>, Pag
     {
         return Ok((base, Pages::Huge));
     }
-    // One page more than needed, to align by hand: huge pages want it.
+    // One page more than needed, for the alignment that huge pages need.
     let base = map_with(bytes + HUGE, 0)?;
     let aligned = base.as_ptr().align_offset(HUGE);
     // SAFETY: the mapping is `bytes + HUGE` long and `aligned` is below `HUGE`.

@@ -1,15 +1,15 @@
-//! Memory nodes (NUMA): which one a core is on, and pages on the node of the worker that uses them.
+//! NUMA nodes: which one a core belongs to, and how to place pages on the node of the worker that uses them.
 //!
-//! A core reaches memory of its own node sooner, and without loading the link between the sockets.
+//! A core reaches memory of its own node faster, and without loading the link between the sockets.
 
 use std::io;
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// Number of a memory node, as in `/sys/devices/system/node/nodeN`.
+/// Number of a NUMA node, as in `/sys/devices/system/node/nodeN`.
 pub type Node = u32;
 
-/// The node of a core; `None` if there is no such core, or the kernel knows no nodes.
+/// The node of a core; `None` if there is no such core, or the kernel has no NUMA support.
 pub fn node_of_core(core: usize) -> Option<Node> {
     node_in(&Path::new("/sys/devices/system/cpu").join(format!("cpu{core}")))
 }
@@ -19,11 +19,11 @@ fn node_in(folder: &Path) -> Option<Node> {
     names.filter_map(|name| name.to_str()?.strip_prefix("node")?.parse().ok()).next()
 }
 
-/// Has the pages of a range lie on `node` where that has room, and elsewhere where not. They may not have been
-/// touched yet.
+/// Places the pages of a range on `node` if that has free memory, else elsewhere. They must not have been accessed
+/// yet.
 ///
 /// # Errors
-/// What the system said: there is no such node, say, or it knows none.
+/// What the system said: for example, that there is no such node.
 pub(crate) fn prefer(start: NonNull<u8>, bytes: usize, node: Node) -> io::Result<()> {
     const WORD: usize = u64::BITS as usize;
     let mut mask = [0u64; 16];
@@ -39,7 +39,8 @@ pub(crate) fn prefer(start: NonNull<u8>, bytes: usize, node: Node) -> io::Result
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has the kernel make the pages of a range now. One that cannot (before Linux 5.14) makes each when it is touched.
+/// Makes the kernel allocate the pages of a range now. A kernel that cannot do this (before Linux 5.14) allocates
+/// each at its first access.
 pub(crate) fn populate(start: NonNull<u8>, bytes: usize) {
     // SAFETY: it makes pages of a mapping of ours, and writes nothing into them.
     let _later = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };

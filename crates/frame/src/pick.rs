@@ -1,17 +1,17 @@
-//! Picking frames out of a burst by a key: eight at a time with AVX-512, four with AVX2, or one by one.
+//! Selects frames from a burst by a key: eight at a time with AVX-512, four with AVX2, or one by one.
 //!
 //! ```text
 //! frames  a b c d      keys == key  1 0 1 1      picked  a c d _      left  0 b 0 0
 //! ```
 //!
-//! Which port a frame leaves through is as good as random, so a branch for each would be guessed wrong every other
-//! time. Vectors have none: frames that match move to the front, all lanes are stored, and the next store begins
-//! behind those that matched.
+//! The port through which a frame leaves is as good as random, so a branch for each frame would often be
+//! mispredicted. Vector instructions need none: matching frames move to the front, all lanes are stored, and the next
+//! store starts after those that matched.
 
 use crate::burst::{BURST, Burst};
 use crate::frame::Frame;
 
-/// Moves the frames whose key is `key` to the end of `to`, which has room for all of `frames`.
+/// Moves the frames whose key is `key` to the end of `to`, which must have room for all of `frames`.
 #[inline]
 pub(crate) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
     debug_assert!(frames.len() == keys.len() && BURST - to.len() >= frames.len());
@@ -37,7 +37,7 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// The same without vectors; frames that find no room stay.
+/// The same without vector instructions; frames for which there is no room stay.
 pub(crate) fn one_by_one(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
     for (place, _) in frames.iter_mut().zip(keys).filter(|&(_, &other)| other == key) {
         if let Some(frame) = place.take() {
@@ -55,7 +55,7 @@ mod vector {
     /// Frames at once.
     const LANES: usize = 4;
 
-    /// For each set of four lanes, the halves of those lanes at the front.
+    /// For each subset of four lanes, the halves of those lanes moved to the front.
     static FRONT: [[u32; 2 * LANES]; 1 << LANES] = {
         let mut all = [[0; 2 * LANES]; 1 << LANES];
         let mut set = 0;
@@ -74,7 +74,7 @@ mod vector {
         all
     };
 
-    /// As [`super::pick`].
+    /// Like [`super::pick`].
     #[target_feature(enable = "avx2,popcnt")]
     pub(super) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
         let (frames_4, rest) = frames.as_chunks_mut::<LANES>();
@@ -123,7 +123,7 @@ mod wide {
     /// Frames at once.
     const LANES: usize = 8;
 
-    /// As [`super::pick`].
+    /// Like [`super::pick`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
     pub(super) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
         let (frames_8, rest) = frames.as_chunks_mut::<LANES>();

@@ -1,25 +1,25 @@
-//! A worker's free frames as a struct that Lua and Rust share: the last one freed is the first one taken.
+//! A worker's free frames as a struct that Lua and Rust share: the frame freed last is allocated first.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 use crate::frame::Frame;
 
-/// How the stack begins. Lua knows it as `struct freelist`.
+/// The start of the stack. Lua knows it as `struct freelist`.
 ///
 /// Shared with Lua, and with DPDK's shim for the length of a call: never while a method of [`Stack`] runs. Those
-/// reach it through a raw pointer, anew each time, so nothing of it is kept across a call of either.
+/// access it through a raw pointer each time, so nothing of it is cached across a call of either.
 #[repr(C)]
 pub struct StackHead {
     /// Frames in the stack.
     pub held: i32,
-    /// Frames that fit.
+    /// The maximum number of frames.
     pub limit: i32,
-    /// Frames that came from the depot, less those that went back.
+    /// Frames that came from the depot, less those that were returned.
     pub traded: i64,
 }
 
-/// A stack of free frames at an address that never changes.
+/// A stack of free frames at a fixed address.
 pub(crate) struct Stack {
     head: NonNull<StackHead>,
     layout: Layout,
@@ -42,7 +42,7 @@ impl Stack {
         Self { head, layout }
     }
 
-    /// Where it is, for Lua.
+    /// Its address, for Lua.
     pub fn address(&self) -> NonNull<StackHead> {
         self.head
     }
@@ -76,7 +76,7 @@ impl Stack {
     /// Puts a frame on top.
     ///
     /// # Errors
-    /// Gives it back if the stack is full.
+    /// Returns the frame if the stack is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         if self.is_full() {
@@ -99,7 +99,7 @@ impl Stack {
         Some(unsafe { self.place(self.len()).read() })
     }
 
-    /// Notes that `count` frames came from the depot, or went back if it is negative.
+    /// Records that `count` frames came from the depot, or were returned if it is negative.
     pub fn trade(&mut self, count: i64) {
         self.head_mut().traded += count;
     }

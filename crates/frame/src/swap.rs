@@ -1,11 +1,11 @@
-//! Swapping places between a burst and a ring: what frames do at every step of their way.
+//! Swaps slots between a burst and a ring: what happens to frames at every step.
 
 use crate::frame::Frame;
 
-/// Swaps what `a` and `b` hold, place by place.
+/// Swaps the contents of `a` and `b`, slot by slot.
 ///
 /// # Panics
-/// If one has more places than the other.
+/// If the lengths differ.
 #[inline]
 pub fn swap_places(a: &mut [Option<Frame>], b: &mut [Option<Frame>]) {
     #[cfg(target_arch = "x86_64")]
@@ -16,11 +16,11 @@ pub fn swap_places(a: &mut [Option<Frame>], b: &mut [Option<Frame>]) {
     a.swap_with_slice(b);
 }
 
-/// Fewer are swapped as soon as the CPU was asked.
+/// Fewer slots are swapped as quickly as the CPU's features can be checked.
 #[cfg(target_arch = "x86_64")]
 const WORTH: usize = 8;
 
-/// The same, made into vectors of four places by the compiler.
+/// The same, which the compiler turns into vectors of four slots.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn by_fours(a: &mut [Option<Frame>], b: &mut [Option<Frame>]) {

@@ -1,60 +1,60 @@
-//! A unit of work: what an app is to the engine, and what the engine is to an app.
+//! An app and what the engine offers it.
 
 use std::os::fd::BorrowedFd;
 
 use bm_frame::{Burst, Frame, Freelist};
 use bm_link::Link;
 
-/// A unit of work with `pull` and `push`. The engine calls one app at a time.
+/// A unit of processing with `pull` and `push`. The engine calls one app at a time.
 pub trait App: Send {
-    /// Brings frames in from outside.
+    /// Receives frames from outside.
     fn pull(&mut self, _io: &mut Io<'_>) {}
 
-    /// Works on the frames that wait on the inputs.
+    /// Processes the frames that wait on the inputs.
     fn push(&mut self, _io: &mut Io<'_>) {}
 
-    /// Says which names the app's links have; a place in the list is the link's index in [`Io`].
+    /// Announces the names of the app's links; the position in the list is the link's index in [`Io`].
     fn connect(&mut self, _inputs: &[String], _outputs: &[String]) {}
 
-    /// What becomes readable when the app has something to pull.
+    /// A descriptor that becomes readable when the app has something to pull.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether the app has to be asked again and again, since nothing becomes readable when it has something to
-    /// pull. A worker with such an app naps instead of sleeping.
+    /// Whether the app must be polled, because no descriptor becomes readable when it has something to pull. A worker
+    /// with such an app sleeps for short times only.
     fn must_be_asked(&self) -> bool {
         false
     }
 
-    /// Before the worker sleeps. `false` if it must not: the app has work left.
+    /// Called before the worker sleeps. `false` if it must not: the app has work left.
     fn before_sleep(&mut self) -> bool {
         true
     }
 
-    /// After the worker slept.
+    /// Called after the worker has slept.
     fn after_sleep(&mut self) {}
 
-    /// At the end: frees every frame that the app holds.
+    /// Called at the end: must free every frame that the app holds.
     fn stop(&mut self, _io: &mut Io<'_>) {}
 }
 
-/// Ways that a burst is scattered over one after the other; over more, frame by frame.
+/// Up to this many outputs a burst is scattered to output by output; for more, frame by frame.
 const WAYS: usize = 4;
 
-/// What an app may touch while it runs: its links and the worker's free frames.
+/// What an app may use while it runs: its links and the worker's free frames.
 pub struct Io<'a> {
     pub(crate) links: &'a mut [Link],
     pub(crate) inputs: &'a [usize],
     pub(crate) outputs: &'a [usize],
     /// The worker's free frames.
     pub frames: &'a mut Freelist,
-    /// Nanoseconds since the first worker of the process was made, read once a breath.
+    /// Nanoseconds since the first worker of the process was created, read once per breath.
     pub now_ns: u64,
 }
 
 impl<'a> Io<'a> {
-    /// For engines other than ours: `inputs` and `outputs` are the indices in `links` of the app's own.
+    /// For engines other than this crate's: `inputs` and `outputs` are the indices in `links` of the app's own.
     pub fn new(
         links: &'a mut [Link],
         inputs: &'a [usize],
@@ -65,64 +65,64 @@ impl<'a> Io<'a> {
         Self { links, inputs, outputs, frames, now_ns }
     }
 
-    /// How many links lead to the app.
+    /// The number of links to the app.
     #[inline]
     pub fn inputs(&self) -> usize {
         self.inputs.len()
     }
 
-    /// How many links lead from the app.
+    /// The number of links from the app.
     #[inline]
     pub fn outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// Frames that wait on input `index`.
+    /// The number of frames waiting on input `index`.
     #[inline]
     pub fn readable(&self, index: usize) -> usize {
         self.inputs.get(index).map_or(0, |&link| self.links[link].readable())
     }
 
-    /// Frames that output `index` has room for.
+    /// The number of frames for which output `index` has room.
     #[inline]
     pub fn writable(&self, index: usize) -> usize {
         self.outputs.get(index).map_or(0, |&link| self.links[link].writable())
     }
 
-    /// Bytes of all frames that were ever put on the outputs: what a burst adds is the difference before and after.
+    /// Bytes of all frames ever sent to the outputs: the difference before and after gives the bytes of a burst.
     #[inline]
     pub fn sent_bytes(&self) -> u64 {
         self.outputs.iter().map(|&link| self.links[link].txbytes()).sum()
     }
 
-    /// Takes the oldest frame of input `index`.
+    /// Receives the oldest frame of input `index`.
     #[inline]
     pub fn receive(&mut self, index: usize) -> Option<Frame> {
         self.links[*self.inputs.get(index)?].receive()
     }
 
-    /// Moves frames of input `index` into `burst` until it is full; says how many.
+    /// Moves frames of input `index` into `burst` until it is full; returns how many.
     #[inline]
     pub fn receive_burst(&mut self, index: usize, burst: &mut Burst) -> usize {
         self.inputs.get(index).map_or(0, |&link| self.links[link].receive_burst(burst))
     }
 
-    /// Moves at most `most` frames of input `index` into `burst`, until it is full; says how many.
+    /// Moves at most `most` frames of input `index` into `burst`, until it is full; returns how many.
     #[inline]
     pub fn receive_some(&mut self, index: usize, burst: &mut Burst, most: usize) -> usize {
         self.inputs.get(index).map_or(0, |&link| self.links[link].receive_some(burst, most))
     }
 
-    /// Moves the frames of `burst` to output `index` until the link is full; says how many. Those that are
-    /// left stay where they are in the burst.
+    /// Moves the frames of `burst` to output `index` until the link is full; returns how many. Those that are left
+    /// stay where they are in the burst.
     #[inline]
     pub fn transmit_burst(&mut self, index: usize, burst: &mut Burst) -> usize {
         self.outputs.get(index).map_or(0, |&link| self.links[link].transmit_burst(burst))
     }
 
-    /// Moves each frame of `burst` to an output: `ways` holds a number for each place, and `outputs` the output for
-    /// each number. Says how many were moved. Those whose link is full, or that have no such output, stay where they
-    /// are in the burst. `between` is empty before and after.
+    /// Moves each frame of `burst` to an output: `ways` contains a number for each slot, and `outputs` the output for
+    /// each number. Returns how many were moved. Frames whose link is full, or that have no such output, stay where
+    /// they are in the burst. `between` is empty before and after.
     pub fn scatter(
         &mut self,
         burst: &mut Burst,
@@ -145,7 +145,7 @@ impl<'a> Io<'a> {
         moved
     }
 
-    /// The same where there are many ways, or a link may become full.
+    /// The same for many outputs, or if a link may become full.
     #[cold]
     fn scatter_each(&mut self, frames: &mut [Option<Frame>], ways: &[u16], outputs: &[u16]) -> usize {
         let mut moved = 0;
@@ -162,10 +162,10 @@ impl<'a> Io<'a> {
         moved
     }
 
-    /// Puts a frame on output `index`.
+    /// Sends a frame to output `index`.
     ///
     /// # Errors
-    /// Gives the frame back if the link is full, or if there is no such output.
+    /// Returns the frame if the link is full, or if there is no such output.
     #[inline]
     pub fn transmit(&mut self, index: usize, frame: Frame) -> Result<(), Frame> {
         match self.outputs.get(index) {

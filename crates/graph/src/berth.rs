@@ -1,14 +1,14 @@
-//! A queue of a port that may change workers while all of them run.
+//! A queue of a port that may move between workers while all of them run.
 //!
 //! ```text
 //! worker 0: Berth [port] ─ output -> router      Seat::give_to(1):  worker 0, at its next breath: gives the port up
 //! worker 1: Berth [    ] ─ output -> router                         worker 1: takes it, and receives from then on
 //! ```
 //!
-//! Every worker has a berth for the queue, with links of its own, and the port lies in one of them. It goes over between
-//! two breaths: what it had received is through the old worker's router by then, and what its device had no room for
-//! goes along, so no frame is lost. The new worker sends by other queues than the old one, whose frames it does not wait
-//! for. In a breath that changes nothing a berth costs one look at a number.
+//! Every worker has a berth for the queue, with its own links, and the port is in one of them. It moves between two
+//! breaths: what it had received has passed the old worker's router by then, and frames for which its device had no
+//! room move along, so no frame is lost. The new worker sends through other queues than the old one, and does not
+//! wait for the frames of those. In a breath without a change a berth costs one check of a number.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::app::{App, Io};
 use crate::port_app::PortApp;
 use crate::worker::{Waker, WorkerError};
 
-/// What wakes a worker to look at its berth.
+/// Wakes a worker to check its berth.
 struct Bell {
     waker: Waker,
     rung: AtomicBool,
@@ -29,8 +29,8 @@ struct Bell {
 
 impl Bell {
     fn ring(&self) {
-        // In this order: who clears the waker too early is woken once more, and who has cleared it is not woken for
-        // ever by a wake that it knows nothing of.
+        // In this order: a thread that clears the waker too early is woken once more, and one that has cleared it is
+        // not woken again and again by a wake that it does not know.
         self.waker.wake();
         self.rung.store(true, Ordering::Release);
     }
@@ -43,29 +43,29 @@ impl Bell {
 }
 
 struct Shared {
-    /// Whose the queue shall be.
+    /// The worker that shall own the queue.
     owner: AtomicUsize,
-    /// The port on its way.
+    /// The port while it moves.
     between: Mutex<Option<Box<PortApp>>>,
     bells: Vec<Bell>,
 }
 
 impl Shared {
     fn between(&self) -> MutexGuard<'_, Option<Box<PortApp>>> {
-        // What a panicking worker left there is a port as it was.
+        // After a panic of a worker, the port in it is still valid.
         self.between.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Decides which worker a queue belongs to.
+/// Decides which worker owns a queue.
 #[derive(Clone)]
 pub struct Seat(Arc<Shared>);
 
 impl Seat {
-    /// A berth for each of `workers` workers, the port in that of `owner`.
+    /// Creates a berth for each of `workers` workers, with the port in that of `owner`.
     ///
     /// # Errors
-    /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if what wakes them cannot be made.
+    /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if the descriptors that wake them cannot be created.
     pub fn new(port: PortApp, owner: usize, workers: usize) -> Result<(Self, Vec<Berth>), WorkerError> {
         let bell = |_| Ok(Bell { waker: Waker::new()?, rung: AtomicBool::new(false) });
         let bells = (0..workers).map(bell).collect::<Result<_, WorkerError>>()?;
@@ -76,12 +76,12 @@ impl Seat {
         Ok((Self(shared), berths))
     }
 
-    /// Whose the queue is, or shall be at once.
+    /// The worker that owns the queue, or is about to.
     pub fn owner(&self) -> usize {
         self.0.owner.load(Ordering::Relaxed)
     }
 
-    /// Gives the queue to another worker; does nothing where there is no such worker.
+    /// Moves the queue to another worker; does nothing if there is no such worker.
     pub fn give_to(&self, worker: usize) {
         if worker < self.0.bells.len() {
             let before = self.0.owner.swap(worker, Ordering::AcqRel);
@@ -96,7 +96,7 @@ pub struct Berth {
     shared: Arc<Shared>,
     worker: usize,
     port: Option<Box<PortApp>>,
-    /// Readable when the bell rings, or the port that lies here has frames.
+    /// Readable when the bell rings, or the port in this berth has frames.
     watch: OwnedFd,
     /// Whether the port's descriptor is watched.
     is_watched: bool,
@@ -116,11 +116,11 @@ impl Berth {
         self.watch_port();
     }
 
-    /// Has the port's frames wake the worker, if the port can say now.
+    /// Lets the port's frames wake the worker, if the port has a descriptor for that now.
     fn watch_port(&mut self) {
         if let Some(fd) = self.port.as_ref().filter(|_| !self.is_watched).and_then(|port| port.wait_on()) {
             let added = epoll::add(&self.watch, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
-            // Else it is asked again and again.
+            // Otherwise it is polled.
             self.is_watched = added.is_ok();
         }
     }
@@ -128,7 +128,7 @@ impl Berth {
     #[cold]
     fn give(&mut self) {
         if self.is_watched {
-            // A port that cannot say now what it waits on is given up a breath later.
+            // A port that has no descriptor to wait on now is handed over a breath later.
             let Some(fd) = self.port.as_ref().and_then(|port| port.wait_on()) else { return };
             if epoll::delete(&self.watch, fd).is_err() {
                 return;
@@ -182,7 +182,8 @@ impl App for Berth {
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {
-        // A port on its way is stopped by whoever ends first and sees it; each that ends looks.
+        // A port that is being moved is stopped by the first worker that ends and sees it; each worker that ends
+        // checks.
         let between = self.shared.between().take();
         for mut port in between.into_iter().chain(self.port.take()) {
             port.stop(io);

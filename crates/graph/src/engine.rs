@@ -1,4 +1,4 @@
-//! The engine: the network at work on one worker.
+//! The engine: runs a network on one worker.
 
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
@@ -17,20 +17,20 @@ struct Placed {
     outputs: Vec<usize>,
 }
 
-/// From when all engines of the process count time, so that what one of them notes means the same to another.
+/// The start of the clock of all engines of the process, so that the time stamps of one are valid for another.
 fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
 }
 
-/// A link and what went through it.
+/// A link and its counters.
 #[derive(Clone, Debug)]
 pub struct LinkReport {
     /// As `app.output -> app.input`.
     pub name: String,
-    /// What went through.
+    /// Its counters.
     pub stats: LinkStats,
-    /// Frames waiting in it.
+    /// The number of frames waiting in it.
     pub waiting: usize,
 }
 
@@ -39,11 +39,11 @@ pub struct Engine {
     apps: Vec<Placed>,
     links: Vec<Link>,
     names: Vec<String>,
-    /// Indices of `apps`, in the order to push.
+    /// Indices of `apps`, in the order of `push`.
     order: Vec<usize>,
     frames: Freelist,
     started: Instant,
-    /// When the breath at hand, or the last one, began.
+    /// When the current breath, or the last one, began.
     now_ns: u64,
     breaths: u64,
     /// Frames moved over links up to the end of the last breath; none move between breaths.
@@ -51,7 +51,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Joins the apps by their links and tells each the names of its own.
+    /// Connects the apps with their links and announces the links' names to each.
     ///
     /// # Errors
     /// As [`Network::check`].
@@ -86,7 +86,7 @@ impl Engine {
         })
     }
 
-    /// One breath: every app pulls, then every app pushes. Says how many frames moved over links.
+    /// One breath: every app pulls, then every app pushes. Returns how many frames moved over links.
     pub fn breathe(&mut self) -> u64 {
         let now_ns = self.started.elapsed().as_nanos() as u64;
         self.now_ns = now_ns;
@@ -117,7 +117,7 @@ impl Engine {
         self.started + std::time::Duration::from_nanos(self.now_ns)
     }
 
-    /// Breaths taken so far.
+    /// The number of breaths so far.
     pub fn breaths(&self) -> u64 {
         self.breaths
     }
@@ -127,7 +127,7 @@ impl Engine {
         self.apps.iter().map(|placed| placed.name.as_str())
     }
 
-    /// What went through each link.
+    /// All links with their counters.
     pub fn links(&self) -> impl Iterator<Item = LinkReport> + '_ {
         self.names.iter().zip(&self.links).map(|(name, link)| LinkReport {
             name: name.clone(),
@@ -136,35 +136,35 @@ impl Engine {
         })
     }
 
-    /// What went through the links, in the order of [`links`](Self::links), without allocating.
+    /// The counters of all links, in the order of [`links`](Self::links), without allocating.
     pub fn link_stats(&self) -> impl Iterator<Item = LinkStats> + '_ {
         self.links.iter().map(Link::stats)
     }
 
-    /// What becomes readable when an app has something to pull.
+    /// Descriptors that become readable when an app has something to pull.
     pub fn wait_on(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.apps.iter().filter_map(|placed| placed.app.wait_on())
     }
 
-    /// Whether an app can only be asked: nothing wakes a worker for it.
+    /// Whether an app must be polled: nothing wakes a worker for it.
     pub fn must_ask(&self) -> bool {
         self.apps.iter().any(|placed| placed.app.must_be_asked())
     }
 
-    /// Before sleeping. `false` if frames wait on a link or an app must not sleep.
+    /// To be called before sleeping. `false` if frames wait on a link or an app must not sleep.
     pub fn before_sleep(&mut self) -> bool {
         let links_empty = self.links.iter().all(Link::is_empty);
-        // Every app is asked, so that each can expect `after_sleep` whatever another says.
+        // Every app is called, so that each can expect `after_sleep` whatever another returns.
         self.apps.iter_mut().fold(links_empty, |may, placed| placed.app.before_sleep() && may)
     }
 
-    /// After sleeping, or after [`before_sleep`](Self::before_sleep) said no.
+    /// To be called after sleeping, or after [`before_sleep`](Self::before_sleep) returned false.
     pub fn after_sleep(&mut self) {
         self.apps.iter_mut().for_each(|placed| placed.app.after_sleep());
     }
 
-    /// Ends the run: apps free what they hold, then links are emptied. Says how many frames were still
-    /// on links, which no app has counted: those that lead to one that does not look at its inputs at the end.
+    /// Ends the run: apps free the frames that they hold, then links are emptied. Returns how many frames were still
+    /// on links and in no app's account: those on links to an app that does not read its inputs at the end.
     pub fn stop(&mut self) -> usize {
         let now_ns = self.started.elapsed().as_nanos() as u64;
         for placed in &mut self.apps {

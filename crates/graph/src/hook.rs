@@ -1,12 +1,12 @@
-//! A hook: code from outside the router that works on a burst at one of its stages.
+//! A hook: user code that processes a burst at one of the router's stages.
 //!
 //! ```text
 //! stage: frames, mask ──► StageHook::run ──► mask: those that go on
 //!                                        └─► fates of the others: dropped, to the slow path, out of a port
 //! ```
 //!
-//! Whoever runs stages calls [`StageHook::begin`] once a breath and [`StageHook::run`] once a burst, for those stages
-//! alone that have a hook. What language a hook is written in is nobody's business here.
+//! The code that runs a stage calls [`StageHook::begin`] once per breath and [`StageHook::run`] once per burst, only
+//! for stages that have a hook. The language of a hook does not matter here.
 
 use bm_frame::{BURST, Burst, Frame, Mask};
 
@@ -14,13 +14,13 @@ use bm_frame::{BURST, Burst, Frame, Mask};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Stage {
-    /// Frames as they came in, before anything is checked.
+    /// Received frames, before any check.
     Ingress,
-    /// Packets whose next hop is found; called once for each IP version in the burst.
+    /// Packets whose next hop has been found; called once for each IP version in the burst.
     Lookup,
-    /// Frames as they leave.
+    /// Frames that are about to be sent.
     Egress,
-    /// Frames on the slow path's own thread, before it decides on them.
+    /// Frames on the slow path's own thread, before it handles them.
     Slow,
 }
 
@@ -28,7 +28,7 @@ impl Stage {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Ingress, Self::Lookup, Self::Egress, Self::Slow];
 
-    /// Name, as configuration and Lua know it.
+    /// The name, as in the configuration and Lua.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",
@@ -47,46 +47,47 @@ impl Stages {
     /// No stage.
     pub const NONE: Self = Self(0);
 
-    /// These, and `stage`.
+    /// The set with `stage` added.
     #[must_use]
     pub fn with(self, stage: Stage) -> Self {
         Self(self.0 | 1 << stage as u8)
     }
 
-    /// All that are in one of the two.
+    /// The union of two sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether `stage` is in.
+    /// Whether the set contains `stage`.
     #[inline]
     pub fn has(self, stage: Stage) -> bool {
         self.0 >> stage as u8 & 1 == 1
     }
 }
 
-/// What becomes of a frame that a hook takes off its way.
+/// What happens to a frame that a hook removes from the burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HookFate {
-    /// To the slow path; from there, and from `egress`, where there is no way back: see the stage's runner.
+    /// It goes to the slow path; what happens at the slow path itself and at `egress`, from where that is not
+    /// possible, depends on the stage.
     #[default]
     Punt,
-    /// Dropped; the hook has counted it under a name.
+    /// It is dropped; the hook has counted it under a reason.
     Drop,
-    /// Out of the port with this index, as it is.
+    /// It is sent unchanged from the port with this index.
     Send(u16),
 }
 
-/// What a hook may ask the routing tables.
+/// The routing tables, for hooks.
 pub trait Routes {
-    /// The next hop of an IPv4 address, as number; 0 where no route leads.
+    /// The number of the next hop for an IPv4 address; 0 if there is no route.
     fn ipv4(&self, address: u32) -> u32;
     /// The same for IPv6.
     fn ipv6(&self, address: u128) -> u32;
 }
 
-/// Tables without routes, for stages and tests that have none.
+/// Empty routing tables, for stages and tests that have none.
 pub struct NoRoutes;
 
 impl Routes for NoRoutes {
@@ -99,20 +100,20 @@ impl Routes for NoRoutes {
     }
 }
 
-/// What stays the same memory from burst to burst: what a hook says of each frame, and the frames that it makes.
+/// Memory that is reused from burst to burst: a hook's decision for each frame, and the frames that it creates.
 pub struct HookRoom {
-    /// Of each place whose bit the hook cleared.
+    /// For each slot whose bit the hook cleared.
     pub fates: [HookFate; BURST],
-    /// Next hops, by place; at `lookup` alone they mean something, and may be changed.
+    /// Next hops, by slot; they are meaningful only at `lookup`, and may be changed there.
     pub next_hops: [u32; BURST],
-    /// Frames that the hook made, and the ports that they leave through.
+    /// Frames that the hook created.
     pub made: Burst,
     /// The port of each made frame.
     pub made_ports: [u16; BURST],
 }
 
 impl HookRoom {
-    /// Room for the largest burst.
+    /// Memory for the largest burst.
     pub fn new() -> Box<Self> {
         Box::new(Self {
             fates: [HookFate::Punt; BURST],
@@ -123,31 +124,31 @@ impl HookRoom {
     }
 }
 
-/// What a hook is called with.
+/// The arguments of a hook.
 pub struct HookBurst<'a> {
-    /// The places of the burst; a place whose frame is gone is `None`, and its bit is clear.
+    /// The slots of the burst; a slot without a frame is `None`, and its bit is clear.
     pub frames: &'a mut [Option<Frame>],
-    /// Places that the stage has; the hook clears those that do not go on.
+    /// The slots that the stage processes; the hook clears those that it removes.
     pub mask: &'a mut Mask,
-    /// Fates of cleared places, next hops, frames made.
+    /// Decisions for cleared slots, next hops, created frames.
     pub room: &'a mut HookRoom,
-    /// At `egress`: the port that each frame leaves through.
+    /// At `egress`: the port through which each frame leaves.
     pub ports: &'a [u16],
-    /// The port that the burst came in on; 0 at `slow`, where each frame tells its own.
+    /// The port on which the burst arrived; 0 at `slow`, where each frame has its own.
     pub port: u16,
     /// At `lookup`: 4 or 6, the IP version of all packets in the mask; 0 elsewhere.
     pub family: u8,
-    /// Nanoseconds of the caller's clock, which never goes back.
+    /// Nanoseconds of the caller's monotonic clock.
     pub now_ns: u64,
     /// The routing tables.
     pub routes: &'a dyn Routes,
 }
 
-/// A hook, or many, at the stages of one thread.
+/// A hook, or several, at the stages of one thread.
 pub trait StageHook: Send {
-    /// Once a breath, before its bursts: takes over what has changed. Says which stages have a hook now.
+    /// Called once per breath, before its bursts: applies changes. Returns which stages have a hook now.
     fn begin(&mut self) -> Stages;
 
-    /// Works on a burst. A hook that fails leaves the mask as it was and makes nothing.
+    /// Processes a burst. A hook that fails leaves the mask unchanged and creates no frames.
     fn run(&mut self, stage: Stage, burst: &mut HookBurst<'_>);
 }

@@ -8,7 +8,7 @@
 //! Worker: a thread pinned to its core that breathes, and sleeps when nothing comes
 //! ```
 //!
-//! The engine knows no device and no protocol. It never locks, and it allocates nothing after start.
+//! The engine knows no devices and no protocols. It never locks, and allocates nothing after the start.
 
 #![deny(unsafe_code)]
 

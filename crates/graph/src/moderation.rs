@@ -1,7 +1,8 @@
-//! When a worker that is woken too often waits a moment instead, so that it processes several packets each time it runs.
+//! Interrupt moderation for workers: one that is woken too often pauses a moment instead, so that it processes
+//! several packets each time it runs.
 //!
-//! A worker without anything to do sleeps until its ports wake it. At some hundred thousand packets a second they do so
-//! every few packets, and waking costs as much as the packets: a core that could carry twice as much has no time left.
+//! A worker without work sleeps until its ports wake it. At some hundred thousand packets per second they do so every
+//! few packets, and waking costs as much as the packets: a core that could forward twice as much has no time left.
 //! Network cards moderate their interrupts for the same reason (`ethtool -C adaptive-rx on`).
 //!
 //! ```text
@@ -9,18 +10,18 @@
 //! fewer than 8 moves since the last sleep   sleep until woken, as before
 //! ```
 //!
-//! So only a worker that is woken more than 25,000 times a second delays packets, and by 50 us at most.
+//! So only a worker that is woken more than 25,000 times per second delays packets, and by 50 us at most.
 
 use std::time::{Duration, Instant};
 
-/// How long a worker sleeps that is woken too often.
+/// The length of a pause.
 pub(crate) const PAUSE: Duration = Duration::from_micros(50);
-/// Sleeps that follow each other at a shorter interval than this, on average, are too many.
+/// If the average interval between sleeps is shorter than this, there are too many.
 const OFTEN: Duration = Duration::from_micros(40);
-/// How many sleeps the average is taken of.
+/// The number of sleeps over which the average is taken.
 const SLEEPS: u32 = 16;
-/// Moves over links that make a pause worth its delay: about four packets, each from a port to the router and on to
-/// another port.
+/// Frame moves over links that justify the delay of a pause: about four packets, each from a port to the router and
+/// to another port.
 const WORTH: u64 = 8;
 
 /// Whether a worker is woken too often.
@@ -36,8 +37,8 @@ impl Moderation {
         Self { sleeps: 0, since: now, pausing: false }
     }
 
-    /// Whether the worker should pause, rather than sleep until it is woken. `moved` is what it moved since the last time
-    /// that it was asked.
+    /// Whether the worker should pause instead of sleeping until it is woken. `moved` is the number of frames it
+    /// moved since the last call.
     pub fn should_pause(&mut self, now: Instant, moved: u64) -> bool {
         if self.pausing {
             if moved < WORTH {

@@ -1,14 +1,14 @@
-//! How long a worker naps where a port can only be asked: nothing wakes it, so each nap is a packet's longest wait, and
-//! each waking costs.
+//! How long a worker sleeps if a port must be polled: nothing wakes it, so each such nap is the longest wait of a
+//! packet, and each wakeup costs CPU time.
 //!
 //! ```text
 //! since the last frame   0 .. 5 ms   ..            64 times the longest ..
 //! a nap                  75 us       a 64th of it  the longest: sixty times what waking costs, 75 us to 2 ms
 //! ```
 //!
-//! What waking costs is measured, for it differs by twenty times: some microsecond on a machine of one's own, 25 in a
-//! virtual one whose caches others fill in the meantime. Where it is little, no packet waits longer than the shortest
-//! nap; where it is much, an idle worker costs a sixtieth of a core and a little all the same.
+//! The cost of a wakeup is measured, because it differs by a factor of twenty: about a microsecond on a dedicated
+//! machine, 25 in a virtual one whose caches are used by others in the meantime. If it is low, no packet waits longer
+//! than the shortest nap; if it is high, an idle worker costs a little more than a sixtieth of a core.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The shortest nap: the first packet waits less than 100 us.
 const LEAST: Duration = Duration::from_micros(75);
-/// The longest.
+/// The longest nap.
 const MOST: Duration = Duration::from_millis(2);
-/// A nap's part of the time since the last frame.
+/// A nap lasts one part in this many of the time since the last frame.
 const PART: u32 = 64;
-/// How much longer than waking takes a nap lasts, once nothing has come for long.
+/// When no frame has arrived for long, a nap lasts this many times longer than the wakeup takes.
 const TIMES: u32 = 60;
-/// Naps between two looks at what they cost.
+/// Naps between two measurements of their cost.
 const LOOK_EVERY: u32 = 64;
 
-/// What is known of a worker's naps. Asks for the time that its thread has had, so it stays on that thread.
+/// What is known about a worker's naps. Reads the CPU time of its thread, so it must stay on that thread.
 pub(crate) struct Naps {
-    /// Naps since the last look, and what the thread had had by then.
+    /// Naps since the last measurement, and the thread's CPU time then.
     since: u32,
     had: Duration,
-    /// Idle time at the nap before.
+    /// Idle time at the previous nap.
     idle: Duration,
     longest: Duration,
 }
@@ -40,10 +40,10 @@ impl Naps {
         Self { since: 0, had: thread_time(), idle: Duration::ZERO, longest: LEAST }
     }
 
-    /// How long to nap when nothing has come for `idle`.
+    /// How long to sleep if no frame has arrived for `idle`.
     pub fn next(&mut self, idle: Duration) -> Duration {
         if idle < self.idle {
-            // A frame has come: what it cost is not waking's.
+            // A frame has arrived: its cost is not that of waking.
             (self.since, self.had) = (0, thread_time());
         }
         self.idle = idle;
@@ -56,7 +56,7 @@ impl Naps {
         (idle / PART).clamp(LEAST, self.longest)
     }
 
-    /// So much did the last naps cost together.
+    /// Records the total cost of the last naps.
     fn learn(&mut self, cost: Duration) {
         self.longest = (cost / LOOK_EVERY * TIMES).clamp(LEAST, MOST);
     }

@@ -1,4 +1,4 @@
-//! The network as it is asked for: apps by name and links between them, checked before anything runs.
+//! The configured network: apps by name and the links between them, checked before anything runs.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::app::App;
 pub enum NetworkError {
     /// A link is not of the form `app.output -> app.input`.
     LinkForm(String),
-    /// A link names an app that is not there.
+    /// A link names an app that does not exist.
     UnknownApp {
         /// The link.
         link: String,
@@ -20,7 +20,7 @@ pub enum NetworkError {
     },
     /// Two apps have one name.
     DuplicateApp(String),
-    /// Two links leave from, or arrive at, one place.
+    /// Two links leave from the same output, or arrive at the same input.
     DuplicateEnd(String),
 }
 
@@ -37,12 +37,12 @@ impl fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
-/// One link as it is asked for.
+/// One link of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LinkSpec {
-    /// App that puts frames in, and its name for the link.
+    /// The app that sends frames into it, and the app's name for the link.
     pub from: (String, String),
-    /// App that takes frames out, and its name for the link.
+    /// The app that receives frames from it, and the app's name for the link.
     pub to: (String, String),
 }
 
@@ -60,7 +60,7 @@ impl FromStr for LinkSpec {
             let (app, port) = end.trim().split_once('.').ok_or_else(wrong)?;
             let clean =
                 |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '.');
-            // App names may hold a dot (`eth0.100`); the name of the link is what follows the last one.
+            // App names may contain a dot (`eth0.100`); the link's name is the part after the last one.
             let (app, port) = match port.rsplit_once('.') {
                 Some((more, port)) => (format!("{app}.{more}"), port),
                 None => (app.to_string(), port),
@@ -84,7 +84,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// No apps, no links.
+    /// An empty network.
     pub fn new() -> Self {
         Self::default()
     }
@@ -111,7 +111,7 @@ impl Network {
         self.apps.iter().any(|(other, _)| other == name)
     }
 
-    /// Adds a link, written `app.output -> app.input`. The apps may come later.
+    /// Adds a link, written `app.output -> app.input`. The apps may be added later.
     ///
     /// # Errors
     /// [`NetworkError::LinkForm`], or [`NetworkError::DuplicateEnd`] if an end is in use.
@@ -128,7 +128,7 @@ impl Network {
         Ok(())
     }
 
-    /// Checks that every link has its apps.
+    /// Checks that the apps of every link exist.
     ///
     /// # Errors
     /// [`NetworkError::UnknownApp`].
@@ -143,7 +143,7 @@ impl Network {
         Ok(())
     }
 
-    /// Indices of the apps in the order to push: sources first; where links form a loop, as added.
+    /// Indices of the apps in the order of `push`: sources first; in a loop of links, as added.
     pub(crate) fn push_order(&self) -> Vec<usize> {
         let index: HashMap<_, _> =
             self.apps.iter().enumerate().map(|(at, (name, _))| (name.as_str(), at)).collect();
@@ -157,7 +157,7 @@ impl Network {
         let mut order: Vec<usize> = Vec::with_capacity(self.apps.len());
         while order.len() < self.apps.len() {
             let left = || (0..self.apps.len()).filter(|at| !order.contains(at));
-            // In a loop nobody is without a predecessor: take who waits for the fewest.
+            // In a loop every app has a predecessor: choose the one that waits for the fewest.
             let next = left().min_by_key(|&at| waiting[at]).expect("some app is left");
             edges.iter().filter(|&&(from, _)| from == next).for_each(|&(_, to)| {
                 waiting[to] = waiting[to].saturating_sub(1);

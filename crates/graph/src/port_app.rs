@@ -1,4 +1,4 @@
-//! A port as an app: `output` carries what came in, inputs (any number) what shall go out.
+//! A port as an app: `output` has received frames, inputs (any number) take frames to send.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,7 +8,7 @@ use bm_stats::{Account, Block, Entry, Reason};
 
 use crate::app::{App, Io};
 
-/// Nanoseconds between two looks at the device's own counters, which may cost a system call.
+/// Nanoseconds between two reads of the device's own counters, which may cost a system call.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
 /// A port in the network.
@@ -16,23 +16,23 @@ pub struct PortApp {
     port: Box<dyn Port>,
     received: Account,
     sent: Account,
-    /// Frames that the device had no room for yet, and how many they are.
+    /// Frames for which the device had no room yet, and their number.
     pending: Burst,
     held: usize,
     arrived: Burst,
-    /// Where the device's own counters are shown, and what stood there at the start beyond them.
+    /// Where the device's own counters are published, and the values there before the start.
     device: Option<(Block, [u64; 4])>,
-    /// When to look there next.
+    /// When to read them next.
     look_at_ns: u64,
-    /// Bursts received in a breath, and frames handed to the device at a time.
+    /// Bursts received per breath, and frames passed to the device at a time.
     pulls: usize,
     send_max: usize,
-    /// Of those, what each input may fill whatever waits on the others.
+    /// The part of these that each input may fill, whatever waits on the others.
     share: usize,
 }
 
 impl PortApp {
-    /// `received` closes over what comes in, `sent` over what goes out.
+    /// `received` is the account of received frames, `sent` that of sent ones.
     pub fn new(port: Box<dyn Port>, received: Account, sent: Account) -> Self {
         Self {
             port,
@@ -49,8 +49,8 @@ impl PortApp {
         }
     }
 
-    /// The same with up to `pulls` bursts received in a breath, and at most `send_max` frames handed to the device at
-    /// a time: for measuring what batches bring.
+    /// The same with up to `pulls` bursts received per breath, and at most `send_max` frames passed to the device at
+    /// a time: for measuring the effect of batches.
     #[must_use]
     pub fn with_batches(mut self, pulls: usize, send_max: usize) -> Self {
         (self.pulls, self.send_max) = (pulls.max(1), send_max.clamp(1, BURST));
@@ -61,11 +61,11 @@ impl PortApp {
     pub const DEVICE_COUNTERS: [&'static str; 4] =
         ["receive_ring_full", "receive_no_frame", "receive_other", "transmit_invalid"];
 
-    /// Shows the device's own counters in `block`, where what stands there is counted on.
+    /// Publishes the device's own counters in `block`, continuing from the values there.
     #[must_use]
     pub fn with_device(mut self, block: Block) -> Self {
         let now = self.device_counters();
-        // Both wrap: a device that is opened again may begin at zero, or go on.
+        // Both wrap: a device that is opened again may start at zero, or continue.
         let before = std::array::from_fn(|index| block.get(index).wrapping_sub(now[index]));
         self.device = Some((block, before));
         self
@@ -90,8 +90,8 @@ impl PortApp {
         loop {
             let mut waiting = self.held;
             if waiting == 0 {
-                // The first input, as a rule the router's, takes what the others leave of the burst: were it asked
-                // first, nothing of theirs would ever go out of a port that has more to send than it can.
+                // The first input, usually the router's, gets what the others leave of the burst: if it came first,
+                // nothing of the others would ever be sent by a port that has more to send than it can.
                 for input in (1..io.inputs()).rev() {
                     if io.readable(input) > 0 {
                         let most = self.share.min(self.send_max - waiting);
@@ -119,8 +119,8 @@ impl PortApp {
         }
     }
 
-    /// The device has no room and frames keep coming: those that the link will not hold are lost here,
-    /// under a name, rather than in the app before.
+    /// The device has no room and frames keep coming: those that the link cannot hold are dropped here, with a
+    /// reason, rather than in the previous app.
     fn shed(&mut self, io: &mut Io<'_>) {
         for input in 0..io.inputs() {
             while io.readable(input) > bm_link::CAPACITY - BURST {
@@ -134,10 +134,10 @@ impl PortApp {
 }
 
 impl PortApp {
-    /// Passes on a burst of what came in; whether there may be more.
+    /// Passes on a burst of received frames; returns whether there may be more.
     fn pull_burst(&mut self, io: &mut Io<'_>) -> bool {
         if io.outputs() > 0 && io.writable(0) < BURST {
-            // The next app is behind: what stays in the device is the device's to count.
+            // The next app is behind: what stays in the device is counted by the device.
             return false;
         }
         self.port.receive(&mut self.arrived, io.frames);

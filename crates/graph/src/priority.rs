@@ -1,7 +1,8 @@
-//! Real-time priority for workers, and what keeps it from harming the rest of the machine.
+//! Real-time priority for workers, with limits that protect the rest of the machine.
 //!
-//! Linux forwards in softirqs, which no program keeps waiting. A worker is a thread: on a busy machine it waits for its
-//! turn, some milliseconds at a time, while its rings fill up. SCHED_FIFO ends that wait. It is bounded:
+//! Linux forwards in softirqs, which user processes cannot delay. A worker is a thread: on a busy machine it waits
+//! for its turn, for some milliseconds at a time, while its rings fill up. SCHED_FIFO avoids that wait. It is
+//! limited:
 //!
 //! ```text
 //! sleeps as soon as nothing is left to do: a real-time worker never polls
@@ -9,7 +10,7 @@
 //! hangs:                   the supervisor makes it normal (`Demote`)
 //! ```
 //!
-//! The kernel bounds it once more: real-time threads together leave 5 % of each core to others
+//! The kernel limits it as well: all real-time threads together leave 5 % of each core to others
 //! (`kernel.sched_rt_runtime_us`, and the deadline server of Linux 6.8).
 
 #![allow(unsafe_code, reason = "no safe crate that we use has sched_setscheduler")]
@@ -19,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a worker may go on in real time without sleeping.
+/// How long a worker may run with real-time priority without sleeping.
 const REAL_TIME: Duration = Duration::from_millis(95);
-/// How long it then goes on as a normal thread.
+/// How long it then runs as a normal thread.
 const NORMAL: Duration = Duration::from_millis(5);
 
 /// Sets the scheduling of a thread: SCHED_FIFO for a priority of 1 or more, SCHED_OTHER for 0. Threads and processes
-/// that it starts do not have it.
+/// that it starts do not inherit it.
 fn set(thread: libc::pid_t, priority: u8) -> io::Result<()> {
     let class = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
     let parameter = libc::sched_param { sched_priority: priority.into() };
@@ -37,14 +38,14 @@ fn set(thread: libc::pid_t, priority: u8) -> io::Result<()> {
     }
 }
 
-/// Nice value of the threads that decide whether packets are forwarded: those that keep tables equal to Linux's, follow its
-/// firewall, and hand packets to Linux. On a busy machine they must not wait behind others for their turn, since packets go
-/// to Linux, or by rules that no longer hold, until they have had it. Each of them pauses often, so others are not kept
-/// from working for long.
+/// Nice value of the threads that decide whether packets are forwarded: those that keep tables equal to Linux's,
+/// follow its firewall, and deliver packets to Linux. On a busy machine they must not wait long for their turn,
+/// because until then packets go to Linux, or are handled with outdated rules. Each of them pauses often, so others
+/// are not delayed for long.
 pub const URGENT: i8 = -10;
 
-/// Sets the nice value of the calling thread, from -20 (runs first) to 19, as `nice` does for processes. Threads that it
-/// starts have the same.
+/// Sets the nice value of the calling thread, from -20 (highest priority) to 19, as `nice` does for processes.
+/// Threads that it starts inherit it.
 ///
 /// # Errors
 /// What the system said: without CAP_SYS_NICE a lower value than before is refused with EACCES.
@@ -56,17 +57,17 @@ pub fn set_nice(value: i8) -> io::Result<()> {
     }
 }
 
-/// The real-time priority of the thread that made it.
+/// The real-time priority of the thread that created it.
 pub(crate) struct RealTime {
     priority: u8,
     demoted: Arc<AtomicBool>,
-    /// In real time now; if not, until `since` is [`NORMAL`] ago.
+    /// Has real-time priority now; if not, until `since` is [`NORMAL`] ago.
     raised: bool,
-    /// When it began to work in the class that it is in.
+    /// When it started to work in its current scheduling class.
     since: Instant,
 }
 
-/// Makes a worker that hangs a normal thread.
+/// Turns a worker that hangs into a normal thread.
 #[derive(Clone)]
 pub(crate) struct Demote {
     thread: libc::pid_t,
@@ -86,7 +87,7 @@ impl RealTime {
         Ok((real_time, Demote { thread, demoted }))
     }
 
-    /// Frames have moved up to `now`: changes class where it is time for that.
+    /// Frames have moved up to `now`: changes the scheduling class when it is time.
     #[inline]
     pub fn worked(&mut self, now: Instant) {
         let most = if self.raised { REAL_TIME } else { NORMAL };
@@ -95,7 +96,7 @@ impl RealTime {
         }
     }
 
-    /// The worker is about to sleep: whatever wakes it finds it in real time.
+    /// The worker is about to sleep: when it wakes, it has real-time priority.
     pub fn sleeps(&mut self) {
         if !self.raised || self.demoted.swap(false, Ordering::Relaxed) {
             self.change(true, self.since);
@@ -108,16 +109,16 @@ impl RealTime {
     }
 
     fn change(&mut self, raise: bool, now: Instant) {
-        // Refused to raise: the worker goes on as it is, and asks again later.
+        // If raising the priority is refused, the worker continues as it is and tries again later.
         let refused = set(0, if raise { self.priority } else { 0 }).is_err();
         (self.raised, self.since) = (raise && !refused, now);
     }
 }
 
 impl Demote {
-    /// Makes the thread a normal one until it sleeps or its class changes. The thread must be alive.
+    /// Makes the thread a normal one until it sleeps or its scheduling class changes. The thread must be alive.
     pub fn demote(&self) {
-        // A thread that has ended in the meantime has no priority to lose.
+        // A thread that has ended in the meantime does not matter.
         let _ended = set(self.thread, 0);
         self.demoted.store(true, Ordering::Relaxed);
     }

@@ -1,14 +1,14 @@
-//! A port whose device may go, come back or be another one while its worker runs.
+//! A port whose device may disappear, return or be replaced while its worker runs.
 //!
 //! ```text
 //! control: Replacer::replace(Some(port)) ─► worker, between two bursts: takes it ─► the one before, to be closed
 //! ```
 //!
-//! An interface can be deleted and made again; the sockets on it are dead then, and new ones have to get to the
-//! worker without stopping it, since it has other ports too. Without a device the port receives nothing and refuses
-//! what it is to send. In a burst that changes nothing this costs one look at a flag.
+//! An interface can be deleted and created again; its sockets are dead then, and new ones must get to the worker
+//! without stopping it, because it has other ports too. Without a device the port receives nothing and refuses
+//! frames. In a burst without a change this costs one check of a flag.
 //!
-//! Closing a device may wait, so whoever replaces it does that, not the worker.
+//! Closing a device may take time, so the thread that replaces it does that, not the worker.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ use rustix::event::epoll;
 
 use crate::worker::{Waker, WorkerError};
 
-/// A device in a worker's hands, or none.
+/// A device used by a worker, or none.
 type Device = Option<Box<dyn Port>>;
 
 struct Shared {
@@ -40,7 +40,7 @@ struct Exchange {
 
 impl Shared {
     fn exchange(&self) -> MutexGuard<'_, Exchange> {
-        // What a panicking worker left there are devices as they were.
+        // After a panic of a worker, the devices in it are still valid.
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -49,8 +49,8 @@ impl Shared {
 pub struct Replacer(Arc<Shared>);
 
 impl Replacer {
-    /// Has the worker go on with `next`, and gives back what it had before, for the caller to close. On failure
-    /// `next` comes back instead: the worker has not come for it within `patience`.
+    /// Makes the worker use `next`, and returns its previous device, which the caller has to close. On failure `next`
+    /// is returned instead: the worker has not taken it within `patience`.
     ///
     /// # Errors
     /// The device that was not taken.
@@ -85,15 +85,15 @@ pub struct ReplaceablePort {
     watch: OwnedFd,
     /// Whether the device's descriptor is watched.
     is_watched: bool,
-    /// What earlier devices counted.
+    /// The counters of earlier devices.
     earlier: DeviceCounters,
 }
 
 impl ReplaceablePort {
-    /// A port that begins with `device`, and what replaces that.
+    /// A port that starts with `device`, and the handle to replace it.
     ///
     /// # Errors
-    /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if what wakes the worker cannot be made.
+    /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if the descriptors that wake the worker cannot be created.
     pub fn new(device: Device) -> Result<(Self, Replacer), WorkerError> {
         let shared =
             Shared { waits: AtomicBool::new(false), exchange: Mutex::default(), bell: Waker::new()? };
@@ -105,12 +105,12 @@ impl ReplaceablePort {
         Ok((port, Replacer(shared)))
     }
 
-    /// Has the device's frames wake the worker, if it can say now what to wait on.
+    /// Lets the device's frames wake the worker, if the device has a descriptor for that now.
     fn watch_device(&mut self) {
         let fd = self.device.as_ref().filter(|_| !self.is_watched).and_then(|device| device.wait_on());
         if let Some(fd) = fd {
             let added = epoll::add(&self.watch, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
-            // Else it is asked again and again.
+            // Otherwise it is polled.
             self.is_watched = added.is_ok();
         }
     }
@@ -125,7 +125,7 @@ impl ReplaceablePort {
         if let Some(device) = &self.device {
             self.earlier = sum(self.earlier, device.device_counters());
             if let Some(fd) = device.wait_on().filter(|_| self.is_watched) {
-                // What is not found here goes by itself when the device is closed.
+                // If it is not found here, it disappears when the device is closed.
                 let _gone = epoll::delete(&self.watch, fd);
             }
         }
@@ -136,7 +136,7 @@ impl ReplaceablePort {
     }
 }
 
-/// Something to wait on for `bell`, and for more later.
+/// An epoll descriptor for `bell`, to which others can be added.
 fn watched(bell: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&watch, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
@@ -195,7 +195,7 @@ impl Port for ReplaceablePort {
         if let Some(device) = &mut self.device {
             device.close(frames);
         }
-        // One that nobody has come for holds frames as well.
+        // A device that the worker has not taken holds frames as well.
         for mut device in self.shared.exchange().next.take().into_iter().flatten() {
             device.close(frames);
         }

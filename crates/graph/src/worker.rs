@@ -1,4 +1,4 @@
-//! A worker: a thread pinned to its core that breathes, and sleeps when nothing comes.
+//! A worker: a thread pinned to a core that runs the engine, and sleeps when no frames arrive.
 
 use std::fmt;
 use std::io;
@@ -17,15 +17,15 @@ use crate::moderation::{self, Moderation};
 use crate::nap::Naps;
 use crate::priority::{self, Demote};
 
-/// What a worker does when nothing comes.
+/// What a worker does when no frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Asks on and on: the least latency, a whole core.
+    /// Polls without pause: the lowest latency, but it uses a whole core.
     Busy,
-    /// Asks on for this long, then sleeps until a port or another thread wakes it; or naps, where a port can only
-    /// be asked.
+    /// Polls for this long, then sleeps until a port or another thread wakes it; or for short times, if a port must
+    /// be polled.
     Sleep {
-        /// How long it asks on after the last frame.
+        /// How long it keeps polling after the last frame.
         after: Duration,
     },
 }
@@ -36,38 +36,38 @@ impl Default for Idle {
     }
 }
 
-/// Real-time priority for a worker, in which it takes turns with others on its core where it never sleeps.
+/// Real-time priority for a worker; a worker that never sleeps alternates with normal priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RealTime {
-    /// As SCHED_FIFO has it, 1 to 99.
+    /// Priority as for SCHED_FIFO, 1 to 99.
     pub priority: u8,
-    /// How long it asks on after the last frame while it has that priority.
+    /// How long it keeps polling after the last frame while it has that priority.
     pub after: Duration,
 }
 
 /// Where and how a worker runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// The core that it is pinned to; none leaves the choice to the system.
+    /// The core to pin it to; `None` leaves the choice to the system.
     pub core: Option<usize>,
-    /// What it does when nothing comes.
+    /// What it does when no frames arrive.
     pub idle: Idle,
-    /// Real-time priority, for a worker that sleeps and whose ports all wake it: one that can only ask would keep
-    /// everybody from its core, and goes without.
+    /// Real-time priority, for a worker that sleeps and whose ports all wake it: one that must poll would keep all
+    /// other threads from its core, and does not get it.
     pub real_time: Option<RealTime>,
 }
 
-/// Longest sleep: a worker shows that it lives this often.
+/// The longest sleep: this often a worker shows that it is alive.
 #[cfg(not(test))]
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// In tests longer than any of them waits: one that nobody wakes must show.
+/// In tests, longer than any of them waits: a missing wakeup must become visible.
 #[cfg(test)]
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Why a worker did not start.
 #[derive(Debug)]
 pub enum WorkerError {
-    /// The thread could not be made.
+    /// The thread could not be created.
     Spawn(io::Error),
     /// The thread could not be pinned.
     Pin {
@@ -76,9 +76,9 @@ pub enum WorkerError {
         /// What the system said.
         error: io::Error,
     },
-    /// What wakes it could not be made.
+    /// The descriptor that wakes it could not be created.
     Waker(io::Error),
-    /// What it waits on could not be watched.
+    /// The descriptors that it waits for could not be watched.
     Watch(io::Error),
 }
 
@@ -100,7 +100,7 @@ impl std::error::Error for WorkerError {}
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// A waker that nobody waits on yet.
+    /// A waker without a waiting thread.
     ///
     /// # Errors
     /// [`WorkerError::Waker`].
@@ -109,9 +109,9 @@ impl Waker {
         fd.map(|fd| Self(Arc::new(fd))).map_err(|error| WorkerError::Waker(error.into()))
     }
 
-    /// Wakes whoever waits; does nothing if it is awake.
+    /// Wakes the waiting thread; does nothing if it is awake.
     pub fn wake(&self) {
-        // A full counter (EAGAIN) means that the sleeper has been woken already.
+        // A full counter (EAGAIN) means that it has been woken already.
         let _full = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
@@ -121,26 +121,26 @@ impl Waker {
         let _none = rustix::io::read(&*self.0, &mut [0u8; 8]);
     }
 
-    /// What becomes readable.
+    /// The descriptor that becomes readable.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Sleeps until it is woken, something of `also` becomes readable, or `timeout` is over. Earlier wakes
+    /// Sleeps until it is woken, a descriptor of `also` becomes readable, or `timeout` has passed. Earlier wakes
     /// count until they are cleared.
     pub fn wait<'a>(&'a self, also: impl IntoIterator<Item = BorrowedFd<'a>>, timeout: Duration) {
         let watched = std::iter::once(self.fd()).chain(also);
         let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
-        // Interrupted or timed out: whoever waits looks at everything in any case.
+        // Interrupted or timed out: the caller checks everything in any case.
         let _woken = poll(&mut watched, Some(&timeout));
     }
 }
 
-/// Counters that a link has.
+/// The number of counters of a link.
 const LINK_FIELDS: usize = 5;
 
-/// What a worker says of itself, in the order of [`WorkerReport::NAMES`].
+/// The counters of a worker, in the order of [`WorkerReport::NAMES`].
 pub struct WorkerReport;
 
 impl WorkerReport {
@@ -156,14 +156,15 @@ pub struct Worker {
     real_time: Result<Option<Demote>, io::Error>,
 }
 
-/// What a worker's thread says once it has begun: whether it could be pinned, and how it stands with real time.
+/// What a worker's thread reports at its start: whether it could be pinned, and whether it got real-time priority.
 type Begun = (io::Result<()>, io::Result<Option<Demote>>);
 
 impl Worker {
-    /// Starts a worker that runs `engine`. Real-time priority that is refused is no error: see
+    /// Starts a worker that runs `engine`. A refusal of real-time priority is not an error: see
     /// [`real_time`](Self::real_time).
     ///
-    /// `links` has five counters a link of the engine, in the order of `LinkStats`; what stands there is counted on.
+    /// `links` has five counters for each link of the engine, in the order of `LinkStats`; counting continues from
+    /// the values there.
     ///
     /// # Errors
     /// See [`WorkerError`].
@@ -198,8 +199,8 @@ impl Worker {
                 None => idle,
             };
             let _gone = begun.send((pinned, refused.map_or(Ok(demote), Err)));
-            // The kernel may make sleeps 50 us longer, so that wakes fall together: too much for a nap. Where it
-            // does not take this, naps are that much longer.
+            // By default the kernel may make sleeps 50 us longer, so that wakeups coincide: too much here. If it
+            // refuses this setting, naps are that much longer.
             let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
             let (naps, moderation) = (Naps::new(), Moderation::new(Instant::now()));
             let moved = 0;
@@ -218,7 +219,7 @@ impl Worker {
     /// Whether it has real-time priority.
     ///
     /// # Errors
-    /// Why it was refused, where it was asked for.
+    /// Why it was refused, if it was requested.
     pub fn real_time(&self) -> Result<bool, &io::Error> {
         self.real_time.as_ref().map(Option::is_some)
     }
@@ -232,12 +233,12 @@ impl Worker {
         }
     }
 
-    /// Whether the thread still runs: one that panicked does not.
+    /// Whether the thread still runs; it does not after a panic.
     pub fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Ends the run, frees all frames, and gives the engine back; `None` if the thread had panicked.
+    /// Ends the run, frees all frames, and returns the engine; `None` if the thread has panicked.
     pub fn stop(mut self) -> Option<Engine> {
         self.join()
     }
@@ -261,7 +262,7 @@ fn pin(core: usize) -> io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set).map_err(io::Error::from)
 }
 
-/// One descriptor to wait on for all that can wake the worker, made once: sleeping allocates nothing.
+/// One descriptor for everything that can wake the worker, created once: sleeping allocates nothing.
 fn watch(waker: &Waker, engine: &Engine) -> io::Result<OwnedFd> {
     let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for fd in std::iter::once(waker.fd()).chain(engine.wait_on()) {
@@ -275,13 +276,13 @@ struct Loop {
     idle: Idle,
     real_time: Option<priority::RealTime>,
     counters: Block,
-    /// The counters of links, and what stood in them at the start.
+    /// The counters of links, and their values at the start.
     links: Option<(Block, Vec<u64>)>,
     waker: Waker,
     watch: OwnedFd,
     naps: Naps,
     moderation: Moderation,
-    /// Moves since the last sleep.
+    /// Frame moves since the last sleep.
     moved: u64,
 }
 
@@ -324,7 +325,7 @@ impl Loop {
         }
     }
 
-    /// Sleeps for a moment, whatever comes.
+    /// Sleeps for a moment, even if frames arrive.
     fn pause(&mut self) {
         self.counters.add(2, 1);
         self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
@@ -342,12 +343,12 @@ impl Loop {
         if may_sleep || self.real_time.is_some() {
             self.counters.add(2, 1);
             self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
-            // Asked each time: a port may hold frames for a moment that nothing outside tells of.
+            // Checked each time: a port may hold frames for a moment without a descriptor that shows it.
             let must_ask = !may_sleep || self.engine.must_ask();
             let most = if must_ask { self.naps.next(idle) } else { SLEEP_MAX };
             let timeout = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as _ };
-            // By `poll`, whose time limit is not in whole milliseconds. Interrupted or timed out: the loop looks at
-            // everything in any case, and a wake that comes now ends the next sleep at once.
+            // With `poll`, whose timeout is not in whole milliseconds. Interrupted or timed out: the loop checks
+            // everything in any case, and a wakeup that comes now ends the next sleep immediately.
             if poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout)) != Ok(0) {
                 self.waker.clear();
             }
