@@ -37,22 +37,22 @@ pub struct Address {
 impl Address {
     /// An IPv4 address of a prefix that has another address already.
     pub const SECONDARY: u32 = 1;
-    /// An IPv6 address that turned out to be taken.
+    /// An IPv6 address that is already in use by another host.
     pub const DAD_FAILED: u32 = 8;
-    /// An IPv6 address that may yet turn out to be taken.
+    /// An IPv6 address that is still being checked for duplicates.
     pub const TENTATIVE: u32 = 0x40;
 
-    /// Whether it may be the source of a packet. The mirror holds no others.
+    /// Whether it may be used as the source of a packet. The mirror contains no others.
     pub fn usable(&self) -> bool {
         self.flags & (Self::TENTATIVE | Self::DAD_FAILED) == 0
     }
 
-    /// What makes it this address and no other.
+    /// What identifies it.
     pub(crate) fn identity(&self) -> (u32, IpAddr, u8, Option<IpAddr>) {
         (self.ifindex, self.local, self.length, self.peer)
     }
 
-    /// Reads the part behind the netlink header. `None` for a family that is none of ours.
+    /// Reads the part after the netlink header. `None` for an address family other than IPv4 and IPv6.
     pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
         if message.len() < HEADER {
             return Err(Malformed::Header { kind: libc::RTM_NEWADDR, length: message.len() });
@@ -71,7 +71,7 @@ impl Address {
                 _ => {}
             }
         }
-        // Where both are given, the one that is not local is the other end's.
+        // If both are given, the one that is not local belongs to the other end.
         let missing = Malformed::Missing { kind: ifa::ADDRESS };
         let local = local.or(address).ok_or(missing)?;
         Ok(Some(Self {

@@ -1,4 +1,4 @@
-//! Attributes: the type-length-value lists behind every netlink header, read and written.
+//! Attributes: the type-length-value lists after every netlink header, read and written.
 //!
 //! Reading checks each length once and then hands out slices; nothing is copied. Lengths are in host
 //! order, values too unless the attribute is an address. Nesting is a list within a value.
@@ -22,12 +22,12 @@ pub(crate) const fn aligned(length: usize) -> usize {
 pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The list that `bytes` hold.
+    /// The list in `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The list behind a fixed header of `header` bytes, where the message has one.
+    /// The list after a fixed header of `header` bytes, if the message has one.
     pub fn behind(bytes: &'a [u8], header: usize) -> Self {
         Self(bytes.get(aligned(header)..).unwrap_or_default())
     }
@@ -51,7 +51,7 @@ impl<'a> Iterator for Attributes<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let room = self.0.len();
         if room < HEADER {
-            // Padding behind the last attribute is no error.
+            // Padding after the last attribute is not an error.
             return None;
         }
         let length = usize::from(u16::from_ne_bytes([self.0[0], self.0[1]]));

@@ -1,8 +1,8 @@
-//! Many requests in one send: full tables into the kernel, and neighbours to be resolved.
+//! Many requests in one send: adding full tables to the kernel, and resolving neighbours.
 //!
-//! The kernel works through a send before it returns. Only the last request of a send asks for a word,
-//! and those that fail have one sent anyway; so a million routes cost some hundred system calls and no
-//! million answers.
+//! The kernel handles all requests of a send before it returns. Only the last request of a send asks for an
+//! acknowledgement, and failed ones are answered in any case; so a million routes cost a few hundred system calls and
+//! no million answers.
 
 use crate::error::Error;
 use crate::family::Ip;
@@ -18,7 +18,7 @@ use std::net::IpAddr;
 const SEND: usize = 256 * 1024;
 /// Room for the answers to a send all of whose requests fail.
 const RECEIVE_BUFFER: usize = 32 << 20;
-/// How many refusals are kept whole.
+/// How many refusals are kept in full.
 const KEPT: usize = 16;
 
 /// A request that the kernel refused.
@@ -30,7 +30,7 @@ pub struct Refusal {
     pub error: Error,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// How many requests were sent.
@@ -55,7 +55,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Opens one in the network namespace of the calling thread.
+    /// Opens a batch in the network namespace of the calling thread.
     pub fn open() -> Result<Self, Error> {
         Ok(Self {
             socket: Socket::open(RECEIVE_BUFFER)?,
@@ -67,14 +67,14 @@ impl Batch {
         })
     }
 
-    /// Adds a route; refused if there is one of its TOS and metric.
+    /// Adds a route; refused if one with the same TOS and metric exists.
     pub fn add_route<A: Ip>(&mut self, table: u32, prefix: Prefix<A>, body: &RouteBody) -> Result<(), Error> {
         self.add(libc::RTM_NEWROUTE, flag::CREATE | flag::EXCLUSIVE, |message| {
             RouteMessage::<A>::write(table, prefix, body, message);
         })
     }
 
-    /// Adds a route in the place of one of its TOS and metric, if there is one.
+    /// Adds a route, or replaces the one with the same TOS and metric.
     pub fn replace_route<A: Ip>(
         &mut self,
         table: u32,
@@ -96,7 +96,7 @@ impl Batch {
         self.add(libc::RTM_DELROUTE, 0, |message| RouteMessage::<A>::write(table, prefix, body, message))
     }
 
-    /// Adds a next-hop object or group, in the place of one of its number if there is one.
+    /// Adds a next-hop object or group, or replaces the one with the same number.
     pub fn put_next_hop(&mut self, next_hop: &NextHop) -> Result<(), Error> {
         self.add(next_hop::RTM_NEWNEXTHOP, flag::CREATE | flag::REPLACE, |message| next_hop.write(message))
     }
@@ -106,13 +106,13 @@ impl Batch {
         self.add(next_hop::RTM_DELNEXTHOP, 0, |message| NextHop::write_delete(id, message))
     }
 
-    /// Has the kernel use a neighbour as for a packet of its own: an unknown one is resolved, a stale
-    /// one is confirmed. What comes of it arrives as an event.
+    /// Makes the kernel use a neighbour as for a packet of its own: an unknown one is resolved, a stale one is
+    /// confirmed. The result arrives as an event.
     pub fn use_neighbour(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
         self.add(libc::RTM_NEWNEIGH, flag::CREATE, |message| Neighbour::write_use(ifindex, address, message))
     }
 
-    /// Sets a neighbour by hand, for good.
+    /// Adds a permanent neighbour.
     pub fn put_neighbour(&mut self, ifindex: u32, address: &IpAddr, mac: [u8; 6]) -> Result<(), Error> {
         self.add(libc::RTM_NEWNEIGH, flag::CREATE | flag::REPLACE, |message| {
             neighbour::write_permanent(ifindex, address, mac, message);
@@ -131,11 +131,11 @@ impl Batch {
         if self.buffer.len() >= SEND { self.flush() } else { Ok(()) }
     }
 
-    /// Sends what is collected and waits until the kernel is through with it.
+    /// Sends the collected requests and waits until the kernel has handled them.
     ///
     /// # Errors
-    /// If it could not be sent, or no answer came. What was collected is then given up, with what is known of what
-    /// went before it; the next request begins anew.
+    /// If they could not be sent, or no answer came. The collected requests are then dropped, with the results of
+    /// earlier ones; the next request starts a new batch.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.pending == 0 {
             return Ok(());
@@ -152,7 +152,7 @@ impl Batch {
     }
 
     fn exchange(&mut self) -> Result<(), Error> {
-        // Flags are the two bytes behind length and type.
+        // The flags are the two bytes after length and type.
         let flags = &mut self.buffer[self.last + 6..self.last + 8];
         let asked = u16::from_ne_bytes([flags[0], flags[1]]) | flag::ACK;
         flags.copy_from_slice(&asked.to_ne_bytes());
@@ -186,7 +186,7 @@ impl Batch {
         Ok(done)
     }
 
-    /// Sends the rest and says what became of all, so far.
+    /// Sends the rest and returns the result of all requests so far.
     pub fn finish(&mut self) -> Result<Outcome, Error> {
         self.flush()?;
         Ok(std::mem::take(&mut self.outcome))

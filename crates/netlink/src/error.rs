@@ -1,4 +1,4 @@
-//! What can go wrong between the kernel and us, and what to mend.
+//! Errors of netlink, and how to fix them.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Why a request or a dump did not succeed.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel refused a request; `text` is its own words where it gave any.
+    /// The kernel refused a request; `text` is its own message if it sent one.
     Refused {
         /// What was asked for, such as `add route`.
         request: &'static str,
@@ -22,7 +22,7 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The kernel had more messages than our receive buffer holds, and some are lost.
+    /// The kernel had more messages than the receive buffer could hold, and some are lost.
     Overrun,
     /// The kernel sent a message that is not well formed.
     Malformed(Malformed),
@@ -39,7 +39,7 @@ impl Error {
         Self::System { doing, source: io::Error::last_os_error() }
     }
 
-    /// The error number that the kernel gave, where it is one.
+    /// The error number of the kernel, if there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Refused { errno, .. } => Some(*errno),
@@ -86,17 +86,17 @@ impl From<Malformed> for Error {
     }
 }
 
-/// Why bytes are no netlink message of ours.
+/// Why bytes are not a valid netlink message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// A message claims `length` bytes where `room` are left.
     Message {
-        /// As the header says.
+        /// According to the header.
         length: usize,
         /// As the buffer has.
         room: usize,
     },
-    /// The fixed part behind the netlink header is cut short.
+    /// The fixed part after the netlink header is truncated.
     Header {
         /// Message type.
         kind: u16,
@@ -105,7 +105,7 @@ pub enum Malformed {
     },
     /// An attribute claims more bytes than are left, or fewer than its header.
     Attribute {
-        /// As the attribute says.
+        /// According to the attribute.
         length: usize,
         /// As the message has.
         room: usize,

@@ -101,7 +101,7 @@ impl Ip for u128 {
     }
 }
 
-/// An address of either family from network order, told by its length.
+/// An address of either family in network order, distinguished by its length.
 pub(crate) fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => u32::from_bytes(bytes).map(|address| IpAddr::V4(Ipv4Addr::from(address))),

@@ -1,4 +1,5 @@
-//! The first change that nobody follows any more, after the end of the process that had a [`Watch`](crate::Watch).
+//! Finds the first change of the kernel's tables that is no longer followed, after the process with the
+//! [`Watch`](crate::Watch) has ended.
 //!
 //! ```text
 //! the daemon lives    FirstChange::attend     rulesets and settings: when did they change last?
@@ -6,13 +7,14 @@
 //!                     FirstChange::find       the first message, and settings every few milliseconds
 //! ```
 //!
-//! The daemon's socket is shared with the process that has this, which reads from it only once the daemon has ended.
-//! So no message is lost between the two, and while the daemon lives, routes cost nothing here. What the daemon looks
-//! at by itself, not by that socket (rulesets, settings), is watched from the start: a change shortly before its end
-//! counts as one that it did not follow.
+//! The daemon's socket is shared with the process that uses this, which reads from it only once the daemon has ended.
+//! So no message is lost between the two, and while the daemon lives, routes cost nothing here. What the daemon does
+//! not learn from that socket (rulesets, settings) is watched from the start: a change shortly before the daemon's
+//! end counts as one that it did not follow.
 //!
-//! A message that changes nothing is no change: a neighbour that is confirmed or goes stale with the same MAC, an
-//! address whose lifetime is renewed, an interface that says what it said before. In doubt, it is one.
+//! A message that changes nothing does not count: a neighbour that is confirmed or becomes stale with the same MAC
+//! address, an address whose lifetime is renewed, an interface message with the same content as before. In doubt, it
+//! counts.
 
 use crate::error::Error;
 use crate::family::Family;
@@ -27,13 +29,13 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long the daemon may take to follow what it looks at by itself.
+/// How long the daemon may take to follow changes that it has to poll for.
 const SETTLES: Duration = Duration::from_secs(1);
 /// How often settings are read while the daemon lives.
 const ATTEND_EVERY: Duration = Duration::from_secs(1);
 /// How often they are read after that, unless it takes too long.
 const FIND_EVERY: Duration = Duration::from_millis(4);
-/// Share of the time that this may take: one part in this many.
+/// The largest share of the time for this: one part in this many.
 const POLL_SHARE: u32 = 20;
 /// Receive buffer of the sockets for rulesets.
 const RECEIVE_BUFFER: usize = 1 << 20;
@@ -56,7 +58,7 @@ pub struct FirstChange {
     settings: Settings,
     /// When the settings are read next.
     read_at: Instant,
-    /// The daemon may not have followed the latest change of a ruleset or a setting before this.
+    /// The daemon may not have followed the latest change of a ruleset or a setting before this time.
     settled_at: Instant,
     known: Known,
 }
@@ -65,7 +67,7 @@ impl FirstChange {
     /// With the socket that the daemon reads its events from.
     ///
     /// # Errors
-    /// If the kernel refuses sockets that it must have.
+    /// If the kernel refuses sockets that are needed.
     pub fn open(events: OwnedFd) -> Result<Self, Error> {
         let now = Instant::now();
         let mut rulesets = Vec::new();
@@ -75,7 +77,7 @@ impl FirstChange {
                     socket.join(group)?;
                     rulesets.push((socket, what));
                 }
-                // A kernel without netfilter or XFRM has no rulesets of theirs.
+                // A kernel without netfilter or XFRM has no such rulesets.
                 Err(error) if error.errno() == Some(libc::EPROTONOSUPPORT) => {}
                 Err(error) => return Err(error),
             }
@@ -91,8 +93,8 @@ impl FirstChange {
         })
     }
 
-    /// While the daemon lives: takes note of changes that it has to look for. To be called when one of
-    /// [`Self::rulesets`] is readable, and about once a second.
+    /// While the daemon lives: records changes of what has to be polled. To be called when one of [`Self::rulesets`]
+    /// is readable, and about once a second.
     ///
     /// # Errors
     /// If the kernel's messages cannot be read.
@@ -108,17 +110,17 @@ impl FirstChange {
         Ok(())
     }
 
-    /// The daemon has ended: what has it not followed?
+    /// To be called when the daemon has ended: returns what it has not followed, if anything.
     ///
     /// # Errors
-    /// If the kernel's messages cannot be read: nobody knows then.
+    /// If the kernel's messages cannot be read: then the answer is unknown.
     pub fn take_over(&mut self, now: Instant) -> Result<Option<What>, Error> {
         self.read_at = now;
         self.attend(now)?;
         if now < self.settled_at {
             return Ok(Some("a ruleset or a setting, just before the daemon's end"));
         }
-        // Whatever is in the queue now, the daemon has not read.
+        // The daemon has not read what is in the queue now.
         if let Some(what) = self.changed_table()? {
             return Ok(Some(what));
         }
@@ -134,7 +136,7 @@ impl FirstChange {
     /// readable or [`Self::timeout`] has passed.
     ///
     /// # Errors
-    /// If the kernel's messages cannot be read: nobody knows then.
+    /// If the kernel's messages cannot be read: then the answer is unknown.
     pub fn find(&mut self, now: Instant) -> Result<Option<What>, Error> {
         if let Some(what) = self.changed_table()? {
             return Ok(Some(what));
@@ -150,17 +152,17 @@ impl FirstChange {
         Ok(changed)
     }
 
-    /// What becomes readable with a change of a ruleset.
+    /// Descriptors that become readable when a ruleset changes.
     pub fn rulesets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.rulesets.iter().map(|(socket, _)| socket.as_fd())
     }
 
-    /// What becomes readable with a change of anything that is announced.
+    /// Descriptors that become readable when anything changes for which there are events.
     pub fn as_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.events.as_fd()).chain(self.rulesets())
     }
 
-    /// How long until settings are to be read.
+    /// The time until settings have to be read.
     pub fn timeout(&self, now: Instant) -> Duration {
         self.read_at.saturating_duration_since(now)
     }
@@ -203,12 +205,12 @@ fn receive(socket: &mut Socket, mut each: impl FnMut(&Raw<'_>) -> Result<(), Err
     }
 }
 
-/// What interfaces, addresses and neighbours are like, to tell a change from a message that says nothing new.
+/// The state of interfaces, addresses and neighbours, to distinguish a change from a message without news.
 #[derive(Debug, Default)]
 struct Known {
     links: HashMap<u32, Link>,
     addresses: HashSet<Address>,
-    /// Where each neighbour is reached; none where it is not.
+    /// The MAC address of each neighbour; no entry if it is not reachable.
     neighbours: HashMap<(u32, IpAddr), [u8; 6]>,
 }
 
@@ -267,8 +269,8 @@ impl Known {
         what
     }
 
-    /// Whether a neighbour that packets go to is reached elsewhere now, or not at all. One that could not be reached
-    /// is of no use in tables, so what becomes of it changes nothing.
+    /// Whether a neighbour in use now has another MAC address, or is not reachable any more. A neighbour that was not
+    /// reachable before is not used by the tables, so it does not matter.
     fn moved(&self, neighbour: &Neighbour, now: Option<[u8; 6]>) -> Option<What> {
         let before = self.neighbours.get(&(neighbour.ifindex, neighbour.address));
         // Before neighbours are listed, this may be any of them.
@@ -300,7 +302,7 @@ fn list(
     }
 }
 
-/// What nobody announces.
+/// Settings for which there are no events.
 #[derive(Debug)]
 struct Settings {
     files: SysctlFiles,
@@ -316,7 +318,7 @@ impl Settings {
         Self { files, sysctls, links: None, tables: legacy_tables::digest() }
     }
 
-    /// Reads those of interfaces, to be compared from now on.
+    /// Reads the settings of interfaces, as a base for later comparisons.
     fn read_links(&mut self, known: &Known) {
         self.links = Some(self.links_now(known));
     }
@@ -326,7 +328,7 @@ impl Settings {
         self.files.read_links(links.map(|link| (link.ifindex, &*link.name)))
     }
 
-    /// Reads all again: what has changed since the last time?
+    /// Reads all settings again; returns what has changed since the last time.
     fn changed(&mut self, known: &Known) -> Option<What> {
         let (sysctls, tables) = (self.files.read(), legacy_tables::digest());
         let links = self.links.is_some().then(|| self.links_now(known));

@@ -1,7 +1,7 @@
-//! A short hash for short keys: one multiplication a word, with a seed drawn at start.
+//! A short hash for short keys: one multiplication per word, with a random seed.
 //!
-//! The standard hash costs more than the rest of applying a route. Routes come from peers, so the seed
-//! is secret: nobody can choose prefixes that share a bucket.
+//! The standard hash costs more than the rest of applying a route. Routes come from peers, so the seed is secret:
+//! nobody can choose prefixes that collide.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,7 +26,7 @@ impl BuildHasher for Seeded {
     }
 }
 
-/// Multiplies each word in and folds the 128-bit product.
+/// Multiplies in each word and folds the 128-bit product.
 pub(crate) struct Folding {
     state: u64,
     seed: u64,

@@ -1,4 +1,4 @@
-//! One step towards a destination: a gateway, a device, a weight; and the ways a route names its steps.
+//! A next hop of a route: gateway, interface and weight; and the ways in which a route refers to next hops.
 
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
@@ -16,14 +16,14 @@ mod rta {
 /// Fixed part of a hop within a list: length, flags, weight less one, interface.
 const NEXTHOP: usize = 8;
 
-/// What the kernel says of a hop, as bits (`RTNH_F_*`).
+/// The kernel's flags of a next hop (`RTNH_F_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HopFlags(pub u8);
 
 impl HopFlags {
     /// Its interface was down when the route met it, or lost its last address: not used.
     pub const DEAD: u8 = 1;
-    /// The gateway is taken to be on the link, whatever the addresses say.
+    /// The gateway is assumed to be on the link, whatever its address.
     pub const ONLINK: u8 = 4;
     /// Its interface has no carrier: not used if the interface is set to ignore such routes.
     pub const LINKDOWN: u8 = 16;
@@ -43,17 +43,17 @@ impl HopFlags {
     }
 }
 
-/// One step towards a destination.
+/// A next hop of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hop {
-    /// The router to send to; none where the destination itself is on the link. An IPv4 route may have
-    /// an IPv6 gateway (RFC 8950).
+    /// The router to send to; `None` if the destination itself is on the link. An IPv4 route may have an IPv6 gateway
+    /// (RFC 8950).
     pub gateway: Option<IpAddr>,
     /// Interface; 0 where the route has none.
     pub ifindex: u32,
     /// Share among the hops of a route, at least 1.
     pub weight: u16,
-    /// What the kernel says of it.
+    /// The kernel's flags.
     pub flags: HopFlags,
     /// Type of the encapsulation (`LWTUNNEL_ENCAP_*`); 0 for none. Linux has to forward such routes.
     pub encap: u16,
@@ -70,7 +70,7 @@ impl Hop {
         Self { ifindex, weight: 1, ..Self::default() }
     }
 
-    /// The same but for what changes with the link.
+    /// Equal except for what changes with the link's state.
     pub fn same_place(&self, other: &Self) -> bool {
         let stable = |hop: &Self| hop.flags.0 & !HopFlags::LIVENESS;
         (self.gateway, self.ifindex, self.weight, self.encap)
@@ -78,12 +78,12 @@ impl Hop {
             && stable(self) == stable(other)
     }
 
-    /// Takes what attribute `kind` says of this hop; `false` if it says nothing of hops.
+    /// Reads attribute `kind` if it belongs to a next hop; `false` if not.
     #[inline]
     pub(crate) fn take(&mut self, kind: u16, value: &[u8]) -> Result<bool, Malformed> {
         match kind {
             rta::GATEWAY => self.gateway = Some(attribute::address(kind, value)?),
-            // The family in two bytes, then the address.
+            // The family in two bytes, followed by the address.
             rta::VIA => self.gateway = Some(attribute::address(kind, value.get(2..).unwrap_or_default())?),
             rta::ENCAP_TYPE => self.encap = attribute::number_u16(kind, value)?,
             _ => return Ok(false),
@@ -131,13 +131,13 @@ impl fmt::Display for Hop {
     }
 }
 
-/// How a route names its hops. One hop is held in place, since most routes have one.
+/// How a route refers to its next hops. A single next hop is stored in place, since most routes have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Via {
-    /// Nothing: the route's kind says it all.
+    /// No next hop: the kind of the route says everything.
     #[default]
     Nowhere,
-    /// One hop.
+    /// One next hop.
     One(Hop),
     /// Several, shared by weight.
     Many(Box<[Hop]>),
@@ -178,7 +178,7 @@ impl Via {
         }
     }
 
-    /// The same hops in the same order but for what changes with the links.
+    /// The same next hops in the same order, except for what changes with the links' state.
     pub fn same_places(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Object(one), Self::Object(two)) => one == two,

@@ -1,5 +1,5 @@
-//! The tables of legacy iptables and ip6tables, as the kernel hands them out: one block of entries each, with their
-//! counters. A table that is not in use is not asked for, since the kernel would make it.
+//! The tables of legacy iptables and ip6tables, as the kernel returns them: one block of entries each, with their
+//! counters. A table that does not exist is not queried, since the kernel would create it.
 
 mod digest;
 
@@ -16,11 +16,12 @@ const GET_INFO: i32 = 64;
 const GET_ENTRIES: i32 = 65;
 /// Bytes of a table's name.
 const NAME: usize = 32;
-/// `struct ipt_getinfo`: the name, a word of hooks, five beginnings, five ends, a number of entries, their size.
+/// `struct ipt_getinfo`: the name, a word of hooks, five start offsets, five end offsets, the number of entries,
+/// their size.
 const INFO: usize = 84;
 /// `struct ipt_get_entries` without the entries, which are aligned to eight bytes.
 const BEFORE_ENTRIES: usize = 40;
-/// Times that a table is read again because another size had been told.
+/// How often a table is read again because its size has changed.
 const PASSES: u32 = 5;
 
 /// A table: where its chains begin, and all its entries.
@@ -86,7 +87,7 @@ fn read_once(socket: &OwnedFd, family: Family, name: &str) -> io::Result<Read> {
     Ok(Read { hooks: number(NAME), first: five(36), policy: five(56), entries })
 }
 
-/// Asks for an option; the question is in `value`, and so is the answer.
+/// Queries a socket option; `value` contains the query and then the answer.
 fn ask(socket: &OwnedFd, family: Family, option: i32, value: &mut [u8]) -> io::Result<()> {
     let level = match family {
         Family::V4 => libc::SOL_IP,

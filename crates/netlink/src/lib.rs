@@ -5,12 +5,12 @@
 //!        ── dumps ───►   "          "       fresh Mirror ─► differences ─► the same stream
 //! ```
 //!
-//! [`Watch`] is the driver: it subscribes, dumps, applies events, and mends itself when the kernel says
-//! that messages were lost. [`Mirror`] is pure: messages in, changes out, no socket and no clock, so its
-//! rules are tested without a kernel. [`Batch`] goes the other way and writes many objects at once.
+//! [`Watch`] is the driver: it subscribes, dumps, applies events, and recovers when the kernel reports lost messages.
+//! [`Mirror`] is pure: messages in, changes out, no socket and no clock, so its rules are tested without a kernel.
+//! [`Batch`] goes the other way and writes many objects at once.
 //!
-//! Absent on purpose: any forwarding table. Whoever turns routes into one lives above, reads the mirror
-//! and never sees a netlink byte.
+//! Absent on purpose: any forwarding table. The code that builds one from routes is in a higher layer, reads the
+//! mirror and never sees netlink messages.
 
 pub mod address;
 pub mod attribute;

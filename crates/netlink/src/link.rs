@@ -36,13 +36,13 @@ mod iff {
     pub const DORMANT: u32 = 0x2_0000;
 }
 
-/// What an interface is.
+/// The kind of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A device with a driver of its own: hardware, or the loopback.
+    /// A device with its own driver: hardware, or the loopback.
     #[default]
     Device,
-    /// One end of a virtual cable.
+    /// One end of a veth pair.
     Veth,
     /// A VLAN on another interface ([`Link::lower`]).
     Vlan {
@@ -84,7 +84,7 @@ pub struct Link {
     pub name: Box<str>,
     /// Hardware type (`ARPHRD_*`); 1 is Ethernet.
     pub hardware: u16,
-    /// Ethernet address, where it has one.
+    /// Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
     /// Greatest packet.
     pub mtu: u32,
@@ -92,27 +92,27 @@ pub struct Link {
     pub flags: u32,
     /// Operational state (`IF_OPER_*`); 6 is up.
     pub oper_state: u8,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The bridge, bond or VRF that it belongs to.
     pub master: Option<u32>,
-    /// The interface below it, as for a VLAN. Not a veth's other end, of which the kernel says nothing
-    /// when the pair is made and something later on without an event.
+    /// The underlying interface, as for a VLAN. Not a veth's other end, which the kernel does not report when the
+    /// pair is created, and later only without an event.
     pub lower: Option<u32>,
-    /// The namespace of `lower`, by the kernel's local number, where it is not this one.
+    /// The namespace of `lower`, as the kernel's local ID, if it is not this one.
     pub lower_namespace: Option<i32>,
     /// Receive queues.
     pub rx_queues: u32,
 }
 
-/// How often links are asked for that change meanwhile.
+/// How often links are listed again because they changed meanwhile.
 const PASSES: usize = 10;
 
 impl Link {
     /// The interfaces of the network namespace that this thread is in, as they are now.
     ///
-    /// Files below `/sys/class/net` are those of the namespace in which `/sys` was mounted, which is another one
-    /// where a process came here by `setns`.
+    /// Files below `/sys/class/net` belong to the namespace in which `/sys` was mounted, which is another one if the
+    /// process has moved with `setns`.
     ///
     /// # Errors
     /// What the kernel said.
@@ -145,7 +145,7 @@ impl Link {
         self.flags & (iff::RUNNING | iff::LOWER_UP) != 0
     }
 
-    /// Whether the driver says that the layer below works.
+    /// Whether the driver reports a carrier.
     pub fn lower_up(&self) -> bool {
         self.flags & iff::LOWER_UP != 0
     }
@@ -160,19 +160,19 @@ impl Link {
         self.flags & iff::LOOPBACK != 0
     }
 
-    /// Whether it has one other end and no neighbours to find.
+    /// Whether it has a single peer and no neighbours to resolve.
     pub fn point_to_point(&self) -> bool {
         self.flags & iff::POINT_TO_POINT != 0
     }
 
-    /// The same without what follows the carrier.
+    /// The same without the flags that follow the carrier.
     pub(crate) fn settled(&self) -> Self {
         let flags = self.flags & !(iff::RUNNING | iff::LOWER_UP | iff::DORMANT);
         Self { flags, oper_state: 0, ..self.clone() }
     }
 
-    /// Reads the part behind the netlink header. `None` for a bridge's word on one of its ports, which
-    /// comes as the same message type: its deletion is not the link's.
+    /// Reads the part after the netlink header. `None` for a bridge's message about one of its ports, which has the
+    /// same message type: its deletion is not that of the link.
     pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
         if message.len() < HEADER {
             return Err(Malformed::Header { kind: libc::RTM_NEWLINK, length: message.len() });
@@ -213,7 +213,7 @@ impl Link {
     }
 }
 
-/// What `IFLA_LINKINFO` says.
+/// The kind in `IFLA_LINKINFO`.
 fn read_kind(info: &[u8]) -> Result<Kind, Malformed> {
     let info = Attributes::new(info);
     let Some(name) = info.find(ifla::INFO_KIND)? else { return Ok(Kind::Device) };
@@ -227,7 +227,7 @@ fn read_kind(info: &[u8]) -> Result<Kind, Malformed> {
                 ifla::VLAN_ID,
                 data.find(ifla::VLAN_ID)?.ok_or(missing(ifla::VLAN_ID))?,
             )?,
-            // The one number of these lists in network order.
+            // The only number of these lists in network order.
             protocol: match data.find(ifla::VLAN_PROTOCOL)? {
                 Some(value) => u16::from_be(attribute::number_u16(ifla::VLAN_PROTOCOL, value)?),
                 None => 0x8100,

@@ -1,8 +1,8 @@
 //! Which routed packets only Linux may handle: those that a firewall, an IPsec policy or a traffic control setting of
 //! the kernel can drop, change, delay or count.
 //!
-//! The list is made from the kernel's own settings and never leaves anything out: where a rule matches by something
-//! that [`Match`] cannot express, the entry covers more packets than the rule, down to [`Traffic::All`].
+//! The list is made from the kernel's own settings and never leaves anything out: if a rule matches something that
+//! [`Match`] cannot express, the entry covers more packets than the rule, up to [`Traffic::All`].
 //!
 //! Followed here, by [`LinuxOnlyWatch`]:
 //!
@@ -17,12 +17,11 @@
 //! | functions of modules at netfilter's hooks | asked every 90 ms, if the kernel lists hooks | all packets of their family |
 //! | IPVS services | file read every 90 ms | all packets |
 //!
-//! Connection tracking reassembles fragments of routed packets as well, whatever asks for it: a rule in any chain, at
-//! input or output too, a named object or a set. Then fragments of its families are Linux's; to other packets it does
-//! nothing. Sets are not read, so a rule that looks one up counts for all that its other matches let
-//! through.
+//! Connection tracking also reassembles fragments of routed packets, whatever needs it: a rule in any chain, also for
+//! input or output, a named object or a set. Then fragments of its address families are left to Linux; other packets
+//! are not affected. Sets are not read, so a rule that uses one is treated as if the set contained everything.
 //!
-//! What else decides about routed packets is dealt with elsewhere, or cannot:
+//! Other settings that affect routed packets are handled elsewhere, or not at all:
 //!
 //! - Routes with an encapsulation (MPLS, SRv6, BPF by lwtunnel and others) send their packets to Linux ([`crate::Hop`]).
 //! - `ip rule` that asks for more than the destination sends all packets of its family to Linux ([`crate::Rule`]); a rule by
@@ -74,7 +73,7 @@ pub enum Feature {
     TcFilter,
 }
 
-/// A set of packets. `None` in a field stands for any value.
+/// A set of packets. `None` in a field matches any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Match {
     /// Interface that the packet comes in on, by its index.
@@ -111,15 +110,15 @@ pub enum Traffic {
         /// Whether IPv6 is among them.
         ipv6: bool,
     },
-    /// What comes in on an interface.
+    /// Packets that arrive on an interface.
     In(u32),
-    /// What leaves by an interface.
+    /// Packets that leave through an interface.
     Out(u32),
     /// Fragments of IPv4, of IPv6, or of both.
     Fragments {
-        /// Whether those of IPv4 are among them.
+        /// Whether this includes IPv4.
         ipv4: bool,
-        /// Whether those of IPv6 are among them.
+        /// Whether this includes IPv6.
         ipv6: bool,
     },
     /// Packets that match.
@@ -133,7 +132,8 @@ pub struct LinuxOnly {
     pub feature: Feature,
     /// The packets.
     pub traffic: Traffic,
-    /// What the administrator set, in iproute2's or nft's words: `chain forward of table inet filter has policy drop`.
+    /// What the administrator configured, in the words of iproute2 or nft: `chain forward of table inet filter has
+    /// policy drop`.
     pub why: String,
 }
 

@@ -1,4 +1,4 @@
-//! Netlink messages: cutting a buffer into them, and reading one into what it means.
+//! Netlink messages: splitting a buffer into messages, and parsing them.
 
 use crate::attribute::{self, aligned};
 use crate::error::Malformed;
@@ -9,7 +9,7 @@ use crate::{Address, Link, Neighbour, NextHop, Rule, netconf, next_hop};
 /// Length of the netlink header.
 pub(crate) const HEADER: usize = 16;
 
-/// A message of a buffer: its header's fields and what is behind them.
+/// A message of a buffer: the fields of its header, and the rest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raw<'a> {
     pub kind: u16,
@@ -53,15 +53,15 @@ impl<'a> Iterator for Messages<'a> {
 pub enum Message {
     /// A link is there, or has changed.
     Link(Link),
-    /// A link is gone, or has moved to another namespace.
+    /// A link was deleted, or has moved to another namespace.
     LinkGone(u32),
     /// An address is there, or has changed.
     Address(Address),
-    /// An address is gone.
+    /// An address was deleted.
     AddressGone(Address),
-    /// A neighbour is there, or has changed.
+    /// A neighbour was added or changed.
     Neighbour(Neighbour),
-    /// A neighbour is gone.
+    /// A neighbour was deleted.
     NeighbourGone(Neighbour),
     /// An IPv4 route.
     Route4(RouteMessage<u32>),
@@ -69,11 +69,11 @@ pub enum Message {
     Route6(RouteMessage<u128>),
     /// A next-hop object is there, or has changed.
     NextHop(NextHop),
-    /// A next-hop object is gone.
+    /// A next-hop object was deleted.
     NextHopGone(u32),
     /// A rule is there.
     Rule(Rule),
-    /// A rule is gone.
+    /// A rule was deleted.
     RuleGone(Rule),
     /// Settings of an interface have changed.
     Netconf {
@@ -81,10 +81,10 @@ pub enum Message {
         family: Family,
         /// Interface, [`netconf::ALL`] or [`netconf::DEFAULT`].
         ifindex: i32,
-        /// What is said of them.
+        /// The settings in the message.
         said: netconf::Said,
     },
-    /// An interface has no settings of a family any more.
+    /// An interface no longer has settings of a family.
     NetconfGone {
         /// Family.
         family: Family,
@@ -94,7 +94,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Reads one. `None` for what says nothing of a table that we mirror.
+    /// Parses a message. `None` if it is not about a table that is mirrored.
     pub(crate) fn read(raw: &Raw<'_>) -> Result<Option<Self>, Malformed> {
         let body = raw.body;
         Ok(match raw.kind {
@@ -120,13 +120,13 @@ impl Message {
         })
     }
 
-    /// The messages of a buffer as the kernel sent it, for tests and tools: those of no table left out.
+    /// The messages of a buffer as the kernel sent it, for tests and tools: messages about other tables are left out.
     pub fn read_all(buffer: &[u8]) -> Result<Vec<Self>, Malformed> {
         Messages(buffer).filter_map(|raw| raw.and_then(|raw| Self::read(&raw)).transpose()).collect()
     }
 }
 
-/// What the flags of a new route say of its place.
+/// The position of a new route, according to its flags.
 fn new_route(flags: u16) -> RouteEvent {
     let has = |flag: i32| i32::from(flags) & flag != 0;
     if has(libc::NLM_F_MULTI) {

@@ -1,13 +1,13 @@
 //! Our copy of the kernel's tables: messages in, changes out.
 //!
-//! No socket and no clock: the driver feeds it, the control plane reads it. An event carries
-//! the whole state of its object, so a mirror that was dumped while events queued up, and is then given
-//! those events in order, ends up equal to the kernel.
+//! It has no socket and no clock: the driver feeds it, the control plane reads it. An event contains the complete
+//! state of its object, so a mirror that was dumped while events queued up, and is then given those events in order,
+//! ends up equal to the kernel.
 //!
-//! The kernel removes some things without a word (see `flush`); the same rules are applied here, and
-//! the mirror then asks to be compared ([`Mirror::take_doubt`]), since a rule of ours is only a copy.
+//! The kernel removes some objects without an event (see `flush`); the same rules are applied here, and the mirror
+//! then requests a comparison ([`Mirror::take_doubt`]), because these rules are only a copy of the kernel's.
 //!
-//! Absent on purpose: which route a packet takes. That is the work of whoever builds forwarding tables.
+//! Absent on purpose: which route a packet takes. That is decided by the code that builds forwarding tables.
 
 mod adopt;
 mod births;
@@ -36,7 +36,7 @@ use change::Changes;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The kernel's tables, as last told.
+/// The kernel's tables, according to its latest messages.
 #[derive(Debug, Default)]
 pub struct Mirror {
     links: BTreeMap<u32, Link>,
@@ -55,7 +55,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Takes over what the kernel says.
+    /// Applies a message of the kernel.
     pub fn apply(&mut self, message: Message) {
         bm_heartbeat::beat();
         match message {
@@ -93,7 +93,7 @@ impl Mirror {
         }
     }
 
-    /// Takes over the settings that are read, not told.
+    /// Sets the settings that have to be read, because there are no events for them.
     pub fn set_sysctls(&mut self, sysctls: Sysctls) {
         if self.sysctls != sysctls {
             self.sysctls = sysctls;
@@ -101,7 +101,7 @@ impl Mirror {
         }
     }
 
-    /// Takes over the settings of links that are read, not told. Links without any have the usual ones.
+    /// Sets the settings of links that have to be read. Links without an entry have the defaults.
     pub fn set_link_sysctls(&mut self, sysctls: BTreeMap<u32, LinkSysctls>) {
         if self.link_sysctls != sysctls {
             self.link_sysctls = sysctls;
@@ -114,20 +114,20 @@ impl Mirror {
         self.changes.take()
     }
 
-    /// Whether something has happened since the last call after which mirror and kernel should be
-    /// compared: the kernel has removed things silently, or an event spoke of what we did not have.
+    /// Whether something has happened since the last call after which the mirror should be compared with the kernel:
+    /// the kernel has removed objects silently, or an event was about an object that the mirror did not have.
     pub fn take_doubt(&mut self) -> bool {
         std::mem::take(&mut self.doubt)
     }
 
-    /// From here on, the only change is [`Change::Everything`], until changes are taken.
+    /// From now on, [`Change::Everything`] is the only change until changes are taken.
     pub(crate) fn everything_changed(&mut self) {
         self.changes.everything();
     }
 
-    /// A hop without carrier is called dead as well while its interface ignores such hops. We keep what
-    /// the hop is, and work out what follows from it; else every change of that setting would have to
-    /// touch the routes.
+    /// The kernel also calls a hop without carrier dead if its interface ignores such hops. The mirror keeps the
+    /// state of the hop itself, and derives what follows from it; otherwise every change of that setting would have
+    /// to update the routes.
     #[inline]
     fn settle(&self, family: Family, body: &mut RouteBody) {
         for hop in body.via.hops_mut() {
@@ -194,8 +194,8 @@ impl Mirror {
         });
     }
 
-    /// An IPv6 address that may yet turn out to be taken is not there: it cannot be used, and the
-    /// kernel lists it but does not announce it until it can.
+    /// An IPv6 address that is still being checked for duplicates is left out: it cannot be used, and the kernel
+    /// lists it but does not announce it until it can.
     fn put_address(&mut self, address: Address) {
         if !address.usable() {
             return self.drop_address(address);

@@ -1,4 +1,4 @@
-//! Neighbours: who answers to an address on a link.
+//! Neighbours: which MAC address belongs to an IP address on a link.
 
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
@@ -38,7 +38,7 @@ pub mod state {
     pub const FAILED: u16 = 0x20;
     /// Needs no resolution.
     pub const NOARP: u16 = 0x40;
-    /// Set by hand.
+    /// Configured by the administrator.
     pub const PERMANENT: u16 = 0x80;
     /// States in which packets can be sent.
     pub const VALID: u16 = PERMANENT | NOARP | REACHABLE | PROBE | STALE | DELAY;
@@ -55,7 +55,7 @@ pub struct Neighbour {
     pub state: u16,
     /// Its Ethernet address, where known.
     pub mac: Option<[u8; 6]>,
-    /// Whether it says to be a router (IPv6).
+    /// Whether it claims to be a router (IPv6).
     pub router: bool,
 }
 
@@ -65,14 +65,14 @@ impl Neighbour {
         self.mac.filter(|_| self.state & state::VALID != 0)
     }
 
-    /// Whether asking the kernel to use it would have it confirmed again.
+    /// Whether a request to use it would make the kernel confirm it again.
     pub fn needs_use(&self) -> bool {
         self.state & (state::STALE | state::FAILED) != 0
     }
 
-    /// Reads the part behind the netlink header. `None` for what is no neighbour of ours: a proxy entry
-    /// or a bridge's. Entries that need no resolution since they are no hosts (multicast, our own) get
-    /// no state: the kernel makes and drops them without a word, so nobody can mirror them.
+    /// Reads the part after the netlink header. `None` for other entries: a proxy entry or a bridge's. Entries that
+    /// need no resolution because they are not hosts (multicast, the machine's own) get no state: the kernel creates
+    /// and deletes them without events, so they cannot be mirrored.
     pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
         if message.len() < HEADER {
             return Err(Malformed::Header { kind: libc::RTM_NEWNEIGH, length: message.len() });
@@ -100,8 +100,8 @@ impl Neighbour {
         }))
     }
 
-    /// Appends the part behind the netlink header of a request to use the neighbour: the kernel resolves
-    /// it if it is unknown, and confirms it if it is stale, as for a packet of its own.
+    /// Appends the part after the netlink header of a request to use the neighbour: the kernel resolves it if it is
+    /// unknown, and confirms it if it is stale, as for a packet of its own.
     pub(crate) fn write_use(ifindex: u32, address: &IpAddr, message: &mut Vec<u8>) {
         message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
         message.extend_from_slice(&ifindex.to_ne_bytes());
@@ -110,7 +110,7 @@ impl Neighbour {
     }
 }
 
-/// Appends the part behind the netlink header of a request to set a neighbour for good.
+/// Appends the part after the netlink header of a request to add a permanent neighbour.
 pub(crate) fn write_permanent(ifindex: u32, address: &IpAddr, mac: [u8; 6], message: &mut Vec<u8>) {
     message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
     message.extend_from_slice(&ifindex.to_ne_bytes());

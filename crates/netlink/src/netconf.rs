@@ -24,9 +24,9 @@ mod netconfa {
     pub const FORCE_FORWARDING: u16 = 9;
 }
 
-/// In the place of an interface: what holds for all.
+/// In place of an interface: settings for all.
 pub const ALL: i32 = -1;
-/// In the place of an interface: what new ones begin with.
+/// In place of an interface: settings for new ones.
 pub const DEFAULT: i32 = -2;
 
 /// The settings. `rp_filter` is 0 (off), 1 (strict) or 2 (loose).
@@ -34,11 +34,11 @@ pub const DEFAULT: i32 = -2;
 pub struct Netconf {
     /// Packets that arrive here may be forwarded.
     pub forwarding: bool,
-    /// Check of the source address; the greater of this and that of [`ALL`] holds.
+    /// Source address check; the greater of this and that of [`ALL`] is in effect.
     pub rp_filter: u8,
     /// Multicast is forwarded.
     pub mc_forwarding: bool,
-    /// The machine answers for neighbours elsewhere.
+    /// The machine answers on behalf of neighbours elsewhere.
     pub proxy_neigh: bool,
     /// Hops over a link without carrier are not used.
     pub ignore_routes_with_linkdown: bool,
@@ -48,7 +48,7 @@ pub struct Netconf {
     pub force_forwarding: bool,
 }
 
-/// What a message says: an event names only the settings that changed.
+/// The settings in a message: an event contains only those that changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     forwarding: Option<bool>,
@@ -61,7 +61,7 @@ pub struct Said {
 }
 
 impl Netconf {
-    /// Takes over what a message says.
+    /// Applies the settings in a message.
     pub(crate) fn take(&mut self, said: &Said) {
         fn set<T: Copy>(ours: &mut T, said: Option<T>) {
             *ours = said.unwrap_or(*ours);
@@ -76,8 +76,8 @@ impl Netconf {
     }
 }
 
-/// Reads the part behind the netlink header: family, interface ([`ALL`], [`DEFAULT`] or a number) and
-/// settings. `None` for a family that is none of ours.
+/// Reads the part after the netlink header: family, interface ([`ALL`], [`DEFAULT`] or an index) and settings. `None`
+/// for an address family other than IPv4 and IPv6.
 pub(crate) fn read(message: &[u8]) -> Result<Option<(Family, i32, Said)>, Malformed> {
     let Some(&number) = message.first() else {
         return Err(Malformed::Header { kind: RTM_NEWNETCONF, length: 0 });

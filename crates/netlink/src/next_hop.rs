@@ -12,7 +12,7 @@ pub(crate) const RTM_GETNEXTHOP: u16 = 106;
 
 /// Fixed part of a message: `struct nhmsg`.
 const HEADER: usize = 8;
-/// One member of a group: number, weight less one, its high byte, reserved.
+/// One member of a group: ID, weight less one, its high byte, reserved.
 const MEMBER: usize = 8;
 /// Attribute types (`NHA_*`).
 mod nha {
@@ -39,7 +39,7 @@ pub struct Resilient {
     pub buckets: u16,
     /// How long a bucket is idle before it may move.
     pub idle_timer: u32,
-    /// How long the group may be out of balance before buckets move all the same; 0 for ever.
+    /// How long the group may be unbalanced before buckets are moved in any case; 0 for ever.
     pub unbalanced_timer: u32,
 }
 
@@ -52,10 +52,10 @@ pub struct Member {
     pub weight: u16,
 }
 
-/// What a next-hop object is.
+/// The content of a next-hop object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Object {
-    /// One hop.
+    /// One next hop.
     Hop(Hop),
     /// Drops every packet.
     Blackhole,
@@ -73,15 +73,15 @@ pub enum Object {
 pub struct NextHop {
     /// Its number.
     pub id: u32,
-    /// Who made it (`RTPROT_*`).
+    /// Its origin (`RTPROT_*`).
     pub protocol: u8,
-    /// What it is.
+    /// Its content.
     pub object: Object,
 }
 
 impl NextHop {
-    /// Reads the part behind the netlink header. `None` for one that forwards no packets of ours: an
-    /// entry of a bridge's forwarding database.
+    /// Reads the part after the netlink header. `None` for an object that forwards no routed packets: an entry of a
+    /// bridge's forwarding database.
     pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
         if message.len() < HEADER {
             return Err(Malformed::Header { kind: RTM_NEWNEXTHOP, length: message.len() });
@@ -117,7 +117,7 @@ impl NextHop {
         Ok(Some(Self { id, protocol: message[2], object }))
     }
 
-    /// Appends the part behind the netlink header of a request to make this object.
+    /// Appends the part after the netlink header of a request to create this object.
     pub(crate) fn write(&self, message: &mut Vec<u8>) {
         let (family, flags) = match &self.object {
             Object::Hop(hop) => {
@@ -141,7 +141,7 @@ impl NextHop {
         }
     }
 
-    /// Appends the part behind the netlink header of a request to delete the object `id`.
+    /// Appends the part after the netlink header of a request to delete the object `id`.
     pub(crate) fn write_delete(id: u32, message: &mut Vec<u8>) {
         message.extend_from_slice(&[0; HEADER]);
         attribute::put(message, nha::ID, &id.to_ne_bytes());
@@ -155,7 +155,7 @@ fn read_members(value: &[u8]) -> Result<Box<[Member]>, Malformed> {
     let member = |bytes: &[u8]| {
         Ok(Member {
             id: attribute::number_u32(nha::GROUP, &bytes[..4])?,
-            // Newer kernels have a high byte for the weight; older ones leave it zero.
+            // Newer kernels have a high byte of the weight; older ones leave it zero.
             weight: (u16::from(bytes[5]) << 8 | u16::from(bytes[4])).saturating_add(1),
         })
     };

@@ -1,12 +1,12 @@
-//! Tables of nftables that we put into the kernel and remove again.
+//! nftables tables that brickmoon creates and removes.
 //!
 //! ```text
 //! Table ─► batch of messages (delete the old one, make the new one) ─► kernel: all of it or nothing
 //! ```
 //!
-//! The tables bear a name that begins with [`OURS`], and whoever reads the ruleset to see what only Linux may handle
-//! ([`crate::linux_only`]) leaves them out: what they drop, our own filters drop as well. This module knows nothing of
-//! filters; it only writes what it is given, in the order in which the kernel wants it.
+//! The names of these tables begin with [`OURS`], and the code that reads the ruleset to see what only Linux may
+//! handle ([`crate::linux_only`]) skips them: what they drop, brickmoon's filters drop as well. This module knows
+//! nothing about filters; it only writes what it is given, in the order that the kernel requires.
 
 mod write;
 
@@ -16,26 +16,26 @@ use crate::message::Messages;
 use crate::socket::{Socket, answer_end};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-/// What the names of our tables begin with.
+/// Prefix of the names of brickmoon's tables.
 pub const OURS: &str = "brickmoon_filters";
 
-/// Families of tables that we make.
+/// Families of the tables that brickmoon creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// Packets of IPv4 and IPv6, by the name of the interface that they come in on.
     Inet,
     /// Frames that come in on ports of bridges, likewise by name.
     Bridge,
-    /// Frames of one interface, before a bridge or a bond has them.
+    /// Frames of one interface, before a bridge or a bond gets them.
     Netdev,
 }
 
-/// A table: its chains, of which those that others go to come first.
+/// A table: its chains, with those that others jump to first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Family.
     pub family: Family,
-    /// Name, which begins with [`OURS`].
+    /// Its name, which begins with [`OURS`].
     pub name: String,
     /// Its chains.
     pub chains: Vec<Chain>,
@@ -59,44 +59,44 @@ pub enum Hook {
     Nowhere,
     /// As they come in: before connection tracking, reassembly and address translation.
     Prerouting,
-    /// As they come in on this interface; of a table of the family netdev alone.
+    /// Packets as they arrive on this interface; only in a table of the family netdev.
     Ingress(String),
 }
 
-/// A rule: what it asks for, in order, then what it does.
+/// A rule: its matches, in order, then its verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What `nft list table` shows beside it; may be empty.
+    /// The comment that `nft list table` shows; may be empty.
     pub comment: String,
-    /// What it asks for.
+    /// Its matches.
     pub matches: Vec<Match>,
-    /// What it does if all of that is so.
+    /// The verdict for packets that fulfil all matches.
     pub verdict: Verdict,
 }
 
-/// What a rule does with a packet.
+/// The verdict of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on.
+    /// The packet is accepted.
     Accept,
     /// It is counted and dropped.
     Drop,
-    /// It goes to another chain for good.
+    /// The packet goes to another chain and does not return.
     Goto(String),
 }
 
-/// Something that a rule asks for. A packet without what it asks about does not match.
+/// A match of a rule. A packet that lacks the field does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// The value is this one, under the mask.
+    /// The value is equal, under the mask.
     Is(Value, Vec<u8>, Option<Vec<u8>>),
-    /// The value is another one, under the mask.
+    /// The value is different, under the mask.
     IsNot(Value, Vec<u8>, Option<Vec<u8>>),
     /// The value is within these, both counted.
     Within(Value, Vec<u8>, Vec<u8>),
 }
 
-/// What is looked at.
+/// The value that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Ethertype, in network order.
@@ -107,13 +107,13 @@ pub enum Value {
     InterfaceName,
     /// Protocol of the transport header, a byte; a packet whose headers cannot be followed has none.
     Transport,
-    /// So many bytes of the network header from an offset.
+    /// Bytes of the network header: offset and length.
     Network(u32, u32),
-    /// So many bytes of the transport header; later fragments have none.
+    /// Bytes of the transport header: offset and length; later fragments have none.
     Ports(u32, u32),
-    /// So many bytes of the fragment header of IPv6.
+    /// Bytes of the IPv6 fragment header: offset and length.
     Fragment(u32, u32),
-    /// What the kernel's local routes say of the destination (`RTN_*`), in host order.
+    /// The type of the destination according to the kernel's local routes (`RTN_*`), in host order.
     DestinationType,
     /// The same of routes to addresses of the interface that the packet came in on.
     DestinationTypeHere,
@@ -134,10 +134,10 @@ impl Nft {
         Ok(open(NETLINK_NETFILTER)?.map(|socket| Self { socket }))
     }
 
-    /// Puts a table in the place of the one of its name, if there is one. Packets meet either one or the other.
+    /// Creates a table, or replaces the one of the same name. Every packet meets either the old or the new one.
     ///
     /// # Errors
-    /// What the kernel refused; then all is as before.
+    /// What the kernel refused; then nothing has changed.
     pub fn put(&mut self, table: &Table) -> Result<(), Error> {
         let socket = &mut self.socket;
         let (bytes, first, last) = write::put(table, || socket.next_sequence());
@@ -171,7 +171,7 @@ impl Nft {
         }
     }
 
-    /// Sends a batch and waits for its end: the answer to its last message, or the refusal of the whole.
+    /// Sends a batch and waits for its end: the answer to its last message, or the refusal of the batch.
     fn exchange(&mut self, name: &'static str, bytes: &[u8], first: u32, last: u32) -> Result<(), Error> {
         self.socket.send(bytes)?;
         let mut refused = None;

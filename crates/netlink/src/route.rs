@@ -1,7 +1,7 @@
 //! Routes: the message, and the part of it that many routes share.
 //!
-//! A full table holds a million prefixes and a few hundred distinct ways to treat them. So a route is
-//! split into table and prefix, and a [`RouteBody`] with all the rest, which the mirror keeps once.
+//! A full table has a million prefixes and a few hundred distinct ways to treat them. So a route is split into table
+//! and prefix, and a [`RouteBody`] with all the rest, which the mirror stores once.
 
 use crate::attribute::{self, Attributes, NESTED};
 use crate::error::Malformed;
@@ -42,7 +42,7 @@ mod rtax {
     pub const LOCK: u16 = 1;
     pub const MTU: u16 = 2;
 }
-/// A copy that the kernel made for one destination: no route of a table.
+/// A copy that the kernel made for one destination: not a route of a table.
 const CLONED: u32 = 0x200;
 
 /// The table that lists the machine's own addresses.
@@ -70,11 +70,11 @@ pub enum RouteKind {
     Multicast,
     /// Drops it in silence.
     Blackhole,
-    /// Drops it and says that the host is unreachable.
+    /// Drops it with a "host unreachable" error.
     Unreachable,
-    /// Drops it and says that this is forbidden.
+    /// Drops it with a "prohibited" error.
     Prohibit,
-    /// Goes on with the next rule, as if this table had no route.
+    /// Continues with the next rule, as if this table had no route.
     Throw,
     /// Another, by the kernel's number.
     Other(u8),
@@ -110,7 +110,7 @@ impl RouteKind {
         }
     }
 
-    /// Whether it drops or skips, so that hops mean nothing.
+    /// Whether it drops or skips, so that next hops do not matter.
     pub fn refuses(self) -> bool {
         matches!(self, Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw)
     }
@@ -127,24 +127,24 @@ impl fmt::Display for RouteKind {
     }
 }
 
-/// All of a route but its table and prefix.
+/// Everything of a route except its table and prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteBody {
     /// What it does with a packet.
     pub kind: RouteKind,
     /// Type of service that it is for; 0 for all.
     pub tos: u8,
-    /// Who made it (`RTPROT_*`).
+    /// Its origin (`RTPROT_*`).
     pub protocol: u8,
     /// How far away the destination is (`RT_SCOPE_*`).
     pub scope: u8,
     /// IPv6 router preference (RFC 4191): 0 medium, 1 high, 3 low.
     pub preference: u8,
-    /// Metric: among routes to one prefix the lowest wins.
+    /// Metric: among routes to one prefix the lowest is used.
     pub priority: u32,
     /// Greatest packet; 0 where the interface decides.
     pub mtu: u32,
-    /// Whether that MTU holds against Path MTU discovery.
+    /// Whether that MTU is locked against Path MTU discovery.
     pub mtu_locked: bool,
     /// Source address of the machine's own packets.
     pub preferred_source: Option<IpAddr>,
@@ -155,7 +155,7 @@ pub struct RouteBody {
 }
 
 impl RouteBody {
-    /// The same route: equal but for what changes with the links.
+    /// Whether it is the same route: equal except for what changes with the links' state.
     pub fn same_route(&self, other: &Self) -> bool {
         self.rank() == other.rank()
             && (self.kind, self.protocol, self.scope, self.preference)
@@ -165,7 +165,7 @@ impl RouteBody {
             && self.via.same_places(&other.via)
     }
 
-    /// Sorts routes to one prefix as the kernel asks them: highest TOS first, then lowest metric.
+    /// Sorts routes to one prefix in the order in which the kernel tries them: highest TOS first, then lowest metric.
     pub fn rank(&self) -> (std::cmp::Reverse<u8>, u32) {
         (std::cmp::Reverse(self.tos), self.priority)
     }
@@ -197,22 +197,22 @@ impl fmt::Display for RouteBody {
     }
 }
 
-/// What a message says of a route.
+/// What happened to a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteEvent {
     /// It is there: part of a dump, in the kernel's order.
     Listed,
-    /// It was put before the others of its rank.
+    /// It was inserted before the others of its rank.
     Added,
-    /// It was put behind the others of its rank; for IPv6, it joined their hops.
+    /// It was inserted after the others of its rank; for IPv6, its next hops were added to theirs.
     Appended,
     /// It took the place of the first of its rank.
     Replaced,
-    /// It is gone.
+    /// It was deleted.
     Deleted,
 }
 
-/// A route as the kernel tells of it.
+/// A message about a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteMessage<A: Ip> {
     /// What happened.
@@ -225,7 +225,7 @@ pub struct RouteMessage<A: Ip> {
     pub body: RouteBody,
 }
 
-/// What is read of a route before its family is one type.
+/// The parts of a route before its address family is a type.
 struct Draft<'a> {
     destination: &'a [u8],
     table: u32,
@@ -236,7 +236,7 @@ struct Draft<'a> {
 }
 
 impl<A: Ip> RouteMessage<A> {
-    /// Reads the part behind the netlink header. `None` for what is no route of a table.
+    /// Reads the part after the netlink header. `None` for what is not a route of a table.
     pub(crate) fn read(event: RouteEvent, message: &[u8]) -> Result<Option<Self>, Malformed> {
         if message.len() < HEADER {
             return Err(Malformed::Header { kind: libc::RTM_NEWROUTE, length: message.len() });
@@ -259,14 +259,14 @@ impl<A: Ip> RouteMessage<A> {
         let prefix = Prefix::containing(address, length).ok_or(bad)?;
         let (table, mut body) = (draft.table, draft.finish());
         if A::FAMILY == Family::V6 {
-            // The kernel begins an event with the hop it is about, and a dump with another: the order
-            // says nothing, so it must not make a difference.
+            // The kernel starts an event with the next hop that changed, and a dump with another one: the order has
+            // no meaning, so it must not make a difference.
             body.via.hops_mut().sort_unstable();
         }
         Ok(Some(Self { event, table, prefix, body }))
     }
 
-    /// Appends the part behind the netlink header of a request to add or delete this route.
+    /// Appends the part after the netlink header of a request to add or delete this route.
     pub(crate) fn write(table: u32, prefix: Prefix<A>, body: &RouteBody, message: &mut Vec<u8>) {
         let short = u8::try_from(table).unwrap_or(0);
         let source_length = body.source.map_or(0, |(_, length)| length);
@@ -359,8 +359,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// The hops, by what is said of them. Where an object is named the kernel also spells its hops out,
-    /// for programs that know no objects; the object is what counts, since it changes on its own.
+    /// The next hops, from the attributes. If the route refers to an object, the kernel also lists the object's hops,
+    /// for programs that do not know objects; the object is what counts, because it changes independently.
     fn finish(mut self) -> RouteBody {
         self.body.via = match (self.object, self.hops) {
             (Some(id), _) => Via::Object(id),

@@ -1,7 +1,7 @@
 //! Rules: which table is asked for which packet.
 //!
-//! We forward by destination, as the rules of a fresh machine do. This module exists to notice when
-//! somebody asks for more, so that the control plane can leave those packets to Linux.
+//! brickmoon forwards by destination, as the default rules do. This module exists to notice when more is configured,
+//! so that the control plane can leave those packets to Linux.
 
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
@@ -40,7 +40,7 @@ pub struct Rule {
     pub family: Family,
     /// Place in the order; the lowest is asked first.
     pub priority: u32,
-    /// What it does (`FR_ACT_*`); 1 is to look in `table`.
+    /// Its action (`FR_ACT_*`); 1 is a lookup in `table`.
     pub action: u8,
     /// Table.
     pub table: u32,
@@ -67,7 +67,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether it is one of those that every machine has, or the one that serves VRFs.
+    /// Whether it is one of the default rules, or the one for VRFs.
     pub fn standard(&self) -> bool {
         let usual = [(0, TABLE_LOCAL), (32_766, TABLE_MAIN), (32_767, TABLE_DEFAULT)];
         let selects = self.invert
@@ -82,7 +82,7 @@ impl Rule {
         self.action == TO_TABLE && !selects && (self.l3mdev || usual.contains(&(self.priority, self.table)))
     }
 
-    /// Reads the part behind the netlink header. `None` for a family that is none of ours.
+    /// Reads the part after the netlink header. `None` for an address family other than IPv4 and IPv6.
     pub(crate) fn read(message: &[u8]) -> Result<Option<Self>, Malformed> {
         if message.len() < HEADER {
             return Err(Malformed::Header { kind: libc::RTM_NEWRULE, length: message.len() });
@@ -131,7 +131,7 @@ impl Rule {
             fra::FWMARK => self.mark = Some((number()?, self.mark.map_or(u32::MAX, |(_, mask)| mask))),
             fra::FWMASK => self.mark = Some((self.mark.map_or(0, |(mark, _)| mark), number()?)),
             fra::L3MDEV => self.l3mdev = attribute::number_u8(kind, value)? != 0,
-            // The kernel always says these two, with all bits set for none.
+            // The kernel always includes these two, with all bits set for none.
             fra::SUPPRESS_PREFIXLEN => self.suppress_length = Some(number()?).filter(|&n| n != u32::MAX),
             fra::SUPPRESS_IFGROUP if number()? == u32::MAX => {}
             fra::PROTOCOL | fra::PAD => {}

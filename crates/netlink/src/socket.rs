@@ -1,8 +1,8 @@
 //! A netlink socket, of the kernel's routing (`NETLINK_ROUTE`) unless another is asked for: sends, dumps, events.
 //!
-//! Bound to the network namespace of the thread that opens it. Receiving takes many messages a system
-//! call into one large buffer. The kernel cuts a dump into pieces of at most 32 KiB whatever the buffer,
-//! so a slot of that size is what makes a dump fast; a larger one would stay empty.
+//! A socket belongs to the network namespace of the thread that opens it. One system call receives many messages into
+//! one large buffer. The kernel splits a dump into pieces of at most 32 KiB whatever the buffer, so slots of that
+//! size make a dump fast; larger ones would stay empty.
 
 use crate::attribute::{self, Attributes};
 use crate::error::Error;
@@ -12,15 +12,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Bytes of a slot: the greatest piece of a dump that the kernel makes.
+/// Bytes of a slot: the largest piece of a dump that the kernel makes.
 const SLOT: usize = 32 * 1024;
 /// Slots, which is messages or pieces a system call.
 const SLOTS: usize = 32;
 /// Send buffer: a batch is one send, and the kernel refuses one that does not fit.
 const SEND_BUFFER: i32 = 8 << 20;
-/// What a resilient group says of its buckets; no type that we want is greater.
+/// Messages about the buckets of resilient groups; no message type that is needed is greater.
 const NEWNEXTHOPBUCKET: u32 = 116;
-/// How long the kernel may take to begin an answer. It answers at once unless another holds its lock.
+/// How long the kernel may take to start an answer. It answers immediately unless another process holds its lock.
 const ANSWER_MS: i32 = 30_000;
 
 /// Flags of messages that libc lacks or names by another type.
@@ -47,7 +47,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens one with a receive buffer of `receive_buffer` bytes, or as many as the system grants.
+    /// Opens a socket with a receive buffer of `receive_buffer` bytes, or as many as the system allows.
     pub fn open(receive_buffer: usize) -> Result<Self, Error> {
         Self::open_protocol(NETLINK_ROUTE, receive_buffer)
     }
@@ -65,7 +65,7 @@ impl Socket {
         let buffer = vec![0; SLOT * SLOTS].into_boxed_slice();
         let mut socket = Self { inner, buffer, lengths: Vec::with_capacity(SLOTS), sequence: 0 };
         let size = i32::try_from(receive_buffer).unwrap_or(i32::MAX / 2);
-        // The first is beyond the system's limit and needs privilege.
+        // The first exceeds the system's limit and needs privileges.
         socket
             .option(libc::SO_RCVBUFFORCE, &size)
             .or_else(|_| socket.option(libc::SO_RCVBUF, &size))
@@ -76,7 +76,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// One that another process has opened, and whatever that has not read yet.
+    /// A socket that another process has opened, with the messages that it has not read yet.
     pub(crate) fn inherit(socket: OwnedFd) -> Self {
         // SAFETY: the descriptor is open and owned, and ownership passes on.
         let inner = unsafe { netlink_sys::Socket::from_raw_fd(socket.into_raw_fd()) };
@@ -122,11 +122,11 @@ impl Socket {
         self.inner.add_membership(group).map_err(|source| Error::System { doing, source })
     }
 
-    /// Has the kernel drop what bridges say of their ports and stations, and what resilient groups say
-    /// of their buckets: on a host with many guests that is most of the traffic, and none of ours.
+    /// Makes the kernel drop messages about bridge ports and their forwarding databases, and about buckets of
+    /// resilient groups: on a host with many guests that is most of the traffic, and it is not needed here.
     fn keep_out_bridges(&mut self) -> io::Result<()> {
         use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
-        // The low byte of the message type, and the family: the first byte behind the header.
+        // The low byte of the message type, and the family: the first byte after the header.
         let (kind, family) = (if cfg!(target_endian = "little") { 4 } else { 5 }, message::HEADER as u32);
         let load = |at| step(BPF_LD | BPF_B | BPF_ABS, at, 0, 0);
         let equal = |value: u16, jt, jf| step(BPF_JMP | BPF_JEQ | BPF_K, u32::from(value), jt, jf);
@@ -149,7 +149,7 @@ impl Socket {
         self.option(libc::SO_ATTACH_FILTER, &filter)
     }
 
-    /// Sends bytes that hold one or more whole messages.
+    /// Sends bytes that contain one or more complete messages.
     pub(crate) fn send(&mut self, messages: &[u8]) -> Result<(), Error> {
         let sent = self.inner.send(messages, 0);
         sent.map(drop).map_err(|source| Error::System { doing: "send a netlink message", source })
@@ -157,13 +157,13 @@ impl Socket {
 
     /// A number for the next request.
     pub(crate) fn next_sequence(&mut self) -> u32 {
-        // 0 is what events carry.
+        // Events have sequence number 0.
         self.sequence = self.sequence.checked_add(1).unwrap_or(1);
         self.sequence
     }
 
-    /// Receives as many messages as are there, up to the number of slots, and says how many. With
-    /// `wait` it waits for the first.
+    /// Receives as many messages as are available, up to the number of slots; returns how many. With `wait` it waits
+    /// for the first.
     pub(crate) fn receive(&mut self, wait: bool) -> Result<usize, Error> {
         if wait && !wait_for(self.as_fd(), ANSWER_MS)? {
             return Err(Error::Silent { request: "send its data" });
@@ -223,12 +223,12 @@ impl Socket {
         &self.buffer[index * SLOT..][..length]
     }
 
-    /// Asks for a dump. Its pieces are then received; [`answer_end`] tells the last.
+    /// Requests a dump. Its pieces are then received; [`answer_end`] recognizes the last one.
     pub(crate) fn ask_dump(&mut self, kind: u16, body: &[u8]) -> Result<u32, Error> {
         self.ask(kind, flag::DUMP, body)
     }
 
-    /// Asks for something, with `flags` besides the one of every request.
+    /// Sends a request, with `flags` in addition to those of every request.
     pub(crate) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<u32, Error> {
         let sequence = self.next_sequence();
         let mut message = Vec::with_capacity(64);
@@ -264,13 +264,13 @@ pub(crate) fn answer_end(name: &'static str, raw: &Raw<'_>) -> Option<Result<(),
     }
 }
 
-/// The kernel's own words on an error, where it has any.
+/// The kernel's own message for an error, if there is one.
 fn kernel_text(raw: &Raw<'_>) -> Option<String> {
     const MESSAGE: u16 = 1;
     if raw.flags & flag::ACK_ATTRIBUTES == 0 {
         return None;
     }
-    // Behind an error's code comes the header of the request, without the rest as we asked.
+    // An error's code is followed by the header of the request, without the rest, as requested.
     let header = if i32::from(raw.kind) == libc::NLMSG_ERROR { 4 + message::HEADER } else { 4 };
     let text = Attributes::behind(raw.body, header).find(MESSAGE).ok()??;
     Some(attribute::text(text).into())
@@ -290,7 +290,7 @@ fn wait_for(fd: BorrowedFd<'_>, ms: i32) -> Result<bool, Error> {
 /// As [`wait_for`], for the driver: a duration, or for ever.
 pub(crate) fn wait_until(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, Error> {
     let ms = timeout.map_or(-1, |timeout| {
-        // Rounded up, so that a wait never ends before its time and spins.
+        // Rounded up, so that a wait never ends too early and spins.
         i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
     });
     wait_for(fd, ms)

@@ -1,8 +1,8 @@
 //! Settings that the kernel keeps under `/proc/sys` and never announces.
 //!
-//! They are few, so the driver reads them several times a second from files that stay open ([`SysctlFiles`]): about
-//! a microsecond each. A setting that this kernel does not have keeps the value that Linux would begin with; one that
-//! cannot be read now, for want of descriptors say, keeps the value that it had.
+//! They are few, so the driver reads them several times a second from files that stay open ([`SysctlFiles`]): about a
+//! microsecond each. A setting that this kernel does not have gets Linux's default; one that cannot be read now, for
+//! example for lack of descriptors, keeps its previous value.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -24,7 +24,7 @@ macro_rules! sysctls {
         }
 
         impl Sysctls {
-            /// What is there now; what cannot be read is as `before`.
+            /// The current values; what cannot be read is taken from `before`.
             fn read(files: &mut Files, before: &Self) -> Self {
                 Self { $($field: files.now($path, $default, before.$field),)* }
             }
@@ -40,17 +40,17 @@ macro_rules! sysctls {
 }
 
 sysctls! {
-    /// What IPv4 flows are told apart by: 0 addresses, 1 ports too, 2 inner headers, 3 chosen fields.
+    /// The fields that distinguish IPv4 flows: 0 addresses, 1 ports too, 2 inner headers, 3 chosen fields.
     ipv4_multipath_hash_policy: "ipv4/fib_multipath_hash_policy" = 0,
     /// The chosen fields, as bits.
     ipv4_multipath_hash_fields: "ipv4/fib_multipath_hash_fields" = 7,
-    /// Whether a hop whose neighbour is known not to answer is passed over.
+    /// Whether a next hop whose neighbour is known not to answer is skipped.
     ipv4_multipath_use_neigh: "ipv4/fib_multipath_use_neigh" = 0,
     /// TTL of the machine's own packets.
     ip_default_ttl: "ipv4/ip_default_ttl" = 64,
-    /// Whether forwarded packets are held to path MTUs learnt by the machine itself.
+    /// Whether forwarded packets are limited to path MTUs learned by the machine itself.
     ip_forward_use_pmtu: "ipv4/ip_forward_use_pmtu" = 0,
-    /// Least time between two errors to one destination, in milliseconds.
+    /// Minimum time between two errors to one destination, in milliseconds.
     icmp_ratelimit: "ipv4/icmp_ratelimit" = 1000,
     /// Which ICMP types that limit is for, as bits.
     icmp_ratemask: "ipv4/icmp_ratemask" = 6168,
@@ -66,11 +66,11 @@ sysctls! {
     ipv6_multipath_hash_policy: "ipv6/fib_multipath_hash_policy" = 0,
     /// As for IPv4.
     ipv6_multipath_hash_fields: "ipv6/fib_multipath_hash_fields" = 7,
-    /// Least time between two ICMPv6 errors to one destination, in milliseconds.
+    /// Minimum time between two ICMPv6 errors to one destination, in milliseconds.
     icmpv6_ratelimit: "ipv6/icmp/ratelimit" = 1000,
 }
 
-/// Settings of one link that neither [`crate::Netconf`] nor anything else tells.
+/// Settings of one link that are neither in [`crate::Netconf`] nor in any other message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSysctls {
     /// Whether packets may come in from sources that are the machine's own.
@@ -82,7 +82,7 @@ pub struct LinkSysctls {
 }
 
 impl LinkSysctls {
-    /// Those of the link called `name`; what cannot be read is as `before`.
+    /// The settings of the link `name`; what cannot be read is taken from `before`.
     fn read(files: &mut Files, name: &str, before: Self) -> Self {
         let accepts = format!("ipv4/conf/{name}/accept_local");
         let disabled = format!("ipv6/conf/{name}/disable_ipv6");
@@ -110,7 +110,7 @@ struct Files {
     open: HashMap<String, File>,
     /// Whether files stay open.
     keep: bool,
-    /// The latest failure, since somebody has taken it.
+    /// The latest failure that has not been reported yet.
     failed: Option<(String, io::Error)>,
 }
 
@@ -130,8 +130,8 @@ impl Files {
         }
     }
 
-    /// The number in a file, if there is one. A file that cannot be read, say since a link of this name was deleted and
-    /// made again, is opened anew.
+    /// The number in a file, if the file exists. A file that cannot be read, for example because the link was deleted
+    /// and created again, is opened again.
     fn read(&mut self, path: &str) -> io::Result<Option<u32>> {
         if let Some(Ok(number)) = self.open.get(path).map(number) {
             return Ok(Some(number));
@@ -158,7 +158,7 @@ fn number(file: &File) -> io::Result<u32> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a number")))
 }
 
-/// Links whose files stay open: with more links than these, descriptors are worth more than the time to open files.
+/// The most links whose files stay open: with more, descriptors matter more than the time to open files.
 const LINKS_OPEN: usize = 256;
 /// Links whose settings are read at a time; with more, they take turns.
 const LINKS_A_TURN: usize = 256;
@@ -185,7 +185,7 @@ impl OfLink {
     }
 }
 
-/// The settings of one network namespace, ready to be read again and again.
+/// The settings of one network namespace, with their files kept open.
 #[derive(Debug)]
 pub struct SysctlFiles {
     general: Files,
@@ -200,7 +200,7 @@ pub struct SysctlFiles {
 }
 
 impl SysctlFiles {
-    /// For the network namespace of the calling thread, which is to be the one that reads.
+    /// For the network namespace of the calling thread, which must be the one that reads.
     pub fn new() -> Self {
         let general = Files::below(Path::new(ROOT));
         let (last, links) = (Sysctls::default(), BTreeMap::new());
@@ -220,8 +220,8 @@ impl SysctlFiles {
         self.failures
     }
 
-    /// Reads those of links, by number and name: of new ones, and of so many others that take their turn. All are in
-    /// what this returns.
+    /// Reads the settings of links, given by index and name: of new ones, and of some others in turn. All are in the
+    /// result.
     pub fn read_links<'a>(
         &mut self,
         links: impl Iterator<Item = (u32, &'a str)>,
@@ -259,7 +259,7 @@ impl SysctlFiles {
         turn
     }
 
-    /// Says when settings cannot be read, and when they can be again.
+    /// Logs when settings cannot be read, and when they can be read again.
     fn say(&mut self, failed: Option<(String, io::Error)>) {
         match failed {
             Some((path, error)) => {

@@ -6,14 +6,13 @@
 //! dump ────► fresh mirror, then the backlog ──► adopted by the live one: differences are changes too
 //! ```
 //!
-//! Subscribing comes first, so no event is missed; a dump goes into a mirror of its own, and the events
-//! that came meanwhile are applied to that too, in order, before it counts. Thus nothing goes backwards,
-//! and events keep flowing while a dump of a million routes is under way: it is taken in steps.
+//! Subscribing comes first, so no event is missed; a dump goes into a new mirror, and the events that arrive
+//! meanwhile are applied to that too, in order, before it is used. So no state goes backwards, and events keep
+//! flowing while a dump of a million routes is in progress: it is read in steps.
 //!
-//! A dump is taken at start, after an overrun (messages are lost then), some time after the mirror has
-//! doubts, at long intervals, and on demand. One thread owns a `Watch` and calls [`Watch::process`] when
-//! the descriptor is readable or [`Watch::timeout`] has passed. Nothing here blocks but [`Watch::open`]
-//! and [`Watch::compare`].
+//! A dump is made at the start, after an overrun (messages are lost then), some time after the mirror has doubts, at
+//! long intervals, and on request. One thread owns a `Watch` and calls [`Watch::process`] when the descriptor is
+//! readable or [`Watch::timeout`] has passed. Nothing here blocks except [`Watch::open`] and [`Watch::compare`].
 
 mod load;
 
@@ -26,13 +25,13 @@ use load::{Load, Reason, Step};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Receives of events in one go, before a step of a dump and the changes get their turn.
+/// Receives of events at once, before a step of a dump and the changes get their turn.
 const RECEIVES: usize = 256;
 /// Bytes of events kept for a dump under way; more is treated as an overrun.
 const BACKLOG_MAX: usize = 256 << 20;
 /// Longest wait before a dump is tried again that overruns keep spoiling.
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
-/// Share of the time that dumps out of doubt may take: one part in this many.
+/// The largest share of the time for dumps because of doubts: one part in this many.
 const AUDIT_SHARE: u32 = 10;
 
 /// How a watch behaves.
@@ -47,7 +46,7 @@ pub struct Options {
     pub audit_delay: Duration,
     /// How often settings are read that the kernel does not announce.
     pub sysctl_every: Duration,
-    /// How many differences of a comparison are kept whole.
+    /// How many differences of a comparison are kept in full.
     pub findings_max: usize,
 }
 
@@ -63,12 +62,12 @@ impl Default for Options {
     }
 }
 
-/// What has happened so far.
+/// Counters of what has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Events applied.
     pub events: u64,
-    /// Times that the kernel lost events for us.
+    /// How often the kernel lost events because the receive buffer was full.
     pub overruns: u64,
     /// Dumps adopted after those.
     pub resyncs: u64,
@@ -76,13 +75,13 @@ pub struct Statistics {
     pub audits: u64,
     /// Differences that they found.
     pub differences: u64,
-    /// Parts of a dump taken again because something changed under them.
+    /// Parts of a dump that were repeated because something changed meanwhile.
     pub repeated: u64,
     /// Messages that were not well formed.
     pub malformed: u64,
-    /// Times that settings could not be read: the values before hold.
+    /// How often settings could not be read: their previous values stay in use.
     pub unread: u64,
-    /// How long the last whole dump took, from asking to having it.
+    /// How long the last complete dump took.
     pub dump_time: Duration,
 }
 
@@ -103,7 +102,7 @@ pub struct Watch {
     dumps: Socket,
     mirror: Mirror,
     load: Option<Load>,
-    /// When to dump since there is no mirror, or events were lost.
+    /// When to dump because there is no mirror, or events were lost.
     dump_due: Option<(Instant, Reason)>,
     /// When to compare, by doubt or demand.
     audit_due: Option<Instant>,
@@ -114,7 +113,7 @@ pub struct Watch {
     doubt_not_before: Instant,
     sysctls: SysctlFiles,
     sysctl_next: Instant,
-    /// Dumps spoilt by overruns since the last good one.
+    /// Dumps made useless by overruns since the last good one.
     spoilt: u32,
     /// The last look at the events left some unread.
     more: bool,
@@ -162,13 +161,13 @@ impl Watch {
         &self.statistics
     }
 
-    /// Whether the mirror is what the kernel has told and tells: no events were lost whose dump is still to come. A
-    /// comparison under way changes nothing about that.
+    /// Whether the mirror follows the kernel: no events were lost for which a dump is still due. A comparison in
+    /// progress does not matter.
     pub fn in_step(&self) -> bool {
         self.dump_due.is_none() && self.load.as_ref().is_none_or(|load| load.reason == Reason::Audit)
     }
 
-    /// Whether the mirror has everything that was there to be read the last time.
+    /// Whether the mirror contains everything that was there to be read the last time.
     pub fn is_settled(&self) -> bool {
         !self.more && self.in_step()
     }
@@ -190,16 +189,16 @@ impl Watch {
         socket::wait_until(self.events.as_fd(), Some(own.min(timeout))).map(drop)
     }
 
-    /// Applies what events are there and does what is due. Returns what changed, each object once; the
-    /// mirror already says what it is now. Does not block; takes some 30 ms at most, a dump's end with
-    /// a million routes some 300 ms.
+    /// Applies available events and does what is due. Returns what changed, each object once; the mirror has the new
+    /// state already. Does not block; takes about 30 ms at most, at the end of a dump with a million routes about 300
+    /// ms.
     pub fn process(&mut self, now: Instant) -> Result<Vec<Change>, Error> {
         self.receive(now)?;
         self.process_received(now)
     }
 
-    /// The first half of [`Watch::process`]: takes in what events are there, and says whether there were any. What was
-    /// read is gone for everyone else who has the socket.
+    /// The first half of [`Watch::process`]: receives available events, and returns whether there were any. Messages
+    /// that were read are gone for everyone else who has the socket.
     pub fn receive(&mut self, now: Instant) -> Result<bool, Error> {
         let before = self.statistics;
         self.read_events(now)?;
@@ -208,13 +207,13 @@ impl Watch {
         Ok(self.more || all(before) != all(after))
     }
 
-    /// The second half: does what is due, without a look at events.
+    /// The second half: does what is due, without reading events.
     pub fn process_received(&mut self, now: Instant) -> Result<Vec<Change>, Error> {
         self.do_due(now)?;
         Ok(self.mirror.take_changes())
     }
 
-    /// Asks for a comparison, which runs beside the events. [`Watch::take_audit`] has it when it is done.
+    /// Requests a comparison, which runs while events are applied. [`Watch::take_audit`] returns its result.
     pub fn request_audit(&mut self, now: Instant) {
         self.want_audit(now);
     }
@@ -224,10 +223,10 @@ impl Watch {
         self.audit.take()
     }
 
-    /// Compares the mirror with the kernel, and waits for it. Differences are mended as well, and come
-    /// out as changes.
+    /// Compares the mirror with the kernel, and waits for the result. Differences are also corrected, and returned as
+    /// changes.
     pub fn compare(&mut self) -> Result<Audit, Error> {
-        // One that is under way began before the question.
+        // One that is in progress started before this request.
         let under_way = self.load.as_ref().is_some_and(|load| load.reason == Reason::Audit);
         let wanted = self.statistics.audits + 1 + u64::from(under_way);
         self.request_audit(Instant::now());
@@ -269,7 +268,7 @@ impl Watch {
         self.statistics.unread = self.sysctls.failures();
     }
 
-    /// What is missing goes before what is in doubt.
+    /// A missing dump has priority over a doubt.
     fn begin_load(&mut self, now: Instant) {
         let reason = match self.dump_due {
             Some((at, reason)) => (now >= at).then_some(reason),
@@ -337,13 +336,13 @@ impl Watch {
             }
         }
         if malformed {
-            // What it would have changed is not known.
+            // It is unknown what it would have changed.
             self.doubt(now);
         }
     }
 
-    /// Events are lost: what was dumped so far is worth nothing, and a new dump is needed. It is put off
-    /// more and more while it keeps being spoilt, since each dump slows those down who cause the events.
+    /// Events are lost: what was dumped so far is useless, and a new dump is needed. It is delayed more and more
+    /// while this repeats, because each dump slows down those who cause the events.
     fn overrun(&mut self, now: Instant) {
         self.statistics.overruns += 1;
         // A dump that is due and not begun has lost nothing.
@@ -365,7 +364,7 @@ impl Watch {
         self.abandon_dump();
     }
 
-    /// A dump given up half way would have its rest in the queue of the next: a new socket has none.
+    /// After an incomplete dump its rest would be in the queue of the next: a new socket has none.
     fn abandon_dump(&mut self) {
         match Socket::open(4 << 20) {
             Ok(socket) => self.dumps = socket,
@@ -391,7 +390,7 @@ impl Watch {
                 let reason = load.reason;
                 self.load = None;
                 match reason {
-                    // No event was lost: only the comparison is still owed to those who asked for it.
+                    // No event was lost; only the comparison is still due for those who requested it.
                     Reason::Audit => self.want_audit(now + BACK_OFF_MAX),
                     Reason::Start | Reason::Overrun => self.dump_due = Some((now + BACK_OFF_MAX, reason)),
                 }

@@ -1,6 +1,6 @@
-//! Whether the tables are as they were: nobody announces a change of them.
+//! Whether the tables have changed: there are no events for them.
 //!
-//! A digest of all that packets do not change in them is enough to see that somebody has replaced one.
+//! A digest of everything that packets do not change in them shows whether a table was replaced.
 
 use crate::error::Error;
 use crate::family::Family;
@@ -34,7 +34,7 @@ pub(crate) fn digest() -> Digest {
             hasher.write(name.as_bytes());
             match super::read(family, &name) {
                 Ok(read) => hash(&Layout::of(family), &read.entries, &mut hasher),
-                // One that has just gone; what cannot be read differs from what could be.
+                // A table that was just deleted; a table that cannot be read differs from one that can.
                 Err(Error::System { source, .. }) => hasher.write_i32(source.raw_os_error().unwrap_or(-1)),
                 Err(_) => hasher.write_i32(-1),
             }
@@ -43,7 +43,7 @@ pub(crate) fn digest() -> Digest {
     hasher.finish()
 }
 
-/// All but the counters.
+/// Everything except the counters.
 fn hash(layout: &Layout, mut entries: &[u8], hasher: &mut DefaultHasher) {
     let after = layout.counters + 16;
     while let Some(next) = entries.get(layout.next..layout.next + 2) {

@@ -1,8 +1,8 @@
-//! BPF programs that see routed packets and are neither qdiscs nor tc filters: those that hang directly on an interface
-//! (tcx, netkit), and those at netfilter's hooks.
+//! BPF programs that see routed packets and are neither qdiscs nor tc filters: those attached directly to an
+//! interface (tcx, netkit), and those at netfilter hooks.
 //!
-//! The kernel announces neither. A question for each interface and a walk over the numbers of all BPF links are cheap,
-//! so both are asked at intervals. A BPF link at netfilter does not say in which network namespace it is, so each counts.
+//! There are no events for either. A query for each interface and a walk over the IDs of all BPF links are cheap, so
+//! both are polled. A BPF link at netfilter does not say which network namespace it belongs to, so each counts.
 
 use super::entries::Entries;
 use super::names::Names;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(90);
-/// Interfaces that are asked at a time; where there are more they take turns.
+/// Interfaces that are queried at a time; if there are more they take turns.
 const ASKED: usize = 64;
 
 /// Commands of the system call (`BPF_*`).
@@ -26,7 +26,7 @@ mod command {
     pub const LINK_GET_FD_BY_ID: i32 = 30;
     pub const LINK_GET_NEXT_ID: i32 = 31;
 }
-/// Where programs can hang on an interface: number, whether they see what comes in, name.
+/// Attach points of an interface: number, whether programs there see received packets, name.
 const PLACES: [(u32, bool, &str); 4] = [
     (46, true, "tcx ingress"),
     (47, false, "tcx egress"),
@@ -35,7 +35,7 @@ const PLACES: [(u32, bool, &str); 4] = [
 ];
 /// Type of a BPF link at netfilter.
 const LINK_NETFILTER: u32 = 10;
-/// Size that a question is given, which is that of older kernels; the rest is taken as zero.
+/// The size of a query, which is that of older kernels; the rest is taken as zero.
 const QUESTION: usize = 64;
 
 /// A question and its answer: `union bpf_attr`.
@@ -57,11 +57,11 @@ impl Question {
         u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
-    /// Asks the kernel.
+    /// Calls `bpf(2)`.
     ///
     /// # Safety
-    /// Where the command takes addresses in the question, each has to be 0 or that of memory which the kernel may write
-    /// as far as the question says.
+    /// If the command takes addresses in the query, each must be 0 or that of memory which the kernel may write to as
+    /// far as the query says.
     unsafe fn ask(&mut self, command: i32) -> io::Result<i32> {
         // SAFETY: the question is QUESTION bytes, as is said, and lives for the call; the caller vouches for the rest.
         let rc = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), QUESTION) };
@@ -136,7 +136,7 @@ fn has_program(ifindex: u32, place: u32) -> bool {
 /// Programs at netfilter's hooks.
 #[derive(Debug, Default)]
 pub(super) struct AtNetfilter {
-    /// What is known of the links that there are: family and hook of those that matter.
+    /// The known links: family and hook of those that matter.
     known: BTreeMap<u32, Option<(u32, u32)>>,
 }
 
@@ -194,7 +194,7 @@ fn next_link(after: u32) -> Result<Option<u32>, Error> {
     }
 }
 
-/// Family and hook of a link, if it is one at netfilter.
+/// Family and hook of a link, if it is attached to netfilter.
 fn netfilter_link(id: u32) -> Option<(u32, u32)> {
     let mut question = Question::new(&[(0, id)]);
     // SAFETY: this question has no addresses.

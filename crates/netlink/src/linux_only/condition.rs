@@ -1,8 +1,8 @@
-//! What is known of the packets that a rule matches.
+//! What is known about the packets that a rule matches.
 //!
-//! Rules compare bytes of headers under masks, so that is what is kept: which bits of the network and the transport
-//! header must have which value. [`Condition::traffic`] makes of it what a [`Match`] can say and forgets the rest,
-//! which only widens it.
+//! Rules compare bytes of headers under masks, so that is what is stored: which bits of the network and the transport
+//! header must have which value. [`Condition::traffic`] converts it to what a [`Match`] can express and drops the
+//! rest, which only makes it wider.
 
 use super::names::{Device, Found, Names};
 use super::{Addresses, Match, Traffic};
@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 const NETWORK: usize = 40;
 /// Bytes of the transport header that are kept: its ports.
 const TRANSPORT: usize = 4;
-/// Next headers of IPv6 behind which another one follows.
+/// Next headers of IPv6 that are followed by another one.
 const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
 
 /// Families that a chain or a policy sees.
@@ -71,7 +71,7 @@ impl<const N: usize> Default for Bits<N> {
 }
 
 impl<const N: usize> Bits<N> {
-    /// Says that the bytes at `at` are `value` where `mask` has ones. Bytes past the end are not kept.
+    /// Requires the bytes at `at` to be `value` where `mask` has ones. Bytes past the end are not stored.
     pub fn set(&mut self, at: usize, value: &[u8], mask: &[u8]) {
         for (index, (value, mask)) in value.iter().zip(mask).enumerate() {
             if let (Some(own), Some(known)) = (self.value.get_mut(at + index), self.mask.get_mut(at + index))
@@ -105,7 +105,7 @@ impl<const N: usize> Bits<N> {
     }
 }
 
-/// What packets must be like to match; all of it together.
+/// The conditions for a packet to match; all must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Condition {
     pub input: Option<Device>,
@@ -119,7 +119,7 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    /// What packets match both.
+    /// The packets that match both.
     pub fn and(&self, other: &Self) -> Self {
         let mut both = self.clone();
         // Where the two contradict each other nothing matches, and either is right.
@@ -157,7 +157,7 @@ impl Condition {
                 Some(family) => Families::only(family).all(),
                 None => families.all(),
             },
-            // An interface says less than addresses or ports do.
+            // An interface is less specific than addresses or ports are.
             (matching, Some(output)) if unaddressed && anything_of_a_family(matching) => Traffic::Out(output),
             (matching, _) if Match { input: None, ..matching.clone() } == open => {
                 matching.input.map_or(families.all(), Traffic::In)
@@ -175,7 +175,7 @@ impl Condition {
         self.protocol.or(by_header)
     }
 
-    /// Source and destination ports, of protocols whose ports everybody reads alike.
+    /// Source and destination ports, of protocols whose ports are always at the same place.
     fn ports(&self, protocol: Option<u8>) -> [Option<RangeInclusive<u16>>; 2] {
         if !protocol.is_some_and(|protocol| [libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol.into()))
         {
@@ -201,7 +201,7 @@ impl Condition {
     }
 }
 
-/// Whether nothing is said beyond the family.
+/// Whether there is no condition beyond the family.
 fn anything_of_a_family(matching: &Match) -> bool {
     let Match { input, protocol, source_ports, destination_ports, .. } = matching;
     input.is_none() && protocol.is_none() && source_ports.is_none() && destination_ports.is_none()

@@ -7,13 +7,13 @@ use crate::socket::{Socket, answer_end, flag};
 /// How a dump went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dumped {
-    /// All of it is of one state.
+    /// The dump is consistent.
     Whole,
-    /// Something changed meanwhile.
+    /// Something changed during the dump.
     Interrupted,
 }
 
-/// Asks for a dump and has `each` read its messages.
+/// Requests a dump and calls `each` for its messages.
 pub(crate) fn dump(
     socket: &mut Socket,
     name: &'static str,
@@ -25,7 +25,7 @@ pub(crate) fn dump(
     answer(socket, name, sequence, each)
 }
 
-/// Asks for one thing and has `each` read the answer.
+/// Sends a request and calls `each` for the answer.
 pub(super) fn request(
     socket: &mut Socket,
     name: &'static str,
@@ -96,7 +96,7 @@ fn present(socket: Result<Socket, Error>) -> Result<Option<Socket>, Error> {
     }
 }
 
-/// Whether the kernel lacks what was asked for: then there is none.
+/// Whether the kernel lacks what was requested: then there is none.
 pub(crate) fn is_absent(error: &Error) -> bool {
     let absent = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
     error.errno().is_some_and(|errno| absent.contains(&errno))
