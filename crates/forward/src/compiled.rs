@@ -1,7 +1,7 @@
-//! The tables as workers read them: small, flat, and only what the fast path needs.
+//! The tables in the form that workers read: small, flat, and with only what the fast path needs.
 //!
-//! Made once by control when it makes [`Tables`](crate::tables::Tables). A worker never allocates for it,
-//! and a packet touches one entry of `ports`, one of `egress` and at most one bit of `local`.
+//! Made by control when it makes [`Tables`](crate::tables::Tables). A worker never allocates for it, and a packet
+//! touches one entry of `ports`, one of `egress` and at most one bit of `local`.
 
 use std::net::Ipv4Addr;
 
@@ -10,8 +10,8 @@ use bm_wire::flow::Policy;
 use crate::tables::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
 use crate::validate::AheadOfFragment;
 
-/// A MAC address as a number, its first byte lowest but for two zero bytes below: a frame's is one load of
-/// eight bytes and a shift.
+/// A MAC address as a number, with its first byte lowest above two zero bytes: reading it from a frame takes one load
+/// of eight bytes and a shift.
 pub(crate) type MacKey = u64;
 
 /// A key that no address has.
@@ -29,7 +29,7 @@ pub(crate) fn key_of(mac: [u8; 6]) -> MacKey {
     mac_key(&[a, b, c, d, e, f, 0, 0])
 }
 
-/// What workers need of the tables.
+/// The part of the tables that workers need.
 pub(crate) struct Compiled {
     pub ports: Box<[PortView]>,
     pub ingress: Box<[Ingress]>,
@@ -39,7 +39,7 @@ pub(crate) struct Compiled {
     pub flow_ipv6: FlowHash,
 }
 
-/// How flows are told apart where a route has several next hops.
+/// How flows are distinguished when a route has several next hops.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowHash {
     pub policy: Policy,
@@ -53,13 +53,13 @@ impl FlowHash {
     }
 }
 
-/// What a frame of a port is compared with.
+/// What frames of a port are compared with.
 pub(crate) struct PortView {
-    /// The MAC that lets an untagged IPv4 frame pass at once; no MAC where it must be looked at closer.
+    /// The MAC address with which an untagged IPv4 frame passes at once; no address if frames need a closer check.
     pub fast_ipv4: MacKey,
     /// The same for IPv6.
     pub fast_ipv6: MacKey,
-    /// Next headers of IPv6 packets that must be looked at closer.
+    /// Next headers of IPv6 packets that need a closer check.
     pub closer: AheadOfFragment,
     /// Interface of untagged frames.
     pub untagged: Option<u16>,
@@ -67,7 +67,7 @@ pub(crate) struct PortView {
     pub mac: MacKey,
     /// The routing table of all interfaces of the port, if they share one.
     pub vrf: Option<u16>,
-    /// Whether an interface of the port filters sources by their way back.
+    /// Whether an interface of the port has a reverse path filter.
     pub filters: bool,
     /// Tags and their interfaces, sorted.
     tagged: Box<[(Vlan, u16)]>,
@@ -81,7 +81,7 @@ impl PortView {
     }
 }
 
-/// What is asked of a frame that came in on an interface.
+/// The checks for a frame that arrived on an interface.
 #[derive(Clone, Copy)]
 pub(crate) struct Ingress {
     pub mac: MacKey,
@@ -94,11 +94,11 @@ pub(crate) struct Ingress {
     pub accept_local: bool,
 }
 
-/// What a frame that leaves through an interface is given.
+/// What a frame that leaves through an interface gets.
 #[derive(Clone, Copy)]
 pub(crate) struct Egress {
     pub mac: [u8; 6],
-    /// 0 where the interface is down: then no packet fits, and the fast path need not ask.
+    /// 0 if the interface is down: then no packet fits, and the fast path need not check that.
     pub mtu: u16,
     pub port: u16,
     pub tag: Option<Vlan>,
@@ -166,10 +166,10 @@ fn port_view(port: &PortInterfaces, interfaces: &[Interface]) -> PortView {
     }
 }
 
-/// Bits of the filter: a machine of 100 addresses lets one other source in 40 through to the exact list.
+/// Bits of the filter: with 100 addresses of its own, one other source in 40 needs a lookup in the exact list.
 const FILTER_BITS: usize = 1 << 12;
 
-/// Whether a source may be an address of this machine: one bit to test, hardly ever set for others.
+/// Whether a source may be an address of this machine: one bit to test, rarely set for others.
 pub(crate) struct LocalFilter {
     bits: [u64; FILTER_BITS / 64],
     addresses: Box<[u32]>,
@@ -187,7 +187,7 @@ impl LocalFilter {
         Self { bits, addresses }
     }
 
-    /// What an address is multiplied with; the product's high bits are its place among the bits.
+    /// The factor for an address; the high bits of the product are its position among the bits.
     pub const FACTOR: u32 = 0x9e37_79b9;
     /// How many high bits.
     pub const HASH_BITS: u32 = FILTER_BITS.ilog2();
@@ -197,21 +197,21 @@ impl LocalFilter {
         &self.bits
     }
 
-    /// Fibonacci hashing: neighbouring addresses, as machines have them, land far apart.
+    /// Fibonacci hashing: adjacent addresses, as machines often have them, get distant positions.
     #[inline(always)]
     fn place(address: u32) -> (usize, u32) {
         let hash = address.wrapping_mul(Self::FACTOR) >> (32 - Self::HASH_BITS);
         ((hash >> 6) as usize, hash & 63)
     }
 
-    /// Whether the bit of `address` is set; if not, it is none of ours.
+    /// Whether the bit of `address` is set; if not, it is not an address of this machine.
     #[inline(always)]
     pub fn may_hold(&self, address: u32) -> bool {
         let (word, bit) = Self::place(address);
         self.bits[word] >> bit & 1 == 1
     }
 
-    /// Whether `address` is ours.
+    /// Whether `address` is an address of this machine.
     pub fn holds(&self, address: u32) -> bool {
         self.may_hold(address) && self.addresses.binary_search(&address).is_ok()
     }

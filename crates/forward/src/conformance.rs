@@ -1,8 +1,8 @@
 //! The checks of groups A to E that a router owes its packets, each by its number: frames in, frames out.
 //!
-//! All of it goes through a [`Lab`]: ports, links, router, slow path, accounts. Numbers in test names are
-//! those of the list of checks; where Linux does otherwise than the RFC, the crate's README says which way was
-//! chosen, and the test holds us to it.
+//! Everything goes through a [`Lab`]: ports, links, router, slow path, accounts. Numbers in test names are those of
+//! the list of checks; where Linux differs from the RFC, the crate's README says which behaviour was chosen, and the
+//! test checks that.
 
 mod errors;
 mod forwarding;
@@ -14,8 +14,8 @@ mod version_six;
 
 use crate::testing::Lab;
 
-/// Two networks, left and right of the router, with a host on each, and a router on the right behind which
-/// most of the world is.
+/// Two networks, left and right of the router, with a host on each, and a router on the right through which most of
+/// the world is reached.
 const LINES: &str = "
     interface left 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64 fe80::1/64
     interface right 1 02:00:00:00:00:02 198.51.100.1/24 2001:db8:2::1/64 fe80::2/64

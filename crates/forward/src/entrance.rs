@@ -4,9 +4,9 @@
 //! worker: push frames -> if the slow path sleeps, ring once    slow path: say "asleep" -> look again -> sleep
 //! ```
 //!
-//! What Linux shall get has a queue of its own: a flood of packets that need an answer must not keep routing
-//! protocols from their daemons. A worker rings at most once for each sleep, so a busy slow path costs it
-//! no system call.
+//! Frames for Linux have a queue of their own: a flood of packets that need an answer must not keep routing protocols
+//! from their daemons. A worker wakes the slow path at most once for each sleep, so a busy slow path costs it no
+//! system call.
 
 use std::sync::Arc;
 
@@ -25,19 +25,19 @@ impl Bell {
         Arc::new(Self { asleep: Asleep::default(), waker })
     }
 
-    /// Wakes the slow path if it sleeps. What was queued before is seen by it, awake or waking.
+    /// Wakes the slow path if it sleeps. It sees what was queued before this call, whether awake or just waking.
     pub fn ring(&self) {
         if self.asleep.must_wake() {
             self.waker.wake();
         }
     }
 
-    /// Says that the slow path is about to sleep; it must look at its queues once more after that.
+    /// Announces that the slow path is about to sleep; it must check its queues once more after that.
     pub fn sleeps(&self) {
         self.asleep.sleeps();
     }
 
-    /// Says that it is awake.
+    /// Announces that it is awake.
     pub fn wakes(&self) {
         self.asleep.wakes();
         self.waker.clear();
@@ -62,7 +62,7 @@ pub(crate) struct Arrivals {
     pub work: Consumer<Frame>,
 }
 
-/// Both ends of queues that hold `capacity` frames each.
+/// Both ends of queues with a capacity of `capacity` frames each.
 pub(crate) fn entrance(capacity: usize, bell: &Arc<Bell>) -> (Entrance, Arrivals) {
     let (host, from_host) = channel(capacity);
     let (work, from_work) = channel(capacity);
@@ -71,7 +71,7 @@ pub(crate) fn entrance(capacity: usize, bell: &Arc<Bell>) -> (Entrance, Arrivals
 }
 
 impl Entrance {
-    /// Queues a frame; gives it back if the queue is full, or nobody will ever take it out.
+    /// Queues a frame; returns it if the queue is full, or its other end is gone.
     pub(crate) fn push(&mut self, frame: Frame, for_host: bool) -> Result<(), Frame> {
         let queue = if for_host { &mut self.host } else { &mut self.work };
         if queue.is_closed() {

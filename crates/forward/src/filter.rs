@@ -1,4 +1,4 @@
-//! Filters, ahead of all other stages: rules, tiny fragments, sources without a way back, rates.
+//! Filters, before all other stages: rules, tiny fragments, reverse path checks, rate limits.
 //!
 //! ```text
 //! burst -> key -> fragments -> source -> rules -> rate -> Linux only? -> on, in order and without gaps
@@ -6,8 +6,8 @@
 //!                              '---> for this machine? then on all the same, else a named drop
 //! ```
 //!
-//! The kernel path does the same in crates/fastpath/bpf/filter.h, over the same tree; a test holds the two to each
-//! other, packet by packet. There are filters only where the tables have them: without, a burst costs one test.
+//! The kernel path does the same in crates/fastpath/bpf/filter.h, with the same tree; a test compares the two, packet
+//! by packet. Without filters in the tables, this costs one test per burst.
 
 mod counts;
 mod key;
@@ -27,23 +27,23 @@ use crate::tables::{Feasible, ReversePath, Tables, Vlan};
 pub use counts::RuleCounts;
 pub use rates::SourceRates;
 
-/// What workers filter by.
+/// The filters, as workers use them.
 pub struct FilterSet {
     /// Rules, fragments, rates.
     pub filters: Arc<Filters>,
-    /// How sources are checked, by our index of the interface; [`SourceCheck::None`] past the end.
+    /// How sources are checked, by brickmoon's index of the interface; [`SourceCheck::None`] past the end.
     pub checks: Vec<SourceCheck>,
-    /// Families, IPv4 first, whose routes only Linux knows: no way back is asked for.
+    /// Families, IPv4 first, whose routes only Linux knows: the reverse path is not checked.
     pub unknown: [bool; 2],
-    /// By port, whether workers filter what comes in there; past the end they do not.
+    /// For each port, whether workers filter what arrives there; past the end they do not.
     pub ports: Vec<bool>,
-    /// What rules have matched.
+    /// Counters of matched rules.
     pub counts: Arc<RuleCounts>,
-    /// What sources have sent; none lets them send whatever they want.
+    /// Rates of sources; `None` without a rate limit.
     pub rates: Option<Arc<SourceRates>>,
 }
 
-/// What filters take out of a burst.
+/// What filters do with a frame of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is dropped, under a name.
@@ -52,15 +52,15 @@ pub enum Taken {
     LinuxOnly,
 }
 
-/// What filters do with a frame that came in on a port, if they take it; counted as by the first worker.
+/// What filters do with a frame that arrived on a port, if anything; counted as by the first worker.
 pub fn takes(tables: &Tables, port: usize, frame: &[u8], now_ns: u64) -> Option<Taken> {
     PortFilter::of(tables, port, 0, now_ns)?.takes(frame)
 }
 
-/// Stands for an interface that only Linux knows.
+/// The index for an interface that only Linux knows.
 const NO_INTERFACE: u16 = u16::MAX;
 
-/// The filters of one port, as a worker applies them now.
+/// The filters of one port, as a worker uses them now.
 pub(crate) struct PortFilter<'a> {
     tables: &'a Tables,
     set: &'a FilterSet,
@@ -77,7 +77,7 @@ impl<'a> PortFilter<'a> {
         Some(Self { tables, set, view, worker, now_ns })
     }
 
-    /// What is done with a frame, if it is taken. Rules that match are counted.
+    /// What is done with a frame, if anything. Matching rules are counted.
     pub fn takes(&self, frame: &[u8]) -> Option<Taken> {
         let (key::Asked { mut key, tiny }, logical) = self.asked(frame)?;
         key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
@@ -91,18 +91,18 @@ impl<'a> PortFilter<'a> {
         Some(Taken::Drop(reason))
     }
 
-    /// Whether only Linux may handle a frame, as far as its headers tell. Nothing is counted.
+    /// Whether only Linux may handle a frame, as far as its headers show. Nothing is counted.
     pub fn is_linux_only(&self, frame: &[u8]) -> bool {
         self.asked(frame).is_some_and(|(asked, logical)| self.is_for_linux_only(asked.key, logical))
     }
 
     fn is_for_linux_only(&self, mut key: Key, logical: u16) -> bool {
-        // Linux's rules name the VLAN, where those of the configuration name the port.
+        // Linux's rules refer to the VLAN, those of the configuration to the port.
         key.set_interface(logical);
         self.set.filters.tree.is_linux_only(&key)
     }
 
-    /// What rules ask of a frame, and its interface; none for what no rule is asked about.
+    /// The key of a frame for the rules, and its interface; `None` if no rule applies.
     fn asked(&self, frame: &[u8]) -> Option<(key::Asked, u16)> {
         let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
         // Linux takes tagged frames for the MACs of its VLANs as well.
@@ -112,7 +112,7 @@ impl<'a> PortFilter<'a> {
         Some((key::asked(frame)?, self.logical(frame, kind)))
     }
 
-    /// The interface of a frame, one that nobody has where only Linux knows it.
+    /// The interface of a frame; an unused index if only Linux knows it.
     fn logical(&self, frame: &[u8], kind: u16) -> u16 {
         let own = self.view.untagged.unwrap_or(NO_INTERFACE);
         let tag = key::is_tag(kind).then(|| frame.get(14..)?.first_chunk::<4>().copied()).flatten();
@@ -124,7 +124,7 @@ impl<'a> PortFilter<'a> {
         }
     }
 
-    /// Why a packet is to be dropped, with the counter of the rule that says so.
+    /// Why a packet is dropped, with the counter of the rule that drops it.
     fn verdict(&self, key: &Key, tiny: bool, logical: u16) -> Option<(Reason, Option<u16>)> {
         let Filters { tree, drop_unmatched, drop_tiny_fragments, rate } = &*self.set.filters;
         if tiny && *drop_tiny_fragments {
@@ -144,7 +144,7 @@ impl<'a> PortFilter<'a> {
         rates.is_over(key, rate, self.now_ns).then_some((Reason::RateLimit, None))
     }
 
-    /// Whether there is a way back to the source (RFC 3704). DHCP's 0.0.0.0 and sources of the link need none.
+    /// Whether the source passes the reverse path check (RFC 3704). DHCP's 0.0.0.0 and link-local sources always do.
     fn comes_back(&self, key: &Key, check: SourceCheck, logical: u16) -> bool {
         let vrf = self.vrf_of(logical);
         let Some(table) = self.tables.vrfs.get(vrf) else { return true };
@@ -167,7 +167,7 @@ impl<'a> PortFilter<'a> {
         self.tables.compiled.ingress.get(usize::from(interface)).map_or(0, |on| usize::from(on.vrf))
     }
 
-    /// Whether a packet is for this machine or its link: Linux's own filters are there for those.
+    /// Whether a packet is for this machine or its link: Linux's own filters handle those.
     fn is_for_linux(&self, key: &Key, logical: u16) -> bool {
         let Some(table) = self.tables.vrfs.get(self.vrf_of(logical)) else { return true };
         let next_hops = &self.tables.next_hops;
@@ -195,7 +195,7 @@ fn is_way(ways: &Feasible, key: &Key, interface: u16) -> bool {
     }
 }
 
-/// Whether an address may be that of one host: neither 0/8, 127/8, a group nor 255/8.
+/// Whether an address may belong to one host: not 0/8, 127/8, multicast or 255/8.
 fn may_be_one(address: u32) -> bool {
     !matches!(address >> 24, 0 | 127 | 255) && !ipv4::is_multicast(address)
 }

@@ -1,12 +1,12 @@
-//! Hooks at the fast path's stages: what they are shown, and how what they say is carried out.
+//! Hooks at the fast path's stages: what they see, and how their decisions are carried out.
 //!
 //! ```text
 //! receive ▸ INGRESS ▸ input ▸ validate ▸ lookup ▸ LOOKUP ▸ source ▸ rewrite ▸ EGRESS ▸ output
 //! ```
 //!
-//! Frames that a hook takes off at `ingress` leave at once, so that the rest of the way is that of a smaller burst.
-//! Later ones are refused as by a stage of ours. A punted frame goes to the slow path as it came; behind rewriting
-//! there is no way back, so at `egress` it is dropped as `hook_refused`.
+//! Frames that a hook removes at `ingress` leave immediately, so that later stages handle a smaller burst. At later
+//! stages they are refused as by a stage of the router. A punted frame goes to the slow path unchanged; after
+//! rewriting that is not possible, so at `egress` it is dropped as `hook_refused`.
 
 use bm_fib::NextHop;
 use bm_frame::{BURST, Burst, Mask};
@@ -35,7 +35,7 @@ pub(crate) struct TableRoutes<'a> {
 }
 
 impl<'a> TableRoutes<'a> {
-    /// That of `port`; the main one where its interfaces have several.
+    /// The table of `port`; the main one if its interfaces have several.
     pub fn of(tables: &'a Tables, port: usize) -> Self {
         let vrf = tables.compiled.ports.get(port).and_then(|view| view.vrf).unwrap_or(0);
         Self { port: port as u16, vrf: tables.vrfs.get(usize::from(vrf)) }
@@ -69,7 +69,7 @@ impl Hooks {
         self.stages.has(stage)
     }
 
-    /// Runs the hook; says which places it took off.
+    /// Runs the hook; returns the slots that it removed.
     fn run(
         &mut self,
         stage: Stage,
@@ -86,7 +86,7 @@ impl Hooks {
         before.without(mask)
     }
 
-    /// Before the first stage: what the hook takes off is gone afterwards, and the burst without gaps.
+    /// Runs before the first stage: frames that the hook removes are gone afterwards, and the burst has no gaps.
     pub fn ingress(
         &mut self,
         tables: &Tables,
@@ -113,7 +113,7 @@ impl Hooks {
         burst.compact();
     }
 
-    /// Between lookup and rewriting, for the packets of one family.
+    /// Runs between lookup and rewriting, for the packets of one family.
     pub fn lookup(
         &mut self,
         routes: &TableRoutes<'_>,
@@ -135,7 +135,7 @@ impl Hooks {
         gone.iter().for_each(|place| refused.add(place, self.refusal(place)));
     }
 
-    /// Behind rewriting, for all that leave.
+    /// Runs after rewriting, for all frames that leave.
     pub fn egress(
         &mut self,
         routes: &TableRoutes<'_>,
@@ -167,7 +167,7 @@ impl Hooks {
         }
     }
 
-    /// Sends what hooks made for this burst.
+    /// Sends the frames that hooks created for this burst.
     #[inline]
     pub fn send_made(&mut self, io: &mut Io<'_>, outputs: &[u16], tally: &mut Tally<'_>) {
         let HookRoom { made, made_ports, .. } = &mut *self.room;

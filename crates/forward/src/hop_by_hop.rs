@@ -1,34 +1,34 @@
 //! IPv6 hop-by-hop options (RFC 8200 4.2 and 4.3), as a router in Linux looks at them.
 //!
-//! Nearly all of them are padding or may be skipped, and then the packet stays on the fast path. Padding is
-//! held to RFC 4942 2.1.9.5: no more than eight bytes ask for, and nothing in it; options to eight, too.
+//! Nearly all of them are padding or may be skipped, and then the packet stays on the fast path. Padding is limited
+//! as in RFC 4942 2.1.9.5: at most eight bytes at a time, all zero; options are limited to eight, too.
 
 use bm_wire::ipv6::extension::option;
 use bm_wire::ipv6::{self, Ipv6};
 
 /// Bytes of padding side by side that can be of use.
 const PADDING_MAX: usize = 7;
-/// Options in one header (Linux: `max_hbh_opts_number`).
+/// The most options in one header (Linux: `max_hbh_opts_number`).
 const OPTIONS_MAX: usize = 8;
 
-/// What a packet's hop-by-hop options come to.
+/// The result of a packet's hop-by-hop options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HopByHop {
     /// Nothing: on with it.
     Skip,
     /// A Router Alert.
     Alert,
-    /// Broken, or unknown and to be dropped in silence.
+    /// Malformed, or unknown and to be dropped silently.
     Discard,
-    /// Unknown, and its sender wants to know; `at` is its place in the packet.
+    /// Unknown, and the sender must be told; `at` is its offset in the packet.
     Unknown { at: u32 },
     /// A field that cannot be.
     Field { at: u32 },
-    /// Longer than any frame of ours.
+    /// Longer than any supported frame.
     Jumbo,
 }
 
-/// Looks at the hop-by-hop header of a packet that begins with one.
+/// Checks the hop-by-hop header of a packet that starts with one.
 pub(crate) fn examine<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> HopByHop {
     let Some(Ok(header)) = ip.extensions().next() else { return HopByHop::Discard };
     let (mut rest, mut at) = (&header.bytes[2..], header.offset as u32 + 2);

@@ -1,4 +1,4 @@
-//! Stage one: whose frame is it, which logical interface did it come in on, and what does it carry?
+//! Stage one: whom is a frame for, on which logical interface did it arrive, and what does it contain?
 //!
 //! ```text
 //! untagged, MAC ours, IPv4 or IPv6, forwarding on --> at once     (one load of eight bytes and a type)
@@ -14,7 +14,7 @@ use crate::tables::Vlan;
 use crate::validate::is_fragment;
 use crate::verdict::{Refusal, Verdict};
 
-/// What a frame carries that may be routed.
+/// The routable protocols that a frame may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ipv4,
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The one that it is not.
+    /// The other one.
     pub fn other(self) -> Self {
         if self == Self::Ipv4 { Self::Ipv6 } else { Self::Ipv4 }
     }
@@ -40,10 +40,10 @@ pub(crate) struct Arrival {
 
 const HOST: Refusal = Refusal::Slow(Verdict::Host);
 
-/// Whether a frame is of the common sort: untagged IPv4 for us, to be forwarded.
+/// Whether a frame is of the common kind: untagged IPv4 for this router's MAC address.
 #[inline(always)]
 pub(crate) fn is_common_ipv4(view: &PortView, header: &[u8; HEADER_LEN]) -> bool {
-    // One comparison of both says the same as two, and takes one branch.
+    // One comparison of both gives the same result as two, with a single branch.
     let (destination, kind) = destination_and_type(header);
     (destination ^ view.fast_ipv4) | u64::from(kind ^ ethertype::IPV4.to_be()) == 0
 }
@@ -55,7 +55,7 @@ pub(crate) fn is_common_ipv6(view: &PortView, header: &[u8; HEADER_LEN]) -> bool
     (destination ^ view.fast_ipv6) | u64::from(kind ^ ethertype::IPV6.to_be()) == 0
 }
 
-/// The type is as it stands there, in network order.
+/// The type is in network order, as in the frame.
 #[inline(always)]
 fn destination_and_type(header: &[u8; HEADER_LEN]) -> (MacKey, u16) {
     let [a, b, c, d, e, f, g, h, .., high, low] = *header;
@@ -90,7 +90,7 @@ pub(crate) fn classify(tables: &Compiled, view: &PortView, frame: &[u8]) -> Resu
     if forwards { Ok(arrival) } else { Err(HOST) }
 }
 
-/// The interface of a frame and where its network header begins, whoever it is for.
+/// The interface of a frame and the offset of its network header, whoever it is for.
 pub(crate) fn interface_of(view: &PortView, frame: &[u8]) -> Option<(u16, usize)> {
     let network = Ethernet::parse(frame).ok()?.network().ok()?;
     interface(view, &network).map(|interface| (interface, network.offset))
@@ -100,7 +100,7 @@ pub(crate) fn interface_of(view: &PortView, frame: &[u8]) -> Option<(u16, usize)
 fn interface(view: &PortView, network: &Network) -> Option<u16> {
     match (network.outer, network.inner) {
         (None, _) => view.untagged,
-        // 802.1Q 6.9.1: VLAN 0 is a tag for its priority alone.
+        // 802.1Q 6.9.1: VLAN 0 is a tag only for its priority.
         (Some(tag), None) if tag.vid == 0 => view.untagged,
         (Some(tag), None) => view.interface_of(Vlan { protocol: tag.protocol, id: tag.vid }),
         (Some(_), Some(_)) => None,
@@ -113,7 +113,7 @@ fn is_ours(view: &PortView, ingress: &Ingress, mac: Mac) -> bool {
     key == ingress.mac || key == view.mac
 }
 
-/// Frames for a group are Linux's, but IP for one host in them is not forwarded (RFC 1812 5.3.4).
+/// Multicast and broadcast frames go to Linux, but unicast IP in them is not forwarded (RFC 1812 5.3.4).
 fn to_group(ethertype: u16, packet: &[u8]) -> Refusal {
     let for_one = match ethertype {
         ethertype::IPV4 => packet.get(16..20).is_some_and(|bytes| {

@@ -9,13 +9,13 @@
 //!                                                  '-> HostPort: Linux
 //! ```
 //!
-//! [`Router`] runs on each worker and moves bursts; [`SlowPath`] runs on a thread of its own and owes each
-//! packet what the RFCs and Linux owe it; both read [`tables::Tables`], which control publishes. Decisions are
-//! pure functions over packet bytes (`input`, `validate`, `rewrite`, `hop_by_hop`, `slow::option`, ...), and the
-//! slow path makes the fast path's again, so that a table that changes on the way does no harm.
+//! [`Router`] runs on each worker and processes bursts; [`SlowPath`] runs on a separate thread and does everything
+//! else that the RFCs and Linux require; both read [`tables::Tables`], which control publishes. Decisions are pure
+//! functions over packet bytes (`input`, `validate`, `rewrite`, `hop_by_hop`, `slow::option`, ...), and the slow path
+//! repeats the fast path's, so that a table that changes meanwhile does no harm.
 //!
-//! Never here: netlink, devices, Lua, a clock, a lock on a worker. Time comes in with each step. What is not
-//! understood goes to Linux as it came, and what is lost is counted under a name.
+//! Never here: netlink, devices, Lua, a clock, a lock on a worker. The time is an argument of each step. What is not
+//! understood goes to Linux unchanged, and what is lost is counted with a reason.
 
 #![deny(unsafe_code)]
 

@@ -11,7 +11,7 @@ use bm_wire::prefix::Address;
 
 use crate::validate::{FactColumns, Packet};
 
-/// One family's share of a burst: for each place whose bit is set, to whom, through what, and the rest of it.
+/// The packets of one family in a burst: for each slot whose bit is set, destination, next hop, and the rest.
 pub(crate) struct Lane<A> {
     pub mask: Mask,
     pub destinations: [A; BURST],
@@ -35,14 +35,14 @@ impl<A: Address> Lane<A> {
         Self { mask: Mask::NONE, destinations: addresses, facts, hops, scratch }
     }
 
-    /// Notes what is needed of a packet; its bit is the caller's to set.
+    /// Stores what is needed of a packet; the caller sets its bit.
     #[inline(always)]
     pub fn note(&mut self, place: usize, packet: Packet<A>) {
         self.destinations[place] = packet.destination;
         self.facts.set(place, packet.facts);
     }
 
-    /// Looks up all destinations. `vrf_of` says which table a place belongs to, `fib_of` which that is.
+    /// Looks up all destinations. `vrf_of` gives the table of a slot, `fib_of` the lookup structure of that table.
     pub fn look_up<'a>(
         &mut self,
         whole_burst: Option<(usize, u16)>,
@@ -67,7 +67,7 @@ impl<A: Address> Lane<A> {
         }
     }
 
-    /// Looks up the `sources` of the places in `wanted`, of one table, and hands each its hop.
+    /// Looks up the `sources` of the slots in `wanted`, in one table, and passes the next hop of each to the caller.
     pub fn look_up_sources(
         &mut self,
         sources: &[A; BURST],

@@ -7,10 +7,10 @@ use bm_stats::{Account, Entry, Reason};
 use crate::entrance::Entrance;
 use crate::verdict::Refusal;
 
-/// Stands for no output: past all that there are.
+/// The index for no output: beyond all that exist.
 pub(crate) const NO_OUTPUT: u16 = u16::MAX;
 
-/// What became of a burst, to be counted once.
+/// The results of a burst, to be counted once.
 pub(crate) struct Tally<'a> {
     /// The port that the burst came in on.
     port: u16,
@@ -63,7 +63,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Puts a frame that a hook made on the link of its port.
+    /// Sends a frame that a hook created to its port.
     #[cold]
     pub fn originate(&mut self, io: &mut Io<'_>, outputs: &[u16], frame: Frame, port: u16) {
         self.account.add(Entry::Originated, 1);

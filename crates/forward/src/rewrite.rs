@@ -1,8 +1,8 @@
-//! Stage four: choose among several next hops, check what is left to check, and make the frame the one
-//! that leaves: a hop spent, MAC addresses, VLAN tag, padding cut off.
+//! Stage four: choose among several next hops, make the remaining checks, and turn the frame into the one that
+//! leaves: TTL decremented, MAC addresses, VLAN tag, padding removed.
 //!
-//! A frame is refused before its first byte is changed, so the slow path and Linux get it as it came. What
-//! decides was read with the header: a packet's own bytes are only written here.
+//! A frame is refused before its first byte is changed, so the slow path and Linux get it as it arrived. The decision
+//! uses data that was read with the header: the packet itself is only written here.
 
 pub(crate) mod plain;
 
@@ -24,8 +24,7 @@ use crate::verdict::{Refusal, Verdict};
 pub(crate) const IPV4_HEAD: usize = HEADER_LEN + ipv4::HEADER_LEN;
 pub(crate) const IPV6_HEAD: usize = HEADER_LEN + ipv6::HEADER_LEN;
 
-/// Makes `frame` leave through `hop`; says through which port, or why not. `network` is where its IPv4 header
-/// begins.
+/// Makes `frame` leave through `hop`; returns the port, or why not. `network` is the offset of its IPv4 header.
 pub(crate) fn ipv4(
     tables: &Tables,
     hop: NextHop,
@@ -75,7 +74,7 @@ pub(crate) fn ipv4_through(
     let (ethernet, packet) = split::<IPV4_HEAD, { ipv4::HEADER_LEN }>(head);
     write_macs(ethernet, egress, entry);
     spend_hop(packet, facts);
-    // What is behind the datagram is padding of a short frame, and no data.
+    // What follows the datagram is padding of a short frame, not data.
     frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
     Ok(egress.port)
 }
@@ -122,21 +121,21 @@ pub(crate) fn egress(tables: &Tables, interface: u16) -> Result<&Egress, Refusal
     egress.ok_or(Refusal::Drop(Reason::NoInterface))
 }
 
-/// The smaller of the interface's MTU and the route's own, where it has one.
+/// The smaller of the interface's MTU and the route's own, if it has one.
 #[inline(always)]
 pub(crate) fn mtu(egress: &Egress, route: u16) -> u16 {
-    // 0 is "none": one below it wraps to the greatest.
+    // 0 means "none": one less wraps to the greatest value.
     egress.mtu.min(route.wrapping_sub(1).saturating_add(1))
 }
 
 /// Whether a hop is left and the packet fits both the interface and the route; 0 for a route without an MTU.
 #[inline(always)]
 fn fits(facts: Facts, interface: u16, route: u16) -> bool {
-    // One less on both sides makes the greatest of a route's 0. No packet has length 0.
+    // Subtracting one on both sides turns a route's 0 into the greatest value. No packet has length 0.
     facts.hops > 1 && facts.length <= interface && facts.length.wrapping_sub(1) <= route.wrapping_sub(1)
 }
 
-/// IPv6 counts on 1280 bytes of every link (RFC 8200 5); 0 stays what it is, a link that is down.
+/// IPv6 requires 1280 bytes of every link (RFC 8200 5); 0 is kept for a link that is down.
 #[inline(always)]
 pub(crate) fn mtu_ipv6(mtu: u16) -> usize {
     if mtu == 0 { 0 } else { usize::from(mtu).max(ipv6::MIN_MTU) }
@@ -160,19 +159,19 @@ fn write_macs(ethernet: &mut [u8; HEADER_LEN], egress: &Egress, entry: Entry) {
     ethernet[8..12].copy_from_slice(&rest);
 }
 
-/// Spends one hop of a header whose TTL is above 1, and mends the checksum.
+/// Decrements the TTL of a header, which must be above 1, and updates the checksum.
 #[inline(always)]
 pub(crate) fn spend_hop(packet: &mut [u8; ipv4::HEADER_LEN], facts: Facts) {
     packet[8..12].copy_from_slice(&facts.spent);
 }
 
-/// Spends one hop of an IPv6 header whose hop limit is above 1.
+/// Decrements the hop limit of an IPv6 header, which must be above 1.
 #[inline(always)]
 fn spend_hop_ipv6(packet: &mut [u8; ipv6::HEADER_LEN], facts: Facts) {
     packet[4..8].copy_from_slice(&facts.spent);
 }
 
-/// Frames that have a tag, or get one.
+/// For frames that have a tag, or get one.
 #[inline(never)]
 fn tagged_ipv4(
     network: u16,
@@ -204,9 +203,9 @@ fn tagged_ipv6(
     Ok(egress.port)
 }
 
-/// Gives the packet of `length` bytes at `network` the link header of `egress`, whatever stood before it.
+/// Gives the packet of `length` bytes at `network` the link header of `egress`, whatever was before it.
 ///
-/// Priorities of tags are not carried over: Linux maps them to 0 both ways unless told otherwise.
+/// Priorities of tags are not carried over: Linux maps them to 0 both ways by default.
 pub(crate) fn encapsulate(
     frame: &mut Frame,
     network: usize,
@@ -233,7 +232,7 @@ pub(crate) fn encapsulate(
     Ok(())
 }
 
-/// What an entry that does not forward by itself means for a frame.
+/// What an entry that does not forward means for a frame.
 fn choose(
     next_hops: &NextHops,
     entry: Entry,

@@ -1,4 +1,4 @@
-//! The way of one packet, for the slow path: what the fast path finds a burst at a time, decoded.
+//! The route of one packet, for the slow path: what the fast path finds for bursts, decoded.
 
 use std::net::IpAddr;
 
@@ -18,24 +18,24 @@ pub(crate) struct Neighbour {
 /// Where a destination is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Behind a neighbour whose MAC is known.
+    /// Through a neighbour whose MAC address is known.
     Forward { hop: NextHop, entry: Entry },
-    /// Behind a neighbour, or at one, whose MAC must be asked for.
+    /// Through a neighbour, or to one, whose MAC address must be resolved.
     Resolve { hop: NextHop, neighbour: Neighbour },
     /// At Linux.
     Host,
     /// At no place, in silence.
     Blackhole,
-    /// At no place, as a route says.
+    /// Unreachable, as a route says.
     Unreachable,
-    /// Where nobody may go, as a route says.
+    /// Prohibited, as a route says.
     Prohibit,
     /// Where no route leads.
     None,
 }
 
 impl Way {
-    /// The next hop and the interface that a packet leaves through, if it leaves at all.
+    /// The next hop and the interface through which a packet leaves, if it leaves.
     pub fn out(&self) -> Option<(NextHop, u16)> {
         match *self {
             Self::Forward { hop, entry } => Some((hop, entry.interface())),
@@ -70,12 +70,12 @@ pub(crate) fn chosen(
     }
     let chosen = way(tables, NextHop(meta.next_hop), destination, hash);
     match chosen {
-        // At no neighbour, but on a link: the table knows the link's neighbours one by one.
+        // No neighbour yet, but on a link: the table has an entry for each neighbour of the link.
         Way::Resolve { hop, neighbour } if tables.next_hops.gateway(hop).address.is_none() => {
             let there = found.out().is_some_and(|(_, interface)| interface == neighbour.interface);
             if there { found } else { chosen }
         }
-        // A number that is no next hop, or none any more.
+        // A number that is not a next hop, or no longer.
         Way::None if meta.next_hop != NextHop::NONE.0 => found,
         _ => chosen,
     }
@@ -96,7 +96,7 @@ fn way(tables: &Tables, hop: NextHop, destination: IpAddr, hash: impl FnOnce() -
             let address = gateway.address.unwrap_or(destination);
             match u16::try_from(gateway.interface) {
                 Ok(interface) => Way::Resolve { hop, neighbour: Neighbour { interface, address } },
-                // An interface that no table of ours can name is not ours to send through.
+                // An interface that the tables cannot represent is not used for sending.
                 Err(_) => Way::Host,
             }
         }

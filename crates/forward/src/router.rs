@@ -1,13 +1,13 @@
-//! The fast path: one app a worker, one burst at a time through all stages.
+//! The fast path: one app per worker, which takes one burst at a time through all stages.
 //!
 //! ```text
 //! link of a port -> burst -> filter -> input -> validate -> lookup -> source -> rewrite -> output -> link of a port
 //!                              '--------'---------'-----------'---------'---------'---> refused: slow path, or drop
 //! ```
 //!
-//! A stage clears the bits of the frames that it refuses and says why; nothing is moved or freed before the
-//! last one. After start there is no allocation, lock or log here, and one system call at most for each
-//! time that the slow path slept.
+//! A stage clears the bits of the frames that it refuses and records why; nothing is moved or freed before the last
+//! one. After the start there is no allocation, lock or log here, and at most one system call each time the slow path
+//! sleeps.
 
 mod arrive;
 mod rebatch;
@@ -42,7 +42,7 @@ pub struct RouterPort {
     pub account: Account,
 }
 
-/// The router, as one worker runs it.
+/// The router of one worker.
 pub struct Router {
     ports: Vec<RouterPort>,
     /// For each input link, the index of its port.
@@ -58,18 +58,18 @@ pub struct Router {
     work: Box<Work>,
 }
 
-/// What is known of the burst at hand.
+/// The state of the current burst.
 struct Work {
     form: Form,
-    /// What frames are taken for at first.
+    /// The family that frames are first assumed to be.
     family: Kind,
     burst: Burst,
     refused: Refused,
     ipv4: Lane<u32>,
     ipv6: Lane<u128>,
-    /// Places whose source may be an address of ours.
+    /// Slots whose source may be an address of this machine.
     suspects: Mask,
-    /// Sources, for those two checks that ask about them.
+    /// Sources, for the two checks that need them.
     sources: [u32; BURST],
     /// Interface and place of the network header of each frame that may be routed.
     arrivals: [(u16, u16); BURST],
@@ -82,18 +82,18 @@ struct Work {
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
     known: KnownHops,
-    /// Frames on their way to one of several ports: empty but for that.
+    /// Frames on their way to one of several ports; otherwise empty.
     leaving: Burst,
 }
 
-/// Destinations that the routing table is told of together, ahead of the lookup: about as many lines as can be
-/// on their way to the cache at once.
+/// Destinations that are passed to the routing table together for prefetching: about as many cache lines as can be
+/// loaded at the same time.
 const TOGETHER: usize = 16;
 
 impl Router {
     /// A router over `ports`, whose links are called as they are.
     ///
-    /// `reader` must be registered with the readers that `published` and all tables in it were made for.
+    /// `reader` must be registered with the readers for which `published` and all tables in it were made.
     pub fn new(
         ports: Vec<RouterPort>,
         published: Arc<Published<Tables>>,
@@ -105,7 +105,7 @@ impl Router {
         Self { ports, inputs, outputs, published, reader, entrance, hooks: None, worker: 0, work }
     }
 
-    /// The same with a new batch after each stage, for measuring what the masks are worth.
+    /// The same with a new batch after each stage, to measure the benefit of the masks.
     #[must_use]
     pub fn rebatching(mut self) -> Self {
         self.work.rebatches = Some(Columns::new());
@@ -135,7 +135,7 @@ impl Router {
 
 impl App for Router {
     /// # Panics
-    /// If an input names no port: nobody would ever take its frames.
+    /// If an input names no port: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
         let unknown = "a link to the router is called as the port that it comes from";
         self.inputs = inputs.iter().map(|name| self.port_called(name).expect(unknown)).collect();
@@ -146,10 +146,10 @@ impl App for Router {
 
     fn push(&mut self, io: &mut Io<'_>) {
         let Self { ports, inputs, outputs, published, reader, entrance, hooks, worker, work } = self;
-        // Asked before the tables are: what changes in between is then seen as a change the next time.
+        // Checked before the tables are read: a change in between is then noticed the next time.
         work.known.keep_if_same(reader.point(), io.now_ns);
         let tables = published.load(reader);
-        // Without hooks all of them are one word that is tested once a burst and stage.
+        // Without hooks all of them are one word that is tested once per burst and stage.
         let mut hooks = hooks.as_deref_mut().and_then(|hooks| hooks.begin(io.now_ns));
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
@@ -165,7 +165,7 @@ impl App for Router {
                     work.filter(filter, io, Tally::new(port, account), (entrance, outputs));
                 }
                 if let Some(hooks) = hooks.as_deref_mut() {
-                    // Scripts ask packets where they came in.
+                    // Scripts read the port on which a packet arrived.
                     let frames = work.burst.places_mut().iter_mut().flatten();
                     frames.for_each(|frame| frame.meta_mut().port = port as u16);
                     let mut tally = Tally::new(port, account);
@@ -177,7 +177,7 @@ impl App for Router {
                 let before = std::mem::replace(&mut sent_bytes, io.sent_bytes());
                 account.add(Entry::SentBytes, (sent_bytes - before) as usize);
                 if count < BURST {
-                    // The link is empty: there is nothing to ask it.
+                    // The link is empty, so there is nothing to receive.
                     break;
                 }
             }
@@ -207,7 +207,7 @@ impl App for Router {
     }
 }
 
-// Stages are calls of their own, once a burst, so that a profile shows what each costs.
+// Each stage is a separate function, called once per burst, so that a profile shows its cost.
 impl Work {
     fn new() -> Box<Self> {
         Box::new(Self {
@@ -282,7 +282,7 @@ impl Work {
         }
     }
 
-    /// Takes out what filters drop or leave to Linux; the burst is without gaps afterwards.
+    /// Removes what filters drop or leave to Linux; afterwards the burst has no gaps.
     #[inline(never)]
     fn filter(
         &mut self,
@@ -350,8 +350,8 @@ impl Work {
         self.ipv6.look_up(whole, vrf_at, fib);
     }
 
-    /// Both questions about sources, for packets that would be sent on: behind hooks, which may send on what no
-    /// route does.
+    /// Both checks of sources, for packets that would be forwarded: after hooks, which may forward what no route
+    /// does.
     #[inline(always)]
     fn check_sources(&mut self, tables: &Tables, view: &PortView) {
         if view.filters {
@@ -362,8 +362,8 @@ impl Work {
         }
     }
 
-    /// Reverse path filter, for the frames of those interfaces that have it on. Packets that are not sent on
-    /// are not asked: Linux filters its own, and the slow path filters what it sends.
+    /// Reverse path filter, for frames of those interfaces that have it enabled. Packets that are not forwarded are
+    /// not checked: Linux filters its own, and the slow path filters what it sends.
     #[inline(never)]
     fn filter_sources(&mut self, tables: &Tables) {
         let next_hops = &tables.next_hops;
@@ -378,7 +378,7 @@ impl Work {
                 left.set(place);
             }
         }
-        // One table at a time, which is all there is but for a trunk with VLANs in several VRFs.
+        // One table at a time; there is more than one only on a trunk with VLANs in several VRFs.
         while let Some(first) = left.iter().next() {
             let Some(vrf) = ingress(tables, arrivals[first].0).map(|on| on.vrf) else { break };
             let mut same = Mask::NONE;
@@ -451,12 +451,12 @@ impl Work {
         self.burst.reset();
     }
 
-    /// Puts what was not refused on the links of its ports; says how many.
+    /// Sends what was not refused to the links of its ports; returns how many frames.
     fn send(&mut self, io: &mut Io<'_>, outputs: &[u16]) -> usize {
         let ports = &self.port[..self.burst.len()];
         let output = |&port: &u16| outputs.get(usize::from(port)).copied().unwrap_or(NO_OUTPUT);
         let Some(first) = ports.first() else { return 0 };
-        // What comes in on a port often leaves through one other.
+        // Frames of one port often all leave through one other port.
         let others: u16 = ports.iter().fold(0, |others, port| others | (port ^ first));
         if others == 0 && self.refused.mask.is_empty() {
             return io.transmit_burst(usize::from(output(first)), &mut self.burst);
@@ -464,7 +464,7 @@ impl Work {
         io.scatter(&mut self.burst, &self.port, outputs, &mut self.leaving)
     }
 
-    /// Drops what found no room.
+    /// Drops the frames for which there was no room.
     #[cold]
     fn lose_rest(&mut self, io: &mut Io<'_>, tally: &Tally<'_>, outputs: &[u16]) {
         for (place, frame) in self.burst.places_mut().iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The slow path: what the fast path refuses, one frame at a time, on a thread of its own.
+//! The slow path: handles what the fast path refuses, one frame at a time, on a separate thread.
 //!
 //! ```text
 //! workers' queues -> decide anew -> Linux                      (HostPort of the frame's port)
@@ -9,9 +9,9 @@
 //! sent: queue of the worker that owns the port -> SlowReturn -> the port's link
 //! ```
 //!
-//! [`SlowPath::run`] is one step; [`SlowThread`](crate::SlowThread) calls it again and again, tests call it
-//! with a clock of their own. It may allocate and make system calls, but it never waits: an unresolved
-//! neighbour holds up nobody but the frames that want it.
+//! [`SlowPath::run`] is one step; [`SlowThread`](crate::SlowThread) calls it repeatedly, tests call it with their own
+//! clock. It may allocate and make system calls, but it never waits: an unresolved neighbour delays only the frames
+//! that need it.
 
 mod address;
 mod fragment;
@@ -57,42 +57,42 @@ use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
 use waiting::Waiting;
 
-/// Asks the kernel for neighbours. Control does it by netlink.
+/// Makes the kernel resolve neighbours. Control does this with netlink.
 pub trait Resolver: Send {
-    /// Asks for `address` on the interface that Linux calls `ifindex`. The answer comes as a changed next hop
-    /// or as a route to the neighbour; no answer is waited for here.
+    /// Requests `address` on the interface with Linux's index `ifindex`. The answer arrives as a changed next hop or
+    /// as a route to the neighbour; this does not wait for it.
     fn resolve(&mut self, ifindex: u32, address: IpAddr);
 
-    /// Hands over what wakes the slow path: to be woken when a neighbour has answered, so that what waits for
-    /// it goes out before packets that come later. Without that it is seen within a millisecond.
+    /// Passes the waker of the slow path: it should be woken when a neighbour has answered, so that waiting frames
+    /// are sent before later ones. Without that, the answer is noticed within a millisecond.
     fn set_waker(&mut self, _waker: Waker) {}
 
-    /// A neighbour that the kernel has given up on since this was last asked, so that nobody waits longer.
+    /// A neighbour that the kernel has given up on since the last call, so that frames for it do not wait longer.
     fn next_failed(&mut self) -> Option<(u32, IpAddr)> {
         None
     }
 }
 
-/// The time, for one step.
+/// The time of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Nanoseconds of a clock that never goes back.
     pub monotonic_ns: u64,
-    /// Milliseconds since midnight, universal time: what the Timestamp option wants.
+    /// Milliseconds since midnight UTC, for the Timestamp option.
     pub midnight_ms: u32,
 }
 
 /// A port as the slow path sees it. Its index is its place in [`Tables::ports`].
 pub struct SlowPort {
-    /// Closes over the frames of this port that workers passed on, and those made for them.
+    /// The account of the frames of this port that workers passed on, and of those created for them.
     pub account: Account,
-    /// How Linux gets its frames; without one they are refused, and counted.
+    /// Delivers frames to Linux; without one they are refused, and counted.
     pub host: Option<Box<dyn HostPort>>,
     /// The worker that sends on the port: its place in the order of [`SlowPath::add_worker`].
     pub worker: usize,
 }
 
-/// What a slow path is made with.
+/// The configuration of a slow path.
 pub struct SlowConfig {
     /// The tables, as workers read them.
     pub published: Arc<Published<Tables>>,
@@ -100,13 +100,13 @@ pub struct SlowConfig {
     pub reader: ReaderHandle,
     /// Frames to build with, and where frames end.
     pub frames: Freelist,
-    /// Asks for neighbours.
+    /// Resolves neighbours.
     pub resolver: Box<dyn Resolver>,
     /// Wakes the slow path's thread.
     pub waker: Waker,
     /// Counters of [`SlowPath::COUNTERS`].
     pub counters: Block,
-    /// How much may wait for neighbours.
+    /// Limits for frames that wait for neighbours.
     pub waits: WaitLimits,
     /// Where the identifications of our own packets begin; any number.
     pub seed: u64,
@@ -119,7 +119,7 @@ pub struct SlowPath {
     bell: Arc<Bell>,
     arrivals: Vec<Arrivals>,
     hooks: Option<Box<SlowHooks>>,
-    /// Longest sleep while no frame waits for a neighbour.
+    /// The longest sleep while no frame waits for a neighbour.
     sleep_max: Duration,
     core: Core,
 }
@@ -127,7 +127,7 @@ pub struct SlowPath {
 /// All that changes while a step has the tables in hand.
 struct Core {
     frames: Freelist,
-    /// For a packet from a twin: a byte more than a frame holds, so that one that was cut is told from one that fits.
+    /// Buffer for a packet from a twin: a byte more than a frame can hold, so that a truncated one is noticed.
     twin: Box<[u8]>,
     ports: Vec<PortState>,
     workers: Vec<Return>,
@@ -149,7 +149,7 @@ struct PortState {
     for_host: Vec<Frame>,
 }
 
-/// The way back to a worker.
+/// The queue back to a worker.
 struct Return {
     queue: Producer<Frame>,
     waker: Option<Waker>,
@@ -241,15 +241,15 @@ impl SlowPath {
         }
     }
 
-    /// Lets `hook` see what comes from workers, before anything is decided.
+    /// Lets `hook` process what comes from workers, before anything is decided.
     pub fn set_hook(&mut self, hook: Box<dyn StageHook>) {
         self.hooks = Some(SlowHooks::new(hook));
     }
 
-    /// Adds a worker: what its router sends frames through, and the app that brings them back to it.
+    /// Adds a worker: returns the part for its router, which passes frames on, and the app that returns them to it.
     ///
-    /// `capacity` is that of each queue; `ports` are the names of the ports by index, as the app's links are
-    /// called; `account` closes over what comes back; `waker` wakes the worker.
+    /// `capacity` is that of each queue; `ports` are the names of the ports by index, which are the names of the
+    /// app's links; `account` is for the returned frames; `waker` wakes the worker.
     pub fn add_worker(
         &mut self,
         capacity: usize,
@@ -270,8 +270,8 @@ impl SlowPath {
         self.core.ports.push(PortState { account, host, worker, held: 0, for_host: Vec::new() });
     }
 
-    /// One step: works off what has come, up to a bound, and looks after what waits. Says how many frames it
-    /// handled; 0 means that it may sleep.
+    /// One step: handles waiting frames, up to a limit, and those that wait for neighbours. Returns how many frames
+    /// it handled; 0 means that it may sleep.
     pub fn run(&mut self, now: Now) -> usize {
         let Self { published, reader, arrivals, hooks, core, .. } = self;
         let tables = published.load(reader);
@@ -311,19 +311,19 @@ impl SlowPath {
         self.core.drop_waiting();
     }
 
-    /// Sleeps until a worker rings, Linux sends through a twin, or something that waits must be looked after.
+    /// Sleeps until a worker wakes it, Linux sends through a twin, or waiting frames are due for a check.
     fn sleep(&mut self, now: Now) {
         self.bell.sleeps();
         let queued = |arrivals: &mut Arrivals| arrivals.host.readable() + arrivals.work.readable() > 0;
         if !self.arrivals.iter_mut().any(queued) {
             self.reader.offline();
-            // A neighbour's answer shows in the tables, and they wake nobody.
+            // A neighbour's answer appears in the tables, which wake no thread.
             let look = Duration::from_nanos(self.core.waiting.look_every_ns(now.monotonic_ns));
             let timeout = if self.core.waiting.is_empty() { self.sleep_max } else { look };
             let twins = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
             self.bell.waker().wait(twins, timeout);
             self.reader.online();
-            // Whoever woke us may have resolved a neighbour.
+            // The thread that woke this one may have resolved a neighbour.
             self.core.looked_ns = None;
         }
         self.bell.wakes();
@@ -424,7 +424,7 @@ impl Core {
     }
 }
 
-/// Makes a frame leave through a next hop that was found for it; says through which port.
+/// Makes a frame leave through the next hop that was found for it; returns the port.
 fn forward(tables: &Tables, hop: NextHop, entry: Hop, frame: &mut Frame) -> Result<u16, Refusal> {
     let network = frame.meta().network;
     let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);

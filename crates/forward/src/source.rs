@@ -1,7 +1,7 @@
-//! Is the source one that may come from there? (RFC 3704; Linux's `fib_validate_source`)
+//! Checks of the source address (RFC 3704; Linux's `fib_validate_source`).
 //!
-//! Two questions, both for packets that would be sent on: does the source claim to be this machine, and,
-//! where `rp_filter` is on, does a route lead back to it, out of the interface that it came in on?
+//! Two checks, both for packets that would be forwarded: is the source an address of this machine, and, if
+//! `rp_filter` is on, does a route lead back to it through the interface on which it arrived?
 
 use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, NextHops};
@@ -10,7 +10,7 @@ use crate::tables::{ReversePath, Tables};
 
 /// Whether an IPv4 source is an address of this machine in the routing table `vrf`.
 ///
-/// The list is of all VRFs, so its word is not enough: another VRF may use our address for its own.
+/// The list covers all VRFs, so it is not enough: another VRF may use the same address for a host.
 pub(crate) fn is_own_ipv4(tables: &Tables, vrf: u16, source: u32) -> bool {
     tables.compiled.local.holds(source)
         && tables
@@ -19,12 +19,12 @@ pub(crate) fn is_own_ipv4(tables: &Tables, vrf: u16, source: u32) -> bool {
             .is_some_and(|vrf| tables.next_hops.action(vrf.ipv4.lookup(source)) == Action::Host)
 }
 
-/// Whether the route back to a source lets it in on `interface`; `hop` is what the source's lookup found.
+/// Whether the route back to a source allows it on `interface`; `hop` is the result of looking up the source.
 pub(crate) fn passes(next_hops: &NextHops, hop: NextHop, filter: ReversePath, interface: u16) -> bool {
     let entry = next_hops.entry(hop);
     match (filter, entry.action()) {
         (ReversePath::Off, _) => true,
-        // A reject route is no way back.
+        // A reject route is not a valid reverse path.
         (_, Action::None | Action::Blackhole | Action::Unreachable | Action::Prohibit) => false,
         (ReversePath::Loose, _) => true,
         (ReversePath::Strict, Action::Group { count, .. }) => {

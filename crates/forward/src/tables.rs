@@ -1,8 +1,8 @@
-//! What workers and the slow path read: everything that control knows, published whole.
+//! What workers and the slow path read: everything that control knows, published as a whole.
 //!
-//! Control makes a new [`Tables`] when an interface, an address, a VRF or a setting changes; that is
-//! small. Routes and next hops are behind `Arc`s in it and change in place (see `bm-fib`), so a table of
-//! a million routes is never copied.
+//! Control makes a new [`Tables`] when an interface, an address, a VRF or a setting changes; that is small. Routes
+//! and next hops are behind `Arc`s in it and change in place (see `bm-fib`), so a table of a million routes is never
+//! copied.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,39 +15,39 @@ use bm_fib::sets::InterfaceSets;
 use crate::compiled::Compiled;
 use crate::filter::FilterSet;
 
-/// Everything that a packet's way depends on. Made by [`Tables::new`], never changed after.
+/// Everything that the route of a packet depends on. Made by [`Tables::new`] and never changed.
 pub struct Tables {
     /// Routing tables; 0 is the main one.
     pub vrfs: Vec<Vrf>,
-    /// Logical interfaces by our own index, which is the one that next hops name. Indices stay the same
-    /// while an interface lives.
+    /// Logical interfaces, by the index that next hops use. An index does not change while the interface exists.
     pub interfaces: Vec<Interface>,
     /// Ports by index: which logical interfaces their frames belong to.
     pub ports: Vec<PortInterfaces>,
-    /// What is done at each next hop, for all VRFs. [`Gateway::interface`](bm_fib::next_hop::Gateway) counts
-    /// as [`Tables::interfaces`] does, and an on-link next hop (no address) is looked up again with the
-    /// destination's own route once that is resolved.
+    /// The actions of next hops, for all VRFs. [`Gateway::interface`](bm_fib::next_hop::Gateway) is an index into
+    /// [`Tables::interfaces`], and the destination of an on-link next hop (no address) gets a route of its own once
+    /// its address is resolved.
     pub next_hops: Arc<NextHops>,
-    /// Addresses of this machine: a packet that claims to come from one is no real one.
+    /// Addresses of this machine: a packet with such a source is spoofed.
     pub local_ipv4: Vec<Ipv4Addr>,
     /// The same for IPv6.
     pub local_ipv6: Vec<Ipv6Addr>,
-    /// What the kernel's settings say.
+    /// The kernel's settings.
     pub settings: Settings,
-    /// Where sources may come in, by routing table; nothing where nobody asks.
+    /// Feasible reverse paths, by routing table; empty if they are not needed.
     pub feasible: Vec<Feasible>,
-    /// What workers filter by; nothing costs nothing.
+    /// The filters; `None` costs nothing.
     pub filters: Option<Arc<FilterSet>>,
-    /// Set while all packets are Linux's, since control has not carried out yet what Linux's firewall forbids.
+    /// Set while all packets go to Linux, because control has not applied a change of Linux's firewall yet.
     pub aside: Arc<AtomicBool>,
-    /// Linux sends ICMP errors about packets that cannot be forwarded: it may have to change or to drop them.
+    /// Linux sends ICMP errors about packets that cannot be forwarded, since it may have to change or drop the
+    /// errors.
     pub linux_tells: bool,
     /// The same once more, laid out for workers.
     pub(crate) compiled: Compiled,
 }
 
 impl Tables {
-    /// Tables, laid out for workers here so that no worker ever has to.
+    /// Makes the tables in the form for workers, so that no worker ever has to.
     pub fn new(
         vrfs: Vec<Vrf>,
         interfaces: Vec<Interface>,
@@ -88,7 +88,7 @@ impl Tables {
         self
     }
 
-    /// The same with what is known of where sources may come in.
+    /// The same with feasible reverse paths.
     #[must_use]
     pub fn with_feasible(mut self, feasible: Vec<Feasible>) -> Self {
         self.feasible = feasible;
@@ -105,10 +105,11 @@ pub struct Vrf {
     pub ipv6: Arc<dyn Fib<Address = u128>>,
 }
 
-/// Where the sources of one routing table may come in besides their best way back: feasible paths (RFC 3704).
+/// The interfaces on which the sources of one routing table may arrive besides the best path: feasible paths (RFC
+/// 3704).
 #[derive(Clone)]
 pub struct Feasible {
-    /// Of IPv4: what a lookup finds is the number of a set of interfaces.
+    /// For IPv4: a lookup gives the number of a set of interfaces.
     pub ipv4: (Arc<dyn Fib<Address = u32>>, Arc<InterfaceSets>),
     /// Of IPv6.
     pub ipv6: (Arc<dyn Fib<Address = u128>>, Arc<InterfaceSets>),
@@ -123,9 +124,9 @@ pub struct Interface {
     pub ifindex: u32,
     /// The port that its frames go through.
     pub port: u16,
-    /// Its tag, or `None` for frames without one.
+    /// Its tag; `None` for untagged frames.
     pub vlan: Option<Vlan>,
-    /// Its MAC address: source of what leaves, destination of what it takes.
+    /// Its MAC address: the source of frames sent, the destination of frames accepted.
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
     pub mtu: u16,
@@ -137,7 +138,7 @@ pub struct Interface {
     pub forward_ipv4: bool,
     /// `net.ipv6.conf.*.forwarding`.
     pub forward_ipv6: bool,
-    /// Families, IPv4 first, of which only Linux may handle what comes in here; these are not forwarded.
+    /// Families, IPv4 first, that only Linux may handle when they arrive here; these are not forwarded.
     pub linux_only_in: [bool; 2],
     /// Families, IPv4 first, of which only Linux may handle fragments that come in here: it reassembles them.
     pub linux_only_fragments: [bool; 2],
@@ -169,7 +170,7 @@ pub struct Vlan {
 pub struct PortInterfaces {
     /// That of frames without a tag.
     pub untagged: Option<u16>,
-    /// Those of tagged frames.
+    /// Interfaces of tagged frames.
     pub tagged: Vec<(Vlan, u16)>,
 }
 
@@ -192,13 +193,13 @@ pub struct Settings {
     pub hash_policy_ipv4: u8,
     /// `net.ipv6.fib_multipath_hash_policy`.
     pub hash_policy_ipv6: u8,
-    /// Seed of the flow hash: machines that forward to each other need different ones.
+    /// Seed of the flow hash: routers that forward to each other need different ones.
     pub hash_seed: u32,
     /// `net.ipv4.ip_default_ttl`, for packets that we originate.
     pub default_ttl: u8,
-    /// `net.ipv4.icmp_ratelimit`: least milliseconds between two errors to one address; 0 is no limit.
+    /// `net.ipv4.icmp_ratelimit`: minimum milliseconds between two errors to one address; 0 is no limit.
     pub icmp_ratelimit_ms: u32,
-    /// `net.ipv4.icmp_ratemask`: which ICMP types the limit holds for.
+    /// `net.ipv4.icmp_ratemask`: the ICMP types to which the limit applies.
     pub icmp_ratemask: u32,
     /// `net.ipv4.icmp_errors_use_inbound_ifaddr`.
     pub icmp_source_inbound: bool,

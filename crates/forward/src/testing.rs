@@ -1,5 +1,5 @@
-//! A whole router in memory, for tests: a few lines of text make its tables, wires carry bytes in and out,
-//! and nothing moves until the test says so.
+//! A complete router in memory, for tests: a few lines of text define its tables, wires carry bytes in and out, and
+//! nothing happens until the test says so.
 //!
 //! ```text
 //! interface left 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64
@@ -9,7 +9,7 @@
 //! route 203.0.113.0/24 blackhole
 //! ```
 //!
-//! When a [`Lab`] goes out of scope it asserts that every account is closed and that no frame is lost.
+//! When a [`Lab`] goes out of scope it asserts that every account adds up and that no frame is lost.
 
 mod parse;
 mod world;
@@ -28,7 +28,7 @@ use crate::tables::{Settings, Tables};
 use crate::{Now, Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
 use world::World;
 
-/// Frames in the lab's memory, and the bytes of each one's slot.
+/// Frames in the lab's memory, and the bytes of each slot.
 const FRAMES: usize = 4096;
 const SLOT: usize = 2048;
 /// Places in the queues between the router and its slow path.
@@ -37,7 +37,7 @@ const QUEUE: usize = 512;
 /// A list that two sides share.
 type Shared<T> = Arc<Mutex<Vec<T>>>;
 
-/// Frame memory is never given back to the system, so labs hand theirs on to those that come after.
+/// Frame memory is never returned to the system, so labs pass theirs on to later ones.
 static DEPOTS: Mutex<Vec<Arc<Depot>>> = Mutex::new(Vec::new());
 
 fn depot() -> Arc<Depot> {
@@ -53,7 +53,7 @@ fn add<T>(list: &Shared<T>, item: T) {
     list.lock().unwrap_or_else(PoisonError::into_inner).push(item);
 }
 
-/// What Linux got of a port, and what it sends through its twin.
+/// What Linux got from a port, and what it sends through its twin.
 #[derive(Clone, Default)]
 struct Linux {
     delivered: Shared<Vec<u8>>,
@@ -76,7 +76,7 @@ impl HostPort for Linux {
             return Ok(None);
         }
         let packet = outgoing.remove(0);
-        // As a device does: what the buffer does not hold is lost, and nobody says so.
+        // Like a device: what does not fit into the buffer is lost silently.
         let length = packet.len().min(buffer.len());
         buffer[..length].copy_from_slice(&packet[..length]);
         Ok(Some(&buffer[..length]))
@@ -120,7 +120,7 @@ impl Books {
     }
 }
 
-/// Links every port with the router, both ways, and with the way back from the slow path.
+/// Links every port with the router, both ways, and with the queue back from the slow path.
 fn join(network: &mut Network, ports: &[String]) {
     for name in ports {
         for link in [
@@ -167,7 +167,7 @@ impl Lab {
     /// The same with slots of `slot_size` bytes, which the process keeps.
     ///
     /// # Panics
-    /// As [`new`](Self::new), or if there is no memory.
+    /// As for [`new`](Self::new), or if there is no memory.
     pub fn with_slots(text: &str, slot_size: usize) -> Self {
         let depot = Depot::new(FRAMES, slot_size).expect("memory for frames");
         Self::build(depot, text, Settings::default(), WaitLimits::default(), |_| [None, None])
@@ -228,7 +228,7 @@ impl Lab {
         Self { world, published, engine, slow, wires, linux, asked, books, depot, now }
     }
 
-    /// The same with hooks: one for the worker, one for the slow path, made with the lab's frames in hand.
+    /// The same with hooks: one for the worker, one for the slow path, created with access to the lab's frames.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -244,12 +244,12 @@ impl Lab {
         self.wires[port].send(frame);
     }
 
-    /// Lets Linux send a frame through the twin of `port`.
+    /// Makes Linux send a frame through the twin of `port`.
     pub fn send_from_linux(&self, port: usize, frame: &[u8]) {
         add(&self.linux[port].outgoing, frame.to_vec());
     }
 
-    /// Lets Linux refuse, or take again, what it is given of `port`.
+    /// Makes Linux refuse, or accept again, what it is given from `port`.
     pub fn linux_refuses(&self, port: usize, refuses: bool) {
         self.linux[port].refuses.store(refuses, std::sync::atomic::Ordering::Relaxed);
     }
@@ -273,7 +273,7 @@ impl Lab {
         self.slow = Some(slow);
     }
 
-    /// Lets `ms` milliseconds pass and runs.
+    /// Advances the clock by `ms` milliseconds and runs.
     pub fn pass(&mut self, ms: u64) {
         self.now.monotonic_ns += ms * 1_000_000;
         self.now.midnight_ms += ms as u32;
@@ -290,13 +290,13 @@ impl Lab {
         take_all(&self.linux[port].delivered)
     }
 
-    /// The neighbours that the kernel was asked for, by the interface's name.
+    /// The neighbours that the kernel was asked to resolve, by the interface's name.
     pub fn asked(&self) -> Vec<(String, IpAddr)> {
         let name = |(ifindex, address)| (self.world.name_of(ifindex), address);
         take_all(&self.asked.asked).into_iter().map(name).collect()
     }
 
-    /// Sends one frame to `port` and runs: what left, by port, and what Linux got.
+    /// Sends one frame to `port` and runs: returns what left, by port, and what Linux got.
     pub fn exchange(&mut self, port: usize, frame: &[u8]) -> Answer {
         self.send(port, frame);
         self.run();
@@ -311,7 +311,7 @@ impl Lab {
         Answer { sent: sent.collect(), host: host.collect() }
     }
 
-    /// Reads further lines, and publishes what they change. `no` in front of a route or neighbour removes it.
+    /// Reads further lines, and publishes the changes. `no` before a route or neighbour removes it.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -325,17 +325,17 @@ impl Lab {
         self.published.publish(self.world.tables().with_filters(Some(set)));
     }
 
-    /// Has workers go by `tables` from now on, until the next change.
+    /// Makes workers use `tables` from now on, until the next change.
     pub fn publish(&mut self, tables: Tables) {
         self.published.publish(tables);
     }
 
-    /// Tables made anew of what there is now.
+    /// New tables for the current state.
     pub fn tables(&self) -> Tables {
         self.world.tables()
     }
 
-    /// Says that the kernel has given up on a neighbour.
+    /// Reports that the kernel has given up on a neighbour.
     ///
     /// # Panics
     /// If the interface is not known.
@@ -415,7 +415,7 @@ impl Drop for Lab {
     }
 }
 
-/// What came of a frame.
+/// The result for a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Frames that left, each with its port.

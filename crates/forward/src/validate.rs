@@ -1,8 +1,8 @@
 //! Stage two: is it a packet that a router may pass on? (RFC 1812 5.2.2 and 5.3, RFC 8200, RFC 4291)
 //!
-//! Both families have one straight line for the common packet and one closer look for the rest. What is
-//! asked here needs no table: whose a packet is, and whether it has a hop left, comes after the lookup, so
-//! that a packet for this machine reaches it whatever its TTL.
+//! Both families have one branch-free check for the common packet and a thorough one for the rest. These checks need
+//! no table: whom a packet is for, and whether its TTL allows forwarding, is checked after the lookup, so that a
+//! packet for this machine reaches it whatever its TTL.
 
 mod facts;
 mod fragment;
@@ -19,7 +19,7 @@ pub(crate) use fragment::{AheadOfFragment, is_fragment};
 use crate::hop_by_hop::{self, HopByHop};
 use crate::verdict::{Refusal, Verdict};
 
-/// What later stages want of a packet. It is read here once: they need not look at its bytes again.
+/// What later stages need of a packet. It is read here once, so that they need not read its bytes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet<A> {
     pub source: A,
@@ -29,9 +29,9 @@ pub(crate) struct Packet<A> {
 
 const HOST: Refusal = Refusal::Slow(Verdict::Host);
 
-/// What later stages want of an IPv4 packet of the common sort; `None` if it must be looked at closer.
+/// What later stages need of a common IPv4 packet; `None` if it needs the thorough check.
 ///
-/// `room` is how many bytes there are from the header on, with whatever padding is behind the packet.
+/// `room` is the number of bytes from the header on, including any padding after the packet.
 #[inline(always)]
 pub(crate) fn common_ipv4(header: &[u8; ipv4::HEADER_LEN], room: usize) -> Option<Packet<u32>> {
     let [first, _, _, _, _, _, flags, offset, ..] = *header;
@@ -46,7 +46,7 @@ pub(crate) fn common_ipv4(header: &[u8; ipv4::HEADER_LEN], room: usize) -> Optio
     common.then_some(Packet { source, destination, facts })
 }
 
-/// By an address's first byte: whether it may be that of one host ([`ipv4::is_single_host`]).
+/// By an address's first byte: whether it may belong to one host ([`ipv4::is_single_host`]).
 static MAY_BE_ONE: [bool; 256] = {
     let mut may_be = [false; 256];
     let mut first = 0;
@@ -62,7 +62,7 @@ fn word(header: &[u8; ipv4::HEADER_LEN], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-/// Checks any IPv4 packet; `packet` may have padding behind it.
+/// Checks any IPv4 packet; `packet` may include padding.
 pub(crate) fn ipv4(packet: &[u8]) -> Result<Packet<u32>, Refusal> {
     let ip = Ipv4::parse(packet).map_err(|malformed| {
         Refusal::Drop(match malformed {
@@ -87,10 +87,10 @@ pub(crate) fn ipv4(packet: &[u8]) -> Result<Packet<u32>, Refusal> {
     Ok(Packet { source, destination, facts: Facts::ipv4(header) })
 }
 
-/// Which addresses may be routed, as Linux has it: 240/4 and 169.254/16 as any other, 0/8 too but for 0.0.0.0.
+/// Which addresses may be routed, as in Linux: 240/4 and 169.254/16 like any other, also 0/8 except 0.0.0.0.
 fn addresses_ipv4(source: u32, destination: u32) -> Result<(), Refusal> {
     let is_loopback = |address: u32| address >> 24 == 127;
-    // Groups and broadcasts are Linux's whatever their source: DHCP asks from 0.0.0.0.
+    // Multicast and broadcast go to Linux whatever their source: DHCP clients send from 0.0.0.0.
     if ipv4::is_multicast(destination) || destination == u32::MAX || (source, destination) == (0, 0) {
         return Err(HOST);
     }
@@ -103,8 +103,8 @@ fn addresses_ipv4(source: u32, destination: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What later stages want of an IPv6 packet of the common sort; `None` if it must be looked at closer: also where its
-/// next header is one of `closer`.
+/// What later stages need of a common IPv6 packet; `None` if it needs the thorough check, also if its next header is
+/// one of `closer`.
 #[inline(always)]
 pub(crate) fn common_ipv6(
     header: &[u8; ipv6::HEADER_LEN],
@@ -136,7 +136,7 @@ fn is_plain(address: u128) -> bool {
     first >> 5 == 0b001 || first >> 1 == 0b111_1110
 }
 
-/// Checks any IPv6 packet; `packet` may have padding behind it.
+/// Checks any IPv6 packet; `packet` may include padding.
 pub(crate) fn ipv6(packet: &[u8]) -> Result<Packet<u128>, Refusal> {
     let ip = Ipv6::parse(packet).map_err(|malformed| {
         Refusal::Drop(match malformed {
@@ -147,7 +147,7 @@ pub(crate) fn ipv6(packet: &[u8]) -> Result<Packet<u128>, Refusal> {
     })?;
     let (source, destination) = (ip.source(), ip.destination());
     addresses_ipv6(source, destination)?;
-    // Padding and options that are to be skipped need no slow path (RFC 8200 4.3, RFC 9673).
+    // Padding and options that may be skipped need no slow path (RFC 8200 4.3, RFC 9673).
     if ip.next_header() == protocol::HOP_BY_HOP && hop_by_hop::examine(&ip) != HopByHop::Skip {
         return Err(Refusal::Slow(Verdict::HopByHop));
     }

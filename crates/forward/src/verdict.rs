@@ -3,8 +3,8 @@
 use bm_frame::{BURST, Mask};
 use bm_stats::Reason;
 
-/// What the slow path is asked to look at. A hint, for lanes and hooks: the slow path decides anew, since
-/// tables may have changed on the way; but for a next hop that a hook chose, which is in the frame's meta.
+/// Why the slow path gets a frame. This is a hint, for lanes and hooks: the slow path decides again, since tables may
+/// have changed meanwhile; except for a next hop that a hook chose, which is in the frame's meta data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
@@ -12,27 +12,27 @@ pub enum Verdict {
     Host = 1,
     /// For Linux: only Linux may handle it, since a firewall, an IPsec policy or traffic control concerns it.
     LinuxOnly,
-    /// IP for one host in a frame for a group: for Linux if it is ours, else dropped.
+    /// Unicast IP in a multicast or broadcast frame: for Linux if it is to this machine, else dropped.
     LinkGroup,
     /// An IPv6 source that may only be used towards this machine, or on its own link.
     SourceScope,
     /// IPv4 options.
     Options,
-    /// An IPv6 hop-by-hop option that must be looked at.
+    /// An IPv6 hop-by-hop option that needs a closer check.
     HopByHop,
-    /// No hop is left.
+    /// TTL or hop limit expired.
     TtlExceeded,
     /// Larger than the next hop's MTU.
     TooBig,
     /// No route.
     NoRoute,
-    /// A route that says so.
+    /// An unreachable route.
     Unreachable,
-    /// A route that says so.
+    /// A prohibit route.
     Prohibit,
     /// The next hop's address is not known yet.
     Resolve,
-    /// A hook says so.
+    /// A hook sent it.
     Hook,
 }
 
@@ -71,7 +71,7 @@ pub enum Refusal {
     Drop(Reason),
     /// On to the slow path.
     Slow(Verdict),
-    /// Out of a port as it is: a hook says so.
+    /// Sent unchanged from a port, by a hook.
     Send(u16),
 }
 

@@ -1,4 +1,4 @@
-//! Group C: ICMP errors, when they are sent, from whom, and how many.
+//! Group C: ICMP errors, when they are sent, from which address, and how many.
 
 use bm_stats::Reason;
 use bm_wire::protocol;
@@ -51,7 +51,7 @@ fn c40_routes_that_were_recorded_come_back() {
     let packet = V4 { options, ..V4::default() };
     let answer = lab().exchange(LEFT, &packet.sent());
     let (_, error) = answer.only().unwrap();
-    // An option of 7 bytes, padded to 8; the quote begins behind 28 bytes of header and 8 of ICMP.
+    // An option of 7 bytes, padded to 8; the quote starts after 28 bytes of header and 8 of ICMP.
     assert_eq!(error[14], 0x47);
     assert_eq!(error[34..42], [7, 7, 8, 1, 2, 3, 4, 0]);
     assert_eq!((error[42], error[43], error[46]), (12, 0, 28));
@@ -73,7 +73,7 @@ fn c40_a_narrow_way_back_quotes_less() {
 
 #[test]
 fn c41_the_source_is_that_of_the_way_back() {
-    // As Linux: the interface that the error leaves through, unless the setting says otherwise.
+    // Like Linux: the interface through which the error leaves, unless the setting says otherwise.
     let packet = V4 { source: "198.51.100.9", ..spent() };
     for (inbound, source) in [(false, [198, 51, 100, 1]), (true, [192, 0, 2, 1])] {
         let settings = Settings { icmp_source_inbound: inbound, ..Settings::default() };
@@ -100,7 +100,7 @@ fn c41_several_addresses_and_none() {
     let two = format!("interface left 0 02:00:00:00:00:01 10.9.9.1/24 192.0.2.1/24\n{routed}");
     assert_eq!(error_from(&two, "192.0.2.9"), Some(vec![192, 0, 2, 1]));
     assert_eq!(error_from(&two, "77.1.1.1"), Some(vec![192, 0, 2, 1]));
-    // Without an address of its own, another interface's is taken.
+    // Without an address of its own, another interface's is used.
     let none = format!("interface left 0 02:00:00:00:00:01\n{routed}\nroute 192.0.2.9/32 via 192.0.2.9 left");
     assert_eq!(error_from(&none, "192.0.2.9"), Some(vec![198, 51, 100, 1]));
     let nowhere = none.replace("198.51.100.1/24", "");
@@ -143,7 +143,7 @@ fn c45_no_error_to_what_is_no_single_host() {
     for source in ["0.0.0.0", "127.0.0.1", "224.1.2.3", "255.255.255.255", "240.1.2.3", "0.1.2.3"] {
         assert!(!is_told(&V4 { source, ..spent() }), "{source}");
     }
-    // A broadcast of ours, ourselves, and who has no way back.
+    // A broadcast address of this router, its own address, and a source without a route back.
     for source in ["192.0.2.255", "192.0.2.1", "99.1.1.1"] {
         assert!(!is_told(&V4 { source, ..spent() }), "{source}");
     }
@@ -170,7 +170,7 @@ fn c46_errors_are_limited_and_linux_is_not_starved() {
 
 #[test]
 fn c46_a_flood_of_errors_leaves_room_for_linux() {
-    // More than the queue holds, all before what is Linux's.
+    // More than the queue holds, all before those for Linux.
     let mut lab = lab();
     (0..700).for_each(|_| lab.send(LEFT, &spent().sent()));
     (0..100).for_each(|_| lab.send(LEFT, &V4::to("192.0.2.1").sent()));
@@ -208,7 +208,7 @@ fn c49_no_redirects() {
 
 #[test]
 fn c51_each_hop_is_seen_once() {
-    // Traceroute: TTL 1 is ours, TTL 2 is the next router's.
+    // Traceroute: TTL 1 expires here, TTL 2 at the next router.
     let mut lab = lab();
     let answer = lab.exchange(LEFT, &spent().sent());
     assert_eq!(answer.sent.len(), 1);

@@ -18,13 +18,13 @@ const OUT: [u8; 46] = [
     2, 9, 8, 8, 8, 8, 0x30, 0x39, 0, 53, 0, 12, 0, 0, b'd', b'a', b't', b'a',
 ];
 
-/// Sends a frame that must vanish, and says under which names it was counted.
+/// Sends a frame that must be dropped, and returns the reasons under which it was counted.
 fn lost(lab: &mut Lab, frame: &[u8]) -> Vec<(Reason, u64)> {
     assert!(lab.exchange(LEFT, frame).is_silence());
     lab.drops()
 }
 
-/// The default packet, its header changed and summed anew.
+/// The default packet, with its header changed and a new checksum.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut packet = V4::default().bytes();
     change(&mut packet);
@@ -155,7 +155,7 @@ fn a14_a15_routes_that_refuse() {
         ("10.4.1.1", Some(0), Reason::NoRoute),
     ];
     for (destination, code, reason) in cases {
-        // A spent TTL makes no difference: the route is asked first, as in Linux.
+        // An expired TTL makes no difference: the route is looked up first, as in Linux.
         for ttl in [64, 1] {
             let mut lab = lab();
             lab.change(text);
@@ -179,7 +179,7 @@ fn a16_unicast_in_a_link_broadcast_is_not_forwarded() {
     for mac in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
         let packet = V4::default().bytes();
         assert_eq!(lost(&mut lab(), &frame(mac, LEFT_HOST, 0x0800, &packet)), [(Reason::LinkBroadcast, 1)]);
-        // For us it is Linux's to judge, as is what has no route.
+        // Packets to this machine, and those without a route, are for Linux to check.
         let ours = frame(mac, LEFT_HOST, 0x0800, &V4::to("192.0.2.1").bytes());
         assert_eq!(lab().exchange(LEFT, &ours).host, [(LEFT, ours)]);
     }
@@ -193,7 +193,7 @@ fn a17_a18_broadcasts_are_never_forwarded() {
         let limited = frame(mac, LEFT_HOST, 0x0800, &limited);
         assert_eq!(lab().exchange(LEFT, &limited), Answer { sent: vec![], host: vec![(LEFT, limited)] });
     }
-    // A directed broadcast of the other network is Linux's: it drops it unless told otherwise.
+    // A directed broadcast of the other network goes to Linux, which drops it by default.
     let directed = V4::to("198.51.100.255").sent();
     assert_eq!(lab().exchange(LEFT, &directed), Answer { sent: vec![], host: vec![(LEFT, directed)] });
 }
@@ -216,7 +216,7 @@ fn a19_a_source_that_is_our_own() {
     for source in ["192.0.2.1", "198.51.100.1", "203.0.113.1"] {
         let packet = V4 { source, ..V4::default() };
         assert_eq!(lost(&mut lab(), &packet.sent()), [(Reason::Ipv4Source, 1)]);
-        // Slow or fast makes no difference.
+        // The slow and the fast path give the same result.
         let packet = V4 { options: vec![1, 1, 1, 1], ..packet };
         assert_eq!(lost(&mut lab(), &packet.sent()), [(Reason::Ipv4Source, 1)]);
     }
@@ -255,7 +255,7 @@ fn a22_unknown_options_are_carried() {
 
 #[test]
 fn a23_record_route_and_timestamp() {
-    // Routes show the address that the packet leaves with, times the one that its source knows.
+    // Record Route gets the address of the egress interface, Timestamp the one that the source knows.
     carried(&[7, 7, 4, 0, 0, 0, 0, 0], &[7, 7, 8, 198, 51, 100, 1, 0]);
     carried(&[7, 7, 8, 9, 9, 9, 9, 0], &[7, 7, 8, 9, 9, 9, 9, 0]);
     carried(&[68, 8, 5, 0, 0, 0, 0, 0], &[68, 8, 9, 0, 1, 2, 3, 4]);
@@ -441,7 +441,7 @@ fn vlans_are_interfaces() {
         let expected = frame(LEFT_HOST, LEFT_MAC, 0x0800, &packet.one_hop_on());
         assert_eq!(lab.exchange(0, &sent).only(), Some((0, &expected[..])));
     }
-    // VLAN 0 is a priority alone; an unknown VLAN is Linux's, and so are two tags.
+    // VLAN 0 is only a priority; an unknown VLAN goes to Linux, and so do two tags.
     let packet = V4::to("10.10.0.9");
     let sent = tagged(LEFT_MAC, LEFT_HOST, 0, &packet.bytes());
     let expected = tagged(ten, LEFT_MAC, 10, &packet.one_hop_on());
@@ -451,7 +451,7 @@ fn vlans_are_interfaces() {
     let double =
         frame(LEFT_MAC, LEFT_HOST, 0x88a8, &[&[0, 10, 0x81, 0, 0, 20, 8, 0][..], &packet.bytes()].concat());
     assert_eq!(lab.exchange(0, &double).host, [(0, double)]);
-    // A MAC of another VLAN is not ours there.
+    // The MAC address of another VLAN is not valid there.
     let other = tagged([2, 0, 0, 0, 0, 0x20], ten, 10, &packet.bytes());
     assert!(lab.exchange(0, &other).is_silence());
     assert_eq!(lab.drops(), [(Reason::OtherHost, 1)]);

@@ -6,7 +6,7 @@ use super::frames::{NARROW_HOST, NARROW_MAC, V4, error_ipv4, frame};
 use super::{LEFT, NARROW, RIGHT, lab};
 use crate::testing::Lab;
 
-/// To behind the link of 1300 bytes.
+/// A packet to a destination behind the link of 1300 bytes.
 fn narrow(bytes: usize) -> V4 {
     V4 { payload: (0..bytes - 20).map(|at| at as u8).collect(), ..V4::to("9.9.9.9") }
 }
@@ -96,7 +96,7 @@ fn b32_options_follow_the_copy_bit() {
     let mut expected = pieces(&packet, 1300);
     expected[1].options = vec![0x9e, 4, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1];
     leaves_as(&mut lab(), &packet, &expected);
-    // A later fragment has lost its uncopied options already: what is there stays.
+    // A later fragment has lost its uncopied options already: the others stay.
     let later = V4 { fragment: 0x2000 + 50, ..packet };
     leaves_as(&mut lab(), &later, &pieces(&later, 1300));
 }

@@ -1,4 +1,4 @@
-//! Frames to send and frames to expect. Expected ones are made the long way: every checksum is a full sum.
+//! Frames to send and frames to expect. Expected ones are computed in full, without incremental checksums.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -23,7 +23,7 @@ pub fn to_router(packet: &[u8]) -> Vec<u8> {
     frame(LEFT_MAC, LEFT_HOST, kind, packet)
 }
 
-/// An IPv4 packet as it is sent; what is not named is as usual.
+/// An IPv4 packet to send; fields that are not set have defaults.
 #[derive(Clone, Debug)]
 pub struct V4 {
     pub source: &'static str,
@@ -31,7 +31,7 @@ pub struct V4 {
     pub ttl: u8,
     pub tos: u8,
     pub id: u16,
-    /// Flags and offset as they stand in the header.
+    /// Flags and offset as in the header.
     pub fragment: u16,
     pub protocol: u8,
     pub options: Vec<u8>,
@@ -83,7 +83,7 @@ impl V4 {
         to_router(&self.bytes())
     }
 
-    /// As it leaves to the router on the right: one hop less, nothing else.
+    /// The packet as it leaves to the router on the right: TTL decremented, nothing else.
     pub fn routed(&self) -> Vec<u8> {
         frame(RIGHT_HOST, RIGHT_MAC, 0x0800, &self.one_hop_on())
     }
@@ -93,7 +93,7 @@ impl V4 {
     }
 }
 
-/// Makes the header checksum of the packet anew, by a full sum.
+/// Computes the header checksum of the packet in full.
 pub fn sum_header(packet: &mut [u8]) {
     let header_len = usize::from(packet[0] & 0xf) * 4;
     packet[10..12].fill(0);

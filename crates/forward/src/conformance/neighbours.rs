@@ -100,7 +100,7 @@ fn e67_queues_are_bounded() {
     (0..5).for_each(|id| lab.send(LEFT, &packet(id, "198.51.100.50").sent()));
     (0..4).for_each(|id| lab.send(LEFT, &packet(id, "198.51.100.51").sent()));
     lab.run();
-    // The oldest makes room for the newest of its own queue; the others' room is nobody's.
+    // The oldest makes room for the newest of its own queue; other queues keep their room.
     assert_eq!((lab.held(), lab.drops()), (5, vec![(Reason::NeighborQueueFull, 4)]));
     lab.change("neighbour 198.51.100.50 right 02:00:00:00:02:50");
     lab.pass(2);
@@ -126,7 +126,7 @@ fn e67_options_are_written_once_though_the_packet_waited() {
 
 #[test]
 fn e67_who_waits_goes_first() {
-    // The neighbour answers, and a packet comes by the slow path before what waits was looked after.
+    // The neighbour answers, and a packet arrives on the slow path before waiting frames were checked.
     let mut lab = lab();
     lab.change("route 10.0.0.0/8 via 198.51.100.8 right");
     lab.pass(5);
@@ -165,7 +165,7 @@ fn e67_what_is_too_big_is_told_before_it_waits() {
     let (_, error) = answer.only().unwrap();
     assert_eq!(error, error_ipv4("192.0.2.1", 3, 4, 1300, &packet.bytes(), error));
     assert_eq!(lab.asked(), []);
-    // What may be cut waits whole.
+    // What may be fragmented waits unfragmented.
     let packet = V4 { payload: vec![0; 1400], ..V4::to("203.0.113.50") };
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
     lab.change("neighbour 203.0.113.50 narrow 02:00:00:00:03:50");
@@ -184,7 +184,7 @@ fn e67_a_route_that_goes_away_while_packets_wait() {
     let answer = lab.answer();
     let (_, error) = answer.only().unwrap();
     assert_eq!(error, error_ipv4("192.0.2.1", 3, 0, 0, &packet.bytes(), error));
-    // And one that comes to lead elsewhere.
+    // And one whose route changes.
     lab.change("route 10.0.0.0/8 via 198.51.100.8 right");
     lab.exchange(LEFT, &packet.sent());
     lab.change("route 10.0.0.0/8 via 203.0.113.5 narrow");
@@ -203,7 +203,7 @@ fn e69_a_scan_is_bounded() {
     }
     lab.send(LEFT, &V4::default().sent());
     lab.run();
-    // What is known goes on; the questions have a limit.
+    // Packets to known neighbours are sent; requests for others are rate-limited.
     assert_eq!(lab.take(RIGHT).len(), 1);
     let (asked, lost) = (lab.asked().len() as u64, lab.dropped(Reason::NeighborQueueFull));
     assert!(asked <= 512, "{asked} questions");
@@ -222,7 +222,7 @@ fn e70_a_changed_mac_is_used_at_once() {
         let answer = lab.exchange(LEFT, &V4::to(destination).sent());
         assert_eq!(answer.only().unwrap().1[..6], [2, 0, 0, 0, 2, 0x99]);
     }
-    // A lost one is asked for anew.
+    // A lost neighbour is resolved again.
     lab.change("no neighbour 198.51.100.7 right");
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
     assert_eq!(lab.asked(), [asked("right", "198.51.100.7")]);
@@ -274,7 +274,7 @@ fn e73_flows_keep_their_way_and_share_it_well() {
     assert_eq!(first, ways(&mut lab));
     let narrow = first.iter().filter(|&&port| port == NARROW).count();
     assert!((430..=570).contains(&narrow), "{narrow}");
-    // Whatever the packet's way through the router: with options it goes by the slow path.
+    // Whatever path the packet takes through the router: with options it takes the slow path.
     let options = V4 { options: vec![1; 4], ..V4::to(addresses[7]) };
     assert_eq!(lab.exchange(LEFT, &options.sent()).only().unwrap().0, first[7]);
 }
@@ -318,7 +318,7 @@ fn e76_nothing_is_sent_where_there_is_no_carrier() {
     assert!(lab.exchange(LEFT, &V4::to("198.51.100.50").sent()).is_silence());
     assert_eq!(lab.drops(), [(Reason::InterfaceDown, 4)]);
     assert_eq!(lab.asked(), []);
-    // A spent hop is still told, and so are errors about others.
+    // An expired TTL is still reported, and so are errors about others.
     assert!(!lab.exchange(LEFT, &V4 { ttl: 1, ..V4::default() }.sent()).is_silence());
 }
 

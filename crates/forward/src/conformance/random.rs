@@ -1,4 +1,4 @@
-//! Any bytes at all: nothing panics, every account closes, no frame is lost (a [`Lab`] asserts that).
+//! Random bytes: nothing panics, every account adds up, no frame is lost (a [`Lab`] asserts that).
 
 use proptest::prelude::*;
 
@@ -43,7 +43,7 @@ fn valid() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![ipv4, ipv6]
 }
 
-/// A frame: mostly a valid packet with some bytes changed, its length too, perhaps behind tags.
+/// A frame: mostly a valid packet with some bytes changed, possibly its length, possibly with tags.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     let mutated = (valid(), changes, 0..3usize, prop::option::weighted(0.1, 0..1500usize)).prop_map(
@@ -97,7 +97,7 @@ proptest! {
         }
     }
 
-    /// A burst goes through its stages together; each of its frames must fare as if it were alone.
+    /// A burst goes through its stages together; each of its frames must be treated as if it were alone.
     #[test]
     fn a_burst_fares_as_its_frames_one_by_one(frames in prop::collection::vec(frames(), 1..60)) {
         let (mut together, mut apart) = (lab(), lab());

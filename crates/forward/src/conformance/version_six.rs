@@ -76,7 +76,7 @@ fn d53_too_big_is_told_and_never_cut() {
     let fits = sized(1300);
     let expected = frame(NARROW_HOST, NARROW_MAC, 0x86dd, &fits.one_hop_on());
     assert_eq!(lab().exchange(LEFT, &fits.sent()).only(), Some((NARROW, &expected[..])));
-    // No link is narrower than 1280 to IPv6, whatever a route says.
+    // For IPv6 no link has an MTU below 1280 bytes, whatever a route says.
     let mut lab = lab();
     lab.change("route 2001:db8:9::/48 via 2001:db8:3::5 narrow mtu 1000");
     let answer = lab.exchange(LEFT, &sized(1281).sent());
@@ -104,7 +104,7 @@ fn d54_the_source_is_of_the_interface_it_came_in_on() {
     let answer = lab.exchange(LEFT, &packet.sent());
     let (port, error) = answer.only().unwrap();
     assert_eq!((port, &error[22..38]), (RIGHT, &IN_ROUTER[..]));
-    // With a link-local address alone, that of another interface.
+    // If it has only a link-local address, that of another interface is used.
     lab.change("interface left 0 02:00:00:00:00:01 192.0.2.1/24 fe80::1/64");
     let answer = lab.exchange(LEFT, &packet.sent());
     assert_eq!(answer.only().unwrap().1[22..28], [0x20, 1, 0xd, 0xb8, 0, 2]);
@@ -181,7 +181,7 @@ fn d59_addresses_that_may_not_be_on_a_wire() {
     for destination in ["::1", "::"] {
         lost(&V6::to(destination).sent(), Reason::Ipv6Destination);
     }
-    // As Linux: a mapped source, and one of our own.
+    // Like Linux: a mapped source, and an address of this machine.
     for source in ["::ffff:192.0.2.2", ROUTER, "2001:db8:2::1"] {
         passes(&V6 { source, ..V6::default() });
     }
@@ -229,7 +229,7 @@ fn d61_hop_by_hop_options() {
     };
     // Its payload length of zero leaves no room for the option that would explain it.
     lost(&jumbo, Reason::Ipv6Options);
-    // For us, Linux judges.
+    // Packets to this machine are for Linux to check.
     is_linuxs(&V6 { destination: ROUTER, ..hop_by_hop(&[0x5e, 4, 9, 9, 9, 9]) }.sent());
 }
 
@@ -277,7 +277,7 @@ fn d66_routes_that_refuse() {
         route 2001:db8:a2::/48 prohibit
         route 2001:db8:a3::/48 blackhole",
     );
-    // As Linux: an unreachable route says "no route", not "reject route".
+    // Like Linux: an unreachable route says "no route", not "reject route".
     let cases = [
         ("2001:db8:a1::1", Some(0), Reason::Unreachable),
         ("2001:db8:a2::1", Some(1), Reason::Prohibit),

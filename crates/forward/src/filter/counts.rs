@@ -1,4 +1,4 @@
-//! What rules have matched, counted by all workers.
+//! Counters of matched rules, for all workers.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,7 @@ use bm_filter::COUNTERS;
 /// Rows of counters: workers with different numbers modulo this share no line.
 const ROWS: usize = 16;
 
-/// A counter for each name of rules, and one for packets that none matches.
+/// A counter for each rule name, and one for packets that match no rule.
 pub struct RuleCounts(Array<AtomicU64>);
 
 impl RuleCounts {
@@ -21,7 +21,7 @@ impl RuleCounts {
         Array::zeroed(ROWS * COUNTERS, Filled::ByNeed).map(Self)
     }
 
-    /// One packet more, seen by this worker.
+    /// Counts one packet for this worker.
     #[inline]
     pub fn add(&self, worker: usize, counter: u16) {
         let at = worker % ROWS * COUNTERS + usize::from(counter);
@@ -30,7 +30,7 @@ impl RuleCounts {
         }
     }
 
-    /// What all workers have counted.
+    /// The count of all workers.
     pub fn count(&self, counter: u16) -> u64 {
         self.rows(counter).map(|count| count.load(Relaxed)).sum()
     }

@@ -1,5 +1,5 @@
-//! What rules ask of a frame. The kernel path's `filter_key` (crates/fastpath/bpf/key.h) does the same, byte by
-//! byte, and a test holds the two to it.
+//! The key of a frame for the rules. The kernel path's `filter_key` (crates/fastpath/bpf/key.h) does the same, byte
+//! by byte, and a test compares the two.
 
 use bm_filter::{Key, Kind};
 use bm_wire::ethernet::{HEADER_LEN, ethertype};
@@ -9,26 +9,26 @@ use bm_wire::protocol;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub key: Key,
-    /// A fragment too small for the header that rules ask for (RFC 1858, RFC 3128, RFC 7112).
+    /// A fragment too small for the headers that rules match (RFC 1858, RFC 3128, RFC 7112).
     pub tiny: bool,
 }
 
-/// Bytes of a TCP header up to and with its flags, which a first fragment must hold (RFC 1858).
+/// Bytes of a TCP header up to and including its flags, which a first fragment must contain (RFC 1858).
 const TCP_FLAGS_END: usize = 16;
 /// Tags that are looked through.
 const TAGS: usize = 2;
 const TAG_LEN: usize = 4;
 /// Extension headers that are looked through.
 const EXTENSIONS: usize = 8;
-/// Protocols with ports, beside TCP and UDP.
+/// Protocols with ports, besides TCP and UDP.
 const DCCP: u8 = 33;
 const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
-/// The frame's key, its interface aside; `None` for what rules are not asked about: no IP, or too broken for any
-/// router to pass on.
+/// The frame's key, without its interface; `None` if rules do not apply: not IP, or too malformed for any router to
+/// forward.
 pub(crate) fn asked(frame: &[u8]) -> Option<Asked> {
     let (mut at, mut kind) = (HEADER_LEN, be16(frame, 12)?);
     for _ in 0..TAGS {
@@ -62,7 +62,7 @@ fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | DCCP | SCTP | UDP_LITE)
 }
 
-/// Ports at a place, source's high, if the protocol has any and `room` bytes of the packet hold them.
+/// Ports at an offset, source port in the high half, if the protocol has any and they are within `room` bytes.
 fn ports(packet: &[u8], protocol: u8, at: usize, room: usize) -> (Kind, u32) {
     let ports = (has_ports(protocol) && room >= 4).then(|| be32(packet, at)).flatten();
     ports.map_or((Kind::None, 0), |ports| (Kind::Ports, ports))
@@ -102,7 +102,7 @@ fn ipv6(packet: &[u8]) -> Option<Asked> {
     Some(Asked { key, tiny: chain.tiny })
 }
 
-/// What a chain of extension headers leads to.
+/// The result of following a chain of extension headers.
 struct Chain {
     protocol: u8,
     kind: Kind,
@@ -121,7 +121,7 @@ fn is_extension(next: u8) -> bool {
     )
 }
 
-/// What a first fragment must hold of the header behind the extensions (RFC 7112).
+/// What a first fragment must contain of the header after the extensions (RFC 7112).
 fn least_of(protocol: u8) -> usize {
     match protocol {
         protocol::TCP => 20,
@@ -130,7 +130,7 @@ fn least_of(protocol: u8) -> usize {
     }
 }
 
-/// Follows a chain of `room` bytes behind the IPv6 header. Where that cannot be done to its end, the last next header
+/// Follows a chain of `room` bytes after the IPv6 header. If that cannot be done to its end, the last next header
 /// counts as the protocol, without ports.
 fn follow(packet: &[u8], mut next: u8, mut room: usize) -> Chain {
     let (mut at, mut first) = (40, false);

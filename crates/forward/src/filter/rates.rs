@@ -4,8 +4,8 @@
 //! source -> hash -> one line of 4 places: [ hash of a source | due ] ...   the one due longest ago makes room
 //! ```
 //!
-//! Nobody waits: a place is taken by exchanging its hash, and a packet charged by exchanging its time. Two workers
-//! that meet may charge a packet too many or too few, no more.
+//! There are no locks: a slot is taken by exchanging its hash, and a packet charged by exchanging its time. Two
+//! workers that collide may charge a packet too many or too few, no more.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,12 +22,12 @@ const LINES: usize = SOURCES / PLACES;
 pub struct SourceRates {
     /// For each place the hash of its source, and when its next packet is due, in ticks.
     places: Array<AtomicU64>,
-    /// Nobody outside can tell which sources share a line.
+    /// Secret, so that nobody can find out which sources share a cache line.
     seed: u64,
 }
 
 impl SourceRates {
-    /// Nobody has sent anything.
+    /// No source has sent anything yet.
     ///
     /// # Errors
     /// If there is no memory.
@@ -51,14 +51,14 @@ impl SourceRates {
         if from - now > depth {
             return true;
         }
-        // Another worker may have charged it meanwhile: then this packet is charged on top.
+        // Another worker may have charged it meanwhile: then this packet is charged in addition.
         if due.compare_exchange(was, from + interval, Relaxed, Relaxed).is_err() {
             due.fetch_add(interval, Relaxed);
         }
         false
     }
 
-    /// Never 0, which stands for no source.
+    /// Never 0, which means no source.
     fn hash(&self, key: &Key, [ipv4, ipv6]: [u8; 2]) -> u64 {
         let (high, low) = match key.source() {
             AnyAddress::V4(address) => (u64::MAX, u64::from(address & u32::mask(ipv4.min(32)))),
@@ -76,7 +76,7 @@ impl SourceRates {
     }
 }
 
-/// Gives a source the place of the one that is due longest ago.
+/// Gives a source the slot of the one that has been due for longest.
 #[cold]
 fn enter(places: &[[AtomicU64; 2]], hash: u64, due: u64) {
     let Some([source, its]) = places.iter().min_by_key(|[_, due]| due.load(Relaxed)) else { return };

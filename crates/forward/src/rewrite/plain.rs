@@ -5,9 +5,9 @@
 //!           '---- yes --> a hop left, short enough? -> three stores
 //! ```
 //!
-//! What is known of a next hop holds until the readers' retirements move on ([`Point`]): whatever changes a next hop
-//! or the tables moves them, so a worker sees the change with its next burst, as it does a new table. Frames that are
-//! not plain are left as they are to [`super::ipv4`] and [`super::ipv6`], which do the same the long way.
+//! What is cached about a next hop is valid until the readers' retirements move on ([`Point`]): whatever changes a
+//! next hop or the tables moves them, so a worker sees the change with its next burst, as it does a new table. Frames
+//! that are not plain are left unchanged for [`super::ipv4`] and [`super::ipv6`], which do the same in general.
 
 use bm_fib::NextHop;
 use bm_fib::published::Point;
@@ -20,11 +20,11 @@ use crate::validate::Facts;
 
 /// No port has this index.
 pub(crate) const NOT_PLAIN: u16 = u16::MAX;
-/// Where the word with the hops begins in a frame without a tag.
+/// Offset of the word with the TTL in an untagged frame.
 pub(crate) const IPV4_SPENT: usize = HEADER_LEN + 8;
 pub(crate) const IPV6_SPENT: usize = HEADER_LEN + 4;
 
-/// What is known of a next hop: all that the straight line has to store and compare.
+/// Cached data of a next hop: everything that the fast case has to store and compare.
 ///
 /// Not shared: laid out for vectors.
 #[derive(Clone, Copy)]
@@ -35,34 +35,34 @@ struct Known {
     /// The source's other four.
     rest: [u8; 4],
     hop: NextHop,
-    /// The longest packet that fits; 0, so that none does, where the hop is not plain.
+    /// The longest packet that fits; 0, so that none does, if the next hop is not plain.
     mtu: u16,
     port: u16,
 }
 
-/// Next hops that a worker has looked at: most packets' is among them.
+/// A worker's cache of next hops, which contains those of most packets.
 pub(crate) struct KnownHops {
     known: [Known; KNOWN],
     /// Where the readers' retirements stood, and in which spell of time.
     since: (Point, u64),
 }
 
-/// How many are kept, each at a place of its own: a power of two.
+/// The number of entries, one for each low part of the index: a power of two.
 const KNOWN: usize = 64;
-/// Marks of use are set again after so many nanoseconds, as a power of two: some 17 ms.
+/// Marks of use are set again after so many nanoseconds, as a power of two: about 17 ms.
 const SPELL_LOG2: u32 = 24;
 
 impl KnownHops {
     pub fn new() -> Self {
-        // No hop stands where the index of another belongs.
+        // No next hop is where the index of another belongs.
         let unknown = Known { start: 0, rest: [0; 4], hop: NextHop(u32::MAX), mtu: 0, port: 0 };
         let mut known = [unknown; KNOWN];
         known[KNOWN - 1].hop = NextHop(0);
         Self { known, since: (Point::default(), 0) }
     }
 
-    /// Before a burst: forgets all of them if something has changed since, and now and then, so that next hops
-    /// which are in use are marked.
+    /// Before a burst: clears the cache if something has changed, and from time to time, so that next hops in use are
+    /// marked.
     #[inline]
     pub fn keep_if_same(&mut self, point: Point, now_ns: u64) {
         let since = (point, now_ns >> SPELL_LOG2);
@@ -71,7 +71,7 @@ impl KnownHops {
         }
     }
 
-    /// What is known of `hop`, or is found out now.
+    /// The cached data of `hop`, read now if needed.
     #[inline(always)]
     fn of(&mut self, tables: &Tables, hop: NextHop) -> &Known {
         let known = &mut self.known[hop.index() % KNOWN];
@@ -97,10 +97,11 @@ fn look(tables: &Tables, hop: NextHop, known: &mut Known) {
     known.mtu = mtu(egress, tables.next_hops.mtu(hop));
 }
 
-/// The straight line: makes `frame` leave through `hop` if nothing about it is special, and says through which
-/// port. [`NOT_PLAIN`] leaves the frame as it was: [`super::ipv4`] or [`super::ipv6`] then decides.
+/// The fast case: makes `frame` leave through `hop` if nothing about it is special, and returns the port.
+/// [`NOT_PLAIN`] leaves the frame unchanged: [`super::ipv4`] or [`super::ipv6`] then decides.
 ///
-/// The frame has no tag. `HEAD` is [`super::IPV4_HEAD`] or [`super::IPV6_HEAD`], `SPENT` where the word with the hops begins.
+/// The frame has no tag. `HEAD` is [`super::IPV4_HEAD`] or [`super::IPV6_HEAD`], `SPENT` the offset of the word with
+/// the TTL.
 #[inline(always)]
 pub(crate) fn rewrite<const HEAD: usize, const SPENT: usize>(
     tables: &Tables,
@@ -117,7 +118,7 @@ pub(crate) fn rewrite<const HEAD: usize, const SPENT: usize>(
     head[..8].copy_from_slice(&known.start.to_le_bytes());
     head[8..12].copy_from_slice(&known.rest);
     head[SPENT..SPENT + 4].copy_from_slice(&facts.spent);
-    // What is behind the packet is padding of a short frame, and no data.
+    // What follows the packet is padding of a short frame, not data.
     frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
     known.port
 }
@@ -125,7 +126,7 @@ pub(crate) fn rewrite<const HEAD: usize, const SPENT: usize>(
 /// Packets that are asked the same question together.
 pub(crate) const LANES: usize = 8;
 
-/// What is known of eight packets.
+/// Cached data for eight packets.
 pub(crate) struct Eight<'a> {
     pub hops: &'a [NextHop; LANES],
     pub lengths: &'a [u16; LANES],
@@ -134,8 +135,8 @@ pub(crate) struct Eight<'a> {
     pub spent: &'a [[u8; 4]; LANES],
 }
 
-/// The same for eight: one branch for all instead of three for each. Says how many of the first of them have been
-/// made to leave; behind those is one that has to be looked at by itself, if only since its next hop is not known yet.
+/// The same for eight packets: one branch for all instead of three for each. Returns how many of the first of them
+/// now leave; the next one has to be handled separately, if only because its next hop is not cached yet.
 #[inline(always)]
 pub(crate) fn rewrite_eight<const HEAD: usize, const SPENT: usize>(
     known: &KnownHops,
@@ -151,7 +152,7 @@ pub(crate) fn rewrite_eight<const HEAD: usize, const SPENT: usize>(
     }
     let mtus: [u16; LANES] = std::array::from_fn(|lane| known[lane].mtu);
     for (lane, &mtu) in mtus.iter().enumerate() {
-        // What is left of either is what it has too much, or too little.
+        // A remainder shows that either is too large or too small.
         unfit |= of.lengths[lane].saturating_sub(mtu) | 2u16.saturating_sub(of.left[lane]);
     }
     if others | u32::from(unfit) != 0 {

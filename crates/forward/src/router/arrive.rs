@@ -25,7 +25,7 @@ impl Work {
         let count = self.burst.len();
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
         let mut closer = Mask::NONE;
-        // Most bursts are of one family, so bits are cleared where that does not hold.
+        // Most bursts are of one family, so bits are cleared for the exceptions.
         self.all = Mask::first(count);
         self.ipv4.mask = self.all;
         self.arrivals[..count].fill((view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16));
@@ -34,7 +34,7 @@ impl Work {
             let ahead = group.end..count.min(group.end + TOGETHER);
             self.burst.places()[ahead].iter().flatten().for_each(Frame::prefetch);
             self.validate(tables, view, group.clone(), &mut closer);
-            // The last one stands for all: what else is in its group costs a needless line at most.
+            // The last one stands for all: other frames of its group cost at most a useless cache line.
             let (Some(vrf), Some(last)) = (vrf, group.clone().last()) else { continue };
             match () {
                 () if self.ipv4.mask.has(last) => vrf.ipv4.prefetch(&self.ipv4.destinations[group]),
@@ -48,8 +48,8 @@ impl Work {
         }
     }
 
-    /// Notes frames of the common sort, and in `closer` the others. All are taken for the family that the last ones
-    /// were of, until there are none of it.
+    /// Stores common frames, and marks the others in `closer`. All are assumed to be of the family of the previous
+    /// ones, until none of them is.
     #[inline(always)]
     fn validate(&mut self, tables: &Tables, view: &PortView, mut places: Range<usize>, closer: &mut Mask) {
         let (count, common) = match self.family {
@@ -86,7 +86,7 @@ impl Work {
         Some((frames.len() * LANES, seen.common))
     }
 
-    /// Which of `places`, sixteen at most, are IPv6 of the common sort.
+    /// Which of `places`, at most sixteen, are common IPv6.
     #[inline(always)]
     fn validate_ipv6(&mut self, view: &PortView, mut places: Range<usize>) -> u16 {
         let first = places.start;
@@ -108,7 +108,7 @@ impl Work {
         Some((frames.len() * LANES, common))
     }
 
-    /// One by one, but with their bits together.
+    /// One by one, but with their bits collected.
     #[inline(always)]
     fn validate_ipv6_each(&mut self, view: &PortView, places: Range<usize>) -> u16 {
         let Self { burst, ipv6, .. } = self;
@@ -185,7 +185,7 @@ fn columns<A>(lane: &mut Lane<A>, first: usize) -> Option<Columns<'_, A>> {
     })
 }
 
-/// A packet of the common sort, in a frame of the common sort. One length decides whether both are there.
+/// A common packet in a common frame. A single length check covers both headers.
 #[inline(always)]
 fn common_ipv4(view: &PortView, frame: &[u8]) -> Option<Packet<u32>> {
     let (ethernet, packet) = heads::<{ rewrite::IPV4_HEAD }, { ipv4::HEADER_LEN }>(frame)?;
@@ -204,7 +204,7 @@ fn common_ipv6(view: &PortView, frame: &[u8]) -> Option<Packet<u128>> {
     }
 }
 
-/// Both headers of an untagged frame, if they are whole.
+/// Both headers of an untagged frame, if they are complete.
 #[inline(always)]
 fn heads<const HEAD: usize, const IP: usize>(
     frame: &[u8],

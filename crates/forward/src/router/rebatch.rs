@@ -1,7 +1,7 @@
 //! Re-batching, for comparison: after each stage every frame goes, with all that is known of it, to a new batch.
 //!
-//! The router itself has masks: frames stay where they are, and a refused one's bit is cleared. `bench batch` shows
-//! what the difference is worth.
+//! The router itself uses masks: frames stay where they are, and a refused one's bit is cleared. `bench batch` shows
+//! the benefit.
 
 use bm_fib::NextHop;
 use bm_frame::{BURST, Mask};
@@ -9,7 +9,7 @@ use bm_frame::{BURST, Mask};
 use super::Work;
 use crate::verdict::{Refusal, Verdict};
 
-/// Where a column's entries are put in their new order: as many as there are, not all that there may be.
+/// Where a column's entries are put in their new order: only as many as there are.
 pub(super) struct Columns {
     halves: [u16; BURST],
     words: [u32; BURST],
@@ -35,7 +35,7 @@ impl Columns {
 }
 
 impl Work {
-    /// Moves the frames that go on to the front of a new batch, and behind them those that are refused.
+    /// Moves the frames that continue to the front of a new batch, and those that are refused after them.
     #[inline(never)]
     pub(super) fn rebatch(&mut self) {
         let mut order = [0; BURST];
@@ -88,7 +88,7 @@ impl Work {
     }
 }
 
-/// Puts what stands at the places that `order` names in that order, by way of `room`.
+/// Reorders the entries at the slots in `order`, using `room`.
 fn moved<T: Copy>(order: &[u8], column: &mut [T; BURST], room: &mut [T; BURST]) {
     let room = &mut room[..order.len()];
     room.iter_mut().zip(order).for_each(|(to, &from)| *to = column[usize::from(from)]);

@@ -1,4 +1,4 @@
-//! Stage four over a burst: the straight line where all frames are alike, a look at each where they are not.
+//! Stage four over a burst: the fast case if all frames are alike, a check of each if they are not.
 
 use bm_fib::NextHop;
 use bm_frame::{BURST, Frame};
@@ -41,8 +41,8 @@ struct Rewrite<'a, A> {
 }
 
 impl<A> Rewrite<'_, A> {
-    /// Rewrites all frames of the lane, and notes the ports of those that nothing speaks against. `straight` says
-    /// that these are all of the burst, and that none has a tag.
+    /// Rewrites all frames of the lane, and stores the ports of those without an objection. `straight` says that
+    /// these are all of the burst, and that none has a tag.
     #[inline(always)]
     fn all<const HEAD: usize, const SPENT: usize>(
         mut self,
@@ -53,7 +53,7 @@ impl<A> Rewrite<'_, A> {
         if straight {
             let eights = self.frames.len() / LANES;
             for first in (0..eights).map(|eight| eight * LANES) {
-                // Written frames have left the first cache since they were read, and their headers too.
+                // Written frames have left the first-level cache since they were read, and so have their headers.
                 if let Some(next) = self.frames[first..].as_chunks::<LANES>().0.get(1) {
                     next.iter().flatten().for_each(Frame::prefetch_header);
                 }
@@ -76,7 +76,7 @@ impl<A> Rewrite<'_, A> {
         }
     }
 
-    /// Eight at a time, from `first` on; says how many of them are done.
+    /// Eight at a time, from `first` on; returns how many of them are done.
     #[inline(always)]
     fn eight<const HEAD: usize, const SPENT: usize>(&mut self, first: usize) -> usize {
         let Lane { hops, facts, .. } = self.lane;

@@ -1,7 +1,7 @@
 //! Which of our addresses an error comes from, as Linux chooses (`inet_select_addr`, RFC 6724).
 //!
-//! IPv4: an address of the interface that the error leaves through, one in the next hop's network first.
-//! IPv6: an address of the interface that the packet came in on, or else the one most like the destination.
+//! IPv4: an address of the interface through which the error leaves, preferably one in the next hop's network. IPv6:
+//! an address of the interface on which the packet arrived, else the one most similar to the destination.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,10 +10,10 @@ use bm_wire::prefix::{Address, Prefix};
 
 use crate::tables::{Interface, Tables};
 
-/// What a router without any IPv4 address calls itself (RFC 7600 4.8), so that traceroute shows a hop.
+/// The source of a router without any IPv4 address (RFC 7600 4.8), so that traceroute shows a hop.
 const DUMMY: u32 = 0xc000_0008;
 
-/// The IPv4 address that `interface` has in front of `peer`: a next hop, or a neighbour.
+/// The IPv4 address of `interface` towards `peer`: a next hop, or a neighbour.
 pub(crate) fn ipv4(tables: &Tables, interface: u16, peer: u32) -> u32 {
     let own = tables.interfaces.get(usize::from(interface));
     let near = own.and_then(|own| {
@@ -26,7 +26,7 @@ pub(crate) fn ipv4(tables: &Tables, interface: u16, peer: u32) -> u32 {
     near.or_else(|| elsewhere_ipv4(tables, own)).map_or(DUMMY, u32::from)
 }
 
-/// An address of another interface of the same VRF, or any that is good beyond its link.
+/// An address of another interface of the same VRF, or any that is valid beyond its link.
 fn elsewhere_ipv4(tables: &Tables, own: Option<&Interface>) -> Option<Ipv4Addr> {
     let is_wide = |address: &Ipv4Addr| !address.is_loopback() && !address.is_link_local();
     let vrf = own.map_or(0, |own| own.vrf);
@@ -35,7 +35,7 @@ fn elsewhere_ipv4(tables: &Tables, own: Option<&Interface>) -> Option<Ipv4Addr> 
     others.find(is_wide).or_else(|| tables.local_ipv4.iter().copied().find(is_wide))
 }
 
-/// The IPv6 address for a packet to `destination` about one that came in on `interface`.
+/// The IPv6 address for a packet to `destination` about one that arrived on `interface`.
 pub(crate) fn ipv6(tables: &Tables, interface: u16, destination: u128) -> Option<u128> {
     let own = tables.interfaces.get(usize::from(interface))?;
     let same = |other: &&Interface| other.vrf == own.vrf;
@@ -53,7 +53,7 @@ pub(crate) fn ipv6(tables: &Tables, interface: u16, destination: u128) -> Option
         let wide = ipv6::is_link_local(address) == ipv6::is_link_local(destination);
         (wide, is_here, label(address) == label(destination), address.common(destination))
     };
-    // Of equals the first wins, as in Linux; `max_by_key` would take the last.
+    // Among equals the first is used, as in Linux; `max_by_key` would take the last.
     let best = candidates.reduce(|best, next| if rank(&next) > rank(&best) { next } else { best });
     best.map(|(_, address)| u128::from(address))
 }

@@ -1,8 +1,8 @@
 //! Cutting an IPv4 packet into fragments (RFC 791 3.2, 6864), as Linux cuts it.
 //!
-//! Each fragment but the last holds as many bytes as the MTU and the bound of eight allow. Options without
-//! the copy bit are in the first only; in the others Linux puts "no operation" in their place, so that all
-//! headers are of one length, and so do we.
+//! Each fragment but the last contains as many bytes as the MTU and the multiple of eight allow. Options without the
+//! copy bit are only in the first; in the others they are replaced by "no operation", so that all headers have the
+//! same length, as in Linux.
 
 use bm_wire::checksum;
 use bm_wire::ipv4::option::{NO_OPERATION, Options};
@@ -16,7 +16,7 @@ pub(crate) struct Plan<'a> {
     packet: &'a [u8],
     header_len: usize,
     payload_len: usize,
-    /// Payload bytes that fit beside the header: as many as the last fragment may hold.
+    /// Payload bytes that fit after the header: as many as the last fragment may contain.
     room: usize,
     /// Payload bytes of each fragment but the last.
     step: usize,
@@ -25,7 +25,8 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// How `ip` is cut for `mtu`; `None` if not even eight bytes fit beside the header, or nothing is to cut.
+    /// How to fragment `ip` for `mtu`; `None` if not even eight bytes fit after the header, or nothing needs to be
+    /// fragmented.
     pub fn new(ip: &Ipv4<&'a [u8]>, mtu: usize) -> Option<Self> {
         let packet = ip.into_inner().get(..usize::from(ip.total_len()))?;
         let header_len = ip.header_len();
@@ -48,7 +49,7 @@ impl<'a> Plan<'a> {
         1 + (self.payload_len - self.room).div_ceil(self.step)
     }
 
-    /// Writes fragment `index` to the front of `buffer`; says how long it is. `None` if it does not fit.
+    /// Writes fragment `index` to the start of `buffer`; returns its length. `None` if it does not fit.
     pub fn write(&self, index: usize, buffer: &mut [u8]) -> Option<usize> {
         let start = index * self.step;
         let is_last = self.payload_len.checked_sub(start)? <= self.room;
@@ -58,7 +59,7 @@ impl<'a> Plan<'a> {
         let (header, payload) = out.split_at_mut(self.header_len);
         header.copy_from_slice(&self.packet[..self.header_len]);
         payload.copy_from_slice(&self.packet[self.header_len + start..self.header_len + end]);
-        // Those of a later fragment were sorted out when that was made.
+        // Those of a later fragment were removed when it was made.
         if index > 0 && self.came_with & OFFSET == 0 {
             blank_uncopied(&mut header[HEADER_LEN..]);
         }

@@ -1,4 +1,4 @@
-//! Frames and their unresolved neighbours: hold, ask, release, give up.
+//! Frames and their unresolved neighbours: hold, resolve, release, give up.
 
 use std::net::IpAddr;
 
@@ -23,14 +23,14 @@ use crate::validate::Facts;
 /// A frame that waits.
 pub(super) struct Waiter {
     pub frame: Frame,
-    /// We made it: its hop is not spent, and nobody is told if it fails.
+    /// Created here: its TTL is not decremented, and a failure is not reported.
     pub own: bool,
 }
 
 impl Core {
-    /// Lets a frame wait for its neighbour, and sees to it that the kernel is asked.
+    /// Lets a frame wait for its neighbour, and makes the kernel resolve it.
     pub(super) fn hold(&mut self, tables: &Tables, waiter: Waiter, neighbour: Neighbour, now: Now) {
-        // Asked first: an interface that is gone or down has no neighbours.
+        // Checked first: an interface that is gone or down has no neighbours.
         let reason = match rewrite::egress(tables, neighbour.interface) {
             Ok(egress) if egress.mtu > 0 => None,
             Ok(_) => Some(Reason::InterfaceDown),
@@ -50,7 +50,7 @@ impl Core {
         }
     }
 
-    /// Keeps the gauge of frames held for a port.
+    /// Updates the gauge of frames held for a port.
     fn held(&mut self, frame: &Frame, change: isize) {
         if let Some(port) = self.ports.get_mut(usize::from(frame.meta().port)) {
             port.held = port.held.saturating_add_signed(change);
@@ -65,7 +65,7 @@ impl Core {
         }
     }
 
-    /// Releases what need not wait any more; says how many frames that were.
+    /// Releases frames that need not wait any longer; returns how many.
     pub(super) fn look_after_waiting(&mut self, tables: &Tables, now: Now) -> usize {
         let mut released = 0;
         while let Some((ifindex, address)) = self.resolver.next_failed() {
@@ -81,7 +81,7 @@ impl Core {
             return released;
         }
         self.looked_ns = Some(now.monotonic_ns);
-        // The tables tell: as soon as the first frame of a queue would take another way, all go theirs.
+        // The tables decide: as soon as the first frame of a queue would take another route, all are released.
         let still = |neighbour: &Neighbour, way: Way| matches!(way, Way::Resolve { neighbour: other, .. } if other == *neighbour);
         let all: Vec<_> = self
             .waiting
@@ -101,7 +101,7 @@ impl Core {
         released
     }
 
-    /// Sends what waits for the neighbour that `frame` is about to leave to: it came earlier.
+    /// Sends the frames that wait for the neighbour to which `frame` is about to leave: they came earlier.
     pub(super) fn let_waiting_go_first(
         &mut self,
         tables: &Tables,
@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Sends what waited for a neighbour on its way, in order.
+    /// Sends the frames that waited for a neighbour, in order.
     fn go_on(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
         let frames = self.waiting.release(neighbour);
         let count = frames.len();
@@ -135,7 +135,7 @@ impl Core {
         count
     }
 
-    /// The neighbour does not answer: each source is told, as Linux does, with the hop spent.
+    /// The neighbour does not answer: each source gets an error, as from Linux, with the TTL decremented.
     fn give_up(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
         let frames = self.waiting.release(neighbour);
         let count = frames.len();
@@ -166,7 +166,7 @@ impl Core {
     }
 }
 
-/// Whether a way goes by a neighbour.
+/// Whether a route uses a neighbour.
 fn leads_to(tables: &Tables, way: Way, neighbour: &Neighbour) -> bool {
     match way {
         Way::Forward { hop, entry } => {
@@ -179,7 +179,7 @@ fn leads_to(tables: &Tables, way: Way, neighbour: &Neighbour) -> bool {
     }
 }
 
-/// Whom a frame's packet is for.
+/// The destination of a frame's packet.
 fn destination(frame: &Frame) -> Option<IpAddr> {
     let packet = tell::packet(frame);
     match (Ipv4::parse(packet), Ipv6::parse(packet)) {
@@ -207,7 +207,7 @@ fn way_of(tables: &Tables, frame: &Frame) -> Way {
     }
 }
 
-/// Spends the hop of a packet that was on its way out already; says what its source is told.
+/// Decrements the TTL of a packet that was about to be sent; returns the error for its source.
 fn spend_hop(frame: &mut Frame) -> Option<Error> {
     let network = usize::from(frame.meta().network);
     let packet = frame.data_mut().get_mut(network..)?;

@@ -1,7 +1,7 @@
-//! Hooks on the slow path's thread: they see what workers passed on, before it is decided anew.
+//! Hooks on the slow path's thread: they see what workers passed on, before it is decided again.
 //!
-//! A frame that a hook lets go on is decided on from its bytes, which the hook may have changed. A punted one goes to
-//! Linux, which is behind the slow path as the slow path is behind the fast one.
+//! A frame that a hook does not remove is handled according to its bytes, which the hook may have changed. A punted
+//! one goes to Linux, which comes after the slow path as the slow path comes after the fast one.
 
 use bm_frame::{BURST, Burst, Frame, Mask};
 use bm_graph::{HookBurst, HookFate, HookRoom, Stage, StageHook};
@@ -25,12 +25,12 @@ impl SlowHooks {
         Box::new(Self { hook, burst: Burst::new(), room: HookRoom::new() })
     }
 
-    /// Once a step; `None` if there is no hook now.
+    /// Called once per step; `None` if there is no hook now.
     pub fn begin(&mut self) -> Option<&mut Self> {
         self.hook.begin().has(Stage::Slow).then_some(self)
     }
 
-    /// Takes a burst from `queue` through the hooks and on. Says how many frames it was.
+    /// Takes a burst from `queue` through the hooks and handles it. Returns the number of frames.
     pub fn take(&mut self, core: &mut Core, tables: &Tables, queue: &mut Consumer<Frame>, now: Now) -> usize {
         let Self { hook, burst, room, .. } = self;
         let mut linux_only = 0;

@@ -1,4 +1,4 @@
-//! What is owed to an IPv4 packet that is not of the common sort.
+//! The handling of IPv4 packets that are not of the common kind.
 
 use std::net::IpAddr;
 
@@ -57,8 +57,8 @@ impl Core {
         }
     }
 
-    /// Decides on a packet with options. They are written only where the packet leaves at once: one that waits
-    /// is decided on again, and one that is told about is quoted as it came.
+    /// Handles a packet with options. They are written only if the packet leaves immediately: one that waits is
+    /// handled again, and one that causes an error is quoted as it arrived.
     fn with_options(&mut self, tables: &Tables, packet: &mut [u8], asked: &Asked, now: Now) -> Fate {
         let header_len = usize::from(packet[0] & 0x0f) * 4;
         let known_as = route::ipv4(tables, asked.vrf, asked.source, || 0).out();
@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Whether Linux may get another packet with a Router Alert; those beyond are routed as any other.
+    /// Whether Linux may get another packet with a Router Alert; those above the limit are routed like any other.
     pub(super) fn may_alert(&mut self, now: Now) -> bool {
         let may = self.alerts.take(now.monotonic_ns, ALERTS_PER_SECOND, ALERTS_BURST);
         if !may {
@@ -152,7 +152,7 @@ impl Core {
     }
 }
 
-/// What the tables say of a packet.
+/// What the tables say about a packet.
 fn asked(tables: &Tables, meta: &Meta, ip: &Ipv4<&[u8]>) -> Asked {
     let interface = meta.interface;
     let on = tables.compiled.ingress.get(usize::from(interface)).copied();
@@ -165,7 +165,7 @@ fn asked(tables: &Tables, meta: &Meta, ip: &Ipv4<&[u8]>) -> Asked {
     Asked { interface, vrf, reverse_path, accept_local, source, destination, way }
 }
 
-/// Why the source may not send this packet through us, if it would be sent at all.
+/// Why the source may not send this packet through this router, if it would be forwarded.
 fn refused_source(tables: &Tables, asked: &Asked) -> Option<Reason> {
     let Asked { interface, vrf, reverse_path, accept_local, source, way, .. } = *asked;
     way.out()?;
@@ -197,13 +197,13 @@ fn tell(problem: icmp::Problem, reason: Reason) -> Fate {
     Fate::Tell(Error::Ipv4 { problem, by_route: false, options: Echo::default() }, reason)
 }
 
-/// What a route that refuses answers.
+/// The error for a route that refuses.
 fn reject(code: u8, reason: Reason) -> Fate {
     let problem = icmp::destination_unreachable(code, 0);
     Fate::Tell(Error::Ipv4 { problem, by_route: true, options: Echo::default() }, reason)
 }
 
-/// The rest of the way: route, hop, size, neighbour.
+/// The rest: route, TTL, size, neighbour.
 fn onward(tables: &Tables, packet: &[u8], asked: &Asked) -> Fate {
     let (hop, interface) = match asked.way {
         Way::Host => return Fate::Host,

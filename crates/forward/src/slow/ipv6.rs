@@ -1,4 +1,4 @@
-//! What is owed to an IPv6 packet that is not of the common sort.
+//! The handling of IPv6 packets that are not of the common kind.
 
 use std::net::IpAddr;
 
@@ -44,13 +44,13 @@ impl Core {
     }
 }
 
-/// A source that only its own link knows, or nobody. The first is Linux's to answer: it knows the links and
-/// their neighbours, and never lets such a packet leave its link (RFC 4291 2.5.6).
+/// A link-local source, or none. The first is for Linux to answer: it knows the links and their neighbours, and never
+/// lets such a packet leave its link (RFC 4291 2.5.6).
 fn beyond_scope(ip: &Ipv6<&[u8]>) -> Fate {
     if ipv6::is_link_local(ip.source()) { Fate::Host } else { Fate::Drop(Reason::Ipv6Source) }
 }
 
-/// What hop-by-hop options make of a packet's way; says whether one asks for routers' attention.
+/// The effect of hop-by-hop options on a packet; returns whether one is a Router Alert.
 fn process_hop_by_hop(ip: &Ipv6<&[u8]>) -> Result<bool, Fate> {
     let problem = |code, at| tell(icmpv6::parameter_problem(code, at), Reason::Ipv6Options);
     match hop_by_hop::examine(ip) {
@@ -67,7 +67,7 @@ fn tell(problem: icmpv6::Problem, reason: Reason) -> Fate {
     Fate::Tell(Error::Ipv6 { problem }, reason)
 }
 
-/// The rest of the way: route, hop, size, neighbour.
+/// The rest: route, hop limit, size, neighbour.
 fn onward(tables: &Tables, ip: &Ipv6<&[u8]>, way: Way) -> Fate {
     let unreachable = |code, reason| tell(icmpv6::destination_unreachable(code), reason);
     let (hop, interface) = match way {

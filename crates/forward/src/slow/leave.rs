@@ -1,13 +1,13 @@
-//! The ways out of the slow path: to Linux, to a worker that sends, and from Linux by a twin to a worker.
+//! The exits of the slow path: to Linux, to a worker that sends, and from Linux through a twin to a worker.
 
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
 
 use super::{Core, Count, PortState};
 
-/// Frames that are handed to Linux together, at most.
+/// The most frames that are delivered to Linux together.
 const TOGETHER: usize = 32;
-/// Packets that Linux sends through a twin taken from one port in one step.
+/// The most packets of Linux that are taken from one port's twin in one step.
 const STEP_TWIN: usize = 64;
 
 impl Core {
@@ -23,7 +23,7 @@ impl Core {
         }
     }
 
-    /// Hands over what has come together.
+    /// Delivers the frames collected so far.
     pub(super) fn hand_over_rest(&mut self) {
         (0..self.ports.len()).for_each(|port| self.hand_over(port));
     }
@@ -48,7 +48,7 @@ impl Core {
         self.ports[port].for_host = frames;
     }
 
-    /// The same with one that only Linux may handle.
+    /// The same for one that only Linux may handle.
     pub(super) fn deliver_linux_only(&mut self, frame: Frame) {
         self.bump(Count::LinuxOnly);
         self.deliver(frame);
@@ -80,13 +80,13 @@ impl Core {
         }
     }
 
-    /// Puts what Linux sends through twins on the wire as it is.
+    /// Sends what Linux sends through twins unchanged.
     pub(super) fn collect_from_twins(&mut self) -> usize {
         let mut collected = 0;
         for index in 0..self.ports.len() {
             for _ in 0..STEP_TWIN {
                 let Some(host) = self.ports[index].host.as_mut() else { break };
-                // An error here has lost no frame that we know of, and the next step asks again.
+                // An error here has lost no known frame, and the next step tries again.
                 let Ok(Some(packet)) = host.collect(&mut self.twin) else { break };
                 collected += 1;
                 self.ports[index].account.add(Entry::Received, 1);

@@ -6,7 +6,8 @@
 //! all together: icmp_msgs_per_sec, icmp_msgs_burst --> to one address: icmp_ratelimit, six at once --> send
 //! ```
 //!
-//! What one address is refused costs the others nothing: the token of all together is spent last (Linux: since 6.12).
+//! A refusal for one address costs the others nothing: the token of the global limit is taken last (Linux: since
+//! 6.12).
 //!
 //! Time comes in as an argument. Tokens of an address are milliseconds, as Linux's are jiffies.
 
@@ -15,17 +16,16 @@ use std::net::IpAddr;
 
 use crate::tables::Settings;
 
-/// Addresses remembered. More talk to us than this only when sources are forged, and then the limit for all
-/// together holds.
+/// Addresses remembered. There are more only when sources are forged, and then the global limit applies.
 const PEERS_MAX: usize = 8192;
 /// Errors at once to an address that had none for long (Linux: `XRLIM_BURST_FACTOR`).
 const BURST: u64 = 6;
 /// A route that refuses costs a second of tokens more, of which five are kept (Linux: `ip_rt_error_cost`).
 const REJECT_COST_MS: u64 = 1000;
 const REJECT_BURST_MS: u64 = 5 * REJECT_COST_MS;
-/// What an address begins with: more than any burst.
+/// What a new address starts with: more than any burst.
 const FRESH_MS: u64 = 60_000;
-/// How often a full table is searched for addresses to forget, at most: it may have none for long.
+/// The shortest time between searches of a full table for addresses to forget.
 const SWEEP_EVERY_MS: u64 = 1000;
 
 /// Why an error is not sent.
@@ -40,7 +40,7 @@ pub(crate) enum Limited {
 /// A bucket of tokens that fills with time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
-    /// Tokens, in nanoseconds of waiting for one, so that no rounding loses any.
+    /// Tokens, as nanoseconds of waiting for one, so that rounding loses none.
     filled_ns: u64,
     last_ns: u64,
 }
@@ -57,7 +57,7 @@ impl Bucket {
         cost.inspect(|cost| self.filled_ns -= cost).is_some()
     }
 
-    /// Fills up, and says what the token costs that is there; `None` if there is none.
+    /// Refills, and returns the price of an available token; `None` if there is none.
     fn offer(&mut self, now_ns: u64, per_second: u32, burst: u32) -> Option<u64> {
         let cost = 1_000_000_000u64.checked_div(u64::from(per_second))?.max(1);
         let room = cost.saturating_mul(u64::from(burst));
@@ -131,7 +131,7 @@ impl IcmpLimits {
         self.allow(settings, u64::from(settings.icmp6_ratelimit_ms), target, now_ns)
     }
 
-    /// Whether an IPv4 route that refuses may answer `target` at all; asked before the limits above.
+    /// Whether an IPv4 route that refuses may answer `target` at all; checked before the limits above.
     pub fn allow_reject(&mut self, target: Target, now_ns: u64) -> Result<(), Limited> {
         let taken = self
             .peer(target, now_ns)
@@ -156,13 +156,13 @@ impl IcmpLimits {
         Ok(())
     }
 
-    /// What is remembered of an address; `None` if there is no room to remember it.
+    /// The entry of an address; `None` if there is no room for it.
     fn peer(&mut self, target: Target, now_ns: u64) -> Option<&mut Peer> {
         let now_ms = now_ns / 1_000_000;
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&target) {
             if now_ms >= self.sweep_at_ms {
                 self.sweep_at_ms = now_ms + SWEEP_EVERY_MS;
-                // Who had nothing for so long is as good as unknown.
+                // An address without errors for so long is as good as unknown.
                 self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < FRESH_MS);
             }
             if self.peers.len() >= PEERS_MAX {

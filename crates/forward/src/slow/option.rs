@@ -1,22 +1,22 @@
 //! IPv4 options, as a router in Linux processes them (RFC 791 3.1, RFC 1812 5.2.4, RFC 7126).
 //!
-//! Record Route and Timestamp get our address and the time, a broken option is told to the source, source
-//! routes are refused, what is not known is carried on unchanged. A pointer is believed only after it is
-//! shown to lie within its option.
+//! Record Route and Timestamp get this router's address and the time, a malformed option causes an error, source
+//! routes are refused, and unknown options are kept unchanged. A pointer is used only after checking that it is
+//! within its option.
 
 use bm_wire::ipv4::option::{
     END, LOOSE_SOURCE_ROUTE, NO_OPERATION, RECORD_ROUTE, ROUTER_ALERT, STRICT_SOURCE_ROUTE, TIMESTAMP,
 };
 use bm_wire::ipv4::{HEADER_LEN, HEADER_LEN_MAX};
 
-/// Low bits of a Timestamp's flag byte: what is wanted.
+/// Low bits of a Timestamp's flag byte: what is requested.
 const TIME_ONLY: u8 = 0;
 const TIME_AND_ADDRESS: u8 = 1;
 const TIME_IF_ADDRESSED: u8 = 3;
 
-/// What options are processed with.
+/// The parameters for processing options.
 pub(crate) struct Context<'a> {
-    /// The address that the packet's source knows us by.
+    /// The address by which the packet's source knows this router.
     pub address: u32,
     /// Milliseconds since midnight, universal time.
     pub midnight_ms: u32,
@@ -24,21 +24,21 @@ pub(crate) struct Context<'a> {
     pub is_ours: &'a dyn Fn(u32) -> bool,
 }
 
-/// What the options of a packet asked for, and what was done about it.
+/// The options of a packet, and what was done about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Processed {
     /// Routers are to look at the packet (RFC 2113).
     pub alert: bool,
-    /// Bytes were changed: the header checksum must be made anew.
+    /// Bytes were changed: the header checksum must be computed again.
     pub changed: bool,
-    /// Why the packet may not go on.
+    /// Why the packet may not be forwarded.
     pub fault: Option<Fault>,
     record: Option<Slot>,
     timestamp: Option<Slot>,
     source_route: bool,
 }
 
-/// Why a packet may not go on.
+/// Why a packet may not be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The byte of the header at which a Parameter Problem points.
@@ -47,7 +47,7 @@ pub(crate) enum Fault {
     SourceRoute,
 }
 
-/// Where an option lies and what was written into it.
+/// The position of an option and what was written into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
     at: usize,
@@ -71,7 +71,7 @@ fn walk(options: &mut [u8], done: &mut Processed, context: &Context<'_>) -> Resu
     while let Some(&kind) = options.get(at) {
         match kind {
             END => {
-                // What follows the end is nothing; Linux makes sure that it says nothing.
+                // What follows the end is meaningless; Linux clears it.
                 done.changed |= options[at..].iter().any(|&byte| byte != END);
                 options[at..].fill(END);
                 break;
@@ -93,7 +93,7 @@ fn fault(at: usize) -> Fault {
     Fault::At((HEADER_LEN + at) as u8)
 }
 
-/// Processes one whole option; on error says which of its bytes is wrong.
+/// Processes one complete option; an error contains the offset of the wrong byte.
 fn one(option: &mut [u8], at: usize, done: &mut Processed, context: &Context<'_>) -> Result<(), usize> {
     let slot = Slot { at, length: option.len(), address: false, time: false };
     match option[0] {
@@ -148,7 +148,7 @@ fn record(option: &mut [u8], context: &Context<'_>) -> Result<bool, usize> {
     Ok(true)
 }
 
-/// Says whether an address was written, whether a time was, and whether anything changed.
+/// Returns whether an address was written, whether a time was, and whether anything changed.
 fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<(bool, bool, bool), usize> {
     let pointer = pointer(option, 4, 5)?;
     let flags = option[3];
@@ -197,7 +197,7 @@ fn overflow(option: &mut [u8], flags: u8) -> Result<bool, usize> {
 }
 
 impl Processed {
-    /// Puts `address`, which the packet leaves with, where Record Route wants it.
+    /// Writes `address`, which the packet leaves with, into Record Route.
     pub fn record_again(&self, options: &mut [u8], address: u32) {
         let Some(Slot { at, length, address: true, .. }) = self.record else { return };
         let Some(option) = options.get_mut(at..at + length) else { return };
@@ -207,9 +207,9 @@ impl Processed {
         }
     }
 
-    /// The options of an error about the packet (RFC 1812 4.3.2.6, as Linux): its Record Route and its
-    /// Timestamp come back, with what we write into them as the error's sender. `context` is that of the
-    /// error. `None` if there is no room for what was asked.
+    /// The options of an error about the packet (RFC 1812 4.3.2.6, as in Linux): its Record Route and Timestamp are
+    /// returned, with this router's entries as the error's sender. `context` is that of the error. `None` if there is
+    /// no room for what was requested.
     pub fn echo(&self, options: &[u8], context: &Context<'_>) -> Option<Echo> {
         let mut echo = Echo::default();
         if let Some(slot) = self.record {
@@ -243,7 +243,7 @@ impl Default for Echo {
 }
 
 impl Echo {
-    /// Appends the option in `slot`; what remains of the last word stays "end of list".
+    /// Appends the option in `slot`; the rest of the last word stays "end of list".
     fn copy(&mut self, options: &[u8], slot: Slot) -> Option<&mut [u8]> {
         let option = options.get(slot.at..slot.at + slot.length)?;
         let end = self.length + slot.length;

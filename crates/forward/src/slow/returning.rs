@@ -1,4 +1,4 @@
-//! The way back: what the slow path sends reaches the wire through the worker that owns the port.
+//! The queue back: what the slow path sends is sent by the worker that owns the port.
 
 use bm_frame::Frame;
 use bm_graph::{App, Io};
@@ -14,7 +14,7 @@ pub struct SlowReturn {
     account: Account,
 }
 
-/// Frames brought back in one breath.
+/// Frames returned in one breath.
 const BREATH: usize = 256;
 
 impl SlowReturn {

@@ -4,8 +4,8 @@
 //! may it be answered? -> is there a way back? -> is it within the limits? -> from which address? -> send
 //! ```
 //!
-//! An error is routed as any packet of ours: by the table of the interface that the original came in on.
-//! Nothing is said about an error that cannot be sent, but each is counted.
+//! An error is routed like any packet of this router: with the table of the interface on which the original arrived.
+//! An error that cannot be sent is not reported, but counted.
 
 use std::net::IpAddr;
 
@@ -26,16 +26,16 @@ use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
 
-/// An error to be told.
+/// An error to report.
 pub(super) enum Error {
-    /// By ICMP. What a route refuses is limited once more; `options` are the error's own.
+    /// By ICMP. Errors caused by routes have one more limit; `options` are the error's own.
     Ipv4 { problem: icmp::Problem, by_route: bool, options: Echo },
     /// By ICMPv6.
     Ipv6 { problem: icmpv6::Problem },
 }
 
 impl Core {
-    /// Tells the source of `original` what is wrong with it, if it may be told.
+    /// Sends an error about `original` to its source, if that is allowed.
     pub(super) fn tell(&mut self, tables: &Tables, original: &Frame, error: Error, now: Now) {
         let made = match error {
             Error::Ipv4 { problem, by_route, options } => {
@@ -98,7 +98,7 @@ impl Core {
         let mtu = rewrite::egress(tables, interface).map_or(icmp::ERROR_LEN_MAX, |egress| {
             usize::from(rewrite::mtu(egress, tables.next_hops.mtu(hop))).min(icmp::ERROR_LEN_MAX)
         });
-        // What leaves through a narrow link, or carries options, quotes less.
+        // An error that leaves through a narrow link, or has options, quotes less.
         let room = mtu.saturating_sub(ipv4::HEADER_LEN + options.len() + icmp::HEADER_LEN);
         let quoted =
             Ipv4::parse_quoted(&packet[..packet.len().min(room)]).map_err(|_| Count::ErrorsSilent)?;
@@ -133,7 +133,7 @@ impl Core {
         self.fresh(original, icmpv6::ERROR_LEN_MAX, |buffer| problem.emit(&sender, &ip, buffer).ok())
     }
 
-    /// A frame of ours about `original`, whose packet `write` puts behind the room for a link header.
+    /// A new frame about `original`, whose packet `write` puts after the space for a link header.
     fn fresh(
         &mut self,
         original: &Frame,
@@ -157,7 +157,7 @@ impl Core {
         Ok(frame)
     }
 
-    /// Sends, or holds, a packet of ours.
+    /// Sends, or holds, a packet of this router.
     pub(super) fn send_own(&mut self, tables: &Tables, mut frame: Frame, now: Now) {
         let (network, vrf) = (usize::from(frame.meta().network), vrf(tables, &frame));
         let packet = packet(&frame);
@@ -195,7 +195,7 @@ impl Core {
     }
 }
 
-/// Makes room for `options` in the packet of `length` bytes that `buffer` holds; says how long it is then.
+/// Makes room for `options` in the packet of `length` bytes in `buffer`; returns its new length.
 fn insert_options(buffer: &mut [u8], length: usize, options: &[u8]) -> Option<usize> {
     if options.is_empty() {
         return Some(length);

@@ -1,4 +1,4 @@
-//! The slow path on a thread of its own.
+//! The slow path on a separate thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +16,9 @@ pub struct SlowThread {
     waker: Waker,
 }
 
-/// How long one turn may take.
+/// The longest time that one iteration may take.
 const SILENT_MAX: Duration = Duration::from_secs(2);
-/// Milliseconds of a day: what "since midnight" wraps at.
+/// Milliseconds of a day, at which "since midnight" wraps.
 const DAY_MS: u128 = 24 * 60 * 60 * 1000;
 
 impl SlowThread {
@@ -48,18 +48,18 @@ impl SlowThread {
         thread.map(|thread| Self { thread: Some(thread), stop, waker }).map_err(WorkerError::Spawn)
     }
 
-    /// Whether the thread still runs: one that panicked does not.
+    /// Whether the thread still runs; it does not after a panic.
     pub fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Ends the run, frees all frames, and gives the slow path back; `None` if the thread had panicked.
+    /// Ends the run, frees all frames, and returns the slow path; `None` if the thread has panicked.
     pub fn stop(mut self) -> Option<SlowPath> {
         self.join()
     }
 
-    /// Ends the run, then that of the workers by `end_workers`: what the slow path sent last still leaves, and what
-    /// workers passed on after its end is freed and counted as all else. `None` as for [`stop`](Self::stop).
+    /// Ends the run, then that of the workers with `end_workers`: what the slow path sent last still leaves, and what
+    /// workers passed on after its end is freed and counted. `None` as for [`stop`](Self::stop).
     pub fn stop_with(mut self, end_workers: impl FnOnce()) -> Option<SlowPath> {
         let slow = self.join();
         end_workers();

@@ -1,12 +1,12 @@
-//! Frames that wait for a neighbour's address: a short queue each, and bounds on all of it.
+//! Frames that wait for a neighbour's address: a short queue each, with limits on all of it.
 //!
 //! ```text
 //! hold: new neighbour -> ask the kernel, wait    the neighbour answers   -> all go out, in order
 //!       known one     -> join its queue          no answer in 3 s, or it is said to be gone -> all fail
 //! ```
 //!
-//! Bounds, as a scan of a network fills them: frames a neighbour (the oldest makes room, as in Linux), frames
-//! and neighbours in all, and new questions a second. What does not fit is given back to be counted.
+//! The limits are for network scans: frames for each neighbour (the oldest is dropped, as in Linux), frames and
+//! neighbours in total, and new requests per second. What does not fit is returned to be counted.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,11 +20,11 @@ pub struct WaitLimits {
     pub frames_each: usize,
     /// Frames for all neighbours together.
     pub frames: usize,
-    /// Neighbours that are asked for at once.
+    /// Neighbours that are being resolved at the same time.
     pub neighbours: usize,
-    /// New neighbours that are asked for in a second.
+    /// New neighbours per second that are resolved.
     pub new_per_second: u32,
-    /// New neighbours that are asked for at once after a quiet time.
+    /// New neighbours that are resolved at once after a quiet time.
     pub new_burst: u32,
 }
 
@@ -34,27 +34,27 @@ impl Default for WaitLimits {
     }
 }
 
-/// After this long without an answer a neighbour counts as unreachable: three questions, as in Linux.
+/// After this long without an answer a neighbour counts as unreachable: three requests, as in Linux.
 pub(crate) const TIMEOUT_NS: u64 = 3_000_000_000;
 /// The kernel is asked again this often, in case it had forgotten.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
-/// Most neighbours that answer do so within this time; until then they are looked for often, since packets
-/// that come after the answer would overtake those that wait.
+/// Most neighbours that answer do so within this time; until then they are checked often, since packets that arrive
+/// after the answer would overtake the waiting ones.
 const YOUNG_NS: u64 = 100_000_000;
-/// Time between two looks while a neighbour is young, with more for each that is looked for; and else.
+/// Time between two checks while a neighbour is new, with more for each that is being resolved; and otherwise.
 const LOOK_YOUNG_NS: u64 = 100_000;
 const LOOK_EACH_NS: u64 = 2_000;
 const LOOK_NS: u64 = 1_000_000;
 
-/// What came of holding a frame.
+/// The result of holding a frame.
 pub(crate) enum Held<T> {
     /// It waits; the kernel knows already.
     Waits,
     /// It waits; now the kernel must be asked.
     Asks,
-    /// It waits, and this older one had to go.
+    /// It waits, and this older one was dropped for it.
     Instead(T),
-    /// It does not fit anywhere.
+    /// There is no room for it.
     Full(T),
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Waiting<T> {
     limits: WaitLimits,
     frames: usize,
     new: Bucket,
-    /// When the newest queue was made.
+    /// When the newest queue was created.
     newest_ns: u64,
 }
 
@@ -85,7 +85,7 @@ impl<T> Waiting<T> {
         self.queues.is_empty()
     }
 
-    /// How long from one look at what waits to the next.
+    /// The time between two checks of waiting frames.
     pub fn look_every_ns(&self, now_ns: u64) -> u64 {
         if now_ns.saturating_sub(self.newest_ns) < YOUNG_NS {
             LOOK_YOUNG_NS + LOOK_EACH_NS * self.queues.len() as u64
@@ -120,25 +120,25 @@ impl<T> Waiting<T> {
         Held::Asks
     }
 
-    /// Takes all that waits for `neighbour`.
+    /// Removes all frames that wait for `neighbour`.
     pub fn release(&mut self, neighbour: &Neighbour) -> VecDeque<T> {
         let frames = self.queues.remove(neighbour).map_or_else(VecDeque::new, |queue| queue.frames);
         self.frames -= frames.len();
         frames
     }
 
-    /// The neighbours waited for, each with the frame that waits longest.
+    /// The neighbours being resolved, each with the frame that has waited longest.
     pub fn heads(&self) -> impl Iterator<Item = (&Neighbour, &T)> {
         self.queues.iter().filter_map(|(neighbour, queue)| Some((neighbour, queue.frames.front()?)))
     }
 
-    /// Whether `neighbour` has had its time.
+    /// Whether the time for `neighbour` to answer is over.
     pub fn is_overdue(&self, neighbour: &Neighbour, now_ns: u64) -> bool {
         let since = self.queues.get(neighbour).map_or(now_ns, |queue| queue.since_ns);
         now_ns.saturating_sub(since) >= TIMEOUT_NS
     }
 
-    /// Whether the kernel must be asked for `neighbour` once more; notes that it is.
+    /// Whether another request for `neighbour` is due; records that it is sent.
     pub fn asks_again(&mut self, neighbour: &Neighbour, now_ns: u64) -> bool {
         let Some(queue) = self.queues.get_mut(neighbour) else { return false };
         let due = now_ns.saturating_sub(queue.asked_ns) >= ASK_AGAIN_NS;

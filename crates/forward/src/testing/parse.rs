@@ -29,7 +29,7 @@ impl<'a> Words<'a> {
         self.words.next_if_eq(&word).is_some()
     }
 
-    /// The number behind `word`, if that comes next.
+    /// The number after `word`, if that comes next.
     fn number(&mut self, word: &str) -> Option<u16> {
         self.has(word).then(|| self.read())
     }

@@ -1,4 +1,4 @@
-//! What a lab's text says, as tables: a small control plane, plain and slow.
+//! The tables defined by a lab's text: a small, simple and slow control plane.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,7 +33,7 @@ pub enum AnyPrefix {
 }
 
 impl AnyPrefix {
-    /// The prefix of `length` bits that holds `address`.
+    /// The prefix of `length` bits that contains `address`.
     pub fn of(address: IpAddr, length: u8) -> Self {
         let fits = "a length that fits the address";
         match address {
@@ -49,7 +49,7 @@ struct Table {
     ipv6: Arc<Plain<u128>>,
 }
 
-/// All that the text has said so far.
+/// Everything defined by the text so far.
 pub struct World {
     pub interfaces: Vec<Interface>,
     tables: Vec<Table>,
@@ -100,7 +100,7 @@ impl World {
         &self.tables[vrf]
     }
 
-    /// Adds an interface, or changes one that is known; with the routes that Linux makes for its addresses.
+    /// Adds an interface, or changes an existing one; with the routes that Linux creates for its addresses.
     pub fn add_interface(&mut self, mut interface: Interface) {
         let known = self.interfaces.iter().position(|known| known.name == interface.name);
         let index = known.unwrap_or(self.interfaces.len());
@@ -140,14 +140,14 @@ impl World {
         }
     }
 
-    /// The next hop for what needs no gateway, made once for each `kind`.
+    /// The next hop for an action without a gateway, created once for each `kind`.
     pub fn plain_hop(&mut self, kind: u8, action: Action) -> NextHop {
         let hops = &mut self.hops;
         let add = || hops.add(action, Gateway::default(), 0).expect("room for next hops");
         *self.plain.entry(kind).or_insert_with(add)
     }
 
-    /// The next hop behind a neighbour, or on the link itself.
+    /// The next hop for a neighbour, or for the link itself.
     pub fn gateway_hop(&mut self, interface: u16, address: Option<IpAddr>, mtu: u16) -> NextHop {
         let gateway = Gateway { address, interface: u32::from(interface) };
         let mac = address.and_then(|address| self.neighbours.get(&(interface, address)));
@@ -162,7 +162,7 @@ impl World {
         self.hops.add_group(members).expect("room for a group")
     }
 
-    /// A neighbour is known, or not any more.
+    /// Sets or removes a neighbour's MAC address.
     pub fn set_neighbour(&mut self, interface: u16, address: IpAddr, mac: Option<[u8; 6]>) {
         let vrf = self.interfaces[usize::from(interface)].vrf;
         let own = AnyPrefix::of(address, if address.is_ipv4() { 32 } else { 128 });
@@ -189,7 +189,7 @@ impl World {
     pub fn take_used(&mut self, address: IpAddr) -> bool {
         let through = self.gateways.iter().filter(|((gateway, _), _)| gateway.address == Some(address));
         let hops: Vec<_> = through.map(|(_, &hop)| hop).collect();
-        // Each is asked, so that none stays marked.
+        // Each is checked, so that none stays marked.
         hops.into_iter().filter(|&hop| self.hops.take_used(hop)).count() > 0
     }
 

@@ -1,4 +1,5 @@
-//! What the rewriting of a packet depends on, by columns: what one instruction asks of eight packets lies side by side.
+//! What the rewriting of a packet depends on, in columns: values of eight packets that one instruction uses are
+//! adjacent.
 
 use bm_frame::BURST;
 use bm_wire::{ipv4, ipv6};
@@ -8,26 +9,26 @@ use bm_wire::{ipv4, ipv6};
 pub(crate) struct Facts {
     /// Bytes of the packet.
     pub length: u16,
-    /// Hops left, at most 255.
+    /// TTL or hop limit, at most 255.
     pub hops: u16,
-    /// The word that the hops stand in as it leaves: one hop spent, IPv4's checksum mended.
+    /// The word with the TTL as the packet leaves: TTL decremented, IPv4's checksum updated.
     pub spent: [u8; 4],
 }
 
 impl Facts {
-    /// Those of a whole IPv4 header.
+    /// The facts of a complete IPv4 header.
     #[inline(always)]
     pub fn ipv4(header: &[u8; ipv4::HEADER_LEN]) -> Self {
         let [_, _, long, gth, _, _, _, _, hops, protocol, check, sum, ..] = *header;
-        // The TTL is the high byte of its word, so the word falls by 0x0100 and the checksum rises by it;
-        // at 0xffff it wraps, since that is minus zero, which a full sum never yields (RFC 1624).
+        // The TTL is the high byte of its word, so the word decreases by 0x0100 and the checksum increases by it; at
+        // 0xffff it wraps, since that is minus zero, which a full sum never gives (RFC 1624).
         let risen = u32::from(u16::from_be_bytes([check, sum])) + 0x0100;
         let [check, sum] = ((risen + u32::from(risen >= 0xffff)) as u16).to_be_bytes();
         let length = u16::from_be_bytes([long, gth]);
         Self { length, hops: hops.into(), spent: [hops.wrapping_sub(1), protocol, check, sum] }
     }
 
-    /// Those of a whole IPv6 header, whose packet is no longer than a frame.
+    /// The facts of a complete IPv6 header, whose packet is no longer than a frame.
     #[inline(always)]
     pub fn ipv6(header: &[u8; ipv6::HEADER_LEN]) -> Self {
         let [_, _, _, _, long, gth, next, hops, ..] = *header;
@@ -48,13 +49,13 @@ impl FactColumns {
         Self { lengths: [0; BURST], hops: [0; BURST], spent: [[0; 4]; BURST] }
     }
 
-    /// Those of the packet at a place.
+    /// The facts of the packet in a slot.
     #[inline(always)]
     pub fn get(&self, place: usize) -> Facts {
         Facts { length: self.lengths[place], hops: self.hops[place], spent: self.spent[place] }
     }
 
-    /// Sets those of the packet at a place.
+    /// Sets the facts of the packet in a slot.
     #[inline(always)]
     pub fn set(&mut self, place: usize, facts: Facts) {
         (self.lengths[place], self.hops[place], self.spent[place]) = (facts.length, facts.hops, facts.spent);

@@ -1,4 +1,4 @@
-//! Which packets are fragments. Where connections are tracked Linux reassembles those, so they are left to it.
+//! Which packets are fragments. If connections are tracked Linux reassembles fragments, so they are left to it.
 
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
@@ -6,16 +6,16 @@ use bm_wire::protocol;
 
 use crate::input::Kind;
 
-/// Next headers of IPv6 packets that may have a fragment header: one bit each, counted from [`Self::FIRST`] on.
+/// Next headers of IPv6 packets that may have a fragment header: one bit each, starting with [`Self::FIRST`].
 ///
-/// Hop-by-hop options are not among them: packets with those are never of the common sort.
+/// Hop-by-hop options are not included: packets with those are never common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AheadOfFragment(pub u32);
 
 impl AheadOfFragment {
-    /// The next header that the lowest bit stands for.
+    /// The next header of the lowest bit.
     pub const FIRST: u8 = protocol::ROUTING;
-    /// Nobody asks for fragments.
+    /// Fragments do not matter.
     pub const NONE: Self = Self(0);
     /// The fragment header and those that may precede it.
     pub const ALL: Self = Self(
@@ -29,14 +29,14 @@ impl AheadOfFragment {
         1 << (next - Self::FIRST)
     }
 
-    /// Whether a next header is one of them.
+    /// Whether the set contains a next header.
     #[inline(always)]
     pub fn has(self, next: u8) -> bool {
         self.0.unbounded_shr(u32::from(next).wrapping_sub(Self::FIRST.into())) & 1 == 1
     }
 }
 
-/// Whether a packet is a fragment, or may be one: its chain of headers cannot be followed.
+/// Whether a packet is a fragment, or may be one because its chain of headers cannot be followed.
 pub(crate) fn is_fragment(kind: Kind, packet: &[u8]) -> bool {
     match kind {
         Kind::Ipv4 => Ipv4::parse(packet).is_ok_and(|ip| ip.is_fragment()),

@@ -1,5 +1,5 @@
-//! Eight or sixteen frames at once, where the CPU can: the questions of [`common_ipv4`](super::common_ipv4) and
-//! [`common_ipv6`](super::common_ipv6), each asked of all in one instruction.
+//! Eight or sixteen frames at once, if the CPU supports it: the checks of [`common_ipv4`](super::common_ipv4) and
+//! [`common_ipv6`](super::common_ipv6), each done for all frames with one instruction.
 //!
 //! A frame that is not of the common sort is left to the closer look; why is not asked here.
 
@@ -21,20 +21,21 @@ use crate::validate::AheadOfFragment;
 
 /// Frames at once.
 pub(crate) const LANES: usize = 8;
-/// Bytes that are read of each IPv4 frame: both headers, and what else is in the last load.
+/// Bytes that are read of each IPv4 frame: both headers, and the rest of the last load.
 pub(crate) const HEAD: usize = 42;
 /// Bytes that are read of each IPv6 frame: both headers.
 const IPV6_HEAD: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 /// Where the destination begins there.
 const IPV6_DESTINATION: usize = IPV6_HEAD - size_of::<u128>();
-/// The word of IPv6 frames that the type begins, and which bits of it matter: the type, and the version behind it.
+/// The word of IPv6 frames that starts with the type, and which bits of it matter: the type, and the version after
+/// it.
 const IPV6_KIND: (u32, u32) = {
     let [high, low] = ethernet::ethertype::IPV6.to_be_bytes();
     (u32::from_le_bytes([high, low, 0x60, 0]), u32::from_le_bytes([0xff, 0xff, 0xf0, 0]))
 };
 
-/// Where to write what later stages want, a place for each of sixteen frames. Frames that are not of the common sort
-/// leave any values.
+/// Where to write what later stages need, with a slot for each of sixteen frames. Frames that are not common leave
+/// arbitrary values.
 pub(crate) struct Columns<'a, A, const FRAMES: usize = { 2 * LANES }> {
     pub destinations: &'a mut [A; FRAMES],
     pub lengths: &'a mut [u16; FRAMES],
@@ -44,7 +45,7 @@ pub(crate) struct Columns<'a, A, const FRAMES: usize = { 2 * LANES }> {
 
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 impl<A> Columns<'_, A> {
-    /// The places of one of both eights.
+    /// The slots of one of the two groups of eight.
     #[inline(always)]
     fn eight(&mut self, index: usize) -> Option<Columns<'_, A, LANES>> {
         Some(Columns {
@@ -56,7 +57,7 @@ impl<A> Columns<'_, A> {
     }
 }
 
-/// The same for IPv4, with the sources first: those are asked about, too.
+/// The same for IPv4, starting with the sources, which are checked too.
 pub(crate) type ColumnsIpv4<'a> = (&'a mut [u32; 2 * LANES], Columns<'a, u32>);
 
 /// Bit `i` for frame `i`.
@@ -64,12 +65,12 @@ pub(crate) type ColumnsIpv4<'a> = (&'a mut [u32; 2 * LANES], Columns<'a, u32>);
 pub(crate) struct Seen {
     /// Untagged, for the MAC, and of the common sort.
     pub common: u16,
-    /// Of those, the ones whose source may be an address of ours.
+    /// Those among them whose source may be an address of this machine.
     pub suspects: u16,
 }
 
-/// Looks at an eight or two; `None` where there is none, where the CPU can do one at a time only, or where a frame is
-/// missing or too short: than [`HEAD`], or than both headers.
+/// Checks eight or sixteen frames; `None` if there are fewer, if the CPU can only do one at a time, or if a frame is
+/// missing or too short: shorter than [`HEAD`], or than both headers.
 #[inline(always)]
 #[allow(unsafe_code, unused_variables, unused_mut)]
 pub(crate) fn common_ipv4(
@@ -94,8 +95,8 @@ pub(crate) fn common_ipv4(
     None
 }
 
-/// The same for IPv6: bit `i` says whether frame `i` is untagged, for the MAC, and of the common sort, which those whose
-/// next header is one of `closer` are not. `None` also where a port has no MAC.
+/// The same for IPv6: bit `i` says whether frame `i` is untagged, for the MAC address, and common, which frames whose
+/// next header is one of `closer` are not. `None` also if a port has no MAC address.
 #[inline(always)]
 #[allow(unsafe_code, unused_variables, unused_mut)]
 pub(crate) fn common_ipv6(
@@ -131,7 +132,7 @@ mod tests {
     use crate::compiled::key_of;
     use crate::validate::{self, Facts};
 
-    /// What was written of sixteen frames.
+    /// What was written for sixteen frames.
     #[derive(Default)]
     struct Found {
         sources: [u32; 2 * LANES],
@@ -174,7 +175,7 @@ mod tests {
         frame
     };
 
-    /// A frame with some bytes of its headers changed, perhaps summed anew, and cut.
+    /// A frame with some bytes of its headers changed, possibly with a new checksum, and truncated.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let changes =
             prop::collection::vec((prop::sample::select((0..34).collect::<Vec<_>>()), any::<u8>()), 0..3);
@@ -190,20 +191,20 @@ mod tests {
         })
     }
 
-    /// What one at a time finds in a frame.
+    /// The result for a single frame.
     fn alone(frame: &[u8]) -> Option<validate::Packet<u32>> {
         let header = frame[14..].first_chunk()?;
         let is_ours = frame[..6] == MAC && frame[12..14] == [8, 0];
         validate::common_ipv4(header, frame.len() - 14).filter(|_| is_ours)
     }
 
-    /// Frames for all cases: their memory is never given back.
+    /// Frames for all cases: their memory is never returned.
     fn list() -> Freelist {
         static DEPOT: OnceLock<Arc<Depot>> = OnceLock::new();
         Freelist::new(DEPOT.get_or_init(|| Depot::new(1024, 2048).unwrap()).clone(), 128)
     }
 
-    /// Frames of such bytes, in eights; what is left over is not needed.
+    /// Frames with these bytes, in groups of eight; a rest is ignored.
     fn eights(list: &mut Freelist, frames: &[Vec<u8>]) -> Vec<[Option<Frame>; LANES]> {
         let eights = frames.as_chunks::<LANES>().0.iter();
         eights.map(|eight| std::array::from_fn(|lane| list.allocate_with(&eight[lane]))).collect()
@@ -250,7 +251,7 @@ mod tests {
         free(&mut list, frames);
     }
 
-    /// All frames for a MAC whose first two bytes are not ours, and each of them alone.
+    /// All frames for another MAC address that differs in its first two bytes, and each of them separately.
     #[test]
     fn the_first_bytes_of_the_mac_count() {
         let mut list = list();

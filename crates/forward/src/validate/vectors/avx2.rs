@@ -29,7 +29,8 @@ fn heads<const HEAD: usize>(frames: &[Option<Frame>; LANES]) -> Option<([&[u8; H
     Some((heads, _mm256_setr_epi32(a, b, c, d, e, f, g, h)))
 }
 
-/// The words of all frames from `FROM` on, one vector for each place: an 8 by 8 turn without the last two rows.
+/// The words of all frames from `FROM` on, one vector for each position: an 8 by 8 transposition without the last two
+/// rows.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn fields<const FROM: usize, const HEAD: usize>(heads: &[&[u8; HEAD]; LANES]) -> [__m256i; 6] {
@@ -77,7 +78,7 @@ fn all(value: u32) -> __m256i {
 #[target_feature(enable = "avx2")]
 fn each([a, b, c, d]: [u8; 4]) -> __m256i {
     let first = _mm256_set1_epi32(i32::from_le_bytes([a, b, c, d]));
-    // Each word counts its bytes from its own first; a byte that is none stays none.
+    // Each word counts its bytes from its own first; a byte for zero stays so.
     let words =
         _mm256_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c, 0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c);
     _mm256_or_si256(first, words)

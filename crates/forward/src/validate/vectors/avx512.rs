@@ -13,8 +13,7 @@ pub(super) use ipv6::common_ipv6;
 /// Frames at once.
 const LANES: usize = 16;
 
-/// The first bytes of each frame, and how long each is; nothing where one is missing, short, or does not begin as
-/// it should.
+/// The first bytes of each frame, and its length; `None` if one is missing, too short, or does not start as expected.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn heads<const HEAD: usize>(
@@ -38,7 +37,7 @@ fn heads<const HEAD: usize>(
 
 /// Rows of 32 bytes from `from` on, of two frames each.
 ///
-/// Two frames a row, four apart: so the words of all come out in order.
+/// Two frames per row, four apart, so that the words of all come out in order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn rows<const FROM: usize, const HEAD: usize>(heads: &[&[u8; HEAD]; LANES]) -> [[__m512i; 4]; 2] {
@@ -52,7 +51,7 @@ fn rows<const FROM: usize, const HEAD: usize>(heads: &[&[u8; HEAD]; LANES]) -> [
     [[row(0), row(1), row(2), row(3)], [row(8), row(9), row(10), row(11)]]
 }
 
-/// Of the words that two [`fours`] found at one place, the ones of the first half of each row.
+/// Of the words that two [`fours`] found at one position, those of the first half of each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn first_words(near: __m512i, far: __m512i) -> __m512i {
@@ -66,8 +65,8 @@ fn second_words(near: __m512i, far: __m512i) -> __m512i {
     _mm512_shuffle_i64x2::<0b11_01_11_01>(near, far)
 }
 
-/// Four rows turned round within each quarter: words 0, 1, 2 and 3 of each, as far as the row's other half goes
-/// words 4, 5, 6 and 7.
+/// Four rows transposed within each quarter: words 0, 1, 2 and 3 of each, and for the row's other half words 4, 5, 6
+/// and 7.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn fours([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
@@ -87,11 +86,11 @@ fn all(value: u32) -> __m512i {
     _mm512_set1_epi32(value as i32)
 }
 
-/// The same choice of four bytes for every word: each digit of two is a byte of the word, or 0x80 for a zero.
+/// The same choice of four bytes for every word: each pair of digits is a byte of the word, or 0x80 for zero.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn each(choice: u32) -> __m512i {
-    // A quarter counts its bytes from its own first, and the words of it begin four bytes apart.
+    // A quarter counts its bytes from its own first, and its words start four bytes apart.
     let words = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
     _mm512_or_si512(all(choice), words)
 }
@@ -103,7 +102,7 @@ fn store(to: &mut [u16; LANES], vector: __m256i) {
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), vector) };
 }
 
-/// To words, or to words as four bytes.
+/// Stores words, or words as four bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn store_words<T: Word>(to: &mut [T; LANES], vector: __m512i) {

@@ -1,4 +1,4 @@
-//! That vectors find in IPv6 frames what one look at a time does.
+//! Checks that vectors give the same results for IPv6 frames as checking one at a time.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,7 +30,7 @@ fn list() -> Freelist {
     Freelist::new(DEPOT.get_or_init(|| Depot::new(1024, 2048).unwrap()).clone(), 128)
 }
 
-/// A frame with some bytes changed, now and then to one that matters, and cut.
+/// A frame with some bytes changed, sometimes to a special value, and truncated.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let at = prop_oneof![0..54usize, prop::sample::select(vec![12usize, 13, 14, 18, 19, 20, 21, 22, 38])];
     let byte = prop_oneof![
@@ -47,14 +47,14 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What one at a time finds in a frame.
+/// The result for a single frame.
 fn alone(frame: &[u8], closer: AheadOfFragment) -> Option<Packet<u128>> {
     let header = frame[14..].first_chunk()?;
     let is_ours = frame[..6] == MAC && frame[12..14] == [0x86, 0xdd];
     validate::common_ipv6(header, frame.len() - 14, closer).filter(|_| is_ours)
 }
 
-/// Which of the frames are common, with the destination and the facts of each; nothing where they go one by one.
+/// Which of the frames are common, with the destination and the facts of each; `None` if they are checked one by one.
 fn together(
     form: Form,
     frames: &[[Option<Frame>; LANES]],

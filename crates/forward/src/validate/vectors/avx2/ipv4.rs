@@ -15,7 +15,7 @@ use super::super::{Columns, ColumnsIpv4, HEAD, Seen};
 use super::{LANES, NONE, all, bits, each, fields, halves, heads, store};
 use crate::compiled::{LocalFilter, MacKey};
 
-/// Where the load begins: it holds the type and the whole IPv4 header.
+/// Where the load starts: it contains the type and the whole IPv4 header.
 const LOAD: usize = HEAD - size_of::<__m256i>();
 
 /// As [`common_ipv4`](super::super::common_ipv4).
@@ -36,7 +36,7 @@ pub(in super::super) fn common_ipv4(
     Some(seen)
 }
 
-/// Which of eight frames are of the common sort, and which of those may come from an address of ours.
+/// Which of eight frames are common, and which of those may come from an address of this machine.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn eight(
@@ -64,7 +64,7 @@ fn eight(
     common = _mm256_andnot_si256(is_no_host(source), common);
     common = _mm256_andnot_si256(is_no_host(destination), common);
 
-    // Four of each, then the other four; turned round, all of each.
+    // Four of each, then the other four; transposed, all of each.
     let both = _mm256_packus_epi32(length, _mm256_and_si256(hops, all(0xff)));
     let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
     *to.lengths = halves(_mm256_castsi256_si128(both));
@@ -78,19 +78,19 @@ fn eight(
     Some((bits(common), bits(suspects)))
 }
 
-/// The words of hops and checksum, one hop spent and the checksum mended (RFC 1624).
+/// The words with TTL and checksum, with the TTL decremented and the checksum updated (RFC 1624).
 #[inline]
 #[target_feature(enable = "avx2")]
 fn spent(words: __m256i) -> __m256i {
-    // The sum's bytes are swapped here, and so is what is added: a one's-complement sum does not mind.
+    // The sum's bytes are swapped here, and so is what is added: a one's-complement sum allows that.
     let risen = _mm256_add_epi32(_mm256_srli_epi32::<16>(words), all(1));
     let risen = _mm256_sub_epi32(risen, _mm256_cmpgt_epi32(risen, all(0xfffe)));
-    // Byte by byte: no hops at all must not borrow from the protocol beside them.
+    // Byte by byte: a TTL of 0 must not borrow from the protocol next to it.
     let hops = _mm256_sub_epi8(_mm256_and_si256(words, all(0xffff)), all(1));
     _mm256_or_si256(_mm256_slli_epi32::<16>(risen), hops)
 }
 
-/// Lanes whose address, in host order, has its bit set among those of our own.
+/// Lanes whose address, in host order, may be an address of this machine.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn may_be_ours(address: __m256i, local: &LocalFilter) -> __m256i {
@@ -120,7 +120,7 @@ fn lanes(vector: __m256i) -> [u32; LANES] {
 #[target_feature(enable = "avx2")]
 fn is_for(heads: &[&[u8; HEAD]; LANES], mac: MacKey) -> __m256i {
     let [a, b, c, d, e, f, g, h] = *heads;
-    // Half of each answer, 64 bits a frame, is the answer in 32: of frames 0, 1, 4, 5 and then 2, 3, 6, 7.
+    // Half of each result, 64 bits per frame, is the result in 32: of frames 0, 1, 4, 5 and then 2, 3, 6, 7.
     let halves = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(
         _mm256_castsi256_ps(four_are_for([a, b, c, d], mac)),
         _mm256_castsi256_ps(four_are_for([e, f, g, h], mac)),
@@ -159,7 +159,7 @@ fn folded(words: __m256i) -> __m256i {
     _mm256_add_epi32(_mm256_and_si256(words, all(0xffff)), _mm256_srli_epi32::<16>(words))
 }
 
-/// Lanes whose address, in network order, cannot be one host's ([`ipv4::is_single_host`]).
+/// Lanes whose address, in network order, cannot belong to one host ([`ipv4::is_single_host`]).
 #[inline]
 #[target_feature(enable = "avx2")]
 fn is_no_host(address: __m256i) -> __m256i {

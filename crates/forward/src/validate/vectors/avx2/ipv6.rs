@@ -39,7 +39,7 @@ fn eight(
     (mac, closer): (MacKey, AheadOfFragment),
     to: Columns<'_, u128, LANES>,
 ) -> Option<u8> {
-    // A key begins with two bytes of zero; one that does not is no address.
+    // A key starts with two zero bytes; otherwise it is not an address.
     let [0, 0, a, b, c, d, rest @ ..] = mac.to_le_bytes() else { return None };
     let (heads, lengths) = heads::<IPV6_HEAD>(frames)?;
     let [to_mac, to_rest, _, kind, length, next] = fields::<0, IPV6_HEAD>(&heads);
@@ -63,7 +63,7 @@ fn eight(
     common = _mm256_and_si256(common, is_plain(_mm256_srli_epi32::<16>(next)));
     common = _mm256_and_si256(common, is_plain(first));
 
-    // Four of each, then the other four; turned round, all of each.
+    // Four of each, then the other four; transposed, all of each.
     let hops = _mm256_and_si256(_mm256_srli_epi32::<8>(next), all(0xff));
     let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(length, hops));
     *to.lengths = halves(_mm256_castsi256_si128(both));
@@ -72,7 +72,7 @@ fn eight(
     Some(bits(common))
 }
 
-/// Writes all destinations, and gives the first word of each as it stands in its frame.
+/// Writes all destinations, and returns the first word of each as in its frame.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn destinations(heads: &[&[u8; IPV6_HEAD]; LANES], to: &mut [u128; LANES]) -> __m256i {
@@ -100,11 +100,11 @@ fn store_numbers(to: &mut [u128; 2], addresses: __m256i) {
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), numbers) };
 }
 
-/// The words of length, next header and hops, one hop spent.
+/// The words with length, next header and hop limit, with the hop limit decremented.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn spent(length: __m256i, next: __m256i) -> __m256i {
-    // Byte by byte: no hops at all must not borrow from what is beside them.
+    // Byte by byte: a hop limit of 0 must not borrow from what is next to it.
     let next = _mm256_sub_epi8(next, all(0x100));
     _mm256_or_si256(_mm256_srli_epi32::<16>(length), _mm256_slli_epi32::<16>(next))
 }

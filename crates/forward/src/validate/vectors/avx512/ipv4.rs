@@ -20,10 +20,11 @@ const LOAD: usize = HEAD - size_of::<__m256i>();
 /// Bytes that are read of each frame: both headers.
 const HEAD: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 
-/// Of the word that the identification begins: the bits that a fragment has.
+/// In the word that starts with the identification: the bits that a fragment has.
 const FRAGMENT: u32 = u32::from_le_bytes([0, 0, 0x3f, 0xff]);
 
-/// As [`common_ipv4`](super::super::common_ipv4), of sixteen. `None` also where a frame is for a MAC that begins otherwise.
+/// Like [`common_ipv4`](super::super::common_ipv4), for sixteen frames. `None` also if a frame is for a MAC address
+/// that starts differently.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(in super::super) fn common_ipv4(
     frames: &[Option<Frame>; LANES],
@@ -31,14 +32,14 @@ pub(in super::super) fn common_ipv4(
     local: &LocalFilter,
     (sources, to): &mut ColumnsIpv4<'_>,
 ) -> Option<Seen> {
-    // A key begins with two bytes of zero; one that does not is no address.
+    // A key starts with two zero bytes; otherwise it is not an address.
     let [0, 0, first, second, rest @ ..] = mac.to_le_bytes() else { return None };
-    // One branch a frame, always the same way: sixteen answers in a vector would take longer to put there.
+    // One branch per frame, always the same way: collecting sixteen results in a vector would take longer.
     let (heads, lengths) = heads(frames, |head: &[u8; HEAD]| head[..2] == [first, second])?;
     let [to_mac, kind, start, id, hops, source, destination] = fields(&heads);
     let length = _mm512_shuffle_epi8(start, each(0x8080_0203));
     let room = _mm512_sub_epi32(_mm512_cvtepu16_epi32(lengths), all(ethernet::HEADER_LEN as u32));
-    // What differs from how it should be, in the bits that matter.
+    // Differences to the expected values, in the bits that matter.
     let kind = _mm512_xor_si512(kind, all(u32::from(ethernet::ethertype::IPV4.to_be()) << 16));
     let begin = _mm512_and_si512(_mm512_xor_si512(start, all(0x45)), all(0xff));
     let differs = [
@@ -49,7 +50,7 @@ pub(in super::super) fn common_ipv4(
     ];
     let [a, b, c, d] = differs;
     let differs = _mm512_or_si512(_mm512_or_si512(a, b), _mm512_or_si512(c, d));
-    // In pairs: one after the other they would wait for each other.
+    // In pairs: one after the other, they would wait for each other.
     let fits =
         _mm512_cmple_epu32_mask(length, room) & _mm512_cmpge_epu32_mask(length, all(ipv4::HEADER_LEN as u32));
     let alike = _mm512_testn_epi32_mask(differs, differs);
@@ -65,7 +66,7 @@ pub(in super::super) fn common_ipv4(
     Some(Seen { common, suspects: may_be_ours(common, source, local) })
 }
 
-/// The words of all frames from [`LOAD`] on but for the second, one vector for each place.
+/// The words of all frames from [`LOAD`] on except the second, one vector for each position.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn fields(heads: &[&[u8; HEAD]; LANES]) -> [__m512i; 7] {
@@ -84,7 +85,7 @@ fn fields(heads: &[&[u8; HEAD]; LANES]) -> [__m512i; 7] {
     ]
 }
 
-/// The sum of each header's halves of words, folded (RFC 1071).
+/// The sum of the half words of each header, folded (RFC 1071).
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn sum([a, b, c, d, e]: [__m512i; 5]) -> __m512i {
@@ -94,7 +95,7 @@ fn sum([a, b, c, d, e]: [__m512i; 5]) -> __m512i {
     halves(halves(_mm512_add_epi32(sum, halves(e))))
 }
 
-/// Lanes whose address, in network order, may be one host's ([`ipv4::is_single_host`]).
+/// Lanes whose address, in network order, may belong to one host ([`ipv4::is_single_host`]).
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn may_be_hosts(address: __m512i) -> __mmask16 {
@@ -104,21 +105,21 @@ fn may_be_hosts(address: __m512i) -> __mmask16 {
     is_routed & _mm512_cmpneq_epi32_mask(first, all(127))
 }
 
-/// The words of hops and checksum, one hop spent and the checksum mended (RFC 1624).
+/// The words with TTL and checksum, with the TTL decremented and the checksum updated (RFC 1624).
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn spent(words: __m512i) -> __m512i {
-    // The sum's bytes are swapped here, and so is what is added: a one's-complement sum does not mind.
+    // The sum's bytes are swapped here, and so is what is added: a one's-complement sum allows that.
     let risen = _mm512_add_epi32(_mm512_srli_epi32::<16>(words), all(1));
     let wraps = _mm512_cmpgt_epu32_mask(risen, all(0xfffe));
     let risen = _mm512_mask_add_epi32(risen, wraps, risen, all(1));
-    // Byte by byte: no hops at all must not borrow from the protocol beside them.
+    // Byte by byte: a TTL of 0 must not borrow from the protocol next to it.
     let hops = _mm512_sub_epi8(_mm512_and_si512(words, all(0xffff)), all(1));
     _mm512_or_si512(_mm512_slli_epi32::<16>(risen), hops)
 }
 
-/// Those of `common` whose source, in host order, has its bit set among those of our own. All bits are in eight
-/// vectors, and picked from there: a gather would take longer than all the rest.
+/// Those of `common` whose source, in host order, may be an address of this machine. All bits are in eight vectors,
+/// and selected from there: a gather would take longer than all the rest.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn may_be_ours(common: __mmask16, source: __m512i, local: &LocalFilter) -> __mmask16 {

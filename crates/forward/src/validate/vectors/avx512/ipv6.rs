@@ -24,7 +24,7 @@ pub(in super::super) fn common_ipv6(
     (mac, closer): (MacKey, AheadOfFragment),
     to: &mut Columns<'_, u128>,
 ) -> Option<u16> {
-    // A key begins with two bytes of zero; one that does not is no address.
+    // A key starts with two zero bytes; otherwise it is not an address.
     let [0, 0, a, b, c, d, rest @ ..] = mac.to_le_bytes() else { return None };
     let (heads, lengths) = heads(frames, |_: &[u8; IPV6_HEAD]| true)?;
     let [to_mac, to_rest, kind, length, next] = fields(&heads);
@@ -33,7 +33,7 @@ pub(in super::super) fn common_ipv6(
     let length = _mm512_add_epi32(length, all(ipv6::HEADER_LEN as u32));
     let room = _mm512_sub_epi32(_mm512_cvtepu16_epi32(lengths), all(ethernet::HEADER_LEN as u32));
     let first = destinations(&heads, to.destinations);
-    // What differs from how it should be, in the bits that matter.
+    // Differences to the expected values, in the bits that matter.
     let to_rest = _mm512_xor_si512(to_rest, all(u32::from(u16::from_le_bytes(rest))));
     let kind = _mm512_xor_si512(kind, all(IPV6_KIND.0));
     let differs = [
@@ -56,7 +56,7 @@ pub(in super::super) fn common_ipv6(
     Some(common & is_plain(_mm512_srli_epi32::<16>(next)) & is_plain(first))
 }
 
-/// Words 0, 1, 3, 4 and 5 of all frames, one vector for each place.
+/// Words 0, 1, 3, 4 and 5 of all frames, one vector for each position.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn fields(heads: &[&[u8; IPV6_HEAD]; LANES]) -> [__m512i; 5] {
@@ -72,7 +72,7 @@ fn fields(heads: &[&[u8; IPV6_HEAD]; LANES]) -> [__m512i; 5] {
     ]
 }
 
-/// Writes all destinations, and gives the first word of each as it stands in its frame.
+/// Writes all destinations, and returns the first word of each as in its frame.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn destinations(heads: &[&[u8; IPV6_HEAD]; LANES], to: &mut [u128; LANES]) -> __m512i {
@@ -103,11 +103,11 @@ fn store_numbers(to: &mut [u128; 4], addresses: __m512i) {
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), numbers) };
 }
 
-/// The words of length, next header and hops, one hop spent.
+/// The words with length, next header and hop limit, with the hop limit decremented.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn spent(length: __m512i, next: __m512i) -> __m512i {
-    // Byte by byte: no hops at all must not borrow from what is beside them.
+    // Byte by byte: a hop limit of 0 must not borrow from what is next to it.
     let next = _mm512_sub_epi8(next, all(0x100));
     _mm512_or_si512(_mm512_srli_epi32::<16>(length), _mm512_slli_epi32::<16>(next))
 }
