@@ -7,8 +7,8 @@
 //! AppSet ── start, reload ─► Part        look_after: what hangs is broken off; what failed is told
 //! ```
 //!
-//! To the worker all apps in Lua are one app, so that an error or a hang in any of them leaves ports and router whole.
-//! A part that has failed does nothing more, and says so; the daemon starts its workers again.
+//! For the worker all apps in Lua are one app, so that an error or a hang in any of them leaves ports and router
+//! unharmed. A part that has failed does nothing more, and reports that; the daemon restarts its workers.
 
 mod loaded;
 mod part;

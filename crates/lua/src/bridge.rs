@@ -1,4 +1,5 @@
-//! What Lua gets of Rust besides shared memory: functions for what is rare, in the table that `core.startup` takes.
+//! What Lua gets from Rust besides shared memory: functions for rare operations, in a table that is passed to
+//! `core.startup`.
 
 use std::ffi::c_void;
 
@@ -44,7 +45,7 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
     let (desk, worker) = (seat.flags.desk.clone(), seat.worker);
     let answer = move |lua: &Lua, report: Value| {
         let report = lua.from_value(report);
-        // Packets go on, whatever becomes of an answer.
+        // Packets are processed further even if the answer fails.
         held(|| match report {
             Ok(report) => desk.answer(report),
             Err(error) => eprintln!("brickmoon: worker {worker} cannot report its state: {error}"),
@@ -59,7 +60,7 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
     Ok(table)
 }
 
-/// What a file is called and its text, or twice nothing.
+/// The name and the text of a file, or twice nil.
 fn file(lua: &Lua, found: Option<(String, Vec<u8>)>) -> mlua::Result<(Option<String>, Option<LuaString>)> {
     match found {
         Some((path, bytes)) => Ok((Some(path), Some(lua.create_string(bytes)?))),
@@ -74,7 +75,7 @@ fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat:
         let argument: serde_json::Value = lua.from_value(argument)?;
         let (depot, worker) = (&world.depot, if seat.apart { 0 } else { seat.worker });
         let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, depot };
-        // Not to be broken off in between: it may hold locks.
+        // Must not be interrupted here: it may hold locks.
         let opened = held(|| seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
         let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
         // SAFETY: as in `table`.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The burst is one C struct that Lua reads and writes in its traces (`burst`, `lua/brickmoon/hook.lua`). A hook that
-//! fails has no effect on the burst at hand, and its last good version takes over; so an error never loses a frame.
+//! fails has no effect on the current burst, and its last good version takes over; so an error never loses a frame.
 
 mod burst;
 pub(crate) mod guard;

@@ -1,4 +1,4 @@
-//! LuaJIT embedded: Snabb's modules, written anew over our frames and links, and the programs that use them.
+//! LuaJIT embedded: Snabb's modules, rewritten on brickmoon's frames and links, and the programs that use them.
 //!
 //! ```text
 //! brickmoon run PROGRAM.lua      Program ─► State (one a thread) ─► core.startup ─► the program
@@ -6,8 +6,8 @@
 //!                                             └ modules: the user's trees ─► ours, from the binary
 //! ```
 //!
-//! Lua sources lie under `lua/` and are part of the binary. `core.*` is always ours; any other module is looked
-//! for in the user's trees first. Foreign types (`lua_State`) end here.
+//! Lua sources are in `lua/` and part of the binary. `core.*` always comes from there; any other module is searched
+//! for in the user's folders first. Foreign types (`lua_State`) do not leave this crate.
 
 pub mod apps;
 mod bridge;

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use bm_link::Link;
 
-/// Most links of a worker. Memory is taken for those in use alone.
+/// The most links of a worker. Only those in use occupy memory.
 pub(crate) const LINKS: usize = 4096;
 
 /// The pool.
@@ -38,7 +38,7 @@ impl Links {
         }
     }
 
-    /// Where the first one is.
+    /// The address of the first one.
     pub fn address(&self) -> *mut Link {
         self.base.as_ptr()
     }
@@ -66,7 +66,7 @@ impl Links {
         Some(index)
     }
 
-    /// Gives an empty link back.
+    /// Returns an empty link.
     pub fn give(&mut self, index: usize) {
         self.free.push(index);
     }

@@ -1,4 +1,4 @@
-//! Where a module comes from: the user's trees, then the sources in the binary.
+//! Where modules are found: in the user's folders, then in the sources in the binary.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub fn embedded() -> impl Iterator<Item = (&'static str, &'static [u8])> {
 pub struct Tree(PathBuf);
 
 impl Tree {
-    /// What `--path folder` stands for: itself, or the folders of a Snabb checkout if it is the root of one.
+    /// The folders for `--path folder`: the folder itself, or those of a Snabb checkout if it is the root of one.
     pub fn at(folder: &Path) -> Vec<Self> {
         let inside = ["src", "lib/pflua/src", "lib/ljsyscall", "lib/luajit/dynasm", "lib/luajit/src"];
         if !folder.join("src/core").is_dir() {
@@ -24,7 +24,7 @@ impl Tree {
         inside.iter().map(|name| folder.join(name)).filter(|path| path.is_dir()).map(Self).collect()
     }
 
-    /// The bytes of the file called `name` below the tree, with the whole path.
+    /// The content of the file `name` below the folder, with the full path.
     fn read(&self, name: &str) -> Option<(String, Vec<u8>)> {
         let path = self.0.join(name);
         let bytes = std::fs::read(&path).ok()?;
@@ -32,8 +32,8 @@ impl Tree {
     }
 }
 
-/// A file of the user's trees by its path below one, such as `lib/lua/class.lua`: what it is called in messages, and
-/// its bytes. Files under `core/` are always ours.
+/// A file in the user's folders by its relative path, such as `lib/lua/class.lua`: its name in messages, and its
+/// content. Files under `core/` always come from the binary.
 pub fn theirs(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
     if name.starts_with("core/") { None } else { trees.iter().find_map(|tree| tree.read(name)) }
 }

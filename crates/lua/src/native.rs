@@ -1,4 +1,4 @@
-//! Apps in Rust as a Lua program holds them: opened by name, called through function pointers once a breath.
+//! Apps in Rust that a Lua program uses: opened by name, called through function pointers once per breath.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::hook::guard::held;
 use crate::runtime::Runtime;
 
-/// What a Lua program asks for with `config.app(c, name, "class", argument)`.
+/// An app in Rust requested with `config.app(c, name, "class", argument)`.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     /// The class, such as `router` or `xdp:eth0`.
@@ -22,7 +22,7 @@ pub struct Wanted<'a> {
     pub name: &'a str,
     /// Its argument, `Null` if there is none.
     pub argument: &'a Value,
-    /// Which worker it is for, and of how many: a port gives each its own queue.
+    /// Which worker it is for, out of how many: a port gives each its own queue.
     pub worker: usize,
     /// How many workers run the program.
     pub workers: usize,
@@ -34,20 +34,20 @@ pub struct Wanted<'a> {
 pub struct Opened {
     /// The app.
     pub app: Box<dyn App>,
-    /// Whether it brings packets in from outside: then it is pulled, and links that it fills come first.
+    /// Whether it receives packets from outside: then it is pulled, and links that it fills come first.
     pub pulls: bool,
 }
 
-/// Who makes the apps in Rust that Lua programs name.
+/// Creates the apps in Rust that Lua programs name.
 pub trait Natives: Send + Sync {
-    /// Makes one.
+    /// Creates an app.
     ///
     /// # Errors
     /// What is wrong with the class or its argument, for the program's author.
     fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String>;
 }
 
-/// No apps in Rust but those of this crate.
+/// No apps in Rust except those of this crate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoNatives;
 
@@ -72,7 +72,7 @@ impl Native {
         Self { app, inputs: Vec::new(), outputs: Vec::new(), settled: HashMap::new(), runtime }
     }
 
-    /// Tells it its links: names, and indices in the runtime's pool. What it says of names that it does not know.
+    /// Announces its links: names, and indices in the runtime's pool. An error if it does not know a name.
     pub fn connect(
         &mut self,
         inputs: (Vec<String>, Vec<usize>),
@@ -133,7 +133,7 @@ impl Native {
 /// The app's pull, for Lua's engine.
 ///
 /// # Safety
-/// `native` is one that the runtime opened and has not closed, called on its thread.
+/// `native` must have been opened by the runtime and not closed, and the call be on its thread.
 pub(crate) unsafe extern "C" fn pull(native: *mut Native) {
     // SAFETY: by the caller's word.
     held(|| unsafe { (*native).with(|app, io| app.pull(io)) })

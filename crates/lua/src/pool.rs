@@ -1,7 +1,7 @@
-//! The other workers of a program: a thread each with a state of its own, led by the first.
+//! The other workers of a program: one thread each with its own state, controlled by the first.
 //!
-//! The first worker tells them what to be (a configuration, as bytes), has them run while its own engine does, and
-//! pauses them before it tells them more. Packets go between them through rings alone ([`crate::ring`]).
+//! The first worker sends them their configuration as bytes, lets them run while its own engine does, and pauses them
+//! before it changes anything. Packets are exchanged only through rings ([`crate::ring`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::runtime::Flags;
 use crate::state::{LuaError, Seat, State};
 use crate::world::World;
 
-/// What a worker is asked to do: a function of `core.workers`, with its argument.
+/// A request to a worker: a function of `core.workers`, with its argument.
 struct Order {
     name: String,
     argument: Vec<u8>,
@@ -42,13 +42,13 @@ fn ended(worker: usize) -> LuaError {
 }
 
 impl Pool {
-    /// No workers yet; they share `seat`'s rings.
+    /// No workers yet; they will share `seat`'s rings.
     pub fn new(world: World, seat: Seat) -> Self {
         Self { world, seat, workers: BTreeMap::new() }
     }
 
-    /// Has `worker` call its function `name`, and gives what that gave. It is started if it is not there, and
-    /// paused for the call if it runs.
+    /// Makes `worker` call its function `name`, and returns the result. The worker is started if needed, and paused
+    /// for the call if it runs.
     pub fn call(&mut self, worker: usize, core: Option<usize>, name: &str, argument: &[u8]) -> Reply {
         if !self.workers.contains_key(&worker) {
             let started = Worker::start(&self.world, &self.seat, worker, core)?;
@@ -69,9 +69,9 @@ impl Pool {
         self.workers.values_mut().for_each(Worker::run);
     }
 
-    /// Pauses all, and waits until they have stopped: the first error that one of them ran into.
+    /// Pauses all, and waits until they have stopped; returns the first error of any of them.
     pub fn pause(&mut self) -> Result<(), LuaError> {
-        // All are told before the first is waited for.
+        // All are told before waiting for the first.
         self.workers.values().for_each(|worker| worker.flags.pause.store(1, Ordering::Relaxed));
         let paused: Vec<_> = self.workers.iter_mut().map(|(&number, worker)| worker.pause(number)).collect();
         self.seat.flags.trouble.store(0, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Drop for Worker {
     }
 }
 
-/// Does what is asked until nobody can ask any more.
+/// Handles requests until the other end is closed.
 fn serve(world: &World, seat: &Seat, orders: &Receiver<Order>, answer: &Sender<Reply>) {
     let mut state = State::of_worker(world, seat);
     while let Ok(Order { name, argument }) = orders.recv() {

@@ -1,8 +1,8 @@
 //! Runs a program or a module's test from start to end.
 //!
-//! A program may compute for as long as it likes, so only two things are broken off: an app that does not come back
-//! while it is made or changed, and a program that does not end though a signal asked it to. Either is an error that
-//! names the line.
+//! A program may compute for as long as it likes, so only two things are interrupted: an app that does not return
+//! while it is created or changed, and a program that does not end after a signal. Either is an error that names the
+//! line.
 
 use std::ffi::c_int;
 use std::io;
@@ -20,9 +20,9 @@ use crate::runtime::{interrupted, terminated};
 use crate::state::{LuaError, State};
 use crate::world::World;
 
-/// How long a program may take to end by itself once a signal asked it to.
+/// How long a program may take to end by itself after a signal.
 const END: Limits = Limits { loops: Duration::from_secs(2), sleeps: Duration::from_secs(2) };
-/// Places on the stack of the thread that runs the program, behind the message handler.
+/// Positions on the stack of the thread that runs the program, after the message handler.
 const FUNCTION: c_int = 2;
 const ARGUMENT: c_int = 3;
 
@@ -46,16 +46,16 @@ pub enum Outcome {
     Exit(u8),
 }
 
-/// A program with all that it needs.
+/// A program with everything that it needs.
 #[derive(Clone)]
 pub struct Program {
     /// What to run.
     pub what: What,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Packets, modules, and who makes apps in Rust.
+    /// Packets, modules, and what creates apps in Rust.
     pub world: World,
-    /// How long an app may take to be made or changed, of its processor's time; `None` for as long as it likes.
+    /// How much CPU time an app may use to be created or changed; `None` for no limit.
     pub setup: Option<Duration>,
     /// Workers that run each network for which the program itself names no number, each with its queue of every port.
     pub workers: usize,
@@ -65,10 +65,10 @@ impl Program {
     /// Runs it on the calling thread.
     ///
     /// # Errors
-    /// What the program said, with file, line and traceback.
+    /// The program's error, with file, line and traceback.
     pub fn run(self) -> Result<Outcome, LuaError> {
         guard::install().map_err(LuaError::new)?;
-        // Before the state, so that it is dropped after it.
+        // Created before the state, so that it is dropped after it.
         let _streams = StandardStreams::keep();
         let state = State::new(&self.world)?;
         state.startup().set("workers", self.workers)?;
@@ -96,7 +96,7 @@ impl Program {
         }
         let outcome = if status == 0 { state.outcome() } else { Err(LuaError::new("core.startup failed")) };
         let finished = state.call("finish", MultiValue::new());
-        // Broken off within the interpreter, which makes an error of it.
+        // Interrupted within the interpreter, which turns it into an error.
         if terminated() && outcome.is_err() {
             return Ok(Outcome::Exit(0));
         }
@@ -106,8 +106,8 @@ impl Program {
     }
 }
 
-/// Output and errors of this process. Programs put descriptors 1 and 2 into objects that close them when they are
-/// collected, at the latest with the state; whoever runs the program still has an error to tell then.
+/// Standard output and standard error of this process. Programs put descriptors 1 and 2 into objects that close them
+/// when they are collected, at the latest with the state; but the caller may still have an error to report.
 struct StandardStreams {
     output: Option<OwnedFd>,
     errors: Option<OwnedFd>,
@@ -151,7 +151,7 @@ fn prepare(
     unsafe {
         lua.exec_raw::<()>(MultiValue::from_iter(values), |state| {
             thread = ffi::lua_newthread(state);
-            // Popped and kept for as long as the state lives.
+            // Popped from the stack and kept as long as the state lives.
             ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
             ffi::lua_xmove(state, thread, count);
         })?;
@@ -159,9 +159,9 @@ fn prepare(
     Ok(thread)
 }
 
-/// Decides what of a program is broken off.
+/// Decides what in a program is interrupted.
 struct Supervisor {
-    /// Odd while an app is made or changed, another number for each.
+    /// Odd while an app is created or changed, with another number each time.
     setup: usize,
     limit: Option<Duration>,
     seen: u32,
@@ -178,7 +178,7 @@ impl Supervisor {
 
     fn look(&mut self, pulse: &Pulse, now: Instant) {
         if interrupted() {
-            // One that cannot be broken off ends by a second signal.
+            // A program that cannot be interrupted ends at a second signal.
             let _stuck = self.at_end.look(pulse, now);
             return;
         }

@@ -1,10 +1,10 @@
-//! What a state says of itself when somebody outside asks: its apps, its links, its compiler.
+//! The report of a state on request: its apps, its links, its compiler.
 //!
 //! ```text
 //! control thread: Desks::ask ─► Desk.asked ··· the engine sees it between two breaths ─► core.report ─► Desk.answer
 //! ```
 //!
-//! Nothing is gathered until somebody asks, so the packet path pays one load now and then.
+//! Nothing is collected until it is requested, so the packet path pays only an occasional load.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -32,22 +32,22 @@ pub struct Report {
     pub jit: JitReport,
 }
 
-/// The closed account of an app: received + originated = sent + held + consumed + dropped.
+/// The account of an app: received + originated = sent + held + consumed + dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct AppReport {
     /// Its name.
     pub name: String,
     /// Packets that it took from links.
     pub received: u64,
-    /// Packets that it allocated beyond those that it freed.
+    /// Packets allocated, beyond those freed.
     pub originated: u64,
-    /// Packets that it put on links.
+    /// Packets sent to links.
     pub sent: u64,
-    /// Packets that it holds.
+    /// Packets held.
     pub held: u64,
-    /// Packets that it freed beyond those that it allocated, less those dropped.
+    /// Packets freed, beyond those allocated, without those dropped.
     pub consumed: u64,
-    /// Packets that a full link made it drop.
+    /// Packets dropped because a link was full.
     pub dropped: u64,
 }
 
@@ -56,24 +56,24 @@ pub struct AppReport {
 pub struct LinkReport {
     /// As `app.output -> app.input`.
     pub name: String,
-    /// Packets put in.
+    /// Packets sent into the link.
     pub txpackets: u64,
-    /// Bytes put in.
+    /// Bytes sent into the link.
     pub txbytes: u64,
-    /// Packets taken out.
+    /// Packets received from the link.
     pub rxpackets: u64,
-    /// Bytes taken out.
+    /// Bytes received from the link.
     pub rxbytes: u64,
     /// Packets that found it full.
     pub txdrop: u64,
 }
 
-/// What LuaJIT did in a state.
+/// Statistics of LuaJIT in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct JitReport {
     /// Traces compiled.
     pub traces: u64,
-    /// Recordings given up.
+    /// Aborted trace recordings.
     pub aborts: u64,
     /// Times that all traces were thrown away.
     pub flushes: u64,
@@ -83,22 +83,22 @@ pub struct JitReport {
     pub heap_bytes: u64,
 }
 
-/// Where one worker is asked.
+/// Where a worker's report is requested.
 #[derive(Default)]
 pub(crate) struct Desk {
     asked: AtomicI32,
-    /// How often it answered, and what it said last.
+    /// The number of answers, and the last one.
     answer: Mutex<(u64, Report)>,
     answered: Condvar,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is still what there is.
+    // After a panic of another thread the data is still usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk {
-    /// What Lua looks at.
+    /// The flag that Lua checks.
     pub fn asked(&self) -> *const AtomicI32 {
         &self.asked
     }
@@ -128,8 +128,8 @@ impl Desks {
         }
     }
 
-    /// How each worker is, by number. One that does not answer within `patience`, since it is busy with something
-    /// else than packets, is as it was when it answered last; one that never answered is left out.
+    /// The reports of all workers, by number. For a worker that does not answer within `patience`, because it is busy
+    /// with something other than packets, this is its last answer; one that never answered is left out.
     pub fn ask(&self, patience: Duration) -> Vec<Report> {
         let desks: Vec<_> = lock(&self.0).values().cloned().collect();
         let before: Vec<u64> = desks

@@ -4,7 +4,8 @@
 //! worker 0: a.x -> ring.input   Outlet ══ channel ══> Inlet   ring.output -> b.y :worker 1
 //! ```
 //!
-//! Frames that the ring has no room for stay on the outlet's link, so who is too fast sees it full, as with any link.
+//! Frames for which the ring has no room stay on the outlet's link, so a sender that is too fast finds it full, as
+//! with any link.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +18,7 @@ use bm_link::{Asleep, Consumer, Producer, channel};
 
 use crate::native::Opened;
 
-/// Frames that a ring holds.
+/// The capacity of a ring in frames.
 const CAPACITY: usize = 2048;
 /// Frames brought in a breath.
 const BREATH: usize = 256;
@@ -31,7 +32,7 @@ struct Bell {
 
 type Ends = (Option<Producer<Frame>>, Option<Consumer<Frame>>, Bell);
 
-/// The rings of a program, by the name of their link; each end is taken once.
+/// The rings of a program, by the name of their link; each end can be opened once.
 #[derive(Clone, Default)]
 pub(crate) struct Rings(Arc<Mutex<HashMap<String, Ends>>>);
 
@@ -84,7 +85,7 @@ impl App for Outlet {
             let Some(frame) = io.receive(0) else { break };
             match self.producer.push(frame) {
                 Ok(()) => moved = true,
-                // There was room, and nobody else puts frames in.
+                // There was room, and no one else sends into it.
                 Err(frame) => io.frames.free(frame),
             }
         }

@@ -1,10 +1,11 @@
 //! What a state and Rust share: free frames, links, apps in Rust, and when to stop.
 //!
-//! Lua reaches it by FFI at a fixed address (`struct brickmoon` in `core/runtime.lua`): taking, giving and passing on
-//! packets are loads and stores. Rust is called for what is rare: an empty or full list of frames, sleep.
+//! Lua accesses it through the FFI at a fixed address (`struct brickmoon` in `core/runtime.lua`): allocating, freeing
+//! and passing on packets are loads and stores. Rust is called only for rare operations: an empty or full list of
+//! frames, sleeping.
 //!
-//! Lua writes whenever it runs, so what it sees is in cells ([`LuaSees`]), and of a [`Runtime`] that Lua knows there is
-//! neither `&` nor `&mut`: who has its address borrows a field for as long as Lua waits.
+//! Lua writes whenever it runs, so what it sees is in cells ([`LuaSees`]), and of a [`Runtime`] that Lua knows there
+//! is neither `&` nor `&mut`: code with its address borrows a field only while Lua waits.
 
 use std::cell::{Cell, UnsafeCell};
 use std::io;
@@ -28,29 +29,29 @@ const SOON_NS: u64 = 100_000;
 /// Set by a signal: programs end at the next breath.
 pub static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
-/// What Lua sees. Fields in the order of `struct brickmoon`.
+/// What Lua sees. The fields are in the order of `struct brickmoon`.
 ///
-/// Shared with Lua, and `setup` with the supervisor's thread, at any time: cells, atomics and addresses alone.
+/// Shared with Lua, and `setup` with the supervisor's thread, at any time: only cells, atomics and addresses.
 #[repr(C)]
 pub(crate) struct Shared {
     pub freelist: *mut StackHead,
     pub links: *mut Link,
     pub links_max: Cell<i32>,
-    /// Bytes that a packet holds at its usual place.
+    /// Bytes that a packet can hold at its default offset.
     pub room: Cell<i32>,
     /// Nanoseconds since the state began, written by the engine once a breath.
     pub now_ns: Cell<u64>,
     /// Not zero once an app in Rust has panicked.
     pub failed: Cell<i32>,
     pub worker: Cell<i32>,
-    /// Frames that apps in Rust put in links or took out.
+    /// Frames that apps in Rust sent to links or received.
     pub moved: Cell<u64>,
     pub interrupted: *const AtomicI32,
     /// Not zero when the worker shall leave its loop.
     pub pause: *const AtomicI32,
     /// Not zero once another worker of the program has failed.
     pub trouble: *const AtomicI32,
-    /// Not zero when somebody wants to know how this worker is.
+    /// Not zero when a report of this worker is requested.
     pub asked: *const AtomicI32,
     refill: unsafe extern "C" fn(*mut Runtime),
     spill: unsafe extern "C" fn(*mut Runtime),
@@ -58,12 +59,12 @@ pub(crate) struct Shared {
     wait: unsafe extern "C" fn(*mut Runtime, u64),
     pull: unsafe extern "C" fn(*mut Native),
     push: unsafe extern "C" fn(*mut Native),
-    /// What the compiler has done: written by `core.jitwatch`.
+    /// Statistics of the compiler: written by `core.jitwatch`.
     pub jit: Cell<JitCounts>,
-    /// How long the worker may sleep, in microseconds; 0 for as long as nothing comes (`core.part`).
+    /// How long the worker may sleep, in microseconds; 0 for no limit (`core.part`).
     pub rest_us: Cell<i32>,
-    /// Odd while a program's apps are made or changed, another number for each (`core.actions`). Lua writes it whole,
-    /// and the supervisor's thread reads it at any time.
+    /// Odd while a program's apps are created or changed, with another number each time (`core.actions`). Lua writes
+    /// the whole word, and the supervisor's thread reads it at any time.
     pub setup: AtomicU32,
     /// Where compiled code is from, by trace; written by `core.jitwatch`.
     places: *mut Places,
@@ -82,14 +83,14 @@ unsafe impl LuaSees for Shared {}
 struct Place {
     from: u64,
     to: u64,
-    /// File and line, such as `app.lua:7`, with a zero behind it.
+    /// File and line, such as `app.lua:7`, terminated by zero.
     line: [u8; 112],
 }
 
-/// Traces whose lines are kept: LuaJIT has a thousand at most unless it is told otherwise.
+/// Traces whose lines are kept: LuaJIT has at most a thousand by default.
 const PLACES: usize = 1024;
 
-/// What Lua writes down of its traces.
+/// What Lua records about its traces.
 ///
 /// Shared with Lua, which writes it; a cell, read while Lua does not run.
 #[repr(C)]
@@ -98,7 +99,7 @@ struct Places(UnsafeCell<[Place; PLACES]>);
 // SAFETY: all of it is in a cell.
 unsafe impl LuaSees for Places {}
 
-/// What a state's compiler has done so far. Fields in the order of `struct brickmoon_jit`.
+/// Statistics of a state's compiler. The fields are in the order of `struct brickmoon_jit`.
 ///
 /// Shared with Lua in a cell of [`Shared`].
 #[repr(C)]
@@ -110,19 +111,19 @@ pub(crate) struct JitCounts {
     pub code_bytes: u64,
 }
 
-/// What the threads of a program tell each other in passing.
+/// Flags that the threads of a program share.
 #[derive(Clone, Default)]
 pub(crate) struct Flags {
     /// One for each worker: leave the loop.
     pub pause: Arc<AtomicI32>,
     /// One for all: a worker has failed.
     pub trouble: Arc<AtomicI32>,
-    /// Asked how the worker is, and told so.
+    /// Where the worker's report is requested and answered.
     pub desk: Arc<Desk>,
 }
 
-/// What a state and Rust share. `shared` comes first: its address is the runtime's. Lua sees that, and the memory that
-/// it points to; the other fields are Rust's alone.
+/// What a state and Rust share. `shared` comes first: its address is the runtime's. Lua sees that, and the memory
+/// that it points to; the other fields belong to Rust.
 ///
 /// Shared with Lua as far as `shared` goes, and with functions that Lua calls with its address; no reference to the
 /// whole is made once Lua knows it.
@@ -138,10 +139,10 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// For worker `worker`, with frames from `depot`, of which it keeps up to `keep` free ones.
+    /// For worker `worker`, with frames from `depot`, of which up to `keep` free ones are kept.
     ///
     /// # Errors
-    /// What the system said to the memory of links.
+    /// The system's error for the memory of links.
     pub(crate) fn new(depot: &Arc<Depot>, keep: usize, worker: usize, flags: Flags) -> io::Result<Box<Self>> {
         let frames = Freelist::new(depot.clone(), keep);
         let links = Links::new()?;
@@ -185,7 +186,7 @@ impl Runtime {
     /// The file and line of the compiled code at this address; `None` where there is none.
     ///
     /// # Safety
-    /// `runtime` is one that lives, and its Lua does not run.
+    /// `runtime` must be alive, and its Lua must not be running.
     pub(crate) unsafe fn line_at(runtime: *const Self, address: usize) -> Option<String> {
         // SAFETY: by the caller's word nobody writes there meanwhile.
         let places = unsafe { &*UnsafeCell::raw_get(&raw const (*(*runtime).shared.places).0) };
@@ -194,11 +195,10 @@ impl Runtime {
         Some(String::from_utf8_lossy(line).into_owned())
     }
 
-    /// Stops and drops an app in Rust; does nothing if it is not one of ours.
+    /// Stops and drops an app in Rust; does nothing if the runtime does not know it.
     ///
     /// # Safety
-    /// `runtime` is one that lives, on its thread, and nobody else has a field of it borrowed: the app uses them to
-    /// stop.
+    /// `runtime` must be alive, the call be on its thread, and no field of it be borrowed: the app uses them to stop.
     pub(crate) unsafe fn close(runtime: *mut Self, native: *mut Native) {
         // SAFETY: by the caller's word; the borrow ends before the app stops.
         let removed = unsafe { (*runtime).natives.remove(native) };
@@ -207,17 +207,17 @@ impl Runtime {
         }
     }
 
-    /// Drops all apps in Rust of a state that was broken off: what they hold, such as devices, is given back. Links and
-    /// free frames are what Lua left half done, so they stay as they are.
+    /// Drops all apps in Rust of a state that was interrupted, so that what they hold, such as devices, is released.
+    /// Lua may have left links and free frames inconsistent, so they stay as they are.
     ///
     /// # Safety
-    /// `runtime` is one that lives, and its Lua never runs again.
+    /// `runtime` must be alive, and its Lua never run again.
     pub(crate) unsafe fn abandon(runtime: *mut Self) {
         // SAFETY: by the caller's word nobody else has it.
         drop(unsafe { std::mem::take(&mut (*runtime).natives) });
     }
 
-    /// Stops and drops all apps in Rust, and frees what waits on links.
+    /// Stops and drops all apps in Rust, and frees the packets on links.
     ///
     /// # Safety
     /// As [`close`](Self::close).
@@ -236,19 +236,19 @@ impl Runtime {
     }
 }
 
-/// The apps in Rust of a state. Lua has their addresses, and gives them back to us; it does not look inside.
+/// The apps in Rust of a state. Lua has their addresses, and passes them back; it does not access their content.
 #[derive(Default)]
 pub(crate) struct NativeApps(Vec<*mut Native>);
 
 impl NativeApps {
-    /// Adds one, and gives its address.
+    /// Adds an app, and returns its address.
     pub fn adopt(&mut self, native: Native) -> *mut Native {
         let native = Box::into_raw(Box::new(native));
         self.0.push(native);
         native
     }
 
-    /// The app at `native`, if it is one of ours.
+    /// The app at `native`, if the runtime knows it.
     pub fn find(&mut self, native: *mut Native) -> Option<&mut Native> {
         let known = self.0.contains(&native);
         // SAFETY: in the list, so made by `adopt` and not dropped; `&mut self` keeps other holders out.
@@ -274,23 +274,23 @@ impl NativeApps {
 
     /// Before sleeping: whether every app in Rust may.
     pub fn before_sleep(&mut self) -> bool {
-        // Every app is asked, so that each can expect `after_sleep` whatever another says.
+        // Every app is called, so that each can expect `after_sleep` whatever another returns.
         self.all().filter_map(|native| (!native.before_sleep()).then_some(())).count() == 0
     }
 
-    /// After sleeping, or after [`before_sleep`](Self::before_sleep) said no.
+    /// To be called after sleeping, or after [`before_sleep`](Self::before_sleep) returned false.
     pub fn after_sleep(&mut self) {
         self.all().for_each(Native::after_sleep);
     }
 
-    /// What becomes readable when an app in Rust has something to pull.
+    /// Descriptors that become readable when an app in Rust has something to pull.
     pub fn wait_on(&mut self) -> Vec<BorrowedFd<'_>> {
         self.all().filter_map(|native| native.wait_on()).collect()
     }
 
     /// Sleeps until an app in Rust has something to pull, or for `most_ns`.
     fn sleep(&mut self, most_ns: u64) {
-        // One that nothing would wake, or that waits for its device, is asked again soon.
+        // An app that nothing would wake, or that waits for its device, is polled again soon.
         let most_ns = if self.before_sleep() { most_ns } else { most_ns.min(SOON_NS) };
         let watched = self.wait_on().into_iter();
         let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -312,7 +312,7 @@ impl Drop for NativeApps {
 }
 
 /// # Safety
-/// All four are called by Lua with the address of its own runtime, on the thread that holds it.
+/// Lua calls all four with the address of its own runtime, on the thread that owns it.
 unsafe extern "C" fn refill(runtime: *mut Runtime) {
     // SAFETY: by the caller's word.
     unsafe { (*runtime).frames.refill() }
@@ -339,7 +339,7 @@ unsafe extern "C" fn wait(runtime: *mut Runtime, most_ns: u64) {
     unsafe { (*runtime).natives.sleep(most_ns) }
 }
 
-/// Has SIGINT and SIGTERM end programs at their next breath; a second one ends the process, whatever it does.
+/// Makes SIGINT and SIGTERM end programs at their next breath; a second signal ends the process in any case.
 ///
 /// # Errors
 /// What the system said.
@@ -367,7 +367,7 @@ pub fn interrupt() {
     INTERRUPTED.store(libc::SIGINT, Ordering::Relaxed);
 }
 
-/// Whether it was SIGTERM, by which other programs end this one, and no person who would know where it hangs.
+/// Whether it was SIGTERM, which is sent by other programs and not by a person who would want to know where it hangs.
 pub(crate) fn terminated() -> bool {
     INTERRUPTED.load(Ordering::Relaxed) == libc::SIGTERM
 }

@@ -1,8 +1,9 @@
 //! Memory that Lua reads and writes as well as we do.
 //!
-//! Lua keeps the address of a [`Shown`] for as long as its state lives, and uses it whenever it runs: in the middle of
-//! a function of ours that called it. The compiler knows nothing of that. It takes `&mut` and `Box` for the only way to
-//! a value, and `&` for a promise that the value stays as it is; a store that nobody can have seen it leaves out. So:
+//! Lua keeps the address of a [`Shown`] for as long as its state lives, and uses it whenever it runs: also in the
+//! middle of a Rust function that called it. The compiler does not know that. It assumes that `&mut` and `Box` are
+//! the only way to a value, and that `&` promises that the value does not change; a store that apparently nobody can
+//! see is omitted. So:
 //!
 //! - what Lua sees is reached through a pointer that claims nothing for itself alone, which is what this type is;
 //! - every field that Lua writes, or that we write while Lua may look, is a cell or an atomic ([`LuaSees`]).
@@ -10,11 +11,12 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// What Lua may be shown.
+/// Types that may be shown to Lua.
 ///
 /// # Safety
-/// `#[repr(C)]`, and every field that Lua or we change while the other has the address is a `Cell`, an `UnsafeCell` or
-/// an atomic, or is reached through raw pointers alone. One thread at a time uses it, atomics apart.
+/// The type must be `#[repr(C)]`, and every field that Lua or Rust changes while the other has the address must be a
+/// `Cell`, an `UnsafeCell` or an atomic, or be accessed only through raw pointers. Only one thread at a time uses it,
+/// except for atomics.
 pub(crate) unsafe trait LuaSees {}
 
 /// A value at an address that never changes, which Lua has as well.
@@ -25,7 +27,7 @@ unsafe impl<T: LuaSees + Send> Send for Shown<T> {}
 
 impl<T: LuaSees> Shown<T> {
     pub fn new(value: T) -> Self {
-        // From here on there is no Box, which would say that nobody else has the address.
+        // From here on there is no Box, which would promise that nobody else has the address.
         Self(NonNull::from(Box::leak(Box::new(value))))
     }
 

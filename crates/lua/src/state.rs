@@ -1,4 +1,4 @@
-//! One Lua state: made, given its modules, and asked to run.
+//! A Lua state: created, with its modules, and called.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -13,10 +13,10 @@ use crate::ring::Rings;
 use crate::runtime::{Flags, JitCounts, Runtime};
 use crate::world::World;
 
-/// What a program did wrong: the message names file and line, the traceback how it got there.
+/// An error of a program: the message names file and line, the traceback the calls that led there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LuaError {
-    /// What went wrong, with file and line.
+    /// The message, with file and line.
     pub message: String,
     /// The calls that led there; empty where nothing ran yet.
     pub traceback: String,
@@ -55,7 +55,7 @@ pub(crate) struct Seat {
 
 /// A Lua state with our modules in reach.
 pub struct State {
-    /// `core.startup`: what runs first and knows how to run the rest.
+    /// `core.startup`: runs first and knows how to run the rest.
     startup: ManuallyDrop<Table>,
     lua: ManuallyDrop<Lua>,
     runtime: *mut Runtime,
@@ -71,7 +71,7 @@ impl State {
     /// A state for a program: its first worker.
     ///
     /// # Errors
-    /// What `core.startup` said, or the system to the memory that it needs.
+    /// The error of `core.startup`, or the system's for the memory that it needs.
     pub fn new(world: &World) -> Result<Self, LuaError> {
         Self::of_worker(world, &Seat::default())
     }
@@ -107,7 +107,7 @@ impl State {
         Ok(lua.load(bytes).set_name(format!("@{path}")).call(bridge)?)
     }
 
-    /// The state itself, for those in this crate.
+    /// The state itself, for this crate.
     pub(crate) fn lua(&self) -> &Lua {
         &self.lua
     }
@@ -117,29 +117,29 @@ impl State {
         &self.startup
     }
 
-    /// Where Lua tells that apps are made or changed.
+    /// Where Lua marks that apps are being created or changed.
     pub(crate) fn setup(&self) -> *const AtomicU32 {
         // SAFETY: the runtime lives as long as the state; only an address is taken.
         unsafe { &raw const (*self.runtime).shared.setup }
     }
 
-    /// What the last call of a worker's function gave.
+    /// The result of the last call of a worker's function.
     pub(crate) fn result(&self) -> Result<Vec<u8>, LuaError> {
         let result: mlua::LuaString = self.startup.get("result")?;
         Ok(result.as_bytes().to_vec())
     }
 
-    /// What the last call of `prepare` or `part` gave.
+    /// The result of the last call of `prepare` or `part`.
     pub(crate) fn prepared(&self) -> Result<Table, LuaError> {
         Ok(self.startup.get("prepared")?)
     }
 
-    /// What it shares with Rust.
+    /// The part that it shares with Rust.
     pub(crate) fn runtime(&self) -> *mut Runtime {
         self.runtime
     }
 
-    /// Leaves a state that was broken off as it is; only what its apps in Rust hold is given back.
+    /// Leaves a state that was interrupted as it is; only what its apps in Rust hold is released.
     pub(crate) fn forget(self) {
         self.desks.close(self.seat.worker, &self.seat.flags.desk);
         let runtime = self.runtime;
@@ -154,17 +154,17 @@ impl State {
         unsafe { Runtime::line_at(self.runtime, address) }
     }
 
-    /// What the compiler and the garbage collector have done so far.
+    /// Statistics of the compiler and the garbage collector.
     pub fn jit(&self) -> JitReport {
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
         let JitCounts { traces, aborts, flushes, code_bytes } = unsafe { (*self.runtime).shared.jit.get() };
         JitReport { traces, aborts, flushes, code_bytes, heap_bytes: self.lua.used_memory() as u64 }
     }
 
-    /// Calls `core.startup`'s function `name`. The exit status if the program asked to end with one.
+    /// Calls the function `name` of `core.startup`. Returns the exit status if the program asked to end with one.
     ///
     /// # Errors
-    /// What the program said.
+    /// The program's error.
     pub fn call(&self, name: &str, arguments: MultiValue) -> Result<Option<u8>, LuaError> {
         let protected: Function = self.startup.get("protected")?;
         let mut all = MultiValue::new();
@@ -173,7 +173,7 @@ impl State {
         Self::read(protected.call(all)?)
     }
 
-    /// What became of the order that `core.startup` carried out; as [`call`](Self::call).
+    /// The result of the order that `core.startup` carried out; like [`call`](Self::call).
     pub(crate) fn outcome(&self) -> Result<Option<u8>, LuaError> {
         let list: Table = self.startup.get("outcome")?;
         Self::read((list.get(1)?, list.get(2)?, list.get(3)?))
@@ -189,24 +189,24 @@ impl State {
     }
 }
 
-/// A function that a chunk gave back, to be called again and again.
+/// A function returned by a chunk, to be called repeatedly.
 pub struct Prepared(Function);
 
 impl Prepared {
-    /// Calls it with a number, and gives the number that it gave.
+    /// Calls it with a number, and returns its result.
     ///
     /// # Errors
-    /// What the program said.
+    /// The program's error.
     pub fn call(&self, argument: u64) -> Result<u64, LuaError> {
         Ok(self.0.call::<f64>(argument)? as u64)
     }
 }
 
 impl State {
-    /// Runs a chunk with a number, for the function that it gives back. `name` is what messages call it.
+    /// Runs a chunk with a number, for the function that it returns. Messages use `name` for the chunk.
     ///
     /// # Errors
-    /// What the program said.
+    /// The program's error.
     pub fn prepare(&self, name: &str, text: &str, argument: usize) -> Result<Prepared, LuaError> {
         let arguments = [name.into_lua(&self.lua)?, text.into_lua(&self.lua)?, argument.into_lua(&self.lua)?];
         self.call("prepare", arguments.into_iter().collect())?;

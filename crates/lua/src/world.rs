@@ -15,14 +15,14 @@ const SLOTS: usize = 32_768;
 /// Free packets that a worker keeps for itself: enough for several full links.
 const KEEP: usize = 8192;
 
-/// What all states of a process share: packets, modules, and who makes apps in Rust.
+/// What all states of a process share: packets, modules, and what creates apps in Rust.
 #[derive(Clone)]
 pub struct World {
     /// Where all packets come from.
     pub depot: Arc<Depot>,
-    /// Who makes apps in Rust.
+    /// Creates apps in Rust.
     pub natives: Arc<dyn Natives>,
-    /// Where modules are, before ours.
+    /// Folders with modules, searched before the binary.
     pub trees: Vec<Tree>,
     /// Where the workers are asked how they are.
     pub desks: Desks,
@@ -34,15 +34,16 @@ impl World {
     /// With memory for packets of up to `room` bytes.
     ///
     /// # Errors
-    /// As [`Depot::new`].
+    /// As for [`Depot::new`].
     pub fn new(natives: Arc<dyn Natives>, trees: Vec<Tree>, room: usize) -> Result<Self, MemoryError> {
         let depot = Depot::new(SLOTS, slot_size(room))?;
         Ok(Self { depot, natives, trees, desks: Desks::default(), keep: KEEP })
     }
 }
 
-/// The slot for packets of `room` bytes: one that AF_XDP takes if it can be. A larger one is an odd number of cache
-/// lines, so that packets, which all begin at the same byte of their slot, spread over the sets of a cache.
+/// The slot size for packets of `room` bytes: one that AF_XDP supports, if possible. A larger one is an odd number of
+/// cache lines, so that packets, which all start at the same offset of their slot, are spread over the sets of a
+/// cache.
 fn slot_size(room: usize) -> usize {
     match room + bm_frame::DATA_OFFSET {
         0..=2048 => 2048,

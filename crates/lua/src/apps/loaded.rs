@@ -1,4 +1,4 @@
-//! A state with the apps of one worker, called so that it can be broken off.
+//! A state with the apps of one worker, called in a way that can be interrupted.
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::runtime::Runtime;
 use crate::state::{LuaError, Seat, State};
 use crate::world::World;
 
-/// Places on the stack of the thread that runs the functions, behind the message handler.
+/// Positions on the stack of the thread that runs the functions, after the message handler.
 const BREATHE: c_int = 2;
 const CONFIGURE: c_int = 3;
 const IDLE: c_int = 4;
@@ -21,7 +21,7 @@ const STOP: c_int = 5;
 const CHECK: c_int = 6;
 const ARGUMENT: c_int = 7;
 
-/// What Rust and `core.part` tell each other, in `package.loaded`.
+/// The table through which Rust and `core.part` exchange data, in `package.loaded`.
 const BRIDGE: &str = "core.part.bridge";
 
 /// Where packets cross between the worker's engine and Lua's.
@@ -54,7 +54,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// A state with the apps of one worker. One that was broken off stays for ever: it may not even be closed.
+/// A state with the apps of one worker. One that was interrupted is kept for ever: it may not even be closed.
 pub struct Loaded {
     state: ManuallyDrop<State>,
     broken_off: bool,
@@ -70,7 +70,7 @@ impl Loaded {
     /// A state for a worker, without apps yet.
     ///
     /// # Errors
-    /// What the system said, or Lua.
+    /// The error of the system, or of Lua.
     pub(crate) fn new(world: &World, seat: &Seat) -> Result<Self, LuaError> {
         let state = State::of_worker(world, seat)?;
         let loaded: Table = state.lua().globals().get::<Table>("package")?.get("loaded")?;
@@ -88,7 +88,7 @@ impl Loaded {
         unsafe {
             state.lua().exec_raw::<()>(values, |state| {
                 thread = ffi::lua_newthread(state);
-                // Popped and kept for as long as the state lives.
+                // Popped from the stack and kept as long as the state lives.
                 ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
                 ffi::lua_xmove(state, thread, count);
             })?;
@@ -109,7 +109,8 @@ impl Loaded {
         Ok(problems.filter_map(|problem| <[String; 2]>::try_from(problem).ok().map(Into::into)).collect())
     }
 
-    /// Makes the network what `spec` says. Where packets cross; or why it was refused, and things are as they were.
+    /// Configures the network as in `spec`. Returns where packets cross; or why it was refused, and then nothing has
+    /// changed.
     ///
     /// # Errors
     /// See [`Broken`]: the state is of no more use.
@@ -125,7 +126,7 @@ impl Loaded {
         self.outcome().map_err(say)
     }
 
-    /// Makes the network what it was before it was configured last, of the same classes.
+    /// Restores the previous configuration of the network, with the same classes.
     ///
     /// # Errors
     /// See [`Broken`]: the state is of no more use.
@@ -158,7 +159,7 @@ impl Loaded {
         Ok((crossings.collect::<mlua::Result<_>>()?, bridge.get("refused")?))
     }
 
-    /// One breath.
+    /// Runs one breath.
     ///
     /// # Errors
     /// See [`Broken`].
@@ -166,7 +167,7 @@ impl Loaded {
         self.call(pulse, BREATHE)
     }
 
-    /// Before the worker sleeps. How many microseconds it may, 0 for as long as nothing comes.
+    /// Called before the worker sleeps. Returns for how many microseconds it may, 0 for no limit.
     ///
     /// # Errors
     /// See [`Broken`].
@@ -224,7 +225,7 @@ impl Loaded {
         unsafe { (*self.runtime()).links.slice() }
     }
 
-    /// How often packets were put into links of the state or taken out.
+    /// How often packets were sent to links of the state or received.
     pub fn moves(&mut self) -> u64 {
         // SAFETY: as in `links`.
         unsafe { (*self.runtime()).links.used() }.iter().map(Link::moves).sum()
@@ -236,7 +237,7 @@ impl Loaded {
         unsafe { (*self.runtime()).links.used() }.iter().all(Link::is_empty)
     }
 
-    /// What it shares with Rust.
+    /// The part that it shares with Rust.
     pub fn runtime(&self) -> *mut Runtime {
         self.state.runtime()
     }

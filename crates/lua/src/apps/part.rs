@@ -15,20 +15,20 @@ use super::spec::AppsSpec;
 use crate::hook::guard::{self, Pulse};
 use crate::state::LuaError;
 
-/// What a worker's apps are told.
+/// An order for a worker's apps.
 pub enum Order {
-    /// To become what this says.
+    /// Use this configuration.
     Become(AppsSpec),
-    /// To be again what they were before the last order that was carried out, whatever has become of files since.
+    /// Use the configuration before the last order again, even if files have changed since.
     Revert,
 }
 
-/// What became of an order: `Some` says why it was refused.
+/// The result of an order: `Some` contains why it was refused.
 pub type Reply = Option<String>;
 /// Why a part does nothing any more.
 pub type Failure = Arc<Mutex<Option<Broken>>>;
 
-/// A link outside, and the link inside that it goes on in.
+/// A link outside, and the link inside to which it is joined.
 struct Joint {
     outside: usize,
     inside: usize,
@@ -40,15 +40,15 @@ struct Entry {
     settled: usize,
 }
 
-/// What a part has of its set.
+/// A part's connections to its set.
 pub struct Ends {
     /// New configurations.
     pub orders: Consumer<Order>,
-    /// What became of them.
+    /// Results of orders.
     pub replies: Sender<Reply>,
     /// What the supervisor sees of calls.
     pub pulse: Arc<Pulse>,
-    /// Where a failure is told.
+    /// Where a failure is reported.
     pub failure: Failure,
     /// How many workers there are.
     pub workers: usize,
@@ -73,7 +73,7 @@ impl Part {
     /// With the apps of `spec` started.
     ///
     /// # Errors
-    /// What is wrong with one of them.
+    /// What is wrong with one of the apps.
     pub fn new(mut loaded: Loaded, spec: &AppsSpec, ends: Ends) -> Result<Self, LuaError> {
         // A pulse is of the thread that it beats on first, and this is not the worker's.
         let (crossings, refused) = match guard::loading(|pulse| loaded.configure(pulse, spec, ends.workers)) {
@@ -88,7 +88,8 @@ impl Part {
         Ok(Self { loaded: Some(loaded), crossings, names, ins, entries, outs, ends, moved: 0, wakes })
     }
 
-    /// Joins links outside with links inside, by name. What the slow path sends goes the way of what the router sends.
+    /// Joins links outside with links inside, by name. What the slow path sends takes the same path as what the
+    /// router sends.
     fn join(&mut self) {
         let Self { crossings, names: [inputs, outputs], ins, entries, outs, .. } = self;
         let joint = |(outside, name): (usize, &String), inwards: bool| {
@@ -114,7 +115,7 @@ impl Part {
     fn take_orders(&mut self) {
         while let Some(order) = self.ends.orders.pop() {
             let Some(loaded) = &mut self.loaded else { return };
-            // No packet waits on what a configuration does half: an error leaves the state whole.
+            // No packet depends on a half-done configuration: an error leaves the state consistent.
             self.ends.pulse.set_gentle(true);
             let configured = match &order {
                 Order::Become(spec) => loaded.configure(&self.ends.pulse, spec, self.ends.workers),
@@ -126,7 +127,7 @@ impl Part {
                     self.crossings = crossings;
                     self.wakes.watch(loaded);
                     self.join();
-                    // Whoever asked may have given up waiting.
+                    // The requester may have given up waiting.
                     let _gone = self.ends.replies.send(refused);
                 }
                 Err(why) => {
@@ -146,7 +147,7 @@ impl Part {
     }
 }
 
-/// Moves what waits on `from` to `to` while there is room.
+/// Moves frames from `from` to `to` while there is room.
 fn enter(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
     let to = &mut links[joint.inside];
     for _ in 0..io.readable(joint.outside).min(to.writable()) {
@@ -157,7 +158,7 @@ fn enter(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
     }
 }
 
-/// Moves what Lua sent on its way while there is room.
+/// Moves what Lua sent to the outside while there is room.
 fn leave(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
     let from = &mut links[joint.inside];
     for _ in 0..from.readable().min(io.writable(joint.outside)) {
@@ -174,7 +175,8 @@ impl App for Part {
             self.take_orders();
         }
         let Some(loaded) = &mut self.loaded else { return };
-        // All before any frame goes in: what was read a breath ago would be looked for among new frames.
+        // All of it before any frame goes in: slots that were read a breath ago must not be searched among new
+        // frames.
         for entry in &mut self.entries {
             entry.settled = loaded.links()[entry.inside].settle(entry.settled);
         }
@@ -197,7 +199,7 @@ impl App for Part {
     fn before_sleep(&mut self) -> bool {
         let Some(loaded) = &mut self.loaded else { return true };
         let moves = loaded.moves();
-        // What apps of this state pass among themselves is work, too, though no link outside shows it.
+        // Packets between apps of this state are work, too, though no link outside shows it.
         let quiet = std::mem::replace(&mut self.moved, moves) == moves && loaded.is_empty();
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
         let natives = unsafe { (*loaded.runtime()).natives.before_sleep() };
@@ -223,16 +225,16 @@ impl App for Part {
 
     fn stop(&mut self, _io: &mut Io<'_>) {
         let Some(mut loaded) = self.loaded.take() else { return };
-        // An app whose stop() fails is closed all the same.
+        // An app whose stop() fails is closed anyway.
         let _failed = loaded.stop(&self.ends.pulse);
     }
 }
 
-/// What wakes the worker for Lua's sake: ports that apps have of their own, and a timer.
+/// What wakes the worker for Lua: ports that apps have opened, and a timer.
 struct Wakes {
     all: OwnedFd,
     timer: OwnedFd,
-    /// Duplicates of what is watched, so that one that is closed cannot be mistaken for another.
+    /// Duplicates of the watched descriptors, so that a closed one cannot be mistaken for another.
     ports: Vec<OwnedFd>,
 }
 
@@ -250,14 +252,14 @@ impl Wakes {
     /// Watches the ports that there are now.
     fn watch(&mut self, loaded: &Loaded) {
         for port in self.ports.drain(..) {
-            // One that its device has closed is gone from the list by itself.
+            // A descriptor that its device has closed is removed automatically.
             let _gone = epoll::delete(&self.all, &port);
         }
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
         let fds = unsafe { (*loaded.runtime()).natives.wait_on() };
         for fd in fds {
             let Ok(port) = fd.try_clone_to_owned() else { continue };
-            // Without it the port is looked at when the worker wakes by itself.
+            // Without it the port is checked when the worker wakes by itself.
             let _unwatched =
                 epoll::add(&self.all, &port, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
             self.ports.push(port);
@@ -277,7 +279,7 @@ impl Wakes {
     }
 
     fn clear(&self) {
-        // EAGAIN means that it has not run out.
+        // EAGAIN means that it has not expired.
         let _none = rustix::io::read(&self.timer, &mut [0u8; 8]);
     }
 }

@@ -1,4 +1,4 @@
-//! The apps of a daemon: started for all its workers, changed while they run, looked after.
+//! The apps of a daemon: started for all its workers, changed while they run, supervised.
 
 use std::sync::mpsc::{Receiver, channel as replies};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,18 +19,18 @@ use crate::world::World;
 
 /// Configurations that may be on their way to a worker.
 const ORDERS: usize = 4;
-/// How long a worker may take to carry one out.
+/// How long a worker may take to carry out an order.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
-/// How often it is looked after meanwhile.
+/// How often it is supervised meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Free packets that a worker's apps keep for themselves.
 const KEEP: usize = 1024;
 
-/// What a set of apps is made with.
+/// The environment of a set of apps.
 pub struct AppWorld {
     /// Where packets come from.
     pub depot: Arc<Depot>,
-    /// Who makes apps in Rust.
+    /// Creates apps in Rust.
     pub natives: Arc<dyn Natives>,
 }
 
@@ -49,18 +49,18 @@ struct Worker {
 #[derive(Default)]
 struct Inner {
     spec: AppsSpec,
-    /// Those with ports, then one for each core that apps are placed on.
+    /// Those with ports, then one for each core on which apps are placed.
     workers: Vec<Worker>,
 }
 
-/// What the daemon should hear of.
+/// Events for the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AppNews {
     /// A worker's apps do nothing any more.
     Failed {
         /// Which worker's.
         worker: usize,
-        /// Why, with a traceback where there is one.
+        /// The reason, with a traceback if there is one.
         why: String,
     },
     /// They hang in a place that cannot be left: only the end of the process helps.
@@ -77,7 +77,7 @@ pub struct AppSet {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is still what there is.
+    // After a panic of another thread the data is still usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -97,7 +97,7 @@ impl AppSet {
     /// forgotten.
     ///
     /// # Errors
-    /// What is wrong with an app; then none runs.
+    /// What is wrong with an app; then none is started.
     pub fn start(&self, spec: &AppsSpec, workers: usize) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
         *inner = Inner::default();
@@ -137,17 +137,17 @@ impl AppSet {
         lock(&self.inner).workers.get_mut(index)?.part.take()
     }
 
-    /// The apps that are placed on cores, each core with its place among the workers; empty once they were taken.
+    /// The apps that are placed on cores, each core with its position among the workers; empty once they were taken.
     pub fn apart(&self) -> Vec<(usize, usize, Part)> {
         let mut inner = lock(&self.inner);
         let workers = inner.workers.iter_mut().enumerate();
         workers.filter_map(|(index, worker)| Some((index, worker.core?, worker.part.take()?))).collect()
     }
 
-    /// Has every worker make its apps what `spec` says; links with ports and router must be as they were.
+    /// Makes every worker use `spec`; links with ports and router must not change.
     ///
     /// # Errors
-    /// What is wrong with an app; then all workers go on with what they had.
+    /// What is wrong with an app; then all workers keep their previous configuration.
     pub fn reload(&self, spec: &AppsSpec) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
         let with_ports = inner.workers.iter().filter(|worker| worker.core.is_none()).count();
@@ -157,13 +157,13 @@ impl AppSet {
             inner.spec = spec.clone();
             return Ok(());
         };
-        // Whoever has taken it goes back; one that cannot has failed, and is started again. Who refused it has stayed
-        // as it was, and the others know nothing of it.
+        // Workers that have taken it return to the previous one; one that cannot has failed, and is restarted. A
+        // worker that refused it has not changed, and the others do not know it.
         inner.workers[..at].iter_mut().for_each(|worker| drop(worker.carry_out(Order::Revert)));
         Err(LuaError::new(why))
     }
 
-    /// Looks after all workers: breaks off what hangs, says who has failed.
+    /// Supervises all workers: interrupts what hangs, reports what has failed.
     pub fn look_after(&self, now: Instant) -> Vec<AppNews> {
         let mut inner = lock(&self.inner);
         let mut news = Vec::new();
@@ -178,7 +178,7 @@ impl AppSet {
         news
     }
 
-    /// How the apps of each worker are; see [`Desks::ask`].
+    /// The reports on the apps of each worker; see [`Desks::ask`].
     pub fn reports(&self, patience: Duration) -> Vec<Report> {
         self.world.desks.ask(patience)
     }
@@ -190,7 +190,7 @@ impl AppSet {
 }
 
 impl Worker {
-    /// Has it carry out what a configuration has for its core. Why not, if it does not.
+    /// Makes it carry out a configuration's part for its core. Returns why not, if it does not.
     fn become_part_of(&mut self, parts: &[(Option<usize>, AppsSpec)]) -> Option<String> {
         match parts.iter().find(|(core, _)| *core == self.core) {
             Some((_, spec)) => self.carry_out(Order::Become(spec.clone())),
@@ -209,11 +209,11 @@ impl Worker {
         }
         let (begin, mut watch) = (Instant::now(), Watch::new(guard::RELOADING));
         let mut stuck = false;
-        // One that is at it comes back, or is broken off.
+        // A worker that is busy with it returns, or is interrupted.
         while begin.elapsed() < TAKEN_WITHIN || (self.pulse.is_at_work() && !stuck) {
             match self.replies.recv_timeout(LOOK_EVERY) {
                 Ok(refused) => return refused,
-                // Nobody else can look after the worker as long as the set is locked.
+                // Nobody else can supervise the worker as long as the set is locked.
                 Err(_) => stuck = watch.look(&self.pulse, Instant::now()).is_some(),
             }
         }
@@ -221,11 +221,11 @@ impl Worker {
     }
 }
 
-/// What is wrong with the apps of `spec`, by name: files and modules are run, and arguments held against the schemas
-/// of their classes; no app is started.
+/// What is wrong with the apps of `spec`, by name: files and modules are run, and arguments checked against the
+/// schemas of their classes; no app is started.
 ///
 /// # Errors
-/// What is wrong beside that.
+/// Other errors.
 pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
     if spec.apps.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! What apps there shall be, and how they are linked.
+//! The configured apps and their links.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use crate::state::LuaError;
 pub struct AppsSpec {
     /// The apps.
     pub apps: Vec<AppSpec>,
-    /// Their links: to each other, and to what is outside.
+    /// Their links: between apps, and to what is outside.
     pub links: Vec<AppLink>,
     /// Names of what is outside: ports, and the router.
     pub outer: Vec<String>,
-    /// Where modules are, before ours; apps that run keep those that they were started with.
+    /// Folders with modules, searched before the binary; running apps keep those with which they were started.
     pub trees: Vec<Tree>,
 }
 
@@ -27,11 +27,11 @@ pub struct AppSpec {
     pub name: String,
     /// Where its class is.
     pub module: Module,
-    /// Which class of the module; `None` if it has one only.
+    /// Which class of the module; `None` if it has only one.
     pub class: Option<String>,
     /// Its argument, `Null` if there is none.
     pub argument: Value,
-    /// The core on which it runs, in a worker of its own with others of that core; `None` for every worker.
+    /// The core on which it runs, in a separate worker with others of that core; `None` for every worker.
     pub core: Option<usize>,
 }
 
@@ -56,11 +56,11 @@ pub struct AppLink {
 }
 
 impl AppsSpec {
-    /// What each worker has of it: first those with ports, which all have the same, then one for each core that apps
-    /// are placed on. Links from one to another become rings.
+    /// Each worker's part of it: first those with ports, which are all equal, then one for each core on which apps
+    /// are placed. Links between them become rings.
     ///
     /// # Errors
-    /// A link between an app with a core and what `workers` workers have each for itself.
+    /// A link between an app with a core and something that each of `workers` workers has.
     pub(super) fn laid_out(&self, workers: usize) -> Result<Vec<(Option<usize>, Self)>, LuaError> {
         let core = |name: &str| self.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
         let mut cores: Vec<_> = self.apps.iter().filter_map(|app| app.core).collect();
@@ -108,7 +108,7 @@ impl AppsSpec {
                 Module::Rust(name) => ("rust", name.clone()),
             };
             value[key] = text.into();
-            // Null would be a value to Lua, and not a missing one.
+            // For Lua null would be a value, not a missing one.
             if let Some(class) = &app.class {
                 value["class"] = class.as_str().into();
             }
@@ -129,7 +129,7 @@ impl AppsSpec {
     }
 }
 
-/// Both ends of a ring in the place of a link: an app in Rust each, with its link to the app beside it.
+/// Both ends of a ring in place of a link: an app in Rust for each, with its link to the app next to it.
 fn ring(link: &AppLink, name: &str) -> [(AppSpec, AppLink); 2] {
     let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let app = |side: &str, class: char| AppSpec {

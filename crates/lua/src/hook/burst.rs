@@ -1,7 +1,8 @@
-//! The burst as Lua sees it: one struct a state, at an address that never changes.
+//! The burst as Lua sees it: one struct per state, at a fixed address.
 //!
-//! Lua reads and writes it while [`Shared::with`] waits for Lua, so all that changes is in cells ([`LuaSees`]): with
-//! plain fields behind `&mut self` the compiler left out what was stored for the time of the call alone.
+//! Lua reads and writes it while [`Shared::with`] waits for Lua, so everything that changes is in cells
+//! ([`LuaSees`]): with plain fields behind `&mut self` the compiler omitted stores that were only needed during the
+//! call.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -11,9 +12,9 @@ use bm_graph::{HookBurst, HookFate, Routes, Stage};
 
 use crate::shown::LuaSees;
 
-/// Frames that a hook may make for one burst.
+/// The most frames that a hook may create for one burst.
 pub const MADE: usize = 64;
-/// Counters that a hook may have.
+/// The most counters of a hook.
 pub const COUNTERS: usize = 32;
 /// Marks a verdict that names a port.
 const SEND: u16 = 0x8000;
@@ -35,9 +36,9 @@ pub struct Shared {
     routes: Cell<*const c_void>,
     route4: unsafe extern "C" fn(*const c_void, u32) -> u32,
     route6: unsafe extern "C" fn(*const c_void, *const u8) -> u32,
-    /// Times that another state has published something, to be read by Lua at any time.
+    /// The number of publications by other states, which Lua reads at any time.
     published: *const c_void,
-    /// What `hook.counter` made, in the order of their names.
+    /// The counters of `hook.counter`, in the order of their names.
     pub counters: [Cell<u64>; COUNTERS],
     made_count: Cell<i32>,
     made_max: Cell<i32>,
@@ -50,11 +51,11 @@ pub struct Shared {
 // SAFETY: `repr(C)`; all fields are cells but two functions and `published`, which are never written again.
 unsafe impl LuaSees for Shared {}
 
-/// What `routes` points to for the length of a call.
+/// What `routes` points to during a call.
 struct Asked<'a>(&'a dyn Routes);
 
 /// # Safety
-/// Called by Lua within a call, with what `routes` holds then.
+/// Called by Lua within a call, with the value of `routes`.
 unsafe extern "C" fn route4(routes: *const c_void, address: u32) -> u32 {
     if routes.is_null() {
         return 0;
@@ -102,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// Shows Lua a burst, for the time of `call`. Without routes there is nothing to be found.
+    /// Shows a burst to Lua during `call`. Without routes every lookup fails.
     pub fn with<T>(
         &self,
         stage: Stage,
@@ -127,8 +128,8 @@ impl Shared {
         result
     }
 
-    /// Carries out what Lua said of the burst: clears the mask, notes fates, hands over the frames made. `dropped` is
-    /// told of each reason's number.
+    /// Carries out Lua's decisions for the burst: clears the mask, stores decisions, passes on created frames.
+    /// `dropped` is called with each reason's number.
     pub fn carry_out(&self, burst: &mut HookBurst<'_>, mut dropped: impl FnMut(u16)) {
         let after = Mask::from_words(self.mask.get()).and(burst.mask);
         let gone = burst.mask.without(&after);
@@ -155,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// Forgets what Lua said, since it failed. Gives the frames that it had made.
+    /// Discards Lua's decisions after a failure. Returns the frames that it had created.
     pub fn forget(&self) -> impl Iterator<Item = Frame> + '_ {
         self.verdict.iter().for_each(|verdict| verdict.set(0));
         self.made_count.set(0);

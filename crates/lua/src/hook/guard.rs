@@ -1,4 +1,4 @@
-//! Calls that can be broken off from outside (`c/guard.c`), and who sees that they must be.
+//! Calls that can be interrupted from outside (`c/guard.c`), and the threads that check whether they must be.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use mlua::ffi;
 
-/// What a guarded call gives when it was broken off; all others are LuaJIT's own.
+/// The status of a guarded call that was interrupted; all others are LuaJIT's own.
 pub const BROKEN_OFF: c_int = 1000;
 
 /// What the supervisor sees of a thread that calls hooks. The same in `c/guard.c`.
 ///
-/// Shared with C, with a signal handler and with the supervisor's thread at any time: atomics alone, on both sides.
+/// Shared with C, with a signal handler and with the supervisor's thread at any time: only atomics, on both sides.
 #[repr(C)]
 #[derive(Default)]
 pub struct Pulse {
@@ -37,7 +37,7 @@ impl Pulse {
     }
 }
 
-/// What a guarded call needs of LuaJIT. The same in `c/guard.c`.
+/// The functions of LuaJIT that a guarded call needs. The same in `c/guard.c`.
 ///
 /// Shared with C, which reads it; it never changes.
 #[repr(C)]
@@ -51,12 +51,12 @@ struct LuaCalls {
 static LUA: LuaCalls =
     LuaCalls { pcall: ffi::lua_pcall, push: ffi::lua_pushvalue, sethook: ffi::lua_sethook, raise };
 
-/// What was broken off says so.
+/// The error of interrupted calls.
 const BROKEN: &CStr = c"it did not return, and was interrupted";
-/// Calls that are looked at for the line to blame.
+/// Stack levels that are searched for the line to blame.
 const LEVELS: c_int = 100;
 
-/// Raises an error at the innermost line that is not ours.
+/// Raises an error at the innermost line of the user's code.
 ///
 /// # Safety
 /// Called by LuaJIT as a hook, on the state that is at work. Nothing here has a destructor: the error leaves it.
@@ -82,8 +82,8 @@ unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _at: *mut ffi::lua
     }
 }
 
-/// Memory for a way back, whose size only C knows. C and its signal handler write there during a call, to which its
-/// address is passed anew each time; of what they write Rust reads nothing.
+/// Memory for the jump buffer, whose size only C knows. C and its signal handler write there during a call, which
+/// gets its address each time; Rust reads nothing of it.
 pub struct Guard(Box<[u128]>);
 
 unsafe extern "C" {
@@ -102,7 +102,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Installs the handler, once a process; what the system said if it refused.
+/// Installs the handler, once per process; returns the system's error if it refuses.
 pub fn install() -> std::io::Result<()> {
     static DONE: OnceLock<i32> = OnceLock::new();
     // SAFETY: a handler that looks at nothing but its thread's own guard; called once.
@@ -123,8 +123,8 @@ impl Guard {
     /// is at place 1.
     ///
     /// # Safety
-    /// The state is this thread's alone and its stack has these values. After [`BROKEN_OFF`] it is never touched
-    /// again, not even to be closed.
+    /// The state must belong to this thread and its stack have these values. After [`BROKEN_OFF`] it must never be
+    /// used again, not even be closed.
     pub unsafe fn call(
         &mut self,
         pulse: &Pulse,
@@ -144,7 +144,7 @@ impl Guard {
     }
 }
 
-/// Runs `work`, which Lua called, without being broken off: it may hold a lock.
+/// Runs `work`, which Lua called, without being interrupted: it may hold a lock.
 pub fn held<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: a store in this thread's own guard.
     let before = unsafe { bm_guard_hold(1) };
@@ -154,20 +154,20 @@ pub fn held<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A call that sleeps, and has lasted so long by the clock, hangs.
+/// A sleeping call that has lasted this long hangs.
 pub const HANGS_AFTER: Duration = Duration::from_millis(500);
-/// One that has used so much of its processor hangs: what other threads take from it does not count.
+/// A call that has used this much CPU time hangs: time used by other threads does not count.
 const LOOPS_AFTER: Duration = Duration::from_millis(100);
-/// One that cannot be broken off for so long never will be.
+/// A call that cannot be interrupted for so long never will be.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// How often the thread is asked in one look: it may be in the middle of malloc now, and not a moment later.
+/// How often one check tries to interrupt the thread: it may be inside malloc now, but not a moment later.
 const ATTEMPTS: u32 = 20;
 
-/// How much a call may take.
+/// The limits for a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of its processor: what other threads take from it does not count.
+    /// CPU time: time used by other threads does not count.
     pub loops: Duration,
     /// By the clock, if it sleeps.
     pub sleeps: Duration,
@@ -175,25 +175,25 @@ pub struct Limits {
 
 /// In the way of packets.
 const AT_WORK: Limits = Limits { loops: LOOPS_AFTER, sleeps: HANGS_AFTER };
-/// Before packets flow, for files that are run and apps that are made: milliseconds of the processor.
+/// Before packets flow, for files that are run and apps that are created: milliseconds of CPU time.
 static LOADING_MS: AtomicU64 = AtomicU64::new(2000);
 /// The same by the clock, if they sleep.
 const LOADING_SLEEPS: Duration = Duration::from_secs(30);
-/// A worker's apps made anew or changed while packets flow, or rather go to Linux.
+/// For a worker's apps that are created or changed while packets flow (to Linux, meanwhile).
 pub const RELOADING: Limits = Limits { loops: Duration::from_millis(300), sleeps: Duration::from_secs(1) };
-/// What a call may take to end by an error, once it was asked to.
+/// What a call may take to end by an error, once requested.
 const ASKED: Limits = Limits { loops: Duration::from_millis(50), sleeps: Duration::from_millis(200) };
-/// How often a call is looked at that nobody else looks at.
+/// How often a call is checked that has no other supervisor.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A call that was at work when it was looked at first.
+/// A call that was running at the first check.
 #[derive(Clone, Copy)]
 struct Seen {
     call: u64,
     since: Instant,
-    /// What its thread had used of its processor then.
+    /// The CPU time of its thread then.
     used: Option<Duration>,
-    /// It was asked to end; times count from then.
+    /// It was requested to end; times count from then on.
     asked: bool,
 }
 
@@ -210,13 +210,13 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// With limits of its own.
+    /// With its own limits.
     pub fn new(limits: Limits) -> Self {
         Self { seen: None, limits }
     }
 
-    /// Looks once, at `now`. Breaks off a call that hangs; says how long it has gone on if it resists for so long that
-    /// it always will.
+    /// Checks once, at `now`. Interrupts a call that hangs; returns for how long it has run if it resists so long
+    /// that it always will.
     pub fn look(&mut self, pulse: &Pulse, now: Instant) -> Option<Duration> {
         let call = pulse.calls.load(Ordering::Relaxed);
         if call.is_multiple_of(2) {
@@ -266,7 +266,7 @@ pub fn watched<T>(mut look: impl FnMut(&Pulse) + Send, work: impl FnOnce(&Pulse)
                 look(&pulse);
             }
         };
-        // Without the thread nobody looks, and all else is as it was.
+        // Without the thread there is no check, and everything else works.
         let _unwatched = std::thread::Builder::new().name("bm-watch".into()).spawn_scoped(scope, watching);
         let result = work(&pulse);
         drop(over);
@@ -274,7 +274,7 @@ pub fn watched<T>(mut look: impl FnMut(&Pulse) + Send, work: impl FnOnce(&Pulse)
     })
 }
 
-/// Sets what files and apps may take of the processor to be loaded before packets flow; two seconds unless it is called.
+/// Sets how much CPU time files and apps may use to be loaded before packets flow; two seconds by default.
 pub fn limit_loading(limit: Duration) {
     LOADING_MS.store(limit.as_millis() as u64, Ordering::Relaxed);
 }
@@ -283,20 +283,20 @@ pub fn limit_loading(limit: Duration) {
 pub fn loading<T>(work: impl FnOnce(&Pulse) -> T) -> T {
     let loops = Duration::from_millis(LOADING_MS.load(Ordering::Relaxed));
     let mut watch = Watch::new(Limits { loops, sleeps: LOADING_SLEEPS });
-    // One that cannot be broken off harms nobody yet.
+    // A call that cannot be interrupted does no harm yet.
     watched(move |pulse| _ = watch.look(pulse, Instant::now()), work)
 }
 
-/// Whether a thread only waits for its turn: then the machine is slow, and not the thread.
+/// Whether a thread only waits for its turn: then the machine is slow, not the thread.
 fn is_runnable(thread: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    // The name stands in brackets, and may hold some (proc_pid_stat(5)).
+    // The name is in parentheses, and may contain some (proc_pid_stat(5)).
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('R'))
 }
 
-/// What a thread of this process has used of its processor; `None` if there is no such thread.
+/// The CPU time of a thread of this process; `None` if there is no such thread.
 fn processor_time(thread: i32) -> Option<Duration> {
-    // As in the kernel's posix-timers.h: the clock of one thread (4) by what the scheduler counted (2).
+    // As in the kernel's posix-timers.h: the clock of one thread (4) by the scheduler's accounting (2).
     let clock = (!thread << 3) | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a whole timespec that outlives the call, which writes nothing else.

@@ -1,4 +1,4 @@
-//! One version of a hook in one state: loaded, and called once a burst.
+//! One version of a hook in one state: loaded, and called once per burst.
 
 use std::ffi::{CStr, c_int};
 use std::mem::ManuallyDrop;
@@ -22,21 +22,21 @@ use crate::shown::Shown;
 use crate::state::{LuaError, State};
 use crate::world::World;
 
-/// Counters of a hook in front of those that it names itself.
+/// Counters of every hook, followed by its own.
 pub const FIXED: [&str; 6] = ["calls", "frames", "cycles", "errors", "ejections", "hangs"];
 
-/// Counters behind those: what the compiler and the collector did in the hook's state.
+/// Counters after those: statistics of the compiler and the collector in the hook's state.
 const JIT: [&str; 5] = ["traces", "aborts", "flushes", "code_bytes", "heap_bytes"];
 /// Free packets that a hook keeps for itself.
 const KEEP: usize = 128;
-/// Calls between two looks at them, and calls at the beginning after each of which they are looked at.
+/// Calls between two publications of them, and calls at the start after each of which they are published.
 const LOOK_EVERY: u64 = 64;
 
 /// Places on the stack of the thread that runs the functions: message handler, functions by stage, burst.
 const FIRST: c_int = 2;
 const BURST_AT: c_int = 6;
 
-/// For whom a hook is loaded.
+/// The thread for which a hook is loaded.
 pub struct Seat<'a> {
     /// Number of the worker; `None` for the slow path.
     pub worker: Option<usize>,
@@ -44,15 +44,15 @@ pub struct Seat<'a> {
     pub workers: usize,
     /// Names of the ports, by index.
     pub ports: &'a [String],
-    /// Where packets that hooks make come from.
+    /// Where hooks allocate packets.
     pub depot: &'a Arc<Depot>,
     /// What states share.
     pub published: &'a Arc<Published>,
-    /// Makes the counters of these names.
+    /// Creates the counters with these names.
     pub counters: &'a dyn Fn(&[String]) -> Result<Block, LuaError>,
 }
 
-/// A hook in a state of its own. A state that was broken off stays for ever: it may not even be closed.
+/// A hook in its own state. A state that was interrupted is kept for ever: it may not even be closed.
 pub struct Loaded {
     state: ManuallyDrop<State>,
     broken_off: bool,
@@ -62,7 +62,7 @@ pub struct Loaded {
     guard: Guard,
     meter: Meter,
     counters: Block,
-    /// What the hook's own counters were before.
+    /// Previous values of the hook's own counters.
     bases: Vec<u64>,
     reasons: usize,
     calls: u64,
@@ -73,7 +73,7 @@ pub struct Loaded {
 // SAFETY: the state and all that points into it are in this one value, which is one thread's at a time.
 unsafe impl Send for Loaded {}
 
-/// What the file declares.
+/// The declarations of the file.
 struct Declared {
     reasons: Vec<String>,
     meanings: Vec<String>,
@@ -174,7 +174,7 @@ impl Loaded {
         }
     }
 
-    /// Shows what the compiler and the collector did in this state, from counter `first` on.
+    /// Publishes statistics of the compiler and the collector in this state, from counter `first` on.
     fn publish_jit(&self, first: usize) {
         let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = self.state.jit();
         let values = [traces, aborts, flushes, code_bytes, heap_bytes];
@@ -236,7 +236,7 @@ impl Drop for Loaded {
     }
 }
 
-/// What `brickmoon.hook` finds of Rust.
+/// The table that `brickmoon.hook` gets from Rust.
 fn bridge(lua: &Lua, version: &Version, seat: &Seat<'_>, shared: &Shown<Shared>) -> Result<(), LuaError> {
     let table = lua.create_table()?;
     table.set("burst", LightUserData(shared.address().cast()))?;
@@ -250,8 +250,8 @@ fn bridge(lua: &Lua, version: &Version, seat: &Seat<'_>, shared: &Shown<Shared>)
     Ok(())
 }
 
-/// Runs the file, which another thread breaks off if it does not come back. What it declares, and what belongs on the
-/// stack; or what is wrong, and whether the state is of no more use.
+/// Runs the file; another thread interrupts it if it does not return. Returns its declarations, and what belongs on
+/// the stack; or what is wrong, and whether the state has become unusable.
 fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (LuaError, bool)> {
     let usable = |error: mlua::Error| (LuaError::from(error), false);
     let thread = order(state.lua(), version).map_err(|error| (error, false))?;
@@ -270,12 +270,12 @@ fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (Lua
     outcome(state.lua()).map_err(usable)?.map_err(|error| (error, false))
 }
 
-/// What `brickmoon.hook` and this file tell each other.
+/// The table through which `brickmoon.hook` and this file exchange data.
 fn bridge_of(lua: &Lua) -> mlua::Result<Table> {
     lua.globals().get::<Table>("package")?.get::<Table>("loaded")?.get("brickmoon.hook.bridge")
 }
 
-/// Says what is to be loaded, and gives a thread with the function that does it on its stack.
+/// Stores what is to be loaded, and returns a thread with the function for it on its stack.
 fn order(lua: &Lua, version: &Version) -> Result<*mut ffi::lua_State, LuaError> {
     let require: mlua::Function = lua.globals().get("require")?;
     let module: Table = require.call("brickmoon.hook")?;
@@ -290,7 +290,7 @@ fn order(lua: &Lua, version: &Version) -> Result<*mut ffi::lua_State, LuaError> 
     thread(lua, vec![module.get("trace")?, module.get("load_ordered")?, Value::Boolean(false)])
 }
 
-/// What came of it: `Err` inside is what the file did wrong.
+/// The result: the inner `Err` is what the file did wrong.
 fn outcome(lua: &Lua) -> mlua::Result<Result<(Declared, Vec<Value>), LuaError>> {
     let list: Table = bridge_of(lua)?.get("loaded")?;
     let fine: bool = list.get(1)?;
@@ -321,7 +321,7 @@ fn thread(lua: &Lua, values: Vec<Value>) -> Result<*mut ffi::lua_State, LuaError
     unsafe {
         lua.exec_raw::<()>(values?, |state| {
             thread = ffi::lua_newthread(state);
-            // Popped and kept for as long as the state lives.
+            // Popped from the stack and kept as long as the state lives.
             ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
             ffi::lua_xmove(state, thread, count);
         })?;

@@ -1,8 +1,8 @@
-//! What a hook costs, and whether it is too much for too long.
+//! Measures the cost of a hook, and whether it is too high for too long.
 
 use std::time::{Duration, Instant};
 
-/// Frames that a figure is taken over.
+/// Frames over which a value is averaged.
 const WINDOW: u64 = 1024;
 
 /// The processor's clock; nanoseconds where there is none to read.
@@ -20,7 +20,7 @@ pub fn cycles() -> u64 {
     }
 }
 
-/// Watches the cost of one hook on one worker.
+/// Measures the cost of one hook on one worker.
 pub struct Meter {
     budget: u64,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! What all states of a set of hooks share: tables that are published whole, and plain memory.
+//! What all states of a set of hooks share: tables that are published as a whole, and plain memory.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -18,18 +18,18 @@ pub struct Published {
     /// Raised with every change: states look at it without a lock.
     generation: AtomicU64,
     texts: Mutex<HashMap<String, Text>>,
-    /// Each in an `Arc`, which claims nothing for itself alone: states have the addresses. Atomics, since hooks on all
+    /// Each is in an `Arc`, which claims no exclusive access: states have the addresses. Atomics, since hooks on all
     /// threads write there.
     memory: Mutex<HashMap<String, Arc<[AtomicU64]>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is still what there is.
+    // After a panic of another thread the data is still usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Published {
-    /// Where the generation stands.
+    /// The address of the generation.
     pub fn generation(&self) -> *const c_void {
         std::ptr::from_ref(&self.generation).cast()
     }

@@ -1,4 +1,4 @@
-//! The hooks of a daemon: loaded for all its threads, exchanged while they run, looked after.
+//! The hooks of a daemon: loaded for all its threads, replaced while they run, supervised.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +17,14 @@ use super::version::{Health, HookSpec, Version};
 use super::worker::{Parcel, ThreadHooks};
 use crate::state::LuaError;
 
-/// How long a reload waits for all threads to take the new versions.
+/// How long a reload waits for all threads to use the new versions.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 /// Sets that may be on their way to a thread.
 const PARCELS: usize = 16;
 
-/// What a set of hooks is made with.
+/// The environment of a set of hooks.
 pub struct HookWorld {
-    /// Where packets that hooks make come from.
+    /// Where hooks allocate packets.
     pub depot: Arc<Depot>,
     /// Where counters are.
     pub registry: Arc<Registry>,
@@ -61,7 +61,7 @@ pub struct HookSet {
     inner: Mutex<Inner>,
 }
 
-/// What the log should hear of.
+/// Events for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookNews {
     /// A version was retired.
@@ -72,9 +72,9 @@ pub enum HookNews {
         file: PathBuf,
         /// The version.
         version: u64,
-        /// What it did.
+        /// What happened.
         health: Health,
-        /// How, with a traceback where there is one.
+        /// Details, with a traceback if there is one.
         why: String,
     },
     /// A hook hangs in a place that cannot be left: only the end of the process helps.
@@ -99,16 +99,16 @@ pub struct HookReport {
     pub health: Health,
     /// The version that runs; `None` if none does.
     pub running: Option<u64>,
-    /// Cycles a frame that it may take.
+    /// Cycles per frame that it may use.
     pub budget: u64,
     /// Its last error.
     pub error: Option<String>,
-    /// Drop reasons and what they mean.
+    /// Drop reasons with their meanings.
     pub reasons: Vec<(String, String)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is still what there is.
+    // After a panic of another thread the data is still usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -154,11 +154,10 @@ impl HookSet {
         thread.hooks.take().map(|hooks| Box::new(hooks) as Box<dyn StageHook>)
     }
 
-    /// Loads all files anew and has every thread take them over; each hook's last good version stands behind the new
-    /// one.
+    /// Loads all files again and makes every thread use them; each hook's last good version is kept as a fallback.
     ///
     /// # Errors
-    /// What is wrong with a file; then all threads go on with what they have.
+    /// What is wrong with a file; then all threads keep their versions.
     pub fn reload(&self, specs: &[HookSpec]) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
         let seats: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
@@ -178,7 +177,7 @@ impl HookSet {
         while inner.threads.iter().any(waits) && begin.elapsed() < TAKEN_WITHIN {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Of each hook the last good version stays, since it may be needed again.
+        // Of each hook the last good version is kept, since it may be needed again.
         let good = |spec: &HookSpec| {
             let mut versions =
                 inner.versions.iter().filter(|old| old.is_good() && old.spec.name == spec.name);
@@ -190,7 +189,7 @@ impl HookSet {
         Ok(())
     }
 
-    /// Loads all files as [`reload`](Self::reload) does, and goes on with what there is.
+    /// Loads all files as [`reload`](Self::reload) does, without using them.
     ///
     /// # Errors
     /// What is wrong with a file.
@@ -231,13 +230,13 @@ impl HookSet {
         Ok((versions, parcels))
     }
 
-    /// Counters of these names; those from before where there are some: a version that counts the same counts on.
+    /// Counters with these names; existing ones are used again, so a version with the same counters continues them.
     fn block(&self, group: &str, names: &[String]) -> Result<Block, LuaError> {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         self.world.registry.block(group, &names).map_err(LuaError::new)
     }
 
-    /// Looks after everything: closes old versions, breaks off what hangs. Says what is new.
+    /// Supervises everything: closes old versions, interrupts what hangs. Returns the news.
     pub fn look_after(&self) -> Vec<HookNews> {
         let mut inner = lock(&self.inner);
         let mut news = Vec::new();
@@ -316,7 +315,7 @@ fn group(name: &str, worker: Option<usize>) -> String {
 /// Compiles a file without running it.
 ///
 /// # Errors
-/// That it cannot be read, or what is wrong with its syntax, with the line.
+/// That it cannot be read, or its syntax error, with the line.
 pub fn check(file: &Path) -> Result<(), LuaError> {
     let text = std::fs::read(file).map_err(|error| LuaError::new(format!("{}: {error}", file.display())))?;
     let lua = mlua::Lua::new();

@@ -1,4 +1,4 @@
-//! A version of a hook: what all workers that run it agree on.
+//! A version of a hook: what all workers that run it share.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,19 +12,19 @@ use crate::modules::Tree;
 /// A hook as the configuration names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookSpec {
-    /// What counters and `show hooks` call it.
+    /// Its name in counters and `show hooks`.
     pub name: String,
     /// The Lua file.
     pub file: PathBuf,
-    /// The stage, where the file gives one function; `None` where it gives a table of them by stage.
+    /// The stage, if the file returns one function; `None` if it returns a table of them by stage.
     pub stage: Option<Stage>,
-    /// What the file gets as `...`: a table.
+    /// The table that the file gets as `...`.
     pub arguments: serde_json::Value,
-    /// Cycles of the processor's clock that it may take for a frame; 0 for any number.
+    /// CPU cycles that it may use per frame; 0 for no limit.
     pub budget: u64,
-    /// For how long it may take more.
+    /// For how long it may use more.
     pub patience: Duration,
-    /// Where modules are, before ours.
+    /// Folders with modules, searched before the binary.
     pub trees: Vec<Tree>,
 }
 
@@ -45,7 +45,7 @@ pub enum Health {
 impl Health {
     const ALL: [Self; 4] = [Self::Good, Self::Failed, Self::Ejected, Self::Hung];
 
-    /// One word for `show hooks`.
+    /// The word for it in `show hooks`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Good => "active",
@@ -68,7 +68,7 @@ pub struct Version {
     declared: Mutex<Declared>,
 }
 
-/// What its file declares.
+/// The declarations of its file.
 #[derive(Clone, Default)]
 struct Declared {
     reasons: Vec<(String, String)>,
@@ -91,12 +91,12 @@ impl Version {
         }
     }
 
-    /// Notes what the file declares: the same on every thread.
+    /// Stores the declarations of the file: they are the same on every thread.
     pub fn declare(&self, reasons: Vec<(String, String)>, stages: Vec<Stage>) {
         *lock(&self.declared) = Declared { reasons, stages };
     }
 
-    /// Its drop reasons and what they mean.
+    /// Its drop reasons with their meanings.
     pub fn reasons(&self) -> Vec<(String, String)> {
         lock(&self.declared).reasons.clone()
     }
@@ -116,7 +116,7 @@ impl Version {
         self.health.load(Ordering::Relaxed) == Health::Good as u8
     }
 
-    /// Takes it out for all workers. Says whether this was the first to do so.
+    /// Disables it for all workers. Returns whether this was the first call.
     pub fn retire(&self, health: Health, why: String) -> bool {
         let good = Health::Good as u8;
         let first =
@@ -132,10 +132,10 @@ impl Version {
         lock(&self.error).clone()
     }
 
-    /// What the log has not been told yet: how it went bad, and why.
+    /// What has not been logged yet: how it failed, and why.
     pub fn news(&self) -> Option<(Health, String)> {
         let health = self.health();
-        // Whoever retires it notes the error a moment later: wait for it.
+        // The thread that retires it stores the error a moment later: wait for it.
         let why = (health != Health::Good).then(|| self.error()).flatten()?;
         (self.told.swap(health as u8, Ordering::Relaxed) != health as u8).then_some((health, why))
     }

@@ -1,4 +1,4 @@
-//! All hooks of one thread: taken over when a new set is loaded, called in the order of the configuration.
+//! All hooks of one thread: replaced when a new set is loaded, called in the order of the configuration.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::version::Health;
 /// A set of hooks on its way to a thread.
 pub type Parcel = Vec<Loaded>;
 
-/// A hook in its current version, with the last one that was good.
+/// A hook in its current version, with the last good one.
 struct Slot {
     current: Loaded,
     previous: Option<Loaded>,
@@ -27,7 +27,7 @@ pub struct ThreadHooks {
     slots: Vec<Slot>,
     stages: Stages,
     incoming: Consumer<Parcel>,
-    /// What is not run any more: another thread closes it, since that takes time.
+    /// What is no longer run: another thread closes it, since that takes time.
     old: Producer<Parcel>,
     taken: Arc<AtomicU64>,
     pulse: Arc<Pulse>,
@@ -45,7 +45,7 @@ impl ThreadHooks {
         Self { slots: Vec::new(), stages: Stages::NONE, incoming, old, taken, pulse, offset_ns: None }
     }
 
-    /// Takes over a set: each hook keeps its last good version behind the new one.
+    /// Switches to a new set: each hook keeps its last good version as a fallback.
     #[cold]
     fn take_over(&mut self) {
         while let Some(parcel) = self.incoming.pop() {
@@ -84,12 +84,12 @@ impl ThreadHooks {
         if !old.is_empty()
             && let Err(old) = self.old.push(old)
         {
-            // Nobody has looked for long: then it is closed here.
+            // The other thread has not taken any for long: then it is closed here.
             drop(old);
         }
     }
 
-    /// Puts the last good version of a hook in the place of its current one.
+    /// Replaces a hook's current version by the last good one.
     #[cold]
     fn fall_back(&mut self, at: usize) {
         let slot = &mut self.slots[at];
@@ -133,10 +133,10 @@ impl StageHook for ThreadHooks {
             if slot.off || !slot.current.stages.has(stage) || burst.mask.is_empty() {
                 continue;
             }
-            // Another worker may have found it bad.
+            // Another worker may have disabled it.
             if !slot.current.version.is_good() {
                 self.fall_back(at);
-                // The version behind it has seen nothing of this burst.
+                // The fallback version has not seen this burst.
                 let slot = &mut self.slots[at];
                 if slot.off || !slot.current.stages.has(stage) {
                     continue;
