@@ -1,6 +1,6 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 //!
-//! Seen on the slow path only, so it is a meaning with `parse` and `emit` and no view.
+//! Only the slow path sees ARP, so a message is a struct with `parse` and `emit`, without a view.
 
 use crate::bytes::{be16, be32, put16, put32};
 use crate::ethernet::{self, Mac, ethertype};
@@ -37,18 +37,18 @@ pub mod operation {
 pub struct Arp {
     /// Operation, of `operation`.
     pub operation: u16,
-    /// Link-layer address of who sends.
+    /// Link-layer address of the sender.
     pub sender_mac: Mac,
-    /// Address of who sends; zero in a probe (RFC 5227).
+    /// Protocol address of the sender; zero in a probe (RFC 5227).
     pub sender: u32,
-    /// Link-layer address of who is meant; says nothing in a request.
+    /// Link-layer address of the target; without meaning in a request.
     pub target_mac: Mac,
-    /// Address of who is meant, or asked for.
+    /// Protocol address of the target.
     pub target: u32,
 }
 
 impl Arp {
-    /// Reads a message. One whose sender is a group is refused: RFC 1812 3.3.2 forbids to believe it.
+    /// Reads a message. One with a multicast sender is refused: RFC 1812 3.3.2 forbids trusting it.
     pub fn parse(message: &[u8]) -> Result<Self, Malformed> {
         let message = message.get(..LEN).ok_or(Malformed::Short)?;
         let format = (
@@ -73,12 +73,12 @@ impl Arp {
         })
     }
 
-    /// Asks who has `target`.
+    /// A request for `target`.
     pub fn request(sender_mac: Mac, sender: u32, target: u32) -> Self {
         Self { operation: operation::REQUEST, sender_mac, sender, target_mac: Mac::default(), target }
     }
 
-    /// Answers a request: `mac` has what was asked for.
+    /// The reply to a request: `mac` has the requested address.
     pub fn reply(&self, mac: Mac) -> Self {
         Self {
             operation: operation::REPLY,
@@ -89,7 +89,7 @@ impl Arp {
         }
     }
 
-    /// Writes the message; says how long it is.
+    /// Writes the message; returns its length.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let message = room(buffer, LEN)?;
         put16(&mut message[at::HARDWARE_TYPE], ETHERNET);

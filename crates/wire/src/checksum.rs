@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071), its shortcuts (RFC 1624), and the sums that offloads leave half done.
 //!
-//! A *sum* here is the folded one's-complement sum, not yet complemented: what is added to further sums. A
-//! *checksum* is its complement: what stands in a header. Neither ever reads past the slice that it is given.
+//! A *sum* here is the folded one's-complement sum, not complemented yet, which can be added to further sums. A
+//! *checksum* is its complement, as in a header. Neither ever reads past the slice that it is given.
 
 use crate::bytes::{be16, put16};
 use crate::ipv4::Ipv4;
@@ -29,12 +29,12 @@ pub fn add(a: u16, b: u16) -> u16 {
     fold(u32::from(a) + u32::from(b))
 }
 
-/// The sum over `bytes`, as if a zero followed an odd last one.
+/// The sum over `bytes`, as if an odd last one were followed by zero.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<8>();
-    // Halves are added in the machine's own byte order and without carries, so the loop becomes vector code;
-    // swapping the bytes of a folded sum is the same as swapping those of each word (RFC 1071 2 B).
+    // Halves are added in the machine's own byte order and without carries, so the loop becomes vector code; swapping
+    // the bytes of a folded sum gives the same as swapping those of each word (RFC 1071 2 B).
     let halves = |word: [u8; 8]| {
         let word = u64::from_ne_bytes(word);
         (word >> 32) + (word & 0xffff_ffff)
@@ -48,7 +48,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
     u16::from_be(fold64(total))
 }
 
-/// The checksum over `bytes`: zero if they hold a right one already.
+/// The checksum over `bytes`: zero if they already contain a correct one.
 #[inline]
 pub fn checksum(bytes: &[u8]) -> u16 {
     !sum(bytes)
@@ -59,38 +59,38 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 pub fn is_whole20(header: &[u8; 20]) -> bool {
     let word = |at: usize| u64::from_ne_bytes(*header[at..].first_chunk().expect("in 20 bytes"));
     let last = u32::from_ne_bytes(*header.last_chunk().expect("in 20 bytes"));
-    // Carries are kept by hand: added as halves, LLVM makes vector code of it, which took ten times as long.
+    // Carries are added explicitly: when adding halves, LLVM generates vector code, which took ten times as long.
     let (total, carry) = word(0).overflowing_add(word(8));
     let (total, more) = total.overflowing_add(u64::from(last) + u64::from(carry));
     let total = (total >> 32) + (total & 0xffff_ffff) + u64::from(more);
-    // A one's-complement sum is the remainder by 0xffff, with 0xffff for zero. Asking for the remainder zero
-    // is one multiplication, where folding is a chain of eight steps; byte order makes no difference to it.
+    // A one's-complement sum is the remainder modulo 0xffff, with 0xffff for zero. Comparing the remainder with zero
+    // is one multiplication, where folding is a chain of eight steps; byte order does not matter for it.
     total.is_multiple_of(0xffff)
 }
 
-/// The checksum that belongs into an IPv4 header, whatever stands there now.
+/// The correct checksum of an IPv4 header, whatever its checksum field contains.
 ///
-/// `header` is the whole header, options included; at least the 20 bytes that each has.
+/// `header` is the whole header with options, at least 20 bytes.
 pub fn ipv4_header(header: &[u8]) -> u16 {
     let (before, behind) = (&header[..Ipv4::<&[u8]>::CHECKSUM.start], &header[Ipv4::<&[u8]>::CHECKSUM.end..]);
     !add(sum(before), sum(behind))
 }
 
-/// The addresses that TCP, UDP and ICMPv6 put under their checksum beside their own bytes.
+/// The addresses that TCP, UDP and ICMPv6 include in their checksum in addition to their own bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pseudo {
     /// RFC 768 and RFC 9293.
     V4 {
         /// Source address.
         source: u32,
-        /// Destination address: with a source route, the last one.
+        /// Destination address; with a source route, the final one.
         destination: u32,
     },
     /// RFC 8200 8.1.
     V6 {
         /// Source address.
         source: u128,
-        /// Destination address: with a routing header, the last one.
+        /// Destination address; with a routing header, the final one.
         destination: u128,
     },
 }
@@ -103,11 +103,11 @@ impl Pseudo {
             Self::V4 { source, destination } => add(sum32(source), sum32(destination)),
             Self::V6 { source, destination } => add(sum128(source), sum128(destination)),
         };
-        // A length above 16 bits (jumbograms) is two words in IPv6, and cannot be in IPv4.
+        // A length above 16 bits (jumbograms) is two words in IPv6, and impossible in IPv4.
         add(addresses, add(sum32(length as u32), u16::from(protocol)))
     }
 
-    /// The checksum of `segment`, with whatever stands in its checksum field: zero if that is right.
+    /// The checksum of `segment`, including its checksum field: zero if that is correct.
     pub fn checksum(&self, protocol: u8, segment: &[u8]) -> u16 {
         !add(self.sum(protocol, segment.len()), sum(segment))
     }
@@ -127,44 +127,46 @@ pub fn udp_field(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }
 
-/// A checksum after one 16-bit word under it went from `old` to `new` (RFC 1624, equation 3).
+/// The checksum after one 16-bit word that it covers has changed from `old` to `new` (RFC 1624, equation 3).
 #[inline]
 pub fn update16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(u32::from(!checksum) + u32::from(!old) + u32::from(new))
 }
 
-/// A checksum after one 32-bit word under it went from `old` to `new`, as when an address is rewritten.
+/// The checksum after one 32-bit word that it covers has changed from `old` to `new`, as when an address is
+/// rewritten.
 #[inline]
 pub fn update32(checksum: u16, old: u32, new: u32) -> u16 {
     update16(checksum, sum32(old), sum32(new))
 }
 
-/// Completes the checksum of a TCP or UDP packet whose sender left that to its network card; says if it did.
+/// Completes a partial TCP or UDP checksum, which the sender left to its network card; returns whether it was
+/// partial.
 ///
-/// `packet` begins with the IP header. A Linux sender with checksum offload, which every veth has, puts the
-/// sum of the pseudo-header into the field, not complemented, and lets the card add the rest. Between veths
-/// no card comes, so what XDP and AF_XDP see is that half-done sum. It is known by its value. A packet that
-/// holds this value by chance and rightly is safe: adding the rest to it then yields the same value again.
-/// (One with broken bytes and this value would be made whole: one in 65,536 of the broken ones.)
+/// `packet` starts with the IP header. A Linux sender with checksum offload, which every veth has, writes the sum of
+/// the pseudo-header into the field, not complemented, and lets the card add the rest. Between veths there is no
+/// card, so XDP and AF_XDP see that partial sum. It is recognized by its value. A packet that has this value by
+/// chance as its correct checksum is safe: adding the rest to it gives the same value again. (A corrupted packet with
+/// this value would get a correct checksum: one in 65,536 of the corrupted ones.)
 ///
-/// Left alone: fragments, since Linux completes the sum before it cuts; packets with a source route, whose
-/// pseudo-header holds another destination; inner packets of tunnels. ICMP and ICMPv6 need none of this, as
-/// Linux sums them in software at once: no offload covers them.
+/// Not changed: fragments, since Linux completes the sum before fragmenting; packets with a source route, whose
+/// pseudo-header has another destination; inner packets of tunnels. ICMP and ICMPv6 need none of this: Linux always
+/// computes their checksums in software.
 pub fn complete_partial(packet: &mut [u8]) -> bool {
     let Some((pseudo, protocol, segment)) = segment(packet) else { return false };
     let segment = &mut packet[segment];
     let field = if protocol == protocol::UDP { 6..8 } else { 16..18 };
-    // Never zero, since the protocol is not; so UDP's "no checksum" cannot be mistaken for it.
+    // Never zero, since the protocol is not; so it cannot be mistaken for UDP's "no checksum".
     if be16(&segment[field.clone()]) != pseudo.sum(protocol, segment.len()) {
         return false;
     }
-    // The pseudo-header's sum is in the field already, so one pass over the segment is the whole sum.
+    // The pseudo-header's sum is in the field already, so one pass over the segment gives the complete sum.
     let complete = checksum(segment);
     put16(&mut segment[field], if protocol == protocol::UDP { udp_field(complete) } else { complete });
     true
 }
 
-/// Where the TCP or UDP segment of an unfragmented packet lies, if there is a whole one.
+/// The TCP or UDP segment of an unfragmented packet, if it is complete.
 fn segment(packet: &[u8]) -> Option<(Pseudo, u8, Range<usize>)> {
     let (pseudo, protocol, mut segment) = match packet.first()? >> 4 {
         4 => {

@@ -6,7 +6,7 @@
 //!    ├ destination ┼─ source ──┼ 8100 ┼ tci ┼ type ┤     tagged; a second tag (QinQ) begins with 88a8
 //! ```
 //!
-//! The link's preamble and checksum are never seen here. Who may send to whom is the switch's matter.
+//! Preamble and frame check sequence are never visible here. Forwarding between stations is the switch's task.
 
 use crate::bytes::{be16, put16};
 use crate::malformed::{Malformed, NoRoom, room};
@@ -23,7 +23,7 @@ mod at {
 
 /// Bytes of a header without tags.
 pub const HEADER_LEN: usize = at::PAYLOAD;
-/// Bytes that one tag adds.
+/// Length of one tag in bytes.
 pub const TAG_LEN: usize = 4;
 /// Both addresses, which stay in front of all tags.
 const ADDRESSES_LEN: usize = 12;
@@ -54,22 +54,22 @@ pub mod ethertype {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// All stations.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it names a group; the broadcast address is one.
+    /// Whether it is a multicast address, which includes the broadcast address.
     #[inline]
     pub fn is_multicast(&self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// Whether it names all stations.
+    /// Whether it is the broadcast address.
     #[inline]
     pub fn is_broadcast(&self) -> bool {
         *self == Self::BROADCAST
     }
 
-    /// Whether it can be one station's address: no group, not zero.
+    /// Whether it can be the address of one station: not multicast, not zero.
     pub fn is_station(&self) -> bool {
         !self.is_multicast() && self.0 != [0; 6]
     }
@@ -100,7 +100,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// A text is no link-layer address.
+/// The text is not a MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAMac;
 
@@ -119,7 +119,7 @@ impl FromStr for Mac {
         let mut parts = text.split(':');
         for byte in &mut mac.0 {
             let part = parts.next().ok_or(NotAMac)?;
-            // from_str_radix alone would take a sign.
+            // from_str_radix by itself would accept a sign.
             if !(1..=2).contains(&part.len()) || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(NotAMac);
             }
@@ -138,7 +138,7 @@ pub struct Tag {
     pub pcp: u8,
     /// Drop eligible.
     pub dei: bool,
-    /// VLAN, 0 to 4095; 0 is a tag for its priority alone.
+    /// VLAN ID, 0 to 4095; 0 is a tag that only carries a priority.
     pub vid: u16,
 }
 
@@ -148,7 +148,7 @@ impl Tag {
         Self { protocol: ethertype::VLAN, pcp: 0, dei: false, vid }
     }
 
-    /// Whether an EtherType says that a tag follows.
+    /// Whether an EtherType is that of a VLAN tag.
     #[inline]
     pub fn is_protocol(ethertype: u16) -> bool {
         matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN)
@@ -164,11 +164,11 @@ impl Tag {
     }
 }
 
-/// An Ethernet frame. Holding one proves that the untagged header is whole.
+/// An Ethernet frame. Its existence proves that the untagged header is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Ethernet<B>(B);
 
-/// What stands behind a frame's tags.
+/// What follows a frame's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// Outermost tag, if there is one.
@@ -188,13 +188,13 @@ impl<B: AsRef<[u8]>> Ethernet<B> {
         if frame.as_ref().len() < HEADER_LEN { Err(Malformed::Short) } else { Ok(Self(frame)) }
     }
 
-    /// To whom.
+    /// Destination MAC address.
     #[inline]
     pub fn destination(&self) -> Mac {
         Mac::read(&self.0.as_ref()[at::DESTINATION])
     }
 
-    /// From whom.
+    /// Source MAC address.
     #[inline]
     pub fn source(&self) -> Mac {
         Mac::read(&self.0.as_ref()[at::SOURCE])
@@ -217,7 +217,7 @@ impl<B: AsRef<[u8]>> Ethernet<B> {
         self.network().ok()?.outer
     }
 
-    /// Reads up to two tags and says what they stand before. A third tag stays as the EtherType.
+    /// Reads up to two tags and what follows them. A third tag is returned as EtherType.
     #[inline]
     pub fn network(&self) -> Result<Network, Malformed> {
         let mut found =
@@ -243,13 +243,13 @@ impl<B: AsRef<[u8]>> Ethernet<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Ethernet<B> {
-    /// Sets to whom.
+    /// Sets the destination MAC address.
     #[inline]
     pub fn set_destination(&mut self, mac: Mac) {
         self.0.as_mut()[at::DESTINATION].copy_from_slice(&mac.0);
     }
 
-    /// Sets from whom.
+    /// Sets the source MAC address.
     #[inline]
     pub fn set_source(&mut self, mac: Mac) {
         self.0.as_mut()[at::SOURCE].copy_from_slice(&mac.0);
@@ -268,7 +268,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ethernet<B> {
     }
 }
 
-/// Writes an untagged header and says how long it is.
+/// Writes an untagged header and returns its length.
 pub fn emit(destination: Mac, source: Mac, ethertype: u16, buffer: &mut [u8]) -> Result<usize, NoRoom> {
     let header = room(buffer, HEADER_LEN)?;
     header[at::DESTINATION].copy_from_slice(&destination.0);
@@ -277,10 +277,10 @@ pub fn emit(destination: Mac, source: Mac, ethertype: u16, buffer: &mut [u8]) ->
     Ok(HEADER_LEN)
 }
 
-/// Makes `tag` the outermost tag: `bytes` is `TAG_LEN` free bytes and then a frame, and is a frame after it.
+/// Inserts `tag` as the outermost tag: `bytes` is `TAG_LEN` free bytes followed by a frame, and a frame afterwards.
 ///
-/// The addresses move into the free bytes, so the payload stays where it is. `false`, and nothing done,
-/// where the bytes hold no frame.
+/// The addresses move into the free bytes, so the payload stays where it is. `false`, without a change, if the bytes
+/// contain no frame.
 pub fn push_tag(bytes: &mut [u8], tag: Tag) -> bool {
     if bytes.len() < TAG_LEN + HEADER_LEN {
         return false;
@@ -293,7 +293,7 @@ pub fn push_tag(bytes: &mut [u8], tag: Tag) -> bool {
 
 /// Takes the outermost tag off: the frame is `frame[TAG_LEN..]` after it.
 ///
-/// `None`, and nothing done, where the frame has no whole tag.
+/// `None`, without a change, if the frame has no complete tag.
 pub fn pop_tag(frame: &mut [u8]) -> Option<Tag> {
     let tag = Ethernet::parse(&*frame).ok()?.tag()?;
     frame.copy_within(..ADDRESSES_LEN, TAG_LEN);

@@ -1,13 +1,13 @@
-//! Which packets belong together, as a key and as one number.
+//! Which packets belong to one flow, as a key and as one number.
 //!
 //! ```text
 //!    packet ──► Key: addresses, ports, protocol ──► hash(seed) ──► which of several next hops
 //!               what counts is Policy's (Linux: fib_multipath_hash_policy)
 //! ```
 //!
-//! All fragments of a packet have one key, so no fragment shows its ports: those behind the first have none,
-//! and what stands in their place is payload. Both directions of a flow have one hash, as in Linux, so two
-//! routers with one seed choose the same link for both.
+//! All fragments of a packet have the same key, so ports are ignored for fragments: only the first one has them. Both
+//! directions of a flow have the same hash, as in Linux, so two routers with the same seed choose the same link for
+//! both.
 
 use crate::bytes::be16;
 use crate::icmp;
@@ -16,11 +16,11 @@ use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
 use crate::protocol;
 
-/// What makes packets one flow: Linux's `fib_multipath_hash_policy`.
+/// What defines a flow: Linux's `fib_multipath_hash_policy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// 0: addresses, and in IPv6 flow label and next header. An ICMP error counts as what it is about, so it
-    /// finds the server that an anycast address led to.
+    /// 0: addresses, and for IPv6 flow label and next header. An ICMP error is treated like the packet it is about,
+    /// so it reaches the server that an anycast address led to.
     #[default]
     Addresses,
     /// 1: addresses, protocol and ports.
@@ -41,7 +41,7 @@ impl Policy {
     }
 }
 
-/// What the packets of a flow have in common; zero where the policy or the packet leaves a field out.
+/// What the packets of a flow have in common; zero for fields that the policy or the packet does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// An IPv4 flow.
@@ -70,7 +70,7 @@ pub enum Key {
     },
 }
 
-/// Tunnels that `Policy::Inner` looks into, one inside the other.
+/// The most nested tunnels that `Policy::Inner` looks into.
 const NESTED_MAX: u32 = 4;
 
 /// The key of an IPv4 packet.
@@ -111,8 +111,8 @@ fn ipv6_ports<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> Key {
     Key::V6 { source: ip.source(), destination: ip.destination(), ports, protocol, flow_label: 0 }
 }
 
-/// What the fragment header says it cuts. Further headers behind it are seen in the first fragment only, so
-/// what they stand before cannot count.
+/// The next header in the fragment header. Further headers after it are only in the first fragment, so they do not
+/// count.
 fn fragmented<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> u8 {
     let mut headers = ip.extensions().flatten();
     headers
@@ -120,7 +120,7 @@ fn fragmented<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> u8 {
         .map_or(protocol::FRAGMENT, |header| header.next_header())
 }
 
-/// The ports of a payload, or the halves of its SPI: what tells the flows of one pair of hosts apart.
+/// The ports of a payload, or the halves of its SPI: what distinguishes the flows between two hosts.
 #[inline]
 fn ports(protocol: u8, payload: &[u8]) -> (u16, u16) {
     const DCCP: u8 = 33;
@@ -181,7 +181,7 @@ enum Inner<'a> {
 }
 
 fn innermost(packet: Inner<'_>, nested: u32) -> Key {
-    // What holds a packet was parsed once already, or is checked here; what is broken inside does not count.
+    // The outer packet has been parsed or is checked here; a malformed inner one does not count.
     let next =
         |protocol, payload| nested.checked_sub(1).and_then(|left| Some((inside(protocol, payload)?, left)));
     let (key, next) = match packet {
@@ -203,7 +203,7 @@ fn innermost(packet: Inner<'_>, nested: u32) -> Key {
     next.map_or(key, |(inner, left)| innermost(inner, left))
 }
 
-/// What `protocol` carries, where that is a packet with a whole header.
+/// The packet inside `protocol`, if there is one with a complete header.
 fn inside(protocol: u8, payload: &[u8]) -> Option<Inner<'_>> {
     let packet = match protocol {
         protocol::IPV4 | protocol::IPV6 => payload,
@@ -217,7 +217,7 @@ fn inside(protocol: u8, payload: &[u8]) -> Option<Inner<'_>> {
     }
 }
 
-/// The IP packet behind a GRE header of version 0 (RFC 2784, RFC 2890).
+/// The IP packet after a GRE header of version 0 (RFC 2784, RFC 2890).
 fn behind_gre(gre: &[u8]) -> Option<&[u8]> {
     const CHECKSUM: u16 = 0x8000;
     const KEY: u16 = 0x2000;
@@ -232,8 +232,8 @@ fn behind_gre(gre: &[u8]) -> Option<&[u8]> {
     gre.get(4 + 4 * optional..)
 }
 
-/// Odd numbers without pattern, so that no field and no seed meets a multiplier of few bits: from the
-/// fraction of the square roots of 2, 3, 5, 7, 11 and 13.
+/// Odd numbers without pattern, so that no field or seed meets a multiplier with few bits: from the fractional parts
+/// of the square roots of 2, 3, 5, 7, 11 and 13.
 const SALT: [u64; 6] = [
     0x6a09_e667_f3bc_c909,
     0xbb67_ae85_84ca_a73b,
@@ -243,7 +243,7 @@ const SALT: [u64; 6] = [
     0x9b05_688c_2b3e_6c1f,
 ];
 
-/// The product of both, its high half folded onto its low one: each bit of the result depends on all bits.
+/// The product of both, with its high half folded onto the low one: each bit of the result depends on all bits.
 #[inline]
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -251,10 +251,10 @@ fn mix(a: u64, b: u64) -> u64 {
 }
 
 impl Key {
-    /// One number for the flow, the same in both directions, evenly spread over all 32 bits.
+    /// One number for the flow, the same in both directions, evenly distributed over 32 bits.
     ///
-    /// Routers with different seeds choose independently, so that the second does not send all it gets over
-    /// one link (polarisation); routers with one seed choose alike.
+    /// Routers with different seeds choose independently, so that the second does not send everything it gets over
+    /// one link (polarisation); routers with the same seed choose alike.
     #[inline]
     pub fn hash(&self, seed: u64) -> u32 {
         let seed = seed.wrapping_mul(SALT[5]);
@@ -273,7 +273,7 @@ impl Key {
                 (end(source, ports.0), end(destination, ports.1), rest)
             }
         };
-        // Ordered ends make both directions one. The rest stands in bits that IPv4's ends leave free.
+        // Sorting the ends makes both directions equal. The rest is in bits that the ends of IPv4 leave free.
         let key = mix(a.min(b) ^ rest ^ SALT[0] ^ seed, a.max(b) ^ SALT[1] ^ seed.rotate_left(32));
         (mix(key, SALT[4] ^ seed) >> 32) as u32
     }

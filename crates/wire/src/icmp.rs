@@ -1,4 +1,4 @@
-//! ICMP for IPv4 (RFC 792): reading messages, and building those that a router owes (RFC 1812 4.3).
+//! ICMP for IPv4 (RFC 792): reading messages, and building those that a router must send (RFC 1812 4.3).
 //!
 //! ```text
 //!    may_answer(original)?  ─►  time_exceeded(..)            ─►  emit: IPv4 │ ICMP │ original, cut
@@ -6,7 +6,7 @@
 //!                               parameter_problem(..)
 //! ```
 //!
-//! Which source address, how many a second, and what only tables know (a directed broadcast) is the caller's.
+//! The source address, rate limits, and checks that need tables (directed broadcasts) are up to the caller.
 
 use crate::bytes::{be16, be32, put16, put32};
 use crate::checksum;
@@ -40,7 +40,7 @@ pub mod kind {
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable; codes in `unreachable`.
     pub const DESTINATION_UNREACHABLE: u8 = 3;
-    /// Source quench, which nobody sends any more (RFC 6633).
+    /// Source quench, which is obsolete (RFC 6633).
     pub const SOURCE_QUENCH: u8 = 4;
     /// Redirect.
     pub const REDIRECT: u8 = 5;
@@ -54,19 +54,19 @@ pub mod kind {
     pub const TIMESTAMP: u8 = 13;
     /// Timestamp reply.
     pub const TIMESTAMP_REPLY: u8 = 14;
-    /// Last type of RFC 792 and 950; what lies above is not known to be harmless.
+    /// Last type of RFC 792 and 950; types above may be errors.
     pub const LAST_KNOWN: u8 = 18;
 }
 
 /// Codes of "destination unreachable".
 pub mod unreachable {
-    /// No route to the network.
+    /// There is no route to the network.
     pub const NETWORK: u8 = 0;
-    /// A route, but the host does not answer.
+    /// There is a route, but the host does not answer.
     pub const HOST: u8 = 1;
     /// The host lacks the protocol.
     pub const PROTOCOL: u8 = 2;
-    /// Nobody listens.
+    /// Nothing listens on the port.
     pub const PORT: u8 = 3;
     /// Too big, and DF is set; carries the next hop's MTU (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
@@ -88,7 +88,7 @@ pub mod exceeded {
     pub const REASSEMBLY: u8 = 1;
 }
 
-/// An ICMP message: the payload of its packet. Holding one proves that the eight header bytes are there.
+/// An ICMP message: the payload of its packet. Its existence proves that the eight header bytes are present.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmp<B>(B);
 
@@ -116,7 +116,7 @@ impl<B: AsRef<[u8]>> Icmp<B> {
         self.0.as_ref()[at::CODE]
     }
 
-    /// Checksum, as it stands there.
+    /// The checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(&self.0.as_ref()[at::CHECKSUM])
@@ -143,7 +143,7 @@ impl<B: AsRef<[u8]>> Icmp<B> {
         self.rest() as u16
     }
 
-    /// Whether it is an error, so that its data is the packet it complains about.
+    /// Whether it is an error, so that its data is the packet that caused it.
     #[inline]
     pub fn is_error(&self) -> bool {
         is_error(self.kind())
@@ -180,14 +180,14 @@ pub enum Silence {
     Group,
     /// The link brought it to a group or to all.
     LinkGroup,
-    /// Its source is no single host.
+    /// Its source is not a single host.
     Source,
 }
 
 /// Whether an error may be sent about `original` (RFC 1812 4.3.2.7), and if not, why.
 ///
-/// `link_group` says that its frame was sent to a link-layer group or broadcast; a caller that knows the
-/// destination to be a directed broadcast says so here too.
+/// `link_group` says that its frame was multicast or broadcast; a caller that knows the destination to be a directed
+/// broadcast sets it as well.
 pub fn may_answer<B: AsRef<[u8]>>(original: &Ipv4<B>, link_group: bool) -> Result<(), Silence> {
     let destination = original.destination();
     match () {
@@ -202,12 +202,12 @@ pub fn may_answer<B: AsRef<[u8]>>(original: &Ipv4<B>, link_group: bool) -> Resul
     }
 }
 
-/// As Linux: a type that nobody knows, or that is cut off, may be an error's.
+/// As in Linux: a type that is unknown or truncated may be an error.
 fn is_known_query(message: &[u8]) -> bool {
     message.first().is_some_and(|kind| *kind <= kind::LAST_KNOWN && !is_error(*kind))
 }
 
-/// Who sends a message, and how.
+/// The sender of a message, and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// Source address.
@@ -245,10 +245,10 @@ pub fn parameter_problem(pointer: u8) -> Problem {
 }
 
 impl Problem {
-    /// Writes the whole packet that tells the source of `original`; says how long it is.
+    /// Writes the whole packet that reports the error to the source of `original`; returns its length.
     ///
-    /// The original is quoted as it came, with its options, without padding, up to 576 bytes in all
-    /// (RFC 1812 4.3.2.3). Its type of service goes on as in Linux: precedence raised, delay bits and ECN kept.
+    /// The original is quoted as it arrived, with its options, without padding, up to 576 bytes in total (RFC 1812
+    /// 4.3.2.3). Its type of service is handled as in Linux: precedence raised, delay bits and ECN kept.
     pub fn emit<B: AsRef<[u8]>>(
         &self,
         sender: &Sender,
@@ -263,7 +263,7 @@ impl Problem {
     }
 }
 
-/// Writes the whole packet that answers an echo request; says how long it is.
+/// Writes the whole packet that answers an echo request; returns its length.
 ///
 /// `ip` and `request` are the packet and its payload. Type of service, identifier, sequence and data come
 /// back as they were (RFC 1122 3.2.2.6); options do not.
@@ -277,7 +277,7 @@ pub fn echo_reply<A: AsRef<[u8]>, B: AsRef<[u8]>>(
     emit(sender, ip.source(), ip.tos(), header, request.rest(), request.data(), buffer)
 }
 
-/// Writes the whole packet of an echo request; says how long it is.
+/// Writes the whole packet of an echo request; returns its length.
 pub fn echo_request(
     sender: &Sender,
     destination: u32,
@@ -300,7 +300,7 @@ fn emit(
     buffer: &mut [u8],
 ) -> Result<usize, NoRoom> {
     let length = ipv4::HEADER_LEN + HEADER_LEN + data.len();
-    // Data comes from a packet or from a caller; one that no packet can hold finds no room in any.
+    // Data comes from a packet or from a caller; data too large for any packet does not fit into any buffer.
     let total_len =
         u16::try_from(length).map_err(|_| NoRoom { needed: length, room: ipv4::TOTAL_LEN_MAX })?;
     let packet = room(buffer, length)?;

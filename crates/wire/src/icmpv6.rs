@@ -1,6 +1,6 @@
-//! ICMPv6 (RFC 4443): reading messages, and building those that a router owes.
+//! ICMPv6 (RFC 4443): reading messages, and building those that a router must send.
 //!
-//! Its checksum covers the addresses, so reading and building take them. Neighbour discovery is `ndp`'s.
+//! Its checksum covers the addresses, so reading and building need them. Neighbor discovery is in `ndp`.
 
 use crate::bytes::{be16, be32, put16, put32};
 use crate::checksum::Pseudo;
@@ -70,11 +70,11 @@ pub mod unreachable {
     pub const BEYOND_SCOPE: u8 = 2;
     /// The neighbour does not answer, or any other reason.
     pub const ADDRESS: u8 = 3;
-    /// Nobody listens.
+    /// Nothing listens on the port.
     pub const PORT: u8 = 4;
     /// The source address is not allowed here.
     pub const SOURCE_POLICY: u8 = 5;
-    /// A route says so.
+    /// A reject route.
     pub const REJECT_ROUTE: u8 = 6;
 }
 
@@ -92,11 +92,11 @@ pub mod problem {
     pub const FIELD: u8 = 0;
     /// A next header is not known.
     pub const NEXT_HEADER: u8 = 1;
-    /// An option is not known, and says that this should be told.
+    /// An option is unknown, and requests this error.
     pub const OPTION: u8 = 2;
 }
 
-/// An ICMPv6 message. Holding one proves that the eight header bytes are there.
+/// An ICMPv6 message. Its existence proves that the eight header bytes are present.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmpv6<B>(B);
 
@@ -124,7 +124,7 @@ impl<B: AsRef<[u8]>> Icmpv6<B> {
         self.0.as_ref()[at::CODE]
     }
 
-    /// Checksum, as it stands there.
+    /// The checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(&self.0.as_ref()[at::CHECKSUM])
@@ -146,7 +146,7 @@ impl<B: AsRef<[u8]>> Icmpv6<B> {
         self.rest() as u16
     }
 
-    /// Whether it is an error, so that its data is the packet it complains about.
+    /// Whether it is an error, so that its data is the packet that caused it.
     #[inline]
     pub fn is_error(&self) -> bool {
         is_error(self.kind())
@@ -165,7 +165,7 @@ pub fn is_error(kind: u8) -> bool {
     kind <= kind::LAST_ERROR
 }
 
-/// Who sends a message.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// Source address.
@@ -189,7 +189,7 @@ pub fn destination_unreachable(code: u8) -> Problem {
     Problem { kind: kind::DESTINATION_UNREACHABLE, code, rest: 0 }
 }
 
-/// Packet too big for the next hop; a smaller MTU than every link has is told as that one.
+/// Packet too big for the next hop; an MTU below the minimum of IPv6 is reported as that minimum.
 pub fn packet_too_big(mtu: u32) -> Problem {
     Problem { kind: kind::PACKET_TOO_BIG, code: 0, rest: mtu.max(ipv6::MIN_MTU as u32) }
 }
@@ -205,7 +205,7 @@ pub fn parameter_problem(code: u8, pointer: u32) -> Problem {
 }
 
 impl Problem {
-    /// Writes the whole packet that tells the source of `original`; says how long it is.
+    /// Writes the whole packet that reports the error to the source of `original`; returns its length.
     ///
     /// The original is quoted as it came, without padding, up to 1280 bytes in all (RFC 4443 2.4 c).
     pub fn emit<B: AsRef<[u8]>>(
@@ -219,8 +219,8 @@ impl Problem {
         emit(sender, original.source(), 0, [self.kind, self.code], self.rest, quote, buffer)
     }
 
-    /// RFC 4443 2.4 e.3: groups are told of a packet that is too big, so that path MTU discovery works for
-    /// multicast, and of an unknown option that asks for it by its two high bits.
+    /// RFC 4443 2.4 e.3: a packet to a multicast address may cause an error if it is too big, so that path MTU
+    /// discovery works for multicast, and if it has an unknown option whose two high bits request it.
     fn is_for_groups_too<B: AsRef<[u8]>>(&self, original: &Ipv6<B>) -> bool {
         let option = || original.packet().get(self.rest as usize).copied().unwrap_or(0);
         match (self.kind, self.code) {
@@ -231,11 +231,11 @@ impl Problem {
     }
 }
 
-/// Whether `problem` may be told about `original` (RFC 4443 2.4 e), and if not, why.
+/// Whether `problem` may be reported for `original` (RFC 4443 2.4 e), and if not, why.
 ///
-/// `link_group` says that its frame was sent to a link-layer group or broadcast. That the source is an
-/// anycast address only tables know. Later fragments are answered, unlike IPv4's: without that, path MTU
-/// discovery would fail for them; and what protocol's error they might belong to cannot be seen.
+/// `link_group` says that its frame was multicast or broadcast. Only tables know whether the source is an anycast
+/// address. Unlike for IPv4, later fragments are answered: without that, path MTU discovery would fail for them, and
+/// it is unknown whether they belong to an error.
 pub fn may_answer<B: AsRef<[u8]>>(
     original: &Ipv6<B>,
     problem: &Problem,
@@ -259,12 +259,12 @@ fn is_icmp_error<B: AsRef<[u8]>>(original: &Ipv6<B>) -> bool {
             let kind = original.packet().get(upper.offset);
             kind.is_none_or(|kind| is_error(*kind) || *kind == kind::REDIRECT)
         }
-        // A broken chain hides what it is; a parameter problem may be what is to be told.
+        // A malformed chain of headers hides the protocol; a parameter problem may be just what is to be reported.
         _ => false,
     }
 }
 
-/// Writes the whole packet that answers an echo request; says how long it is.
+/// Writes the whole packet that answers an echo request; returns its length.
 ///
 /// `ip` and `request` are the packet and its message. Traffic class (as in Linux), identifier,
 /// sequence and data come back as they were (RFC 4443 4.2).
@@ -278,7 +278,7 @@ pub fn echo_reply<A: AsRef<[u8]>, B: AsRef<[u8]>>(
     emit(sender, ip.source(), ip.traffic_class(), header, request.rest(), request.data(), buffer)
 }
 
-/// Writes the whole packet of an echo request; says how long it is.
+/// Writes the whole packet of an echo request; returns its length.
 pub fn echo_request(
     sender: &Sender,
     destination: u128,
@@ -291,7 +291,7 @@ pub fn echo_request(
     emit(sender, destination, 0, [kind::ECHO_REQUEST, 0], rest, data, buffer)
 }
 
-/// Writes a whole packet with one message: how `ndp` builds its own, too.
+/// Writes a whole packet with one message; `ndp` uses this as well.
 pub(crate) fn emit(
     sender: &Sender,
     destination: u128,

@@ -1,7 +1,7 @@
 //! IPv4 (RFC 791), as a router must look at it (RFC 1812 5.2.2).
 //!
-//! `Ipv4::parse` makes every check that needs no table except the checksum, which costs a pass over the
-//! header and has an accessor of its own. Bytes behind the total length are padding and never payload.
+//! `Ipv4::parse` makes every check that needs no table except the checksum, which costs a pass over the header and
+//! has its own accessor. Bytes after the total length are padding and never payload.
 
 use crate::bytes::{be16, be32, put16, put32};
 use crate::checksum::{self, Pseudo};
@@ -36,12 +36,12 @@ const DF: u16 = 0x4000;
 const MF: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
-/// An IPv4 packet. Holding one proves that the header is whole, so no accessor can panic.
+/// An IPv4 packet. Its existence proves that the header is complete, so no accessor can panic.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4<B>(B);
 
 impl<B> Ipv4<B> {
-    /// Where the header checksum stands.
+    /// Position of the header checksum.
     pub const CHECKSUM: Range<usize> = at::CHECKSUM;
 }
 
@@ -65,7 +65,7 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         }
     }
 
-    /// The same for a packet quoted by an ICMP error: its header must be whole, its end may be missing.
+    /// The same for a packet quoted in an ICMP error: its header must be complete, its end may be missing.
     #[inline]
     pub fn parse_quoted(packet: B) -> Result<Self, Malformed> {
         let bytes = packet.as_ref();
@@ -123,7 +123,7 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         self.fragment() & MF != 0
     }
 
-    /// Where the payload stands in the unfragmented one, in bytes.
+    /// Position of the payload in the unfragmented packet, in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> u16 {
         (self.fragment() & OFFSET) << 3
@@ -135,7 +135,7 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         self.fragment() & (MF | OFFSET) != 0
     }
 
-    /// Whether the fragment ends past the longest packet, as only an attack does.
+    /// Whether the fragment ends beyond the largest packet, as only in an attack.
     pub fn overruns(&self) -> bool {
         usize::from(self.fragment_offset()) + usize::from(self.total_len()) > TOTAL_LEN_MAX
     }
@@ -157,19 +157,19 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         self.0.as_ref()[at::PROTOCOL]
     }
 
-    /// Header checksum, as it stands there.
+    /// The header checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(&self.0.as_ref()[at::CHECKSUM])
     }
 
-    /// From whom.
+    /// Source address.
     #[inline]
     pub fn source(&self) -> u32 {
         be32(&self.0.as_ref()[at::SOURCE])
     }
 
-    /// To whom.
+    /// Destination address.
     #[inline]
     pub fn destination(&self) -> u32 {
         be32(&self.0.as_ref()[at::DESTINATION])
@@ -187,7 +187,7 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         &self.0.as_ref()[HEADER_LEN..self.header_len()]
     }
 
-    /// Payload without padding; of a quoted packet, what is there of it.
+    /// The payload without padding; of a quoted packet, the part that is present.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         let bytes = self.0.as_ref();
@@ -232,19 +232,19 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv4<B> {
-    /// Spends one hop. A packet without a hop to spend must not get here.
+    /// Decrements the TTL, which the caller has checked to be above 1.
     #[inline]
     pub fn decrement_ttl(&mut self) {
         debug_assert!(self.ttl() > 1);
-        // The TTL is the high byte of its word, so the word falls by 0x0100 and the sum rises by it.
-        // `>=`, not `>`: 0xffff is one's-complement minus zero, which a full sum never yields.
+        // The TTL is the high byte of its word, so the word decreases by 0x0100 and the sum increases by it. `>=`,
+        // not `>`: 0xffff is one's-complement minus zero, which a full sum never gives.
         let sum = u32::from(self.checksum()) + 0x0100;
         let sum = (sum + u32::from(sum >= 0xffff)) as u16;
         self.0.as_mut()[at::TTL] = self.ttl().wrapping_sub(1);
         put16(&mut self.0.as_mut()[at::CHECKSUM], sum);
     }
 
-    /// Sets the type of service and mends the checksum.
+    /// Sets the type of service and updates the checksum.
     pub fn set_tos(&mut self, tos: u8) {
         let word = |tos| u16::from_be_bytes([self.0.as_ref()[at::VERSION_IHL], tos]);
         let sum = checksum::update16(self.checksum(), word(self.tos()), word(tos));
@@ -262,12 +262,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv4<B> {
         put16(&mut self.0.as_mut()[at::ID], id);
     }
 
-    /// Sets from whom; the checksums, the payload's too, are the caller's (`checksum::update32`).
+    /// Sets the source address; the caller updates the checksums, also the payload's (`checksum::update32`).
     pub fn set_source(&mut self, address: u32) {
         put32(&mut self.0.as_mut()[at::SOURCE], address);
     }
 
-    /// Sets to whom; the checksums, the payload's too, are the caller's (`checksum::update32`).
+    /// Sets the destination address; the caller updates the checksums, also the payload's (`checksum::update32`).
     pub fn set_destination(&mut self, address: u32) {
         put32(&mut self.0.as_mut()[at::DESTINATION], address);
     }
@@ -298,7 +298,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv4<B> {
     }
 }
 
-/// An IPv4 header's meaning, for building one.
+/// The fields of an IPv4 header, for building one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv4Header {
     /// Type of service: DSCP and ECN.
@@ -311,27 +311,27 @@ pub struct Ipv4Header {
     pub dont_fragment: bool,
     /// MF: further fragments follow.
     pub more_fragments: bool,
-    /// Where the payload stands in the unfragmented one, in bytes: a multiple of 8.
+    /// Position of the payload in the unfragmented packet, in bytes: a multiple of 8.
     pub fragment_offset: u16,
     /// Hops that are left.
     pub ttl: u8,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// From whom.
+    /// Source address.
     pub source: u32,
-    /// To whom.
+    /// Destination address.
     pub destination: u32,
 }
 
 impl Ipv4Header {
-    /// Writes the 20 bytes of a header without options, checksum included; says how long it is.
+    /// Writes the 20 bytes of a header without options, with its checksum; returns the length.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         self.emit_with_options(&[], buffer)
     }
 
-    /// Writes a header with options, padded with "end of list" to four bytes; says how long it is.
+    /// Writes a header with options, padded with "end of list" to four bytes; returns the length.
     ///
-    /// `total_len` is the caller's to have right. No more than 40 bytes of options are written.
+    /// The caller must set `total_len` correctly. At most 40 bytes of options are written.
     pub fn emit_with_options(&self, options: &[u8], buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let options = &options[..options.len().min(HEADER_LEN_MAX - HEADER_LEN)];
         let header_len = HEADER_LEN + options.len().next_multiple_of(4);
@@ -365,8 +365,8 @@ pub fn is_multicast(address: u32) -> bool {
     address >> 28 == 0xe
 }
 
-/// Whether an address can be that of one host somewhere: not "this network" (0/8), loopback (127/8), a
-/// group, class E or the limited broadcast. Directed broadcasts are known to tables only.
+/// Whether an address can belong to one host: not "this network" (0/8), loopback (127/8), multicast, class E or the
+/// limited broadcast. Only tables know directed broadcasts.
 #[inline]
 pub const fn is_single_host(address: u32) -> bool {
     let first = address >> 24;

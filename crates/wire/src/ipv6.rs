@@ -1,7 +1,7 @@
 //! IPv6 (RFC 8200), as a router must look at it.
 //!
-//! `parse` checks the fixed header and the payload length. What lies behind is `extension`'s, which only
-//! the slow path and the flow key walk: unknown next headers are forwarded untouched.
+//! `parse` checks the fixed header and the payload length. What follows is handled by `extension`, which only the
+//! slow path and the flow key use: unknown next headers are forwarded unchanged.
 
 use crate::bytes::{be16, be32, be128, put16, put32, put128};
 use crate::checksum::Pseudo;
@@ -28,7 +28,7 @@ pub const MIN_MTU: usize = 1280;
 
 const FLOW_LABEL: u32 = 0x000f_ffff;
 
-/// An IPv6 packet. Holding one proves that the fixed header and the payload are whole.
+/// An IPv6 packet. Its existence proves that the fixed header and the payload are complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6<B>(B);
 
@@ -68,7 +68,7 @@ impl<B: AsRef<[u8]>> Ipv6<B> {
         self.first_word() & FLOW_LABEL
     }
 
-    /// Bytes behind the fixed header, extension headers included.
+    /// Bytes after the fixed header, including extension headers.
     #[inline]
     pub fn payload_len(&self) -> u16 {
         be16(&self.0.as_ref()[at::PAYLOAD_LEN])
@@ -80,7 +80,7 @@ impl<B: AsRef<[u8]>> Ipv6<B> {
         HEADER_LEN + usize::from(self.payload_len())
     }
 
-    /// What the payload begins with: an extension header or a protocol.
+    /// The start of the payload: an extension header or a protocol.
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.0.as_ref()[at::NEXT_HEADER]
@@ -92,19 +92,19 @@ impl<B: AsRef<[u8]>> Ipv6<B> {
         self.0.as_ref()[at::HOP_LIMIT]
     }
 
-    /// From whom.
+    /// Source address.
     #[inline]
     pub fn source(&self) -> u128 {
         be128(&self.0.as_ref()[at::SOURCE])
     }
 
-    /// To whom.
+    /// Destination address.
     #[inline]
     pub fn destination(&self) -> u128 {
         be128(&self.0.as_ref()[at::DESTINATION])
     }
 
-    /// Payload without padding, extension headers included; of a quoted packet, what is there of it.
+    /// The payload without padding, including extension headers; of a quoted packet, the part that is present.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.packet()[HEADER_LEN..]
@@ -123,13 +123,13 @@ impl<B: AsRef<[u8]>> Ipv6<B> {
         Extensions::new(self.packet(), self.next_header())
     }
 
-    /// What the extension headers stand before.
+    /// What follows the extension headers.
     #[inline]
     pub fn upper(&self) -> Result<Upper, Malformed> {
         self.extensions().upper()
     }
 
-    /// What the payload's own checksum covers of this header, where no routing header is under way.
+    /// What the payload's own checksum covers of this header, unless there is an active routing header.
     #[inline]
     pub fn pseudo(&self) -> Pseudo {
         Pseudo::V6 { source: self.source(), destination: self.destination() }
@@ -156,7 +156,7 @@ impl<B: AsRef<[u8]>> Ipv6<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv6<B> {
-    /// Spends one hop. A packet without a hop to spend must not get here.
+    /// Decrements the hop limit, which the caller has checked to be above 1.
     #[inline]
     pub fn decrement_hop_limit(&mut self) {
         debug_assert!(self.hop_limit() > 1);
@@ -180,12 +180,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv6<B> {
         put32(&mut self.0.as_mut()[at::FIRST_WORD], word);
     }
 
-    /// Sets from whom; the payload's checksum is the caller's.
+    /// Sets the source address; the caller updates the payload's checksum.
     pub fn set_source(&mut self, address: u128) {
         put128(&mut self.0.as_mut()[at::SOURCE], address);
     }
 
-    /// Sets to whom; the payload's checksum is the caller's.
+    /// Sets the destination address; the caller updates the payload's checksum.
     pub fn set_destination(&mut self, address: u128) {
         put128(&mut self.0.as_mut()[at::DESTINATION], address);
     }
@@ -199,27 +199,27 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv6<B> {
     }
 }
 
-/// An IPv6 header's meaning, for building one.
+/// The fields of an IPv6 header, for building one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6Header {
     /// Traffic class: DSCP and ECN.
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes behind this header.
+    /// Bytes after this header.
     pub payload_len: u16,
-    /// What the payload begins with.
+    /// The start of the payload.
     pub next_header: u8,
     /// Hops that are left.
     pub hop_limit: u8,
-    /// From whom.
+    /// Source address.
     pub source: u128,
-    /// To whom.
+    /// Destination address.
     pub destination: u128,
 }
 
 impl Ipv6Header {
-    /// Writes the 40 bytes of the header; says how long it is.
+    /// Writes the 40 bytes of the header; returns the length.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, NoRoom> {
         let header = room(buffer, HEADER_LEN)?;
         let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL;

@@ -1,7 +1,7 @@
 //! Header views over bytes: check once, then read freely.
 //!
-//! A view proves by its existence that the header is whole, so its accessors cannot fail. Nothing here
-//! knows a device, a table or a frame; everything is sums over byte slices, in host order outside.
+//! A view exists only if the header is complete, so its accessors cannot fail. This crate knows no devices, tables or
+//! frames; everything is computed over byte slices, with values in host order.
 //!
 //! ```text
 //!   frame ─► ethernet ─► ipv4 ─┬─► udp, tcp        parse: bytes -> view, or Malformed
@@ -12,9 +12,9 @@
 //!   prefix    an address and a length
 //! ```
 //!
-//! Addresses are numbers in host order (`u32`, `u128`), as `prefix` and the tables have them; the standard
-//! library's `Ipv4Addr::from` shows them. Layers do not check each other: `ipv4` reads no port.
-//! Absent on purpose: allocation, reassembly, and anything that needs a table or a clock.
+//! Addresses are numbers in host order (`u32`, `u128`), as in `prefix` and the tables; the standard library's
+//! `Ipv4Addr::from` prints them. Layers do not check each other: `ipv4` reads no port. Absent on purpose: allocation,
+//! reassembly, and anything that needs a table or a clock.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ pub mod udp;
 pub use ethernet::Mac;
 pub use malformed::{Malformed, NoRoom};
 
-/// Protocol numbers, as IPv4's protocol field and IPv6's next header have them.
+/// Protocol numbers, as in IPv4's protocol field and IPv6's next header.
 pub mod protocol {
     /// IPv6 hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
@@ -68,7 +68,7 @@ pub mod protocol {
     pub const DESTINATION_OPTIONS: u8 = 60;
 }
 
-/// Compiles the example of the README, so that it stays true.
+/// Compiles the example in the README, so that it stays correct.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
-//! Why bytes are no packet, and why a packet cannot be built.
+//! Why bytes are not a valid packet, and why a packet cannot be built.
 //!
-//! One small enum for all layers: the caller knows which layer it asked, and counts drops by both. Without
-//! operands, because it is made on the data path, where nobody prints it.
+//! One small enum for all layers: the caller knows which layer it called, and counts drops by both. It has no
+//! operands, because it is made on the data path, where it is never printed.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ pub enum Malformed {
     Short,
     /// The version field is of another protocol.
     Version,
-    /// The header's own length field is below the fixed header, or past the bytes there.
+    /// The header's length field is below the fixed header, or beyond the available bytes.
     HeaderLen,
-    /// The length field of the whole is below the header.
+    /// The total length field is below the header length.
     TotalLen,
-    /// The length field of the whole is above the bytes there: the packet is cut.
+    /// The total length field is above the available bytes: the packet is truncated.
     Truncated,
     /// The checksum does not fit the bytes.
     Checksum,
-    /// An option has a length that cannot be: zero, below its own header, or past the end.
+    /// An option has an impossible length: zero, below its own header, or beyond the end.
     Option,
     /// More IPv6 extension headers than anybody sends.
     Chain,

@@ -1,7 +1,8 @@
-//! Neighbour discovery (RFC 4861): reading it with the checks of its section 7.1, and asking and answering.
+//! Neighbor discovery (RFC 4861): parsing with the checks of its section 7.1, and building solicitations and
+//! advertisements.
 //!
-//! What crossed a router is refused by its hop limit, what came in fragments by RFC 6980. Routers' own
-//! messages are checked and named, but read by Linux alone.
+//! Messages that crossed a router are refused because of their hop limit, fragmented ones because of RFC 6980. Router
+//! messages are checked and named, but only Linux evaluates them.
 
 use crate::bytes::{be128, put128};
 use crate::ethernet::Mac;
@@ -10,7 +11,7 @@ use crate::ipv6::{self, Ipv6};
 use crate::malformed::{Malformed, NoRoom};
 use crate::protocol;
 
-/// Hop limit of all neighbour discovery: no router can have passed it on.
+/// Hop limit of all neighbor discovery messages: no router can have forwarded them.
 pub const HOP_LIMIT: u8 = 255;
 
 mod at {
@@ -27,7 +28,7 @@ pub mod option {
     pub const TARGET_MAC: u8 = 2;
 }
 
-/// Bytes of an option that holds a link-layer address.
+/// Bytes of an option with a link-layer address.
 const MAC_OPTION_LEN: usize = 8;
 
 /// Flags of an advertisement.
@@ -37,7 +38,7 @@ pub struct Flags {
     pub router: bool,
     /// S: this answers a solicitation.
     pub solicited: bool,
-    /// O: believe this rather than what is known.
+    /// O: override the known address.
     pub override_known: bool,
 }
 
@@ -62,19 +63,19 @@ impl Flags {
     }
 }
 
-/// A message of neighbour discovery.
+/// A neighbor discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Who has `target`?
+    /// A request for `target`.
     Solicitation {
         /// Address asked for.
         target: u128,
-        /// Link-layer address of who asks.
+        /// Link-layer address of the sender.
         source_mac: Option<Mac>,
     },
-    /// I have `target`.
+    /// An announcement of `target`.
     Advertisement {
-        /// Address told about.
+        /// The address that is announced.
         target: u128,
         /// Its link-layer address.
         target_mac: Option<Mac>,
@@ -98,7 +99,8 @@ impl Message {
             kind::NEIGHBOUR_SOLICITATION => {
                 let (target, source_mac) = (target()?, mac(options, option::SOURCE_MAC));
                 let probes = ipv6::is_unspecified(ip.source());
-                // RFC 4861 7.1.1: who has no address yet asks the group, and tells no link-layer address.
+                // RFC 4861 7.1.1: a host without an address yet sends to the solicited-node group, without a
+                // link-layer address.
                 if probes && (source_mac.is_some() || !is_solicited_node(ip.destination())) {
                     return Err(Malformed::Address);
                 }
@@ -168,7 +170,7 @@ fn mac(options: &[u8], kind: u8) -> Option<Mac> {
     Some(Mac::read(&bytes[2..]))
 }
 
-/// The group that those join whose address ends as `address` does (RFC 4291 2.7.1).
+/// The solicited-node multicast address of `address` (RFC 4291 2.7.1).
 pub fn solicited_node(address: u128) -> u128 {
     0xff02_0000_0000_0000_0000_0001_ff00_0000 | address & 0x00ff_ffff
 }
@@ -177,7 +179,7 @@ fn is_solicited_node(address: u128) -> bool {
     solicited_node(address) == address
 }
 
-/// Writes the whole packet that asks who has `target`; says how long it is.
+/// Writes the whole packet of a solicitation for `target`; returns its length.
 ///
 /// `destination` is `solicited_node(target)` to find it, or the target itself to see if it is still there.
 pub fn solicitation(
@@ -188,13 +190,13 @@ pub fn solicitation(
     buffer: &mut [u8],
 ) -> Result<usize, NoRoom> {
     let body = body(target, option::SOURCE_MAC, source_mac);
-    // A probe has no address to tell one for (RFC 4861 4.3).
+    // A probe has no address whose link-layer address could be announced (RFC 4861 4.3).
     let body = if ipv6::is_unspecified(source) { &body[..16] } else { &body[..] };
     let sender = Sender { source, hop_limit: HOP_LIMIT };
     icmpv6::emit(&sender, destination, 0, [kind::NEIGHBOUR_SOLICITATION, 0], 0, body, buffer)
 }
 
-/// Writes the whole packet that tells `destination` where `target` is; says how long it is.
+/// Writes the whole packet that announces `target` to `destination`; returns its length.
 pub fn advertisement(
     source: u128,
     destination: u128,

@@ -1,6 +1,6 @@
-//! Address prefixes, for IPv4 and IPv6 alike: an address in host order and a length in bits.
+//! Address prefixes, for IPv4 and IPv6: an address in host order and a length in bits.
 //!
-//! A prefix is canonical from birth: no bit past its length is set, so equal prefixes compare equal.
+//! A prefix is always canonical: no bit past its length is set, so equal prefixes compare equal.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -20,7 +20,7 @@ pub trait Address: Copy + Ord + Eq + std::hash::Hash + fmt::Debug + Default + Se
     fn not(self) -> Self;
     /// Whether the bit `index`, counted from the most significant, is set.
     fn bit(self, index: u8) -> bool;
-    /// How many leading bits the two have in common.
+    /// The number of leading bits that both have in common.
     fn common(self, other: Self) -> u8;
     /// The first 16 bits.
     fn head(self) -> u16;
@@ -76,14 +76,14 @@ pub type Ipv4Prefix = Prefix<u32>;
 pub type Ipv6Prefix = Prefix<u128>;
 
 impl<A: Address> Prefix<A> {
-    /// The prefix of `length` bits that holds `address`: bits past the length are cleared.
+    /// The prefix of `length` bits that contains `address`: bits past the length are cleared.
     ///
-    /// `None` if the length is past the width of the address.
+    /// `None` if the length is greater than the width of the address.
     pub fn containing(address: A, length: u8) -> Option<Self> {
         (length <= A::WIDTH).then(|| Self { address: address.and(A::mask(length)), length })
     }
 
-    /// The prefix of one address.
+    /// The prefix of a single address.
     pub fn host(address: A) -> Self {
         Self { address, length: A::WIDTH }
     }
@@ -103,12 +103,12 @@ impl<A: Address> Prefix<A> {
         self.length
     }
 
-    /// Whether `address` lies within.
+    /// Whether the prefix contains `address`.
     pub fn contains(&self, address: A) -> bool {
         address.and(A::mask(self.length)) == self.address
     }
 
-    /// Whether every address of `other` lies within.
+    /// Whether the prefix contains every address of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.length <= other.length && self.contains(other.address)
     }
@@ -126,12 +126,12 @@ impl<A: Address> fmt::Debug for Prefix<A> {
     }
 }
 
-/// Why a text is no prefix.
+/// Why a text is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAPrefix {
-    /// The part before the slash is no address of this family.
+    /// The part before the slash is not an address of this family.
     Address,
-    /// The part behind the slash is no number, or past the width of the address.
+    /// The part after the slash is not a number, or greater than the width of the address.
     Length,
     /// Bits past the length are set.
     HostBitsSet,

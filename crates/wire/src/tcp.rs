@@ -41,7 +41,7 @@ pub mod flag {
     pub const CWR: u8 = 0x80;
 }
 
-/// A TCP segment: the payload of its packet. Holding one proves that the header is whole.
+/// A TCP segment: the payload of its packet. Its existence proves that the header is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp<B>(B);
 
@@ -100,7 +100,7 @@ impl<B: AsRef<[u8]>> Tcp<B> {
         be16(&self.0.as_ref()[at::WINDOW])
     }
 
-    /// Checksum, as it stands there.
+    /// The checksum field.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(&self.0.as_ref()[at::CHECKSUM])

@@ -17,7 +17,7 @@ mod at {
 /// Bytes of the header.
 pub const HEADER_LEN: usize = at::PAYLOAD;
 
-/// A UDP datagram: the payload of its packet. Holding one proves that it is whole.
+/// A UDP datagram: the payload of its packet. Its existence proves that it is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Udp<B>(B);
 
@@ -54,7 +54,7 @@ impl<B: AsRef<[u8]>> Udp<B> {
         be16(&self.0.as_ref()[at::LENGTH])
     }
 
-    /// Checksum, as it stands there: zero means none.
+    /// The checksum field; zero means none.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(&self.0.as_ref()[at::CHECKSUM])
@@ -104,7 +104,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Udp<B> {
     }
 }
 
-/// Writes header, payload and checksum; says how long they are.
+/// Writes header, payload and checksum; returns their length.
 pub fn emit(
     pseudo: &Pseudo,
     source_port: u16,

@@ -1,10 +1,10 @@
-//! IPv4 options: which there are, a walk that survives any bytes, and what fragments inherit.
+//! IPv4 options: their kinds, an iterator that is safe for any bytes, and which options fragments inherit.
 
 use crate::malformed::Malformed;
 
 /// End of list: what follows is padding.
 pub const END: u8 = 0;
-/// One byte of nothing.
+/// One byte of padding.
 pub const NO_OPERATION: u8 = 1;
 /// Record Route.
 pub const RECORD_ROUTE: u8 = 7;
@@ -19,7 +19,7 @@ pub const STRICT_SOURCE_ROUTE: u8 = 137;
 /// Router Alert (RFC 2113).
 pub const ROUTER_ALERT: u8 = 148;
 
-/// The bit of the kind that says "copy me into every fragment" (RFC 791 3.1).
+/// The bit of the kind for "copy into every fragment" (RFC 791 3.1).
 const COPIED: u8 = 0x80;
 
 /// One option.
@@ -72,7 +72,7 @@ impl<'a> Iterator for Options<'a> {
         let length = match rest {
             [] | [END, ..] => return None,
             [NO_OPERATION, ..] => 1,
-            // Kind and length are part of the length, so below two it would never get on.
+            // The length includes kind and length, so a value below two would never advance.
             [_, length, ..] if *length >= 2 => usize::from(*length),
             _ => 0,
         };
@@ -83,7 +83,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Writes the options that fragments after the first carry; says how many bytes they are, a multiple of 4.
+/// Writes the options for fragments after the first; returns their number of bytes, a multiple of 4.
 ///
 /// Broken options end the list, as the walk does.
 pub fn copied_into_fragments(options: &[u8], buffer: &mut [u8; 40]) -> usize {

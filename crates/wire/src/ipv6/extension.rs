@@ -5,8 +5,8 @@
 //!             0             43         44          51    60             17
 //! ```
 //!
-//! Behind the header of a later fragment stands a piece of somewhere, so the walk ends there. ESP ends it
-//! too: what it hides is not ours. Only the five headers above are extensions; others are upper layers.
+//! After the header of a later fragment comes an arbitrary piece of data, so the walk ends there. It also ends at
+//! ESP, which hides what follows. Only the five headers above are extensions; others are upper layers.
 
 use crate::bytes::{be16, be32};
 use crate::malformed::Malformed;
@@ -33,7 +33,7 @@ pub mod option {
 /// One extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Which one: its protocol number.
+    /// Its protocol number.
     pub kind: u8,
     /// Where it begins, from the packet's first byte.
     pub offset: usize,
@@ -60,7 +60,7 @@ impl<'a> Extension<'a> {
         })
     }
 
-    /// Its options, if it is one that has any.
+    /// Its options, if it can have any.
     pub fn options(&self) -> TypeLengthValues<'a> {
         let has = matches!(self.kind, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS);
         TypeLengthValues { bytes: if has { &self.bytes[2..] } else { &[] }, offset: self.offset + 2 }
@@ -70,7 +70,7 @@ impl<'a> Extension<'a> {
 /// A fragment header's meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where the piece stands in the whole, in bytes.
+    /// Position of the piece in the whole packet, in bytes.
     pub offset: u16,
     /// Further fragments follow.
     pub more: bool,
@@ -79,13 +79,13 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// Whether it is the whole packet alone (RFC 6946).
+    /// Whether it is the whole packet by itself (RFC 6946).
     pub fn is_atomic(&self) -> bool {
         self.offset == 0 && !self.more
     }
 }
 
-/// What the extension headers stand before.
+/// What follows the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upper {
     /// Its protocol.
@@ -97,7 +97,7 @@ pub struct Upper {
 }
 
 impl Upper {
-    /// Whether the bytes at `offset` are the head of the protocol, and not those of a later fragment.
+    /// Whether the bytes at `offset` are the start of the protocol's header, and not those of a later fragment.
     pub fn is_head(&self) -> bool {
         self.fragment.is_none_or(|fragment| fragment.offset == 0)
     }
@@ -120,7 +120,7 @@ impl<'a> Extensions<'a> {
         Self { packet, next, offset: super::HEADER_LEN, left: MAX, fragment: None }
     }
 
-    /// Walks to the end and says what stands there.
+    /// Walks to the end and returns what is there.
     #[inline]
     pub fn upper(mut self) -> Result<Upper, Malformed> {
         for extension in self.by_ref() {
@@ -179,9 +179,9 @@ impl<'a> Iterator for Extensions<'a> {
 /// One option of a hop-by-hop or destination options header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeLengthValue<'a> {
-    /// Kind, with what to do where it is unknown in its two high bits.
+    /// The kind; its two high bits say what to do if it is unknown.
     pub kind: u8,
-    /// Where it begins, from the packet's first byte: what a Parameter Problem points at.
+    /// Its offset from the start of the packet: what a Parameter Problem points to.
     pub offset: usize,
     /// Its value.
     pub value: &'a [u8],
