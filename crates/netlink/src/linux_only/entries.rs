@@ -1,11 +1,11 @@
-//! The list in the making: equal traffic once, and not more entries than a filter can hold.
+//! Builds the list: equal traffic once, and not more entries than a filter can hold.
 
 use super::condition::Families;
 use super::names::Names;
 use super::{Feature, LinuxOnly, Match, Traffic};
 use std::collections::HashMap;
 
-/// Matches that are told apart, at most. More become [`Traffic::All`].
+/// The most matches that are kept apart. More become [`Traffic::All`].
 pub(super) const MATCHES_MAX: usize = 1000;
 
 /// Why fragments are Linux's.
@@ -15,7 +15,7 @@ pub(super) const REASSEMBLES: &str = "connection tracking reassembles fragments"
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     list: Vec<LinuxOnly>,
-    /// Where the entry for some traffic is, and how many others said the same.
+    /// The position of the entry for some traffic, and how many others were for the same.
     places: HashMap<(Feature, Traffic), (usize, usize)>,
 }
 
@@ -34,14 +34,14 @@ impl Entries {
         }
     }
 
-    /// Adds what comes in on an interface or on those above it, such as VLANs.
+    /// Adds packets that arrive on an interface or on those above it, such as VLANs.
     pub fn add_in(&mut self, feature: Feature, names: &Names, ifindex: u32, why: impl Fn() -> String) {
         for upper in names.with_uppers(ifindex) {
             self.add(feature, Traffic::In(upper), &why);
         }
     }
 
-    /// Adds what leaves by an interface or by those above it.
+    /// Adds packets that leave through an interface or through those above it.
     pub fn add_out(&mut self, feature: Feature, names: &Names, ifindex: u32, why: impl Fn() -> String) {
         for upper in names.with_uppers(ifindex) {
             self.add(feature, Traffic::Out(upper), &why);
@@ -60,7 +60,7 @@ impl Entries {
     }
 }
 
-/// The list with at most [`MATCHES_MAX`] matches: those of the features that have most give way to all packets of
+/// The list with at most [`MATCHES_MAX`] matches: those of the features that have most are replaced by all packets of
 /// their families.
 pub(super) fn bounded(mut list: Vec<LinuxOnly>) -> Vec<LinuxOnly> {
     loop {

@@ -1,9 +1,9 @@
 //! Functions at netfilter's hooks that belong to nothing else that is followed: modules, IPVS.
 //!
-//! The kernel lists its hooks where it has `NETFILTER_NETLINK_HOOK`, and announces no change, so they are asked for at
-//! intervals. Functions that are known are left out: those of nftables and iptables (their rules are read), those of
-//! connection tracking (rules that need it count already), and those of security modules, which judge routed packets
-//! only by labels that such rules or IPsec policies gave them.
+//! The kernel lists its hooks if it has `NETFILTER_NETLINK_HOOK`, but sends no events for changes, so they are
+//! polled. Known functions are skipped: those of nftables and iptables (their rules are read), those of connection
+//! tracking (rules that need it count already), and those of security modules, which judge routed packets only by
+//! labels that such rules or IPsec policies gave them.
 
 use super::dump::{self, Dumped, is_absent};
 use super::entries::Entries;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(90);
-/// Message that asks for hooks and answers.
+/// The message type for hooks.
 const HOOK: u16 = 12 << 8;
 /// Fixed part of a message: `struct nfgenmsg`.
 const HEADER: usize = 4;
@@ -32,7 +32,7 @@ mod nfnla {
 }
 /// Hooks of routed packets, by number.
 const HOOKS: [(u32, &str); 3] = [(0, "prerouting"), (2, "forward"), (4, "postrouting")];
-/// How the functions begin whose say is known otherwise.
+/// Prefixes of functions whose effect is known from elsewhere.
 const KNOWN: [&str; 21] = [
     "nft_",
     "nf_tables",
@@ -134,7 +134,7 @@ fn read(
 ) -> Result<(), Error> {
     let mut body = vec![family.number(), 0, 0, 0];
     attribute::put(&mut body, nfnla::HOOKNUM, &number.to_be_bytes());
-    // A list that changes meanwhile is read again before long.
+    // A list that changes meanwhile is read again soon.
     let _whole: Dumped = dump::dump(socket, "list netfilter hooks", HOOK, &body, |raw| {
         functions.extend(function(raw, family, hook)?);
         Ok(())
@@ -142,7 +142,7 @@ fn read(
     Ok(())
 }
 
-/// The function that a message tells of, unless it is known.
+/// The function in a message, unless it is known.
 fn function(raw: &Raw<'_>, family: Family, hook: &'static str) -> Result<Option<Function>, Malformed> {
     let text = |kind| -> Result<Box<str>, Malformed> {
         let found = Attributes::behind(raw.body, HEADER).find(kind)?;
@@ -189,7 +189,7 @@ impl Part for Ipvs {
     }
 }
 
-/// Whether a service is in the list, behind its three lines of headings.
+/// Whether the list contains a service, after its three lines of headings.
 fn has_service(list: &str) -> bool {
     list.lines().any(|line| ["TCP ", "UDP ", "SCTP", "FWM "].iter().any(|kind| line.starts_with(kind)))
 }

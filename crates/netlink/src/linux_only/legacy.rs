@@ -1,10 +1,11 @@
-//! The legacy tables of iptables and ip6tables, which the kernel keeps beside nftables and of which it announces nothing.
+//! The legacy tables of iptables and ip6tables, which exist in the kernel besides nftables, and for which there are
+//! no events.
 //!
-//! Files under `/proc` name the tables that there are; only those are read, since to ask for another would make it.
-//! Reading takes a copy of the whole table, so it is done at intervals, and less often the longer it takes.
+//! Files under `/proc` name the existing tables; only those are read, since querying another would create it. Reading
+//! copies the whole table, so it is polled, and less often the longer it takes.
 //!
-//! Each of their rules counts the packets that match. So a rule concerns its packets whatever it does with them,
-//! and what it leads to needs a look only for what concerns connections.
+//! Each of their rules counts the packets that match. So a rule concerns its packets whatever its target is, and the
+//! chains that it leads to matter only if they concern connections.
 
 mod parse;
 
@@ -34,7 +35,7 @@ struct Chain {
 struct Rule {
     condition: Condition,
     target: Box<str>,
-    /// What it, or a rule that it leads to, has to do with connections.
+    /// What about it, or a rule that it leads to, concerns connections.
     stateful: Option<Box<str>>,
 }
 
@@ -44,7 +45,7 @@ struct Table {
     family: Family,
     name: Box<str>,
     chains: Vec<Chain>,
-    /// What in any of its chains may ask for connection tracking.
+    /// What in any of its chains may require connection tracking.
     tracks: Option<Box<str>>,
 }
 
@@ -90,7 +91,7 @@ impl Part for Legacy {
     }
 }
 
-/// Adds the packets that a table at hand concerns; none if its bytes make no sense.
+/// Adds the packets that a given table concerns; none if its bytes are invalid.
 pub(super) fn from_table(
     family: Family,
     read: &legacy_tables::Read,

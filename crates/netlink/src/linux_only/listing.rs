@@ -1,5 +1,5 @@
-//! What only Linux may handle, by a listing that is at hand already: for tests, tools and fuzzers, which have no kernel
-//! to ask.
+//! What only Linux may handle, according to a given listing: for tests, tools and fuzzers, which have no kernel to
+//! query.
 
 use super::entries::Entries;
 use super::names::Names;
@@ -8,12 +8,12 @@ use crate::error::Malformed;
 use crate::family::Family;
 use crate::message::{Message, Messages, Raw};
 
-/// The packets that only Linux may handle by what the kernel would list of `feature`: netlink messages, and for
-/// [`Feature::Iptables`] the table of one family as [`legacy_table`] takes it. Links among the messages of nftables name
-/// its interfaces.
+/// The packets that only Linux may handle according to the kernel's listing for `feature`: netlink messages, or for
+/// [`Feature::Iptables`] the table of one family in the format of [`legacy_table`]. Link messages in a listing of
+/// nftables give the names of its interfaces.
 ///
 /// # Errors
-/// The first thing that is not well formed. Features that the kernel does not list by messages have no entries.
+/// The first malformed part. Features that the kernel does not list with messages have no entries.
 pub fn from_listing(feature: Feature, listing: &[u8]) -> Result<Vec<LinuxOnly>, Malformed> {
     let (mut names, mut entries) = (Names::default(), Entries::default());
     match feature {

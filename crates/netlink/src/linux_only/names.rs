@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 pub(super) enum Device {
     /// By its number.
     Index(u32),
-    /// By its whole name.
+    /// By its full name.
     Name(Box<str>),
 }
 
-/// What such a name stands for at the moment.
+/// What such a name currently refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// This interface.
     Index(u32),
     /// No interface: nothing comes in or leaves there.
     Nothing,
-    /// More than one interface: a VRF, in whose name the packets of all its members appear.
+    /// More than one interface: a VRF, under whose name the packets of all its members appear.
     Several,
 }
 
@@ -63,7 +63,7 @@ impl Names {
         true
     }
 
-    /// What a rule's name for an interface stands for.
+    /// What an interface name in a rule refers to.
     pub fn find(&self, device: &Device) -> Found {
         let ifindex = match device {
             Device::Index(ifindex) => Some(*ifindex),
@@ -93,8 +93,7 @@ impl Names {
         self.links.range(ifindex + 1..).map(|(&ifindex, _)| ifindex)
     }
 
-    /// An interface, and those whose packets pass through it: VLANs on it, a bond or bridge that it belongs to, and
-    /// so on upwards.
+    /// An interface, and those whose packets pass through it: VLANs on it, its bond or bridge, and so on upwards.
     pub fn with_uppers(&self, ifindex: u32) -> Vec<u32> {
         let mut found = vec![ifindex];
         let mut next = 0;

@@ -1,16 +1,16 @@
-//! The nftables ruleset: which packets its chains can drop, change or count. Chains that `iptables-nft` makes are among them.
+//! The nftables ruleset: which packets its chains can drop, change or count. This includes chains of `iptables-nft`.
 //!
 //! Only base chains at hooks that a routed packet passes count: prerouting, forward and postrouting of the families
-//! inet, ip and ip6, ingress of inet, ingress and egress of netdev. A packet that comes in on a bridge's port is
-//! Linux's already, so the bridge family does not matter, nor does arp.
+//! inet, ip and ip6, ingress of inet, ingress and egress of netdev. A packet that arrives on a bridge port goes to
+//! Linux already, so the bridge family does not matter, nor does arp.
 //!
-//! A chain of policy drop concerns all packets. In one of policy accept each rule counts that does something:
-//! with its own matches and with those of the rules that lead to it. A rule that only accepts or returns does nothing,
-//! since without it the packet would come as far or be met by a later rule, which counts for itself. Rules that know
-//! connections concern both directions of them and whatever is related to them: all packets.
+//! A chain with policy drop concerns all packets. In one with policy accept each rule counts that has an effect: with
+//! its own matches and those of the rules that lead to it. A rule that only accepts or returns has none, since
+//! without it the packet would get as far or meet a later rule, which counts by itself. Rules that depend on
+//! connections concern both directions of them and everything related: all packets.
 //!
-//! Whatever asks for connection tracking does so where it stands: in any chain of any table, dormant or not, in a named
-//! object or in a set that counts connections. The kernel then reassembles the fragments that come in.
+//! Whatever requires connection tracking does so regardless of its position: in any chain of any table, dormant or
+//! not, in a named object or in a set that counts connections. The kernel then reassembles fragments that arrive.
 
 mod analysis;
 mod expression;
@@ -46,7 +46,7 @@ mod nfproto {
     pub const IPV6: u8 = 10;
 }
 
-/// What a chain's name is unique in: a table, by family and name.
+/// A table by family and name; names of chains are unique within it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct TableName {
     pub family: u8,
@@ -60,7 +60,7 @@ pub(super) struct Ruleset {
     pub bases: Vec<Base>,
     /// Rules, by chain.
     pub chains: HashMap<(TableName, Box<str>), Vec<Rule>>,
-    /// What asks for connection tracking besides rules, and for which table.
+    /// What requires connection tracking besides rules, and in which table.
     pub tracking: Vec<(TableName, String)>,
 }
 
@@ -73,12 +73,12 @@ pub(super) struct Base {
     pub drops: bool,
 }
 
-/// Where a base chain stands.
+/// The hook of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the way of packets of these families.
     Ip(Families),
-    /// Behind the drivers of these interfaces.
+    /// After the drivers of these interfaces.
     Ingress(Vec<DeviceName>),
     /// Before the drivers of these.
     Egress(Vec<DeviceName>),
@@ -87,22 +87,22 @@ pub(super) enum Place {
 /// Interface of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DeviceName {
-    /// This one.
+    /// This name.
     Exactly(Box<str>),
     /// All whose names begin like this.
     Prefix(Box<str>),
 }
 
-/// A rule: which packets it matches, what it does, and where it leads.
+/// A rule: the packets it matches, its effect, and the chains it leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rule {
     pub handle: u64,
     pub condition: Condition,
-    /// The first thing that it does to packets, in nft's words.
+    /// Its first effect on packets, in nft's words.
     pub effect: Option<Box<str>>,
-    /// What it has to do with connections.
+    /// What about it concerns connections.
     pub stateful: Option<Box<str>>,
-    /// What of it asks for connection tracking.
+    /// What in it requires connection tracking.
     pub tracks: Option<Box<str>>,
     /// The chain that it jumps or goes to.
     pub target: Option<Box<str>>,
@@ -132,7 +132,7 @@ impl TableName {
         format!("table {family} {}", self.name)
     }
 
-    /// Families whose packets are tracked for something in it. Bridges track those of both.
+    /// Families whose packets are tracked because of it. Bridges track those of both.
     fn tracked(&self) -> Families {
         match self.family {
             nfproto::INET | nfproto::BRIDGE => Families::BOTH,

@@ -13,7 +13,7 @@ const RETRY: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_millis(40);
 /// Shortest pause.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
-/// Share of the time that reading something without events may take: one part in this many.
+/// The largest share of the time for reading something without events: one part in this many.
 const POLL_SHARE: u32 = 20;
 
 /// Why settings could not be read.
@@ -42,13 +42,13 @@ impl From<Error> for Trouble {
 
 /// A part of the kernel.
 pub(super) trait Part: Send + fmt::Debug {
-    /// What its entries are listed under if it cannot be read.
+    /// The feature of its entries if it cannot be read.
     fn feature(&self) -> Feature;
 
-    /// What it is, as in "the nftables ruleset".
+    /// Its name, as in "the nftables ruleset".
     fn title(&self) -> &'static str;
 
-    /// How often it has to be read since it has no events.
+    /// How often it has to be read if there are no events for it.
     fn every(&self) -> Option<Duration> {
         None
     }
@@ -64,16 +64,16 @@ pub(super) trait Part: Send + fmt::Debug {
 #[derive(Debug)]
 pub(super) struct Slot {
     part: Box<dyn Part>,
-    /// When to read it, if that has to be done.
+    /// When to read it next, if needed.
     due: Option<Instant>,
-    /// Not before this, so that something that keeps changing leaves time for the rest.
+    /// The earliest time for that, so that something that keeps changing leaves time for the rest.
     not_before: Instant,
     /// Why it could not be read the last time.
     trouble: Option<String>,
 }
 
 impl Slot {
-    /// A part that is still to be read.
+    /// A part that has not been read yet.
     pub fn new(part: Box<dyn Part>, now: Instant) -> Self {
         Self { part, due: Some(now), not_before: now, trouble: None }
     }
@@ -89,7 +89,7 @@ impl Slot {
         self.due
     }
 
-    /// Reads it if it is due. Returns whether what it says may have changed, and how long it took.
+    /// Reads it if it is due. Returns whether its content may have changed, and how long it took.
     pub fn read_if_due(&mut self, now: Instant, names: &Names) -> Option<(bool, Duration)> {
         self.due.filter(|&due| due <= now)?;
         let started = Instant::now();

@@ -1,8 +1,8 @@
-//! Traffic control: queueing disciplines that somebody set, and filters and BPF programs at an interface's ingress and
+//! Traffic control: configured queueing disciplines, and filters and BPF programs at an interface's ingress and
 //! egress.
 //!
-//! A root qdisc that the kernel has put there by itself has no handle and no say; any other delays or drops what leaves.
-//! `clsact` and `ingress` do something only once there is a filter.
+//! A root qdisc that the kernel created by itself has no handle and does not matter; any other delays or drops
+//! packets that leave. `clsact` and `ingress` have an effect only if they have a filter.
 
 use super::Feature;
 use super::dump::{self, Dumped};
@@ -24,7 +24,7 @@ const CLSACT: u32 = 0xffff_fff1;
 const INGRESS_FILTERS: u32 = 0xffff_fff2;
 const EGRESS_FILTERS: u32 = 0xffff_fff3;
 
-/// Whether a message says that a qdisc or a filter has changed.
+/// Whether a message is about a change of a qdisc or a filter.
 pub(super) fn is_event(raw: &Raw<'_>) -> bool {
     (libc::RTM_NEWQDISC..=libc::RTM_GETTFILTER).contains(&raw.kind)
 }
@@ -48,7 +48,7 @@ impl Object {
         Ok(Self { ifindex, handle, parent, kind: attribute::text(kind) })
     }
 
-    /// Whether somebody set it, and it is in the way of what leaves.
+    /// Whether it was configured, and affects packets that leave.
     fn shapes(&self) -> bool {
         self.parent != CLSACT && self.handle != 0
     }
@@ -59,7 +59,7 @@ impl Object {
 struct Setting {
     feature: Feature,
     ifindex: u32,
-    /// Whether it sees what comes in.
+    /// Whether it sees packets that arrive.
     incoming: bool,
     what: String,
 }
@@ -100,7 +100,7 @@ impl Part for Tc {
     }
 }
 
-/// Adds what the qdiscs in these messages have a say in.
+/// Adds the packets that the qdiscs in these messages affect.
 pub(super) fn from_messages(
     messages: &[Raw<'_>],
     names: &Names,
@@ -115,7 +115,7 @@ pub(super) fn from_messages(
     Ok(())
 }
 
-/// Times that a list is read again because it changed meanwhile.
+/// How often a list is read again because it changed meanwhile.
 const PASSES: u32 = 5;
 
 fn read(socket: &mut Socket) -> Result<Option<Vec<Setting>>, Error> {

@@ -1,17 +1,17 @@
-//! The follower: keeps the list equal to what the kernel has set.
+//! Keeps the list equal to the kernel's settings.
 //!
 //! ```text
 //! events of nftables, XFRM, tc, links ─► what changed is due ─► read again, whole ─► analysed ─► the list
 //! what has no events ───────────────────► due at intervals ─┘
 //! ```
 //!
-//! Events only say that something has changed. What they are about is then read whole, at once after the first of
-//! them, and with pauses where one follows the other. Lost events are no loss: everything is read again. What cannot
-//! be read may say anything, so all packets are Linux's until it can.
+//! Events only say that something has changed. The part that they are about is then read completely, immediately
+//! after the first of them, and with pauses between further ones. Lost events do no harm: everything is read again. A
+//! part that cannot be read may contain anything, so all packets go to Linux until it can.
 //!
-//! One thread owns a `LinuxOnlyWatch` and calls [`LinuxOnlyWatch::process`] when one of the descriptors is readable or
-//! [`LinuxOnlyWatch::timeout`] has passed. To read a large ruleset takes tens of milliseconds, so it should not be a
-//! thread that also has routes to follow.
+//! One thread owns a `LinuxOnlyWatch` and calls [`LinuxOnlyWatch::process`] when one of the descriptors is readable
+//! or [`LinuxOnlyWatch::timeout`] has passed. Reading a large ruleset takes tens of milliseconds, so it should not be
+//! a thread that also follows routes.
 
 use super::bpf::{AtNetfilter, OnInterfaces};
 use super::dump;
@@ -32,7 +32,7 @@ use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Receives of events in one go.
+/// Receives of events at once.
 const RECEIVES: usize = 256;
 /// Until the links are read again that could not be read.
 const RETRY: Duration = Duration::from_millis(200);
@@ -50,29 +50,29 @@ impl Default for LinuxOnlyOptions {
     }
 }
 
-/// What has happened so far.
+/// Counters of what has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinuxOnlyStatistics {
     /// Messages about something that matters.
     pub events: u64,
-    /// Times that the kernel lost messages for us.
+    /// How often the kernel lost messages because the receive buffer was full.
     pub overruns: u64,
     /// Times that the settings of some part of the kernel were read.
     pub reads: u64,
     /// Times that the list has changed.
     pub changes: u64,
-    /// The longest that it took to read one part.
+    /// The longest time for reading one part.
     pub longest_read: Duration,
 }
 
-/// What parts are read after which events.
+/// Which parts are read after which events.
 mod slot {
     pub const NFTABLES: usize = 0;
     pub const XFRM: usize = 1;
     pub const TC: usize = 2;
 }
 
-/// All parts, those with events where [`slot`] says.
+/// All parts, with those that have events at the positions in [`slot`].
 fn slots(now: Instant) -> Vec<Slot> {
     let parts: [Box<dyn Part>; 8] = [
         Box::<Nftables>::default(),
@@ -87,7 +87,7 @@ fn slots(now: Instant) -> Vec<Slot> {
     parts.into_iter().map(|part| Slot::new(part, now)).collect()
 }
 
-/// A socket for events, and which of them concern what.
+/// A socket for events, and the part that they concern.
 #[derive(Debug)]
 struct Events {
     socket: Socket,
@@ -115,7 +115,7 @@ impl LinuxOnlyWatch {
     /// Subscribes, and reads everything for the calling thread's network namespace.
     ///
     /// # Errors
-    /// If the kernel gives no sockets for events.
+    /// If the kernel refuses sockets for events.
     pub fn open(options: LinuxOnlyOptions) -> Result<Self, Error> {
         let now = Instant::now();
         let mut watch = Self {
@@ -149,17 +149,17 @@ impl LinuxOnlyWatch {
         Ok(())
     }
 
-    /// What is left to Linux, and why.
+    /// What is left to Linux, and the reasons.
     pub fn list(&self) -> &[LinuxOnly] {
         &self.list
     }
 
-    /// What has happened so far.
+    /// Counters of what has happened so far.
     pub fn statistics(&self) -> &LinuxOnlyStatistics {
         &self.statistics
     }
 
-    /// What becomes readable when there is something to process.
+    /// Descriptors that become readable when there is something to process.
     pub fn as_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events.iter().map(|events| events.socket.as_fd())
     }
@@ -173,7 +173,7 @@ impl LinuxOnlyWatch {
         due.map(|due| due.saturating_duration_since(now))
     }
 
-    /// Takes in what events are there and reads what is due. Returns whether the list has changed.
+    /// Receives available events and reads what is due. Returns whether the list has changed.
     pub fn process(&mut self, now: Instant) -> bool {
         self.more = false;
         let mut changed = false;
@@ -182,7 +182,7 @@ impl LinuxOnlyWatch {
         }
         changed |= self.read_links(now);
         if changed {
-            // A link takes its qdiscs along without a word.
+            // The qdiscs of a deleted link disappear without events.
             self.slots[slot::TC].want(now);
         }
         for slot in &mut self.slots {
@@ -194,16 +194,16 @@ impl LinuxOnlyWatch {
         changed && self.analyse()
     }
 
-    /// Compares the list with one made of everything read anew; a sentence for each difference.
+    /// Compares the list with a new one; returns a sentence for each difference.
     ///
     /// # Errors
-    /// If the kernel gives no sockets.
+    /// If the kernel refuses sockets.
     pub fn audit(&mut self) -> Result<Vec<String>, Error> {
         self.process(Instant::now());
         let before = self.list.clone();
         let fresh = Self::open(self.options)?;
         self.process(Instant::now());
-        // What changed meanwhile is in one of the two.
+        // Changes in the meantime are in one of the two.
         let gone = self.list.iter().filter(|entry| before.contains(entry) && !fresh.list.contains(entry));
         let gone =
             gone.map(|entry| format!("{} is listed but no longer present: {}", entry.feature, entry.why));
@@ -249,7 +249,7 @@ impl LinuxOnlyWatch {
         let mut changed = false;
         for slot in 0..count {
             for raw in Messages(events.socket.slot(slot)) {
-                // One that cannot be read is about something that has to be read again.
+                // An event that cannot be parsed is treated as one about this part.
                 let concerns = raw.as_ref().map_or(true, events.concerns);
                 if let (true, Some(slot)) = (concerns, events.slot) {
                     self.statistics.events += 1;
@@ -297,7 +297,7 @@ impl LinuxOnlyWatch {
     }
 }
 
-/// The links as they are. Events that come meanwhile are applied afterwards, and say the same or something newer.
+/// Lists the links. Events that arrive meanwhile are applied afterwards, and say the same or something newer.
 fn list_links() -> Result<Names, Error> {
     let mut names = Names::default();
     for link in Link::list()? {

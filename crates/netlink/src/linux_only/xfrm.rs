@@ -1,10 +1,10 @@
-//! IPsec policies that concern routed packets: those of direction fwd and out that block or ask for a transformation,
+//! IPsec policies that concern routed packets: those of direction fwd and out that block or require a transformation,
 //! and the default for packets without a policy.
 //!
-//! A policy that plainly allows has no say. Where one of a better priority shields packets from another that blocks,
+//! A policy that just allows does not matter. If one of higher priority exempts packets from another that blocks,
 //! these are listed nevertheless, which is too wide but never too narrow. Policies of direction in are about packets
-//! for this machine. The interface of a selector is not kept, as it means different ones in each direction, nor are
-//! marks and interface ids.
+//! to this machine. The interface of a selector is ignored, since it has a different meaning in each direction, and
+//! so are marks and interface ids.
 
 use super::condition::{Condition, Families};
 use super::dump::{self, Dumped, is_absent};
@@ -31,7 +31,7 @@ mod message {
     pub const UPDATE_POLICY: u16 = 0x19;
     pub const POLICY_EXPIRED: u16 = 0x1b;
     pub const FLUSH_POLICIES: u16 = 0x1d;
-    /// Also what a change of the default is announced as.
+    /// Also the message type for a change of the default.
     pub const GET_DEFAULT: u16 = 0x28;
 }
 /// Attribute with the templates of a policy.
@@ -56,7 +56,7 @@ const OUT: u8 = 1;
 const FORWARD: u8 = 2;
 const BLOCK: u8 = 1;
 
-/// Whether a message says that policies have changed.
+/// Whether a message is about a change of policies.
 pub(super) fn is_event(raw: &Raw<'_>) -> bool {
     [
         message::NEW_POLICY,
@@ -74,7 +74,7 @@ pub(super) fn is_event(raw: &Raw<'_>) -> bool {
 struct Policy {
     families: Families,
     condition: Condition,
-    /// As `ip xfrm policy` would say it.
+    /// In the notation of `ip xfrm policy`.
     title: String,
 }
 
@@ -119,7 +119,7 @@ impl Part for Xfrm {
     }
 }
 
-/// Adds what the policies in these messages have a say in.
+/// Adds the packets that the policies in these messages affect.
 pub(super) fn from_messages(
     messages: &[Raw<'_>],
     names: &Names,
@@ -133,7 +133,7 @@ pub(super) fn from_messages(
     Ok(())
 }
 
-/// Times that a list is read again because it changed meanwhile.
+/// How often a list is read again because it changed meanwhile.
 const PASSES: u32 = 5;
 
 fn read_policies(socket: &mut Socket) -> Result<Option<Vec<Policy>>, Error> {
@@ -156,7 +156,7 @@ fn read_policies(socket: &mut Socket) -> Result<Option<Vec<Policy>>, Error> {
     Ok(None)
 }
 
-/// A policy; none if it has no say in routed packets.
+/// A policy; `None` if it does not affect routed packets.
 fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
     let Some(fixed) = body.get(..POLICY) else {
         return Err(Malformed::Header { kind: message::NEW_POLICY, length: body.len() });

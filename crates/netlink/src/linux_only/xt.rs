@@ -1,13 +1,13 @@
-//! Matches and targets of iptables, as its legacy tables and those that `iptables-nft` makes hold them.
+//! Matches and targets of iptables, in the form of its legacy tables and of those that `iptables-nft` creates.
 
 use super::condition::Condition;
 
-/// What a match does besides matching.
+/// The effect of a match besides matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Nothing.
     Plain,
-    /// It changes what it knows with each packet, or is not known here.
+    /// It changes its state with each packet, or is unknown.
     Acts,
     /// It looks at connections.
     Stateful,
@@ -79,7 +79,7 @@ const STATEFUL_TARGETS: [&str; 17] = [
     "TPROXY",
 ];
 
-/// Other matches that do not ask for connection tracking.
+/// Other matches that do not require connection tracking.
 const UNTRACKED: [&str; 19] = [
     "dccp",
     "dst",
@@ -101,7 +101,7 @@ const UNTRACKED: [&str; 19] = [
     "statistic",
     "string",
 ];
-/// Targets that do not ask for it.
+/// Targets that do not require it.
 const UNTRACKED_TARGETS: [&str; 32] = [
     "",
     "AUDIT",
@@ -137,8 +137,7 @@ const UNTRACKED_TARGETS: [&str; 32] = [
     "RETURN",
 ];
 
-/// Whether a match may ask for connection tracking, or for the reassembly that belongs to it. One that is not known
-/// may.
+/// Whether a match may require connection tracking, or the reassembly that belongs to it. An unknown one may.
 pub(super) fn match_may_track(name: &str) -> bool {
     !["tcp", "udp", "udplite"].contains(&name) && !PLAIN.contains(&name) && !UNTRACKED.contains(&name)
 }
@@ -148,7 +147,7 @@ pub(super) fn target_may_track(name: &str) -> bool {
     !UNTRACKED_TARGETS.contains(&name)
 }
 
-/// Reads a match into `condition`, as far as that can say it.
+/// Adds a match to `condition`, as far as that can express it.
 pub(super) fn read_match(name: &str, info: &[u8], condition: &mut Condition) -> Sort {
     match name {
         // Ports, then (for TCP) an option, a mask of flags and the flags, then what is inverted.

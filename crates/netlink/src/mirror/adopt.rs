@@ -1,4 +1,4 @@
-//! Comparing a mirror with a fresh one, and becoming equal to it with nothing but the differences told.
+//! Compares a mirror with a new one, and makes it equal, reporting only the differences.
 
 use super::{BodyId, Change, Mirror, Routes};
 use crate::family::{Family, Ip};
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 /// Tables and prefixes, of IPv4 and of IPv6.
 pub(crate) type Touched = (BTreeSet<(u32, Ipv4Prefix)>, BTreeSet<(u32, Ipv6Prefix)>);
 
-/// An object, whole, for a report.
+/// A complete object, for a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// A link.
@@ -63,15 +63,15 @@ impl fmt::Display for Item {
 /// Where mirror and kernel do not agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// The kernel has it, the mirror has not.
+    /// The kernel has it, but the mirror does not.
     Missing(Item),
-    /// The mirror has it, the kernel has not.
+    /// The mirror has it, but the kernel does not.
     Extra(Item),
-    /// Both have it, and say different things.
+    /// Both have it, with different content.
     Different {
-        /// What the mirror says.
+        /// The mirror's state.
         mirror: Item,
-        /// What the kernel says.
+        /// The kernel's state.
         kernel: Item,
     },
 }
@@ -86,7 +86,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Differences, up to a number; those beyond are only counted.
+/// Differences, up to a maximum number; those beyond are only counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// The first of them.
@@ -117,8 +117,8 @@ impl Findings {
 }
 
 impl Mirror {
-    /// Becomes equal to `fresh`, a mirror of a new dump. What differed is told as changes, and noted in
-    /// `findings`. Numbers of bodies stay as they are.
+    /// Makes the mirror equal to `fresh`, a mirror of a new dump. Differences are reported as changes, and added to
+    /// `findings`. IDs of bodies do not change.
     pub fn adopt(&mut self, fresh: Mirror, findings: &mut Findings) {
         let changes = &mut self.changes;
         adopt_map(&mut self.links, fresh.links, |&ifindex, ours, theirs| {
@@ -131,7 +131,7 @@ impl Mirror {
         self.births.settle(self.links.keys());
         adopt_map(&mut self.addresses, fresh.addresses, |&ifindex, ours, theirs| {
             changes.push(Change::Addresses(ifindex));
-            // The same ones in another order (one was promoted): no difference.
+            // The same ones in another order (one was promoted): not a difference.
             let sorted = |list: Option<&Vec<Address>>| {
                 let mut list = list.cloned().unwrap_or_default();
                 list.sort_unstable();
@@ -165,7 +165,7 @@ impl Mirror {
         self.links().filter(ignores).map(|link| link.ifindex).collect()
     }
 
-    /// Takes the routes of a family out, to list them anew.
+    /// Takes out the routes of a family, to list them again.
     pub(crate) fn take_routes(&mut self, six: bool) -> (Routes<u32>, Routes<u128>) {
         match six {
             false => (std::mem::take(&mut self.ipv4), Routes::default()),
@@ -173,7 +173,7 @@ impl Mirror {
         }
     }
 
-    /// Takes over what an earlier listing saw of prefixes that a later one did not.
+    /// Adds prefixes that an earlier listing contained and a later one did not.
     pub(crate) fn fill_routes(&mut self, (four, six): (Routes<u32>, Routes<u128>)) {
         fill(&mut self.ipv4, &four, &mut self.changes);
         fill(&mut self.ipv6, &six, &mut self.changes);
@@ -201,8 +201,8 @@ impl Mirror {
         self.rules = fresh;
     }
 
-    /// The kernel tells not every step of a resolution. What counts is where packets can be sent; a
-    /// step missed is taken over and not reported.
+    /// There are not events for each step of a resolution. What matters is where packets can be sent; a missed step
+    /// is applied but not reported.
     fn adopt_neighbours(
         &mut self,
         fresh: crate::hash::Map<(u32, IpAddr), Neighbour>,
@@ -226,7 +226,7 @@ impl Mirror {
     }
 }
 
-/// Takes over a map, and hands each difference to `tell`.
+/// Replaces a map, and passes each difference to `tell`.
 fn adopt_map<K: Ord, V: PartialEq>(
     ours: &mut BTreeMap<K, V>,
     fresh: BTreeMap<K, V>,
@@ -281,7 +281,7 @@ fn adopt_routes<A: Ip>(
     }
 }
 
-/// Gives a prefix the routes that it has in `fresh`.
+/// Copies the routes of a prefix from `fresh`.
 fn copy<A: Ip>(
     ours: &mut Routes<A>,
     fresh: &Routes<A>,
@@ -296,7 +296,7 @@ fn copy<A: Ip>(
     ours.discount(&new, changes);
 }
 
-/// Takes over the routes to prefixes that have none here.
+/// Adds the routes to prefixes that have none here.
 fn fill<A: Ip>(ours: &mut Routes<A>, earlier: &Routes<A>, changes: &mut super::Changes) {
     for (number, table) in earlier.tables() {
         for (prefix, list) in table.iter() {
@@ -311,11 +311,11 @@ fn fill<A: Ip>(ours: &mut Routes<A>, earlier: &Routes<A>, changes: &mut super::C
 struct Same<'a, A: Ip> {
     ours: &'a Routes<A>,
     fresh: &'a Routes<A>,
-    /// Links whose hops without carrier are not used: there the kernel calls such a hop dead as well,
-    /// and what it would call it otherwise is hidden.
+    /// Links whose hops without carrier are not used: there the kernel calls such a hop dead as well, which hides its
+    /// actual state.
     ignoring: &'a [u32],
-    /// Which of our numbers was last found equal to each fresh one, so that a million equal routes are
-    /// a million comparisons of numbers.
+    /// Which of this mirror's IDs was last found equal to each ID of the new one, so that comparing a million equal
+    /// routes means a million comparisons of IDs.
     known: Vec<Option<BodyId>>,
 }
 

@@ -1,7 +1,7 @@
-//! Tells a link from an earlier one of the same number.
+//! Distinguishes a link from an earlier one with the same index.
 //!
-//! A link that is deleted and made again, or moved to another namespace and back, may keep its number. Whoever has
-//! put something on it (a program, a socket) has to do so again, and cannot see that from the link itself.
+//! A link that is deleted and created again, or moved to another namespace and back, may keep its index. Whatever was
+//! attached to it (a program, a socket) must be attached again, which the link itself does not show.
 
 use std::collections::BTreeMap;
 

@@ -4,13 +4,13 @@ use crate::hash::Map;
 use crate::route::RouteBody;
 use std::sync::Arc;
 
-/// A body's number within one family. It stays while any route has that body.
+/// A body's ID within one family. It is valid while any route has that body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct BodyId(pub(crate) u32);
 
 impl BodyId {
-    /// As an index, for tables kept beside the mirror: numbers are small and used again.
+    /// As an index, for tables next to the mirror: IDs are small and reused.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -19,7 +19,7 @@ impl BodyId {
 #[derive(Debug)]
 struct Slot {
     body: Arc<RouteBody>,
-    /// How many routes have it; 0 marks a slot that is free.
+    /// The number of routes that have it; 0 marks a free slot.
     routes: u32,
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct Bodies {
     slots: Vec<Slot>,
     free: Vec<u32>,
     index: Map<Arc<RouteBody>, u32>,
-    /// The one asked for last: in a dump the next route mostly has the same.
+    /// The one used last: in a dump the next route often has the same.
     last: u32,
 }
 
 impl Bodies {
-    /// The number of this body, with one more route to it.
+    /// The ID of this body, with one more route that uses it.
     #[inline]
     pub fn intern(&mut self, body: RouteBody) -> BodyId {
         if let Some(slot) = self.slots.get_mut(self.last as usize)
@@ -71,12 +71,12 @@ impl Bodies {
         id
     }
 
-    /// One more route to it.
+    /// Counts one more route that uses it.
     pub fn retain(&mut self, id: BodyId) {
         self.slots[id.index()].routes += 1;
     }
 
-    /// One route less to it; `true` if that was the last, and the number is free.
+    /// Counts one route less; `true` if that was the last, and the ID is free.
     pub fn release(&mut self, id: BodyId) -> bool {
         let slot = &mut self.slots[id.index()];
         slot.routes -= 1;
@@ -89,8 +89,8 @@ impl Bodies {
         true
     }
 
-    /// Gives all routes with the body `id` another at once. The new body may then have two numbers,
-    /// which costs a slot and no more: who compares bodies must compare what they say.
+    /// Replaces the body `id` for all its routes at once. The new body may then have two IDs, which only costs a
+    /// slot: code that compares bodies must compare their content.
     pub fn change(&mut self, id: BodyId, body: RouteBody) {
         let body = Arc::new(body);
         let before = std::mem::replace(&mut self.slots[id.index()].body, Arc::clone(&body));
@@ -109,7 +109,7 @@ impl Bodies {
         self.slots.get(id.index()).filter(|slot| slot.routes > 0).map(|slot| &*slot.body)
     }
 
-    /// The body of a number that a route holds.
+    /// The body of an ID that a route has.
     #[inline]
     pub fn of(&self, id: BodyId) -> &RouteBody {
         &self.slots[id.index()].body
@@ -128,12 +128,12 @@ impl Bodies {
         self.slots.len() - self.free.len()
     }
 
-    /// One past the greatest number.
+    /// One more than the greatest ID.
     pub fn bound(&self) -> usize {
         self.slots.len()
     }
 
-    /// Bytes that they take, near enough.
+    /// Approximate memory use in bytes.
     pub fn memory(&self) -> usize {
         let hops: usize = self.iter().map(|(_, body)| size_of_val(body.via.hops())).sum();
         self.slots.capacity() * (size_of::<Slot>() + size_of::<RouteBody>() + 16)

@@ -1,14 +1,14 @@
-//! What the mirror tells its reader: which objects to look at again.
+//! The mirror's messages to its reader: which objects to read again.
 
 use super::BodyId;
 use crate::family::Family;
 use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix};
 use std::net::IpAddr;
 
-/// An object that is new, gone or different. It names the object; what it is now, the mirror says.
+/// An object that was added, removed or changed. It only identifies the object; the mirror has its current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
-    /// Anything may differ: read the whole mirror. Comes first, and alone.
+    /// Anything may be different: read the whole mirror. Comes first, and alone.
     Everything,
     /// A link, by its number.
     Link(u32),
@@ -24,8 +24,8 @@ pub enum Change {
     Neighbour(u32, IpAddr),
     /// A next-hop object, or a group with that object in it.
     NextHop(u32),
-    /// A body: its hops have come or gone with their links, or its number now stands for another body
-    /// or none. Routes that keep such a body have no change of their own.
+    /// A body: its hops have appeared or disappeared with their links, or its ID now means another body or none.
+    /// Routes that keep such a body have no change of their own.
     Body(Family, BodyId),
     /// The routes to an IPv4 prefix.
     Route4 {
@@ -47,8 +47,8 @@ pub enum Change {
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     list: Vec<Change>,
-    /// Length at which duplicates are next removed, so that a reader who never comes costs no memory
-    /// beyond one change for each object there is.
+    /// Length at which duplicates are next removed, so that a reader that never comes costs no memory beyond one
+    /// change for each existing object.
     squeeze_at: usize,
     everything: bool,
 }

@@ -1,4 +1,4 @@
-//! What goes without a word: the kernel's rules for things that it removes or marks silently.
+//! The kernel's rules for objects that it removes or marks without events.
 //!
 //! | event | what follows in the kernel, not announced |
 //! |---|---|
@@ -36,14 +36,14 @@ enum Flush {
     Nothing,
     /// Those whose hops are all dead, but for routes to this machine.
     Dead,
-    /// Those whose hops are all dead.
+    /// Routes whose hops are all dead, except those to this machine.
     DeadAndLocal,
-    /// Those with any hop on the link.
+    /// Routes whose hops are all dead.
     Any,
 }
 
 impl Mirror {
-    /// A word on a link that was known. By what is, not by what changed: a dump may have shown the lost
+    /// Handles a message about a known link. Uses the state, not the difference: a dump may have shown the lost
     /// carrier before the kernel acted on it. Doing it twice does no harm.
     pub(super) fn link_told(&mut self, ifindex: u32, came_up: bool) {
         let Some(link) = self.links.get(&ifindex) else { return };
@@ -99,7 +99,7 @@ impl Mirror {
         }
     }
 
-    /// The table that a link's own routes are in: its VRF's, or the main one.
+    /// The table of a link's own routes: its VRF's, or the main one.
     pub fn table_of(&self, ifindex: u32) -> u32 {
         let vrf = |link: u32| match self.links.get(&link)?.kind {
             Kind::Vrf { table } => Some(table),
@@ -109,7 +109,7 @@ impl Mirror {
         vrf(ifindex).or_else(|| vrf(master?)).unwrap_or(TABLE_MAIN)
     }
 
-    /// Says that an object has changed, and with it the groups that it is in.
+    /// Marks an object as changed, and with it its groups.
     pub(super) fn next_hop_changed(&mut self, id: u32) {
         self.changes.push(Change::NextHop(id));
         for group in self.groups_with(id) {
@@ -135,7 +135,7 @@ impl Mirror {
         }
     }
 
-    /// Removes an object, takes it out of its groups, and removes those that are empty then.
+    /// Removes an object, also from its groups, and removes groups that are empty then.
     fn remove_object(&mut self, id: u32, gone: &mut Vec<u32>) {
         if self.next_hops.remove(&id).is_none() {
             return;
@@ -177,7 +177,7 @@ impl Mirror {
     }
 }
 
-/// The bodies that `wanted` picks, by index.
+/// The bodies selected by `wanted`, by index.
 fn select<A: Ip>(routes: &Routes<A>, wanted: impl Fn(&RouteBody) -> bool) -> Vec<bool> {
     let mut picked = vec![false; routes.bodies.bound()];
     for (id, body) in routes.bodies() {
@@ -215,8 +215,8 @@ fn flush<A: Ip>(routes: &mut Routes<A>, changes: &mut super::Changes, mark: Mark
     }
 }
 
-/// Whether the kernel leaves a route alone: IPv4 routes to this machine's own addresses outlive their
-/// link being down, and IPv6 ones are not marked when the carrier goes.
+/// Whether the kernel leaves a route alone: IPv4 routes to this machine's own addresses survive their link being
+/// down, and IPv6 ones are not marked when the carrier is lost.
 fn exempt<A: Ip>(body: &RouteBody, mark: Mark, flush: Flush) -> bool {
     match A::FAMILY {
         Family::V4 => body.scope >= SCOPE_HOST && flush != Flush::DeadAndLocal && flush != Flush::Any,

@@ -1,19 +1,19 @@
-//! Routes to one prefix: which of them a message means, and where a new one goes.
+//! Routes to one prefix: which of them a message is about, and where a new one is inserted.
 //!
-//! IPv4 keeps them by TOS and metric, and a message means one of them. IPv6 also joins routes of equal
-//! metric with gateways into one with several hops: a message that adds a hop carries all hops (before
-//! Linux 4.11, the new one alone, marked as appended), one that removes a hop carries that hop alone.
+//! IPv4 routes are identified by TOS and metric, and a message is about one of them. For IPv6, routes of equal metric
+//! with gateways are combined into one with several hops: a message that adds a hop contains all hops (before Linux
+//! 4.11, only the new one, marked as appended), one that removes a hop contains only that hop.
 
 use super::body::{Bodies, BodyId};
 use crate::family::Family;
 use crate::hop::{Hop, Via};
 use crate::route::{RouteBody, RouteEvent, RouteKind};
 
-/// Routes that a router's advertisement made (`RTPROT_RA`) never join others.
+/// Routes from router advertisements (`RTPROT_RA`) are never combined with others.
 const FROM_ADVERTISEMENT: u8 = 9;
 
-/// Puts a new route into the list, and takes out what it replaces. `new` has a route counted already.
-/// Numbers that lost a route are added to `released`.
+/// Inserts a new route into the list, and removes what it replaces. `new` is already counted as used by a route. IDs
+/// that lost a route are added to `released`.
 pub(super) fn put(
     family: Family,
     list: &mut Vec<BodyId>,
@@ -28,8 +28,8 @@ pub(super) fn put(
         let moves = event == RouteEvent::Replaced && family == Family::V4 && !body.via.is_object();
         released.push(std::mem::replace(&mut list[same], new));
         if let Some(victim) = victim.filter(|_| moves) {
-            // A dump has shown the result already, and an event before it has put back what it
-            // replaced. A route by object is also announced so when only its object has changed.
+            // A dump has shown the result already, and an event before it has put back what it replaced. A route with
+            // an object is also announced like this when only its object has changed.
             released.push(list.remove(victim));
         }
         return;
@@ -40,7 +40,8 @@ pub(super) fn put(
             let peer = |id| peers(bodies.of(id), body);
             first(list, |id| peer(id) && joins(bodies.of(id)) == joins(body)).or_else(|| first(list, peer))
         }
-        // What joins is one route of that metric, and but for a lone appended hop the message has all of it.
+        // What is combined is one route of that metric, and except for a single appended hop the message contains all
+        // of it.
         (Family::V6, _) if joins(body) => {
             first(list, |id| peers(bodies.of(id), body) && joins(bodies.of(id)))
         }
@@ -63,7 +64,7 @@ pub(super) fn put(
     }
 }
 
-/// Takes a route, or one hop of it, out of the list. `false` if none of them is meant.
+/// Removes a route, or one hop of it, from the list. `false` if the message is about none of them.
 pub(super) fn take(
     family: Family,
     list: &mut Vec<BodyId>,
@@ -98,7 +99,7 @@ fn first(list: &[BodyId], wanted: impl Fn(BodyId) -> bool) -> Option<usize> {
     list.iter().position(|&id| wanted(id))
 }
 
-/// Whether one may take the other's place: equal metric and sources.
+/// Whether one may replace the other: equal metric and sources.
 pub(super) fn peers(one: &RouteBody, two: &RouteBody) -> bool {
     one.rank() == two.rank() && one.source == two.source
 }
@@ -116,15 +117,15 @@ fn contains(hops: &[Hop], wanted: &Hop) -> bool {
     hops.iter().any(|hop| (hop.gateway, hop.ifindex) == (wanted.gateway, wanted.ifindex))
 }
 
-/// Whether all hops of `part` are among those of `whole`.
+/// Whether `whole` contains all hops of `part`.
 fn within(part: &RouteBody, whole: &RouteBody) -> bool {
     part.via.hops().iter().all(|hop| contains(whole.via.hops(), hop))
 }
 
-/// `ours` with those hops of `new` that it lacks.
+/// `ours` with the hops of `new` that it lacks.
 fn joined(ours: &RouteBody, new: &RouteBody) -> RouteBody {
     let added = new.via.hops();
-    // Where the message has a hop of ours, its word on it is the later.
+    // If the message contains a known hop, its state in the message is newer.
     let kept = ours.via.hops().iter().filter(|hop| !contains(added, hop));
     let mut hops: Vec<_> = kept.chain(added).copied().collect();
     hops.sort_unstable();

@@ -1,4 +1,4 @@
-//! What the control plane asks of the mirror.
+//! What the control plane reads from the mirror.
 
 use super::{BodyId, Mirror, Routes};
 use crate::family::{Family, Ip};
@@ -18,7 +18,7 @@ pub struct Paths {
     pub blackhole: bool,
     /// How flows are kept when the hops change, if they are.
     pub resilient: Option<Resilient>,
-    /// An object is named that the mirror does not have.
+    /// A referenced object that the mirror does not have.
     pub unknown: Option<u32>,
 }
 
@@ -33,8 +33,9 @@ impl Mirror {
         self.links().find(|link| &*link.name == name)
     }
 
-    /// Which appearance of a link this is: another number each time that a link of this number is made, or comes
-    /// back from another namespace. One that goes and comes between two looks at the mirror shows by this alone.
+    /// Which appearance of a link this is: the number changes each time that a link with this index is created, or
+    /// returns from another namespace. A link that disappears and reappears between two reads of the mirror shows
+    /// only by this.
     pub fn birth(&self, ifindex: u32) -> Option<u64> {
         self.births.of(ifindex)
     }
@@ -59,7 +60,7 @@ impl Mirror {
         self.neighbours.get(&(ifindex, address))
     }
 
-    /// All neighbours, in no order.
+    /// All neighbours, in any order.
     pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
         self.neighbours.values()
     }
@@ -79,8 +80,8 @@ impl Mirror {
         &self.rules
     }
 
-    /// Whether a family has rules beyond those of every machine and that of VRFs, so that the
-    /// destination alone does not decide.
+    /// Whether a family has rules beyond the default ones and that of VRFs, so that the destination alone does not
+    /// decide.
     pub fn policy_routing(&self, family: Family) -> bool {
         self.rules.iter().any(|rule| rule.family == family && !rule.standard())
     }
@@ -90,7 +91,7 @@ impl Mirror {
         &self.sysctls
     }
 
-    /// Settings of a link that are read, not told.
+    /// Settings of a link that have to be read.
     pub fn link_sysctls(&self, ifindex: u32) -> LinkSysctls {
         self.link_sysctls.get(&ifindex).copied().unwrap_or_default()
     }
@@ -114,7 +115,7 @@ impl Mirror {
         self.link(hop.ifindex).is_some_and(Link::up) && !hop.flags.has(HopFlags::DEAD) && !ignored()
     }
 
-    /// Where a route leads: its hops, those of its object, or those of its group's objects.
+    /// The next hops of a route: its own, those of its object, or those of its group's objects.
     pub fn paths(&self, body: &RouteBody) -> Paths {
         let mut paths = Paths::default();
         match &body.via {
@@ -132,7 +133,7 @@ impl Mirror {
             Some(Object::Group { members, resilient }) => {
                 paths.resilient = *resilient;
                 for member in members {
-                    // The kernel allows no group within a group, so this goes one step deep.
+                    // The kernel allows no group within a group, so one level is enough.
                     match self.next_hops.get(&member.id).map(|next_hop| &next_hop.object) {
                         Some(Object::Group { .. }) => {}
                         _ => self.follow(member.id, member.weight, paths),
@@ -142,8 +143,8 @@ impl Mirror {
         }
     }
 
-    /// The route to a prefix that packets take: the first for any TOS and any source that refuses, or
-    /// has a hop to send over. None where the kernel would go on to a shorter prefix.
+    /// The route to a prefix that packets take: the first for any TOS and any source that refuses, or has a usable
+    /// next hop. `None` if the kernel would continue with a shorter prefix.
     pub fn active<'a, A: Ip>(
         &'a self,
         routes: &'a Routes<A>,

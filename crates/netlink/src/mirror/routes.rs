@@ -31,7 +31,7 @@ impl<A: Ip> Default for Table<A> {
 }
 
 impl<A: Ip> Table<A> {
-    /// How many prefixes have routes.
+    /// The number of prefixes with routes.
     pub fn len(&self) -> usize {
         self.routes.len()
     }
@@ -41,7 +41,7 @@ impl<A: Ip> Table<A> {
         self.routes.is_empty()
     }
 
-    /// The routes to a prefix as the kernel asks them: highest TOS first, then lowest metric.
+    /// The routes to a prefix in the order in which the kernel tries them: highest TOS first, then lowest metric.
     pub fn get(&self, prefix: Prefix<A>) -> &[BodyId] {
         self.routes.get(&A::pack(prefix)).map_or(&[], |id| Self::list(&self.lists, id))
     }
@@ -59,7 +59,7 @@ impl<A: Ip> Table<A> {
         }
     }
 
-    /// Gives a prefix these routes, in the place of those it had.
+    /// Sets the routes of a prefix, replacing previous ones.
     fn set(&mut self, prefix: Prefix<A>, new: &[BodyId]) {
         let mut entry = self.routes.entry(A::pack(prefix));
         if let Entry::Occupied(occupied) = &mut entry
@@ -90,7 +90,7 @@ impl<A: Ip> Table<A> {
     }
 
     fn memory(&self) -> usize {
-        // A hash slot is used for at most seven in eight, and `capacity` counts those.
+        // A hash table is filled to at most seven eighths, and `capacity` counts those.
         let slots = self.routes.capacity() / 7 * 8;
         let lists: usize = self.lists.iter().map(|list| size_of_val(list.as_slice()) + 40).sum();
         slots * (size_of::<(A::Packed, BodyId)>() + 1) + lists
@@ -124,7 +124,7 @@ impl<A: Ip> Routes<A> {
         self.tables.iter().map(|(&number, table)| (number, table))
     }
 
-    /// The routes to a prefix as the kernel asks them.
+    /// The routes to a prefix in the order in which the kernel tries them.
     pub fn get(&self, table: u32, prefix: Prefix<A>) -> &[BodyId] {
         self.table(table).map_or(&[], |table| table.get(prefix))
     }
@@ -139,7 +139,7 @@ impl<A: Ip> Routes<A> {
         self.bodies.iter()
     }
 
-    /// How many prefixes have routes, in all tables together.
+    /// The number of prefixes with routes, in all tables together.
     pub fn len(&self) -> usize {
         self.tables.values().map(Table::len).sum()
     }
@@ -154,12 +154,12 @@ impl<A: Ip> Routes<A> {
         self.bodies.len()
     }
 
-    /// Bytes that they take, near enough.
+    /// Approximate memory use in bytes.
     pub fn memory(&self) -> usize {
         self.bodies.memory() + self.tables.values().map(Table::memory).sum::<usize>()
     }
 
-    /// Takes over a message; `false` if it deletes what is not there although the prefix has routes.
+    /// Applies a message; `false` if it deletes a route that is not there although the prefix has routes.
     pub(super) fn apply(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> bool {
         match self.apply_single(message, changes) {
             None => true,
@@ -167,8 +167,8 @@ impl<A: Ip> Routes<A> {
         }
     }
 
-    /// Nearly all prefixes have one route, and nearly all messages give them that, another, or none: one
-    /// look into the table for those. The message comes back if it is about more.
+    /// Nearly all prefixes have one route, and nearly all messages add, change or delete it: one lookup in the table
+    /// handles those. Otherwise the message is returned.
     #[inline]
     fn apply_single(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> Option<RouteMessage<A>> {
         let (number, prefix, deleted) = (message.table, message.prefix, message.event == RouteEvent::Deleted);
@@ -234,7 +234,7 @@ impl<A: Ip> Routes<A> {
         mirrored
     }
 
-    /// Gives a prefix these routes, which are counted already.
+    /// Sets the routes of a prefix, which are counted already.
     fn store(&mut self, number: u32, prefix: Prefix<A>, list: &[BodyId]) {
         let table = self.tables.entry(number).or_default();
         table.set(prefix, list);
@@ -243,7 +243,7 @@ impl<A: Ip> Routes<A> {
         }
     }
 
-    /// Gives a prefix these routes in the place of those it had, counting both.
+    /// Replaces the routes of a prefix, counting both.
     pub(super) fn replace(&mut self, number: u32, prefix: Prefix<A>, list: &[BodyId], changes: &mut Changes) {
         for &id in list {
             self.bodies.retain(id);
@@ -256,7 +256,7 @@ impl<A: Ip> Routes<A> {
         self.settle_released(changes);
     }
 
-    /// Takes back a count that `intern` made beyond that of `replace`.
+    /// Removes a count by `intern` in addition to that of `replace`.
     pub(super) fn discount(&mut self, list: &[BodyId], changes: &mut Changes) {
         self.released.extend_from_slice(list);
         self.settle_released(changes);

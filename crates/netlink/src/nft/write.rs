@@ -11,7 +11,7 @@ const SUBSYSTEM: u16 = 10;
 const PRIORITY: i32 = -450;
 /// The longest comment that nft shows.
 const COMMENT_MAX: usize = 120;
-/// Where values lie while they are compared, and where verdicts go.
+/// Where values are stored for comparisons, and where verdicts go.
 const REGISTER: u32 = 1;
 const VERDICT: u32 = 0;
 
@@ -25,20 +25,20 @@ mod message {
     pub const NEW_CHAIN: u16 = 3;
     pub const NEW_RULE: u16 = 6;
 }
-/// A rule goes behind those that are there.
+/// Appends a rule after existing ones.
 const APPEND: u16 = 0x800;
 
-/// Writes messages, each with a number of its own.
+/// Writes messages, each with its own sequence number.
 struct Batch<F> {
     bytes: Vec<u8>,
     next: F,
     family: u8,
-    /// Where the last message begins that is to be answered, and its number.
+    /// The start of the last message that is acknowledged, and its sequence number.
     last: (usize, u32),
 }
 
 impl<F: FnMut() -> u32> Batch<F> {
-    /// Begins one; with the number of its first message.
+    /// Starts a batch; returns the sequence number of its first message.
     fn begin(family: Family, next: F) -> (Self, u32) {
         let family = match family {
             Family::Inet => 1,
@@ -77,7 +77,7 @@ impl<F: FnMut() -> u32> Batch<F> {
     /// Has the kernel answer the last message. Others are answered only if they are refused.
     fn answered(&mut self) -> u32 {
         let (start, sequence) = self.last;
-        // Flags are the two bytes behind length and type.
+        // The flags are the two bytes after length and type.
         let flags = &mut self.bytes[start + 6..start + 8];
         let asked = u16::from_ne_bytes([flags[0], flags[1]]) | flag::ACK;
         flags.copy_from_slice(&asked.to_ne_bytes());
@@ -91,11 +91,11 @@ impl<F: FnMut() -> u32> Batch<F> {
     }
 }
 
-/// A batch that puts a table in the place of the one of its name; with the numbers of its first message and of the last
-/// that is answered.
+/// A batch that replaces the table of that name; with the sequence numbers of its first message and of the last that
+/// is acknowledged.
 pub fn put(table: &Table, next: impl FnMut() -> u32) -> (Vec<u8>, u32, u32) {
     let (mut batch, first) = Batch::begin(table.family, next);
-    // What is to be deleted has to be there.
+    // A table must exist to be deleted.
     batch.table(message::NEW_TABLE, flag::CREATE, &table.name);
     batch.table(message::DELETE_TABLE, 0, &table.name);
     batch.table(message::NEW_TABLE, flag::CREATE, &table.name);
@@ -121,7 +121,7 @@ pub fn remove(family: Family, name: &str, next: impl FnMut() -> u32) -> (Vec<u8>
     (bytes, first, last)
 }
 
-/// Asks for a table.
+/// A request for a table.
 pub fn ask(family: Family, name: &str, sequence: u32) -> (Vec<u8>, u32) {
     let (mut batch, _) = Batch::begin(family, || sequence);
     batch.bytes.clear();
@@ -248,7 +248,7 @@ fn write_payload(list: &mut Vec<u8>, base: u32, offset: u32, length: u32) {
     });
 }
 
-/// Asks the routing tables for the type of an address.
+/// A lookup of an address's type in the routing tables.
 fn write_fib(list: &mut Vec<u8>, flags: u32) {
     expression(list, "fib", |data| {
         for (kind, value) in (1..).zip([REGISTER, 3, flags]) {

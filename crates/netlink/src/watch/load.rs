@@ -1,9 +1,9 @@
 //! A dump of all tables into a fresh mirror, a piece at a time.
 //!
-//! The kernel lists what is there while it changes. Two things may go wrong, and both are met by taking
-//! that part again: it says that a list changed under it (`NLM_F_DUMP_INTR`), or, for IPv6 routes, it
-//! says nothing, but continues at a place that a change has shifted, and skips routes. What any of the
-//! passes saw counts; what is gone since then has an event in the backlog.
+//! The kernel lists its tables while they change. Two things may go wrong, and both are handled by repeating that
+//! part: it reports that a list changed meanwhile (`NLM_F_DUMP_INTR`), or, for IPv6 routes, it reports nothing, but
+//! continues at a position that a change has shifted, and skips routes. What any of the passes saw counts; for what
+//! was deleted since then there is an event in the backlog.
 
 use super::Statistics;
 use crate::attribute;
@@ -15,9 +15,9 @@ use crate::socket::{Socket, answer_end, flag};
 use crate::{netconf, next_hop};
 use std::time::{Duration, Instant};
 
-/// How often a part is taken before its passes together are taken for whole.
+/// How often a part is read before its passes together count as complete.
 const PASSES: u32 = 5;
-/// How long an audit waits for events that belong to what it saw.
+/// How long an audit waits for events about what it saw.
 const REST: Duration = Duration::from_millis(20);
 const V4: u8 = libc::AF_INET as u8;
 const V6: u8 = libc::AF_INET6 as u8;
@@ -25,7 +25,7 @@ const V6: u8 = libc::AF_INET6 as u8;
 /// A part of a dump: its name, the request, the family, and the length of the fixed header.
 type Part = (&'static str, u16, u8, usize);
 
-/// What others refer to comes first: events that are applied again find it as it was.
+/// Objects to which others refer come first: events that are applied again find the same state.
 const PARTS: [Part; 12] = [
     ("list links", libc::RTM_GETLINK, 0, 16),
     ("list IPv4 settings", netconf::RTM_GETNETCONF, V4, 4),
@@ -41,7 +41,7 @@ const PARTS: [Part; 12] = [
     ("list IPv6 routes", libc::RTM_GETROUTE, V6, 12),
 ];
 
-/// The request for a part, behind the netlink header.
+/// The request for a part, after the netlink header.
 fn request(&(_, kind, family, header): &Part) -> Vec<u8> {
     const IFLA_EXT_MASK: u16 = 29;
     const SKIP_STATS: u32 = 8;
@@ -89,7 +89,7 @@ pub(super) struct Load {
     pass: u32,
     state: Pass,
     interrupted: bool,
-    /// What earlier passes saw of the routes that are being listed again.
+    /// The routes that earlier passes saw, while they are listed again.
     aside: (Routes<u32>, Routes<u128>),
 }
 
@@ -100,14 +100,14 @@ enum Pass {
     Begin,
     /// The answer has this sequence number.
     Asked(u32),
-    /// The answer is whole.
+    /// The answer is complete.
     Ended,
 }
 
 impl Load {
     pub fn begin(reason: Reason, now: Instant) -> Self {
         let mut fresh = Mirror::default();
-        // Nobody asks what changed in a mirror that nobody has seen: spare it the list.
+        // Nobody needs the changes of a mirror that nobody has seen.
         fresh.everything_changed();
         Self {
             reason,
@@ -124,8 +124,8 @@ impl Load {
         }
     }
 
-    /// Takes one receive's worth of the dump. The caller reads all events between two steps, so that
-    /// what they say of a pass is known when the step after its end begins.
+    /// Reads one receive's worth of the dump. The caller reads all events between two steps, so that what they say
+    /// about a pass is known when the step after its end starts.
     pub fn step(&mut self, socket: &mut Socket, statistics: &mut Statistics) -> Result<Step, Error> {
         if let Pass::Ended = self.state {
             self.pass_ended(statistics);
@@ -159,8 +159,8 @@ impl Load {
         Ok(Step::Continue)
     }
 
-    /// Whether a finished dump may be used. An audit rests first: the kernel tells of some changes just
-    /// after a dump can see them, and they would look like differences.
+    /// Whether a finished dump may be used. An audit waits first: for some changes there are events just after a dump
+    /// can see them, and they would look like differences.
     pub fn rested(&mut self, now: Instant) -> bool {
         self.reason != Reason::Audit || now >= *self.rest_until.get_or_insert(now + REST)
     }
@@ -184,7 +184,7 @@ impl Load {
         self.pass += 1;
         if again && self.pass < PASSES {
             statistics.repeated += 1;
-            // Lists of routes are in order and cannot be read twice into one mirror; all else can.
+            // Lists of routes are ordered and cannot be read twice into one mirror; everything else can.
             if PARTS[self.part].1 == libc::RTM_GETROUTE {
                 self.aside = self.fresh.take_routes(PARTS[self.part].2 == V6);
             }
@@ -196,9 +196,9 @@ impl Load {
 
     /// The fresh mirror as of the last event read, and whether it should be compared once more.
     ///
-    /// A replacement does not name its victim: where a prefix has several routes of one metric, and the
-    /// dump saw it after the replacement, applying that again may take the wrong one. An audit therefore
-    /// leaves prefixes that changed meanwhile as `live` has them; other dumps ask for an audit.
+    /// A replacement does not name the route that it replaces: if a prefix has several routes of one metric, and the
+    /// dump saw it after the replacement, applying that again may replace the wrong one. An audit therefore leaves
+    /// prefixes that changed meanwhile as `live` has them; other dumps request an audit.
     pub fn finish(mut self, live: &Mirror) -> (Mirror, bool) {
         let (mut replaced, mut touched) = (false, Touched::default());
         for raw in Messages(&self.backlog) {
@@ -219,7 +219,7 @@ impl Load {
             self.fresh.copy_routes(live, &touched);
             replaced = false;
         }
-        // What changed in it is nobody's business: it was never seen.
+        // Its changes do not matter, because it was never seen.
         self.fresh.take_changes();
         self.fresh.take_doubt();
         (self.fresh, replaced)

@@ -1,4 +1,4 @@
-//! The entries of a table, read: `struct ipt_entry` or `ip6t_entry`, one behind the other.
+//! The parsed entries of a table: `struct ipt_entry` or `ip6t_entry`, one after the other.
 
 use super::{Chain, Rule};
 use crate::attribute;
@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 const HOOKS: [(usize, &str); 3] = [(0, "PREROUTING"), (2, "FORWARD"), (4, "POSTROUTING")];
 /// Header of a match or target: its size, its name, its revision.
 const EXTENSION: usize = 32;
-/// What the target that begins a chain of the administrator's own is called.
+/// The name of the target that starts a user-defined chain.
 const CHAIN_HEAD: &str = "ERROR";
-/// What is inverted.
+/// Flags for inverted matches.
 mod invert {
     pub const INPUT: u8 = 1;
     pub const OUTPUT: u8 = 2;
@@ -23,7 +23,7 @@ mod invert {
     pub const DESTINATION: u8 = 0x10;
     pub const PROTOCOL: u8 = 0x40;
 }
-/// Says that the protocol of an IPv6 entry is to be compared.
+/// The flag that the protocol of an IPv6 entry is compared.
 const HAS_PROTOCOL: u8 = 1;
 
 /// Where things are in an entry.
@@ -70,12 +70,12 @@ struct Entry {
     next: usize,
     /// The verdict of a target without a name: where it jumps to, or a negative number.
     verdict: Option<i32>,
-    /// What of it may ask for connection tracking.
+    /// What in it may require connection tracking.
     tracks: Option<Box<str>>,
 }
 
-/// The chains at hooks of routed packets, and the first match or target in any chain that may ask for connection
-/// tracking; none if the bytes make no sense.
+/// The chains at hooks of routed packets, and the first match or target in any chain that may require connection
+/// tracking; `None` if the bytes are invalid.
 pub fn chains(family: Family, read: &Read) -> Option<(Vec<Chain>, Option<Box<str>>)> {
     let layout = if family == Family::V4 { &IPV4 } else { &IPV6 };
     let mut entries = BTreeMap::new();
@@ -95,7 +95,7 @@ pub fn chains(family: Family, read: &Read) -> Option<(Vec<Chain>, Option<Box<str
 fn chain(entries: &BTreeMap<usize, Entry>, name: &'static str, first: u32, policy: u32) -> Option<Chain> {
     // -1 is drop, -2 accept.
     let drops = entries.get(&(policy as usize))?.verdict != Some(-2);
-    // A chain that ends before it begins makes no sense, and no rule of it may be missed.
+    // A chain that ends before it starts is invalid; none of its rules must be missed.
     if first > policy {
         return None;
     }
@@ -205,7 +205,7 @@ fn interfaces(layout: &Layout, bytes: &[u8], condition: &mut Condition) {
     condition.output = name(1).filter(|_| inverted & invert::OUTPUT == 0);
 }
 
-/// A whole name: its mask covers the zero at its end. That of `eth+` does not.
+/// A full name: its mask includes the zero at its end. That of `eth+` does not.
 fn exact_name(name: &[u8], mask: &[u8]) -> Option<Device> {
     let end = name.iter().position(|&byte| byte == 0)?;
     let whole = end > 0 && mask[end] == 0xff;

@@ -7,9 +7,9 @@ use crate::linux_only::names::{Device, Found, Names};
 use crate::linux_only::{Feature, Traffic};
 use std::fmt::Write;
 
-/// How deep chains may lead to chains: as deep as the kernel lets them.
+/// The maximum depth of chains that lead to chains: the kernel's limit.
 const DEPTH_MAX: usize = 16;
-/// Rules that are looked at for one base chain; one that is reached by several ways counts several times.
+/// The most rules that are visited for one base chain; one that is reached in several ways counts several times.
 const VISITS_MAX: usize = 50_000;
 
 /// Adds the packets that the ruleset concerns.
@@ -53,13 +53,13 @@ fn of_ip(ruleset: &Ruleset, base: &Base, families: Families, names: &Names, entr
 
 fn rule_title(table: &TableName, chain: &str, number: usize, rule: &Rule, effect: &str) -> String {
     let mut text = format!("rule {number} (handle {}) of {}: ", rule.handle, title(table, chain));
-    // What knows connections decides how far the entry goes, so it is what has to be named.
+    // The part that depends on connections determines the extent of the entry, so that is named.
     let _infallible = text.write_str(rule.stateful.as_deref().unwrap_or(effect));
     text
 }
 
-/// Calls `each` with every rule of a chain that does something, and those of chains that it leads to, with all that
-/// has to match on the way there. Returns whether that was all of them.
+/// Calls `each` with every rule of a chain that has an effect, and with those of chains that it leads to, together
+/// with all conditions on the way there. Returns whether these were all.
 fn walk(
     ruleset: &Ruleset,
     table: &TableName,

@@ -1,8 +1,8 @@
-//! The expressions of a rule, run over what is known of a packet instead of over a packet.
+//! Evaluates the expressions of a rule with what is known about a packet, instead of with a packet.
 //!
-//! A load puts a field into a register, a comparison then says what the field must be. Of each register it is kept
-//! which field it holds, so that a comparison can be turned into a [`Condition`]. What is not understood leaves the
-//! condition as it is, which is too wide but never too narrow.
+//! A load puts a field into a register, and a comparison then says what the field must be. For each register it is
+//! recorded which field it contains, so that a comparison can be converted to a [`Condition`]. What is not understood
+//! leaves the condition unchanged, which is too wide but never too narrow.
 
 use crate::attribute::Attributes;
 use crate::error::Malformed;
@@ -10,7 +10,7 @@ use crate::family::Family;
 use crate::linux_only::condition::Condition;
 use crate::linux_only::names::Device;
 
-/// Attributes of expressions, and what they may be.
+/// Attributes of expressions, and their values.
 mod nfta {
     pub const DATA_VALUE: u16 = 1;
     pub const CMP: [u16; 3] = [1, 2, 3];
@@ -45,7 +45,7 @@ mod op {
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 
-/// What a register holds.
+/// The content of a register.
 #[derive(Clone, Debug)]
 enum Field {
     Meta(u32),
@@ -66,7 +66,7 @@ impl Registers {
         self.0.iter().find(|(at, _)| *at == word(register)).map(|(_, field)| field)
     }
 
-    /// Puts a field of `bytes` bytes into a register; none for what is not known.
+    /// Puts a field of `bytes` bytes into a register; `None` for an unknown one.
     fn put(&mut self, register: u32, bytes: usize, field: Option<Field>) {
         let (from, to) = (word(register), word(register) + bytes.div_ceil(4).max(1) as u32);
         let words = |field: &Field| match field {
@@ -77,7 +77,7 @@ impl Registers {
         self.0.extend(field.map(|field| (from, field)));
     }
 
-    /// Forgets what is in a register, as something unknown was put there.
+    /// Forgets the content of a register, because something unknown was put there.
     pub fn forget(&mut self, register: u32) {
         self.put(register, 16, None);
     }
@@ -108,7 +108,7 @@ fn bytes(data: Option<&[u8]>) -> Result<Option<&[u8]>, Malformed> {
     data.map_or(Ok(None), |data| Attributes::new(data).find(nfta::DATA_VALUE))
 }
 
-/// `meta load`. Returns whether it is one; to set something is a statement.
+/// `meta load`. Returns whether it is one; setting something is a statement.
 pub(super) fn load_meta(registers: &mut Registers, list: Attributes<'_>) -> Result<bool, Malformed> {
     let [register, key] = some(list, nfta::META)?.map(|value| value.and_then(number));
     let Some(register) = register else { return Ok(false) };
@@ -116,7 +116,7 @@ pub(super) fn load_meta(registers: &mut Registers, list: Attributes<'_>) -> Resu
     Ok(true)
 }
 
-/// `payload load`. Returns whether it is one; to write is a statement.
+/// `payload load`. Returns whether it is one; writing is a statement.
 pub(super) fn load_header(registers: &mut Registers, list: Attributes<'_>) -> Result<bool, Malformed> {
     let [register, base, offset, length] = some(list, nfta::PAYLOAD)?.map(|value| value.and_then(number));
     let Some(register) = register else { return Ok(false) };
@@ -134,7 +134,7 @@ pub(super) fn load_header(registers: &mut Registers, list: Attributes<'_>) -> Re
     Ok(true)
 }
 
-/// `bitwise`: of a header's field under a mask it is known what it holds.
+/// `bitwise`: of a header's field, the part under the mask is known.
 pub(super) fn bitwise(registers: &mut Registers, list: Attributes<'_>) -> Result<(), Malformed> {
     let wanted =
         [nfta::BITWISE_SREG, nfta::BITWISE_DREG, nfta::BITWISE_OP, nfta::BITWISE_MASK, nfta::BITWISE_XOR];
@@ -162,7 +162,7 @@ pub(super) fn bitwise(registers: &mut Registers, list: Attributes<'_>) -> Result
     Ok(())
 }
 
-/// `cmp`: what the field in the register must be.
+/// `cmp`: the required value of the field in the register.
 pub(super) fn compare(
     registers: &Registers,
     list: Attributes<'_>,
@@ -209,7 +209,7 @@ pub(super) fn range(
 
 type Ports = Option<std::ops::RangeInclusive<u16>>;
 
-/// The ports that a field is, if it is one of the two.
+/// The ports of a field, if it is source or destination port.
 fn ports_of<'a>(field: &Field, condition: &'a mut Condition) -> Option<&'a mut Ports> {
     match field {
         Field::Header { base: TRANSPORT_HEADER, offset, mask, xor }
@@ -225,7 +225,7 @@ fn ports_of<'a>(field: &Field, condition: &'a mut Condition) -> Option<&'a mut P
     }
 }
 
-/// A range with one more bound. An empty one cannot match, so that it may stay as it was.
+/// A range with one more bound. An empty one cannot match, so it may stay unchanged.
 fn within(ports: Ports, operation: u32, number: u16) -> Ports {
     let (from, to) = ports.clone().unwrap_or(0..=u16::MAX).into_inner();
     let bounded = match operation {
@@ -253,7 +253,7 @@ fn equal_meta(key: u32, data: &[u8], condition: &mut Condition) {
     }
 }
 
-/// A whole name. Without a zero at its end it is only the beginning of one, as of `eth*`.
+/// A full name. Without a zero at its end it is only the start of one, as for `eth*`.
 fn exact_name(data: &[u8]) -> Option<Device> {
     let end = data.iter().position(|&byte| byte == 0)?;
     std::str::from_utf8(&data[..end]).ok().map(|name| Device::Name(name.into()))

@@ -17,7 +17,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 /// The ruleset.
 #[derive(Debug, Default)]
 pub struct Nftables {
-    /// Where it is read; opened anew after a failure, so that no rest of an answer is in the way.
+    /// The socket for reading; opened again after a failure, so that no rest of an answer is in the way.
     socket: Option<Socket>,
     ruleset: Ruleset,
 }

@@ -1,4 +1,4 @@
-//! The ruleset as the kernel lists it, of one generation.
+//! Lists the ruleset, all of one generation.
 
 use super::{Base, DeviceName, Place, Ruleset, TableName, hook, nfproto, rule, tracking};
 use crate::attribute::{self, Attributes};
@@ -56,7 +56,7 @@ const fn kind(message: u16) -> u16 {
     SUBSYSTEM << 8 | message
 }
 
-/// Whether a message says that a table, a chain, a rule, a set or a named object has changed. Elements of sets do not
+/// Whether a message is about a change of a table, a chain, a rule, a set or a named object. Elements of sets do not
 /// matter.
 pub fn is_event(raw: &Raw<'_>) -> bool {
     let others = [message::NEW_SET, message::DELETE_SET, message::NEW_OBJECT, message::DELETE_OBJECT];
@@ -113,7 +113,7 @@ fn family(raw: &Raw<'_>) -> u8 {
     raw.body.first().copied().unwrap_or_default()
 }
 
-/// One pass; none if something changed meanwhile.
+/// One pass; `None` if something changed meanwhile.
 fn read_once(socket: &mut Socket) -> Result<Option<Ruleset>, Error> {
     let mut tables = BTreeMap::new();
     let whole = dump(socket, "list nftables tables", kind(message::GET_TABLE), &header(0), |raw| {
@@ -140,7 +140,7 @@ fn read_once(socket: &mut Socket) -> Result<Option<Ruleset>, Error> {
     Ok((tracked == Dumped::Whole).then_some(ruleset))
 }
 
-/// What asks for connection tracking besides rules: sets that count connections, and named objects.
+/// What requires connection tracking besides rules: sets that count connections, and named objects.
 fn sets_and_objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
     let sets = dump(socket, "list nftables sets", kind(message::GET_SET), &header(0), |raw| {
         named(raw, tracking::of_set(attributes(raw))?, ruleset);
@@ -153,7 +153,7 @@ fn sets_and_objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped
     Ok(if sets == Dumped::Whole { objects } else { sets })
 }
 
-/// Notes what in the table of a message asks for connection tracking.
+/// Records what in the table of a message requires connection tracking.
 fn named(raw: &Raw<'_>, found: Option<(Box<str>, String)>, ruleset: &mut Ruleset) {
     let found = found.map(|(name, what)| (TableName { family: family(raw), name }, what));
     ruleset.tracking.extend(found);
@@ -164,7 +164,7 @@ fn table(raw: &Raw<'_>) -> Result<Option<(TableName, bool)>, Malformed> {
     let [name, flags] = some(attributes(raw), nfta::TABLE)?;
     let Some(name) = name else { return Ok(None) };
     let name = attribute::text(name);
-    // What our own tables drop, our filters drop as well.
+    // What brickmoon's own tables drop, its filters drop as well.
     let in_use = flags.and_then(number).unwrap_or_default() & DORMANT == 0 && !name.starts_with(OURS);
     Ok(Some((TableName { family: family(raw), name }, in_use)))
 }
@@ -209,7 +209,7 @@ fn devices(hooked: Attributes<'_>) -> Result<Vec<DeviceName>, Malformed> {
     for element in Attributes::new(list.unwrap_or_default()) {
         let (kind, name) = element?;
         let name = attribute::text(name);
-        // Anything but a whole name stands for more than one interface.
+        // Anything but a full name matches more than one interface.
         let exact = kind == nfta::DEVICE_NAME;
         devices.push(if exact { DeviceName::Exactly(name) } else { DeviceName::Prefix(name) });
     }

@@ -33,12 +33,12 @@ mod verdict {
     pub const GOTO: i32 = -4;
 }
 
-/// What reading a rule has come to.
+/// The state of reading a rule.
 #[derive(Default)]
 struct Reading {
     rule: Rule,
     registers: Registers,
-    /// Matches that stand before the first thing that the rule does; later ones do not undo that.
+    /// Matches before the rule's first effect; later ones do not undo that.
     settled: Option<Condition>,
 }
 
@@ -67,7 +67,7 @@ impl Reading {
             "meta" if load_meta(registers, list)? => {}
             "payload" if load_header(registers, list)? => {}
             "lookup" => self.lookup(list)?,
-            // Other loads and matches: what they know of the packet is not kept.
+            // Other loads and matches: what they mean for the packet is ignored.
             "byteorder" | "hash" | "socket" | "tunnel" => {
                 self.forget(list, nfta::DREG_2)?;
                 if name == "socket" {
@@ -111,7 +111,7 @@ impl Reading {
         Ok(())
     }
 
-    /// The rule does something, to packets that have come as far as this.
+    /// The rule has an effect on packets that have got this far.
     fn acts(&mut self, what: &str) {
         self.settled.get_or_insert_with(|| self.rule.condition.clone());
         self.rule.effect.get_or_insert_with(|| what.into());
@@ -122,13 +122,13 @@ impl Reading {
         self.sends_elsewhere(what);
     }
 
-    /// The rule does something with packets that is not told by what it matches.
+    /// The rule has an effect that does not depend only on what it matches.
     fn sends_elsewhere(&mut self, what: &str) {
         self.rule.stateful.get_or_insert_with(|| what.into());
         self.acts(what);
     }
 
-    /// The rule asks for connection tracking, or for the reassembly that belongs to it.
+    /// The rule requires connection tracking, or the reassembly that belongs to it.
     fn tracks(&mut self, what: &str) {
         self.rule.tracks.get_or_insert_with(|| what.into());
     }

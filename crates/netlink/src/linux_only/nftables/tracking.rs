@@ -1,4 +1,4 @@
-//! What asks for connection tracking, and so has the kernel reassemble fragments.
+//! What requires connection tracking, and so makes the kernel reassemble fragments.
 
 use super::expression::{number, some};
 use super::{Ruleset, TableName, title};
@@ -31,7 +31,7 @@ impl TableName {
 
 /// Adds the fragments of the families whose connections are tracked.
 pub fn analyse(ruleset: &Ruleset, entries: &mut Entries) {
-    // In order, so that the reason that is shown does not change from one reading to the next.
+    // In order, so that the displayed reason does not change from one reading to the next.
     let mut chains: Vec<_> = ruleset.chains.iter().collect();
     chains.sort_unstable_by_key(|(name, _)| *name);
     for ((table, chain), rules) in chains {
@@ -53,14 +53,14 @@ pub fn analyse(ruleset: &Ruleset, entries: &mut Entries) {
     }
 }
 
-/// The table of a set that counts connections, and what to call it.
+/// The table of a set that counts connections, and its description.
 pub fn of_set(list: Attributes<'_>) -> Result<Option<(Box<str>, String)>, Malformed> {
     let [Some(table), Some(name), one, several] = some(list, nfta::SET)? else { return Ok(None) };
     let counts = counts_connections([one, several])?;
     Ok(counts.then(|| (attribute::text(table), format!("set {} with ct count", attribute::text(name)))))
 }
 
-/// The table of an object for which connections are tracked, and what to call it.
+/// The table of an object for which connections are tracked, and its description.
 pub fn of_object(list: Attributes<'_>) -> Result<Option<(Box<str>, String)>, Malformed> {
     let [Some(table), Some(name), kind] = some(list, nfta::OBJECT)? else { return Ok(None) };
     let kind = kind.and_then(number).unwrap_or_default();
