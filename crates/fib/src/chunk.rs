@@ -33,8 +33,8 @@
 //!              36 ..       next hops
 //! ```
 //!
-//! Finding key k (0 to 127) in a block takes two loads that lie side by side, and one more that in two of
-//! five lookups of a full table is in the same cache line:
+//! Finding key k (0 to 127) in a block takes two adjacent loads, and one more that in two of five lookups of a full
+//! table is in the same cache line:
 //!
 //! ```text
 //! n = how many bits of starts are set up to bit k, and with it      hop = half(7 + n)
@@ -46,10 +46,10 @@
 //! index within, also in the hands of a verifier. A block never changes in its place; a changed slot gets
 //! another block by one 32-bit store, and the old one's words are used again only after a grace.
 //!
-//! Readers that do not register (programs in the kernel) have a stand-in, which control keeps and which
-//! holds up the reuse of words: [`ReaderHandle::quiescent_at`](crate::published::ReaderHandle::quiescent_at).
+//! Readers that do not register (programs in the kernel) are represented by a handle that control keeps and that
+//! delays the reuse of words: [`ReaderHandle::quiescent_at`](crate::published::ReaderHandle::quiescent_at).
 //!
-//! Why bits and not a byte a start: the bits need no search.
+//! Why a bitmap and not a byte per start: it needs no search.
 
 mod ranges;
 mod space;
@@ -75,7 +75,7 @@ const BLOCK: u32 = 1 << 31;
 const DEEP: u32 = 1 << 30;
 /// Words of `deep`.
 const DEEP_WORDS: u32 = 2;
-/// From an entry, so many places down, to the words of `deep` that it has, if it is masked by their number.
+/// The distance in bits from an entry to its number of words of `deep`, which is masked.
 const DEEP_SHIFT: u32 = 29;
 /// Keys of a block.
 const KEYS: u32 = 128;
@@ -85,7 +85,7 @@ const HALVES: u64 = 7;
 const WIDE_HALVES: u64 = 17;
 /// Addresses that are looked up together.
 const LANES: usize = 64;
-/// Fewer than so many are looked up one by one.
+/// Fewer than this are looked up one by one.
 const FEW: usize = 16;
 
 /// The table as control builds and changes it.
@@ -109,14 +109,14 @@ fn word(words: &[AtomicU64; WORDS], at: u64) -> u64 {
     words[at as usize & (WORDS - 1)].load(Relaxed)
 }
 
-/// Which bits of a block's two words stand for keys up to `key`.
+/// The bits in a block's two words for keys up to `key`.
 #[inline(always)]
 fn up_to(key: u32) -> [u64; 2] {
     let (mask, second) = ((2u64 << (key & 63)).wrapping_sub(1), u64::from(key >> 6 & 1).wrapping_neg());
     [mask | second, mask & second]
 }
 
-/// Which half of the array of words holds the next hop of `key`, in the block at `block`.
+/// Which half in the array of words is the next hop of `key`, in the block at `block`.
 #[inline(always)]
 fn half(words: &[AtomicU64; WORDS], block: u64, key: u32) -> u64 {
     let [first, second] = up_to(key);
@@ -151,7 +151,7 @@ fn block(entry: u32) -> u64 {
     u64::from((entry & OFFSET) + (entry >> DEEP_SHIFT & DEEP_WORDS))
 }
 
-/// What `found` leads to in a deep block: itself, or what the fourth byte says.
+/// The next hop for `found` in a deep block: itself, or what the fourth byte selects.
 #[inline(always)]
 fn deeper(words: &[AtomicU64; WORDS], entry: u32, address: u32, found: u32) -> u32 {
     let (deep, key) = (u64::from(entry & OFFSET), key(address));
@@ -179,8 +179,8 @@ impl Chunk17Fib {
         (root, words)
     }
 
-    /// `LANES` at once, a step for all of them before the next, so that their misses overlap; loads and
-    /// sums apart, so that the compiler makes the sums vectors.
+    /// `LANES` at once, one step for all of them before the next, so that their cache misses overlap; loads and sums
+    /// are separate, so that the compiler turns the sums into vectors.
     #[inline(always)]
     fn lookup_lanes(&self, addresses: &[u32; LANES], hops: &mut [NextHop; LANES]) {
         let (root, words) = self.flat();
@@ -242,12 +242,12 @@ impl Chunk17Fib {
         self.burst(addresses, hops);
     }
 
-    /// Whole groups of lanes together, the rest one by one or, if it is long, filled up to a group.
+    /// Whole groups of lanes together; the rest one by one or, if it is long, padded to a group.
     #[inline(always)]
     fn burst(&self, addresses: &[u32], hops: &mut [NextHop]) {
         let (groups, rest) = addresses.as_chunks::<LANES>();
         let (found, rest_found) = hops.as_chunks_mut::<LANES>();
-        // Loops, not closures: those would be compiled without the caller's instructions.
+        // Loops, not closures: those would be compiled without the caller's instruction set.
         for (addresses, hops) in groups.iter().zip(found) {
             self.lookup_lanes(addresses, hops);
         }
@@ -368,7 +368,7 @@ impl Shape for Blocks {
     }
 }
 
-/// Words of a block with so many ranges.
+/// Words of a block with this many ranges.
 fn len(ranges: usize) -> usize {
     (2 * (HALVES as usize + 1 + ranges)).div_ceil(8)
 }
@@ -439,9 +439,9 @@ fn encode_deep(ranges: &[u32], block: &mut Vec<u64>) {
     below.into_iter().for_each(|(_, inner)| append_wide(block, inner.into_iter()));
 }
 
-/// Each range of the block at `at`, whose starts are so many words: key and value.
+/// Each range of the block at `at`, with `starts` words of starts: key and value.
 fn each(words: &[AtomicU64], at: usize, starts: u8, mut range: impl FnMut(u8, u16)) {
-    // Wide blocks have four counts behind.
+    // In wide blocks, four counts follow.
     let mut half = at * 4 + if starts == 2 { HALVES } else { WIDE_HALVES } as usize + 1;
     for word in 0..starts {
         let mut starts = words[at + usize::from(word)].load(Relaxed);

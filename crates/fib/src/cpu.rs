@@ -5,8 +5,8 @@
 //! tests: Form::all()  -> Fib::lookup_burst_by: every form against the scalar one
 //! ```
 //!
-//! A [`Form`] can only be had from here, after asking the CPU; so holding one is the proof that code
-//! compiled for its instructions may run, and `unsafe` blocks that call such code lean on it.
+//! A [`Form`] can only be created here, after checking the CPU; so having one proves that code compiled for its
+//! instructions may run, and `unsafe` blocks that call such code rely on it.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form(Kind);
 
-/// What a form is made of.
+/// The instruction sets of a form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing but what the target always has.
+    /// Only what the target always has.
     Scalar,
     /// AVX2, BMI1, BMI2, LZCNT and POPCNT.
     Avx2,
@@ -54,7 +54,7 @@ impl Form {
         self.0 == Kind::Avx512
     }
 
-    /// What it is made of.
+    /// Its instruction set.
     #[inline(always)]
     pub fn kind(self) -> Kind {
         self.0

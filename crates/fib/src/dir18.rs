@@ -10,18 +10,17 @@
 //!                                        value of i is number popcount(bitmap up to i)
 //! ```
 //!
-//! What decides is bytes: of 64 neighbouring /24s of a full table most have the next hop of the one
-//! before, so a block takes 30 bytes in place of 128, mostly one cache line, and the whole lies in the
-//! nearer caches. Values are 16 bits. A /24 with longer routes in it has the value `DEEP`, and its fork
-//! stands behind the values; a block with a larger next hop is *wide*, with values of 32 bits. In both
-//! cases lookups leave the quick way.
+//! The number of bytes decides: of 64 adjacent /24s of a full table most have the same next hop as the previous one,
+//! so a block takes 30 bytes instead of 128, mostly one cache line, and the whole is in the nearer caches. Values are
+//! 16 bits. A /24 with longer routes in it has the value `DEEP`, and its fork is stored after the values; a block
+//! with a larger next hop is *wide*, with values of 32 bits. In both cases lookups leave the fast path.
 //!
-//! Equal blocks are not shared: in a full table 2 % of them have an equal, which would not pay for
-//! finding it (measured; with 16 /24s a block it were 6 %).
+//! Equal blocks are not shared: in a full table 2 % of them have an equal, which would not pay for finding it
+//! (measured; with 16 /24s per block it would be 6 %).
 //!
-//! Changes copy: the block of each touched slot is made anew from the rib and linked by one store in
-//! the root, so each address sees the old next hop or the new one. A change that does not fit has
-//! linked nothing. What was unlinked is used again only after all readers have moved past it.
+//! Changes copy: the block of each affected slot is rebuilt from the rib and linked with one store in the root, so
+//! each address sees the old next hop or the new one. A change that does not fit has linked nothing. What was
+//! unlinked is reused only after all readers have moved past it.
 
 mod blocks;
 mod builder;
@@ -40,7 +39,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Bits that the root takes.
 const ROOT_LENGTH: u8 = 18;
 const ROOT: usize = 1 << ROOT_LENGTH;
-/// Words that there may be for blocks: 128 MiB of addresses, of which a full table touches two.
+/// The most words for blocks: 128 MiB of address space, of which a full table touches two.
 const WORDS: usize = 1 << 24;
 /// A block that starts at the last word ends before this many more.
 const PAST: usize = 64;
@@ -51,11 +50,11 @@ const VECTOR_MIN: usize = 16;
 
 /// In an entry: it names a block; else it is a next hop.
 const BLOCK: u32 = 1 << 31;
-/// In an entry that names a block: its values have 32 bits. As a value of a wide block: a fork.
+/// In an entry that refers to a block: its values have 32 bits. As a value of a wide block: a fork.
 const WIDE: u32 = 1 << 30 | BLOCK;
-/// As a 16-bit value: there is a fork, behind the values. No next hop of a narrow block is this large.
+/// As a 16-bit value: there is a fork, after the values. No next hop of a narrow block is this large.
 const DEEP: u32 = 0xffff;
-/// The part of an entry that says where the block is.
+/// The part of an entry with the position of the block.
 const INDEX: u32 = WORDS as u32 - 1;
 
 type Root = [AtomicU32; ROOT];
@@ -92,7 +91,7 @@ fn wide(words: &Words, at: u32, bit: u32) -> u32 {
     (words[at + 1 + rank / 2].load(Relaxed) >> (rank % 2 * 32)) as u32
 }
 
-/// The value of `bit` behind an entry of the root or of a fork: a next hop or a fork.
+/// The value of `bit` for an entry of the root or of a fork: a next hop or a fork.
 #[inline(always)]
 fn value(words: &Words, entry: u32, bit: u32) -> u32 {
     match entry {
@@ -105,7 +104,7 @@ fn value(words: &Words, entry: u32, bit: u32) -> u32 {
     }
 }
 
-/// The fork of `bit` in a narrow block: forks are in order of their values, behind all of them.
+/// The fork of `bit` in a narrow block: forks are in the order of their values, after all of them.
 fn fork_behind(words: &Words, entry: u32, bit: u32) -> u32 {
     let at = (entry & INDEX) as usize;
     let bitmap = words[at].load(Relaxed);
@@ -124,7 +123,7 @@ fn fork_entry(words: &Words, fork: u32, quarter: u32) -> u32 {
     (word >> (quarter % 2 * 32)) as u32
 }
 
-/// What is behind an entry of the root, all the way down.
+/// The next hop for an entry of the root, resolved completely.
 #[inline]
 fn resolve(words: &Words, entry: u32, address: u32) -> NextHop {
     let mut found = value(words, entry, address >> 8 & 63);
@@ -151,8 +150,8 @@ impl Dir18Fib {
         (root, words)
     }
 
-    /// Up to `LANES` at once, without vectors: no branch depends on what an entry is, bar those
-    /// that the quick way cannot tell.
+    /// Up to `LANES` at once, without vectors: no branch depends on the kind of an entry, except for those that the
+    /// fast path cannot handle.
     #[inline(always)]
     fn lookup_lanes(&self, addresses: &[u32], hops: &mut [NextHop]) {
         let (root, words) = self.flat();
@@ -184,7 +183,7 @@ fn slot(address: u32) -> usize {
     (address >> (32 - ROOT_LENGTH)) as usize
 }
 
-/// Where the block is that `entry` names, or the empty one.
+/// The position of the block to which `entry` refers, or the empty one.
 #[inline(always)]
 fn block(entry: u32) -> usize {
     (entry & INDEX & ((entry as i32) >> 31) as u32) as usize

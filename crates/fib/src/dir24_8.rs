@@ -8,14 +8,14 @@
 //!          boundary .. 65535  block 65535 - entry ---^
 //! ```
 //!
-//! Entries are two bytes. Next hops count up from 0 and blocks down from 65,535; `boundary` is one past
-//! the highest next hop that the table ever held. Since it only rises, and only over values that never
-//! named a block, a reader may hold an older entry or an older boundary and never mistakes one kind
-//! for the other, provided that it loads the boundary after the entry.
+//! Entries are two bytes. Next hops count up from 0 and blocks down from 65,535; `boundary` is one more than the
+//! highest next hop that the table ever contained. Since it only increases, and only over values that never referred
+//! to a block, a reader may have an older entry or an older boundary and never confuse the two kinds, provided that
+//! it loads the boundary after the entry.
 //!
-//! Changes are made in place. A route owns the addresses within it that no longer route owns; setting
-//! or removing it rewrites exactly these, each with one store. A new block is filled before it is
-//! linked; a block that is unlinked is used again only after all readers have moved past it.
+//! Changes are made in place. A route owns the addresses within it that no longer route owns; setting or removing it
+//! rewrites exactly these, with one store for each. A new block is filled before it is linked; a block that is
+//! unlinked is reused only after all readers have moved past it.
 
 #[cfg(target_arch = "x86_64")]
 mod vector;
@@ -44,9 +44,9 @@ const VECTOR_MIN: usize = 16;
 #[derive(Debug)]
 pub struct Dir24_8Fib {
     root: Array<AtomicU16>,
-    /// Room for a block behind every 16-bit value; what is never used is never touched.
+    /// Space for a block for every 16-bit value; unused space is never touched.
     blocks: Array<AtomicU16>,
-    /// One number; in an array so that readers elsewhere see it too.
+    /// One number; in an array so that readers in other processes see it too.
     boundary: Array<AtomicU32>,
     form: Form,
 }
@@ -80,7 +80,7 @@ impl Dir24_8Fib {
         self.lookup_lanes(rest, hops_rest);
     }
 
-    /// One past the highest next hop: entries from here up name blocks.
+    /// One more than the highest next hop: entries from here up refer to blocks.
     #[inline(always)]
     fn boundary(&self) -> u32 {
         self.boundary[0].load(Relaxed)
@@ -106,7 +106,7 @@ impl Dir24_8Fib {
         }
     }
 
-    /// The second step of those that need one.
+    /// The second step for those that need one.
     fn lookup_long(&self, blocks: Flat<'_>, boundary: u32, addresses: &[u32], hops: &mut [NextHop]) {
         let (mut long, mut count) = ([0u8; LANES], 0);
         for (lane, hop) in hops.iter().enumerate().take(LANES) {
@@ -232,7 +232,7 @@ impl Dir24_8 {
         if self.rib.remove(prefix).is_none() {
             return;
         }
-        // Fits: whatever the rib holds was admitted.
+        // This fits: whatever is in the rib was accepted.
         let value = self.rib.covering(prefix).map_or(NextHop::NONE, |(_, hop)| hop).0 as u16;
         match self.linked(prefix) {
             Some(block) if prefix.length() > ROOT_LENGTH && !self.needs_block(prefix) => {
@@ -289,7 +289,7 @@ impl Dir24_8 {
         Ok(self.lowest_block as u16)
     }
 
-    /// Stores `value` for what `prefix` owns: all of it but for the longer routes within.
+    /// Stores `value` for what `prefix` owns: all of it except the longer routes within.
     fn paint_owned(&self, prefix: Prefix<u32>, value: u16) {
         let mut from = u64::from(prefix.first());
         for (longer, _) in self.rib.nearest_within(prefix) {
@@ -303,7 +303,7 @@ impl Dir24_8 {
         }
     }
 
-    /// In the rib's order the shorter come first, so each may paint over all of itself.
+    /// In the rib's order shorter ones come first, so each may overwrite all of its range.
     fn paint_all(&mut self) -> Result<(), TableFull<u32>> {
         let rib = std::mem::take(&mut self.rib);
         for (applied, (prefix, hop)) in rib.iter().enumerate() {

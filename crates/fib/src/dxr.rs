@@ -9,13 +9,13 @@
 //!                 0 ranges: a next hop        block of ranges: [ start, next hop ] ..., by start
 //! ```
 //!
-//! Without an extension (X = 0: D16R to D20R) the root holds the entries. A range is four bytes: where it
-//! starts within its slot, and its next hop; the last one that does not start past the address wins.
-//! Blocks of ranges are shared when equal. With 1,023 ranges or more, the block's first word counts them.
+//! Without an extension (X = 0: D16R to D20R) the root contains the entries. A range is four bytes: its start within
+//! its slot, and its next hop; the last one that does not start after the address applies. Blocks of ranges are
+//! shared when equal. With 1,023 ranges or more, the block's first word counts them.
 //!
-//! The search has no branch, since on real tables branches are guessed wrongly at each step (14 to 50 ns
-//! a lookup). A burst is searched side by side, halving for all lanes before the next halving; with
-//! AVX-512 it ends where sixteen ranges are left, which are one comparison.
+//! The search has no branch, because on real tables branches are mispredicted at each step (14 to 50 ns per lookup).
+//! The searches of a burst run in parallel, with one halving for all lanes before the next; with AVX-512 this ends
+//! when sixteen ranges are left, which take one comparison.
 //!
 //! Absent: the paper's short ranges of two bytes, which can name 255 next hops. Here it is 65,536.
 
@@ -28,13 +28,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Addresses that are looked up together.
 const LANES: usize = 64;
-/// Fewer than so many are looked up one by one.
+/// Fewer than this are looked up one by one.
 const FEW: usize = 16;
-/// Ranges that one comparison takes.
+/// Ranges that one comparison handles.
 const COMPARED: u32 = 16;
-/// So many ranges, or more: the block says how many.
+/// With this many ranges, or more, the block contains their number.
 const MANY: u32 = 1023;
-/// Behind the last word, so that a comparison may start at any.
+/// Words after the last one, so that a comparison may start at any.
 const PADDING: usize = 8;
 
 /// DXR as control builds and changes it, with a root of `D` bits and an extension of `X` more.
@@ -58,7 +58,7 @@ pub struct DxrFib<const D: u8, const X: u8> {
 
 type Words = [AtomicU64; WORDS + PADDING];
 
-/// The range at `index`; two lie in a word.
+/// The range at `index`; a word contains two.
 #[inline(always)]
 fn range_at(words: &Words, index: u32) -> u32 {
     (words[(index >> 1) as usize & (WORDS - 1)].load(Relaxed) >> (index % 2 * 32)) as u32
@@ -87,7 +87,7 @@ impl<const D: u8, const X: u8> DxrFib<D, X> {
         (&*self.words).try_into().expect("made with this length")
     }
 
-    /// What the root holds for `address`: its entry, or where the block with its entry is.
+    /// The root's entry for `address`, or the position of the block with its entry.
     #[inline(always)]
     fn first(&self, address: u32) -> u32 {
         load(&self.root[(address >> (32 - D)) as usize])
@@ -99,7 +99,7 @@ impl<const D: u8, const X: u8> DxrFib<D, X> {
         block * 2 + (address >> (32 - Self::SLOT) & ((1 << X) - 1))
     }
 
-    /// Ranges that do not start past `address` are at most this, others above it.
+    /// Ranges that do not start after `address` are at most this, others above it.
     #[inline(always)]
     fn key(address: u32) -> u32 {
         (address & u32::MAX >> Self::SLOT) << 16 | 0xffff
@@ -127,9 +127,9 @@ impl<const D: u8, const X: u8> DxrFib<D, X> {
         entries
     }
 
-    /// `LANES` at once: a step for all of them before the next, so that their misses overlap, loads and
-    /// sums apart, so that the compiler makes the sums vectors. `last` finds the range among at most
-    /// `compared` that are left; it is given the first one's index, their number, and the key.
+    /// `LANES` at once: one step for all of them before the next, so that their cache misses overlap, with loads and
+    /// sums separate, so that the compiler turns the sums into vectors. `last` finds the range among at most
+    /// `compared` that are left; it gets the index of the first, their number, and the key.
     #[inline(always)]
     fn lookup_lanes(
         &self,
@@ -192,7 +192,7 @@ impl<const D: u8, const X: u8> DxrFib<D, X> {
         self.burst(addresses, hops, 1, |words, first, _, _| range_at(words, first));
     }
 
-    /// Whole groups of lanes together, the rest one by one or, if it is long, filled up to a group.
+    /// Whole groups of lanes together; the rest one by one or, if it is long, padded to a group.
     #[inline(always)]
     fn burst(
         &self,
@@ -203,7 +203,7 @@ impl<const D: u8, const X: u8> DxrFib<D, X> {
     ) {
         let (groups, rest) = addresses.as_chunks::<LANES>();
         let (found, rest_found) = hops.as_chunks_mut::<LANES>();
-        // Loops, not closures: those would be compiled without the caller's instructions.
+        // Loops, not closures: those would be compiled without the caller's instruction set.
         for (addresses, hops) in groups.iter().zip(found) {
             self.lookup_lanes(addresses, hops, compared, last);
         }
@@ -220,7 +220,7 @@ impl<const D: u8, const X: u8> DxrFib<D, X> {
     }
 }
 
-/// The last of `count` ranges (16 at most) from `first` on that is not above `key`.
+/// The last of `count` ranges (at most 16) from `first` on that is not above `key`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,bmi2,popcnt")]
 #[inline]
@@ -265,7 +265,7 @@ impl<const D: u8, const X: u8> Fib for DxrFib<D, X> {
         let key = Self::key(address);
         while count > 1 {
             let half = count / 2;
-            // A product, not a choice: the compiler would make it a branch.
+            // A product, not a conditional: the compiler would turn that into a branch.
             first += half * u32::from(range_at(words, first + half) <= key);
             count -= half;
         }
@@ -331,7 +331,7 @@ impl<const D: u8, const X: u8> Shape for Shared<D, X> {
     fn encode(ranges: &[u32], block: &mut Vec<u64>) -> u32 {
         let count = ranges.len() as u32;
         block.extend((count >= MANY).then_some(u64::from(count)));
-        // An odd last range is filled up with one that starts where nothing does.
+        // An odd last range is padded with one that no address reaches.
         let pairs = ranges.chunks(2).map(|pair| (pair[0], pair.get(1).copied().unwrap_or(u32::MAX)));
         block.extend(pairs.map(|(low, high)| u64::from(low) | u64::from(high) << 32));
         count.min(MANY) << 22

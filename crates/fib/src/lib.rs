@@ -6,14 +6,13 @@
 //! workers: address -> Fib::lookup_burst -> NextHop -> NextHops -> MAC and interface
 //! ```
 //!
-//! Control owns a builder ([`BuildFib`]) with all its routes and changes it; workers hold an `Arc` of
-//! its reader ([`Fib`]) and never wait. Structures differ behind these two traits and in nothing else;
-//! [`structure::IPV4`] and [`structure::IPV6`] list them by name. A lookup yields an index only: what is
-//! done there is one 64-bit word in [`next_hop::NextHops`], so a changed MAC is one store and touches no
-//! route.
+//! Control owns a builder ([`BuildFib`]) with all its routes and changes it; workers have an `Arc` of its reader
+//! ([`Fib`]) and never wait. Structures differ only behind these two traits; [`structure::IPV4`] and
+//! [`structure::IPV6`] list them by name. A lookup only gives an index: the action there is one 64-bit word in
+//! [`next_hop::NextHops`], so a changed MAC address is one store and changes no route.
 //!
-//! Absent on purpose: policy (VRFs, rules), packets, threads. Memory that a change frees is used again
-//! only after every registered reader has said that it is past it ([`published::Readers`]).
+//! Absent on purpose: policy (VRFs, rules), packets, threads. Memory that a change frees is reused only after every
+//! registered reader has announced that it is past it ([`published::Readers`]).
 
 // `loom` is a cfg set by hand for models of `published`; cargo does not know it.
 #![allow(unexpected_cfgs)]
@@ -49,20 +48,20 @@ use std::sync::Arc;
 
 /// Longest-prefix match, as workers see it.
 ///
-/// A lookup is always safe. It is *right* only while the calling thread is registered with the
-/// [`Readers`] that the builder was given, and says [`published::ReaderHandle::quiescent`] only between
-/// lookups: memory behind a reader that has not registered may be used anew under it.
+/// A lookup is always memory-safe. Its result is *correct* only while the calling thread is registered with the
+/// [`Readers`] that the builder got, and calls [`published::ReaderHandle::quiescent`] only between lookups: memory
+/// may be reused under a reader that is not registered.
 pub trait Fib: Send + Sync {
     /// `u32` for IPv4, `u128` for IPv6, in host order.
     type Address: Address;
 
-    /// The next hop of one address: [`NextHop::NONE`] where no route matches.
+    /// The next hop of one address: [`NextHop::NONE`] if no route matches.
     fn lookup(&self, address: Self::Address) -> NextHop;
 
-    /// Asks the cache for what lookups of `addresses` will read first. Worth it where other work lies between.
+    /// Prefetches what lookups of `addresses` will read first. Useful if other work is done in between.
     fn prefetch(&self, _addresses: &[Self::Address]) {}
 
-    /// Sets `hops[i]` for each `addresses[i]`; much faster than one by one, best at 32 and more.
+    /// Sets `hops[i]` for each `addresses[i]`; much faster than one by one, best with 32 and more.
     ///
     /// # Panics
     /// If `hops` is shorter than `addresses`.
@@ -71,8 +70,8 @@ pub trait Fib: Send + Sync {
         self.lookup_burst_by(self.form(), addresses, hops);
     }
 
-    /// The same in a given form, or the nearest that there is. Only tests and benches call it: `lookup_burst`
-    /// takes the best. This one does one address after the other.
+    /// The same in a given form, or the nearest available. Only tests and benches call it: `lookup_burst` uses the
+    /// best. This default looks up one address after the other.
     ///
     /// # Panics
     /// If `hops` is shorter than `addresses`.
@@ -86,7 +85,7 @@ pub trait Fib: Send + Sync {
         Form::SCALAR
     }
 
-    /// The pages that the largest array lies in.
+    /// The kind of pages of the largest array.
     fn pages(&self) -> memory::Pages {
         memory::Pages::Plain
     }
@@ -94,17 +93,17 @@ pub trait Fib: Send + Sync {
 
 /// A structure whose reader can live in another process than its builder.
 pub trait SharedFib: Fib + Sized {
-    /// The reader of what [`BuildFib::build_in`] put, or is putting, into the file behind `source`. It
-    /// follows every later change.
+    /// The reader of what [`BuildFib::build_in`] has put, or is putting, into the file of `source`. It sees every
+    /// later change.
     ///
     /// # Errors
-    /// If the file holds another structure.
+    /// If the file contains another structure.
     fn attach(source: &Source) -> Result<Self, NotAttached>;
 }
 
-/// Longest-prefix match, as the control plane makes and changes it. There is one builder a table.
+/// Longest-prefix match, for the control plane, which creates and changes it. There is one builder per table.
 ///
-/// All but building works on a `dyn BuildFib`, since which structure it is, is configured.
+/// Everything except building works on a `dyn BuildFib`, because the structure is configurable.
 pub trait BuildFib {
     /// `u32` for IPv4, `u128` for IPv6, in host order.
     type Address: Address;
@@ -118,7 +117,7 @@ pub trait BuildFib {
     where
         Self: Sized;
 
-    /// The same in memory of this process alone.
+    /// The same in memory of this process.
     fn build(
         routes: impl IntoIterator<Item = (Prefix<Self::Address>, NextHop)>,
         readers: &Readers,
@@ -134,27 +133,27 @@ pub trait BuildFib {
 
     /// Carries out `changes` in order. Each address sees the old next hop or the new one.
     ///
-    /// A change that does not fit leaves the table as it was before that change and stops there: those
-    /// before it stand, and [`TableFull::applied`] tells how many they are, so that a caller can leave
-    /// the refused one out and go on. Removing a prefix that has no route is no error.
+    /// A change that does not fit leaves the table as it was before that change, and ends the call: earlier changes
+    /// stay, and [`TableFull::applied`] is their number, so that a caller can skip the refused one and continue.
+    /// Removing a prefix without a route is not an error.
     fn apply(&mut self, changes: &[Change<Self::Address>]) -> Result<(), TableFull<Self::Address>>;
 
     /// Every route of the table.
     fn rib(&self) -> &rib::Rib<Self::Address>;
 
-    /// What the lookup structure holds, in bytes; the [`rib::Rib`] is not counted.
+    /// The size of the lookup structure in bytes; the [`rib::Rib`] is not included.
     fn memory_bytes(&self) -> usize;
 
-    /// Takes back what all readers have moved past. `apply` does so as well.
+    /// Frees what all readers have moved past. `apply` does so as well.
     fn reclaim(&mut self);
 }
 
 /// One change to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<A: Address> {
-    /// The route to this prefix is now through this next hop, whether or not there was one.
+    /// Sets the route to this prefix to this next hop, whether or not there was one.
     Set(Prefix<A>, NextHop),
-    /// This prefix has no route of its own any more.
+    /// Removes the route to this prefix.
     Remove(Prefix<A>),
 }
 
@@ -172,18 +171,18 @@ impl<A: Address> Change<A> {
 pub struct TableFull<A: Address> {
     /// The route refused.
     pub prefix: Prefix<A>,
-    /// How many changes of the same call stand before it.
+    /// The number of changes of the same call before it.
     pub applied: usize,
-    /// What ran out.
+    /// The resource that ran out.
     pub lack: Lack,
 }
 
-/// What a table ran out of.
+/// The resource that a table ran out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// Entries are too narrow for this next hop's index.
     NextHop(NextHop),
-    /// No blocks are left for what lies below the first level (counting those that readers still hold).
+    /// No blocks are left below the first level (including those that readers may still use).
     Blocks,
     /// The system gave no memory for the table.
     Memory,

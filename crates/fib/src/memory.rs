@@ -5,13 +5,12 @@
 //! filled by need:                 aligned and MADV_HUGEPAGE      -> else plain pages
 //! ```
 //!
-//! Tables live here because a lookup in 4 KiB pages costs half as much again in TLB misses. An array
-//! says which pages it got, so that the program can say it aloud. It never grows: a table's limit is
-//! declared when it is made, and pages that nobody has touched cost nothing.
+//! Tables use this because a lookup in 4 KiB pages costs half as much again in TLB misses. An array knows which pages
+//! it got, so that the program can report it. It never grows: a table's limit is set when it is created, and pages
+//! that were never touched cost nothing.
 //!
-//! A [`Source`] decides whose memory it is: this process's own, or a file that others map too, as a
-//! memfd or a BPF array map is. Since structures hold indices and no pointers, a reader there needs
-//! nothing but the same arrays.
+//! A [`Source`] decides whose memory it is: this process's own, or a file that others map too, such as a memfd or a
+//! BPF array map. Since structures contain indices and no pointers, a reader there needs only the same arrays.
 
 mod source;
 
@@ -73,10 +72,10 @@ impl fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
-/// What an array may hold.
+/// Types of array elements.
 ///
 /// # Safety
-/// All-zero bytes are a valid value, the type needs no drop, and its alignment is at most a page.
+/// All-zero bytes must be a valid value, the type must need no drop, and its alignment be at most a page.
 pub unsafe trait Zeroed {}
 // SAFETY: atomics of integers: zero is a value, nothing to drop, aligned to at most 8.
 unsafe impl Zeroed for AtomicU8 {}
@@ -87,7 +86,7 @@ unsafe impl Zeroed for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Zeroed for AtomicU64 {}
 
-/// What a table is for, where each has memory of its own.
+/// The purpose of a table, where each has memory of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Next hops and groups.
@@ -96,7 +95,7 @@ pub enum Part {
     Ipv4,
     /// Routes of IPv6.
     Ipv6,
-    /// Which interfaces IPv4 sources may come in on: routes to sets, then the sets ([`crate::sets`]).
+    /// On which interfaces IPv4 sources may arrive: routes to sets, then the sets ([`crate::sets`]).
     Sources4,
     /// The same for IPv6.
     Sources6,
@@ -127,7 +126,7 @@ impl<T: Zeroed> Array<T> {
 }
 
 impl<T> Array<T> {
-    /// Those items that may be stored to; those behind are zero and stay so.
+    /// The items that may be stored to; those after them are zero and stay so.
     pub(crate) fn writable(&self) -> &[T] {
         &self[..self.room]
     }
@@ -161,7 +160,7 @@ impl<T> fmt::Debug for Array<T> {
     }
 }
 
-/// Asks for huge pages for the room of a large vector, whose pages are not touched yet.
+/// Requests huge pages for the space of a large vector, whose pages are not touched yet.
 pub(crate) fn advise_huge<T>(vec: &Vec<T>) {
     let start = vec.as_ptr().cast::<u8>();
     let ahead = start.align_offset(HUGE);
@@ -172,7 +171,7 @@ pub(crate) fn advise_huge<T>(vec: &Vec<T>) {
     }
 }
 
-/// Asks for the cache line of `item`, which will be read soon.
+/// Prefetches the cache line of `item`.
 #[inline(always)]
 pub(crate) fn prefetch<T>(item: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -186,7 +185,7 @@ pub(crate) fn prefetch<T>(item: &T) {
 }
 
 fn map(bytes: usize, filled: Filled) -> Option<(NonNull<u8>, usize, Pages)> {
-    // From half a huge page up, the saved TLB misses are worth the rest of it.
+    // From half a huge page up, the saved TLB misses are worth the unused rest.
     if bytes < HUGE / 2 {
         return anonymous(bytes, 0).map(|start| (start, bytes, Pages::Plain));
     }
@@ -211,7 +210,7 @@ fn anonymous(bytes: usize, more: libc::c_int) -> Option<NonNull<u8>> {
     if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
 }
 
-/// A mapping whose start is a multiple of the huge page: one page too much, then the ends cut off.
+/// A mapping whose start is a multiple of the huge page: one page too much, with the ends unmapped.
 fn aligned(bytes: usize) -> Option<NonNull<u8>> {
     let start = anonymous(bytes + HUGE, 0)?;
     let ahead = start.as_ptr().align_offset(HUGE);

@@ -1,4 +1,4 @@
-//! What is done with a packet once its route is found: one 64-bit word a next hop.
+//! The action for a packet whose route was found: one 64-bit word per next hop.
 //!
 //! ```text
 //!  63        48 47                                      0
@@ -9,14 +9,14 @@
 //! [ 0xff07     |  0                     | interface (16) ]   Linux only: Linux sends it out of the interface
 //! ```
 //!
-//! All routes and all tables share this one, so a MAC that changes is a single aligned store, never
-//! seen torn, and touches no route. Beside the word lie, per index: the route's MTU, the gateway (for
-//! the slow path, which resolves it) and a mark that workers set when they use the next hop, so that
-//! control keeps its neighbour fresh in Linux. The writer is [`NextHopWriter`]; workers hold an
-//! `Arc<NextHops>` and only load, the mark apart.
+//! All routes and all tables share this one, so a changed MAC address is a single aligned store, never seen
+//! partially, and changes no route. Next to the word are, per index: the route's MTU, the gateway (for the slow path,
+//! which resolves it) and a mark that workers set when they use the next hop, so that control keeps its neighbour
+//! fresh in Linux. The writer is [`NextHopWriter`]; workers have an `Arc<NextHops>` and only load, except for the
+//! mark.
 //!
-//! An index means what it did until its finder is quiescent ([`crate::published`]). What waits longer, in
-//! a queue to the slow path say, takes along the address and looks it up again.
+//! An index keeps its meaning until the reader that found it is quiescent ([`crate::published`]). A packet that waits
+//! longer, for example in a queue to the slow path, is looked up again by its address.
 
 mod buddy;
 mod group;
@@ -76,17 +76,17 @@ pub enum Action {
         /// Egress interface, at most [`INTERFACE_MAX`].
         interface: u16,
     },
-    /// Give it to Linux untouched.
+    /// Hand it to Linux unchanged.
     Host,
-    /// Give it to Linux untouched: something on the interface that it leaves by is only in Linux, such as a qdisc.
+    /// Hand it to Linux unchanged: something on the egress interface exists only in Linux, such as a qdisc.
     LinuxOnly,
-    /// The neighbour is not known yet: slow path.
+    /// The neighbour is not resolved yet: slow path.
     Resolve,
     /// Drop it silently.
     Blackhole,
-    /// Drop it and say host unreachable.
+    /// Drop it and send a "host unreachable" error.
     Unreachable,
-    /// Drop it and say administratively prohibited.
+    /// Drop it and send an "administratively prohibited" error.
     Prohibit,
     /// Choose among `count` buckets, a power of two, by the flow's hash.
     Group {
@@ -95,11 +95,11 @@ pub enum Action {
         /// How many buckets.
         count: u32,
     },
-    /// No route: drop it and say network unreachable.
+    /// No route: drop it and send a "network unreachable" error.
     None,
 }
 
-/// An [`Action`] as the table holds it; the fast path reads this and does not decode.
+/// An [`Action`] as stored in the table; the fast path uses it without decoding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Entry(u64);
@@ -114,13 +114,13 @@ impl Entry {
         self.0
     }
 
-    /// Whether it is plain forwarding: then, and only then, `interface` and `write_mac` mean something.
+    /// Whether it is plain forwarding: only then are `interface` and `write_mac` meaningful.
     #[inline(always)]
     pub fn is_forward(self) -> bool {
         self.interface() < SPECIAL
     }
 
-    /// Whether a bucket is to be chosen.
+    /// Whether a bucket of a group must be selected.
     #[inline(always)]
     pub fn is_group(self) -> bool {
         self.interface() == GROUP
@@ -141,7 +141,7 @@ impl Entry {
         to[..6].copy_from_slice(&self.0.to_le_bytes()[..6]);
     }
 
-    /// What it says.
+    /// The decoded action.
     pub fn action(self) -> Action {
         match self.interface() {
             HOST => Action::Host,
@@ -179,7 +179,7 @@ impl Entry {
         Self(u64::from(GROUP) << 48 | u64::from(count_log2) << 32 | u64::from(first))
     }
 
-    /// What is no plain forwarding, and the interface that it is about.
+    /// An action other than plain forwarding, and its interface.
     fn special_at(kind: u16, interface: u32) -> Self {
         Self(u64::from(kind) << 48 | u64::from(interface as u16))
     }
@@ -195,16 +195,16 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Where a next hop leads, for the slow path: it stays the same as long as the index is in use.
+/// The destination of a next hop, for the slow path: it does not change as long as the index is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Gateway {
-    /// The neighbour to resolve; `None` where destinations are neighbours themselves (on link).
+    /// The neighbour to resolve; `None` if destinations are neighbours themselves (on link).
     pub address: Option<IpAddr>,
     /// The interface it is on, by whatever number the writer uses.
     pub interface: u32,
 }
 
-/// A [`Gateway`] in words that can be stored while others read.
+/// A [`Gateway`] as words that can be stored while others read.
 const GATEWAY_WORDS: usize = 3;
 const NO_ADDRESS: u64 = 0;
 const IPV4: u64 = 4;
@@ -238,7 +238,7 @@ impl NextHops {
         self.entries.len()
     }
 
-    /// What is done at `hop`; [`Entry::NONE`] past the table.
+    /// The action at `hop`; [`Entry::NONE`] beyond the table.
     #[inline(always)]
     pub fn entry(&self, hop: NextHop) -> Entry {
         // Acquire: a group's buckets are written before the entry that names them.
@@ -250,14 +250,14 @@ impl NextHops {
         self.entry(hop).action()
     }
 
-    /// The member of a group for a flow's hash. `group` is an entry that says `is_group`.
+    /// The member of a group for a flow's hash. `is_group` must be true for `group`.
     #[inline]
     pub fn select(&self, group: Entry, hash: u32) -> NextHop {
         let bucket = group.first() as usize + (hash & (group.count() - 1)) as usize;
         self.buckets.get(bucket).map_or(NextHop::NONE, |hop| NextHop(hop.load(Acquire)))
     }
 
-    /// `hop` and what is done there, a group replaced by its member for `hash`.
+    /// `hop` and its action, with a group replaced by its member for `hash`.
     #[inline(always)]
     pub fn resolve(&self, hop: NextHop, hash: u32) -> (NextHop, Entry) {
         let entry = self.entry(hop);
@@ -268,13 +268,13 @@ impl NextHops {
         (member, self.entry(member))
     }
 
-    /// The route's own MTU; 0 where the interface's holds.
+    /// The route's own MTU; 0 if the interface's applies.
     #[inline(always)]
     pub fn mtu(&self, hop: NextHop) -> u16 {
         self.mtus.get(hop.index()).map_or(0, |mtu| mtu.load(Relaxed))
     }
 
-    /// Marks `hop` as used. Stores only if it is not marked, so that the line stays shared.
+    /// Marks `hop` as used. Stores only if it is not marked, so that the cache line stays shared.
     #[inline(always)]
     pub fn mark_used(&self, hop: NextHop) {
         if let Some(used) = self.used.get(hop.index())
@@ -299,7 +299,7 @@ impl NextHops {
         Gateway { address, interface: kind as u32 }
     }
 
-    /// Relaxed is enough: nobody has the index before the entry is stored, and that is a release.
+    /// Relaxed is enough: the index is not used before the entry is stored, and that is a release.
     fn set_gateway(&self, hop: NextHop, gateway: Gateway) {
         let (kind, number) = match gateway.address {
             None => (NO_ADDRESS, 0),

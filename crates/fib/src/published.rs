@@ -5,36 +5,35 @@
 //!                      `- wait until each worker has begun a later burst, then free the old
 //! ```
 //!
-//! Quiescent states: a worker says once a burst that it holds nothing it found before. The writer
-//! takes what it wants to free out of reach, notes the *point* at which it did so, and frees it when
-//! every reader has been quiescent after that point. Tables that change in place (DIR-24-8's groups,
-//! next hops) put their free blocks through the same [`Retired`] queue as whole tables do.
+//! Quiescent states: a worker announces once per burst that it no longer uses anything it found before. The writer
+//! makes what it wants to free unreachable, notes the *point* at which it did so, and frees it when every reader has
+//! been quiescent after that point. Tables that change in place (DIR-24-8's groups, next hops) put their free blocks
+//! into the same [`Retired`] queue as whole tables.
 //!
-//! Readers never wait or allocate; for them it is one load and one store in lines of their own. The
-//! writer may wait as long as one burst takes, so a reader that sleeps says so first ([`offline`]).
+//! Readers never wait or allocate; it costs them one load and one store in cache lines of their own. The writer may
+//! wait as long as one burst takes, so a reader that sleeps announces that first ([`offline`]).
 //!
 //! [`offline`]: ReaderHandle::offline
 //!
-//! Why it holds. *A reader that goes on:* the writer's unlinking comes before its `point` (release),
-//! which the reader loads (acquire) before it stores it as seen; so after that store it cannot find
-//! what was unlinked, and by release and acquire on `seen` all its earlier reads come before the
-//! writer frees. *A reader that wakes:* it stores `seen`, fence, then reads tables; the writer unlinks,
-//! fence, then reads `seen`. One of the two fences is first: either the writer sees the reader awake,
-//! or the reader sees the unlinking.
+//! Why this is correct. *A reader that continues:* the writer's unlinking comes before its `point` (release), which
+//! the reader loads (acquire) before it stores it as seen; so after that store it cannot find what was unlinked, and
+//! by release and acquire on `seen` all its earlier reads come before the writer frees. *A reader that wakes:* it
+//! stores `seen`, fence, then reads tables; the writer unlinks, fence, then reads `seen`. One of the two fences comes
+//! first: either the writer sees the reader awake, or the reader sees the unlinking.
 
 use crate::sync::{Arc, AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use std::collections::VecDeque;
 use std::fmt;
 
-/// What `seen` holds while its reader sleeps: it is past everything.
+/// The value of `seen` while its reader sleeps: it is past everything.
 const OFFLINE: u64 = u64::MAX;
 
-/// Who reads the tables. Cheap to clone; all clones are the same registry.
+/// The readers of the tables. Cheap to clone; all clones are the same registry.
 #[derive(Clone)]
 pub struct Readers(Arc<Registry>);
 
 struct Registry {
-    /// Grows by one with each retirement. Alone in its line: workers load it once a burst.
+    /// Increases by one with each retirement. Alone in its cache line: workers load it once per burst.
     point: Line,
     /// Only registration, its end and the writer take this lock.
     seen: Mutex<Vec<Arc<Line>>>,
@@ -71,7 +70,7 @@ impl Readers {
         Point(self.0.point.0.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
-    /// The latest retirement now. What is retired later is not covered by it.
+    /// The latest retirement. It does not cover what is retired later.
     pub fn point(&self) -> Point {
         Point(self.0.point.0.load(Ordering::Acquire))
     }
@@ -106,7 +105,7 @@ pub struct ReaderHandle {
 }
 
 impl ReaderHandle {
-    /// Says that this reader holds nothing it found before: once a burst, between bursts.
+    /// Announces that this reader no longer uses anything it found before: once per burst, between bursts.
     ///
     /// `&mut`, so that the compiler refuses a table kept from before the call.
     #[inline]
@@ -116,29 +115,29 @@ impl ReaderHandle {
         self.seen.0.store(point, Ordering::Release);
     }
 
-    /// The latest retirement now, for [`Self::quiescent_at`]. As long as it stays the same, so do published tables
-    /// as a whole and each next hop's word and MTU, as read since the reader was quiescent before. Not so what is
-    /// stored in place: where a route of a table leads, and the members of a group in its old row.
+    /// The latest retirement, for [`Self::quiescent_at`]. As long as it stays the same, so do published tables as a
+    /// whole and each next hop's word and MTU, as read since the reader was last quiescent. This does not apply to
+    /// what is stored in place: the next hop of a route, and the members of a group in its old row.
     pub fn point(&self) -> Point {
         self.readers.point()
     }
 
-    /// Says that this reader holds nothing that it found before `point`: for one that stands in for others,
-    /// and learns some time later that they have moved on.
+    /// Announces that this reader no longer uses anything it found before `point`: for one that represents others,
+    /// and learns later that they have moved on.
     pub fn quiescent_at(&mut self, point: Point) {
         debug_assert!(self.is_online());
         self.seen.0.store(point.0, Ordering::Release);
     }
 
-    /// Says that this reader will not read until [`Self::online`]: before it sleeps.
+    /// Announces that this reader will not read until [`Self::online`]: before it sleeps.
     pub fn offline(&mut self) {
         self.seen.0.store(OFFLINE, Ordering::Release);
     }
 
-    /// Says that this reader reads again. A full barrier: not for every burst.
+    /// Announces that this reader reads again. A full barrier: not for every burst.
     pub fn online(&mut self) {
         let point = self.readers.0.point.0.load(Ordering::Acquire);
-        // Release: the writer may find only this, and must still see what we read before we slept.
+        // Release: the writer may find only this, and must still see what was read before sleeping.
         self.seen.0.store(point, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -157,7 +156,7 @@ impl ReaderHandle {
 
 impl Drop for ReaderHandle {
     fn drop(&mut self) {
-        // Our reads come before the writer's, which finds the list without us under the same lock.
+        // This reader's accesses come before the writer's, which finds the list without it under the same lock.
         self.readers.all_seen().retain(|seen| !Arc::ptr_eq(seen, &self.seen));
     }
 }
@@ -168,7 +167,7 @@ impl fmt::Debug for ReaderHandle {
     }
 }
 
-/// Things out of reach, in the order of their retirement, until all readers have moved past them.
+/// Unreachable items, in the order of their retirement, until all readers have moved past them.
 pub struct Retired<T> {
     readers: Readers,
     waiting: VecDeque<(Point, T)>,
@@ -180,13 +179,13 @@ impl<T> Retired<T> {
         Self { readers: readers.clone(), waiting: VecDeque::new() }
     }
 
-    /// Queues what no reader can find any more, although one may still hold it.
+    /// Queues an item that no reader can find any more, although one may still use it.
     pub fn push(&mut self, item: T) {
         let point = self.readers.retire_point();
         self.waiting.push_back((point, item));
     }
 
-    /// Queues several things that went out of reach together, for the price of one.
+    /// Queues several items that became unreachable together, at the cost of one.
     pub fn extend(&mut self, items: impl IntoIterator<Item = T>) {
         let mut items = items.into_iter().peekable();
         if items.peek().is_some() {
@@ -195,14 +194,14 @@ impl<T> Retired<T> {
         }
     }
 
-    /// Hands out, oldest first, all that every reader has moved past.
+    /// Returns, oldest first, all items that every reader has moved past.
     pub fn take_passed(&mut self) -> impl Iterator<Item = T> + '_ {
         let oldest = if self.waiting.is_empty() { Point(0) } else { self.readers.oldest() };
         let passed = self.waiting.partition_point(|(point, _)| *point <= oldest);
         self.waiting.drain(..passed).map(|(_, item)| item)
     }
 
-    /// Tells readers that something which they may have kept since their last quiescent state is out of date: their
+    /// Tells readers that something which they may have cached since their last quiescent state is out of date: their
     /// [`point`](ReaderHandle::point) moves.
     pub fn outdate(&self) {
         self.readers.retire_point();
@@ -225,7 +224,7 @@ impl<T> fmt::Debug for Retired<T> {
     }
 }
 
-/// A value that is replaced whole: a reader sees the old one or the new one, and nothing between.
+/// A value that is replaced as a whole: a reader sees the old one or the new one, and nothing in between.
 pub struct Published<T> {
     current: AtomicPtr<T>,
     readers: Readers,
@@ -252,7 +251,7 @@ impl<T> Published<T> {
     /// The value now, until the reader is quiescent next.
     ///
     /// # Panics
-    /// If the reader sleeps or belongs to another registry: nobody would wait for it.
+    /// If the reader sleeps or belongs to another registry: the writer would not wait for it.
     #[inline]
     pub fn load<'a>(&'a self, reader: &'a ReaderHandle) -> &'a T {
         assert!(reader.is_online() && Arc::ptr_eq(&reader.readers.0, &self.readers.0));
@@ -261,7 +260,7 @@ impl<T> Published<T> {
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
-    /// Replaces the value; frees those before it that all readers have moved past.
+    /// Replaces the value; frees earlier ones that all readers have moved past.
     pub fn publish(&self, value: T) {
         let mut retired = self.retired();
         let old = self.current.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel);
@@ -270,7 +269,7 @@ impl<T> Published<T> {
         retired.take_passed().for_each(drop);
     }
 
-    /// Frees what all readers have moved past; returns how many values still wait.
+    /// Frees what all readers have moved past; returns how many values are still waiting.
     pub fn reclaim(&self) -> usize {
         let mut retired = self.retired();
         retired.take_passed().for_each(drop);
@@ -278,7 +277,7 @@ impl<T> Published<T> {
     }
 
     fn retired(&self) -> MutexGuard<'_, Retired<Box<T>>> {
-        // A panic in a value's drop leaves the queue whole.
+        // A panic in a value's drop leaves the queue consistent.
         self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -1,4 +1,4 @@
-//! IPv6: a direct root of 16 bits, then search trees of range ends, a cache line a step.
+//! IPv6: a direct root of 16 bits, then search trees of range ends, one cache line per step.
 //!
 //! ```text
 //! address [ 16 bits | 32 bits | 32 bits | 32 bits | 16 bits ]
@@ -12,12 +12,12 @@
 //!                                                    `- a next hop, or a tree of the next window
 //! ```
 //!
-//! Routes are cut into ranges of equal next hop; a window of 32 bits is a B+-tree of the ranges' last
-//! keys. A step of a lookup reads one line and counts how many ends the key is past: one vector
-//! comparison, no branch. The number of steps follows the number of routes around the address, however
-//! many prefix lengths there are: three forks and a leaf on a full table. Sixteen bits of root
-//! and 32 of window end at /48, where nearly all routes end; 32-bit keys are half the memory of 64. Nearly
-//! all leaves know two bytes of a next hop; one is wide where a range leads deeper, or a next hop is past 65,534.
+//! Routes are split into ranges of equal next hop; a window of 32 bits is a B+-tree of the ranges' last keys. A step
+//! of a lookup reads one cache line and counts the ends that are below the key: one vector comparison, no branch. The
+//! number of steps depends on the number of routes around the address, however many prefix lengths there are: three
+//! forks and a leaf on a full table. Sixteen bits of root and 32 of window end at /48, where nearly all routes end;
+//! 32-bit keys take half the memory of 64. Nearly all leaves have two bytes per next hop; one is wide if a range
+//! leads deeper, or a next hop is above 65,534.
 //!
 //! # Contract for other readers
 //!
@@ -38,16 +38,15 @@
 //! next hop = word
 //! ```
 //!
-//! Ends ascend, so the count is four halvings (three in a wide leaf), each a load, a comparison and an
-//! addition. Indices are to be masked to the array all the same: a reader that is not registered may
-//! meet a line in the making. Cells that readers follow change by single aligned stores.
+//! Ends ascend, so the count is four halvings (three in a wide leaf), each a load, a comparison and an addition.
+//! Indices must be masked to the array all the same: a reader that is not registered may read a line that is being
+//! written. Cells that readers follow change with single aligned stores.
 //!
 //! # Changes
 //!
-//! Changes copy: the least subtree around the changed keys is packed anew, its siblings are copied
-//! beside it, and one store into the fork above links them; so each address sees the old next hop or
-//! the new one. What overflows is split one level higher, as in a B+-tree. What was unlinked is used
-//! again only after all readers have moved past it.
+//! Changes copy: the smallest subtree around the changed keys is rebuilt, its siblings are copied next to it, and one
+//! store into the fork above links them; so each address sees the old next hop or the new one. What overflows is
+//! split one level higher, as in a B+-tree. What was unlinked is reused only after all readers have moved past it.
 
 mod arena;
 mod bulk;
@@ -77,7 +76,7 @@ const ROOT_LENGTH: u8 = 16;
 const ROOT: usize = 1 << ROOT_LENGTH;
 /// Lines that there may be: 128 MiB of addresses, of which a full table touches 1.3.
 const LINES: usize = 1 << 21;
-/// Levels of forks that a root slot's tree has at least, so that lanes keep step.
+/// The least number of levels of forks in a root slot's tree, so that lanes stay in step.
 const LOW: u32 = 3;
 
 /// The IPv6 table as workers read it.
@@ -88,7 +87,7 @@ pub struct Range6Fib {
     form: Form,
 }
 
-/// What the window at `depth` (0 follows the root) holds of `address`.
+/// The part of `address` in the window at `depth` (0 follows the root).
 #[inline(always)]
 fn key(address: u128, depth: u32) -> u32 {
     (address << (u32::from(ROOT_LENGTH) + 32 * depth) >> 96) as u32
@@ -195,8 +194,8 @@ impl Range6 {
         };
     }
 
-    /// Fills the empty structure from the rib: short routes paint the root in order, then each slot
-    /// with longer ones gets its tree.
+    /// Fills the empty structure from the rib: short routes fill the root in order, then each slot with longer ones
+    /// gets its tree.
     fn fill(&mut self) -> Result<(), TableFull<u128>> {
         let mut slots: Vec<(usize, Prefix<u128>, usize)> = Vec::new();
         for (applied, (prefix, hop)) in self.rib.iter().enumerate() {

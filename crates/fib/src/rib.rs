@@ -1,4 +1,4 @@
-//! All routes of a table, compact and in order: the writer's memory of who owns which addresses.
+//! All routes of a table, compact and in order: the writer's record of which route owns which addresses.
 //!
 //! ```text
 //! 0/0 --0-- 10/8 --0-- 10.0/16          a node is a route, or a fork of two; one child each for
@@ -6,9 +6,9 @@
 //!  `--1-- 192.0.2/24
 //! ```
 //!
-//! Builders ask it what a removed prefix falls back to and which more-specifics keep their addresses.
-//! Workers never see it. Nodes lie in one array and link by index: 20 bytes a node for IPv4, 32 for
-//! IPv6, at most two nodes a route.
+//! Builders use it to find what a removed prefix falls back to and which more-specific routes keep their addresses.
+//! Workers never see it. Nodes are in one array and link by index: 20 bytes per node for IPv4, 32 for IPv6, at most
+//! two nodes per route.
 
 mod bulk;
 
@@ -28,7 +28,7 @@ const ROOT: u32 = 0;
 #[derive(Clone, Copy)]
 struct Node<A> {
     address: A,
-    /// Children by their first bit past `length`. In a free node the first is the next free one.
+    /// Children by their first bit after `length`. In a free node the first is the next free one.
     children: [u32; 2],
     hop: u32,
     length: u8,
@@ -52,7 +52,7 @@ impl<A: Address> Node<A> {
     }
 }
 
-/// Every route of one table. Equal prefixes replace each other.
+/// All routes of one table. A route replaces an earlier one to the same prefix.
 #[derive(Clone)]
 pub struct Rib<A> {
     nodes: Vec<Node<A>>,
@@ -82,7 +82,7 @@ impl<A: Address> Rib<A> {
         self.len == 0
     }
 
-    /// What the nodes take, in bytes.
+    /// Size of the nodes in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.nodes.len() * size_of::<Node<A>>()
     }
@@ -93,7 +93,7 @@ impl<A: Address> Rib<A> {
         if node.length == prefix.length() { node.route() } else { None }
     }
 
-    /// Sets the route to `prefix`; returns what it was.
+    /// Sets the route to `prefix`; returns the previous one.
     ///
     /// # Panics
     /// If `hop` is `u32::MAX`, which no next-hop table has.
@@ -119,7 +119,7 @@ impl<A: Address> Rib<A> {
         }
     }
 
-    /// Removes the route to `prefix`; returns what it was.
+    /// Removes the route to `prefix`; returns it.
     pub fn remove(&mut self, prefix: Prefix<A>) -> Option<NextHop> {
         let mut above = [ROOT; 2];
         let mut at = ROOT;
@@ -141,7 +141,7 @@ impl<A: Address> Rib<A> {
         Some(removed)
     }
 
-    /// The longest route that holds `address`.
+    /// The longest route that contains `address`.
     pub fn longest_match(&self, address: A) -> Option<(Prefix<A>, NextHop)> {
         self.last_on_path(address, A::WIDTH)
     }
@@ -161,8 +161,8 @@ impl<A: Address> Rib<A> {
         Iter { rib: self, stack: self.highest_within(prefix).into_iter().collect(), nested: true }
     }
 
-    /// The longest of the routes strictly within `prefix` left out: only those that no other route
-    /// strictly within it covers. What lies between them is what a route to `prefix` itself owns.
+    /// The routes strictly within `prefix` that no other route strictly within it covers. What is between them is
+    /// owned by a route to `prefix` itself.
     pub fn nearest_within(&self, prefix: Prefix<A>) -> Iter<'_, A> {
         let mut stack = Vec::new();
         if let Some(top) = self.highest_within(prefix) {
@@ -181,7 +181,7 @@ impl<A: Address> Rib<A> {
         self.within(prefix).any(|(route, _)| route.length() > length)
     }
 
-    /// The routes that hold `address`, shortest first, and those that start behind it, in order.
+    /// The routes that contain `address`, shortest first, and those that start after it, in order.
     pub fn around(&self, address: A) -> (Vec<(Prefix<A>, NextHop)>, Iter<'_, A>) {
         let (mut holding, mut stack, mut at) = (Vec::new(), Vec::new(), ROOT);
         while at != NIL {

@@ -1,12 +1,12 @@
-//! Sets of interfaces by number, a bit each: what a table of sources leads to.
+//! Sets of interfaces by number, with a bit for each: the results of lookups in a table of sources.
 //!
 //! ```text
 //! source -> Fib -> number of a set -> one bit: may packets from there come in here?
 //! ```
 //!
-//! Few routes differ in their interfaces, so sets are shared and counted, and a number is given out anew only
-//! after all readers have moved past it. Two numbers are fixed: [`EMPTY`] holds no interface and [`ALL`] every
-//! one; [`NextHop::NONE`], which a lookup yields where no route is, holds none either.
+//! Few routes differ in their interfaces, so sets are shared and counted, and a number is reused only after all
+//! readers have moved past it. Two numbers are fixed: [`EMPTY`] contains no interface and [`ALL`] every one;
+//! [`NextHop::NONE`], the result of a lookup without a route, contains none either.
 
 use crate::memory::{Array, Filled, OutOfMemory, Source};
 use crate::next_hop::NextHop;
@@ -23,10 +23,10 @@ pub const EMPTY: NextHop = NextHop(1);
 pub const ALL: NextHop = NextHop(2);
 /// Sets that there is room for, these counted.
 pub const SETS: usize = 1 << 12;
-/// Those of them that can be any sets: less no route, [`EMPTY`] and [`ALL`].
+/// The numbers that are free for any set: all but no route, [`EMPTY`] and [`ALL`].
 pub const ROOM: usize = SETS - 3;
 
-/// Sets of interfaces, as packets are held against them.
+/// Sets of interfaces, as packets are checked against them.
 #[derive(Debug)]
 pub struct InterfaceSets {
     bits: Array<AtomicU64>,
@@ -35,7 +35,7 @@ pub struct InterfaceSets {
 }
 
 impl InterfaceSets {
-    /// Whether an interface is in a set. One past the width that the sets were made with is in [`ALL`] only.
+    /// Whether a set contains an interface. An interface beyond the width of the sets is only in [`ALL`].
     pub fn holds(&self, set: NextHop, interface: u16) -> bool {
         let word = usize::from(interface) / 64;
         if word >= self.words {
@@ -50,13 +50,13 @@ impl InterfaceSets {
 #[derive(Debug)]
 pub struct SetWriter {
     table: Arc<InterfaceSets>,
-    /// By its interfaces: the number of a set, and how many routes have it.
+    /// By its interfaces: the number of a set, and how many routes use it.
     known: HashMap<Box<[u16]>, (NextHop, usize)>,
     /// By number; none where the number is free.
     members: Vec<Option<Box<[u16]>>>,
     free: BinaryHeap<Reverse<u32>>,
     retired: Retired<u32>,
-    /// Users that were given [`ALL`] for want of room.
+    /// Users that got [`ALL`] for lack of room.
     refused: usize,
 }
 
@@ -82,14 +82,14 @@ impl SetWriter {
         })
     }
 
-    /// What packets are held against.
+    /// The sets that packets are checked against.
     pub fn table(&self) -> &Arc<InterfaceSets> {
         &self.table
     }
 
-    /// The number of the set of these interfaces, in order and each once, with one more user. [`ALL`] where there
-    /// is no room for another set, or none for such an interface: then more may pass, nothing else is lost, and
-    /// [`Self::refused`] counts it.
+    /// The number of the set of these interfaces, in order and without duplicates, with one more user. [`ALL`] if
+    /// there is no room for another set, or for such an interface: then more sources may pass, but nothing is lost,
+    /// and [`Self::refused`] counts it.
     pub fn take(&mut self, interfaces: &[u16]) -> NextHop {
         if interfaces.is_empty() {
             return EMPTY;
@@ -115,7 +115,7 @@ impl SetWriter {
         NextHop(number)
     }
 
-    /// One user less. Nobody may find the set any more if it was the last.
+    /// One user less. If it was the last, the set must be unreachable.
     pub fn release(&mut self, set: NextHop) {
         if set == ALL {
             self.refused = self.refused.saturating_sub(1);
@@ -130,7 +130,7 @@ impl SetWriter {
         }
     }
 
-    /// How many users have [`ALL`] since there was no room for their set.
+    /// The number of users of [`ALL`] because there was no room for their set.
     pub fn refused(&self) -> usize {
         self.refused
     }

@@ -35,7 +35,7 @@ pub type Builder<A> = Box<dyn BuildFib<Address = A> + Send>;
 pub struct Structure<A: Address> {
     /// As configuration and benches name it.
     pub name: &'static str,
-    /// What it is, in half a sentence.
+    /// A short description.
     pub about: &'static str,
     build: Build<A>,
 }

@@ -5,14 +5,13 @@
 //! reader: Source::attached(file) --array, array, ..->    the same, read-only, in the same order
 //! ```
 //!
-//! A builder asks its source for arrays in a fixed order. In a file the first page is a directory of
-//! where each array lies and how long it is; a reader asks for the same arrays in the same order and
-//! is refused where they differ. The file is a memfd ([`memfd`]), which grows as asked, or anything
-//! else of a fixed size that can be mapped shared and starts zeroed, as a BPF array map made with
-//! `BPF_F_MMAPABLE` does.
+//! A builder requests arrays from its source in a fixed order. In a file the first page is a directory with the
+//! position and length of each array; a reader requests the same arrays in the same order and is refused if they
+//! differ. The file is a memfd ([`memfd`]), which grows as needed, or anything else of a fixed size that can be
+//! mapped shared and starts zeroed, such as a BPF array map with `BPF_F_MMAPABLE`.
 //!
-//! Absent on purpose: telling the writer how far readers elsewhere are. Whoever shares a table keeps a
-//! [`crate::published::ReaderHandle`] for them and says `quiescent` once they have moved on.
+//! Absent on purpose: telling the writer how far readers in other processes are. Whoever shares a table keeps a
+//! [`crate::published::ReaderHandle`] for them and calls `quiescent` once they have moved on.
 
 use super::{Array, Filled, HUGE, OutOfMemory, Pages, Zeroed, aligned};
 use std::cell::{Cell, RefCell};
@@ -60,16 +59,16 @@ struct Area {
 }
 
 impl Source {
-    /// Memory of this process alone, in huge pages where there are any.
+    /// Memory of this process, in huge pages if there are any.
     pub fn anonymous() -> Self {
         Self(Kind::Anonymous)
     }
 
-    /// Room for one new table in `file`, which must be zeroed and is mapped shared. A regular file, such
-    /// as a memfd, grows as needed; any other keeps its size.
+    /// Space for one new table in `file`, which must be zeroed and is mapped shared. A regular file, such as a memfd,
+    /// grows as needed; any other keeps its size.
     ///
     /// # Errors
-    /// What `dup`, `fstat` or `mmap` say; `InvalidInput` if there is a table in it already.
+    /// The error of `dup`, `fstat` or `mmap`; `InvalidInput` if it already contains a table.
     pub fn shared(file: &impl AsFd) -> io::Result<Self> {
         let area = Area::map(file, true)?;
         if area.directory[0].load(Acquire) != 0 {
@@ -79,15 +78,15 @@ impl Source {
         Ok(Self(Kind::File(area)))
     }
 
-    /// The same in a file whose layout its reader has laid down, such as the value of a BPF map: behind the
-    /// page of the directory, `rooms` bytes for each array in turn, whole pages each.
+    /// The same in a file whose layout is defined by its reader, such as the value of a BPF map: after the page of
+    /// the directory, `rooms` bytes for each array in turn, each a whole number of pages.
     ///
-    /// A builder that wants a longer array gets what there is; the rest reads as zero. Only structures that
-    /// look at how much they got can be built there ([`crate::Chunk17`], [`crate::Range6`], next hops).
+    /// A builder that requests a longer array gets what there is; the rest reads as zero. Only structures that check
+    /// how much they got can be built there ([`crate::Chunk17`], [`crate::Range6`], next hops).
     ///
     /// # Errors
-    /// What `dup`, `fstat` or `mmap` say; `InvalidInput` if there is a table in it already, or if a room is no
-    /// number of pages.
+    /// The error of `dup`, `fstat` or `mmap`; `InvalidInput` if it already contains a table, or if a size is not a
+    /// whole number of pages.
     pub fn laid_out(file: &impl AsFd, rooms: &[usize]) -> io::Result<Self> {
         if rooms.iter().any(|room| room % PAGE != 0) {
             return Err(io::Error::new(
@@ -102,10 +101,10 @@ impl Source {
         }
     }
 
-    /// The table that a builder has put into `file`, to be read only. Nobody may shorten the file.
+    /// The table that a builder has put into `file`, read-only. The file must not be shortened.
     ///
     /// # Errors
-    /// What `dup`, `fstat` or `mmap` say; `InvalidData` if there is no table in it.
+    /// The error of `dup`, `fstat` or `mmap`; `InvalidData` if it contains no table.
     pub fn attached(file: &impl AsFd) -> io::Result<Self> {
         let area = Area::map(file, false)?;
         if area.directory[0].load(Acquire) != MAGIC {
@@ -114,9 +113,9 @@ impl Source {
         Ok(Self(Kind::File(area)))
     }
 
-    /// The next array: zeroed from a source to build in, as the builder has it from one attached.
+    /// The next array: zeroed from a source to build in, as the builder made it from an attached one.
     ///
-    /// An array of an attached source lies in read-only memory: it may be loaded from and not stored to.
+    /// An array of an attached source is in read-only memory: it must not be stored to.
     pub(crate) fn array<T: Zeroed>(&self, len: usize, filled: Filled) -> Result<Array<T>, OutOfMemory> {
         match &self.0 {
             Kind::Anonymous => Array::zeroed(len, filled),
@@ -198,7 +197,7 @@ impl Area {
     }
 }
 
-/// Why there is no reader for a table in a file.
+/// Why a table in a file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAttached;
 

@@ -1,8 +1,8 @@
-//! The one writer of the next-hop table: gives out indices and bucket ranges, and takes them back.
+//! The only writer of the next-hop table: allocates and frees indices and ranges of buckets.
 //!
-//! An index that was removed keeps its old meaning until every reader has moved past it: a worker may
-//! have looked a packet up just before. The lowest free index is given out first, because tables with
-//! narrow entries have room for low indices only.
+//! An index that was removed keeps its old meaning until every reader has moved past it: a worker may have looked up
+//! a packet just before. The lowest free index is used first, because tables with narrow entries can only hold low
+//! indices.
 
 use super::buddy::Buddy;
 use super::group::{self, Member};
@@ -15,19 +15,19 @@ use std::sync::Arc;
 /// Why a next hop was refused. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHopError {
-    /// All indices are in use, or readers still hold them.
+    /// All indices are in use, or readers may still use them.
     Full {
         /// How many there are.
         capacity: usize,
     },
-    /// No row of buckets is left for the group.
+    /// There is no range of buckets for the group.
     BucketsFull {
-        /// How many it needs.
+        /// The number it needs.
         count: u32,
     },
-    /// The interface is past [`INTERFACE_MAX`].
+    /// The interface is above [`INTERFACE_MAX`].
     Interface(u16),
-    /// A group without a member of weight above 0: set what to do instead (`Unreachable`, say).
+    /// A group without a member of weight above 0: set another action instead (`Unreachable`, for example).
     NoMembers,
     /// Groups are made of members (`add_group`, `set_group`), not of bucket ranges.
     GroupByHand,
@@ -62,27 +62,27 @@ impl fmt::Display for NextHopError {
 
 impl std::error::Error for NextHopError {}
 
-/// What readers may still hold.
+/// What readers may still use.
 #[derive(Clone, Copy, Debug)]
 enum Freed {
     Hop(NextHop),
     Buckets { first: u32, order: u32 },
 }
 
-/// The writing side of [`NextHops`]: one a table.
+/// The writing side of [`NextHops`]: one per table.
 #[derive(Debug)]
 pub struct NextHopWriter {
     table: Arc<NextHops>,
     in_use: Vec<bool>,
     free: BinaryHeap<Reverse<u32>>,
-    /// Indices from here on were never given out.
+    /// Indices from here on were never used.
     fresh: u32,
     buckets: Buddy,
     retired: Retired<Freed>,
 }
 
 impl NextHopWriter {
-    /// Next hops of a table made by [`Self::new`].
+    /// Next hops of a table created with [`Self::new`].
     pub const HOPS: u32 = 1 << 16;
     /// log2 of its buckets: 16,384 groups of the smallest kind.
     pub const BUCKETS_LOG2: u32 = 22;
@@ -97,8 +97,8 @@ impl NextHopWriter {
         Self::with_room_in(hops, buckets_log2, readers, &Source::anonymous())
     }
 
-    /// The same in memory from `source`: entries, buckets, MTUs and marks of use, in this order. Gateways,
-    /// which only the slow path wants, stay in this process.
+    /// The same in memory from `source`: entries, buckets, MTUs and marks of use, in this order. Gateways, which only
+    /// the slow path needs, stay in this process.
     pub fn with_room_in(
         hops: u32,
         buckets_log2: u32,
@@ -115,7 +115,7 @@ impl NextHopWriter {
         })
     }
 
-    /// What workers read.
+    /// The table that workers read.
     pub fn table(&self) -> &Arc<NextHops> {
         &self.table
     }
@@ -130,7 +130,7 @@ impl NextHopWriter {
         !self.in_use.contains(&true)
     }
 
-    /// Adds a next hop. `gateway` stays with the index for good; `action` and `mtu` may change.
+    /// Adds a next hop. `gateway` never changes for an index; `action` and `mtu` may.
     pub fn add(&mut self, action: Action, gateway: Gateway, mtu: u16) -> Result<NextHop, NextHopError> {
         let entry = encoded(action, gateway.interface)?;
         let hop = self.take_index()?;
@@ -148,7 +148,7 @@ impl NextHopWriter {
         Ok(hop)
     }
 
-    /// Changes what is done at `hop`: a MAC, or that the neighbour is lost. One store.
+    /// Changes the action at `hop`: a MAC address, or that the neighbour is lost. One store.
     pub fn set(&mut self, hop: NextHop, action: Action) -> Result<(), NextHopError> {
         self.check(hop)?;
         let entry = encoded(action, self.table.gateway(hop).interface)?;
@@ -164,8 +164,8 @@ impl NextHopWriter {
         Ok(())
     }
 
-    /// Changes a group's members, moving only the buckets that must move; makes a group of a next hop
-    /// that was none.
+    /// Changes a group's members, moving only the buckets that must move; turns a next hop that was not a group into
+    /// one.
     pub fn set_group(&mut self, hop: NextHop, members: &[Member]) -> Result<(), NextHopError> {
         self.check(hop)?;
         let members = group::merged(members);
@@ -199,7 +199,7 @@ impl NextHopWriter {
         Ok(())
     }
 
-    /// Whether workers have used `hop` since this was last asked. Clears the mark.
+    /// Whether workers have used `hop` since the last call. Clears the mark.
     pub fn take_used(&mut self, hop: NextHop) -> bool {
         self.table.used.get(hop.index()).is_some_and(|used| used.swap(0, Relaxed) != 0)
     }
@@ -209,7 +209,7 @@ impl NextHopWriter {
         (0..self.fresh).map(NextHop).filter(|hop| self.in_use[hop.index()])
     }
 
-    /// Takes back what all readers have moved past; returns how much still waits.
+    /// Frees what all readers have moved past; returns how much is still waiting.
     pub fn reclaim(&mut self) -> usize {
         let passed: Vec<Freed> = self.retired.take_passed().collect();
         for freed in passed {
