@@ -11,7 +11,7 @@ for _, text in ipairs(args.resolvers or {}) do
    resolvers[((a * 256 + b) * 256 + c) * 256 + d] = true
 end
 local large = hook.reason("dns_large", "a DNS answer over UDP that is too large")
-local stranger = hook.reason("dns_stranger", "a DNS answer from no resolver of ours")
+local stranger = hook.reason("dns_stranger", "a DNS answer from an unknown resolver")
 local any = hook.reason("dns_any", "a DNS query of type ANY")
 
 -- Whether the question that begins at byte `at` asks for type ANY (255).

@@ -12,7 +12,7 @@ local function address (text)
 end
 
 local gateways = {}
-for _, text in ipairs(args.gateways or error("args.gateways names the gateways")) do
+for _, text in ipairs(args.gateways or error("args.gateways must list the gateways")) do
    table.insert(gateways, address(text))
 end
 local only, n = address(args.only or args.gateways[1]), #gateways
@@ -21,7 +21,7 @@ local spread = hook.counter("spread")
 
 return { lookup = function (burst)
    if burst.family ~= 4 then return end
-   -- Neighbours come and go: their numbers are asked for once a burst.
+   -- Neighbours change: their next hops are looked up once per burst.
    for k = 1, n do hops[k - 1] = burst.route4(gateways[k]) end
    local from = burst.route4(only)
    for i in burst.each() do

@@ -38,7 +38,7 @@ local Generator = { config = { rate = { default = 1e6 }, size = { default = 64 }
 Generator.__index = Generator
 
 function Generator:new (conf)
-   if conf.size < 58 or conf.size > 1514 then error("--size is from 58, to hold the stamp, to 1514", 0) end
+   if conf.size < 58 or conf.size > 1514 then error("--size must be 58 (room for the time stamp) to 1514", 0) end
    return setmetatable({ conf = conf, template = template(conf.size), sent = 0, late = 0, start = false }, Generator)
 end
 

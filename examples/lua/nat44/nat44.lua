@@ -1,7 +1,7 @@
 -- NAT44 for UDP and TCP: the slow path makes bindings, workers rewrite by them at `ingress`.
 --
 --    first packet of a flow: worker punts ─► slow path: binding in shared memory, rewritten, forwarded
---    all others, both ways:  worker rewrites address, port and checksums, and the router goes on
+--    all others, both ways:  worker rewrites address, port and checksums, and the router continues
 --
 -- args: inside = "192.0.2." (prefix in dots), outside = "203.0.113.77": routed here, and no address of this machine
 -- Bindings are not timed out: one external port belongs to one internal address and port until the daemon ends.
@@ -30,7 +30,7 @@ local out, back, made = hook.counter("out"), hook.counter("back"), hook.counter(
 local function word (d, at) return d[at] * 256 + d[at + 1] end
 local function address (d, at) return word(d, at) * 65536 + word(d, at + 2) end
 
--- RFC 1624: mends the sum at `at` for the 16-bit words that change from old to new.
+-- RFC 1624: updates the sum at `at` for the 16-bit words that change from old to new.
 local function mend (d, at, old, new)
    local sum = band(0xffff - word(d, at), 0xffff) + (0xffff - old) + new
    sum = band(sum, 0xffff) + rshift(sum, 16)

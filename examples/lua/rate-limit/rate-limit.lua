@@ -1,5 +1,5 @@
 -- Rate limit a source at `ingress`: each IPv4 source gets a token bucket of its own, per worker.
--- args: rate = packets a second, burst = packets at once, sources = how many are told apart
+-- args: rate = packets per second, burst = packets at once, sources = how many are tracked
 local hook = require("brickmoon.hook")
 local ffi = require("ffi")
 local args = ...
@@ -8,7 +8,7 @@ local rate, size = (args.rate or 1000) / 1e9, args.burst or 100
 local count = 2 ^ math.ceil(math.log(args.sources or 65536) / math.log(2))
 ffi.cdef "struct rate_limit_bucket { uint32_t source; double tokens, time; };"
 local buckets = ffi.new("struct rate_limit_bucket[?]", count)
-local limited = hook.reason("rate_limited", "its source sends faster than it may")
+local limited = hook.reason("rate_limited", "its source exceeds its rate limit")
 
 -- Two sources in one place take turns: the newer one begins with a full bucket.
 local function place (source)

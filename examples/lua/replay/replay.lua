@@ -20,7 +20,7 @@ function Replay:new (conf)
       local due = conf.rate and (#frames - 1) / conf.rate or (seconds - first) / conf.speed
       times[#times + 1] = math.max(due, times[#times] or 0)
    end
-   if #frames == 0 then error(conf.file..": there is no frame in it", 0) end
+   if #frames == 0 then error(conf.file..": it contains no frame", 0) end
    local gap = conf.rate and 1 / conf.rate or #frames > 1 and times[#times] / (#frames - 1) or 0
    return setmetatable({ frames = frames, times = times, period = times[#times] + gap, loops = conf.loops,
                          at = 1, loop = 0, sent = 0, done = false }, Replay)

@@ -1,4 +1,4 @@
--- Turns for `brickmoon bench lua`: functions that breathe so many times and say how many packets that was.
+-- Runs for `brickmoon bench lua`: functions that run a number of breaths and return the number of packets.
 
 local config = require("core.config")
 local engine = require("core.app")

@@ -7,7 +7,7 @@
 --
 -- The function allocates nothing and is traced into whatever loop calls it. It takes a pointer to an Ethernet frame
 -- and its length in bytes. Differences to libpcap are refused, not guessed: names of hosts are not looked up, and
--- words for other links (wlan, atm) or for what frames do not tell (inbound) are errors.
+-- words for other links (wlan, atm) or for what frames do not contain (inbound) are errors.
 
 local ffi = require("ffi")
 local bit = require("bit")
@@ -30,7 +30,7 @@ function M.source (text)
 end
 
 -- A function (data, length) that says whether a frame matches. An empty filter matches all. An error of three
--- lines says what is wrong, the filter, and where in it.
+-- lines has the reason, the filter, and the position in it.
 function M.compile (text)
    local chunk = assert(loadstring(M.source(text), "=filter '"..text:sub(1, 40).."'"))
    return chunk(ffi, bit.band, bit.bor, bit.bxor, bit.bswap, bit.rshift, math.floor, multiply, shift_left, shift_right)

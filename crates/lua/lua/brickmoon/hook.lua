@@ -184,7 +184,7 @@ local methods = {
    has = function (i) return band(words[rshift(i, 5)], lshift(1, i)) ~= 0 end,
    -- for i in burst.each() do: the frames that are still on their way.
    each = function () return next_in, b.mask, -1 end,
-   -- Sends a packet of core.packet's out of a port, besides; false where no more fit in this burst.
+   -- Sends an additional packet (of core.packet) from a port; false if the burst has no room for more.
    emit = function (p, port)
       local n = b.made_count
       if n >= b.made_max then return false end
@@ -204,7 +204,7 @@ local methods = {
 
 ffi.metatype("struct brickmoon_burst", { __index = methods })
 
--- Publishing: a table that all workers read. It is copied whole; nobody sees half of a change.
+-- Publishing: a table that all workers read. It is copied as a whole; no worker sees half of a change.
 
 local seen = {}
 

@@ -1,7 +1,7 @@
 -- The few system calls that our modules need, straight through FFI.
 --
--- Every function is declared under a name of ours that stands for the real symbol, so that nothing here can clash
--- with what a program or ljsyscall declares. Failures come back as nil and the system's own words.
+-- Every function is declared under a private name for the real symbol, so that nothing here can clash
+-- with what a program or ljsyscall declares. Failures return nil and the system's message.
 
 local ffi = require("ffi")
 
@@ -153,7 +153,7 @@ function M.map_file (path, bytes, readonly, create)
    return at, before
 end
 
--- Anonymous memory, on huge pages if asked for and there are any. Returns the address and whether it is huge.
+-- Anonymous memory, on huge pages if requested and available. Returns the address and whether it is huge.
 function M.map_memory (bytes, huge)
    local flags = MAP_PRIVATE + MAP_ANONYMOUS + (huge and MAP_HUGETLB or 0)
    local at = C.bm_mmap(nil, bytes, PROT_READ + PROT_WRITE, flags, -1, 0)

@@ -98,7 +98,7 @@ function M.settle (app_table)
    for _, pair in ipairs(known) do settle_between(pair[1], pair[2]) end
 end
 
--- After the app was stopped and its links were taken off. Its account is looked at in M.finish.
+-- After the app was stopped and its links were removed. Its account is checked in M.finish.
 function M.close (app)
    accounts[app].closed = true
    stopped[#stopped + 1] = app

@@ -1,4 +1,4 @@
--- From the network as it is to the network as it is asked for: which actions it takes, and their doing.
+-- From the current network to the configured one: computes the actions, and carries them out.
 
 local ffi = require("ffi")
 local lib = require("core.lib")
@@ -179,7 +179,7 @@ local function operations (engine)
    return ops
 end
 
--- Tells whoever watches a program that apps are made or changed, one after the other.
+-- Tells the supervisor that apps are being created or changed, one after the other.
 local function at_setup (on)
    local odd = shared.setup % 2 == 1
    if on then shared.setup = shared.setup + (odd and 2 or 1) elseif odd then shared.setup = shared.setup + 1 end

@@ -160,7 +160,7 @@ function M.breathe ()
    if now >= next_show then show(now) end
 end
 
--- One breath in so many is measured: the clock costs what ten packets cost.
+-- Only some breaths are measured: reading the clock costs as much as ten packets.
 local MEASURE = 8
 
 local function measured (breathe)
@@ -281,7 +281,7 @@ function M.report_apps_here ()
       if app.report then
          -- Where all workers run the network, each has an app of this name.
          print(workers.total > 1 and ("%s (worker %d)"):format(name, shared.worker) or name)
-         -- A report that fails is no reason to end the program.
+         -- A failing report must not end the program.
          local fine, why = pcall(app.report, app)
          if not fine then
             startup.pass_on(why)

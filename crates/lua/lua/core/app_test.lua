@@ -195,7 +195,7 @@ local function test_own_input (engine)
    assert(#said == 1 and said[1]:match("app t has lost 3 packets"), said[1])
 end
 
--- The same behind an app that keeps a packet of its own until it is stopped: nobody has lost any.
+-- The same after an app that keeps a packet of its own until it is stopped: none is lost.
 local function test_own_input_behind_a_source (engine)
    local Twice = class({})
    function Twice:push ()
@@ -281,7 +281,7 @@ local function test_own_loop (engine)
       engine.pace_breathing()
    end
    assert(engine.sleep > 0 and ran == 0)
-   -- Breaths alone show counters to other processes, those of links too.
+   -- Running breaths is enough to publish counters to other processes, those of links too.
    engine.configure(network({ source = { basic.Source }, sink = { basic.Sink } }, { "source.x -> sink.y" }))
    local counter_t = ffi.typeof("struct counter")
    local breaths = shm.open("engine/breaths.counter", counter_t, true)

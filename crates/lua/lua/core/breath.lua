@@ -1,4 +1,4 @@
--- One breath of a network as code of its own: pull all, then push all, each step a function that nobody shares.
+-- Generated code for one breath of a network: pull all, then push all, each step a separate function.
 --
 -- LuaJIT keeps traces with the code of a function. Were the loop of one push() shared by all apps of a class, the
 -- traces of the second app would hang on the exits of the first one's. So each app gets a copy of its methods, with
@@ -50,7 +50,7 @@ local now = app.pull
    if now == link then method(app) else now(app) end
 ]]
 
--- What came out of a ring, apart from what its link's reader may put back.
+-- What was received from a ring, without what its link's reader may put back.
 local BRING = [[
 local l = app.output.output
    local before = l.txpackets

@@ -25,13 +25,13 @@ local function first_line (path)
    return line
 end
 
--- The address as Linux writes it, or nil for a name that is no address.
+-- The address as Linux writes it, or nil if the name is not an address.
 local function address (name)
    if name:match("^%x%x%x%x:%x%x:%x%x%.%x$") then return name:lower() end
    return name:match("^%x%x:%x%x%.%x$") and "0000:"..name:lower() or nil
 end
 
--- The class of the port that a name stands for, and the interface that it is of, if it is; or nil and what is wrong.
+-- The class of the port for a name, and its interface, if it has one; or nil and the reason.
 function M.port (name)
    name = tostring(name)
    if name:match("^%l[%l%d]*:[^:]") and not address(name) then return name, name:match("^xdp:(.*)") end

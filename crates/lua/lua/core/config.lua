@@ -1,4 +1,4 @@
--- A network as it is asked for: apps by name, and links between them. engine.configure() makes it so.
+-- The configuration of a network: apps by name, and links between them. engine.configure() applies it.
 
 local lib = require("core.lib")
 

@@ -1,7 +1,7 @@
 -- What the engine logs to its timeline (core.timeline), where SNABB_TIMELINE_ENABLE asks for one.
 --
 -- Breaths, with what has been counted at both ends; main() as it begins and ends; new configurations. Between apps of a
--- breath nothing is logged: a breath is one compiled function. Where no log is asked for, a breath is not touched.
+-- breath nothing is logged: a breath is one compiled function. Without a log, breaths are not changed.
 
 local ffi = require("ffi")
 local counter = require("core.counter")
@@ -13,7 +13,7 @@ local C = ffi.C
 local M = {}
 local log, events
 
--- The engine's timeline, made when it is first asked for; false where logging is off.
+-- The engine's timeline, created at its first use; false if logging is off.
 function M.timeline ()
    if log == nil then
       log = timeline.new("events.timeline")

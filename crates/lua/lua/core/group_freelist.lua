@@ -33,7 +33,7 @@ struct group_freelist {
 local NEW, IN_THE_MAKING, READY = 0, 1, 2
 local band, cast, int64_t = require("bit").band, ffi.cast, ffi.typeof("int64_t")
 
--- Opens a queue that somebody has made, once it is ready.
+-- Opens an existing queue, once it is ready.
 function M.freelist_open (name, readonly)
    local head = shm.open(name, "struct group_freelist", true, 0)
    for _ = 1, 10000 do
@@ -85,7 +85,7 @@ function M.start_remove (fl)
    if chunk then return chunk, at + fl.dequeue_mask + 1 end
 end
 
--- Hands the chunk over. It is ours, so nobody else changes the number.
+-- Hands the chunk over. No other process changes the number of a chunk that this one owns.
 function M.finish (chunk, sequence)
    assert(sync.cas64(chunk.sequence, chunk.sequence[0], sequence))
 end

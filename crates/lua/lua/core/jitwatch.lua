@@ -13,7 +13,7 @@ local M = {}
 -- The line at which the trace begins that is being made.
 local line = ""
 
--- Notes where a trace's code is and what it is of: a loop that never ends is named by it.
+-- Records where a trace's code is and for which line: errors name endless loops with it.
 local function note (trace, code, address)
    if trace >= places_max then return end
    local place = places[trace]

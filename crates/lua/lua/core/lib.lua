@@ -346,7 +346,7 @@ local function now ()
    return engine and engine.now and engine.now() or C.get_monotonic_time()
 end
 
--- A function that is true at most once in so many seconds.
+-- A function that returns true at most once in that many seconds.
 function M.throttle (seconds)
    local next_time = now()
    return function ()
@@ -356,7 +356,7 @@ function M.throttle (seconds)
    end
 end
 
--- A function that is true once so many seconds have gone by.
+-- A function that returns true once that many seconds have passed.
 function M.timeout (seconds)
    local deadline = now() + seconds
    return function () return now() > deadline end
@@ -455,7 +455,7 @@ function M.random_data (length) return ffi.string(M.random_bytes(length), length
 
 local alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
--- Letters, digits, `_` and `-` with so many bits of entropy (160 if not given).
+-- Letters, digits, `_` and `-` with that many bits of entropy (160 by default).
 function M.random_printable_string (entropy)
    local out = {}
    local bytes = M.random_bytes(math.ceil((entropy or 160) / 6))

@@ -34,7 +34,7 @@ function M.modulename (program)
    return ("program.%s.%s"):format(name, name)
 end
 
--- The words of the command line that a program of Snabb's would see: its own name, and its arguments.
+-- The command line as a Snabb program expects it: its own name, and its arguments.
 function M.parse_command_line ()
    local words = { M.program or "snabb" }
    for _, word in ipairs(M.parameters) do words[#words + 1] = word end

@@ -1,6 +1,6 @@
 -- When the engine rests: at a fixed rhythm (`engine.Hz`), or longer and longer while nothing comes.
 --
--- The garbage collector works here first: nobody waits for packets then.
+-- The garbage collector works here first: no packets are waiting then.
 
 local ffi = require("ffi")
 local runtime = require("core.runtime")

@@ -163,7 +163,7 @@ function M.append (p, pointer, length)
    return p
 end
 
--- Grows the packet by `bytes` at its front, whatever they are; use what it returns.
+-- Extends the packet by `bytes` at its front, without initializing them; use the returned packet.
 function M.shiftright (p, bytes)
    if p.at == nil then
       -- How much room there is, only the program knows whose memory it is.
@@ -184,7 +184,7 @@ function M.shiftright (p, bytes)
    return p
 end
 
--- Drops `bytes` from the front; use what it returns.
+-- Removes `bytes` from the front; use the returned packet.
 function M.shiftleft (p, bytes)
    if bytes < 0 or bytes > p.length then
       error(("cannot remove %d bytes from a packet of %d"):format(bytes, p.length), 2)
@@ -199,7 +199,7 @@ function M.shiftleft (p, bytes)
    return p
 end
 
--- Adds bytes in front; use what it returns.
+-- Adds bytes in front; use the returned packet.
 function M.prepend (p, pointer, length)
    p = M.shiftright(p, length)
    copy(p.data, pointer, length)

@@ -81,7 +81,7 @@ local function class_of (app)
       or ("%s has several classes (%s): choose one with `class`"):format(place, table.concat(names, ", ")), 0)
 end
 
--- What went wrong, in one line; which line of ours found it is of no use to whoever wrote the app.
+-- The error in one line, without the position in brickmoon's own code, which does not help the app's author.
 local function words (why)
    return (tostring(why.message or why):gsub("^brickmoon/[^:]+:%d+: ", ""))
 end
@@ -90,7 +90,7 @@ local function add_app (c, app)
    config.app(c, app.name, app.rust or class_of(app), app.config)
 end
 
--- The network that `spec` asks for, and what is wrong with it: { { app, message }, ... }.
+-- The network for `spec`, and what is wrong with it: { { app, message }, ... }.
 local function build (spec)
    local c, problems = config.new(), {}
    for _, name in ipairs(spec.outer) do c.apps[name] = { class = Outer } end
@@ -125,7 +125,7 @@ local function crossings ()
    return list
 end
 
--- Microseconds that the worker may sleep: apps in Lua that pull, ticks and timers wake nobody.
+-- Microseconds that the worker may sleep: pulling apps in Lua, ticks and timers do not wake it.
 local PULL_US, TICK_US = 500, 1000
 local rest_us = 0
 
@@ -138,7 +138,7 @@ local function settle ()
    engine.enable_tick()
 end
 
--- Makes the network what `spec` says; if that fails, what it was before. Gives nothing, or why it was refused.
+-- Configures the network as in `spec`; if that fails, restores the previous one. Returns nothing, or the reason.
 function M.become (spec, workers)
    require("core.workers").total = workers
    local before = engine.configuration
@@ -155,7 +155,7 @@ function M.become (spec, workers)
    M.before = old
 end
 
--- Makes the network what it was before it became what it is, with the classes that it had then.
+-- Restores the previous configuration of the network, with the classes that it had then.
 local function revert ()
    if not M.before then return "there is no earlier configuration to return to" end
    engine.configure_here(M.before)
@@ -168,7 +168,7 @@ local bridge = packages["core.part.bridge"]
 
 local live = false
 function M.configure ()
-   -- In a worker that runs, an app that does not come back shall end by an error, so that all others go on. That
+   -- In a running worker, an app that does not return shall end by an error, so that all others continue. That
    -- reaches what is interpreted.
    if live then jit.off() end
    if bridge.spec then bridge.refused = M.become(bridge.spec, bridge.workers) else bridge.refused = revert() end
@@ -177,7 +177,7 @@ function M.configure ()
    live = true
 end
 
--- What is wrong with the order, as build() gives it; nothing is started.
+-- What is wrong with the order, as build() reports it; nothing is started.
 function M.check ()
    local _, problems = build(bridge.spec)
    bridge.problems = problems
@@ -197,7 +197,7 @@ function M.breathe ()
    end
 end
 
--- Nobody waits for packets now, so garbage is collected.
+-- No packets are waiting now, so garbage is collected.
 function M.idle ()
    collectgarbage("step", 1)
    shared.rest_us = timer.any() and (rest_us == 0 and TICK_US or rest_us) or rest_us
@@ -209,14 +209,14 @@ function M.stop ()
    startup.finish()
 end
 
--- A failure in words, with its traceback; os.exit() too is one.
+-- The text of a failure, with its traceback; os.exit() counts as a failure.
 local function explain (what)
    local why = startup.explain(what)
    if type(why) == "table" and why.message then return why.message.."\n"..why.traceback end
    return "it called os.exit(), which would end the daemon: raise an error, or call stop() on what should end"
 end
 
--- For Rust: what its stack must hold.
+-- For Rust: the functions that its stack must contain.
 function M.functions ()
    return explain, M.breathe, M.configure, M.idle, M.stop, M.check, true
 end

@@ -25,10 +25,10 @@ local function taken (l) return tonumber(l.txpackets) - link.nreadable(l) end
 local function put (l) return tonumber(l.txpackets) end
 local function full (l) return tonumber(l.txdrop) end
 
--- A number that is not below zero, and is no negative zero either: Rust reads it as a count.
+-- A number that is neither negative nor negative zero: Rust reads it as a count.
 local function count (n) return n > 0 and n or 0 end
 
--- An app's account. What it allocates and frees is known as a difference only, so that one of the two is zero.
+-- An app's account. Only the difference of allocated and freed packets is known, so one of the two is zero.
 local function of_app (app)
    local received, sent = sum(app, "input", taken), sum(app, "output", put)
    local held, dropped = count(account.held(app)), sum(app, "output", full)

@@ -107,10 +107,10 @@ function M.unlink (name)
    return sys.remove(M.root.."/"..resolved)
 end
 
--- The names of what is in a folder; none if there is no such folder.
+-- The names in a folder; empty if there is no such folder.
 function M.children (name) return sys.names(M.path(name)) or {} end
 
--- Frames: a folder of objects whose types are told by the suffix of their names.
+-- Frames: a folder of objects whose types are the suffixes of their names.
 
 -- Modules by the suffix of their objects.
 M.types = {}
@@ -134,7 +134,7 @@ function M.create_frame (path, specs)
    return frame
 end
 
--- Opens what is below path, for reading. Objects of types that nobody registered are left out.
+-- Opens the objects below path, for reading. Objects of unregistered types are skipped.
 function M.open_frame (path)
    local frame = { specs = {}, path = path.."/", readonly = true }
    for _, file in ipairs(M.children(path)) do

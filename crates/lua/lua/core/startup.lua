@@ -39,7 +39,7 @@ function os.exit (status)
    error(setmetatable({ status = status }, Exit), 0)
 end
 
--- Passes on what a pcall() of ours has caught, if it is the end of the program.
+-- Raises again what an internal pcall() has caught, if it is the end of the program.
 function startup.pass_on (why)
    if getmetatable(why) == Exit then error(why, 0) end
 end
@@ -52,7 +52,7 @@ end
 -- The streams of C, whatever a program puts in their place.
 local stdout, stderr = io.stdout, io.stderr
 
--- Where makers of generated modules (X_h, .dasl) are asked: functions that take the module's name and give a
+-- Makers of generated modules (X_h, .dasl): functions that take the module's name and give a
 -- loader, or nothing. brickmoon.generate adds them.
 startup.makers = {}
 

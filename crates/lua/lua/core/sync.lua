@@ -1,4 +1,4 @@
--- Words in memory that processes share, read and changed at one stroke, and locks made of them.
+-- Atomic words in memory that processes share, and locks made of them.
 
 local ffi = require("ffi")
 

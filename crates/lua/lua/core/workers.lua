@@ -5,7 +5,7 @@
 --    config.app(c, "b", B, arg, { core = K })       the app runs on core K, all others in the first worker
 --
 -- A link between two workers becomes a ring, with an app in Rust at each end. This file is both sides: the first
--- worker (`lead`), and what the others do when they are told (`remote`).
+-- worker (`lead`), and what the others do on request (`remote`).
 
 local startup = require("core.startup")
 local runtime = require("core.runtime")
@@ -30,7 +30,7 @@ local function worker_on (core)
    return #cores
 end
 
--- One app more, made by hand: no schema is asked.
+-- Adds an app directly, without checking a schema.
 local function ring_app (to, class, spec)
    local name = ("%s_%s"):format(class == "ring>" and "to" or "from", spec:gsub("[^%w]", "_"))
    to.apps[name] = { class = require("core.native").class(class..spec) }
@@ -186,7 +186,7 @@ function M.remote.configure (bytes)
    return ""
 end
 
--- Each message makes its classes anew. One that came from code that has not changed is the class that was there.
+-- Each message creates its classes again. A class from code that has not changed is replaced by the existing one.
 local before = {}
 function M.settled (name, class)
    if class.in_rust then return class end

@@ -161,7 +161,7 @@ function Truncate:push ()
 end
 M.Truncate = Truncate
 
--- Every `n`th packet goes on.
+-- Passes on every `n`th packet.
 local Sample = {}
 Sample.__index = Sample
 

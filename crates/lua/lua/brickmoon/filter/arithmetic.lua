@@ -103,7 +103,7 @@ local function relation (parser)
    return all
 end
 
--- Can what begins here be arithmetic? Brackets are told by what is in them.
+-- Whether arithmetic may start here. For brackets, their content decides.
 local function begins (parser, ahead)
    local token = parser:peek(ahead)
    if token.kind == "(" then return begins(parser, ahead + 1) end

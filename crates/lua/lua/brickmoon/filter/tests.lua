@@ -24,7 +24,7 @@ M.ethertypes = { ip = 0x0800, arp = 0x0806, rarp = 0x8035, ip6 = 0x86dd, aarp = 
 M.protocols = { icmp = 1, igmp = 2, tcp = 6, igrp = 9, udp = 17, gre = 47, esp = 50, ah = 51, icmp6 = 58, pim = 103,
                 vrrp = 112, carp = 112, sctp = 132 }
 
--- Which families a protocol's name alone stands for.
+-- Which families the bare name of a protocol matches.
 local families = {
    tcp = { "ip6", "ip" }, udp = { "ip6", "ip" }, sctp = { "ip6", "ip" }, pim = { "ip6", "ip" }, ah = { "ip6", "ip" },
    esp = { "ip6", "ip" }, icmp = { "ip" }, igmp = { "ip" }, igrp = { "ip" }, vrrp = { "ip" }, carp = { "ip" },
@@ -45,7 +45,7 @@ function M.ip_proto (at, family, number)
    return both(type_is, either(fragment, eq8(at.payload + 6, number)))
 end
 
--- `tcp`, `ip`, ... alone. nil if there is no such protocol.
+-- A bare `tcp`, `ip`, ...; nil if there is no such protocol.
 function M.protocol (at, name)
    if ETHERTYPE[name] then return eq16(at.type, ETHERTYPE[name]) end
    if not families[name] then return nil end

@@ -75,7 +75,7 @@ function ip4_address:getString ()
 end
 function ip4_address:setString (text) self:set(M.parse_ip4(text)) end
 
--- An IPv6 address is no number: get gives the union itself, set copies another.
+-- An IPv6 address is not a number: get returns the union itself, set copies another.
 local ip6_address = {}
 function ip6_address:get () return self end
 function ip6_address:set (other) ffi.copy(self.uint8, other, 16) end
@@ -155,7 +155,7 @@ u16(ip4, "Checksum", "cs")
 address(ip4, "Src", "src")
 address(ip4, "Dst", "dst")
 
--- Writes the header's checksum anew.
+-- Computes the header's checksum.
 function ip4:calculateChecksum ()
    self.cs = 0
    self.cs = swap16(checksum(self, band(self.verihl, 15) * 4, 0))

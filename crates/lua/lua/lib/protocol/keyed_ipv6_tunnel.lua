@@ -1,4 +1,4 @@
--- Keyed IPv6 tunnels (RFC 8159): L2TPv3 over IPv6 with a session id and a cookie of 64 bits, and no more.
+-- Keyed IPv6 tunnels (RFC 8159): L2TPv3 over IPv6 with only a session id and a cookie of 64 bits.
 
 local ffi = require("ffi")
 local header = require("lib.protocol.header")
