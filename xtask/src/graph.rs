@@ -17,7 +17,7 @@ pub fn write(root: &Path) -> Result<String, Vec<String>> {
     Ok(format!("{FILE}: drawn"))
 }
 
-/// A finding if the file is not what would be drawn now.
+/// A finding if the file differs from what would be drawn now.
 pub fn check(root: &Path) -> Option<String> {
     match draw(root) {
         Ok(drawn) if std::fs::read_to_string(root.join(FILE)).is_ok_and(|there| there == drawn) => None,

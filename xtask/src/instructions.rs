@@ -1,7 +1,7 @@
 //! `cargo xtask instructions`: how many instructions does a packet cost, and is that more than it was?
 //!
-//! Time on a busy machine says little of a change of a few instructions; callgrind counts them all. It shows
-//! programs a CPU with AVX2 and without AVX-512, so the count is the same on every machine that has AVX2. The
+//! Time on a busy machine says little about a change of a few instructions; callgrind counts them all. It presents a
+//! CPU with AVX2 and without AVX-512 to programs, so the count is the same on every machine that has AVX2. The
 //! record, `xtask/instructions.toml`, is a ratchet: a count above it fails, one below it asks for `--record`.
 
 use std::fs;
@@ -10,9 +10,9 @@ use std::process::Command;
 
 /// Breaths that are counted: some 40,000 packets.
 const BREATHS: &str = "100";
-/// What is counted: everything that the engine calls.
+/// The function whose instructions are counted, with everything that it calls.
 const COUNTED: &str = "--toggle-collect=bm_graph::engine::Engine::breathe*";
-/// Hundredths by which a count may rise without a word: compilers differ a little.
+/// Percentage by which a count may increase: compilers differ slightly.
 const MARGIN_PERCENT: f64 = 2.0;
 const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 const RECORD: &str = "xtask/instructions.toml";
@@ -81,9 +81,9 @@ fn cannot_count() -> Option<&'static str> {
     (!has_avx2).then_some("this CPU has no AVX2, and the record is of code that uses it")
 }
 
-/// Builds what is counted, and says where it is.
+/// Builds the program to measure, and returns its path.
 fn build(root: &Path) -> Result<String, Vec<String>> {
-    // Of the whole workspace, like the tests: then they share what is compiled.
+    // The whole workspace, like the tests: then they share compiled code.
     let arguments = ["build", "--release", "--locked", "--workspace", "--example", "breaths"];
     let features = crate::suites::features(root)?;
     let mut command = Command::new(env!("CARGO"));
@@ -113,7 +113,7 @@ fn count(program: &str, family: &str) -> Result<f64, Vec<String>> {
         .output()
         .map_err(|error| one("valgrind", &error))?;
     let counted = fs::read_to_string(&file).map_err(|error| one("callgrind's output", &error));
-    // Gone or not, nothing depends on it.
+    // It does not matter if this fails.
     let _removed = fs::remove_file(&file);
     let packets = String::from_utf8_lossy(&run.stdout);
     let packets = packets.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());

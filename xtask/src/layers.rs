@@ -29,7 +29,7 @@ pub fn read(root: &Path) -> Result<Layers, String> {
     table.iter().map(row).collect()
 }
 
-/// The crates of ours that `name` uses, by its Cargo.toml; tests apart.
+/// The workspace crates that `name` uses, according to its Cargo.toml; without those for tests.
 pub fn used(root: &Path, name: &str) -> Result<Vec<String>, String> {
     let path = root.join("crates").join(name).join("Cargo.toml");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;

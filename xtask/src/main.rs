@@ -1,9 +1,9 @@
-//! The project's own chores: `cargo xtask tidy` holds the tree to its rules, `cargo xtask graph` draws it,
-//! `cargo xtask test` runs the tests, `cargo xtask instructions` counts what a packet costs, and `cargo xtask snabb` runs
-//! the tests of Snabb's tree.
+//! The project's tools: `cargo xtask tidy` checks the tree's rules, `cargo xtask graph` draws it, `cargo xtask test`
+//! runs the tests, `cargo xtask instructions` counts instructions per packet, and `cargo xtask snabb` runs the tests
+//! of Snabb's tree.
 //!
-//! Limits are tests here (see STYLE.md): what a reviewer would have to look for is looked for by a
-//! program, and each finding says what to do.
+//! Limits are tests here (see STYLE.md): a program checks what a reviewer would otherwise have to look for, and each
+//! finding says what to do.
 
 mod graph;
 mod instructions;

@@ -1,10 +1,11 @@
-//! `cargo xtask snabb TREE`: runs what Snabb's public tree has to test itself with, unmodified, on brickmoon.
+//! `cargo xtask snabb TREE`: runs the tests of Snabb's public tree, unmodified, on brickmoon.
 //!
-//! The tree is copied below `target/snabb`, so that nothing is written into it, and gets a `src/snabb` of two lines that
-//! calls our binary. Each test is a process in a network namespace of its own with a limit on its time; a few run at
-//! once. The table says of each: passed, skipped itself, failed or timed out, and the first line of why.
-//! Tests that cannot pass anywhere or on this kind of machine are known by name, with the reason (`known.rs`): they
-//! are run and shown, and do not count as failures. Absent on purpose: changes to the tree, and skipping for it.
+//! The tree is copied to `target/snabb`, so that nothing is written into it, and gets a `src/snabb` of two lines that
+//! calls the brickmoon binary. Each test is a process in a network namespace of its own with a time limit; several
+//! run at once. The table shows for each: passed, skipped itself, failed or timed out, and the first line of the
+//! reason. Tests that cannot pass anywhere or on this kind of machine are listed by name, with the reason
+//! (`known.rs`): they are run and shown, but do not count as failures. Absent on purpose: changes to the tree, and
+//! skipping for it.
 
 mod coverage;
 mod known;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What was asked for on the command line.
+/// Command-line options.
 struct Options {
     tree: PathBuf,
     binary: PathBuf,
@@ -29,7 +30,7 @@ struct Options {
 const USAGE: &str =
     "usage: cargo xtask snabb TREE [--only TEXT] [--jobs N] [--seconds S] [--binary PATH] [--coverage]";
 
-/// Runs the tests whose names hold `--only`, or counts what is there of the public API (`--coverage`).
+/// Runs the tests whose names contain `--only`, or counts how much of the public API exists (`--coverage`).
 pub fn run(root: &Path, arguments: impl Iterator<Item = String>) -> Result<String, Vec<String>> {
     let options = parse(root, arguments).map_err(|why| vec![why])?;
     let folder = root.join("target/snabb");
@@ -105,8 +106,8 @@ fn prepare(options: &Options, folder: &Path) -> Result<PathBuf, String> {
     Ok(copy)
 }
 
-/// Huge pages that tests side by side take. Where there are none left, the tree's `lib.ctable` takes other pages, and
-/// unmaps more of them than it has mapped: sooner or later such a test ends by a signal.
+/// Huge pages for tests that run in parallel. If there are none left, the tree's `lib.ctable` uses other pages, and
+/// unmaps more of them than it has mapped: sooner or later such a test is killed by a signal.
 const HUGE_PAGES: u32 = 1024;
 
 fn huge_pages() -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The Rust files of the tree, parsed, with what is test code left out.
+//! The Rust files of the tree, parsed, without test code.
 
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,11 @@ pub struct Source {
     /// From the root of the tree.
     pub path: PathBuf,
     pub text: String,
-    /// Lines, those of test modules apart.
+    /// Lines, without test modules.
     pub lines: usize,
     /// Functions outside tests.
     pub functions: Vec<Function>,
-    /// Whether it is a test, a bench or an example as a whole.
+    /// Whether the whole file is a test, a bench or an example.
     pub is_test: bool,
 }
 
@@ -41,7 +41,8 @@ pub fn read(root: &Path) -> Result<Vec<Source>, Vec<String>> {
     }
 }
 
-/// The C files below `crates/`, those of tests apart, from the root of the tree, and how many lines each has.
+/// The C files below `crates/`, except those of tests, relative to the root of the tree, with the number of lines of
+/// each.
 pub fn c_files(root: &Path) -> Vec<(PathBuf, usize)> {
     let mut paths = Vec::new();
     walk(&root.join("crates"), &["c", "h"], &mut paths);

@@ -1,14 +1,14 @@
-//! `cargo xtask test`: builds every test program in one go, and runs several of them side by side.
+//! `cargo xtask test`: builds all test programs at once, and runs several of them in parallel.
 //!
-//! `cargo test` runs one program after the other, and most of ours sleep: they wait for neighbours, timers and
-//! daemons. Here as many run at a time as there are cores. What a program prints is kept together and shown when
-//! it has ended, in cargo's own words, with a sum over all of them at the end.
+//! `cargo test` runs one program after the other, and most of them sleep: they wait for neighbours, timers and
+//! daemons. Here as many run in parallel as there are cores. The output of a program is kept together and shown when
+//! it has ended, in cargo's own format, with a sum over all of them at the end.
 //!
-//! `xtask/suites.toml` says which programs are to have the machine for themselves, and which to start first.
+//! `xtask/suites.toml` lists the programs that need the machine to themselves, and those to start first.
 //!
-//! Programs of the harness run daemons and hosts in network namespaces, and some of their time limits fail now and then
-//! on a busy machine. If one or two of them fail, they are run once more, alone, and that result counts; the last lines
-//! name them.
+//! Programs of the harness run daemons and hosts in network namespaces, and some of their time limits fail now and
+//! then on a busy machine. If one or two of them fail, they are run once more, alone, and that result counts; the
+//! last lines name them.
 
 mod plan;
 mod report;
@@ -52,12 +52,12 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
     sum.end(begin.elapsed())
 }
 
-/// How many failed programs are run once more. If more have failed, none is: that is not chance.
+/// The most failed programs that are run once more. If more have failed, none is: that is not by chance.
 const AGAIN_MAX: usize = 2;
-/// What the names of programs of the harness begin with.
+/// Prefix of the names of the harness's programs.
 const HARNESS: &str = "bm-tests ";
 
-/// Runs one that has failed once more.
+/// Runs a failed program once more.
 fn run_again(program: &Program, sum: &mut Sum) {
     let begin = Instant::now();
     let output = run_program(program);
@@ -88,8 +88,8 @@ fn build(root: &Path, features: &[String]) -> Result<Vec<Program>, Vec<String>> 
     plan::programs(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Runs programs in their order, `lanes` at a time. Returns those that have failed and may be run again; these are not
-/// counted yet.
+/// Runs programs in their order, `lanes` at a time. Returns those that have failed and may be run again; these are
+/// not counted yet.
 fn side_by_side(
     programs: Vec<Program>,
     lanes: usize,
@@ -122,7 +122,7 @@ impl TemporaryFiles {
     fn new() -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // Short, since paths of sockets in there may have 108 bytes.
+        // Short, since paths of sockets in it may have at most 108 bytes.
         let folder = std::env::temp_dir().join(format!("bm-t{}-{number}", std::process::id()));
         std::fs::create_dir(&folder).map(|()| Self(folder))
     }
@@ -136,7 +136,7 @@ impl Drop for TemporaryFiles {
     }
 }
 
-/// Runs one, its standard output and error in one stream, as a terminal would have them.
+/// Runs a program, with its standard output and error in one stream, as on a terminal.
 fn run_program(program: &Program) -> Result<Output, String> {
     let describe = |error: io::Error| format!("{}: {error}", program.path.display());
     let (reader, writer) = io::pipe().map_err(describe)?;
@@ -146,7 +146,7 @@ fn run_program(program: &Program) -> Result<Output, String> {
     command.current_dir(&program.folder).stdin(Stdio::null());
     command.stdout(writer.try_clone().map_err(describe)?).stderr(writer);
     let child = command.spawn().map_err(describe);
-    // It holds the pipe's other end, which would never close.
+    // It has the other end of the pipe, which would otherwise never be closed.
     drop(command);
     let mut child = child?;
     let mut said = Vec::new();

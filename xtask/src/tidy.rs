@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::{graph, layers, sources};
 
-/// All findings, or a line that says what was looked at.
+/// All findings, or a line with what was checked.
 pub fn run(root: &Path) -> Result<String, Vec<String>> {
     let layers = layers::read(root).map_err(|error| vec![error])?;
     let sources = sources::read(root)?;

@@ -1,9 +1,9 @@
--- Counts what the READMEs of a tree's core and lib describe ("- Function **module.name**"), and what of it is there.
--- Run by `cargo xtask snabb TREE --coverage` with the tree's `src` as argument.
+-- Counts what the READMEs of a tree's core and lib describe ("- Function **module.name**"), and how much of it
+-- exists. Run by `cargo xtask snabb TREE --coverage` with the tree's `src` as argument.
 
 local src = main.parameters[1]
 
--- The module that a name in front of the dot stands for, where it is not called after it.
+-- The module for a name before the dot, where it has another name.
 local owners = {
    config = "core.config", engine = "core.app", link = "core.link", packet = "core.packet", memory = "core.memory",
    shm = "core.shm", counter = "core.counter", histogram = "core.histogram", lib = "core.lib", worker = "core.worker",
@@ -29,7 +29,7 @@ local function has (t, name)
    return fine and value ~= nil
 end
 
--- Whether a function of the module works with a table that has this method: the class of what the module makes.
+-- Whether a function of the module returns a table that has this method: the class of what the module creates.
 local function makes (module, method)
    for _, value in pairs(module) do
       for i = 1, type(value) == "function" and 60 or 0 do

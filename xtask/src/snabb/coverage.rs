@@ -1,11 +1,11 @@
-//! How much of the public API is there: what Snabb's own READMEs describe, looked up in the modules as they load here.
+//! How much of the public API exists: what Snabb's own READMEs describe, looked up in the modules as they load here.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::shell;
 
-/// READMEs of the tree, with the Lua module that the names in them belong to where they have one of their own.
+/// READMEs of the tree, with the Lua module of the names in them, if it is a different one.
 const LOOK: &str = include_str!("coverage.lua");
 
 /// A table by README: how many functions, methods and variables are described, how many are there, and which are not.

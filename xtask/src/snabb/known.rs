@@ -1,4 +1,4 @@
-//! Tests that cannot pass, and why. They are run all the same: one that passes says so in the table.
+//! Tests that cannot pass, with the reasons. They are run all the same: the table shows if one passes.
 
 /// Name, and reason.
 const KNOWN: &[(&str, &str)] = &[

@@ -1,5 +1,4 @@
-//! Which tests there are in a tree: found as its own Makefile finds them, and listed case by case where one script has
-//! many.
+//! The tests of a tree: found as its own Makefile finds them, and listed case by case if one script has many.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +8,11 @@ use super::shell;
 
 /// One line of the table.
 pub struct Test {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub name: String,
-    /// What a shell runs in the tree's `src`.
+    /// The shell command, run in the tree's `src`.
     pub command: String,
-    /// Whether nothing else may run meanwhile: it measures time.
+    /// Whether nothing else may run meanwhile, because it measures time.
     pub alone: bool,
     /// How many times the usual limit on its time it has.
     pub patience: u32,
@@ -22,7 +21,7 @@ pub struct Test {
 /// Tests that share files, and so run one after another.
 pub type Job = Vec<Test>;
 
-/// All tests, by what may run side by side.
+/// All tests, grouped by what may run in parallel.
 pub fn list(copy: &Path) -> Result<Vec<Job>, Vec<String>> {
     let src = copy.join("src");
     let mut files = Vec::new();
@@ -72,7 +71,7 @@ fn modules(src: &Path, files: &[PathBuf]) -> Vec<Job> {
         files.iter().filter(|file| file.extension().is_some_and(|kind| kind == "lua" || kind == "dasl"));
     let module = |file: &PathBuf| {
         let name = below(src, &file.with_extension("")).replace('/', ".").replace('-', "_");
-        // It compares a count with what the clock allows, to the last token.
+        // It compares a count exactly with what the clock allows.
         let alone = name == "lib.token_bucket";
         let first = if alone { "chrt -f 1 " } else { "" };
         vec![Test { command: format!("{first}./snabb snsh -t {name}"), name, alone, patience: 1 }]
@@ -80,13 +79,13 @@ fn modules(src: &Path, files: &[PathBuf]) -> Vec<Job> {
     lua.filter(with_test).map(module).collect()
 }
 
-/// Executable files called `selftest.*`, but for those whose cases are listed one by one.
+/// Executable files named `selftest.*`, except those whose cases are listed one by one.
 fn scripts(src: &Path, files: &[PathBuf]) -> Vec<Job> {
     let apart = ["program/lwaftr/tests/selftest.sh", "program/lwaftr/tests/end-to-end/selftest.sh"];
     let named = files.iter().filter(|file| file.file_stem().is_some_and(|stem| stem == "selftest"));
     let names = named.filter(|file| is_executable(file)).map(|file| below(src, file));
     let names = names.filter(|name| !apart.contains(&name.as_str()));
-    // A script in Lua names an interpreter by a path that holds in its source folder only.
+    // A script in Lua names an interpreter by a path that is valid only in its source folder.
     let command = |name: &str| {
         if name.ends_with(".snabb") { format!("./snabb snsh {name}") } else { format!("./{name}") }
     };
@@ -102,7 +101,7 @@ fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o111 != 0)
 }
 
-/// The lwAFTR's Python tests, a file each. They give daemons a second or two to start.
+/// The lwAFTR's Python tests, one per file. They give daemons a second or two to start.
 fn python(src: &Path, files: &[PathBuf]) -> Job {
     let folder = src.join("program/lwaftr/tests/subcommands");
     let test = |file: &PathBuf| {
@@ -113,8 +112,8 @@ fn python(src: &Path, files: &[PathBuf]) -> Job {
     files.iter().filter(|file| file.parent() == Some(&folder)).filter_map(test).collect()
 }
 
-/// What `core-end-to-end.sh` does with one case, on two interfaces and on one: that script ends with the first that
-/// fails, and this goes on with the next.
+/// What `core-end-to-end.sh` does for one case, on two interfaces and on one: that script stops at the first failure,
+/// and this continues with the next case.
 const CASE: &str = r#"cd program/lwaftr/tests/end-to-end && . ./test_env.sh && TEST_INDEX=$((INDEX * 7))
 set -- $(read_test_data); out=$(mktemp -d)
 check () {
@@ -144,7 +143,7 @@ fn end_to_end(src: &Path, suite: &str) -> Result<Job, String> {
     Ok(said.lines().enumerate().map(case).collect())
 }
 
-/// Programs, as far as they need no card: what each is run with, and what it must say or write.
+/// Programs that need no network card: the arguments to run each with, and what it must print or write.
 fn programs() -> Vec<Job> {
     let all = include_str!("programs.txt").split("\n\n").filter(|part| !part.starts_with('#'));
     let program = |part: &str| {

@@ -1,4 +1,4 @@
-//! Runs tests: each in a process group, with namespaces and a folder of shared memory of its own, until its time is up.
+//! Runs tests: each in a process group, with its own namespaces and folder of shared memory, until its time limit.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -22,13 +22,13 @@ pub struct Place {
 /// Snabb's sign for a test that skipped itself.
 const SKIPPED: i32 = 43;
 
-/// In front of each test's command: interfaces to itself, and its own view of them; namespaces that `ip netns` makes,
-/// and Snabb's folder of shared memory, go with it.
+/// Before each test's command: its own loopback interface, its own view of interfaces; namespaces that `ip netns`
+/// creates, and Snabb's folder of shared memory, end with it.
 const FIRST: &str = "ip link set lo up; mount -t sysfs sysfs /sys; mkdir -p /run/netns /run/snabb
 mount -t tmpfs tmpfs /run/netns; mount -t tmpfs tmpfs /run/snabb";
 
 impl Place {
-    /// For the copy of a tree; what tests print goes below `folder`.
+    /// For the copy of a tree; the output of tests goes below `folder`.
     pub fn new(copy: &Path, folder: &Path, limit: Duration) -> Self {
         Self { src: copy.join("src"), logs: folder.join("log"), limit }
     }
@@ -41,7 +41,7 @@ impl Place {
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0).spawn()
     }
 
-    /// Runs a test to its end, or to the end of its time; what it leaves behind ends with it.
+    /// Runs a test until it ends or its time is up; processes that it leaves behind end with it.
     fn run(&self, test: &Test, number: usize) -> Row {
         let began = Instant::now();
         let log = self.logs.join(format!("{number}.log"));
@@ -68,7 +68,8 @@ fn wait(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     None
 }
 
-/// By the exit status; Python has one for tests that were all skipped and tests that passed, and says it in words.
+/// By the exit status; Python uses the same one for tests that were all skipped and tests that passed, and only
+/// prints the difference.
 fn judge(status: Option<ExitStatus>, log: &[u8]) -> Outcome {
     let log = String::from_utf8_lossy(log);
     let Some(status) = status else { return Outcome::TimedOut(table::why(&log)) };
@@ -90,7 +91,8 @@ fn judge(status: Option<ExitStatus>, log: &[u8]) -> Outcome {
     }
 }
 
-/// Runs jobs, so many at once; those that want the machine for themselves come last. Rows are printed as they come.
+/// Runs jobs, several at once; those that need the machine to themselves come last. Rows are printed as they are
+/// finished.
 pub fn all(jobs: Vec<Job>, place: &Place, at_once: usize) -> Vec<Row> {
     let _made = fs::create_dir_all(&place.logs);
     let mut number = 0;

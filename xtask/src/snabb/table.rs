@@ -1,4 +1,4 @@
-//! What became of each test, as lines and as a count.
+//! The results of the tests, as lines and as counts.
 
 use super::known;
 
@@ -17,7 +17,7 @@ pub struct Row {
     pub seconds: f64,
 }
 
-/// The line that says most in what a test has printed: the first that tells of an error, else the last.
+/// The most informative line of a test's output: the first that reports an error, else the last.
 pub fn why(log: &str) -> String {
     let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
     let telling = |line: &&str| {

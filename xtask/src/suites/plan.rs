@@ -41,7 +41,7 @@ impl Plan {
         Ok(Self { first: names("first")?, alone: names("alone")? })
     }
 
-    /// Those that run side by side, the longest first, and those that run alone after them.
+    /// Those that run in parallel, the longest first, and those that run alone after them.
     pub fn order(&self, mut programs: Vec<Program>) -> (Vec<Program>, Vec<Program>) {
         let place = |program: &Program| self.first.iter().position(|name| *name == program.name);
         programs.sort_by_key(|program| place(program).unwrap_or(self.first.len()));
@@ -49,8 +49,8 @@ impl Plan {
     }
 }
 
-/// What else is tested: the models, which another flag compiles; what stands in for DPDK where the crate is built
-/// without it; and the count of instructions a packet. Each takes a core for a while, like a test program.
+/// Other tests: the loom models, which are compiled with another flag; the replacement for DPDK where the crate is
+/// built without it; and the count of instructions per packet. Each occupies a core for a while, like a test program.
 pub fn others(root: &Path, with_dpdk: bool) -> Vec<Program> {
     let program = |name: &str, path: PathBuf, arguments: &str| Program {
         name: name.into(),

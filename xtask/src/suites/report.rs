@@ -1,9 +1,9 @@
-//! What test programs said, and the sum of it.
+//! The output of test programs, and its sum.
 
 use std::process::Output;
 use std::time::Duration;
 
-/// How all programs so far have ended.
+/// The results of all programs so far.
 #[derive(Debug, Default)]
 pub struct Sum {
     passed: u64,
@@ -12,11 +12,11 @@ pub struct Sum {
     programs: usize,
     /// Programs that ended badly, and how.
     bad: Vec<String>,
-    /// Programs that failed beside others, and passed when they were run again.
+    /// Programs that failed while others were running, and passed when they were run again.
     passed_alone: Vec<String>,
 }
 
-/// Shows what a program has said.
+/// Prints the output of a program.
 pub fn show(name: &str, output: &Result<Output, String>, took: Duration) {
     println!("     Running {name} ({:.1} s)", took.as_secs_f64());
     if let Ok(output) = output {
@@ -30,7 +30,7 @@ pub fn passed(output: &Result<Output, String>) -> bool {
 }
 
 impl Sum {
-    /// Counts what a program has said.
+    /// Counts the results in the output of a program.
     pub fn count(&mut self, name: &str, output: &Result<Output, String>) {
         self.programs += 1;
         match output {
@@ -62,7 +62,7 @@ impl Sum {
         }
     }
 
-    /// The last word, in the form that cargo's test programs have.
+    /// The final line, in the format of cargo's test programs.
     pub fn end(self, took: Duration) -> Result<String, Vec<String>> {
         let Self { passed, failed, ignored, programs, bad, passed_alone } = self;
         let line = |word: &str| {

@@ -1,5 +1,5 @@
-//! Memory that C, Lua, the kernel or another process sees as well: whoever declares it says who, when, and why the
-//! compiler knows (docs/decisions/0020-memory-that-others-see.md).
+//! Memory that C, Lua, the kernel or another process sees as well: its declaration must say with whom it is shared,
+//! when, and why the compiler knows (docs/decisions/0020-memory-that-others-see.md).
 //!
 //! - Every `#[repr(C)]` type has a comment with "Shared with" or "Not shared".
 //! - Every field of a type that Lua sees (`unsafe impl LuaSees for`) is a cell, an atomic, a raw pointer or a function.
@@ -8,7 +8,7 @@ use syn::visit::{self, Visit};
 
 use crate::sources::Source;
 
-/// Fields of this type may change under us, and the compiler knows.
+/// Fields of these types may change at any time, and the compiler knows.
 const CELLS: [&str; 2] = ["Cell", "UnsafeCell"];
 
 pub fn check(sources: &[Source]) -> Vec<String> {
@@ -19,7 +19,7 @@ fn of_file(source: &Source) -> Vec<String> {
     if !["repr(C", "LuaSees"].iter().any(|word| source.text.contains(word)) {
         return Vec::new();
     }
-    // What does not parse was found when the file was read.
+    // A file that does not parse was reported when it was read.
     let Ok(file) = syn::parse_file(&source.text) else { return Vec::new() };
     let mut finder = Finder::default();
     finder.visit_file(&file);
@@ -75,7 +75,7 @@ impl<'ast> Visit<'ast> for Finder {
 fn is_repr_c(attributes: &[syn::Attribute]) -> bool {
     let mut found = false;
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("repr")) {
-        // `align(64)` has an argument of its own, which is of no interest.
+        // `align(64)` has an argument of its own, which does not matter.
         let _whole = attribute.parse_nested_meta(|meta| {
             found |= meta.path.is_ident("C");
             meta.input.parse::<Option<proc_macro2::Group>>().map(drop)

@@ -1,4 +1,4 @@
-//! What must, and what must not, stand in a source file.
+//! What a source file must contain, and what it must not.
 
 use crate::layers::Layers;
 use crate::sources::Source;
