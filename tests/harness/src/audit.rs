@@ -1,8 +1,8 @@
-//! The daemon's books, read from `show --json`: received and made here = all that became of it.
+//! The daemon's accounts, read from `show --json`: frames received and created here must equal what happened to them.
 
 use serde_json::Value;
 
-/// What comes into an account, and where its frames may go.
+/// Entries of an account for incoming frames, and for where they may go.
 const IN: [&str; 2] = ["received", "originated"];
 const OUT: [&str; 6] = ["sent", "host", "passed", "held", "consumed", "dropped"];
 
@@ -24,7 +24,7 @@ fn sum(account: &Value, names: &[&str]) -> u64 {
     names.iter().filter_map(|name| account[*name].as_u64()).sum()
 }
 
-/// Accounts that do not add up, or whose drops have no name.
+/// Accounts that do not add up, or whose drops have no reason.
 pub fn open(value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     accounts(value, &mut found);

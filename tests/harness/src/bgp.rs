@@ -1,6 +1,6 @@
 //! A BGP speaker that only talks (RFC 4271): opens a session, announces and withdraws IPv4 prefixes.
 //!
-//! It accepts whatever the peer says, and keeps the session up as long as it lives.
+//! It accepts whatever the peer sends, and keeps the session up as long as it exists.
 
 use crate::netns::Namespace;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl Speaker {
         Self { stream, autonomous_system }
     }
 
-    /// Announces prefixes, each with its next hop; says how many messages that took.
+    /// Announces prefixes, each with its next hop; returns the number of messages.
     pub fn announce(&mut self, routes: &[(Prefix, Ipv4Addr)]) -> usize {
         let mut by_next_hop: BTreeMap<Ipv4Addr, Vec<Prefix>> = BTreeMap::new();
         for (prefix, next_hop) in routes {
@@ -114,7 +114,7 @@ fn open(autonomous_system: u32, id: Ipv4Addr) -> Vec<u8> {
     message(OPEN, &body)
 }
 
-/// Prefixes as messages have them, in pieces of at most `room` bytes.
+/// Prefixes in the encoding of messages, in pieces of at most `room` bytes.
 fn parts(prefixes: &[Prefix], room: usize) -> Vec<Vec<u8>> {
     let mut parts: Vec<Vec<u8>> = Vec::new();
     for (address, length) in prefixes {
@@ -142,7 +142,7 @@ fn receive(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
     Ok((header[18], body))
 }
 
-/// Answers each KEEPALIVE by one, on a thread that ends with the session.
+/// Answers each KEEPALIVE with one, on a thread that ends with the session.
 fn keep_alive(stream: &TcpStream) {
     let mut stream = stream.try_clone().expect("a socket can be shared");
     std::thread::spawn(move || {

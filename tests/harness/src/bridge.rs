@@ -1,4 +1,4 @@
-//! A switch of brickmoon in a namespace, and ends behind its ports in another.
+//! A switch of brickmoon in a namespace, and the other ends of its ports in another.
 //!
 //! ```text
 //!   bm-..-sw    p0  p1  p2 ..       ports of the switch
@@ -31,7 +31,8 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Two namespaces with so many pairs between them, and no daemon; `None`, said aloud, without root or binary.
+    /// Two namespaces with this many veth pairs between them, and no daemon; `None`, with a message, without root or
+    /// binary.
     pub fn new(test: &str, pairs: usize) -> Option<Self> {
         if !sys::is_root() {
             report::skip(test, "namespaces need root");
@@ -97,12 +98,12 @@ impl Bridge {
         self.folder.join("log")
     }
 
-    /// What the daemon has said.
+    /// The daemon's output.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     #[track_caller]
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
@@ -121,7 +122,7 @@ impl Bridge {
         finish(line, child, b"", PATIENCE)
     }
 
-    /// The same for one that must not fail: what it prints.
+    /// The same for a command that must not fail: returns its output.
     #[track_caller]
     pub fn ask(&self, line: &str) -> String {
         let output = self.try_ask(line);
@@ -136,7 +137,7 @@ impl Bridge {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
     }
 
-    /// The ports of the first switch, as `show switch --json` tells.
+    /// The ports of the first switch, from `show switch --json`.
     pub fn ports(&self) -> Vec<Value> {
         self.json("show switch")["switches"][0]["ports"].as_array().cloned().unwrap_or_default()
     }
@@ -149,7 +150,7 @@ impl Bridge {
         port.unwrap_or_else(|| panic!("no port {name}: {ports:?}")).clone()
     }
 
-    /// Every station: MAC, VLAN (0 for none), port.
+    /// Every MAC address of the table: MAC, VLAN (0 for none), port.
     pub fn stations(&self) -> Vec<(String, u64, String)> {
         let stations = self.json("show macs")["stations"].as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();

@@ -1,4 +1,4 @@
-//! A case: what is sent, under which changes to the router, and what must come of it.
+//! A case: what is sent, with which changes to the router, and the expected result.
 
 use crate::exchange::Seen;
 use crate::lab::Side;
@@ -33,11 +33,11 @@ impl Packet for Vec<u8> {
 pub enum Change {
     /// Lines for `ip`, there and back.
     Ip(String, String),
-    /// A setting below `/proc/sys`, put back to what it was.
+    /// A setting below `/proc/sys`, which is restored.
     Setting(String, String),
 }
 
-/// A check of docs/conformance.md, or an addition of ours (number 0), as something to send.
+/// A check of docs/conformance.md, or an additional one (number 0), as packets to send.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Number in docs/conformance.md.
@@ -48,9 +48,9 @@ pub struct Case {
     pub changes: Vec<Change>,
     /// Frames, and from where.
     pub frames: Vec<(Side, Vec<u8>)>,
-    /// What a router by the book sends.
+    /// What a router that follows the RFCs sends.
     pub expected: Vec<Seen>,
-    /// What Linux does otherwise, and in what words that is said.
+    /// What Linux does instead, with a description of it.
     pub linux: Option<(&'static str, Vec<Seen>)>,
     /// Whether a fence can pass under the changes.
     pub fenced: bool,
@@ -63,7 +63,7 @@ impl Case {
         Self { check, name, changes, frames, expected, linux: None, fenced: true }
     }
 
-    /// After this change to routes, rules, neighbours or links, which `undo` takes back.
+    /// After this change to routes, rules, neighbours or links, which `undo` reverts.
     pub fn after(mut self, lines: &str, undo: &str) -> Self {
         self.changes.push(Change::Ip(lines.into(), undo.into()));
         self
@@ -103,7 +103,7 @@ impl Case {
         self
     }
 
-    /// Sends a packet and expects it one hop on, at neighbour `n` of `side`.
+    /// Sends a packet and expects it forwarded, at neighbour `n` of `side`.
     pub fn forwards(self, packet: impl Packet, side: Side, n: u8) -> Self {
         let packet = packet.into_bytes();
         let out = side.to_neighbour(n, &packet::routed(&packet));
@@ -127,20 +127,20 @@ impl Case {
         self.sends(packet).replies(answer)
     }
 
-    /// Linux does otherwise: this, and nothing else.
+    /// Linux behaves differently: it does exactly this.
     pub fn but_linux(mut self, words: &'static str, deed: impl FnOnce(Self) -> Self) -> Self {
         let blank = Self { expected: Vec::new(), frames: Vec::new(), ..self.clone() };
         self.linux = Some((words, deed(blank).expected));
         self
     }
 
-    /// Linux does otherwise: it forwards all that is sent, to neighbour 2 of the sink.
+    /// Linux behaves differently: it forwards everything that is sent, to neighbour 2 of the sink.
     pub fn but_linux_passes(self, words: &'static str) -> Self {
         let packets: Vec<_> = self.frames.iter().map(|(_, frame)| frame[14..].to_vec()).collect();
         self.but_linux(words, |case| packets.into_iter().fold(case, Self::passes))
     }
 
-    /// What Linux is to do.
+    /// What is expected of Linux.
     pub fn expected_of_linux(&self) -> &[Seen] {
         self.linux.as_ref().map_or(&self.expected, |(_, expected)| expected)
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// How long a command may take unless its caller says otherwise.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A command that will start brickmoon in the machine's network namespace, where the tests' own bpffs is mounted: what
-/// it mounts and pins is gone with the test. `None` if there is no binary.
+/// A command that will start brickmoon in the machine's network namespace, with the tests' own bpffs mounted: what it
+/// mounts and pins is gone after the test. `None` if there is no binary.
 pub fn brickmoon() -> Option<Command> {
     let mut command = Command::new(subject::binary()?);
     sys::start_within(&mut command, None, mounts::descriptor());
@@ -27,7 +27,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a command line of plain words; panics with its output where it fails.
+    /// Runs a command line without quoting; panics with its output if it fails.
     pub fn run(&self, line: &str) -> String {
         let output = self.try_run(line);
         let text = text(&output);
@@ -40,14 +40,14 @@ impl Namespace {
         self.attempt(line).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// The same, also where it cannot be run or takes too long: for those who may not panic.
+    /// The same, returning an error if it cannot be run or takes too long: for callers that must not panic.
     pub fn attempt(&self, line: &str) -> Result<Output, String> {
         let mut words = line.split_whitespace();
         let mut command = self.command(words.next().unwrap_or_default());
         run(line, command.args(words), PATIENCE)
     }
 
-    /// Runs a line of a shell with something to read; what it complained of, where it failed.
+    /// Runs a shell command line with input; returns its error message if it fails.
     pub fn feed(&self, line: &str, text: &str) -> Result<(), String> {
         let mut command = self.command("sh");
         let output = finish(line, start(line, command.args(["-c", line])), text.as_bytes(), PATIENCE);
@@ -103,7 +103,7 @@ fn try_finish(line: &str, mut child: Child, input: &[u8], patience: Duration) ->
             let _ = child.kill();
             let _ = child.wait();
         }
-        // A command that does not read its input to the end is no failure.
+        // A command that does not read all its input has not failed.
         let _ = feeder.join();
         let [stdout, stderr] = [stdout, stderr].map(|thread| thread.join().unwrap_or_default());
         let too_long =
@@ -112,7 +112,7 @@ fn try_finish(line: &str, mut child: Child, input: &[u8], patience: Duration) ->
     })
 }
 
-/// How a process ended; `None` if it has not within `patience`.
+/// How a process ended; `None` if it has not ended within `patience`.
 pub fn end_of(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + patience;
     loop {
@@ -132,7 +132,7 @@ fn boxed<'a>(pipe: impl Read + Send + 'a) -> Box<dyn Read + Send + 'a> {
 
 fn read(pipe: Option<Box<dyn Read + Send + '_>>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // What came before a broken pipe is still worth showing.
+    // Output before a broken pipe is still worth showing.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     bytes
 }
@@ -169,13 +169,13 @@ impl Running {
         &mut self.child
     }
 
-    /// Asks it to end and waits; `false` where it had to be killed.
+    /// Asks it to end and waits; `false` if it had to be killed.
     pub fn terminate(&mut self, patience: Duration) -> bool {
         let _ = sys::signal(self.id(), libc::SIGTERM);
         self.wait(patience)
     }
 
-    /// Waits for its end; kills it and says `false` when that takes too long.
+    /// Waits for its end; kills it and returns `false` if that takes too long.
     pub fn wait(&mut self, patience: Duration) -> bool {
         if end_of(&mut self.child, patience).is_some() {
             return true;

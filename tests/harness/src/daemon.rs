@@ -1,7 +1,7 @@
-//! A daemon on ports of its own, started and asked as its users do; and what tests of such ports share.
+//! A daemon on its own ports, started and queried as its users do; and what tests of such ports share.
 //!
-//! [`subject`](crate::subject) starts one between the wires of a [`Lab`](crate::lab::Lab); here a test says which
-//! ports, and brings what they are plugged into.
+//! [`subject`](crate::subject) starts one between the wires of a [`Lab`](crate::lab::Lab); here a test chooses the
+//! ports, and provides what they are connected to.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A daemon at work in a namespace, with its socket and log in a folder of its own.
+/// A daemon running in a namespace, with its socket and log in a folder of its own.
 pub struct Daemon<'a> {
     namespace: &'a Namespace,
     child: Child,
@@ -25,7 +25,7 @@ pub struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts it; `None`, said aloud, where there is no binary or it has no DPDK.
+    /// Starts it; `None`, with a message, if there is no binary or it has no DPDK.
     pub fn start(namespace: &'a Namespace, ports: &[&str]) -> Option<Self> {
         let test = namespace.name();
         let Some(binary) = subject::binary() else {
@@ -59,17 +59,17 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// What it has said.
+    /// Its output.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// What a command says in JSON.
+    /// The JSON output of a command.
     pub fn ask(&self, what: &[&str]) -> serde_json::Value {
         self.try_ask(what).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// The same for those who may not panic.
+    /// The same for callers that must not panic.
     fn try_ask(&self, what: &[&str]) -> Result<serde_json::Value, String> {
         let line = what.join(" ");
         let mut command = self.namespace.command(subject::binary().ok_or("there is no binary")?);
@@ -81,7 +81,7 @@ impl<'a> Daemon<'a> {
         serde_json::from_slice(&output.stdout).map_err(|error| format!("{line}: {error}"))
     }
 
-    /// What `show ports` says of the port `name`.
+    /// The entry of port `name` in `show ports`.
     pub fn port(&self, name: &str) -> serde_json::Value {
         let ports = self.ask(&["show", "ports"]);
         let ports = ports["ports"].as_array().unwrap();
@@ -122,7 +122,7 @@ impl Drop for Daemon<'_> {
 }
 
 impl Daemon<'_> {
-    /// Shows what may have led to a failure.
+    /// Prints what may have led to a failure.
     fn lament(&mut self) {
         for line in ["ip addr", "ip neigh", "ip -6 neigh", "ip -6 route"] {
             match self.namespace.attempt(line) {
@@ -141,7 +141,7 @@ impl Daemon<'_> {
     }
 }
 
-/// Waits until it holds; `what` says what failed to come true.
+/// Waits until the condition holds; `what` names it in the error.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
@@ -150,8 +150,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Pings until five of one run come back, each with that TTL and once. More are sent, since net_tap was seen to keep
-/// some back on a busy machine.
+/// Pings until five of one run are answered, each with that TTL and once. More are sent, since net_tap was seen to
+/// delay some on a busy machine.
 pub fn ping(from: &Namespace, to: &str, size: u16, ttl: u8) {
     eventually(&format!("no answers from {to}"), || {
         let said = from.try_run(&format!("ping -c 20 -i 0.05 -W 1 -s {size} {to}"));
@@ -201,8 +201,8 @@ fn packets(from: &End<'_>, to: &End<'_>) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Sends packets from one end to the other and waits for what the router must make of each, byte by byte, and once.
-/// Both must know each other's MAC by now.
+/// Sends packets from one end to the other and waits for what the router must make of each, byte by byte, and exactly
+/// once. Both must have resolved each other's MAC address already.
 pub fn cross(router: &Namespace, from: &End<'_>, to: &End<'_>) {
     let [near, far] = [from, to].map(|end| (mac(end.host, end.wire), mac(router, &end.twin)));
     let [source, sink] = [from, to].map(|end| end.host.packet_socket(end.wire));

@@ -1,8 +1,8 @@
 //! The differential rule: Linux is judged by docs/conformance.md, brickmoon by Linux.
 //!
-//! Both subjects get the same cases in labs built the same way; what each lets out is made comparable by
-//! `normalise` alone. A difference fails unless `differences.toml` lists it, and then brickmoon must do what
-//! the case expects by the book. A listed difference that is none fails as well, so the list stays true.
+//! Both subjects get the same cases in labs built the same way; only `normalise` makes their output comparable. A
+//! difference fails unless `differences.toml` lists it, and then brickmoon must do what the case expects of a router
+//! that follows the RFCs. A listed difference that does not exist fails as well, so the list stays true.
 
 use crate::case::{Case, Change};
 use crate::exchange::Seen;
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// How long a setting that the kernel does not announce may take to reach a mirror.
+/// How long a setting without events may take to reach a mirror.
 const UNANNOUNCED: Duration = Duration::from_secs(3);
 /// Bytes of a frame that a failure shows.
 const SHOWN: usize = 96;
@@ -28,7 +28,7 @@ struct Difference {
     case: String,
     /// Number in docs/conformance.md.
     check: u16,
-    /// Why brickmoon does otherwise than Linux.
+    /// Why brickmoon behaves differently from Linux.
     reason: String,
 }
 
@@ -53,7 +53,7 @@ pub fn run(group: &str, cases: &[Case]) {
                 of_linux = Some(heard);
             }
             Subject::Brickmoon { forwarding, .. } => {
-                // What is not plain forwarding Linux does itself there, so nothing may differ.
+                // What is not plain forwarding is done by Linux itself there, so nothing may differ.
                 let listed = if *forwarding == Forwarding::User { differences() } else { Vec::new() };
                 let name = subject.to_string();
                 judge_brickmoon((group, &name), cases, of_linux.as_deref(), &heard, &listed, &mut faults);
@@ -63,7 +63,7 @@ pub fn run(group: &str, cases: &[Case]) {
     assert!(faults.is_empty(), "{group}: {} faults\n{}", faults.len(), faults.join("\n"));
 }
 
-/// What a subject lets out for each case.
+/// What a subject sends for each case.
 fn observe(subject: &Subject, group: &str, cases: &[Case], faults: &mut Vec<String>) -> Vec<Vec<Seen>> {
     let lab = Lab::new(group, Ends::Silent);
     let router = subject.start(&lab);
@@ -84,7 +84,7 @@ fn observe(subject: &Subject, group: &str, cases: &[Case], faults: &mut Vec<Stri
     heard
 }
 
-/// One exchange, its frames made comparable.
+/// One exchange, with its frames made comparable.
 fn exchange(lab: &Lab, case: &Case, subject: &Subject, faults: &mut Vec<String>) -> Vec<Seen> {
     let heard = lab.exchange(&case.frames, case.expected_of_linux().len(), case.fenced);
     if !heard.complete {
@@ -95,7 +95,7 @@ fn exchange(lab: &Lab, case: &Case, subject: &Subject, faults: &mut Vec<String>)
 
 /// The exchange of a case, repeated while its settings may not have reached a mirror yet.
 ///
-/// The kernel announces few of them, so brickmoon reads the others now and then; Linux has them at once.
+/// For few of them the kernel sends events, so brickmoon polls the others; Linux applies them immediately.
 fn settled_exchange(lab: &Lab, case: &Case, subject: &Subject, faults: &mut Vec<String>) -> Vec<Seen> {
     let deadline = Instant::now() + UNANNOUNCED;
     let waits =
@@ -126,7 +126,7 @@ fn comparable(seen: &[Seen]) -> Vec<Seen> {
     seen
 }
 
-/// Makes the changes; returns what the settings were.
+/// Makes the changes; returns the previous settings.
 fn apply(router: &Namespace, changes: &[Change]) -> Vec<String> {
     let one = |change: &Change| match change {
         Change::Ip(lines, _) => {
@@ -156,7 +156,7 @@ fn state(router: &Namespace) -> String {
     let text = router.ip(
         "addr show\nroute show table all\nrule show\nnexthop show\nneigh show\n-6 route show table all\n-6 rule show",
     );
-    // An interface's queue and flags tell which programs are on it, and are no state of routing.
+    // An interface's queue and flags depend on the programs attached to it, and are not part of the routing state.
     let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
     lines.retain(|line| !line.contains("qdisc"));
     lines.sort();
@@ -240,7 +240,7 @@ pub fn assert_list_is_true(cases: &[Case]) {
     }
 }
 
-/// Both lists without what they share, in hexadecimal, with the place of the first difference.
+/// Both lists without what they have in common, in hexadecimal, with the position of the first difference.
 fn contrast(title: &str, expected: &[Seen], heard: &[Seen]) -> String {
     let mut text = title.to_string();
     let missing: Vec<_> = expected.iter().filter(|seen| !heard.contains(seen)).collect();
@@ -265,7 +265,7 @@ fn contrast(title: &str, expected: &[Seen], heard: &[Seen]) -> String {
     text
 }
 
-/// Bytes in hexadecimal: the two MACs, the type, then words of four bytes.
+/// Bytes in hexadecimal: the two MAC addresses, the type, then words of four bytes.
 fn hex(frame: &[u8]) -> String {
     let mut text = String::new();
     for (index, byte) in frame.iter().take(SHOWN).enumerate() {

@@ -1,9 +1,9 @@
-//! Sends frames and captures all that comes of them, at all three ends.
+//! Sends frames and captures all results, at all three ends.
 //!
-//! When is a capture whole? When as many frames as expected are here, and everything sent behind them has
-//! come through too. So a *fence* follows each exchange: four packets, one for each way through a router
-//! (fast, slow by an IP option, slow by an error, and up to the host). After the fence only a short grace is
-//! left for what was overtaken.
+//! When is a capture complete? When as many frames as expected have arrived, and everything sent after them has come
+//! through too. So a *fence* follows each exchange: four packets, one for each path through a router (fast, slow
+//! because of an IP option, slow because of an error, and up to the host). After the fence only a short time is left
+//! for frames that were overtaken.
 
 use crate::lab::{Lab, SIDES, Side};
 use crate::normalise;
@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 
 /// How long the expected frames and the fence may take. Slow machines share two cores among many.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// How long expected frames may take once the fence is through: a packet that is dropped is waited for as long.
+/// How long expected frames may take once the fence is through: this is also how long the test waits for a dropped
+/// packet.
 const LATE: Duration = Duration::from_millis(400);
-/// How long frames may lag behind a fence that went by another way.
+/// How long frames may lag behind a fence that took another path.
 const GRACE: Duration = Duration::from_millis(8);
 /// How long to listen where a fence cannot pass.
 const UNFENCED: Duration = Duration::from_millis(150);
 
-/// What marks a frame as a part of a fence.
+/// Marks a frame as part of a fence.
 const MARK: &[u8] = b"bm-fence";
 /// Packets of a fence that come back.
 const FENCE_PACKETS: usize = 4;
@@ -45,7 +46,7 @@ pub struct Heard {
 }
 
 impl Lab {
-    /// Forgets what has arrived so far.
+    /// Discards what has arrived so far.
     pub fn drain(&self) {
         for socket in self.sockets() {
             while socket.receive().is_ok_and(|frame| frame.is_some()) {}
@@ -78,7 +79,7 @@ impl Lab {
         heard
     }
 
-    /// Takes what has arrived, or waits for it until the deadline.
+    /// Receives what has arrived, or waits for it until the deadline.
     fn listen(&self, deadline: Instant, seen: &mut Vec<Seen>, passed: &mut usize, token: &[u8]) {
         let left = deadline.saturating_duration_since(Instant::now());
         sys::wait_readable(&self.sockets(), left).expect("poll works on open sockets");
@@ -99,7 +100,7 @@ impl Lab {
         self.socket(side).receive().unwrap_or_else(|error| panic!("receiving at {side:?}: {error}"))
     }
 
-    /// Waits for a frame that `wanted` knows; forgets the others.
+    /// Waits for a frame that `wanted` accepts; discards the others.
     pub fn await_frame(
         &self,
         side: Side,

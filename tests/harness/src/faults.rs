@@ -4,7 +4,8 @@
 //! test ─► Faults ─► a file, mapped by both ─► src/faults.c in the daemon (LD_PRELOAD): recvmmsg, open, bpf, ... fail
 //! ```
 //!
-//! One seed at a time: [`Faults::begin`] has calls fail, [`Faults::end`] has them succeed again and says how many failed.
+//! Uses one seed at a time: [`Faults::begin`] makes calls fail, [`Faults::end`] makes them succeed again and returns
+//! how many failed.
 
 use crate::subject::Router;
 use std::fmt;
@@ -15,12 +16,12 @@ use std::path::PathBuf;
 
 /// What can fail, in the order of `enum kind` in `faults.c`.
 const KINDS: [&str; 9] = ["receive", "send", "wait", "open", "socket", "read", "mmap", "bpf", "clock"];
-/// Where the counts are: behind the seed and the rate, calls come first.
+/// Position of the counters: after the seed and the rate, with calls first.
 const CALLS: u64 = 16;
 const FAULTS: u64 = CALLS + 8 * KINDS.len() as u64;
 const LENGTH: u64 = FAULTS + 8 * KINDS.len() as u64;
 
-/// The faults of one daemon.
+/// The fault injection of one daemon.
 pub struct Faults {
     file: File,
     path: PathBuf,
@@ -36,12 +37,12 @@ impl Failed {
         self.0.iter().sum()
     }
 
-    /// Those of a kind.
+    /// The count of one kind.
     pub fn of(&self, kind: &str) -> u64 {
         KINDS.iter().zip(self.0).filter(|(name, _)| **name == kind).map(|(_, count)| count).sum()
     }
 
-    /// Adds those of another time.
+    /// Adds the counts of another period.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
     }
@@ -59,7 +60,7 @@ impl Faults {
     /// For the daemons that `router` starts from now on; none fails before [`begin`](Self::begin).
     ///
     /// # Errors
-    /// If there is no file for it.
+    /// If the file cannot be created.
     pub fn of(router: &mut Router<'_>, name: &str) -> Result<Self> {
         let path = std::env::temp_dir().join(format!("{name}.faults"));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
@@ -69,7 +70,7 @@ impl Faults {
         Ok(Self { file, path })
     }
 
-    /// From now on `rate` calls of 1024 fail, which ones says the seed.
+    /// From now on `rate` of 1024 calls fail; the seed decides which.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -97,7 +98,7 @@ impl Faults {
 
 impl Drop for Faults {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // It does not matter if it is already gone.
         let _gone = std::fs::remove_file(&self.path);
     }
 }

@@ -1,10 +1,10 @@
-//! A steady stream through the router, and what it loses while something happens.
+//! A steady stream through the router, and its losses while something happens.
 //!
 //! ```text
 //!   sender thread ── one packet each tick, numbered ──► router ──► receiver thread
 //! ```
 //!
-//! Both threads have sockets of their own, so the test may use the lab's meanwhile. Loss is counted by
+//! Both threads have their own sockets, so the test may use the lab's meanwhile. Losses are counted by sequence
 //! number, not by time: a busy machine delays the sender, and that must not look like the router's fault.
 
 use crate::lab::{Lab, SIDES, Side};
@@ -15,23 +15,23 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What marks a packet of a stream; its number and the time of sending follow.
+/// Marks a packet of a stream; its number and the time of sending follow.
 const MARK: &[u8; 8] = b"bm-flow:";
-/// How long the stream goes on after the deed, so that late losses show.
+/// How long the stream continues after the event, so that late losses are noticed.
 const TAIL: Duration = Duration::from_millis(300);
 /// How long stragglers are waited for.
 const STRAGGLERS: Duration = Duration::from_millis(300);
 
-/// What to send, from the source's end.
+/// What to send from the source.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// Destinations, taken in turn; IPv4 or IPv6 by their text.
+    /// Destinations, used in turn; IPv4 or IPv6 according to their text.
     pub destinations: Vec<String>,
     /// Packets a second.
     pub rate: u32,
 }
 
-/// What came of a stream.
+/// The result of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Packets sent.
@@ -40,13 +40,13 @@ pub struct Outcome {
     pub received: u32,
     /// Packets that arrived again.
     pub twice: u32,
-    /// Packets that arrived behind a later one of the same destination.
+    /// Packets that arrived after a later one to the same destination.
     pub out_of_order: u32,
     /// Longest run of numbers missing.
     pub longest_loss: u32,
-    /// Time of sending from the last packet before the first loss to the first behind the last loss.
+    /// Time of sending from the last packet before the first loss to the first after the last loss.
     pub loss_span: Duration,
-    /// Longest time between two arrivals, less what the sender itself was late there.
+    /// Longest time between two arrivals, less the sender's own delay there.
     pub longest_gap: Duration,
     /// Packets that arrived at each end.
     pub at: [u32; 3],
@@ -140,8 +140,8 @@ impl Stream {
 /// A frame of a stream; the last 12 bytes get number and time.
 fn template(destination: &str) -> Vec<u8> {
     let data = [&MARK[..], &[0; 12]].concat();
-    // No checksum over what each packet changes: zero means none in IPv4. IPv6 has no such word, so there the
-    // stream is of a protocol without one.
+    // No checksum over what changes in each packet: zero means none in IPv4. IPv6 does not allow that, so there the
+    // stream uses a protocol without a checksum.
     let packet = if destination.contains(':') {
         Ip6::new(&Side::Src.v6(2), destination, 253, data).bytes()
     } else {
@@ -152,7 +152,7 @@ fn template(destination: &str) -> Vec<u8> {
     Side::Src.to_router(&packet)
 }
 
-/// Sends by the clock: after a pause, all that was due in it. Says how many were taken.
+/// Sends by the clock: after a pause, everything that was due in it. Returns how many packets were accepted.
 pub fn send(
     take: impl Fn(&[u8]) -> std::io::Result<()>,
     mut frames: Vec<Vec<u8>>,
@@ -189,7 +189,7 @@ fn receive(sockets: &[PacketSocket; 3], stop: &AtomicBool) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     let mut stopped = false;
     while !stopped {
-        // Looked at first: a thread that was kept waiting until after the stop still takes what has come before it.
+        // Checked first: a thread that was delayed until after the stop still receives what came before it.
         stopped = stop.load(Ordering::Relaxed);
         // An error shows as loss.
         let _ = sys::wait_readable(&all, Duration::from_millis(50));
@@ -202,7 +202,7 @@ fn receive(sockets: &[PacketSocket; 3], stop: &AtomicBool) -> Vec<Arrival> {
     arrivals
 }
 
-/// What a captured frame says, if it is one of a stream.
+/// The content of a captured frame, if it belongs to a stream.
 pub fn arrival(frame: &[u8], at: Duration, side: Side) -> Option<Arrival> {
     let start = frame.len().checked_sub(20)?;
     let (mark, rest) = frame[start..].split_at(8);
@@ -234,7 +234,7 @@ fn judge(sent: u32, mut arrivals: Vec<Arrival>, destinations: u32) -> Outcome {
     outcome
 }
 
-/// How long packets were being lost, by the times of sending of those around that were not.
+/// How long packets were being lost, by the times of sending of the packets around them.
 fn loss_span(seen: &[bool], arrivals: &[Arrival]) -> Duration {
     let (Some(first), Some(last)) = (seen.iter().position(|seen| !seen), seen.iter().rposition(|seen| !seen))
     else {
@@ -249,8 +249,8 @@ fn loss_span(seen: &[bool], arrivals: &[Arrival]) -> Duration {
     }
 }
 
-/// Time between two arrivals, of which the sender's own pause is not the router's. Where packets between the
-/// two were lost, nothing is taken off but what the second was late against an even pace.
+/// Time between two arrivals, without the sender's own pause. If packets between the two were lost, only the delay of
+/// the second against an even pace is subtracted.
 fn gap(pair: &[Arrival]) -> Duration {
     let [first, second] = pair else { return Duration::ZERO };
     let apart = second.at.saturating_sub(first.at);

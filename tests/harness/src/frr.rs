@@ -14,7 +14,7 @@ const NETLINK_BUFFER: &str = "90000000";
 /// How long a daemon may take to listen.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Both daemons; dropping it ends them and removes their files. The routes that they made stay.
+/// Both daemons; dropping it ends them and removes their files. The routes that they added stay.
 pub struct Frr {
     // Before the folder, so that it outlives them.
     _bgpd: Running,
@@ -36,7 +36,7 @@ impl Frr {
     /// Starts both; bgpd gets these lines below `router bgp`.
     pub fn start(namespace: &Namespace, autonomous_system: u32, lines: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("bm-frr-{}", std::process::id()));
-        // FRR's daemons give up root for a user of their own, which must be able to write here.
+        // FRR's daemons change to a user of their own, which must be able to write here.
         let all = std::fs::Permissions::from_mode(0o777);
         let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::set_permissions(&folder, all));
         made.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));

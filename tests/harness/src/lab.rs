@@ -1,7 +1,7 @@
-//! Three namespaces in a row with the addresses, neighbours and routes that the tests know by heart.
+//! Three namespaces in a row with fixed addresses, neighbours and routes.
 //!
-//! Neighbour `n` of a side has the last byte `n` in all its addresses; the router is neighbour 1, the
-//! interface opposite to it is neighbour 2, and the others exist in tables only.
+//! Neighbour `n` of a side has the last byte `n` in all its addresses; the router is neighbour 1, the interface
+//! opposite to it is neighbour 2, and the others exist only in tables.
 
 use crate::netns::Namespace;
 use crate::packet;
@@ -9,7 +9,7 @@ use crate::sys::PacketSocket;
 use bm_wire::Mac;
 use std::time::Duration;
 
-/// A link of the router, by who is at its other end.
+/// A link of the router, named after its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// `r0`, to the source.
@@ -67,7 +67,7 @@ impl Side {
     }
 }
 
-/// Routes of every lab. The last one of each family is the way back to sources behind `s0`.
+/// Routes of every lab. The last one of each family is the reverse path to sources behind `s0`.
 const ROUTES: &str = "\
 route add 10.0.0.0/8 via 198.51.100.2
 route add 10.1.0.0/16 via 198.51.100.3
@@ -85,7 +85,7 @@ route add 2001:db8:b000::/36 via 2001:db8:3::2
 route add 2001:db8:c000::/36 via 2001:db8:1::2
 ";
 
-/// Settings of the router that keep a run quiet and equal to the next one.
+/// Settings of the router that make runs quiet and reproducible.
 const ROUTER_SETTINGS: [(&str, &str); 18] = [
     ("net.ipv4.ip_forward", "1"),
     ("net.ipv6.conf.all.forwarding", "1"),
@@ -94,9 +94,9 @@ const ROUTER_SETTINGS: [(&str, &str); 18] = [
     ("net.ipv6.conf.default.accept_dad", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
     ("net.ipv6.conf.default.accept_ra", "0"),
-    // Every error is answered; the tests of the rate limit switch it on again. The mask, since a limit of 0
-    // would also empty the budget that Linux keeps a source for unreachable routes: five, then one a second.
-    // That one is no setting of a namespace, so cases about it take a source of their own each.
+    // Every error is sent; the tests of the rate limit switch it on again. The mask is used, since a limit of 0 would
+    // also empty the budget that Linux keeps per source for unreachable routes: five, then one per second. That one
+    // is not a setting of a namespace, so each case about it uses its own source.
     ("net.ipv4.icmp_ratemask", "0"),
     ("net.ipv4.icmp_ratelimit", "0"),
     ("net.ipv4.icmp_msgs_per_sec", "1000000"),
@@ -110,12 +110,12 @@ const ROUTER_SETTINGS: [(&str, &str); 18] = [
     ("net.ipv4.ip_default_ttl", "64"),
 ];
 
-/// Who lives at the ends.
+/// What the ends do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Nobody answers: frames are made and captured here, and the router's neighbours 2 to 9 are permanent.
+    /// No end answers: frames are created and captured here, and the router's neighbours 2 to 9 are permanent.
     Silent,
-    /// Nobody answers, and the router has no neighbours: a test that answers for them brings its own.
+    /// No end answers, and the router has no neighbours: a test that answers for them brings its own code.
     Unknown,
     /// Linux hosts with addresses and a default route, for real programs.
     Hosts,
@@ -143,7 +143,7 @@ impl Lab {
         Self::with_queues(test, ends, 0)
     }
 
-    /// The same with so many queues on every interface, each way; 0 for what the kernel gives them.
+    /// The same with this many queues on every interface, in each direction; 0 for the kernel's default.
     pub fn with_queues(test: &str, ends: Ends, queues: u32) -> Self {
         let [src, rtr, snk] = ["src", "rtr", "snk"].map(|role| Namespace::new(test, role));
         for host in [&src, &snk] {
@@ -190,7 +190,7 @@ impl Lab {
         sent.unwrap_or_else(|error| panic!("sending {} bytes at {side:?}: {error}", frame.len()));
     }
 
-    /// A packet from the source to this address leaves by this neighbour of the sink.
+    /// Checks that a packet from the source to this address leaves to this neighbour of the sink.
     #[track_caller]
     pub fn leaves_by(&self, to: &str, mac: u8) {
         let packet = packet::Ip4::udp("192.0.2.2", to, 20).bytes();
@@ -201,19 +201,19 @@ impl Lab {
         assert!(found.is_some(), "{to} does not leave by neighbour {mac:x}");
     }
 
-    /// Deletes a link of the router with its far end, and so all that stood in Linux's tables by it.
+    /// Deletes a link of the router with its other end, and so everything that depends on it in Linux's tables.
     pub fn delete(&self, side: Side) {
         self.rtr.ip(&format!("link del {}", side.router()));
     }
 
-    /// Makes a link that was deleted again, as with [`Ends::Silent`], with another MAC at the router's end: its last
-    /// byte. Sockets on the one before are of no use any more.
+    /// Creates a deleted link again, as with [`Ends::Silent`], with another MAC address at the router's end: its last
+    /// byte. Sockets on the previous one are useless.
     pub fn make_again(&self, side: Side, last: u8) {
         self.make_again_down(side, last);
         self.bring_up(side);
     }
 
-    /// The first half of [`Lab::make_again`]: the far end is up, the router's end is not.
+    /// The first half of [`Lab::make_again`]: the other end is up, the router's end is not.
     pub fn make_again_down(&self, side: Side, last: u8) {
         let far = side.far(self.src.name(), self.snk.name());
         self.rtr.ip(&wire(side, far, side.mac(last), ""));

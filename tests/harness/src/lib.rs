@@ -8,15 +8,15 @@
 //!                     └─────────┘ r2-k1              └───────┘   mtu 1300
 //! ```
 //!
-//! `netns` and `command` make namespaces and run things there, `lab` joins three of them as drawn, `subject`
-//! puts a router in the middle: Linux alone, or brickmoon as its users start it. `packet` builds frames,
-//! `exchange` sends and captures them, `case` says what must come of it, `differential` judges: Linux by
-//! docs/conformance.md, brickmoon by Linux. `bridge` has a switch of brickmoon among many ends,
-//! `daemon` one on ports of DPDK. `flow` counts what a steady stream loses; `bgp` and `frr` feed routes,
-//! `netlink` does so without a routing daemon; `usage` tells what a process holds.
+//! `netns` and `command` create namespaces and run commands there, `lab` connects three of them as drawn, `subject`
+//! puts a router in the middle: Linux alone, or brickmoon as its users start it. `packet` builds frames, `exchange`
+//! sends and captures them, `case` contains the expected result, `differential` compares: Linux with
+//! docs/conformance.md, brickmoon with Linux. `bridge` is a switch of brickmoon with many ends, `daemon` one on ports
+//! of DPDK. `flow` counts the losses of a steady stream; `bgp` and `frr` add routes, `netlink` does so without a
+//! routing daemon; `usage` measures the resources of a process.
 //!
-//! Nothing here uses brickmoon's crates but `bm-wire`'s checksum: the binary is driven from outside. All
-//! functions panic where a test could not go on, and say what to mend.
+//! Nothing here uses brickmoon's crates except `bm-wire`'s checksum: the binary is controlled from outside. All
+//! functions panic if a test cannot continue, and say how to fix it.
 
 pub mod audit;
 pub mod bgp;

@@ -27,7 +27,7 @@ fn mounts() -> Option<&'static Mounts> {
     MOUNTS.get_or_init(|| sys::is_root().then(make)).as_ref()
 }
 
-/// Makes it, on a thread that ends with that.
+/// Creates it, on a thread that ends with it.
 fn make() -> Mounts {
     sys::leave_mounts().unwrap_or_else(|error| panic!("unshare: {error}"));
     run("mount", &["--make-rprivate", "/"], true);
@@ -50,7 +50,7 @@ pub fn descriptor() -> Option<RawFd> {
     mounts().map(|mounts| mounts.namespace.as_raw_fd())
 }
 
-/// Its bpffs, by a path that is good in this process and in those that it starts.
+/// Its bpffs, by a path that is valid in this process and in those that it starts.
 pub fn bpffs() -> PathBuf {
     let path = |mounts: &Mounts| format!("/proc/{}/fd/{}", std::process::id(), mounts.bpffs.as_raw_fd());
     mounts().map_or(BPFFS.into(), |mounts| path(mounts).into())

@@ -1,8 +1,8 @@
-//! Routes and neighbours for the kernel by the thousand: many requests in one send.
+//! Adds routes and neighbours to the kernel by the thousand: many requests in one send.
 //!
-//! `ip -batch` takes 30 to 40 us a route, most of it for itself, which is too much for a test that changes ten
-//! thousand a second beside what it tests. The kernel works through a send before it returns, and answers only
-//! what it refuses.
+//! `ip -batch` takes 30 to 40 us per route, most of it in ip itself, which is too much for a test that changes ten
+//! thousand per second in addition to what it tests. The kernel handles a send before it returns, and answers only
+//! requests that it refuses.
 
 use crate::netns::Namespace;
 use crate::sys;
@@ -10,9 +10,9 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::IpAddr;
 
-/// A send goes out once it is this long; less than what a socket takes by default.
+/// A send is made once it is this long; less than a socket's default limit.
 const SEND: usize = 32 << 10;
-/// `RTPROT_BGP`: the routes are to look like those of a routing daemon.
+/// `RTPROT_BGP`: the routes should look like those of a routing daemon.
 const PROTOCOL: u8 = 186;
 const MAIN: u8 = libc::RT_TABLE_MAIN;
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
@@ -37,7 +37,7 @@ impl Requests {
         Self { socket, interface, buffer: Vec::new() }
     }
 
-    /// A route in the place of one to this prefix, if there is one.
+    /// Adds a route, or replaces the one to this prefix.
     pub fn replace_route(&mut self, prefix: Prefix, via: IpAddr) {
         let interface = self.interface.to_ne_bytes();
         let attributes = [
@@ -78,7 +78,8 @@ impl Requests {
         if self.buffer.len() >= SEND {
             self.send();
         }
-        // `struct nlmsghdr`; every part's length is a multiple of four, as netlink wants it, but that of a MAC.
+        // `struct nlmsghdr`; the length of every part is a multiple of four, as netlink requires, except that of a
+        // MAC address.
         let padded = |value: &Vec<u8>| 4 + value.len().next_multiple_of(4);
         let length = 16 + 12 + attributes.iter().map(|(_, value)| padded(value)).sum::<usize>();
         self.buffer.extend((length as u32).to_ne_bytes());
@@ -100,7 +101,7 @@ impl Requests {
         self.buffer.clear();
     }
 
-    /// Sends what is left. How many requests the kernel has refused since the last time, and what the last was.
+    /// Sends the rest. Returns how many requests the kernel has refused since the last call, and the last error.
     pub fn finish(&mut self) -> (usize, Option<std::io::Error>) {
         if !self.buffer.is_empty() {
             self.send();

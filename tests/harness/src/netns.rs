@@ -1,9 +1,10 @@
-//! Network namespaces that clean up behind themselves.
+//! Network namespaces that clean up after themselves.
 //!
-//! A name is `bm-<test>-p<pid>-<role>`. It goes when its [`Namespace`] is dropped, also in a panic; what a
-//! killed test left is swept by the next one, known by the process id of an owner that is gone.
+//! A name is `bm-<test>-p<pid>-<role>`. The namespace is deleted when its [`Namespace`] is dropped, also in a panic;
+//! those of killed tests are removed by the next one, which recognizes them by the process ID of an owner that is
+//! gone.
 //!
-//! Everything here panics where it cannot do its work, and says what to mend: all callers are tests.
+//! Everything here panics if it cannot do its work, and says how to fix it: all callers are tests.
 
 use crate::{mounts, sys};
 use std::fs::File;
@@ -26,7 +27,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes it, after sweeping what dead tests left.
+    /// Creates it, after removing those of dead tests.
     pub fn new(test: &str, role: &str) -> Self {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(sweep);
@@ -106,7 +107,7 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         let pins = [self.pins(), self.switch_pins()];
         remove(&self.name);
-        // What a daemon that was killed left there. Most have left nothing.
+        // What a killed daemon left there. Most have left nothing.
         pins.map(std::fs::remove_dir_all).into_iter().for_each(drop);
         [PINS, SWITCH_PINS]
             .map(|folder| std::fs::remove_dir(mounts::bpffs().join(folder)))
@@ -124,12 +125,12 @@ fn setting_path(name: &str) -> String {
     }
 }
 
-/// Ends what still runs in a namespace and unlinks it.
+/// Ends processes that still run in a namespace and unlinks it.
 fn remove(name: &str) {
     let pids = Command::new("ip").args(["netns", "pids", name]).output();
     let pids = pids.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     for pid in pids.split_whitespace().filter_map(|pid| pid.parse().ok()) {
-        // It may be gone already, which is what we want.
+        // It may be gone already, which is fine.
         let _ = sys::signal(pid, libc::SIGKILL);
     }
     let _ = Command::new("ip").args(["netns", "del", name]).output();
@@ -145,7 +146,7 @@ pub fn sweep() {
     }
 }
 
-/// The process that made a namespace of this crate.
+/// The process that created a namespace of this crate.
 fn owner(name: &str) -> Option<u32> {
     let (_, rest) = name.strip_prefix("bm-")?.rsplit_once("-p")?;
     rest.split_once('-')?.0.parse().ok()

@@ -1,4 +1,4 @@
-//! The one place that says what may differ between two right routers.
+//! The only place that defines what may differ between two correct routers.
 //!
 //! 1. *IPv4 identification of packets that the router itself makes* (errors, replies): Linux counts with a
 //!    secret of its own. The field becomes 0, and the header checksum follows, but only if it was right.
@@ -20,12 +20,12 @@ use bm_wire::ethernet::ethertype;
 
 /// Where an untagged frame's packet begins.
 const PACKET: usize = 14;
-/// An address that one case gives to the router, beside those of its links.
+/// An address that one case adds to the router, besides those of its links.
 pub const LOCAL4: &str = "10.77.1.2";
 /// Option type of a timestamp (RFC 791).
 const TIMESTAMP: u8 = 68;
 
-/// A frame with all that may differ made equal.
+/// A frame with everything normalised that may differ.
 pub fn frame(mut frame: Vec<u8>) -> Vec<u8> {
     match kind(&frame) {
         Some(ethertype::IPV4) => ipv4(&mut frame[PACKET..]),
@@ -55,7 +55,7 @@ fn ipv4(packet: &mut [u8]) {
     put16(packet, 10, sum);
 }
 
-/// Zeroes what routers have written into a timestamp option: flags 0 times alone, else address and time.
+/// Zeroes what routers have written into a timestamp option: with flags 0 only times, else address and time.
 fn clear_timestamps(options: &mut [u8]) {
     let mut at = 0;
     while at + 1 < options.len() && options[at] != 0 {
@@ -80,14 +80,14 @@ fn ipv6(packet: &mut [u8]) {
     }
 }
 
-/// Whether a frame is what a Linux kernel sends at any time without being asked.
+/// Whether a frame is something that a Linux kernel sends at any time by itself.
 pub fn is_noise(frame: &[u8]) -> bool {
     let packet = frame.get(PACKET..).unwrap_or_default();
     match kind(frame) {
         Some(ethertype::ARP) => true,
         Some(ethertype::IPV4) => packet[9] == 2 && packet[8] == 1,
         Some(ethertype::IPV6) => {
-            // MLD reports stand behind a hop-by-hop header of 8 bytes with the router alert.
+            // MLD reports follow a hop-by-hop header of 8 bytes with the router alert.
             let (next, message) = if packet[6] == 0 {
                 (packet.get(40), packet.get(48))
             } else {

@@ -1,7 +1,7 @@
 //! Packets to send and packets to expect, byte by byte, right or wrong on purpose.
 //!
-//! The builders fill lengths and checksums in; `with` breaks what a case wants broken. What is expected is
-//! worked out here as the RFCs say, apart from the router's own code except for the checksum.
+//! The builders fill in lengths and checksums; `with` breaks what a case wants broken. Expected results are computed
+//! here according to the RFCs, separately from the router's own code except for the checksum.
 
 mod expect;
 mod icmp;
@@ -34,7 +34,7 @@ pub fn ip_frame(destination: Mac, source: Mac, packet: &[u8]) -> Vec<u8> {
     frame(destination, source, kind, packet)
 }
 
-/// The frame with one more tag outside.
+/// The frame with another outer tag.
 pub fn tagged(frame: &[u8], tag: Tag) -> Vec<u8> {
     let tag_bytes = [tag.protocol.to_be_bytes(), tag.control().to_be_bytes()].concat();
     [&frame[..12], &tag_bytes, &frame[12..]].concat()
@@ -46,7 +46,7 @@ pub fn with(mut bytes: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// `length` bytes that differ from their neighbours, so that a shift shows.
+/// `length` bytes that differ from their neighbours, so that a shift is noticed.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 7 + index / 251) as u8).collect()
 }

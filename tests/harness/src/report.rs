@@ -1,4 +1,4 @@
-//! What a test says while it passes: past the capture of the test runner, so that `cargo test` shows it.
+//! What a test prints while it passes: bypasses the test runner's capture, so that `cargo test` shows it.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ pub fn say(line: &str) {
     }
 }
 
-/// Says that a test, or a part of it, did not run, and why.
+/// Reports that a test, or a part of it, did not run, and why.
 pub fn skip(test: &str, why: &str) {
     say(&format!("{test}: skipped: {why}"));
 }

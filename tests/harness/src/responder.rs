@@ -1,4 +1,4 @@
-//! Answers ARP and neighbour solicitations for hosts that do not exist, and remembers who asked.
+//! Answers ARP and neighbour solicitations for hosts that do not exist, and records the requests.
 
 use crate::lab::{Lab, Side};
 use crate::packet::{arp_reply, get16, neighbour_advertisement};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Asked {
     /// Whose MAC.
     pub target: IpAddr,
-    /// Whether one station was asked, as when an entry is only confirmed.
+    /// Whether the request was unicast, as when an entry is only confirmed.
     pub unicast: bool,
 }
 
@@ -42,18 +42,18 @@ impl Responder {
         Self { stop, asked, thread: Some(thread) }
     }
 
-    /// Answers for every neighbour of a side by its usual MAC.
+    /// Answers for every neighbour of a side with its usual MAC address.
     pub fn usual(lab: &Lab, side: Side) -> Self {
         Self::start(lab, side, Duration::ZERO, Box::new(move |address| Some(usual(side, address))))
     }
 
-    /// All that has been asked so far.
+    /// All requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().map(|asked| asked.clone()).unwrap_or_default()
     }
 }
 
-/// MAC of the neighbour with this address: its last byte says which.
+/// MAC address of the neighbour with this address, according to its last byte.
 pub fn usual(side: Side, address: IpAddr) -> Mac {
     side.mac(match address {
         IpAddr::V4(address) => address.octets()[3],
@@ -106,7 +106,7 @@ impl Question {
     fn reply(&self, mac: Mac) -> Vec<u8> {
         match (self.asked.target, self.from.1) {
             (IpAddr::V4(target), IpAddr::V4(from)) => {
-                // A group's MAC may stand in the answer but cannot send it.
+                // A multicast MAC address may be in the answer but cannot be its sender.
                 let through = if mac.is_multicast() { Mac([2, 0, 0, 0, 9, 9]) } else { mac };
                 arp_reply((mac, target), (self.from.0, from), through)
             }

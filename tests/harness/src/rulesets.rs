@@ -1,7 +1,7 @@
 //! Random settings of Linux's firewall, IPsec policies and traffic control, and packets to try them with.
 //!
-//! All comes from one seed: the same seed gives the same rulesets and packets. `BM_SEED` sets it, `BM_RULESETS` makes a
-//! run longer.
+//! Everything depends on one seed: the same seed gives the same rulesets and packets. `BM_SEED` sets it,
+//! `BM_RULESETS` makes a run longer.
 
 mod iptables;
 mod nftables;
@@ -56,18 +56,18 @@ impl Random {
         (self.0 >> 11) as usize % end
     }
 
-    /// Whether it is that one of `count`.
+    /// True once out of `count`, on average.
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 
-    /// One of a list.
+    /// An item of a list.
     pub fn of<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len())]
     }
 }
 
-/// How many rulesets a run has: `BM_RULESETS`, or what the test says.
+/// How many rulesets a run has: `BM_RULESETS`, or the test's default.
 pub fn count(unless_told: usize) -> usize {
     number("BM_RULESETS").map_or(unless_told, |count| count as usize)
 }
@@ -76,16 +76,16 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// What rules and packets are about: a router that packets cross.
+/// The addresses and interfaces for rules and packets: a router that packets cross.
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
     /// The interface that they come in on.
     pub input: &'static str,
-    /// Those that they leave by.
+    /// The interfaces through which they leave.
     pub outputs: &'static [&'static str],
     /// IPv4 addresses that they come from.
     pub sources4: &'static [&'static str],
-    /// Those that they go to.
+    /// The addresses to which they go.
     pub targets4: &'static [&'static str],
     /// The same of IPv6.
     pub sources6: &'static [&'static str],
@@ -120,7 +120,7 @@ fn parse(address: &str) -> IpAddr {
     address.parse().unwrap_or_else(|_| panic!("{address} is no address"))
 }
 
-/// An address without the bits behind a prefix.
+/// An address without the bits after a prefix.
 fn masked(address: IpAddr, length: u32) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
@@ -134,14 +134,14 @@ fn masked(address: IpAddr, length: u32) -> IpAddr {
     }
 }
 
-/// What a packet's header is like.
+/// The shape of a packet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Without options.
     Plain,
     /// With options in IPv4, or destination options in IPv6.
     Options,
-    /// The last fragment of a packet: nobody sees ports.
+    /// The last fragment of a packet: without visible ports.
     Fragment,
     /// Without options, and sent in fragments.
     Pieces(Cut),
@@ -153,17 +153,17 @@ const OFFSET: u16 = 100;
 /// A packet that may match.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// From whom.
+    /// Source address.
     pub source: IpAddr,
-    /// To whom.
+    /// Destination address.
     pub destination: IpAddr,
     /// TCP, UDP or GRE.
     pub protocol: u8,
     /// Source and destination port, where the protocol has ports.
     pub ports: (u16, u16),
-    /// What its header is like.
+    /// The shape of its header.
     pub shape: Shape,
-    /// Tells it from all others.
+    /// Distinguishes it from all others.
     pub id: u32,
 }
 
@@ -171,7 +171,7 @@ pub struct Probe {
 const TAIL: usize = 8;
 
 impl Probe {
-    /// One in three is of IPv6.
+    /// One in three is IPv6.
     pub fn random(net: &Net, random: &mut Random, id: u32) -> Self {
         let (sources, targets) =
             if random.one_in(3) { (net.sources6, net.targets6) } else { (net.sources4, net.targets4) };

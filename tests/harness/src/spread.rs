@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 /// Where a packet came out: at which end, for which MAC.
 pub type Exit = (Side, Mac);
 
-/// Packets sent before their arrival is waited for: less than any ring on the way holds.
+/// Packets sent before waiting for their arrival: fewer than any ring on the way can hold.
 const CHUNK: usize = 64;
 /// How long a chunk may take.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// What stands before a packet's number.
+/// Precedes a packet's number.
 const MARK: &[u8; 8] = b"bm-many:";
 
-/// The data that a packet must end with so that it is known again.
+/// The data at the end of a packet by which it is recognized.
 pub fn label(number: u32) -> Vec<u8> {
     [&MARK[..], &number.to_be_bytes()].concat()
 }
 
-/// Sends packet `n` with data ending in `label(n)`, and says where each came out; lost ones are absent.
+/// Sends packet `n` with data ending in `label(n)`, and returns where each came out; lost ones are absent.
 pub fn exits(lab: &Lab, packets: &[Vec<u8>]) -> BTreeMap<u32, Exit> {
     lab.drain();
     let mut exits = BTreeMap::new();

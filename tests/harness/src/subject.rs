@@ -1,4 +1,4 @@
-//! The router under test: Linux alone, or brickmoon on top of it, driven as its users drive it.
+//! The router under test: Linux alone, or brickmoon on top of it, controlled as its users do.
 
 use crate::command::{Running, finish};
 use crate::lab::{Ends, Lab, SIDES};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How long the daemon may take to forward, to stop, and to follow the kernel's tables.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which router stands in the middle.
+/// Which router is in the middle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The kernel's own forwarding: the oracle.
@@ -29,7 +29,7 @@ pub enum Subject {
     },
 }
 
-/// What `up --path` is told.
+/// The argument of `up --path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// In workers.
@@ -88,7 +88,7 @@ impl Subject {
         Self::all(test).into_iter().find(is_user)
     }
 
-    /// What the daemon says when it refuses a configuration.
+    /// The daemon's message when it refuses a configuration.
     pub fn refused(&self, lab: &Lab, way: &str, config: &str) -> String {
         let Self::Brickmoon { path, .. } = self else { return String::new() };
         let file = std::env::temp_dir().join(format!("bm-refused-{}-{way}.toml", std::process::id()));
@@ -110,7 +110,7 @@ impl Subject {
         self.start_on(lab, &SIDES.map(|side| side.router()))
     }
 
-    /// Starts it with these ports alone.
+    /// Starts it with only these ports.
     pub fn start_on<'a>(&self, lab: &'a Lab, ports: &[&str]) -> Router<'a> {
         let daemon = match self {
             Self::Linux => None,
@@ -137,7 +137,7 @@ pub fn each(test: &str, ends: Ends, deed: impl Fn(&Lab, &mut Router)) {
     }
 }
 
-/// `$BRICKMOON`, or the newest of what the workspace has built.
+/// `$BRICKMOON`, or the newest that the workspace has built.
 pub fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("BRICKMOON").map(PathBuf::from) {
         assert!(path.is_file(), "BRICKMOON={}: no such file", path.display());
@@ -158,7 +158,7 @@ pub struct Router<'a> {
 }
 
 impl Router<'_> {
-    /// What to call it in a report.
+    /// Its name in a report.
     pub fn name(&self) -> &'static str {
         match &self.daemon {
             None => "linux",
@@ -178,7 +178,7 @@ impl Router<'_> {
         self.daemon.as_ref().is_some_and(|daemon| daemon.forwarding == Forwarding::Kernel)
     }
 
-    /// Waits until the subject has what the kernel's tables have now.
+    /// Waits until the subject has the current state of the kernel's tables.
     pub fn settle(&self) {
         let Some(daemon) = &self.daemon else { return };
         let deadline = Instant::now() + PATIENCE;
@@ -205,14 +205,14 @@ impl Router<'_> {
         self.daemon.as_ref().map(|daemon| daemon.ask(self.namespace, command, arguments))
     }
 
-    /// What a command of brickmoon says in JSON; null for Linux.
+    /// The JSON output of a brickmoon command; null for Linux.
     pub fn json(&self, words: &[&str]) -> serde_json::Value {
         let Some(daemon) = &self.daemon else { return serde_json::Value::Null };
         let (command, arguments) = words.split_first().expect("a command");
         daemon.json(&daemon.ask(self.namespace, command, &[arguments, &["--json"]].concat()))
     }
 
-    /// What the commands that show most say, for a test that fails.
+    /// The output of the most informative commands, for a failing test.
     pub fn told(&self) -> String {
         let said =
             |words: &[&str]| self.ask(words[0], &words[1..]).map(|said| said.stdout).unwrap_or_default();
@@ -237,7 +237,7 @@ impl Router<'_> {
         self.daemon.as_ref().map(|daemon| daemon.socket.display().to_string())
     }
 
-    /// What the environment of later daemons has besides.
+    /// Adds a variable to the environment of later daemons.
     pub fn set_variable(&mut self, name: &str, value: &str) {
         self.variables.push((name.into(), value.into()));
     }
@@ -273,7 +273,7 @@ impl Router<'_> {
         self.restart_with(ports, config);
     }
 
-    /// Has the daemon read another configuration while it runs; it must have been started with one.
+    /// Makes the daemon read another configuration while it runs; it must have been started with one.
     pub fn reload_with(&self, config: &str) -> Option<Output> {
         self.write_config(config);
         self.ask("reload", &[])
@@ -297,16 +297,16 @@ impl Router<'_> {
         reply.split_once("\r\n\r\n").map(|(_, body)| body.into())
     }
 
-    /// How many counters of the daemon are taken, as its file of counters says.
+    /// How many counters of the daemon are in use, according to its file of counters.
     pub fn counters_used(&self) -> u32 {
         let Some(daemon) = &self.daemon else { return 0 };
         let file = daemon.socket.with_extension("stats");
         let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        // The magic number and the capacity stand before it.
+        // The magic number and the capacity come before it.
         u32::from_ne_bytes(bytes[12..16].try_into().expect("four bytes"))
     }
 
-    /// What the daemon has said.
+    /// The daemon's output.
     pub fn log(&self) -> String {
         self.daemon.as_ref().map(Daemon::log).unwrap_or_default()
     }
@@ -320,7 +320,7 @@ impl Router<'_> {
         }
     }
 
-    /// Checks the tables and the accounts at the end, then stops the daemon and expects it to say done.
+    /// Checks the tables and the accounts at the end, then stops the daemon and expects it to report success.
     pub fn stop(self) {
         let Some(mut daemon) = self.daemon else { return };
         let verify = daemon.ask(self.namespace, "verify", &[]);
@@ -336,7 +336,7 @@ impl Router<'_> {
     }
 }
 
-/// The daemon, its control socket and what it has said so far.
+/// The daemon, its control socket and its output so far.
 struct Daemon {
     path: PathBuf,
     forwarding: Forwarding,
@@ -414,7 +414,7 @@ impl Daemon {
             let open = [audit::open(&ports), audit::open(&apps)].concat();
             if open.is_empty() {
                 let [received, sent, host, dropped] = audit::totals(&ports);
-                // In the kernel it may have met nothing that is plain.
+                // In the kernel it may have met no plain packet.
                 let worked = if self.forwarding == Forwarding::User { sent } else { received };
                 assert!(worked > 0, "brickmoon has done nothing: {ports}\n{}", self.log());
                 report::say(&format!(
@@ -452,7 +452,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Keeps what comes from a pipe, and says when a line begins with "ready".
+/// Keeps the output of a pipe, and reports a line that starts with "ready".
 fn follow(
     pipe: impl std::io::Read + Send + 'static,
     log: &Arc<Mutex<String>>,
@@ -462,7 +462,7 @@ fn follow(
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             if let Some(ready) = ready.as_ref().filter(|_| line.starts_with("ready")) {
-                // Nobody listens any more after the first time.
+                // After the first time, nobody listens any more.
                 let _ = ready.send(());
             }
             if let Ok(mut log) = log.lock() {

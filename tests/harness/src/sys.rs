@@ -1,6 +1,6 @@
 //! System calls that the standard library lacks: namespaces, packet sockets, signals, clocks.
 //!
-//! The only file here that may hold `unsafe`. It knows bytes and file descriptors and nothing of packets.
+//! The only file here that may contain `unsafe`. It deals with bytes and file descriptors, not with packets.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -17,7 +17,7 @@ const RECEIVE_BUFFER: libc::c_int = 64 << 20;
 const FRAME_MAX: usize = 1 << 16;
 /// How long a sender waits for room in its socket.
 const ROOM: Duration = Duration::from_secs(5);
-/// `struct tpacket_auxdata`'s status bits that libc has under names of its own type.
+/// Status bits of `struct tpacket_auxdata` for which libc uses another type.
 const VLAN_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
 const VLAN_TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
 
@@ -31,8 +31,8 @@ pub fn enter_namespace(namespace: &File) -> Result<()> {
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Makes `command` start within a network namespace and a mount namespace, where they are given. The working directory
-/// stays what it is.
+/// Makes `command` start within a network namespace and a mount namespace, if given. The working directory does not
+/// change.
 pub fn start_within(command: &mut Command, namespace: Option<RawFd>, mounts: Option<RawFd>) {
     let folder = mounts.and_then(|_| std::env::current_dir().ok());
     let folder = folder.and_then(|folder| CString::new(folder.into_os_string().into_encoded_bytes()).ok());
@@ -68,11 +68,11 @@ pub fn signal(process: u32, signal: libc::c_int) -> Result<()> {
     check(unsafe { libc::kill(process as libc::pid_t, signal) }).map(drop)
 }
 
-/// A thread of another process that stands still until this is dropped, as under a debugger: no other thread of the
+/// A thread of another process that is stopped until this is dropped, as by a debugger: no other thread of the
 /// process notices.
 pub struct Frozen {
     thread: libc::pid_t,
-    /// Only the thread that has frozen it may let it go.
+    /// Only the thread that has stopped it may continue it.
     _here: std::marker::PhantomData<*const ()>,
 }
 
@@ -102,7 +102,7 @@ impl Frozen {
         if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Whether the thread has ended. Its process cannot end before somebody has asked this.
+    /// Whether the thread has ended. Its process cannot end before this was called.
     pub fn has_ended(&self) -> bool {
         let mut status = 0;
         // SAFETY: writes one number of ours.
@@ -113,17 +113,17 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // One that has ended needs nothing.
+        // A thread that has ended needs nothing.
         let _ended = self.trace(libc::PTRACE_DETACH);
     }
 }
 
-/// Time since 1970, as packet timestamps have it.
+/// Time since 1970, like packet timestamps.
 pub fn wall_clock() -> Duration {
     std::time::UNIX_EPOCH.elapsed().expect("the clock stands after 1970")
 }
 
-/// Whether this process may make namespaces.
+/// Whether this process may create namespaces.
 pub fn is_root() -> bool {
     // SAFETY: has no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
@@ -199,7 +199,7 @@ pub struct Captured {
     pub at: Duration,
 }
 
-/// A raw socket on one interface: sends whole frames, receives every frame that arrives there.
+/// A raw socket on one interface: sends complete frames, receives every frame that arrives there.
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
@@ -236,8 +236,8 @@ impl PacketSocket {
         Ok(Self(socket))
     }
 
-    /// Sends one frame as it is. What the far end of a veth has not looked at yet counts as the sender's memory;
-    /// so where a busy machine keeps that end waiting, this waits for room too, for [`ROOM`] at most.
+    /// Sends one frame unchanged. Frames that the other end of a veth has not processed yet count as the sender's
+    /// memory; so if a busy machine delays that end, this waits for room too, for [`ROOM`] at most.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         let until = Instant::now() + ROOM;
         loop {
@@ -255,7 +255,7 @@ impl PacketSocket {
         }
     }
 
-    /// Frames that arrived since the last time and were lost, since nobody had read those before them.
+    /// Frames that were lost since the last call, because earlier ones had not been read.
     pub fn overflowed(&self) -> Result<u32> {
         // SAFETY: a C struct of integers, for which all zeroes is a value.
         let mut counts: libc::tpacket_stats = unsafe { zeroed() };
