@@ -45,8 +45,7 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let bytes = counter(&mut registry, "bytes", "Bytes received from and sent to the wire");
     let drops = counter(&mut registry, "dropped_frames", "Dropped frames, by app and reason");
     let held = gauge(&mut registry, "held_frames", "Frames currently held by an app");
-    let device =
-        counter(&mut registry, "device_frames", "Frames lost in a device, as the device counts them");
+    let device = counter(&mut registry, "device_frames", "Frames lost in a device, by its own count");
     let filters = counter(&mut registry, "filter_packets", "Packets by the filter rule that they matched");
     let hooks = counter(&mut registry, "hook", "Counters of Lua hooks, by the name that the hook gives them");
     let lua = gauge(&mut registry, "hook_lua", "LuaJIT statistics of the Lua state of a hook");
