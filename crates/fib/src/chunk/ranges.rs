@@ -1,7 +1,7 @@
-//! The addresses of one root slot, cut where the next hop changes.
+//! The addresses of one root slot, split where the next hop changes.
 //!
-//! A range is one word, `start << 16 | hop`: sorted by start, the first at 0, no two neighbours with the
-//! same next hop. So equal routes give equal lists, which is what sharing of blocks rests on.
+//! A range is one word, `start << 16 | hop`: sorted by start, the first at 0, no two adjacent ones with the same next
+//! hop. So equal routes give equal lists, on which the sharing of blocks depends.
 
 use std::ops::RangeInclusive;
 
@@ -30,18 +30,18 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// One range over everything.
+    /// A single range for all addresses.
     pub fn reset(&mut self, hop: u16) {
         self.list.clear();
         self.list.push(range(0, hop));
     }
 
-    /// Without ranges, to be filled by [`Self::push`].
+    /// Without ranges, to be filled with [`Self::push`].
     pub fn clear(&mut self) {
         self.list.clear();
     }
 
-    /// Appends a range, unless the one before has the same next hop.
+    /// Appends a range, unless the previous one has the same next hop.
     #[inline]
     pub fn push(&mut self, start: u16, value: u16) {
         if self.list.last().is_none_or(|last| hop(*last) != value) {
@@ -54,13 +54,13 @@ impl Ranges {
         &self.list
     }
 
-    /// The next hop that all addresses have, if it is one.
+    /// The next hop of all addresses, if there is only one.
     pub fn single(&self) -> Option<u16> {
         let [only] = self.list[..] else { return None };
         Some(hop(only))
     }
 
-    /// Gives the addresses `first..=last` the next hop `value`; `end` is the last address of the slot.
+    /// Sets the next hop of the addresses `first..=last` to `value`; `end` is the last address of the slot.
     pub fn paint(&mut self, painted: RangeInclusive<u16>, end: u16, value: u16) {
         let (first, last) = (*painted.start(), *painted.end());
         let from = self.list.partition_point(|r| *r < range(first, 0));
@@ -111,7 +111,7 @@ mod tests {
         fn paints_as_a_plain_array_does(
             strokes in prop::collection::vec((0u16..64, 0u16..64, 0u16..4), 0..30), whole: bool,
         ) {
-            // At the end of what 16 bits can hold, and well before it.
+            // At the end of the 16-bit range, and well before it.
             let (base, end) = if whole { (u16::MAX - 63, u16::MAX) } else { (0, 63) };
             let (mut ranges, mut plain) = (Ranges::default(), vec![0; usize::from(end) + 1]);
             ranges.reset(0);

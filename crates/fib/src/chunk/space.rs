@@ -1,5 +1,5 @@
-//! Which words of a flat array are taken. Holes are kept by length, so taking and giving back is a push
-//! and a pop; holes that touch become one only now and then, all at once.
+//! Which words of a flat array are in use. Holes are kept by length, so allocating and freeing is a push and a pop;
+//! adjacent holes are merged only now and then, all at once.
 //!
 //! ```text
 //! 0 [ block ][ hole ][ block ][ block ][ hole ][ block ] top ............ limit
@@ -7,7 +7,7 @@
 //! holes[3] ----'      holes[7] ----------'       holes[0]: all longer ones
 //! ```
 
-/// Holes of up to so many words, less one, have a list for each length.
+/// Holes shorter than this have a list for each length.
 const LISTS: usize = 128;
 
 /// The words of one array.
@@ -29,17 +29,17 @@ impl Space {
         Self { top: start, limit, lists: vec![Vec::new(); LISTS], filled: 0, long: Vec::new() }
     }
 
-    /// One past the highest word that is taken.
+    /// One more than the highest word in use.
     pub fn top(&self) -> u32 {
         self.top
     }
 
-    /// `len` words, in a hole of just that length, or one that is longer, or above `top`.
+    /// Allocates `len` words: in a hole of just that length, or a longer one, or above `top`.
     pub fn take(&mut self, len: u32) -> Option<u32> {
         self.take_below(self.top, len).or_else(|| self.take_above(len))
     }
 
-    /// `len` words above `top`.
+    /// Allocates `len` words above `top`.
     pub fn take_above(&mut self, len: u32) -> Option<u32> {
         (len <= self.limit - self.top).then(|| {
             self.top += len;
@@ -47,8 +47,8 @@ impl Space {
         })
     }
 
-    /// `len` words in a hole that lies wholly below `offset`. Only the hole that is next in its list is
-    /// looked at; after [`Self::join`] that is the lowest.
+    /// Allocates `len` words in a hole entirely below `offset`. Only the next hole in its list is checked; after
+    /// [`Self::join`] that is the lowest.
     pub fn take_below(&mut self, offset: u32, len: u32) -> Option<u32> {
         let mut lists = if (len as usize) < LISTS { self.filled >> len << len } else { 0 };
         while lists != 0 {
@@ -71,7 +71,7 @@ impl Space {
         Some(hole)
     }
 
-    /// Gives words back.
+    /// Frees words.
     pub fn give(&mut self, offset: u32, len: u32) {
         if offset + len == self.top {
             self.top = offset;
@@ -83,14 +83,14 @@ impl Space {
         }
     }
 
-    /// Makes holes that touch one, and lets `top` fall below those that reach it.
+    /// Merges adjacent holes, and lowers `top` below those that reach it.
     pub fn join(&mut self) {
         let mut holes = std::mem::take(&mut self.long);
         for (len, list) in self.lists.iter_mut().enumerate() {
             holes.extend(list.drain(..).map(|offset| (offset, len as u32)));
         }
         self.filled = 0;
-        // The highest first: so the lowest of each length is the next to be taken.
+        // The highest first, so that the lowest of each length is used next.
         holes.sort_unstable_by_key(|(offset, _)| std::cmp::Reverse(*offset));
         let mut holes = holes.into_iter().peekable();
         while let Some((mut offset, mut len)) = holes.next() {

@@ -1,4 +1,4 @@
-//! Blocks of variable size in one flat array, each kept once, with a count of who refers to it.
+//! Blocks of variable size in one flat array, each stored once, with a reference count.
 //!
 //! ```text
 //! put(content) --> same content there? --yes--> count + 1 ----------> offset
@@ -6,8 +6,8 @@
 //! release(offset) --> count - 1 --at 0--> out of reach --grace--> words are free again
 //! ```
 //!
-//! A block never changes once it is filled. The order of a change is: put the new, link it by one store,
-//! release the old; so readers find whole blocks only. Whose words come free waits in [`Retired`].
+//! A block never changes once it is filled. The order of a change is: put the new, link it with one store, release
+//! the old; so readers find only complete blocks. Words that become free wait in [`Retired`].
 
 use super::space::Space;
 use crate::Lack;
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 const NIL: u32 = u32::MAX;
-/// Words of holes that are never worth moving blocks for.
+/// Words of holes for which moving blocks is never worthwhile.
 const SLACK: usize = 4096;
 /// Words that must be released before blocks are moved, even in a small table.
 const EARNED: usize = 8192;
@@ -45,8 +45,8 @@ pub struct Store {
     retired: Retired<(u32, u32)>,
     /// Words that are retired.
     waiting: usize,
-    /// Words released since blocks were moved last: moving costs as much as the table is large, so it
-    /// must be earned.
+    /// Words released since blocks were last moved: moving costs as much as the table is large, so it must be
+    /// justified.
     released: usize,
     live: usize,
     blocks: usize,
@@ -70,7 +70,7 @@ impl Store {
         }
     }
 
-    /// Where `content` is, from now on with one more reference.
+    /// The position of `content`, with one more reference.
     pub fn put(&mut self, words: &[AtomicU64], content: &[u64]) -> Result<u32, Lack> {
         let hash = hash(content);
         if let Some(same) = self.find(words, content, hash) {
@@ -86,7 +86,7 @@ impl Store {
         Ok(offset)
     }
 
-    /// One reference less. The caller unlinks it, if it has not, and then calls [`Self::retire`].
+    /// Removes a reference. The caller unlinks the block, if it has not, and then calls [`Self::retire`].
     pub fn release(&mut self, offset: u32) {
         let index = self.at[offset as usize];
         let record = &mut self.records[index as usize];
@@ -104,13 +104,13 @@ impl Store {
         self.dead.push((offset, len));
     }
 
-    /// What was released is out of reach of new readers from here on.
+    /// What was released is unreachable for new readers from here on.
     pub fn retire(&mut self) {
         self.waiting += self.dead.iter().map(|(_, len)| *len as usize).sum::<usize>();
         self.retired.extend(self.dead.drain(..));
     }
 
-    /// Takes back what all readers have moved past.
+    /// Frees what all readers have moved past.
     pub fn reclaim(&mut self) {
         for (offset, len) in self.retired.take_passed() {
             self.waiting -= len as usize;
@@ -128,12 +128,12 @@ impl Store {
         self.blocks
     }
 
-    /// Words up to the end of the highest block, holes and what readers may still hold included.
+    /// Words up to the end of the highest block, including holes and what readers may still use.
     pub fn extent(&self) -> usize {
         self.space.top() as usize
     }
 
-    /// Whether holes take more than a quarter of what the blocks take. What waits for readers is none.
+    /// Whether holes take more than a quarter of what the blocks take. Words that wait for readers are not holes.
     pub fn is_loose(&self) -> bool {
         self.released > self.live / 8 + EARNED
             && self.is_loose_at(self.extent() - self.waiting.min(self.extent()))
@@ -144,14 +144,14 @@ impl Store {
         top > self.live + self.live / 4 + SLACK
     }
 
-    /// Makes holes that touch one.
+    /// Merges adjacent holes.
     pub fn join(&mut self) {
         self.space.join();
     }
 
-    /// Moves the highest blocks down into holes, which were joined just before. Where that gains little,
-    /// since blocks are too long for the holes, it moves all to the top, so that what they leave can be
-    /// one hole the next time. The caller relinks what refers to them, and then retires the list.
+    /// Moves the highest blocks down into holes, which must have been merged just before. If that gains little,
+    /// because blocks are too long for the holes, it moves all to the top, so that the space they leave can be one
+    /// hole the next time. The caller relinks references to them, and then retires the list.
     pub fn compact(&mut self, words: &[AtomicU64]) -> Moved {
         let goal = (self.live + self.live / 16) as u32;
         let mut all: Vec<u32> =
@@ -170,8 +170,8 @@ impl Store {
                 None => stay.push(index),
             }
         }
-        // Few blocks may have held up the top, so what they gained tells little. And while much waits for readers,
-        // each such move would only add to it.
+        // If only few blocks were at the top, their gain says little. And while much waits for readers, each such
+        // move would only add to it.
         let top = stay.first().map_or(0, |index| {
             let Record { offset, len, .. } = self.records[*index as usize];
             (offset + len) as usize
@@ -197,8 +197,8 @@ impl Store {
         moved.0.push((offset, place, len));
     }
 
-    /// Gives the block at `offset` a content that means the same: each word old or new will do. No
-    /// other block may have that content.
+    /// Gives the block at `offset` equivalent content: each word may be old or new. No other block may have that
+    /// content.
     pub fn rewrite(&mut self, words: &[AtomicU64], offset: u32, content: impl Iterator<Item = u64>) {
         let content: Vec<u64> = content.collect();
         let (index, hash) = (self.at[offset as usize], hash(&content));
@@ -302,7 +302,7 @@ impl Store {
     }
 }
 
-/// Blocks that have a new place: old offset, new offset, length.
+/// Moved blocks: old offset, new offset, length.
 #[derive(Debug, Default)]
 pub struct Moved(Vec<(u32, u32, u32)>);
 
@@ -312,7 +312,7 @@ impl Moved {
         self.0.is_empty()
     }
 
-    /// The new place of what was at `offset`, if it moved.
+    /// The new position of what was at `offset`, if it moved.
     pub fn place(&self, offset: u32) -> Option<u32> {
         let index = self.0.binary_search_by_key(&offset, |(old, ..)| *old).ok()?;
         Some(self.0[index].1)

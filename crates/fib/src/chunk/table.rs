@@ -6,9 +6,9 @@
 //!     all fit: link each slot by one store, release the old blocks      one does not: undo it all
 //! ```
 //!
-//! Many changes are taken together, sorted by address, so that a slot's block is made once for all of them:
-//! changes of different prefixes commute, and those of one stay in their order. If such a run does not
-//! fit, it is undone and taken one by one, so that a refusal names the change that caused it.
+//! Many changes are handled together, sorted by address, so that a slot's block is made once for all of them: changes
+//! of different prefixes commute, and those of one stay in their order. If such a run does not fit, it is undone and
+//! repeated one by one, so that a refusal names the change that caused it.
 
 use super::ranges::Ranges;
 use super::store::Store;
@@ -22,19 +22,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Changes that are taken together at most. Their new blocks and the old ones exist side by side.
+/// The most changes that are handled together. Their new blocks and the old ones exist at the same time.
 const RUN: usize = 1 << 18;
 
-/// Words that offsets can name.
+/// Words that offsets can address.
 pub const WORDS: usize = 1 << 22;
 
 /// The form of the entries in the root and of the blocks below.
 ///
 /// An entry with a block has its offset in the low 22 bits. Offset 0 is never a block.
 pub trait Shape: Send + Sync + 'static {
-    /// Bits of the address that choose a slot; 16 at least, so that starts in a slot fit 16 bits.
+    /// Bits of the address that select a slot; at least 16, so that starts in a slot fit into 16 bits.
     const SLOT_LENGTH: u8;
-    /// Of these, the last so many are looked up in a block of entries, shared when equal.
+    /// Of these, this many of the last are looked up in a block of entries, shared when equal.
     const EXTENSION: u8;
     /// The reader.
     type Fib: Fib<Address = u32> + fmt::Debug + 'static;
@@ -56,18 +56,18 @@ pub trait Shape: Send + Sync + 'static {
     fn decode(words: &[AtomicU64], entry: u32, ranges: &mut Ranges);
 }
 
-/// The bits of an entry that hold the offset.
+/// The bits of an entry with the offset.
 pub const OFFSET: u32 = WORDS as u32 - 1;
 
 /// A table as control builds and changes it.
 pub struct Table<F: Shape> {
     rib: Rib<u32>,
     painter: Painter<F>,
-    /// What the routes of a run were before it.
+    /// The routes of a run before it.
     undo: Vec<(Prefix<u32>, Option<NextHop>)>,
 }
 
-/// The structure, and what is being made of it.
+/// The structure, and the change in progress.
 struct Painter<F: Shape> {
     fib: Arc<F::Fib>,
     store: Store,
@@ -76,8 +76,8 @@ struct Painter<F: Shape> {
     /// The slot being changed, and its ranges.
     open: Option<u32>,
     ranges: Ranges,
-    /// Slots with their new entries; by slot, one more than the place there; and what the plan comes
-    /// to in the root, where that differs.
+    /// Slots with their new entries; by slot, one more than the position there; and the resulting entries in the
+    /// root, where that differs.
     plan: Vec<(u32, u32)>,
     planned: Vec<u32>,
     plan_root: Vec<(u32, u32)>,
@@ -89,11 +89,11 @@ impl<F: Shape> Painter<F> {
     const SLOTS: usize = 1 << F::SLOT_LENGTH;
 
     fn new(readers: &Readers, source: &Source) -> Result<Self, OutOfMemory> {
-        // Word 0 is never a block's: entry 0 is "no route", offset 0 the root's "not linked yet".
+        // Word 0 never belongs to a block: entry 0 is "no route", offset 0 the root's "not linked yet".
         let first = 1 << F::EXTENSION.saturating_sub(1);
         let fib = Arc::new(F::reader(source)?);
         Ok(Self {
-            // What an entry cannot name is no room: DXR's array has padding behind.
+            // What an entry cannot address is not used: DXR's array has padding at its end.
             store: Store::new(first, F::words(&fib).len().min(WORDS) as u32, readers),
             fib,
             planned: vec![0; Self::SLOTS],
@@ -117,7 +117,7 @@ impl<F: Shape> Painter<F> {
         }
     }
 
-    /// Gives all addresses `first..=last` the next hop `value`.
+    /// Sets the next hop of all addresses `first..=last` to `value`.
     fn paint(&mut self, first: u32, last: u32, value: u16) -> Result<(), Lack> {
         let (mut from, end) = (u64::from(first), u64::from(last) + 1);
         let in_slot = (1u64 << Self::SHIFT) - 1;
@@ -224,7 +224,7 @@ impl<F: Shape> Painter<F> {
         Ok(())
     }
 
-    /// Forgets what is planned.
+    /// Discards the planned change.
     fn abandon(&mut self) {
         self.open = None;
         self.plan.iter().for_each(|(slot, _)| self.planned[*slot as usize] = 0);
@@ -233,7 +233,7 @@ impl<F: Shape> Painter<F> {
         self.store.retire();
     }
 
-    /// Moves blocks down where holes have become many.
+    /// Moves blocks down when there are many holes.
     fn compact(&mut self) {
         if !self.store.is_loose() {
             return;
@@ -271,8 +271,8 @@ impl<F: Shape> Painter<F> {
 }
 
 impl<F: Shape> Table<F> {
-    /// Fills the empty structure from the rib. In its order the shorter come first, so short routes
-    /// paint the root and the longer ones of a slot then paint over what they find there.
+    /// Fills the empty structure from the rib. In its order shorter routes come first, so short routes fill the root
+    /// and the longer ones of a slot then overwrite what they find there.
     fn fill(&mut self) -> Result<(), TableFull<u32>> {
         let Self { rib, painter, .. } = self;
         let (mut opened, mut at) = ((Prefix::default(), 0), u32::MAX);
@@ -330,7 +330,7 @@ impl<F: Shape> Table<F> {
             }
             Change::Remove(_) => {
                 let Some(old) = self.rib.remove(prefix) else { return Ok(()) };
-                // Fits: whatever the rib holds was admitted.
+                // This fits: whatever is in the rib was accepted.
                 (Some(old), self.rib.covering(prefix).map_or(NextHop::NONE, |(_, hop)| hop).0 as u16)
             }
         };
@@ -369,7 +369,7 @@ impl<F: Shape> Table<F> {
         self.painter.store.live() * size_of::<u64>()
     }
 
-    /// Bytes up to the end of the highest block: [`Self::live_bytes`], holes, and what readers may hold.
+    /// Bytes up to the end of the highest block: [`Self::live_bytes`], holes, and what readers may use.
     pub fn extent_bytes(&self) -> usize {
         self.painter.store.extent() * size_of::<u64>()
     }
@@ -379,7 +379,7 @@ impl<F: Shape> Table<F> {
         self.painter.store.blocks()
     }
 
-    /// The reader, for what only this structure has.
+    /// The reader, for functions that only this structure has.
     pub(crate) fn fib(&self) -> &F::Fib {
         &self.painter.fib
     }
@@ -396,7 +396,7 @@ impl<F: Shape> Painter<F> {
         Ok(())
     }
 
-    /// While filling: nobody reads yet, and no block is replaced.
+    /// During filling: there are no readers yet, and no block is replaced.
     fn fill_slots(&mut self, first: u32, last: u32, entry: u32) {
         let slots = first as usize..=last as usize;
         if F::EXTENSION > 0 {
@@ -421,7 +421,7 @@ impl<F: Shape> Painter<F> {
     }
 }
 
-/// A next hop as blocks hold it.
+/// A next hop as stored in blocks.
 fn value(hop: NextHop) -> Result<u16, Lack> {
     u16::try_from(hop.0).map_err(|_| Lack::NextHop(hop))
 }

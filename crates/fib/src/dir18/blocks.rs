@@ -1,8 +1,8 @@
-//! The writer's account of blocks: takes words, fills them, gives them back.
+//! The writer's record of blocks: allocates words, fills them, frees them.
 //!
-//! A change takes blocks, fills them, and either commits (they are linked) or gives them back, so that
-//! a table that is full stays as it was. Sizes are few and each has its own list of free ones; up to 8
-//! words a block lies within one cache line.
+//! A change allocates blocks, fills them, and either commits (they are linked) or frees them again, so that a full
+//! table stays unchanged. There are few sizes, each with a list of free ones; up to 8 words a block is within one
+//! cache line.
 
 use super::{BLOCK, DEEP, Dir18Fib, INDEX, WIDE, WORDS, Words};
 use crate::Lack;
@@ -10,11 +10,11 @@ use crate::published::{Readers, Retired};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Sizes in words: parts of a cache line, then whole lines, up to 64 forks behind their values.
+/// Sizes in words: parts of a cache line, then whole lines, up to 64 forks after their values.
 const SIZES: [u32; 8] = [2, 4, 8, 16, 24, 32, 40, 56];
 /// The longest block: a bitmap, 64 values of 16 bits, 64 forks.
 const WORDS_MAX: usize = 1 + 16 + 32;
-/// A cache line, in words: what new blocks are cut from.
+/// A cache line, in words: new blocks are cut from one.
 const LINE: u32 = 8;
 
 /// A block: where it starts and which of `SIZES` it has.
@@ -24,7 +24,7 @@ pub struct Piece {
     size: u8,
 }
 
-/// Values in order of their first bit, with a bitmap of where each but the first begins.
+/// Values in order of their first bit, with a bitmap of where each but the first starts.
 #[derive(Clone, Debug)]
 pub struct Values {
     bitmap: u64,
@@ -66,7 +66,7 @@ impl Values {
     }
 }
 
-/// Puts values into words, `each` a word; returns how many words they took.
+/// Packs values into words, `each` per word; returns how many words they took.
 fn pack(words: &mut [u64], each: usize, values: impl Iterator<Item = u32>) -> usize {
     let mut len = 0;
     for value in values {
@@ -77,7 +77,7 @@ fn pack(words: &mut [u64], each: usize, values: impl Iterator<Item = u32>) -> us
     len.div_ceil(each)
 }
 
-/// Who owns which words.
+/// Which words are in use.
 #[derive(Debug)]
 pub struct Blocks {
     fib: Arc<Dir18Fib>,
@@ -85,13 +85,13 @@ pub struct Blocks {
     top: u32,
     free: [Vec<u32>; SIZES.len()],
     retired: Retired<Piece>,
-    /// Taken by the change under way.
+    /// Allocated by the change in progress.
     taken: Vec<Piece>,
 }
 
 impl Blocks {
     pub fn new(fib: Arc<Dir18Fib>, readers: &Readers) -> Self {
-        // The first line stays empty: it is what lanes without a block read.
+        // The first line stays empty: lanes without a block read it.
         Self { fib, top: LINE, free: Default::default(), retired: Retired::new(readers), taken: Vec::new() }
     }
 
@@ -104,8 +104,8 @@ impl Blocks {
         self.fib.flat().1
     }
 
-    /// The entry for these values: a next hop if there is but one, else a new block, or `old` if that
-    /// holds just the same.
+    /// The entry for these values: a next hop if there is only one, else a new block, or `old` if that has the same
+    /// content.
     pub fn entry(&mut self, values: &Values, old: u32) -> Result<u32, Lack> {
         if let [value] = values.values()
             && *value < BLOCK
@@ -121,7 +121,7 @@ impl Blocks {
         Ok(kind | self.filled(&packed[..len])?)
     }
 
-    /// A fork: what each quarter of a /24 leads to.
+    /// A fork: the results for each quarter of a /24.
     pub fn fork(&mut self, quarters: [u32; 4]) -> Result<u32, Lack> {
         let [a, b, c, d] = quarters.map(u64::from);
         Ok(WIDE | self.filled(&[a | b << 32, c | d << 32])?)
@@ -152,7 +152,7 @@ impl Blocks {
         Ok(Piece { at, size })
     }
 
-    /// A block from words never used: the rest of its line goes to the list of its size.
+    /// A block from unused words: the rest of its line is added to the list of its size.
     fn cut(&mut self, size: u8) -> Option<u32> {
         let words = SIZES[usize::from(size)];
         let lines = words.max(LINE);
@@ -171,7 +171,7 @@ impl Blocks {
         let at = self.free[larger].pop()?;
         let (mut from, end) = (at + SIZES[usize::from(size)], at + SIZES[larger]);
         while from < end {
-            // The largest that fits and does not cross a line, unless it begins one.
+            // The largest that fits and does not cross a line, unless it starts one.
             let room = if from % LINE == 0 { end - from } else { LINE - from % LINE };
             let part = (0..SIZES.len()).rev().find(|part| SIZES[*part] <= room)?;
             self.free[part].push(from);
@@ -180,7 +180,7 @@ impl Blocks {
         Some(at)
     }
 
-    /// All pieces behind an entry of the root.
+    /// All pieces used by an entry of the root.
     pub fn behind(&self, entry: u32, found: &mut Vec<Piece>) {
         if entry < BLOCK {
             return;
@@ -198,7 +198,7 @@ impl Blocks {
         }
     }
 
-    /// Adds the block at `entry` itself; returns the words that may hold forks.
+    /// Adds the block at `entry` itself; returns the words that may contain forks.
     fn block(&self, entry: u32, found: &mut Vec<Piece>) -> std::ops::Range<u32> {
         let at = entry & INDEX;
         let word = |index: u32| self.words()[(at + index) as usize].load(Relaxed);
@@ -214,12 +214,12 @@ impl Blocks {
         at + forks.start..at + forks.end
     }
 
-    /// What was taken since the last commit is linked now.
+    /// What was allocated since the last commit is linked now.
     pub fn commit(&mut self) {
         self.taken.clear();
     }
 
-    /// What was taken since the last commit was for nothing.
+    /// Frees what was allocated since the last commit.
     pub fn give_back(&mut self) {
         while let Some(piece) = self.taken.pop() {
             self.free[usize::from(piece.size)].push(piece.at);
@@ -251,7 +251,7 @@ fn halves(word: u64) -> impl Iterator<Item = u32> {
     [word as u32, (word >> 32) as u32].into_iter()
 }
 
-/// Which of `SIZES` holds so many words.
+/// The index in `SIZES` for this many words.
 fn size_of_words(words: u32) -> u8 {
     SIZES.iter().position(|size| *size >= words).unwrap_or(SIZES.len() - 1) as u8
 }

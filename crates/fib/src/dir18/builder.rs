@@ -1,8 +1,8 @@
 //! DIR-18-6-8 as control builds and changes it.
 //!
-//! A batch of changes is brought into the rib first; then each touched stretch of slots is swept once,
-//! in order, and what differs is linked. If there is no room, the batch is taken back out of the rib
-//! and tried one by one, so that the change without room is known and those before it stand.
+//! A batch of changes is applied to the rib first; then each affected stretch of slots is processed once, in order,
+//! and differences are linked. If there is no room, the batch is removed from the rib and applied one by one, so that
+//! the change without room is found and those before it stay.
 
 use super::blocks::Blocks;
 use super::sweep::{self, Entries, Slots};
@@ -30,8 +30,8 @@ impl Dir18 {
         self.refresh(&stretches).map_err(|(_, lack)| lack).inspect_err(|_| self.rib.take_back(before))
     }
 
-    /// Sweeps these stretches of slots, first and last, and links what differs; or says in which slot
-    /// there was no room, and links nothing.
+    /// Processes these stretches of slots, first and last, and links differences; or returns the slot for which there
+    /// was no room, and links nothing.
     fn refresh(&mut self, stretches: &[(u32, u32)]) -> Result<(), (Prefix<u32>, Lack)> {
         let mut changed = Entries::new();
         let fib = self.fib.clone();

@@ -1,4 +1,4 @@
-//! From routes to entries: one pass over the rib with a stack of the routes that are open.
+//! From routes to entries: one pass over the rib with a stack of the routes that contain the current address.
 //!
 //! ```text
 //! rib, in order -> runs (start, next hop) -> slots -> values of a block -> entry
@@ -21,10 +21,10 @@ const QUARTER: u32 = 64;
 /// A run of addresses that starts here, by its offset in the slot, and its next hop.
 type Run = (u32, u32);
 
-/// What a sweep found: slots whose entry changes.
+/// The result of a sweep: slots whose entry changes.
 pub type Entries = Vec<(u32, u32)>;
 
-/// Cuts the addresses from `first` to `last` into runs of one next hop each, by the rib, and calls `run`
+/// Splits the addresses from `first` to `last` into runs of one next hop each, according to the rib, and calls `run`
 /// with each run's start, in order.
 pub fn runs(
     rib: &Rib<u32>,
@@ -34,7 +34,7 @@ pub fn runs(
     let (holding, behind) = rib.around(first);
     let mut open: Vec<(u32, u32)> = vec![(u32::MAX, NextHop::NONE.0)];
     open.extend(holding.into_iter().map(|(prefix, hop)| (prefix.last(), hop.0)));
-    // The run that begins at `next.0`, unless another begins there as well; and what the last one had.
+    // The run that starts at `next.0`, unless another starts there as well; and the value of the last one.
     let (mut next, mut before) = ((first, top(&open)), u32::MAX);
     let mut begin = |start: u32, hop: u32| {
         if start > next.0 {
@@ -97,7 +97,7 @@ impl<'a> Slots<'a> {
         Ok(())
     }
 
-    /// All slots before `end` are told; the last run goes on into `end`.
+    /// Completes all slots before `end`; the last run continues into `end`.
     pub fn fill_to(&mut self, end: u32) -> Result<(), Lack> {
         let hop = self.runs.last().map_or(NextHop::NONE.0, |(_, hop)| *hop);
         let old = (self.old)(self.slot);
@@ -151,7 +151,7 @@ fn slot_entry(blocks: &mut Blocks, runs: &[Run], old: u32) -> Result<u32, Lack> 
     blocks.entry(&values, old)
 }
 
-/// A fork for a /24 with these runs; `hop` holds before the first of them.
+/// A fork for a /24 with these runs; `hop` applies before the first of them.
 fn fork(blocks: &mut Blocks, mut hop: u32, runs: &[Run]) -> Result<u32, Lack> {
     let mut quarters = [0; 4];
     for (quarter, entry) in (0u32..).zip(&mut quarters) {

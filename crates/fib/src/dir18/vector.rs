@@ -6,10 +6,10 @@
 //! 16 lanes:  next hop or value, and which need another way
 //! ```
 //!
-//! One gather of the root has all its lines on their way at once. Within blocks loads one by one are
-//! quicker than gathers, which are slow on Zen 4, and the sums stay in vectors; a prefetch ahead of
-//! them costs more than it saves where all lanes have blocks (measured). Lanes whose entry is a next hop
-//! read the empty block. Lanes that the quick way cannot tell are done again, one by one.
+//! One gather of the root loads all its cache lines at the same time. Within blocks single loads are faster than
+//! gathers, which are slow on Zen 4, and the sums stay in vectors; prefetching them costs more than it saves if all
+//! lanes have blocks (measured). Lanes whose entry is a next hop read the empty block. Lanes that the fast path
+//! cannot handle are repeated one by one.
 
 use super::{DEEP, Dir18Fib, INDEX, LANES, NextHop, Root, WIDE, Words, resolve, slot};
 use std::arch::x86_64::*;
@@ -39,7 +39,7 @@ impl Dir18Fib {
     }
 }
 
-/// 16 lanes as vectors and loads one by one share them.
+/// 16 lanes, shared by vector code and single loads.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Lanes([u32; 16]);
@@ -73,8 +73,8 @@ fn lookup_groups<const N: usize, const G: usize>(
     }
 }
 
-/// The entries of 16 addresses, where their blocks are (0 where there is none), and by how much a
-/// bitmap is shifted so that it ends with the lane's bit: lower six bits, the others are of no matter.
+/// The entries of 16 addresses, the positions of their blocks (0 if there is none), and by how much a bitmap is
+/// shifted so that it ends with the lane's bit: lower six bits, the others do not matter.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn load_entries(root: &Root, addresses: &[u32; 16], blocks: &mut Lanes, shifts: &mut Lanes) -> __m512i {
@@ -110,7 +110,7 @@ fn load_values(words: &Words, blocks: &Lanes, values: &mut Lanes) {
     }
 }
 
-/// The next hops of 16 lanes: the entries themselves or the values; and which lanes need another way.
+/// The next hops of 16 lanes: the entries themselves or the values; and which lanes need another step.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn choose(entries: __m512i, values: &Lanes, hops: &mut [NextHop; 16]) -> __mmask16 {

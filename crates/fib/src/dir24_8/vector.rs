@@ -1,11 +1,11 @@
-//! Bursts with AVX-512: the root is gathered behind prefetches, the few blocks are read one by one.
+//! Bursts with AVX-512: the root is gathered after prefetches, the few blocks are read one by one.
 //!
 //! ```text
 //! 64 lanes: prefetch lines of the root -> 4 gathers of 16 -> lanes that name a block, one by one
 //! ```
 //!
-//! A gather alone waits for its slowest line, and four fill the CPU's window; with the lines on their
-//! way the Zipf pattern is an eighth quicker, and nothing slower (measured).
+//! A gather by itself waits for its slowest cache line, and four fill the CPU's window; with prefetched lines the
+//! Zipf pattern is an eighth faster, and nothing slower (measured).
 
 use super::{Dir24_8Fib, LANES, NextHop, place};
 use crate::memory::prefetch;

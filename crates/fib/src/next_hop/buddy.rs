@@ -1,9 +1,9 @@
-//! Ranges whose lengths are powers of two, out of one row: split on demand, joined when both halves
-//! are free. Only the writer of next hops calls it; it never touches the row itself.
+//! Ranges whose lengths are powers of two, within one row: split on demand, merged when both halves are free. Only
+//! the writer of next hops uses it; it never accesses the row itself.
 
 use std::collections::BTreeSet;
 
-/// Who owns which part of the row.
+/// Which parts of the row are in use.
 #[derive(Debug)]
 pub struct Buddy {
     /// Starts of free ranges by the log2 of their length.
@@ -30,7 +30,7 @@ impl Buddy {
         Some(start)
     }
 
-    /// Gives back what `take` gave.
+    /// Frees what `take` returned.
     pub fn give(&mut self, mut start: u32, order: u32) {
         let mut order = order as usize;
         while order + 1 < self.free.len() && self.free[order].remove(&(start ^ 1 << order)) {

@@ -1,8 +1,8 @@
 //! How a group's buckets are shared out: sums only.
 //!
-//! A member owns as many buckets as its weight earns (largest remainder), and keeps those that it has.
-//! When members come, go or change weight, only buckets that are in excess or whose owner left get a
-//! new owner, so a flow moves only where it has to (a resilient group).
+//! A member owns as many buckets as its weight entitles it to (largest remainder), and keeps those that it has. When
+//! members come, go or change weight, only buckets that are in excess or whose owner left get a new owner, so a flow
+//! moves only if it must (a resilient group).
 
 use super::NextHop;
 use std::collections::HashMap;
@@ -28,8 +28,8 @@ pub fn merged(members: &[Member]) -> Vec<Member> {
     merged
 }
 
-/// log2 of the fewest buckets with which every member's share is within 1 % of its weight's, or of the
-/// most that a group may have.
+/// log2 of the fewest buckets with which every member's share is within 1 % of its weight's, or of the most that a
+/// group may have.
 pub fn count_log2(members: &[Member]) -> u32 {
     let total: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
     let close = |order: &u32| {
@@ -42,8 +42,8 @@ pub fn count_log2(members: &[Member]) -> u32 {
     (COUNT_LOG2_MIN..COUNT_LOG2_MAX).find(close).unwrap_or(COUNT_LOG2_MAX)
 }
 
-/// How many of `count` buckets each member is due: whole parts, then one each to the largest
-/// remainders; of equal ones first to those that hold more now, so that no bucket moves for a tie.
+/// How many of `count` buckets each member should have: whole parts, then one each to the largest remainders; among
+/// equal ones first to those that have more now, so that no bucket moves because of a tie.
 fn shares(members: &[Member], count: u64, held: impl Fn(NextHop) -> u64) -> Vec<u64> {
     let total: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
     let mut shares: Vec<u64> = members.iter().map(|(_, weight)| u64::from(*weight) * count / total).collect();
@@ -57,8 +57,8 @@ fn shares(members: &[Member], count: u64, held: impl Fn(NextHop) -> u64) -> Vec<
     shares
 }
 
-/// Gives `buckets` to `members` as their weights say, moving as few as can be. Owners that are no
-/// members ([`NextHop::NONE`] at first) lose theirs. Yields each change: a place and its new owner.
+/// Distributes `buckets` to `members` according to their weights, moving as few as possible. Owners that are not
+/// members ([`NextHop::NONE`] at first) lose theirs. Returns each change: a position and its new owner.
 pub fn reassigned(buckets: &[NextHop], members: &[Member]) -> Vec<(usize, NextHop)> {
     let mut held: HashMap<NextHop, u64> = HashMap::new();
     buckets.iter().for_each(|owner| *held.entry(*owner).or_default() += 1);

@@ -1,8 +1,8 @@
 //! Lines: which are free, and in blocks of which size.
 //!
-//! Children of a fork lie side by side, so lines are taken in blocks of one to sixteen. A change takes
-//! blocks, fills them, and then either commits (they are linked, and what they replace waits for the
-//! readers) or gives them back, so that a table that is full stays as it was.
+//! The children of a fork are adjacent, so lines are allocated in blocks of one to sixteen. A change allocates
+//! blocks, fills them, and then either commits (they are linked, and what they replace waits for the readers) or
+//! frees them, so that a full table stays unchanged.
 
 use super::Range6Fib;
 use super::line::{CHILDREN, Cells, Line};
@@ -21,12 +21,12 @@ pub struct Block {
 #[derive(Debug)]
 pub struct Arena {
     fib: Arc<Range6Fib>,
-    /// Lines ever used lie below this.
+    /// All lines that were ever used are below this.
     used: usize,
     /// Free blocks by size.
     free: [Vec<u32>; CHILDREN + 1],
     retired: Retired<Block>,
-    /// By the change under way: what it took, and what it replaces.
+    /// By the change in progress: what it allocated, and what it replaces.
     taken: Vec<Block>,
     dropped: Vec<Block>,
 }
@@ -47,7 +47,7 @@ impl Arena {
         &self.fib.lines[index as usize]
     }
 
-    /// What a line holds.
+    /// The content of a line.
     pub fn cells(&self, index: u32) -> Cells {
         self.line(index).load()
     }
@@ -61,7 +61,7 @@ impl Arena {
         Ok(start)
     }
 
-    /// A copy of a block, but for the line at `place`.
+    /// A copy of a block, with another line at `place`.
     pub fn copy(&mut self, block: Block, place: usize, cells: &Cells) -> Result<u32, Lack> {
         let start = self.take(block.lines)?;
         for i in (0..block.lines as u32).filter(|i| *i as usize != place) {
@@ -90,8 +90,8 @@ impl Arena {
         }
     }
 
-    /// Changes that readers may have seen are taken back: nothing was replaced, and what was taken waits
-    /// for the readers.
+    /// Reverts changes that readers may have seen: nothing was replaced, and what was allocated waits for the
+    /// readers.
     pub fn withdraw(&mut self) {
         self.dropped.clear();
         self.retired.extend(self.taken.drain(..));
@@ -131,7 +131,7 @@ impl Arena {
         })
     }
 
-    /// As if every line were in use, but for so many.
+    /// As if every line were in use, except for this many.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub fn leave(&mut self, lines: usize) {

@@ -1,30 +1,30 @@
-//! Many changes at once: all into the rib, then each slot with many is made anew as a whole.
+//! Many changes at once: all into the rib, then each slot with many is rebuilt as a whole.
 //!
 //! ```text
 //! changes -> the last one of each prefix, in order -> rib, remembering what was there
 //!         -> by root slot: few ? edit each : sweep the slot from the rib   } one transaction
 //! ```
 //!
-//! If anything does not fit, tables and rib go back to what they were, and the changes are carried out
-//! one by one instead, which finds the one that is to be refused.
+//! If anything does not fit, tables and rib are restored, and the changes are carried out one by one instead, which
+//! finds the one to be refused.
 
 use super::line::Word;
 use super::{ROOT_LENGTH, Range6, slot};
 use crate::{Change, Lack, NextHop};
 use bm_wire::prefix::Prefix;
 
-/// Fewer changes than this are not worth the sorting.
+/// For fewer changes, sorting is not worthwhile.
 const BULK_MIN: usize = 512;
-/// So many routes of a slot are swept in the time of one edit.
+/// The number of a slot's routes that are processed in the time of one edit.
 const SWEPT: usize = 60;
-/// With more edits than this, what they replace, which is kept until the end, would come to megabytes.
+/// With more edits than this, what they replace, which is kept until the end, would take megabytes.
 const EDITS_MAX: usize = 2048;
 
-/// What a prefix had before.
+/// The previous route of a prefix.
 type Before = (Prefix<u128>, Option<NextHop>);
 
 impl Range6 {
-    /// Carries out all `changes`, or none and says so.
+    /// Carries out all `changes`, or none; returns which.
     pub(super) fn bulk(&mut self, changes: &[Change<u128>]) -> bool {
         let nameless = |change: &Change<u128>| matches!(change, Change::Set(_, hop) if !Word::can_name(*hop));
         if changes.len() < BULK_MIN || changes.iter().any(nameless) {
@@ -51,7 +51,7 @@ impl Range6 {
         (few.map(<[_]>::len).sum::<usize>() <= EDITS_MAX).then_some(changes)
     }
 
-    /// Whether `count` changes are so many that their slot is better made anew.
+    /// Whether there are so many changes (`count`) that their slot should be rebuilt.
     fn is_whole(&self, prefix: Prefix<u128>, count: usize) -> bool {
         let all = Prefix::containing(prefix.first(), ROOT_LENGTH).expect("16 is within 128");
         self.rib.within(all).nth(count * SWEPT).is_none()

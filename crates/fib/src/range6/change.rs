@@ -12,10 +12,10 @@ use super::{LOW, Link, ROOT_LENGTH, Range6, slot};
 use crate::{Lack, NextHop};
 use bm_wire::prefix::Prefix;
 
-/// So many ranges surely fit a tree of height LOW: leaves of a large tree have ten ranges at least before those
-/// that have to be wide are halved.
+/// This many ranges certainly fit into a tree of height LOW: leaves of a large tree have at least ten ranges before
+/// those that have to be wide are split.
 const PACKED_LOW: usize = RANGES / 2 * CHILDREN.pow(LOW);
-/// Changes that a slot's tree always takes before it is packed anew.
+/// Changes that a slot's tree always takes before it is rebuilt.
 const PATIENCE_MIN: u32 = 1024;
 
 impl Range6 {
@@ -43,13 +43,13 @@ impl Range6 {
         planned
     }
 
-    /// The tree of one root slot, by the rib.
+    /// The tree of one root slot, according to the rib.
     pub(super) fn slot_tree(&mut self, slot: usize) -> Result<Word, Lack> {
         self.patience[slot] = 0;
         self.writer.window_tree(&self.rib, Window::of_slot(slot))
     }
 
-    /// A route that the root alone cannot tell.
+    /// A route that is not in the root alone.
     fn plan_long(&mut self, prefix: Prefix<u128>) -> Result<(), Lack> {
         let slot = slot(prefix.first());
         let (mut link, mut window) = (Link::Root(slot), Window::of_slot(slot));
@@ -74,8 +74,8 @@ impl Range6 {
         self.writer.edit(link, window.height_min(), keys, &fresh)
     }
 
-    /// Counts a change of the slot. Once there were as many as it has ranges, its tree is packed anew,
-    /// evenly and low. Without memory for that, it stays as it is.
+    /// Counts a change of the slot. After as many as it has ranges, its tree is rebuilt, evenly filled and low.
+    /// Without memory for that, it stays unchanged.
     fn tend(&mut self, slot: usize) {
         self.patience[slot] += 1;
         let tree = self.writer.load(Link::Root(slot));
@@ -99,7 +99,7 @@ impl Range6 {
         }
     }
 
-    /// A slot made anew as a whole.
+    /// A slot rebuilt as a whole.
     fn plan_slot(&mut self, slot: usize) -> Result<(), Lack> {
         let link = Link::Root(slot);
         self.writer.drop_tree(self.writer.load(link), true);

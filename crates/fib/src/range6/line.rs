@@ -7,11 +7,11 @@
 //! wide  [ end of range 0 .. 5 | - - | word of range 0 .. 6          | 0     ]
 //! ```
 //!
-//! A leaf is wide where a range leads deeper, or to a next hop past 65,534. The last two bytes of the line tell.
+//! A leaf is wide if a range leads deeper, or to a next hop above 65,534. The last two bytes of the line tell which.
 //!
-//! An *end* is the last key of a child or a range; the last one needs none, and unused cells hold the
-//! greatest key, which no key is past. So the place of a key is how many ends it is past: one vector
-//! comparison and a count, or four halvings, and never a branch.
+//! An *end* is the last key of a child or a range; the last one needs none, and unused cells contain the greatest
+//! key, which no key exceeds. So the position of a key is the number of ends below it: one vector comparison and a
+//! count, or four halvings, and never a branch.
 
 use crate::NextHop;
 use crate::memory::Zeroed;
@@ -64,7 +64,7 @@ const NODE: u32 = 1 << 31;
 const HEIGHT_SHIFT: u32 = 28;
 
 impl Word {
-    /// Whether a word can tell this next hop.
+    /// Whether a word can represent this next hop.
     pub fn can_name(hop: NextHop) -> bool {
         hop.0 < NODE
     }
@@ -74,7 +74,7 @@ impl Word {
         Self(hop.0)
     }
 
-    /// Whether only a wide leaf can hold it.
+    /// Whether it needs a wide leaf.
     fn is_wide(self) -> bool {
         self.0 >= NARROW
     }
@@ -125,7 +125,7 @@ impl fmt::Debug for Line {
 }
 
 impl Line {
-    /// Fills a line that nobody can find yet.
+    /// Fills a line that no reader can find yet.
     pub fn fill(&self, cells: &Cells) {
         self.0.iter().zip(cells).for_each(|(cell, value)| cell.store(*value, Relaxed));
     }
@@ -134,7 +134,7 @@ impl Line {
         std::array::from_fn(|i| self.0[i].load(Relaxed))
     }
 
-    /// One cell, and all that was written before it was linked.
+    /// One cell, and everything that was written before it was linked.
     #[inline(always)]
     pub fn cell(&self, i: usize) -> u32 {
         self.0[i].load(Acquire)
@@ -145,7 +145,7 @@ impl Line {
         self.0[i].store(value, Release);
     }
 
-    /// How many of the first `2 * HALF - 1` ends `key` is past.
+    /// How many of the first `2 * HALF - 1` ends are below `key`.
     #[inline(always)]
     pub fn past<const HALF: usize>(&self, key: u32) -> usize {
         let (mut place, mut step) = (0, HALF);
@@ -156,7 +156,7 @@ impl Line {
         place
     }
 
-    /// How many of a leaf's ten ends `key` is past.
+    /// How many of a leaf's ten ends are below `key`.
     #[inline(always)]
     fn past_leaf(&self, key: u32) -> usize {
         let (mut place, mut left) = (0, RANGES);
@@ -168,7 +168,7 @@ impl Line {
         place
     }
 
-    /// Of a leaf, wide or not: what `key` leads to.
+    /// The word for `key` in a leaf, wide or not.
     #[inline(always)]
     pub fn word(&self, key: u32) -> Word {
         if self.0[KIND].load(Relaxed) >> 16 != NARROW {
@@ -184,24 +184,24 @@ impl Line {
         Word(self.cell(self.wide_cell(key)))
     }
 
-    /// Which cell of a wide leaf has the word of `key`.
+    /// The cell of a wide leaf with the word of `key`.
     #[inline(always)]
     fn wide_cell(&self, key: u32) -> usize {
         (WORDS + self.past::<4>(key)) & 15
     }
 
-    /// The cell of the word that `key` leads to, which a change may store to: only a wide leaf has one.
+    /// The cell of the word for `key`, to which a change may store: only a wide leaf has one.
     pub fn word_cell(&self, key: u32) -> Option<usize> {
         (self.0[KIND].load(Relaxed) >> 16 != NARROW).then(|| self.wide_cell(key))
     }
 }
 
-/// Whether these ranges take a wide leaf.
+/// Whether these ranges need a wide leaf.
 pub fn are_wide(ranges: &[Range]) -> bool {
     ranges.iter().any(|(_, word)| word.is_wide())
 }
 
-/// The cells of a leaf, which is wide where it has to be.
+/// The cells of a leaf, which is wide if necessary.
 ///
 /// # Panics
 /// If there are no ranges, or more than [`RANGES`], or than [`WIDE_RANGES`] in a wide one.
@@ -234,7 +234,7 @@ pub fn ranges(cells: Cells, low: u32) -> impl Iterator<Item = Range> {
     (0..count).map(move |i| (start(&cells, i, low), Word(word(i))))
 }
 
-/// The cells of a fork of children with these first keys, which lie at `first_child` and behind.
+/// The cells of a fork of children with these first keys, which start at `first_child`.
 ///
 /// # Panics
 /// If there are no children, or more than [`CHILDREN`].
@@ -258,7 +258,7 @@ pub fn count(cells: &Cells, most: usize) -> usize {
     1 + cells[..most - 1].iter().take_while(|end| **end != u32::MAX).count()
 }
 
-/// The first key of what stands at `place`, in a line that starts at `low`.
+/// The first key of the item at `place`, in a line that starts at `low`.
 pub fn start(cells: &Cells, place: usize, low: u32) -> u32 {
     if place == 0 { low } else { cells[place - 1] + 1 }
 }

@@ -1,4 +1,4 @@
-//! Going down: many addresses together, a level at a time, so that their cache misses overlap.
+//! The descent: many addresses together, one level at a time, so that their cache misses overlap.
 //!
 //! ```text
 //! turn by turn     root -> LOW forks, in registers: what lies so high is in the near caches
@@ -7,10 +7,10 @@
 //! then few         those that a leaf sends into the next window, one by one
 //! ```
 //!
-//! Trees behind root slots have at least LOW forks, so all lanes keep step and no branch depends on
-//! data; a lane whose root word is a next hop goes along on some line and is put right at the end. Where a
-//! tree is higher, which with fewer than 20,480 ranges in a slot (`PACKED_LOW`) it is only until it is made
-//! anew, its lanes go down to LOW first. A [`Step`] is what differs from CPU to CPU.
+//! Trees of root slots have at least LOW forks, so all lanes stay in step and no branch depends on data; a lane whose
+//! root word is a next hop takes part on some line and is corrected at the end. If a tree is higher, which with fewer
+//! than 20,480 ranges in a slot (`PACKED_LOW`) is the case only until it is rebuilt, its lanes go down to LOW first.
+//! A [`Step`] is the part that differs between CPUs.
 
 use super::line::{FIRST_CHILD, Line, Word};
 use super::{LINES, LOW, ROOT, Range6Fib, key, slot};
@@ -95,8 +95,8 @@ impl At {
 
 /// Any number of addresses; `hops` is as long.
 ///
-/// `TURN` lanes go down to their leaves together. A step waits for the one before: the more lanes, the more
-/// there is to do meanwhile, and the fewer of them fit registers. `TURNS` of them are [`LANES`].
+/// `TURN` lanes descend to their leaves together. A step waits for the previous one: with more lanes there is more to
+/// do meanwhile, but fewer of them fit into registers. `TURNS` of them are [`LANES`].
 #[inline(always)]
 pub fn burst<S: Step, const TURN: usize, const TURNS: usize>(
     step: S,
@@ -166,7 +166,7 @@ fn lanes<S: Step, const TURN: usize, const TURNS: usize>(
     }
 }
 
-/// The rest of the way in higher trees, whose lanes have stopped above their leaves.
+/// The rest of the descent in higher trees, whose lanes have stopped above their leaves.
 #[cold]
 fn lift<S: Step>(step: S, lines: &[Line; LINES], words: &[Word], at: &mut [At], addresses: &[u128]) {
     for ((at, word), address) in at.iter_mut().zip(words).zip(addresses).filter(|((_, w), _)| w.is_tree()) {

@@ -1,4 +1,4 @@
-//! From routes to ranges: one pass over the rib with a stack of the routes that are open.
+//! From routes to ranges: one pass over the rib with a stack of the routes that contain the current address.
 //!
 //! ```text
 //! routes    |------------ a ------------|
@@ -6,8 +6,8 @@
 //! ranges    a  b         a    c     a   |  what lies outside: the next open one, or no route
 //! ```
 //!
-//! Within one window of 32 bits, over any run of keys. A key with routes longer than the window is a
-//! range of its own, which leads to the next window.
+//! Within one window of 32 bits, over any run of keys. A key with routes longer than the window is a range of its
+//! own, which leads to the next window.
 
 use super::line::{Range, Word};
 use super::{LOW, ROOT_LENGTH, key};
@@ -75,7 +75,7 @@ impl Window {
     }
 }
 
-/// The ranges being made.
+/// The ranges under construction.
 struct Sweep {
     ranges: Vec<Range>,
     /// Open routes: their last key, and the next hop; `None` for a key that leads deeper.
@@ -84,7 +84,7 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// From `start` on it is `word`.
+    /// From `start` on the value is `word`.
     fn emit(&mut self, start: u32, word: Word) {
         self.ranges.pop_if(|(before, _)| *before == start);
         if self.ranges.last().is_none_or(|(_, before)| *before != word) {
@@ -109,8 +109,8 @@ impl Sweep {
     }
 }
 
-/// The ranges of the keys from `first` to `last`: the first starts at `first`, none leads to the same
-/// as the one before. `deeper` makes the table behind a key that has routes longer than the window.
+/// The ranges of the keys from `first` to `last`: the first starts at `first`, no two adjacent ones lead to the same.
+/// `deeper` makes the table for a key that has routes longer than the window.
 pub fn ranges(
     rib: &Rib<u128>,
     window: Window,

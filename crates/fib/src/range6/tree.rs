@@ -1,4 +1,4 @@
-//! Trees of one window: packed from ranges, read back, and edited by copying.
+//! Trees of one window: built from ranges, read back, and edited by copying.
 //!
 //! ```text
 //!            top                       an edit packs the leaves around its keys anew ( * ), copies
@@ -15,7 +15,7 @@ use super::{Link, Writer};
 use crate::Lack;
 use crate::rib::Rib;
 
-/// A line that has still to get a place: its first key, and what it holds.
+/// A line that has no position yet: its first key, and its content.
 type Piece = (u32, Cells);
 
 /// A line on the way down: the keys it has, and which child of the line above it is.
@@ -28,7 +28,7 @@ struct Step {
     place: usize,
 }
 
-/// Ranges of equal words in a row become one.
+/// Merges adjacent ranges with equal words.
 fn push(ranges: &mut Vec<Range>, (start, word): Range) {
     if ranges.last().is_none_or(|(_, before)| *before != word) {
         ranges.push((start, word));
@@ -41,7 +41,7 @@ fn even(len: usize, parts: usize) -> impl ExactSizeIterator<Item = std::ops::Ran
 }
 
 impl Writer {
-    /// A tree over `ranges` with at least `height_min` levels of forks; one next hop needs none.
+    /// A tree over `ranges` with at least `height_min` levels of forks; a single next hop needs none.
     pub fn tree(&mut self, ranges: &[Range], height_min: u32) -> Result<Word, Lack> {
         match ranges {
             [(_, word)] if !word.is_tree() => Ok(*word),
@@ -52,13 +52,13 @@ impl Writer {
         }
     }
 
-    /// A tree for a whole window, by the rib.
+    /// A tree for a whole window, according to the rib.
     pub fn window_tree(&mut self, rib: &Rib<u128>, window: Window) -> Result<Word, Lack> {
         let ranges = self.swept(rib, window, (0, u32::MAX))?;
         self.tree(&ranges, window.height_min())
     }
 
-    /// The ranges that `keys` of `window` have by the rib, with trees for deeper windows.
+    /// The ranges of `keys` of `window` according to the rib, with trees for deeper windows.
     pub fn swept(&mut self, rib: &Rib<u128>, window: Window, keys: (u32, u32)) -> Result<Vec<Range>, Lack> {
         sweep::ranges(rib, window, keys, |deeper| self.window_tree(rib, deeper))
     }
@@ -70,7 +70,7 @@ impl Writer {
         ranges
     }
 
-    /// The way of `key` to the cell of its range's word; none where a next hop of two bytes is all there is.
+    /// The path of `key` to the cell of its range's word; `None` if the word is only a next hop of two bytes.
     pub fn find(&self, tree: Word, key: u32) -> Option<Link> {
         let mut line = tree.line();
         for _ in 0..tree.height() {
@@ -80,7 +80,7 @@ impl Writer {
         self.arena.line(line).word_cell(key).map(|cell| Link::Cell { line, cell })
     }
 
-    /// Drops the lines of a tree; with those of deeper windows if `deeper`.
+    /// Frees the lines of a tree; with those of deeper windows if `deeper`.
     pub fn drop_tree(&mut self, tree: Word, deeper: bool) {
         if tree.is_tree() {
             self.drop_below(tree.line(), tree.height(), deeper);
@@ -88,7 +88,7 @@ impl Writer {
         }
     }
 
-    /// Gives the keys from `first` to `last` of the tree behind `link` the ranges `fresh`.
+    /// Replaces the ranges of the keys from `first` to `last` of the tree at `link` by `fresh`.
     pub fn edit(
         &mut self,
         link: Link,
@@ -169,7 +169,7 @@ impl Writer {
         path
     }
 
-    /// Where the children of a fork lie.
+    /// The block with the children of a fork.
     fn children(&self, fork: Step) -> Block {
         let cells = self.arena.cells(fork.line);
         Block { start: cells[FIRST_CHILD], lines: line::count(&cells, CHILDREN) }
@@ -182,8 +182,7 @@ impl Writer {
         places.map(|i| (line::start(&cells, i, fork.low), child(i))).collect()
     }
 
-    /// The ranges of the leaves from `from` to `to`, with `fresh` in the place of what `first` to `last`
-    /// had.
+    /// The ranges of the leaves from `from` to `to`, with `fresh` in place of those from `first` to `last`.
     fn spliced(&self, from: Step, to: Step, (first, last): (u32, u32), fresh: &[Range]) -> Vec<Range> {
         let mut ranges = Vec::with_capacity(2 * RANGES + fresh.len());
         self.ranges(from).filter(|(start, _)| *start < first).for_each(|range| push(&mut ranges, range));
@@ -214,7 +213,7 @@ impl Writer {
         }
     }
 
-    /// Drops all that lies below some lines of a block.
+    /// Frees everything below some lines of a block.
     fn drop_between(&mut self, block: Block, first: usize, end: usize, height: u32) {
         for place in first..end {
             self.drop_below(block.start + place as u32, height, true);
@@ -246,7 +245,7 @@ impl Writer {
         }
     }
 
-    /// Leaves over `ranges`, evenly filled; where one has to be wide, it may be two.
+    /// Leaves over `ranges`, evenly filled; one that has to be wide may become two.
     fn pack(&self, ranges: &[Range]) -> Vec<Piece> {
         let mut pieces = Vec::with_capacity(ranges.len().div_ceil(RANGES));
         for part in even(ranges.len(), ranges.len().div_ceil(RANGES)) {
@@ -270,7 +269,7 @@ impl Writer {
             .collect()
     }
 
-    /// Forks above `pieces` until there is one top, at least `height_min` high.
+    /// Forks above `pieces` until there is one root, at least `height_min` high.
     fn top(&mut self, mut pieces: Vec<Piece>, mut height: u32, height_min: u32) -> Result<Word, Lack> {
         while pieces.len() > 1 || height < height_min {
             pieces = self.raise(&pieces)?;

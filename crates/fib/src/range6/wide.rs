@@ -13,7 +13,7 @@ const TURN: usize = 16;
 /// What does not fill such a turn goes by so many.
 const REST: usize = 8;
 
-/// By one comparison of sixteen. Whoever makes one knows that the CPU has AVX-512.
+/// With one comparison of sixteen. Creating one requires that the CPU has AVX-512.
 #[derive(Clone, Copy)]
 struct Wide;
 
@@ -113,7 +113,7 @@ pub fn burst(fib: &Range6Fib, addresses: &[u128], hops: &mut [NextHop]) {
     }
 }
 
-/// Apart, as steps are no longer inlined where there are too many.
+/// Separate, because steps are no longer inlined if there are too many.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
 fn burst_rest(fib: &Range6Fib, addresses: &[u128], hops: &mut [NextHop]) {

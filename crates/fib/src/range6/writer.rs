@@ -1,4 +1,4 @@
-//! The writer's hands: where words stand, and what the change under way will store.
+//! The writer's tools: positions of words, and the stores of the change in progress.
 
 use super::Range6Fib;
 use super::arena::Arena;
@@ -14,14 +14,14 @@ pub enum Link {
     Cell { line: u32, cell: usize },
 }
 
-/// What changes trees.
+/// Changes trees.
 #[derive(Debug)]
 pub struct Writer {
     pub fib: Arc<Range6Fib>,
     pub arena: Arena,
-    /// What links the change under way, once all of its lines are filled.
+    /// The stores that link the change in progress, once all of its lines are filled.
     pub stores: Vec<(Link, u32)>,
-    /// What cells were before, in the order of the stores, while changes stand or fall together.
+    /// Previous values of cells, in the order of the stores, while changes are atomic together.
     undo: Option<Vec<(Link, u32)>>,
 }
 
@@ -51,24 +51,24 @@ impl Writer {
         }
     }
 
-    /// All changes from here on stand or fall together.
+    /// All changes from here on succeed or fail together.
     pub fn begin(&mut self) {
         self.undo = Some(Vec::new());
     }
 
-    /// Whether changes stand or fall together.
+    /// Whether changes succeed or fail together.
     pub fn has_begun(&self) -> bool {
         self.undo.is_some()
     }
 
-    /// All changes since `begin` stand.
+    /// Keeps all changes since `begin`.
     pub fn end(&mut self) {
         self.undo = None;
         self.arena.commit();
     }
 
-    /// No change since `begin` stands: every cell that readers follow is as it was, and so is what it
-    /// leads to, since changes copy.
+    /// Reverts all changes since `begin`: every cell that readers follow is as before, and so is what it leads to,
+    /// since changes copy.
     pub fn withdraw(&mut self) {
         self.stores.clear();
         for (link, value) in self.undo.take().into_iter().flatten().rev() {
@@ -84,7 +84,7 @@ impl Writer {
         }
     }
 
-    /// Drops the change under way: nobody has seen any of it. Among several, the rest is to be withdrawn.
+    /// Discards the change in progress, which no reader has seen. Among several, the rest must be reverted.
     pub fn forget(&mut self) {
         self.stores.clear();
         if self.undo.is_none() {

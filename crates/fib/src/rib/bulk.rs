@@ -1,12 +1,12 @@
-//! Many changes at once: sorted first, so that each starts where the one before ended.
+//! Many changes at once: sorted first, so that each starts where the previous one ended.
 //!
 //! ```text
 //! path:  0/0 - 10/8 - 10.1/16         the nodes above the last change, topmost first
 //! next:  10.1.2/24  goes on from 10.1/16;  11/8  goes on from 0/0
 //! ```
 //!
-//! A whole table in random order takes a cache miss at each node from the top down; in order it takes
-//! hardly any, and the nodes come to lie in memory as a walk will meet them.
+//! A whole table in random order takes a cache miss at each node from the top down; in order it takes hardly any, and
+//! the nodes are stored in the order in which a walk visits them.
 
 use super::{FORK, NIL, ROOT, Rib};
 use crate::memory::advise_huge;
@@ -18,7 +18,7 @@ const SORTED_MIN: usize = 16;
 /// Fewer items than this are sorted without counting them by their first bits.
 const COUNTED_MIN: usize = 1 << 14;
 
-/// What a prefix had before a change.
+/// The previous route of a prefix.
 pub(crate) type Before<A> = (Prefix<A>, Option<NextHop>);
 
 /// The way from the root to the last change.
@@ -39,8 +39,8 @@ impl Path {
 }
 
 impl<A: Address> Rib<A> {
-    /// Carries out `changes`, as if in their order; returns what each prefix that is now different had
-    /// before, in order of prefix if there were many.
+    /// Carries out `changes`, as if in their order; returns the previous route of each prefix that is now different,
+    /// in order of prefix if there were many.
     pub(crate) fn apply(&mut self, changes: &[Change<A>]) -> Vec<Before<A>> {
         let change = |change: &Change<A>| match *change {
             Change::Set(prefix, hop) => (prefix, Some(hop)),
@@ -62,12 +62,12 @@ impl<A: Address> Rib<A> {
         self.follow(changes.into_iter())
     }
 
-    /// Takes back what [`Self::apply`] did.
+    /// Reverts [`Self::apply`].
     pub(crate) fn take_back(&mut self, before: Vec<Before<A>>) {
         self.follow(before.into_iter().rev());
     }
 
-    /// Sets or removes each, starting from where the one before ended.
+    /// Sets or removes each, starting from where the previous one ended.
     fn follow(&mut self, changes: impl Iterator<Item = Before<A>>) -> Vec<Before<A>> {
         let (mut path, mut before) = (Path::new(), Vec::with_capacity(changes.size_hint().0));
         for (prefix, hop) in changes {
@@ -121,7 +121,7 @@ impl<A: Address> Rib<A> {
         self.nodes[at as usize].hop = FORK;
         self.len -= 1;
         if at != ROOT {
-            // Both this node and the one above may go, so the path ends above them.
+            // Both this node and the one above may be removed, so the path ends above them.
             path.0.pop();
             let above = path.0.last().copied().unwrap_or(ROOT);
             self.prune(at, above);
@@ -133,7 +133,7 @@ impl<A: Address> Rib<A> {
         Some(removed)
     }
 
-    /// Room for so many more routes, in huge pages if they are many.
+    /// Room for this many more routes, in huge pages if they are many.
     fn reserve(&mut self, routes: usize) {
         self.nodes.reserve(2 * routes);
         advise_huge(&self.nodes);
@@ -141,7 +141,7 @@ impl<A: Address> Rib<A> {
 }
 
 impl<A: Address> Extend<(Prefix<A>, NextHop)> for Rib<A> {
-    /// Routes in order are taken as they come; from the first out of order on they are sorted.
+    /// Routes in order are inserted as they come; from the first out of order on they are sorted.
     fn extend<I: IntoIterator<Item = (Prefix<A>, NextHop)>>(&mut self, routes: I) {
         let mut routes = routes.into_iter();
         self.reserve(routes.size_hint().0);
@@ -167,7 +167,7 @@ fn sort<A: Address, T: Copy>(items: &mut Vec<(Prefix<A>, T)>) {
     if items.len() < COUNTED_MIN {
         return items.sort_by_key(|(prefix, _)| *prefix);
     }
-    // One pass by the first 16 bits, then each of these few by itself, in the cache.
+    // One pass by the first 16 bits, then each of these small groups by itself, in the cache.
     let head = |item: &(Prefix<A>, T)| usize::from(item.0.first().head());
     let mut starts = vec![0u32; (1 << 16) + 1];
     items.iter().for_each(|item| starts[head(item) + 1] += 1);
