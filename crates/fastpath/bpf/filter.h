@@ -33,7 +33,7 @@ __noinline int is_for_linux(const struct filter_key *key, __u32 may_be_local)
 	return may_be_local && HOP_INTERFACE(hop_towards(key, KEY_DESTINATION)) == HOP_HOST;
 }
 
-/* Whether an IPv6 destination may be an address of ours; the hash is that of ../src/filters.rs. */
+/* Whether an IPv6 destination may be an address of this machine; the hash is that of ../src/filters.rs. */
 static __always_inline bool may_be_local6(const struct filter_set *set, const struct filter_key *key)
 {
 	__u32 hash = (key->of[4] ^ key->of[5] ^ key->of[6] ^ key->of[7]) * LOCAL_HASH >> 20;
@@ -58,7 +58,7 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 	return set->interval && source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
 }
 
-/* The interface that a frame came in on; NULL where Linux alone knows it. */
+/* The interface on which a frame arrived; NULL if only Linux knows it. */
 static __always_inline const struct ingress *logical_interface(const struct packet *packet)
 {
 	const struct ethernet *eth = packet->data;

@@ -66,7 +66,7 @@ struct way {
 	const struct egress *egress;
 };
 
-/* Whether a source may be an address of ours. */
+/* Whether a source may be an address of this machine. */
 static __always_inline bool may_be_local(const struct view *view, __u32 address)
 {
 	__u32 hash = address * LOCAL_HASH >> 20;
@@ -74,7 +74,7 @@ static __always_inline bool may_be_local(const struct view *view, __u32 address)
 	return view->local[hash >> 6 & (LOCAL_BITS / 64 - 1)] >> (hash & 63) & 1;
 }
 
-/* Sources that need a second lookup: those that may be ours, and all where the reverse path is checked. */
+/* Sources that need a second lookup: those that may be this machine's, and all if the reverse path is checked. */
 static __noinline int source_is_fine(__u32 source, __u32 asks)
 {
 	__u32 hop, out, reverse_path = asks >> 16, interface = asks & 0xffff;
@@ -88,7 +88,7 @@ static __noinline int source_is_fine(__u32 source, __u32 asks)
 	return reverse_path != REVERSE_PATH_LOOSE || out < HOP_SPECIAL || out == HOP_GROUP;
 }
 
-/* What a next hop that is no group says, and whether the packet fits through its interface. */
+/* The action of a next hop that is not a group, and whether the packet fits through its interface. */
 static __always_inline enum verdict leave(__u32 hop, struct packet *packet, struct way *way)
 {
 	__u32 out, mtu;
@@ -356,7 +356,7 @@ static __always_inline int forward_packet(struct xdp_md *ctx, struct packet *pac
 /* Whether tags are looked at: only where there are interfaces with tags, since it costs a call. */
 const volatile __u32 tags_on SEC(".rodata.tags") = 0;
 
-/* A frame of an interface of ours; false if it is none now, which nobody counts. */
+/* A frame of one of our interfaces; false if it is not one now, which is not counted. */
 static __always_inline bool arrived(struct xdp_md *ctx, struct packet *packet)
 {
 	__u32 ifindex = ctx->ingress_ifindex;
@@ -452,7 +452,7 @@ struct {
 	__type(value, struct held);
 } held SEC(".maps");
 
-/* Stands in for the forwarding program on an interface that has come back, until control has told that of it. */
+/* Replaces the forwarding program on an interface that was created again, until control has published it. */
 SEC("xdp.frags")
 int bm_hold(struct xdp_md *ctx)
 {

@@ -46,7 +46,7 @@ struct fib6 {
 	__u32 cells[FIB6_LINES * FIB6_CELLS];
 };
 
-/* What is asked of a frame that comes in, by the low bits of its interface's index in Linux. */
+/* The checks for a received frame, by the low bits of its interface's index in Linux. */
 #define INGRESSES 4096
 #define FORWARD_IPV4 1
 #define FORWARD_IPV6 2
@@ -65,7 +65,7 @@ struct ingress {
 	__u8 reverse_path;
 };
 
-/* Which interfaces sources may come in on besides their best way back: routes to sets, then a bit an interface. */
+/* Interfaces on which sources may arrive besides the best reverse path: routes to sets, then a bit per interface. */
 #define SETS (1 << 12)
 #define SET_WORDS (1024 / 64)
 struct sources4 {
@@ -153,7 +153,7 @@ enum verdict {
 	VERDICTS
 };
 
-/* The verifier of Linux 6.1 is told five bits (forward.bpf.c). */
+/* The verifier of Linux 6.1 needs the bound of five bits (forward.bpf.c). */
 _Static_assert(VERDICTS <= 32, "verdicts fit in five bits");
 
 struct counts {

@@ -36,7 +36,7 @@ struct filter_rule {
 #define DROP_UNMATCHED 1
 #define DROP_TINY 2
 #define HAS_CLAIMS 4
-/* Families whose routes only Linux knows: no way back is asked for. */
+/* Families whose routes only Linux knows: the reverse path is not checked. */
 #define UNKNOWN_IPV4 8
 #define UNKNOWN_IPV6 16
 #define HAS_LINUX_ONLY 32
@@ -143,7 +143,7 @@ static long filter_try(__u32 at, struct filter_search *search)
 	return !set || search->found;
 }
 
-/* Rules of a leaf that are looked at without a call for each: most have no more. */
+/* Rules of a leaf that are checked without a call for each: most leaves have no more. */
 #define FILTER_NEAR 4
 
 /* The first of a leaf's rules that matches; what it says, or 0. */

@@ -84,7 +84,7 @@ static __always_inline int is_in_set(const __u64 *sets, __u32 set, __u32 interfa
 {
 	__u32 word = (set & (SETS - 1)) * SET_WORDS + (interface >> 6 & (SET_WORDS - 1));
 
-	/* Linux 6.1 knows no bounds of such a sum: it is told at the end, where clang sees no need. */
+	/* Linux 6.1 does not track bounds of such a sum: a check at the end, which clang finds useless, sets them. */
 	asm volatile("" : "+r"(word));
 	word &= SETS * SET_WORDS - 1;
 	return sets[word] >> (interface & 63) & 1;
@@ -96,7 +96,7 @@ __noinline int comes_feasibly(const struct filter_key *key)
 	struct address6 address;
 	__u32 zero = 0;
 
-	/* Linux before 6.8 looks at a global function though nobody calls it, and then these maps are not there. */
+	/* Linux before 6.8 verifies a global function even if it is never called, and then these maps do not exist. */
 	if (!feasible_on || !key)
 		return 0;
 	if (key->of[KEY_IPV6]) {
@@ -112,7 +112,7 @@ __noinline int comes_feasibly(const struct filter_key *key)
 	}
 }
 
-/* Whether there is a way back to the source, as the configuration wants it (RFC 3704). */
+/* Whether the source passes the configured reverse path check (RFC 3704). */
 __noinline int best_leads_back(const struct filter_key *key, __u32 check)
 {
 	struct way_back back = {};
@@ -136,13 +136,13 @@ __noinline int best_leads_back(const struct filter_key *key, __u32 check)
 	return back.found;
 }
 
-/* The same; where any feasible way will do, the best is asked for first. */
+/* The same; if any feasible path is enough, the best one is checked first. */
 static __always_inline int source_comes_back(const struct filter_key *key, __u32 check)
 {
 	return best_leads_back(key, check) || (feasible_on && check == CHECK_FEASIBLE && comes_feasibly(key));
 }
 
-/* How the source of a packet is checked: not at all where it came in on no interface of ours. */
+/* How the source of a packet is checked: not at all if it arrived on an unknown interface. */
 static __always_inline __u32 check_of(const struct filter_set *set, const struct filter_key *key)
 {
 	__u32 logical = key->of[KEY_LOGICAL];

@@ -20,7 +20,7 @@ static __always_inline bool is_ones(__u64 sum)
 	return sum == 0xffff || sum == 2 * 0xffff;
 }
 
-/* Whether a TCP or UDP segment holds no more than the sum of its pseudo-header, whose addresses sum to `sum`. */
+/* Whether the checksum of a TCP or UDP segment is only that of its pseudo-header, whose addresses sum to `sum`. */
 static __always_inline bool is_partial(__u64 sum, __u8 protocol, void *segment, __u32 length, void *end)
 {
 	__u16 *field = segment + (protocol == IPPROTO_TCP ? 16 : 6);

@@ -1,4 +1,4 @@
-/* Starts DPDK, and makes our frames a mempool of it: whose free list is ours. */
+/* Starts DPDK, and registers brickmoon's frames as a mempool that uses brickmoon's free list. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -19,13 +19,13 @@ static void use_frames(const struct bm_queue *queue, struct bm_stack *stack, voi
 	bm_current = (struct bm_current){ .stack = stack, .freelist = freelist, .pool = queue->pool };
 }
 
-/* The free frames belong to the caller alone once it has them back. */
+/* The free frames belong only to the caller once they are returned. */
 static void leave_frames(void)
 {
 	bm_current.stack = NULL;
 }
 
-/* Puts a tag back that the device took off: whoever looks at a frame finds it as it was on the wire. */
+/* Inserts a tag that the device stripped, so that frames are as they were on the wire. */
 static void restore_tag(struct rte_mbuf *mbuf)
 {
 	uint16_t tag[2] = { rte_cpu_to_be_16(RTE_ETHER_TYPE_VLAN), rte_cpu_to_be_16(mbuf->vlan_tci) };
@@ -40,7 +40,7 @@ static void restore_tag(struct rte_mbuf *mbuf)
 	mbuf->pkt_len += VLAN_TAG;
 }
 
-/* A frame of ours with a copy of what came in memory of DPDK's own or in many parts; NULL if there is none. */
+/* A frame with a copy of what arrived in DPDK's own memory or in several parts; NULL if none is free. */
 static struct bm_header *copied(struct bm_queue *queue, struct rte_mbuf *mbuf)
 {
 	struct bm_header *header = NULL;
@@ -141,7 +141,7 @@ static struct rte_mbuf *copy_out(const struct bm_queue *queue, const struct bm_h
 	return mbuf;
 }
 
-/* Takes what is no frame off the places: drivers may stumble over it. */
+/* Removes invalid frames from the slots: drivers may not handle them. */
 static void drop_invalid(struct bm_queue *queue, struct bm_header **place)
 {
 	void *mbuf = bm_mbuf_of(*place);

@@ -25,7 +25,7 @@ struct held {
 struct queue {
 	__u64 passed; /* a bit for each frame that has gone on to Linux */
 	__u32 next;
-	__u32 count; /* 0 while nobody runs the program by hand */
+	__u32 count; /* 0 unless this is a test run of the program */
 	struct held of[FRAMES];
 };
 

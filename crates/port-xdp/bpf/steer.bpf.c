@@ -272,7 +272,7 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 	return PASSED_OTHER_TYPE;
 }
 
-/* Whether frames of the queue have waited for so long that nobody seems to come for them. */
+/* Whether frames of the queue have waited so long that its worker does not seem to be running. */
 static __always_inline bool is_unattended(__u32 queue)
 {
 	struct pulse *pulse = bpf_map_lookup_elem(&pulses, &queue);

@@ -124,7 +124,7 @@ static __always_inline __u32 upper_layer(struct xdp_md *ctx, __u32 protocol, __u
 			return protocol;
 		if (bpf_xdp_load_bytes(ctx, *at, header, sizeof(header)))
 			break;
-		/* Of a later fragment nothing is known, and without the first one nobody makes use of it. */
+		/* A later fragment cannot be checked, and is useless without the first one. */
 		if (protocol == IPPROTO_FRAGMENT && (header[2] || header[3] & 0xf8))
 			return IPPROTO_NONE;
 		*at += protocol == IPPROTO_FRAGMENT ? 8 : (header[1] + 1) * 8;

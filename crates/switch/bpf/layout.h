@@ -14,30 +14,30 @@ enum {
 	PORT_TAKES_FRAMES = 2, /* its device has room for frames that XDP sends */
 	PORT_PARTIAL_SUMS = 4, /* its senders leave checksums to a device that is none */
 	PORT_TAKES_LONG = 8, /* its device takes frames in several buffers too */
-	PORT_NO_LEARNING = 16, /* its senders do not become stations */
-	PORT_LOCKED = 32, /* nor may any send that is no station here already */
+	PORT_NO_LEARNING = 16, /* source addresses are not learned */
+	PORT_LOCKED = 32, /* and only known source addresses may send */
 	PORT_ISOLATED = 64, /* exchanges no frames with others of the kind */
-	PORT_SOURCE_GUARD = 128, /* sends from addresses of its given stations alone */
-	PORT_DHCP_GUARD = 256, /* is no DHCP server */
-	PORT_RA_GUARD = 512, /* is no router */
+	PORT_SOURCE_GUARD = 128, /* may send only from configured addresses */
+	PORT_DHCP_GUARD = 256, /* must not be a DHCP server */
+	PORT_RA_GUARD = 512, /* must not be a router */
 	PORT_GUARDED = PORT_SOURCE_GUARD | PORT_DHCP_GUARD | PORT_RA_GUARD,
 };
 
 struct port {
-	__u32 ifindex; /* 0: nobody has this slot */
+	__u32 ifindex; /* 0: the slot is free */
 	__u32 mtu; /* largest packet, Ethernet and tag not counted */
 	__u32 flags;
 	__u32 untagged; /* VLAN of frames without a tag; 0 for none */
 	__u64 flood_interval_ns; /* between frames that go to many; 0 for no limit */
 	__u64 flood_burst_ns; /* as much may come early */
-	__u64 move_interval_ns; /* the same for stations that move here */
+	__u64 move_interval_ns; /* the same for MAC addresses that move here */
 	__u64 move_burst_ns;
-	__u32 places; /* stations that can be learned here */
+	__u32 places; /* MAC addresses that can be learned here */
 	__u32 unused;
 	__u64 tagged[VIDS / 64]; /* VLANs whose frames have a tag here */
 };
 
-/* A station's place. `slot` and `flags` are written together. */
+/* The location of a station (MAC address). `slot` and `flags` are written together. */
 struct station {
 	__u32 slot;
 	__u32 flags;
@@ -60,9 +60,9 @@ struct station {
 /* The same for the life of a program. */
 struct rules {
 	__u64 ageing_ns; /* 0: stations stay */
-	__u64 refresh_ns; /* a station's time is not written more often */
+	__u64 refresh_ns; /* the time last seen is not written more often */
 	__u32 vlans; /* whether tags count */
-	__u32 table; /* stations beyond OWN_PLACES of each port, in all */
+	__u32 table; /* stations beyond OWN_PLACES of each port, in total */
 	__u32 isolation; /* whether any port is isolated */
 	__u32 flood_kinds; /* whether any port does not take frames of some kind of flood */
 	__u32 guards; /* whether any port has a guard */
@@ -74,7 +74,7 @@ struct rules {
  * port: the map of members is at vlan + VIDS * (2 * kind + isolated).
  */
 enum flood_kind {
-	FLOOD_UNKNOWN, /* to a station that nobody knows */
+	FLOOD_UNKNOWN, /* to an unknown MAC address */
 	FLOOD_MULTICAST,
 	FLOOD_BROADCAST,
 	FLOOD_KINDS,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* The table of stations, and the places that each port has in it (layout.h). */
+/* The MAC address table, and the entries that each port has in it (layout.h). */
 #pragma once
 
 #define EEXIST 17
@@ -12,7 +12,7 @@ struct {
 	__type(value, struct station);
 } stations SEC(".maps");
 
-/* Keys of the stations that have the places of one port. */
+/* Keys of the stations in the places of one port. */
 struct of_port {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -37,7 +37,7 @@ struct {
 	__type(value, __u32);
 } hands SEC(".maps");
 
-/* How many stations have places beyond the OWN_PLACES of their ports. The daemon counts them anew now and then. */
+/* How many stations have places beyond the OWN_PLACES of their ports. The daemon recounts them now and then. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -45,7 +45,7 @@ struct {
 	__type(value, __u64);
 } shared SEC(".maps");
 
-/* Says that a station has left its place. */
+/* Marks the place of a station as free. */
 static __always_inline void give_back(__u32 place)
 {
 	__u32 zero = 0;
@@ -79,7 +79,7 @@ static __always_inline struct station *tenant(__u32 slot, __u32 place, __u64 nam
 	return known;
 }
 
-/* A place that is free, or that of the station heard longest ago among those tried. */
+/* A free place, or that of the station seen longest ago among those tried. */
 static __always_inline __u32 choose(void *of, __u32 slot, __u32 places, __u32 hand)
 {
 	__u32 oldest = 0, place;
@@ -102,7 +102,7 @@ static __always_inline __u32 choose(void *of, __u32 slot, __u32 places, __u32 ha
 			oldest = place;
 		}
 	}
-	/* Where only others' stations fill the table, a port still has places of its own. */
+	/* Even if stations of other ports fill the table, a port has places of its own. */
 	return seen != ~0ull ? oldest : hand % (places < OWN_PLACES ? places : OWN_PLACES);
 }
 
@@ -135,7 +135,7 @@ static __always_inline bool take_place(__u32 slot, __u32 places_here, __u64 name
 	return true;
 }
 
-/* Makes a sender a station of its port. */
+/* Learns a source address at its port. */
 static __always_inline void learn_at(__u32 slot, __u32 places_here, __u64 name, __u64 now)
 {
 	struct station station = { .slot = slot, .seen_ns = now };

@@ -50,7 +50,7 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
-/* By slot: when the next flooded frame, and the next station that moves here, would be in time. */
+/* By slot: the earliest time for the next flooded frame, and for the next station that moves here. */
 struct due {
 	__u64 flood;
 	__u64 move;
@@ -185,7 +185,7 @@ static __always_inline bool in_time(__u64 *of, __u64 interval, __u64 burst)
 	return false;
 }
 
-/* A sender that is no station of its port yet; false where its frame is not to pass. Not for every frame. */
+/* A source address not known at its port yet; false if its frame must not pass. Not called for every frame. */
 static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 now)
 {
 	struct station *known = bpf_map_lookup_elem(&stations, &name);
@@ -226,7 +226,7 @@ static __always_inline bool learn(const struct frame *frame, __u64 mac)
 	return true;
 }
 
-/* Where a station is; false where nobody knows, or knew too long ago. */
+/* Looks up a station; false if it is unknown, or was seen too long ago. */
 static __always_inline bool find(struct frame *frame, __u64 mac)
 {
 	__u64 name = key(mac, frame->vlan);
@@ -306,7 +306,7 @@ static __always_inline enum verdict forward(struct xdp_md *ctx, struct frame *fr
 	return FORWARDED;
 }
 
-/* Whom a frame is flooded to; false where that is nobody. */
+/* The ports to which a frame is flooded; false if there are none. */
 static __always_inline bool has_members(struct frame *frame, __u64 destination)
 {
 	__u32 set = 0;
@@ -326,7 +326,7 @@ static __always_inline enum verdict flood(struct xdp_md *ctx, struct frame *fram
 {
 	if (!has_members(frame, destination))
 		return DROP_NO_FLOOD;
-	/* The kernel's copies hold the first buffer alone. */
+	/* The kernel's copies contain only the first buffer. */
 	if (frame->long_)
 		return DROP_LONG;
 	if (!may_flood(frame))
