@@ -92,5 +92,5 @@ mutants:
 .PHONY: test-snabb
 # The tests of Snabb's public tree, run on brickmoon: make test-snabb TREE=~/snabb [SNABB="--only lib.yang"]
 test-snabb: build
-	@[ -n "$(TREE)" ] || { echo 'no tree given: make test-snabb TREE=DIR, the root of a checkout of snabbco/snabb'; exit 2; }
+	@[ -n "$(TREE)" ] || { echo 'which tree? make test-snabb TREE=DIR, the root of a checkout of snabbco/snabb'; exit 2; }
 	$(SUDO) env "PATH=$$PATH" $(XTASK) snabb $(TREE) $(SNABB)
