@@ -1,26 +1,26 @@
-//! Bytes of a body from a reply, and back.
+//! Encodes and decodes the bodies of replies.
 
 use crate::Error;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The reply as JSON.
+/// Encodes a reply as JSON.
 ///
 /// # Errors
-/// Only if a type writes itself in a way that JSON has not; none of ours does.
+/// If the type cannot be represented in JSON; all types of this crate can.
 pub fn encode<T: Serialize>(reply: &T) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(reply).map_err(|error| Error::new(format_args!("cannot write the reply: {error}")))
+    serde_json::to_vec(reply).map_err(|error| Error::new(format_args!("cannot encode the reply: {error}")))
 }
 
-/// The reply in `body`, or the error that the daemon answered with: `status` is the HTTP status.
+/// Decodes the body of a reply with this HTTP status.
 ///
 /// # Errors
-/// What the daemon said; or that its reply is none of this version.
+/// The error in the body, or that the reply does not fit this version.
 pub fn decode<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, Error> {
     if status == 200 {
         return serde_json::from_slice(body).map_err(|error| {
-            Error::new(format_args!("the daemon's reply cannot be read: {error}"))
-                .mend("use the command and the daemon of one version")
+            Error::new(format_args!("cannot decode the reply of the daemon: {error}"))
+                .hint("use the same version of brickmoon for the command and the daemon")
         });
     }
     let unreadable = |_| Error::new(format_args!("the daemon answered with HTTP status {status}"));
@@ -36,7 +36,7 @@ mod tests {
     fn carries_replies_and_errors() {
         let reply = Reloaded { changed: vec!["slow_path.queue".into()], ..Default::default() };
         assert_eq!(decode::<Reloaded>(200, &encode(&reply).unwrap()), Ok(reply));
-        let error = Error::new("no VRF is called \"blue\"").mend("`ip vrf` lists them");
+        let error = Error::new("no VRF is called \"blue\"").hint("`ip vrf` lists them");
         assert_eq!(decode::<Reloaded>(404, &encode(&error).unwrap()), Err(error.clone()));
         assert_eq!(error.to_string(), "no VRF is called \"blue\": `ip vrf` lists them");
     }
@@ -46,7 +46,7 @@ mod tests {
         let error = decode::<Reloaded>(502, b"<html>").unwrap_err();
         assert_eq!(error.message, "the daemon answered with HTTP status 502");
         let error = decode::<Reloaded>(200, b"[]x").unwrap_err();
-        assert!(error.message.starts_with("the daemon's reply cannot be read"), "{error}");
-        assert!(error.mend.is_some());
+        assert!(error.message.starts_with("cannot decode the reply of the daemon"), "{error}");
+        assert!(error.hint.is_some());
     }
 }

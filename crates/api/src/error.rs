@@ -1,4 +1,4 @@
-//! Why a request was not carried out, and what to do about it.
+//! The error reply: why a request failed, and how to fix it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -8,29 +8,29 @@ use std::fmt;
 pub struct Error {
     /// What went wrong, as one sentence without a full stop.
     pub message: String,
-    /// What to do, where that is known.
+    /// How to fix it, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mend: Option<String>,
+    pub hint: Option<String>,
 }
 
 impl Error {
-    /// An error without advice.
+    /// An error without a hint.
     pub fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), mend: None }
+        Self { message: message.to_string(), hint: None }
     }
 
-    /// The same with what to do.
+    /// Sets the hint: how to fix the error.
     #[must_use]
-    pub fn mend(self, mend: impl fmt::Display) -> Self {
-        Self { mend: Some(mend.to_string()), ..self }
+    pub fn hint(self, hint: impl fmt::Display) -> Self {
+        Self { hint: Some(hint.to_string()), ..self }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        match &self.mend {
-            Some(mend) => write!(f, ": {mend}"),
+        match &self.hint {
+            Some(hint) => write!(f, ": {hint}"),
             None => Ok(()),
         }
     }

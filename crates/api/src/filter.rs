@@ -1,45 +1,45 @@
-//! `show filters`: what rules have matched.
+//! `show filters`: rules and how many packets they have matched.
 
 use serde::{Deserialize, Serialize};
 
-/// All names of rules, in their order.
+/// All filter rules, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Filters {
-    /// The names.
+    /// Rules by name, in the order of the configuration.
     pub filters: Vec<Filter>,
-    /// Claims: packets that workers get from ports of the kernel path.
+    /// Claims: rules that select packets for workers on ports of the kernel path.
     pub claims: Vec<Filter>,
-    /// What becomes of packets that no rule matches: `accept` or `drop`.
+    /// Action for packets that no rule matches: `accept` or `drop`.
     pub unmatched: String,
-    /// How many those were.
+    /// Packets that no rule matched.
     pub unmatched_packets: u64,
-    /// Ports whose sources are checked, where the configuration says how.
+    /// Ports for which the configuration sets a source check.
     pub sources: Vec<SourceCheck>,
 }
 
-/// How the sources of a port's packets are checked (RFC 3704).
+/// Source address check of a port (RFC 3704).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SourceCheck {
-    /// The port.
+    /// Name of the port.
     pub port: String,
     /// `strict`, `feasible`, `loose`, or `off`.
     pub check: String,
 }
 
-/// The rules of one name.
+/// All rules with one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Filter {
-    /// The name.
+    /// Name of the rules.
     pub name: String,
-    /// What the first of them does: `accept` or `drop`.
+    /// Action of the first of them: `accept` or `drop`.
     pub action: String,
-    /// What the first of them asks for, such as `tcp from 192.0.2.0/24 to any port 23`.
+    /// Match of the first of them, such as `tcp from 192.0.2.0/24 to any port 23`.
     pub asks: String,
-    /// How many have the name.
+    /// Number of rules with this name.
     pub rules: u32,
-    /// Packets that they have matched.
+    /// Packets that these rules have matched.
     pub packets: u64,
 }

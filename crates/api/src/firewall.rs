@@ -1,4 +1,4 @@
-//! Packets that only Linux may handle, and those that it would if the configuration did not bypass it.
+//! Packets that only Linux may handle, and those that bypass Linux because the configuration says so.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Firewall {
-    /// What is left to Linux.
+    /// Packets that are left to Linux.
     pub linux_only: Vec<LinuxOnly>,
-    /// What `[firewall]` of the configuration bypasses, a key each, whether there is anything to bypass now or not.
+    /// Keys of `[firewall]` that are set to `bypass`, even if there is nothing to bypass at present.
     pub bypassed: Vec<Bypassed>,
 }
 
@@ -20,21 +20,21 @@ pub struct LinuxOnly {
     pub feature: String,
     /// Which packets, in words.
     pub packets: String,
-    /// Names of the ports that such packets come in on or leave by; no name for all ports.
+    /// Names of the ports that such packets arrive on or leave by; empty for all ports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
-    /// What the administrator has set, in the words of `nft`, `iptables`, `ip xfrm` or `tc`.
+    /// What is configured in Linux, in the terms of `nft`, `iptables`, `ip xfrm` or `tc`.
     pub why: String,
     /// The key of `[firewall]` that bypasses it.
     pub setting: String,
 }
 
-/// A key of `[firewall]` that says `bypass`.
+/// A key of `[firewall]` that is set to `bypass`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bypassed {
     /// The key.
     pub setting: String,
-    /// What is bypassed now: these packets are forwarded although Linux alone would handle them in its own way.
+    /// Packets that are forwarded by brickmoon at present although Linux would handle them differently.
     pub packets: Vec<LinuxOnly>,
 }

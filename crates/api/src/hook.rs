@@ -1,4 +1,4 @@
-//! `show hooks`: Lua on the router's stages.
+//! `show hooks`: the Lua hooks of the router.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,37 +11,37 @@ pub struct Hooks {
     pub hooks: Vec<Hook>,
 }
 
-/// A hook; figures are summed over all threads and versions.
+/// A hook. Counters are summed over all threads and versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hook {
     /// Name.
     pub name: String,
-    /// Lua file.
+    /// Path of its Lua file.
     pub file: String,
     /// Stages that it runs at.
     pub stages: Vec<String>,
-    /// `active`, `failed`, `ejected` or `hung`: how the newest version is.
+    /// State of the newest version: `active`, `failed`, `ejected` or `hung`.
     pub state: String,
-    /// The newest version: how often hooks have been loaded.
+    /// Number of the newest version; increases each time hooks are loaded.
     pub version: u64,
-    /// The version that runs; absent if none does.
+    /// The version that runs; `null` if none does.
     pub running: Option<u64>,
-    /// Bursts that it was called for.
+    /// Calls, one per burst.
     pub calls: u64,
-    /// Frames in them.
+    /// Frames in these bursts.
     pub frames: u64,
-    /// Processor cycles that a frame took.
+    /// Average processor cycles per frame.
     pub cycles_per_frame: f64,
-    /// Cycles a frame that it may take; 0 for any number.
+    /// Maximum cycles per frame; 0 for no limit.
     pub budget: u64,
-    /// Errors that it did not catch.
+    /// Errors that the hook did not catch.
     pub errors: u64,
-    /// Times that it was ejected for its cost.
+    /// How often it was ejected for exceeding its budget.
     pub ejections: u64,
-    /// Times that it was broken off.
+    /// How often it was aborted because it hung.
     pub hangs: u64,
-    /// Frames dropped, by reason.
+    /// Frames that it dropped, by reason.
     pub drops: BTreeMap<String, u64>,
     /// Its own counters.
     pub counters: BTreeMap<String, u64>,

@@ -1,17 +1,16 @@
-//! The control socket's whole language: what can be asked, and what is answered.
+//! The API of the control socket: all requests and replies.
 //!
 //! ```text
 //! brickmoon show, web, scripts ── GET /v1/routes?address=192.0.2.1 ──► daemon, /run/brickmoon/api.sock
-//!                              ◄── 200 {"routes":[..]}  or  4xx {"message":..,"mend":..} ──
+//!                              ◄── 200 {"routes":[..]}  or  4xx {"message":..,"hint":..} ──
 //! ```
 //!
-//! HTTP over a Unix socket, bodies in JSON. [`request`] has the paths and their parameters, the other
-//! modules a type for each reply. Within a version fields are added but never renamed, removed or given
-//! another meaning; readers skip those that they do not know. Units stand at the end of names (`_bytes`,
-//! `_ms`, `_s`); counters only grow while the daemon lives.
+//! HTTP over a Unix socket, with JSON bodies. [`request`] has the paths and their parameters, the other modules a type
+//! for each reply. Within a version fields may be added, but are never renamed, removed or given another meaning; readers
+//! ignore unknown fields. Names end in their units (`_bytes`, `_ms`, `_s`); counters never decrease while the daemon runs.
 //!
-//! Absent on purpose: any table, socket or packet. Whoever prints or serves these types needs nothing
-//! else of brickmoon.
+//! Absent on purpose: tables, sockets and packets. Programs that print or serve these types need no other crate of
+//! brickmoon.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! An Ethernet address, in JSON as people write it: `"02:00:5e:10:00:01"`.
+//! A MAC address; in JSON a string such as `"02:00:5e:10:00:01"`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// An Ethernet address.
+/// A MAC address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub [u8; 6]);
@@ -16,13 +16,13 @@ impl fmt::Display for Mac {
     }
 }
 
-/// A text is no Ethernet address.
+/// The text is not a MAC address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAMac(String);
 
 impl fmt::Display for NotAMac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no Ethernet address such as 02:00:5e:10:00:01", self.0)
+        write!(f, "{:?} is not a MAC address such as 02:00:5e:10:00:01", self.0)
     }
 }
 

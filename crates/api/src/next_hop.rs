@@ -1,4 +1,4 @@
-//! `show nexthops` and `show neighbors`: where packets go once their route is found.
+//! `show nexthops` and `show neighbors`: where routes send packets.
 
 use crate::Mac;
 use serde::{Deserialize, Serialize};
@@ -9,114 +9,114 @@ use std::net::IpAddr;
 pub struct NextHops {
     /// The next hops, by number.
     pub next_hops: Vec<NextHop>,
-    /// How many there can be.
+    /// Maximum number of next hops.
     pub capacity: usize,
 }
 
-/// A next hop: what the fast path does once a route is found.
+/// A next hop: what the fast path does with packets whose route leads to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NextHop {
     /// Its number, as [`crate::Route::next_hop`] names it.
     pub index: u32,
-    /// What is done with packets now.
+    /// What currently happens to packets.
     pub action: Action,
-    /// Where it leads; absent for groups and for what is not forwarded.
+    /// Where packets are sent; absent for groups and for other actions than forwarding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hop: Option<Hop>,
-    /// Number of the kernel's next-hop object that it was made from.
+    /// ID of the kernel's nexthop object that it was made from (`ip nexthop`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<u32>,
-    /// Members of a group, dead ones left out.
+    /// Members of a group, without unusable ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Share>,
-    /// MTU of the routes that use it, in bytes; 0 where the interface's holds.
+    /// MTU of the routes that use it, in bytes; 0 for that of the interface.
     pub mtu_bytes: u32,
-    /// How many routes, groups and neighbours share it.
+    /// Number of routes, groups and neighbors that use it.
     pub users: u64,
 }
 
-/// What is done with a packet.
+/// What happens to a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Sent on.
+    /// Sent to the next hop.
     Forward,
-    /// Given to Linux.
+    /// Handed to Linux.
     #[default]
     Host,
-    /// Waits in the slow path until the neighbour's Ethernet address is known.
+    /// Held in the slow path until the MAC of the neighbor is known.
     Resolve,
-    /// Dropped in silence.
+    /// Dropped silently.
     Blackhole,
-    /// Dropped; the sender is told that the host is unreachable.
+    /// Dropped, with an ICMP error: host unreachable.
     Unreachable,
-    /// Dropped; the sender is told that this is prohibited.
+    /// Dropped, with an ICMP error: administratively prohibited.
     Prohibit,
-    /// Shared among the members of a group.
+    /// Distributed among the members of a group.
     Group,
-    /// Dropped; the sender is told that there is no route.
+    /// Dropped, with an ICMP error: no route to destination.
     NoRoute,
 }
 
-/// Where packets leave and who gets them.
+/// Interface and neighbor that packets are sent to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hop {
-    /// The router; absent where destinations are on the link.
+    /// Address of the gateway; absent if the destinations are on the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
     /// Name of the interface in Linux.
     pub interface: String,
     /// Number of the interface in Linux.
     pub ifindex: u32,
-    /// The neighbour's Ethernet address, where packets can be sent.
+    /// MAC of the neighbor; absent while unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
 }
 
-/// A member's part in a group.
+/// A member of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// Number of the member.
+    /// Number of the next hop.
     pub index: u32,
-    /// Its weight.
+    /// Weight within the group.
     pub weight: u32,
-    /// Where it leads.
+    /// Where packets are sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hop: Option<Hop>,
 }
 
-/// All neighbours on interfaces of ours.
+/// All neighbors on brickmoon's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbors {
-    /// The neighbours, by interface and address.
+    /// The neighbors, by interface and address.
     pub neighbors: Vec<Neighbor>,
 }
 
-/// A neighbour as the kernel has it.
+/// A neighbor of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbor {
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
     /// Name of the interface in Linux.
     pub interface: String,
     /// Number of the interface in Linux.
     pub ifindex: u32,
-    /// Its Ethernet address, where known.
+    /// MAC; absent while unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
     /// State, as `ip neigh` names it in lower case: `reachable`, `stale`, ...
     pub state: String,
     /// Whether packets can be sent to it now.
     pub usable: bool,
-    /// Whether it says to be a router (IPv6).
+    /// Whether it has announced itself as a router (IPv6).
     #[serde(default)]
     pub router: bool,
-    /// Whether packets were sent to it since control last looked, some seconds ago at most.
+    /// Whether packets were sent to it since the last check, a few seconds ago.
     #[serde(default)]
     pub used: bool,
-    /// Number of the next hop that sends to it, where there is one.
+    /// Number of the next hop that sends to it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_hop: Option<u32>,
 }

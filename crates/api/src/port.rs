@@ -1,4 +1,4 @@
-//! `show ports`: where frames enter and leave, and the interfaces of Linux that they belong to.
+//! `show ports`: ports and their Linux interfaces.
 
 use crate::{LinuxOnly, Mac};
 use serde::{Deserialize, Serialize};
@@ -15,35 +15,35 @@ pub struct Ports {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Port {
-    /// Our own number of it, from 0.
+    /// Index of the port, from 0, in the order of the configuration.
     pub index: u16,
-    /// Name: that of the interface in Linux where there is one.
+    /// Name of the port; that of its Linux interface, if it has one.
     pub name: String,
-    /// As the configuration names it, such as `xdp:eth0`.
+    /// Device as in the configuration, such as `xdp:eth0`.
     pub device: String,
     /// Whether it is up and has a carrier.
     pub up: bool,
-    /// Whether it takes packets now; if not, Linux has them all.
+    /// Whether brickmoon takes its packets; otherwise Linux gets all of them.
     pub active: bool,
-    /// Whether it has its interface.
+    /// Whether the port has its interface.
     pub state: PortState,
-    /// Why it has none.
+    /// Why it has no interface, or what is wrong with the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
-    /// How its frames get to a worker.
+    /// How frames get from the device to the workers.
     pub mode: PortMode,
-    /// Frames that can wait in each of its queues for the worker (AF_XDP alone); any more are lost.
+    /// Ring size of each queue in frames (AF_XDP only); frames beyond that are lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ring: Option<u32>,
-    /// Why the mode is not the best one, where it is not.
+    /// Why the mode is not the best one; absent if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode_reason: Option<String>,
     /// Path of its packets: `kernel` or `user`.
     pub path: String,
-    /// Why it is that path, where the configuration leaves the choice.
+    /// Why this path was chosen; absent if the configuration sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_reason: Option<String>,
-    /// What only Linux may handle of the packets that come in here or leave here.
+    /// Packets that arrive or leave here and that only Linux may handle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub linux_only: Vec<LinuxOnly>,
     /// Its queues.
@@ -52,14 +52,13 @@ pub struct Port {
     pub interfaces: Vec<Interface>,
     /// Sums over its queues.
     pub account: Account,
-    /// The device's own counters by name, such as `receive_ring_full`, in frames.
+    /// Counters of the device by name, such as `receive_ring_full`, in frames.
     pub device_counters: BTreeMap<String, u64>,
-    /// All counters that the hardware or its driver keeps, by the driver's names (DPDK's xstats); empty where there
-    /// are none.
+    /// All counters of the hardware or its driver, by the driver's names (DPDK's xstats); absent without any.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hardware_counters: BTreeMap<String, u64>,
-    /// What the kernel path did with the port's frames, by name: `forwarded`, and `linux_` with a reason. On the user
-    /// path no more than `linux_firewall`: what workers never saw, since only Linux may handle its family.
+    /// Counters of the kernel path by name, in frames: `forwarded`, and `linux_` with a reason. On the user path only
+    /// those of the steering program, such as `linux_firewall` for frames that only Linux may handle.
     pub kernel_counters: BTreeMap<String, u64>,
 }
 
@@ -67,31 +66,31 @@ pub struct Port {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortState {
-    /// It has.
+    /// The port has its interface.
     #[default]
     Taken,
-    /// There is no interface of its name now.
+    /// No interface has its name.
     Missing,
-    /// There is one, and it could not be taken: Linux has its packets, and it is tried again.
+    /// The interface exists but cannot be used: Linux gets its packets, and it is tried again.
     Refused,
 }
 
-/// How a port's frames get to a worker.
+/// How frames get from a device to the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortMode {
-    /// Nothing but memory is between them: capture files, ports of tests.
+    /// In memory: capture files, ports of tests.
     #[default]
     Memory,
-    /// AF_XDP, and the device writes into our frames.
+    /// AF_XDP in zero-copy mode: the device writes into our frames.
     ZeroCopy,
-    /// AF_XDP, and the kernel copies each frame.
+    /// AF_XDP in copy mode: the kernel copies each frame.
     Copy,
-    /// A TAP device, read and written frame by frame.
+    /// A TAP device, with one system call per frame.
     Tap,
     /// DPDK drives the device.
     Dpdk,
-    /// None: they are forwarded in the kernel.
+    /// Not at all: the kernel path forwards them.
     Kernel,
 }
 
@@ -99,39 +98,39 @@ pub enum PortMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Queue {
-    /// Its number on the device.
+    /// Number of the queue on the device.
     pub queue: u32,
-    /// The worker that has it.
+    /// Number of the worker that owns it.
     pub worker: u32,
-    /// What became of its frames.
+    /// Account of its received frames.
     pub account: Account,
 }
 
-/// What became of frames. `received + originated` is the sum of all others whenever nothing moves.
+/// Account of frames. When no frame is in motion, `received + originated` equals the sum of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Account {
-    /// Frames that came in.
+    /// Frames received.
     pub received: u64,
-    /// Frames made here, such as ICMP errors and fragments, and those that Linux sends through a port's twin.
+    /// Frames created by brickmoon, such as ICMP errors and fragments, and those that Linux sends through the twin of a port.
     pub originated: u64,
-    /// Frames that went out.
+    /// Frames sent.
     pub sent: u64,
     /// Frames handed to Linux.
     pub host: u64,
     /// Frames passed to an app with an account of its own.
     pub passed: u64,
-    /// Frames that wait here now.
+    /// Frames that are waiting here, such as for a neighbor.
     pub held: u64,
-    /// Frames used up, answered by those that were originated.
+    /// Frames that ended here without being sent or dropped, such as those answered by an ICMP error.
     pub consumed: u64,
-    /// Frames dropped, in all.
+    /// Frames dropped, in total.
     pub dropped: u64,
-    /// Frames dropped, by reason; reasons without any are absent.
+    /// Frames dropped, by reason; reasons without frames are absent.
     pub drops: BTreeMap<String, u64>,
-    /// Bytes that came in, where they are counted.
+    /// Bytes received; 0 if they are not counted.
     pub received_bytes: u64,
-    /// Bytes that went out, where they are counted.
+    /// Bytes sent; 0 if they are not counted.
     pub sent_bytes: u64,
 }
 
@@ -139,31 +138,31 @@ pub struct Account {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Interface {
-    /// Our own number of it, which next hops name.
+    /// Index of the interface in brickmoon.
     pub index: u16,
     /// Name in Linux.
     pub name: String,
     /// Number in Linux.
     pub ifindex: u32,
-    /// Its tag; absent for frames without one.
+    /// VLAN tag; absent for untagged frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vlan>,
-    /// Its Ethernet address.
+    /// MAC.
     pub mac: Mac,
-    /// Largest IP packet, in bytes.
+    /// MTU: size of the largest IP packet, in bytes.
     pub mtu_bytes: u32,
     /// Whether it is up and has a carrier.
     pub up: bool,
-    /// Name of its VRF; absent in the main table.
+    /// Name of its VRF; absent if it is in none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
-    /// Whether IPv4 packets that come in here are forwarded.
+    /// Whether IPv4 packets that arrive here are forwarded.
     pub forward_ipv4: bool,
-    /// Whether IPv6 packets that come in here are forwarded.
+    /// Whether IPv6 packets that arrive here are forwarded.
     pub forward_ipv6: bool,
-    /// Check of IPv4 sources.
+    /// Reverse path filter for IPv4 sources.
     pub reverse_path: ReversePath,
-    /// Its addresses with their prefix lengths, such as `192.0.2.1/24`.
+    /// IP addresses with prefix lengths, such as `192.0.2.1/24`.
     pub addresses: Vec<String>,
 }
 
@@ -172,7 +171,7 @@ pub struct Interface {
 pub struct Vlan {
     /// Ethertype of the tag: 33024 (0x8100) or 34984 (0x88a8).
     pub protocol: u16,
-    /// VLAN number.
+    /// VLAN ID, 1 to 4094.
     pub id: u16,
 }
 
@@ -180,11 +179,11 @@ pub struct Vlan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReversePath {
-    /// Sources are not checked.
+    /// Source addresses are not checked.
     #[default]
     Off,
-    /// The route back must lead out of the same interface.
+    /// The route to the source must lead through the same interface.
     Strict,
-    /// There must be a route back.
+    /// There must be a route to the source.
     Loose,
 }

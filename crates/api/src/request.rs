@@ -1,15 +1,15 @@
-//! What can be asked: paths, and the parameters that some take.
+//! Requests: paths and their parameters.
 //!
-//! `GET` reads and changes nothing; `POST` acts. The version is the first part of every path.
+//! `GET` only reads; `POST` acts. Every path starts with the version.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the daemon listens unless it is told otherwise.
+/// Default path of the control socket.
 pub const SOCKET: &str = "/run/brickmoon/api.sock";
-/// Version of this language, as it stands in every path.
+/// Version of the API, the first part of every path.
 pub const VERSION: &str = "v1";
 
-/// `GET`, [`crate::Status`]: is it alive, ready, and how much does it hold.
+/// `GET`, [`crate::Status`]: state of the daemon.
 pub const STATUS: &str = "/v1/status";
 /// `GET`, [`crate::Ports`].
 pub const PORTS: &str = "/v1/ports";
@@ -21,7 +21,7 @@ pub const NEIGHBORS: &str = "/v1/neighbors";
 pub const NEXT_HOPS: &str = "/v1/nexthops";
 /// `GET`, [`crate::Apps`].
 pub const APPS: &str = "/v1/apps";
-/// `GET`, [`crate::Links`]: those between apps.
+/// `GET`, [`crate::Links`]: links between apps.
 pub const LINKS: &str = "/v1/links";
 /// `GET`, [`crate::Workers`].
 pub const WORKERS: &str = "/v1/workers";
@@ -29,53 +29,53 @@ pub const WORKERS: &str = "/v1/workers";
 pub const DROPS: &str = "/v1/drops";
 /// `GET`, [`crate::Switches`].
 pub const SWITCHES: &str = "/v1/switches";
-/// `GET`, [`crate::Stations`]: those that switches know.
+/// `GET`, [`crate::Stations`]: MAC addresses that switches have learned.
 pub const STATIONS: &str = "/v1/stations";
 /// `GET`, [`crate::Filters`].
 pub const FILTERS: &str = "/v1/filters";
 /// `GET`, [`crate::Hooks`].
 pub const HOOKS: &str = "/v1/hooks";
-/// `POST`, [`crate::Verify`]: compares with the kernel now; takes seconds with a full table.
+/// `POST`, [`crate::Verify`]: compares all tables with the kernel; takes seconds with a full table.
 pub const VERIFY: &str = "/v1/verify";
 /// `POST`, [`crate::Reloaded`]: reads the configuration file again.
 pub const RELOAD: &str = "/v1/reload";
 /// `POST`, [`crate::Stopping`], parameters [`StopQuery`]: ends the daemon; Linux forwards from then on.
 pub const STOP: &str = "/v1/stop";
-/// `GET`, text for Prometheus.
+/// `GET`, metrics in the OpenMetrics text format.
 pub const METRICS: &str = "/v1/metrics";
 
-/// Most routes in one reply, whatever was asked for.
+/// Maximum number of routes in one reply.
 pub const ROUTES_MAX: usize = 10_000;
 
-/// Which routes: all parameters together; without any, all routes of the main table.
+/// Selects routes by all given parameters; without any, all routes of the main table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RouteQuery {
-    /// Only the route that a packet to this address takes, in each family's way of writing.
+    /// Only the route that packets to this IPv4 or IPv6 address take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Only this prefix and those within it.
+    /// Only this prefix and longer ones within it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Name of a VRF; the main table if absent.
+    /// Name of a VRF; absent for the main table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
-    /// 4 or 6; both if absent.
+    /// 4 or 6; absent for both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<u8>,
-    /// Only those behind this prefix: [`crate::Routes::next`] of the reply before.
+    /// Only routes after this prefix: [`crate::Routes::next`] of the previous reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// At most so many; [`ROUTES_MAX`] if absent.
+    /// Maximum number of routes; [`ROUTES_MAX`] if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
 
-/// How the daemon ends.
+/// Parameters of the stop request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StopQuery {
-    /// The kernel path goes on by its last tables, for its grace time: `true` or `false`, which it is if absent.
+    /// Whether the kernel path keeps forwarding with its last tables for its grace time; default `false`.
     pub keep: bool,
 }
 

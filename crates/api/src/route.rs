@@ -1,4 +1,4 @@
-//! `show routes`: what the fast path does with each prefix, beside what the kernel says of it.
+//! `show routes`: what the fast path does with packets to each prefix, and the route in the kernel.
 
 use crate::{Action, Hop, LinuxOnly};
 use serde::{Deserialize, Serialize};
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 pub struct Routes {
     /// The routes.
     pub routes: Vec<Route>,
-    /// Where to go on ([`crate::RouteQuery::after`]); absent at the end.
+    /// Value of [`crate::RouteQuery::after`] for the next reply; absent in the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// IPv4 routes of the table, in all.
+    /// Total number of IPv4 routes of the table.
     pub total_ipv4: usize,
-    /// IPv6 routes of the table, in all.
+    /// Total number of IPv6 routes of the table.
     pub total_ipv6: usize,
-    /// What the table is made as, IPv4 first; only of the families asked for.
+    /// Lookup structures of the table, IPv4 first; only for the requested families.
     #[serde(default)]
     pub lookup: Vec<Lookup>,
-    /// Where one address is asked for: what only Linux may handle of the packets to it.
+    /// With `address`: packets to it that only Linux may handle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub linux_only: Vec<LinuxOnlyTo>,
 }
@@ -27,25 +27,25 @@ pub struct Routes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinuxOnlyTo {
-    /// Whether these are all packets to the address.
+    /// Whether this covers all packets to the address.
     pub all: bool,
-    /// Which, and why.
+    /// Which packets, and why.
     pub entry: LinuxOnly,
 }
 
-/// The structure that addresses are looked up in.
+/// A lookup structure for addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lookup {
     /// `ipv4` or `ipv6`.
     pub family: String,
-    /// Its name, as `[fib]` of the configuration has it.
+    /// Name, as in `[fib]` of the configuration.
     pub structure: String,
-    /// The widest form of its lookup on this CPU: `scalar`, `avx2` or `avx512`.
+    /// Version of its lookup function on this CPU: `scalar`, `avx2` or `avx512`.
     pub version: String,
-    /// The pages that its largest array lies in.
+    /// Kind of the memory pages of its largest array.
     pub pages: String,
-    /// What it holds, in bytes.
+    /// Memory use in bytes.
     pub memory_bytes: u64,
 }
 
@@ -55,38 +55,38 @@ pub struct Lookup {
 pub struct Route {
     /// Destination, such as `192.0.2.0/24`.
     pub prefix: String,
-    /// What it is in the kernel.
+    /// What the entry is in the kernel.
     pub state: RouteState,
-    /// The kernel's table that it came from; 0 where it came from a neighbour.
+    /// ID of the kernel's routing table; 0 for a neighbor.
     pub table: u32,
     /// The kernel's type: `unicast`, `local`, `blackhole`, ...
     pub kind: String,
-    /// Who made it, as `ip route` names it: `kernel`, `static`, `bgp`, ...
+    /// Protocol as in `ip route`: `kernel`, `static`, `bgp`, ...
     pub protocol: String,
-    /// Metric.
+    /// Metric as in `ip route`.
     pub metric: u32,
     /// Number of its next hop.
     pub next_hop: u32,
-    /// What is done with packets now.
+    /// What currently happens to packets.
     pub action: Action,
-    /// Where packets go: one hop, or the living members of a group.
+    /// Where packets are sent: one hop, or the usable members of a group.
     pub hops: Vec<Hop>,
-    /// Its own MTU in bytes; 0 where the interface's holds.
+    /// MTU of the route in bytes; 0 for that of the interface.
     pub mtu_bytes: u32,
-    /// Why packets go to Linux though Linux forwards them, where that is so.
+    /// Why packets of a route that Linux forwards are left to Linux; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What a route of ours is in the kernel.
+/// What an entry of our table is in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteState {
     /// A route.
     #[default]
     Route,
-    /// No route but a neighbour on the link: packets need not wait for its address.
+    /// A neighbor on the link, whose MAC is known.
     Neighbor,
-    /// A route that could not be compiled: its packets go to Linux.
+    /// A route that brickmoon cannot handle: its packets go to Linux.
     Refused,
 }

@@ -3,117 +3,117 @@
 use crate::{Firewall, Lookup};
 use serde::{Deserialize, Serialize};
 
-/// How the daemon is.
+/// State of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
     /// Version of brickmoon.
     pub version: String,
-    /// Process number.
+    /// Process ID.
     pub pid: u32,
-    /// How long it has run, in seconds.
+    /// Time since the start, in seconds.
     pub uptime_s: u64,
-    /// Whether tables are compiled and ports forward.
+    /// Whether the tables are complete and ports forward.
     pub ready: bool,
-    /// Path in use: `user`, `kernel`, `mixed`, where ports have different ones, or `lua`, of a program in Lua.
+    /// Path in use: `user`, `kernel`, `mixed` if ports have different paths, or `lua` for a Lua program.
     pub path: String,
-    /// Why it is that path, where the configuration leaves the choice.
+    /// Why this path was chosen; absent if the configuration sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_reason: Option<String>,
-    /// What watches over the kernel path's tables when the daemon has ended, and has Linux forward after the first
-    /// change: `process 1234`. None where nothing outlives the daemon.
+    /// The process that watches the kernel path's tables after the daemon has ended, and makes Linux forward after the
+    /// first change: `process 1234`. Absent if nothing outlives the daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tables_watched_by: Option<String>,
     /// The configuration file in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
-    /// Workers that run.
+    /// Number of workers.
     pub workers: u32,
-    /// Ports that forward.
+    /// Number of ports.
     pub ports: u32,
-    /// Switches at work.
+    /// Number of switches.
     pub switches: u32,
-    /// Ports of switches.
+    /// Number of ports of all switches.
     pub switch_ports: u32,
-    /// IPv4 routes that the fast path has, all VRFs together.
+    /// IPv4 routes in the fast path, in all VRFs.
     pub routes_ipv4: usize,
-    /// IPv6 routes that the fast path has, all VRFs together.
+    /// IPv6 routes in the fast path, in all VRFs.
     pub routes_ipv6: usize,
-    /// Routes and neighbours that could not be compiled: Linux forwards their packets.
+    /// Routes and neighbors that brickmoon cannot handle: Linux forwards their packets.
     pub routes_refused: usize,
-    /// Neighbours of the kernel on interfaces of ours.
+    /// The kernel's neighbors on brickmoon's interfaces.
     pub neighbors: usize,
     /// Next hops in use.
     pub next_hops: usize,
-    /// Next hops that there is room for: `next_hops` in `[fib]`.
+    /// Maximum number of next hops: `next_hops` in `[fib]`.
     pub next_hops_room: usize,
     /// Resident memory of the process, in bytes.
     pub memory_bytes: u64,
     /// Memory of the lookup structures, in bytes.
     pub tables_bytes: u64,
-    /// What the main tables are made as, IPv4 first.
+    /// Lookup structures of the main tables, IPv4 first.
     pub lookup: Vec<Lookup>,
-    /// The mirror of the kernel's tables.
+    /// State of the mirror of the kernel's tables.
     pub mirror: Mirror,
-    /// What only Linux may handle, and what of that the configuration bypasses.
+    /// Packets that only Linux may handle, and those that bypass it.
     pub firewall: Firewall,
-    /// Threads of the daemon that do not get anywhere; 0 if all is well.
+    /// Number of threads of the daemon that make no progress; 0 if all is well.
     pub silent_threads: u32,
-    /// Ports where `[filter]` is to drop packets and cannot, so that Linux forwards them; `notes` name them.
+    /// Number of ports where Linux forwards packets without `[filter]`; `notes` name them.
     pub unfiltered_ports: u32,
-    /// Ports whose interface is not brickmoon's, where nftables filters by the rules of `[filter]`; `notes` name them.
+    /// Number of ports without their interface where nftables applies the rules of `[filter]`; `notes` name them.
     pub nftables_ports: u32,
-    /// What the operator should know, a sentence each: unsupported rules, missing huge pages.
+    /// Remarks for the operator, such as unsupported rules or missing huge pages.
     pub notes: Vec<String>,
 }
 
-/// How the mirror of the kernel's tables is.
+/// State of the mirror of the kernel's tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mirror {
-    /// Whether it has all that the kernel told, and workers have it too: nothing lost whose dump is still to come, no
-    /// batch of changes that could not be carried out.
+    /// Whether the tables of the workers reflect all messages of the kernel: no lost messages still to be made up for by
+    /// a dump, and no changes that could not be applied.
     pub synced: bool,
-    /// Messages of the kernel taken in.
+    /// Netlink messages received.
     pub messages: u64,
-    /// Changes that they made.
+    /// Changes in these messages.
     pub changes: u64,
-    /// Times that the kernel lost messages for want of room.
+    /// How often the kernel dropped messages because the socket buffer was full.
     pub overruns: u64,
-    /// Full dumps after the first.
+    /// Full dumps after the first one.
     pub resyncs: u64,
-    /// Differences that the periodic comparison found and mended.
+    /// Differences that the periodic comparison found and corrected.
     pub mended: u64,
-    /// Messages that were not well formed; the tables are compared after one.
+    /// Malformed messages; the tables are compared with the kernel after each.
     pub malformed: u64,
-    /// Times that settings in `/proc/sys/net` could not be read: the values before hold.
+    /// How often settings in `/proc/sys/net` could not be read; the previous values stay in use.
     pub unread: u64,
-    /// How long the first dump and its compilation took, in milliseconds.
+    /// Duration of the first dump and its compilation, in milliseconds.
     pub first_sync_ms: u64,
-    /// How long the latest batch of changes took to compile, in microseconds.
+    /// Duration of compiling the latest batch of changes, in microseconds.
     pub last_batch_us: u64,
-    /// How many changes were in it.
+    /// Number of changes in the latest batch.
     pub last_batch_changes: u64,
 }
 
-/// What a reload did.
+/// Result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
-    /// Settings that changed and hold from now on, such as `slow_path.queue`.
+    /// Changed settings that are now in effect, such as `slow_path.queue`.
     pub changed: Vec<String>,
-    /// Settings whose change restarted workers.
+    /// Changed settings that are now in effect after a restart of the workers.
     pub restarted: Vec<String>,
-    /// Settings whose change needs a restart of the daemon: not done.
+    /// Changed settings that need a restart of the daemon and are not in effect.
     pub needs_restart: Vec<String>,
 }
 
-/// The daemon is about to end.
+/// Reply to the stop request: the daemon ends now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopping {
-    /// Its process number, for those who wait for its end.
+    /// Process ID of the daemon, for waiting for its end.
     pub pid: u32,
-    /// The kernel path stays at work.
+    /// Whether the kernel path keeps forwarding.
     #[serde(default)]
     pub kept: bool,
 }

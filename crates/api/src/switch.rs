@@ -1,4 +1,4 @@
-//! `show switch` and `show macs`: bridges among ports, and the stations that they know.
+//! `show switch` and `show macs`: switches, and the MAC addresses that they have learned.
 
 use crate::{Account, Mac};
 use serde::{Deserialize, Serialize};
@@ -17,20 +17,20 @@ pub struct Switches {
 pub struct Switch {
     /// Its name.
     pub name: String,
-    /// Whether frames of different VLANs are kept apart.
+    /// Whether the switch is VLAN-aware.
     pub vlans: bool,
-    /// How long a station is remembered after its last frame, in seconds; 0 is for ever.
+    /// Ageing time of learned MAC addresses, in seconds; 0 for no ageing.
     pub ageing_s: u64,
-    /// Stations that it knows.
+    /// Number of MAC addresses in the table.
     pub stations: usize,
-    /// How many there can be.
+    /// Maximum number of MAC addresses.
     pub stations_max: u32,
-    /// The interface by which Linux is on it.
+    /// The interface that connects Linux to the switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Its ports, by number of their interfaces.
+    /// Ports, by interface index.
     pub ports: Vec<SwitchPort>,
-    /// Interfaces that should be ports and are not, with the reason.
+    /// Interfaces that should be ports but cannot, with the reason.
     pub refused: BTreeMap<String, String>,
 }
 
@@ -38,56 +38,56 @@ pub struct Switch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SwitchPort {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// Its number in Linux.
+    /// Index of the interface in Linux.
     pub ifindex: u32,
     /// Whether it is up.
     pub up: bool,
-    /// Whether its device takes frames from the switch: a veth does once its far end has GRO.
+    /// Whether its device accepts frames from XDP; a veth does if the other end has GRO on.
     pub takes_frames: bool,
-    /// Whether the kernel runs the program behind the driver.
+    /// Whether XDP runs in generic mode.
     pub generic: bool,
-    /// Largest packet, in bytes.
+    /// MTU in bytes.
     pub mtu_bytes: u32,
-    /// Its VLANs as `show switch` writes them: `10` without a tag, `20t` with one; `-` where none are known.
+    /// VLANs in the form of `show switch`: `10` untagged, `20t` tagged; `-` if the switch is not VLAN-aware.
     pub vlans: String,
-    /// What became of the frames that came in: `passed` are those that went on to one port, or to many.
+    /// Account of received frames; `passed` counts those that were forwarded or flooded.
     pub account: Account,
-    /// Frames that went out here; one that goes to many counts at each.
+    /// Frames sent through this port; a flooded frame counts at each port.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub sent_bytes: u64,
-    /// What it does otherwise than a port does by default, in the words of `bridge link`: `isolated on`.
+    /// Flags that differ from the defaults, in the terms of `bridge link`, such as `isolated on`.
     pub flags: Vec<String>,
-    /// Stations that can be learned at it.
+    /// Maximum number of MAC addresses learned on this port.
     pub fdb_max_learned: u32,
-    /// What else happened, by name: `forwarded`, `flooded`, `learned`, `moved`, `move_refused`, `evicted`,
+    /// Further counters by name: `forwarded`, `flooded`, `learned`, `moved`, `move_refused`, `evicted`,
     /// `table_full`, `sums_completed`.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The stations of all switches.
+/// The MAC addresses of all switches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stations {
-    /// By switch, VLAN and MAC.
+    /// The addresses, by switch, VLAN and MAC.
     pub stations: Vec<Station>,
 }
 
-/// A station.
+/// A MAC address that a switch has learned or that is configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Station {
-    /// The switch.
+    /// Name of the switch.
     pub switch: String,
-    /// Its VLAN; absent in a switch that knows none.
+    /// VLAN ID; absent if the switch is not VLAN-aware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// Its MAC.
+    /// The MAC address.
     pub mac: Mac,
-    /// The port that it is behind.
+    /// The port where it was learned.
     pub port: String,
-    /// How long ago it was heard, in milliseconds; absent where its place is given.
+    /// Time since its last frame, in milliseconds; absent for static entries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
 }

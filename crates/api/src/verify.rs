@@ -1,32 +1,32 @@
-//! `verify`: our tables compared with the kernel's, a sentence for each difference.
+//! `verify`: differences between brickmoon's tables and the kernel's.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Outcome of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verify {
-    /// Whether nothing differs; what is in `notes` does not count.
+    /// Whether there are no differences; `notes` do not count.
     pub equal: bool,
-    /// What differs.
+    /// The differences; not all if there are very many.
     pub differences: Vec<Difference>,
-    /// How many differences were found; more than are listed where there are very many.
+    /// Total number of differences.
     pub differences_total: usize,
-    /// What Linux does in our place since we cannot: unsupported rules, routes over other interfaces.
+    /// What brickmoon leaves to Linux: unsupported rules, routes through other interfaces.
     pub notes: Vec<String>,
-    /// Objects of the kernel that were compared.
+    /// Number of compared objects of the kernel.
     pub compared: u64,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub took_ms: u64,
 }
 
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Between what and what.
+    /// Which tables differ.
     pub area: Area,
-    /// What differs, as one sentence without a full stop.
+    /// What differs, as a sentence without a full stop.
     pub sentence: String,
 }
 
@@ -36,19 +36,19 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Where a difference is.
+/// Which tables differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Area {
-    /// The mirror is not as the kernel.
+    /// The mirror differs from the kernel.
     Mirror,
-    /// A compiled table is not as the mirror.
+    /// A compiled table differs from the mirror.
     Compiled,
     /// A route could not be compiled.
     Refused,
-    /// The list of what only Linux may handle is not as the kernel's settings.
+    /// The list of packets that only Linux may handle differs from the kernel's settings.
     Firewall,
-    /// A program on a port goes by something else than it should.
+    /// An XDP program on a port has other settings than it should.
     Programs,
 }
 

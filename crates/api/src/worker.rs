@@ -1,4 +1,4 @@
-//! `show workers`, `show apps`, `show links` and `show drops`: the data path at work.
+//! `show workers`, `show apps`, `show links` and `show drops`: the data path.
 
 use crate::Account;
 use serde::{Deserialize, Serialize};
@@ -14,47 +14,47 @@ pub struct Workers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Worker {
-    /// Its number, from 0.
+    /// Number of the worker, from 0.
     pub worker: u32,
-    /// The core that it is pinned to; absent if the system chooses.
+    /// Core that it is pinned to; absent if the system chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core: Option<u32>,
     /// Whether its thread runs.
     pub alive: bool,
-    /// Its real-time priority (SCHED_FIFO); 0 for none.
+    /// Real-time priority (SCHED_FIFO); 0 for normal priority.
     pub priority: u8,
-    /// Queues that it has, such as `eth0/3`.
+    /// Its queues, such as `eth0/3`.
     pub queues: Vec<String>,
-    /// Rounds through its apps.
+    /// Breaths: rounds through its apps.
     pub breaths: u64,
-    /// Rounds in which frames moved.
+    /// Breaths in which frames moved.
     pub moves: u64,
-    /// Times that it slept.
+    /// How often it slept.
     pub sleeps: u64,
-    /// How often it was started again after a panic or a hang.
+    /// How often it was restarted after a panic or a hang.
     pub restarts: u64,
-    /// Frames of its pool.
+    /// Size of the frame memory, which all workers share, in frames.
     pub frames: u32,
-    /// Those of them that are free.
+    /// Free frames in it.
     pub frames_free: u32,
-    /// What LuaJIT did for its hooks and apps; absent without any.
+    /// Figures of LuaJIT for its hooks and apps; absent without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lua: Option<Lua>,
 }
 
-/// What LuaJIT did on a worker since the start, all states together.
+/// Figures of LuaJIT on a worker since the start, summed over its Lua states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lua {
     /// Traces compiled.
     pub traces: u64,
-    /// Recordings given up.
+    /// Aborted trace recordings.
     pub aborts: u64,
-    /// Times that all traces of a state were thrown away.
+    /// How often all traces of a state were flushed.
     pub flushes: u64,
-    /// Bytes of machine code of the traces that there are.
+    /// Size of the machine code of the current traces, in bytes.
     pub code_bytes: u64,
-    /// Bytes that garbage collectors look after.
+    /// Size of the garbage-collected heaps, in bytes.
     pub heap_bytes: u64,
 }
 
@@ -79,13 +79,13 @@ pub struct Apps {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct App {
-    /// Its name.
+    /// Name of the app.
     pub name: String,
-    /// The worker that runs it; absent for the slow path, which has its own thread, and where several workers of a
-    /// program are summed.
+    /// Number of the worker that runs it; absent for the slow path, which has its own thread, and for sums over several
+    /// workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
-    /// What became of its frames.
+    /// Account of its frames.
     pub account: Account,
 }
 
@@ -100,30 +100,30 @@ pub struct Links {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Link {
-    /// As `app.output -> app.input`.
+    /// Name, such as `eth0.output -> router.eth0`.
     pub name: String,
-    /// The worker that it is on.
+    /// Number of its worker.
     pub worker: u32,
-    /// Frames put in.
-    pub put: u64,
-    /// Bytes put in.
-    pub put_bytes: u64,
-    /// Frames taken out.
-    pub taken: u64,
-    /// Bytes taken out.
-    pub taken_bytes: u64,
-    /// Frames that found it full.
+    /// Frames that the sending app transmitted into the link.
+    pub tx: u64,
+    /// Bytes of these frames.
+    pub tx_bytes: u64,
+    /// Frames that the receiving app took out of the link.
+    pub rx: u64,
+    /// Bytes of these frames.
+    pub rx_bytes: u64,
+    /// Frames dropped because the link was full.
     pub dropped: u64,
-    /// Frames waiting in it.
+    /// Frames in the link now.
     pub waiting: u64,
 }
 
 /// All drops, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
-    /// Reasons with frames, most frames first.
+    /// Reasons, most frames first.
     pub drops: Vec<Drop>,
-    /// Frames dropped in all.
+    /// Total number of dropped frames.
     pub total: u64,
 }
 
@@ -133,11 +133,11 @@ pub struct Drops {
 pub struct Drop {
     /// Name, such as `ttl_exceeded`.
     pub reason: String,
-    /// What it means.
+    /// Meaning of the reason.
     pub meaning: String,
-    /// Frames dropped.
+    /// Number of dropped frames.
     pub frames: u64,
-    /// Where, most frames first.
+    /// Where they were dropped, most frames first.
     pub at: Vec<DropAt>,
 }
 
@@ -146,6 +146,6 @@ pub struct Drop {
 pub struct DropAt {
     /// Name of the app.
     pub app: String,
-    /// Frames dropped there.
+    /// Number of frames dropped there.
     pub frames: u64,
 }

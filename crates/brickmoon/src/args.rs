@@ -1,4 +1,4 @@
-//! The command line: every command, its options, and help that teaches.
+//! The command line: all commands, their options and their help texts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,70 +14,70 @@ Examples:
   brickmoon show routes 192.0.2.1          what the fast path does with packets to this address
   brickmoon verify                         compare every table with the kernel's
 
-Linux stays in charge: `ip`, FRR, BIRD and strongSwan work as before. Whatever brickmoon does not
-understand goes to Linux, and if it ends, for whatever reason, Linux goes on forwarding.
-Exit status: 0 done, 1 failed, 2 bad usage or configuration.";
+Linux stays in charge: `ip`, FRR, BIRD and strongSwan work as before. Packets that brickmoon cannot
+handle go to Linux, and if brickmoon ends, for whatever reason, Linux keeps forwarding.
+Exit status: 0 success, 1 failure, 2 bad usage or configuration.";
 
 /// A software router for Linux that you can program.
 #[derive(Debug, Parser)]
 #[command(version, about, after_help = EXAMPLES, propagate_version = true, disable_help_subcommand = true)]
 pub struct Cli {
-    /// Say more: once for what is done, twice for why, three times for everything.
+    /// Log more: once for what is done, twice for why, three times for everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Forward between ports, in the foreground; says when it is ready.
+    /// Forward between ports, in the foreground; prints a line when it is ready.
     Up(Up),
-    /// End the daemon: Linux forwards from then on.
+    /// Stop the daemon; Linux forwards from then on.
     Stop(Stop),
-    /// Have the daemon read its configuration again.
+    /// Make the daemon read its configuration file again.
     Reload(Query),
-    /// Check a configuration file; prints nothing if it is right, and a warning for an interface that is not there.
+    /// Check a configuration file: prints errors, and a warning for each interface that does not exist.
     Check {
-        /// The file.
+        /// The configuration file.
         #[arg(default_value = bm_control::config::FILE)]
         file: PathBuf,
     },
     /// Compare the daemon's tables with the kernel's, and print each difference.
     Verify(Query),
-    /// How the daemon is: routes, memory, the mirror.
+    /// Show the state of the daemon: routes, memory, synchronization with the kernel.
     Status(Query),
-    /// Show what the daemon has and does.
+    /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
-    /// Run a program in Lua, in the Snabb manner: apps, links, engine.
+    /// Run a Lua program made of apps and links, as in Snabb.
     Run(Run),
-    /// Run a program written for Snabb, or a module's test.
+    /// Run a program written for Snabb, or the selftest of a module.
     Snabb(Snabb),
-    /// Measure: rivals alternate in one run; min, median, max.
+    /// Run a benchmark: alternatives take turns in one run; prints min, median and max.
     Bench(Bench),
-    /// See it work: namespaces, a full table, Linux and brickmoon side by side (`make demo`).
+    /// Run a demonstration in network namespaces: Linux and brickmoon side by side, with a full table (`make demo`).
     Demo(Demo),
-    /// Watch over the kernel path's tables when the daemon has ended; started by `up`, not by hand.
+    /// Watch the kernel path's tables after the daemon has ended; started by `up`, not by hand.
     #[command(hide = true)]
     WatchTables {
-        /// How long they hold, in milliseconds; 0 for ever.
+        /// How long the tables stay in use, in milliseconds; 0 for no limit.
         #[arg(long)]
         grace_ms: u64,
-        /// Give up privileges that this process does not need, as the daemon has.
+        /// Drop the privileges that this process does not need, as the daemon did.
         #[arg(long)]
         confined: bool,
     },
 }
 
-/// Where the daemon answers.
+/// How to reach the daemon.
 #[derive(Clone, Debug, Args)]
 pub struct Socket {
-    /// The daemon's socket.
+    /// Control socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = bm_api::request::SOCKET)]
     pub socket: PathBuf,
-    /// Give up when there is no answer within so many seconds [default: 30; 300 for verify, reload and stop].
+    /// Give up after this many seconds without an answer [default: 30; 300 for verify, reload and stop].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout: Option<u64>,
 }
@@ -87,13 +87,13 @@ pub struct Socket {
 pub struct Stop {
     #[command(flatten)]
     pub socket: Socket,
-    /// Leave the kernel path at work: it forwards by its last tables until a daemon takes over or its grace
-    /// (`kernel_grace_s`, a minute by default) is over. `brickmoon stop` again takes it off.
+    /// Leave the kernel path running: it forwards with its last tables until another daemon takes over or its grace
+    /// time (`kernel_grace_s`, one minute by default) ends. A second `brickmoon stop` removes it.
     #[arg(long)]
     pub keep: bool,
 }
 
-/// A question to the daemon.
+/// Options of commands that only query the daemon.
 #[derive(Clone, Debug, Args)]
 pub struct Query {
     #[command(flatten)]
@@ -110,19 +110,19 @@ pub struct Up {
     /// override its settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A port: the name of an interface that is there, xdp:IF, tap:NAME, pcap:IN[,OUT] or dpdk:DEVICE. May be given many times.
+    /// A port: the name of an existing interface, xdp:IF, tap:NAME, pcap:IN[,OUT] or dpdk:DEVICE. May be repeated.
     #[arg(long = "port", value_name = "DEVICE")]
     pub ports: Vec<String>,
-    /// Which path packets take: kernel, user or auto; PORT=kernel for those of one port. May be given many times.
+    /// Path of the packets: kernel, user or auto; PORT=kernel sets it for one port. May be repeated.
     #[arg(long = "path", value_name = "[PORT=]PATH")]
     pub paths: Vec<PathOf>,
-    /// Workers: one a core; by default as many as the ports have queues, at most the cores.
+    /// Number of workers, each on one core [default: as many as each port has queues, at most one per core].
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
-    /// What workers do when nothing comes [default: sleep].
+    /// What workers do when no packets arrive [default: sleep].
     #[arg(long, value_enum, value_name = "HOW")]
     pub poll: Option<Poll>,
-    /// Where to answer [default: /run/brickmoon/api.sock].
+    /// Control socket to listen on [default: /run/brickmoon/api.sock].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Serve metrics for Prometheus at http://ADDR/metrics.
@@ -130,24 +130,24 @@ pub struct Up {
     pub metrics: Option<SocketAddr>,
 }
 
-/// What every Lua program may need.
+/// Options of all Lua programs.
 #[derive(Debug, Args)]
 pub struct Lua {
-    /// Where modules are looked for before those in brickmoon; the root of a Snabb checkout stands for all its
-    /// Lua trees. May be given many times.
+    /// Directory that is searched for modules before brickmoon's own; the root of a Snabb checkout stands for all
+    /// its Lua trees. May be repeated.
     #[arg(long = "path", value_name = "DIR")]
     pub trees: Vec<PathBuf>,
-    /// Unix socket on which `brickmoon show` is answered; by default run-PID.sock beside the daemon's.
+    /// Control socket for `brickmoon show` [default: run-PID.sock beside the daemon's].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Longest packet. Up to 1536 (or 3584) AF_XDP ports receive without a copy where the driver can.
+    /// Size of the largest packet. Up to 1536 (or 3584), AF_XDP ports receive without a copy if the driver can.
     #[arg(long, value_name = "BYTES", default_value_t = 10_240, value_parser = clap::value_parser!(u16).range(64..=10_240))]
     pub packet_bytes: u16,
-    /// Run the program's network on N workers, each on a core and with its own queue of every port, unless the program
-    /// names a number itself.
+    /// Run the program's network on N workers, each on its own core and with its own queue of every port, unless the
+    /// program sets a number itself.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: u16,
-    /// Processor time that an app may take to be made or changed before it is broken off; 0 for any.
+    /// Processor time, in seconds, after which creating or changing an app is aborted; 0 for no limit.
     #[arg(long, value_name = "S", default_value_t = 10)]
     pub setup_seconds: u64,
 }
@@ -157,10 +157,10 @@ pub struct Lua {
 pub struct Run {
     #[command(flatten)]
     pub lua: Lua,
-    /// The program.
+    /// The Lua file.
     #[arg(value_name = "PROGRAM.lua")]
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub arguments: Vec<String>,
 }
@@ -170,20 +170,20 @@ pub struct Run {
 pub struct Snabb {
     #[command(flatten)]
     pub lua: Lua,
-    /// Run the selftest of this module, such as apps.basic.basic_apps. Exit status 43 says that it was skipped.
+    /// Run the selftest of this module, such as apps.basic.basic_apps. Exit status 43 means that it was skipped.
     #[arg(short = 't', long = "test", value_name = "MODULE")]
     pub test: Option<String>,
-    /// The program, program.NAME.NAME of the trees, and its arguments.
+    /// Name of the program (NAME for the module program.NAME.NAME) and its arguments.
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
     pub program: Vec<String>,
 }
 
-/// The path of packets, of one port or of all.
+/// The path that packets take, for one port or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathOf {
-    /// The port, as it was named; none for all that nothing else is said of.
+    /// The port as written; `None` for all ports that have no path of their own.
     pub port: Option<String>,
-    /// The path.
+    /// The path that was chosen.
     pub path: Path,
 }
 
@@ -196,29 +196,28 @@ impl std::str::FromStr for PathOf {
             None => (None, text),
         };
         let path = Path::from_str(path, false);
-        let path =
-            path.map_err(|_| "it is one of kernel, user, auto, or PORT= and one of them".to_string())?;
+        let path = path.map_err(|_| "expected kernel, user, auto or PORT=PATH".to_string())?;
         Ok(Self { port, path })
     }
 }
 
-/// What workers do when nothing comes.
+/// What workers do when no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Poll {
-    /// Ask on and on: the least latency, a whole core each.
+    /// Poll without pause: lowest latency, but each worker uses a whole core.
     Busy,
-    /// Sleep until something comes.
+    /// Sleep until a packet arrives.
     Sleep,
 }
 
-/// Which path packets take.
+/// The path that packets take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Path {
-    /// In the kernel, by XDP alone.
+    /// In the kernel, by XDP programs.
     Kernel,
-    /// In user space, by AF_XDP.
+    /// In user space, by workers over AF_XDP.
     User,
-    /// In the kernel, unless something in use needs workers; `brickmoon status` says what.
+    /// In the kernel, unless something in the configuration needs workers; `brickmoon status` says what.
     Auto,
 }
 
@@ -233,48 +232,48 @@ pub struct Show {
 /// What to show.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    /// Where frames enter and leave.
+    /// The ports, with their state and counters.
     Ports(Query),
-    /// What the fast path does with each prefix.
+    /// The routes, and what brickmoon does with packets to each prefix.
     Routes(Routes),
-    /// The kernel's neighbors on our ports.
+    /// The kernel's neighbors on brickmoon's ports.
     Neighbors(Query),
-    /// What is done once a route is found.
+    /// The next hops that routes lead to.
     Nexthops(Query),
-    /// The apps and their accounts.
+    /// The apps and their frame counters.
     Apps(Query),
     /// The links between apps.
     Links(Query),
-    /// The workers.
+    /// The workers, with their cores, queues and load.
     Workers(Query),
-    /// What was dropped, why, and where.
+    /// Dropped frames by reason, and where they were dropped.
     Drops(Query),
     /// The switches and their ports.
     Switch(Query),
-    /// The stations that switches know, and where they are.
+    /// The MAC addresses that switches have learned, and their ports.
     Macs(Query),
-    /// Lua on the router's stages: what it cost, counted, dropped, and its last error.
+    /// The Lua hooks: cost, counters, drops and last error of each.
     Hooks(Query),
-    /// What filter rules have matched.
+    /// The filter rules, and how many packets each has matched.
     Filters(Query),
 }
 
 /// `brickmoon show routes`.
 #[derive(Debug, Args)]
 pub struct Routes {
-    /// An address: the route that packets to it take. A prefix: it and those within it.
+    /// An address: the route that packets to it take. A prefix: this prefix and all longer ones within it.
     #[arg(value_name = "ADDRESS|PREFIX")]
     pub of: Option<String>,
-    /// Routes of this VRF.
+    /// Show the routes of this VRF [default: the main table].
     #[arg(long, value_name = "NAME")]
     pub vrf: Option<String>,
-    /// Only IPv4 (4) or IPv6 (6).
+    /// Show only IPv4 (4) or IPv6 (6).
     #[arg(long, value_parser = clap::value_parser!(u8).range(4..=6))]
     pub family: Option<u8>,
-    /// Go on behind this prefix.
+    /// Continue after this prefix, which the reply before named.
     #[arg(long, value_name = "PREFIX")]
     pub after: Option<String>,
-    /// At most so many.
+    /// Show at most this many routes.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub limit: usize,
     #[command(flatten)]
@@ -287,37 +286,37 @@ pub struct Bench {
     /// What to measure.
     #[arg(value_enum)]
     pub what: BenchWhat,
-    /// Not for lua and loss: routing table, an MRT dump or PREFIX/LENGTH [NEXT_HOP] lines, plain or compressed.
-    /// May be given many times; without it a table from the seeded generator.
+    /// All but lua and loss: routing table as an MRT dump or as lines of PREFIX/LENGTH [NEXT_HOP], plain or
+    /// compressed. May be repeated. Without it a table is generated.
     #[arg(long, value_name = "FILE")]
     pub rib: Vec<PathBuf>,
-    /// Bound on the whole, in seconds; 0 leaves the bench its own time.
+    /// Time limit of the whole run, in seconds; 0 for the benchmark's own.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seconds: u64,
-    /// Only cases whose name contains this, such as ipv4-full.
+    /// Run only cases whose name contains this, such as ipv4-full.
     #[arg(long, value_name = "CASE")]
     pub case: Option<String>,
-    /// forward, ports: bytes of frames with their check sequence, 64 to 1518, or imix (7 of 64, 4 of 594, 1 of 1518);
-    /// one or several with commas between, or all [default: 64].
+    /// forward, ports: frame sizes in bytes with the FCS, 64 to 1518, or imix (7 of 64, 4 of 594, 1 of 1518),
+    /// separated by commas, or all [default: 64].
     #[arg(long, value_name = "BYTES|imix|all", value_delimiter = ',', value_parser = sizes)]
     pub sizes: Vec<Vec<Sizes>>,
-    /// lookup: only this structure, also in its scalar form. A wrong name lists the right ones.
+    /// lookup: measure only this structure, also in its scalar version. A wrong name lists the right ones.
     #[arg(long, value_name = "all|NAME")]
     pub structure: Option<String>,
-    /// batch: only this strategy, masks or rebatch.
+    /// batch: measure only this strategy, masks or rebatch.
     #[arg(long, value_name = "NAME")]
     pub strategy: Option<String>,
-    /// lookup: beside ours the structures of DPDK, if it is installed (apt-get install libdpdk-dev).
+    /// lookup: measure DPDK's structures, too, if DPDK is installed (apt-get install libdpdk-dev).
     #[arg(long)]
     pub peers: bool,
-    /// lua: run for so long (90s, 20m, 2h), and say minute by minute whether it stays as fast as it was; best with one
-    /// --case, which then has the whole time.
+    /// lua: run for this long (90s, 20m, 2h) and report each minute whether the speed holds; best with one --case,
+    /// which then gets the whole time.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub soak: Option<Duration>,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub json: bool,
-    /// Draw the figures.
+    /// Write a chart of the results to this file.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 }
@@ -325,49 +324,49 @@ pub struct Bench {
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchWhat {
-    /// Longest-prefix match: every structure, its lookups, updates, build and memory, one core, full tables.
+    /// Longest-prefix match: lookups, updates, build time and memory of every structure, on one core with full tables.
     Lookup,
-    /// The whole router in memory, one core, full tables.
+    /// The whole router in memory, on one core with full tables.
     Forward,
-    /// The same by how many frames are received and sent at a time, with masks and with new batches.
+    /// The same with different batch sizes, with masks and with new batches for frames that leave the common case.
     Batch,
-    /// The whole router in memory on one core, two, and so on to all, and cut into a pipeline over two.
+    /// The whole router in memory on one core, on two and so on up to all, and as a pipeline over two cores.
     Workers,
-    /// DPDK ports on virtual devices, with and without the router, beside DPDK's own testpmd; in a build with DPDK.
+    /// DPDK ports on virtual devices, with and without the router, compared with DPDK's testpmd; needs a build with DPDK.
     Ports,
-    /// Networks of Lua apps beside the same apps in Rust.
+    /// Networks of Lua apps, compared with the same apps in Rust.
     Lua,
-    /// The kernel path beside Linux, bpf_fib_lookup and a fixed next hop, and the switch beside Linux's bridge
-    /// (--case switch), between namespaces of its own; needs root and two cores.
+    /// The kernel path, compared with Linux, bpf_fib_lookup and a fixed next hop, and the switch, compared with Linux's
+    /// bridge (--case switch), in network namespaces; needs root and two cores.
     Kernel,
-    /// What Linux, the user path and the kernel path lose of bursts, of steady rates and of more than they can carry,
-    /// with a busy process on each core, between namespaces of its own; needs root and two cores.
+    /// Packet loss of Linux, the user path and the kernel path with bursts, steady rates and overload while a process
+    /// keeps each core busy, in network namespaces; needs root and two cores.
     Loss,
 }
 
 /// `brickmoon demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Routing table, as for bench.
+    /// Routing table file, as for bench. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub rib: Vec<PathBuf>,
-    /// IPv4 routes from the generator; IPv6 gets a fifth of that.
+    /// Number of generated IPv4 routes; IPv6 gets a fifth of that.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub routes: usize,
-    /// How long each measurement takes, in seconds.
+    /// Duration of each measurement, in seconds.
     #[arg(long, value_name = "S", default_value_t = 4.0)]
     pub seconds: f64,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub json: bool,
 }
 
-/// One size of frames, or all.
+/// Parses one frame size, or `all`.
 fn sizes(text: &str) -> Result<Vec<Sizes>, String> {
     if text == "all" { Ok(Sizes::ALL.to_vec()) } else { Ok(vec![text.parse()?]) }
 }
 
-/// A time with its unit: `90s`, `20m`, `2h`.
+/// Parses a duration with its unit: `90s`, `20m`, `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let units = [('s', 1), ('m', 60), ('h', 3600)];
     let of_unit = |(letter, seconds): (char, u64)| {
@@ -375,7 +374,9 @@ fn duration(text: &str) -> Result<Duration, String> {
         number.checked_mul(seconds).filter(|&seconds| (1..=1_000_000).contains(&seconds))
     };
     let seconds = units.into_iter().find_map(of_unit);
-    seconds.map(Duration::from_secs).ok_or_else(|| "give a number and a unit, such as 90s, 20m or 2h".into())
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "expected a number and a unit, such as 90s, 20m or 2h".into())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Asks the daemon: HTTP over its Unix socket, and never waits for ever.
+//! Client of the daemon: HTTP over its Unix socket, with a time limit for every request.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +14,17 @@ use crate::Failure;
 use crate::args::Socket;
 use crate::lua::place;
 
-/// How long a question may take that only reads.
+/// Time limit of a request that only reads.
 const GET_MAX: Duration = Duration::from_secs(30);
-/// How long an order may take: comparing a million routes, or opening ports again, is not done at once.
+/// Time limit of a request that changes something or takes long: comparing a million routes, opening ports again.
 const POST_MAX: Duration = Duration::from_secs(300);
-/// How long it may take to find out whether anybody answers at all.
+/// Time limit for finding out whether anything answers at all.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// What the daemon answers to `method` of `path`.
+/// Sends a request and decodes the daemon's reply.
+///
+/// # Errors
+/// The daemon's own error, or why it could not be reached within the time limit.
 pub fn ask<T: DeserializeOwned>(socket: &Socket, method: Method, path: &str) -> Result<T, Failure> {
     let by_default = if method == Method::GET { GET_MAX } else { POST_MAX };
     let longest = socket.timeout.map_or(by_default, Duration::from_secs);
@@ -34,7 +37,7 @@ pub fn ask<T: DeserializeOwned>(socket: &Socket, method: Method, path: &str) -> 
     bm_api::decode(status, &body).map_err(Failure::failed)
 }
 
-/// Whether somebody listens at a socket, also one who takes no connection now.
+/// Whether a process listens on a socket, even if it accepts no connections at the moment.
 pub async fn somebody_listens(socket: &Path) -> bool {
     match tokio::time::timeout(CONNECT_MAX, UnixStream::connect(socket)).await {
         Ok(Err(error)) => error.kind() == std::io::ErrorKind::WouldBlock,
@@ -42,7 +45,7 @@ pub async fn somebody_listens(socket: &Path) -> bool {
     }
 }
 
-/// The same where no runtime is at work.
+/// Like [`somebody_listens`], for callers outside an async runtime.
 pub fn is_listening(socket: &Path) -> Result<bool, Failure> {
     Ok(runtime()?.block_on(somebody_listens(socket)))
 }
@@ -54,7 +57,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 fn unanswered(socket: &Path, what: &str, longest: Duration) -> Failure {
     let (socket, seconds) = (socket.display(), longest.as_secs());
     Failure::Failed(format!(
-        "no answer to `{what}` from {socket} within {seconds} s: the process that listens there hangs or is very busy; --timeout S waits longer"
+        "no answer to `{what}` from {socket} within {seconds} s: the process there hangs or is very busy; use --timeout S to wait longer"
     ))
 }
 
@@ -62,7 +65,7 @@ async fn exchange(socket: &Path, method: Method, path: &str) -> Result<(u16, Byt
     let stream = UnixStream::connect(socket).await.map_err(|error| unreachable(socket, &error))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(Failure::failed)?;
-    // Ends when `sender` does; what goes wrong on it, `send_request` reports.
+    // Ends together with `sender`; errors are reported by `send_request`.
     let _connection = tokio::spawn(connection);
     let request = Request::builder().method(method).uri(path).header("host", "brickmoon");
     let request = request.body(Empty::<Bytes>::new()).map_err(Failure::failed)?;
@@ -78,18 +81,18 @@ fn unreachable(socket: &Path, error: &std::io::Error) -> Failure {
         place::programs_beside(socket).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
     let programs = match programs.is_empty() {
         true => String::new(),
-        false => format!("; Lua programs answer at {}", programs.join(", ")),
+        false => format!("; Lua programs listen at {}", programs.join(", ")),
     };
     let socket = socket.display();
     Failure::Failed(match error.kind() {
         NotFound | ConnectionRefused => format!(
-            "no daemon answers at {socket}: start it with `brickmoon up --port IF...`, or name its socket with --socket{programs}"
+            "no daemon answers at {socket}: start it with `brickmoon up --port IF...`, or give its socket with --socket{programs}"
         ),
-        PermissionDenied => format!("{socket}: permission denied; ask as root, or see [daemon] read_group"),
+        PermissionDenied => {
+            format!("{socket}: permission denied: run this command as root, or set read_group in [daemon]")
+        }
         WouldBlock => {
-            format!(
-                "{socket}: the process that listens there accepts no connection now: it hangs or is very busy"
-            )
+            format!("{socket}: the process there accepts no connections: it hangs or is very busy")
         }
         _ => format!("{socket}: {error}"),
     })

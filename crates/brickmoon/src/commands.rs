@@ -1,4 +1,4 @@
-//! The commands that ask, check, measure and show. `up` is in `daemon`.
+//! All commands except `up`, which is in `daemon`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Failure, client, daemon, log, lua};
 use bm_api::request;
 use bm_eval::demo::DemoOptions;
 
-/// Carries out a command.
+/// Runs a command.
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(up) => daemon::up(up),
@@ -49,7 +49,7 @@ fn show(what: What) -> Result<(), Failure> {
     }
 }
 
-/// Asks, and prints the reply as a person or a program wants it.
+/// Sends a request and prints the reply, as text or as JSON.
 fn print<T: DeserializeOwned + Serialize>(
     query: &Query,
     method: Method,
@@ -60,13 +60,13 @@ fn print<T: DeserializeOwned + Serialize>(
     say(query.json, &reply, text)
 }
 
-/// Prints the reply, as text or as JSON.
+/// Prints a reply, as text or as JSON.
 fn say<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> Result<(), Failure> {
     let text = if json { serde_json::to_string(reply).map_err(Failure::failed)? + "\n" } else { text(reply) };
     write(&text)
 }
 
-/// Writes to standard output. A reader that has gone away (`| head`) is no failure.
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
 fn write(text: &str) -> Result<(), Failure> {
     use std::io::Write as _;
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -97,7 +97,7 @@ fn routes(routes: Routes) -> Result<(), Failure> {
     print(&query, Method::GET, &path, bm_cli::routes)
 }
 
-/// A value as it may stand in a query (RFC 3986 2.3).
+/// A value, percent-encoded for a query (RFC 3986 2.3).
 fn escape(value: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     value
@@ -112,7 +112,7 @@ fn verify(query: &Query) -> Result<(), Failure> {
     if reply.equal { Ok(()) } else { Err(Failure::failed("the tables differ from the kernel's")) }
 }
 
-/// Takes off what a daemon that is no more left in the kernel; false if there is nothing.
+/// Removes what a daemon that has ended left in the kernel; false if there was nothing.
 fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
     let mut interfaces = bm_fastpath::remove_kept().unwrap_or_default();
     bm_control::watcher::dismiss();
@@ -122,14 +122,14 @@ fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
         return Ok(false);
     }
     write(&format!(
-        "no daemon answers at {}; what one left in the kernel on {} is taken off: Linux forwards\n",
+        "no daemon answers at {}; removed what the last one left in the kernel on {}: Linux forwards now\n",
         socket.display(),
         interfaces.join(", ")
     ))?;
     Ok(true)
 }
 
-/// Asks the daemon to end, and waits until it has.
+/// Tells the daemon to end, and waits until it has.
 fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
     if !keep && !client::is_listening(&socket.socket)? && take_off(&socket.socket)? {
         return Ok(());
@@ -138,7 +138,7 @@ fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
     let stopping: bm_api::Stopping = client::ask(socket, Method::POST, &path)?;
     let process = std::path::PathBuf::from(format!("/proc/{}", stopping.pid));
     for _ in 0..500 {
-        // A zombie has ended: whoever started it has not looked yet.
+        // A zombie has ended; its parent has not reaped it yet.
         let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
         if state.is_empty() || state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
         {
@@ -146,10 +146,10 @@ fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    Err(Failure::Failed(format!("process {} was asked to end and still runs after 10 s", stopping.pid)))
+    Err(Failure::Failed(format!("process {} was told to end but is still running after 10 s", stopping.pid)))
 }
 
-/// A bench that cannot be, or one that failed.
+/// The exit status of a bench error: wrong usage or failure.
 fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
     use bm_eval::bench::BenchError::{NoCase, NoStructure, UnusedRib};
     match error {
@@ -158,7 +158,7 @@ fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
     }
 }
 
-/// The benches that forward by a routing table, or look addresses up in one.
+/// The benches that use a routing table.
 const WITH_ROUTES: [BenchWhat; 6] = [
     BenchWhat::Lookup,
     BenchWhat::Forward,
@@ -168,7 +168,7 @@ const WITH_ROUTES: [BenchWhat; 6] = [
     BenchWhat::Kernel,
 ];
 
-/// Refuses options that the bench would not look at.
+/// Rejects options that have no effect on the bench.
 fn fits(bench: &Bench) -> Result<(), Failure> {
     let options = [
         ("--rib", !bench.rib.is_empty(), &WITH_ROUTES[..], "lookup|forward|batch|workers|ports|kernel"),
@@ -180,19 +180,19 @@ fn fits(bench: &Bench) -> Result<(), Failure> {
     ];
     match options.into_iter().find(|(_, given, whats, _)| *given && !whats.contains(&bench.what)) {
         Some((option, _, _, names)) => {
-            Err(Failure::usage(format!("{option} is for `brickmoon bench {names}` alone")))
+            Err(Failure::usage(format!("{option} is only for `brickmoon bench {names}`")))
         }
         None if bench.soak.is_some() && bench.plot.is_some() => {
-            Err(Failure::usage("--soak draws nothing: leave --plot out"))
+            Err(Failure::usage("--soak cannot draw a chart: remove --plot"))
         }
         None if bench.soak.is_some() && bench.seconds != 0 => {
-            Err(Failure::usage("--soak says how long the bench runs: leave --seconds out"))
+            Err(Failure::usage("--soak already sets the duration: remove --seconds"))
         }
         None => Ok(()),
     }
 }
 
-/// Measures and prints; the figures come at the end, all cases together.
+/// Runs a benchmark; the results of all cases are printed at the end.
 fn bench(bench: &Bench) -> Result<(), Failure> {
     use bm_eval::bench;
     fits(bench)?;
@@ -244,7 +244,7 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
     write(&bench::text(&rows, bench.json))
 }
 
-/// Measures for a long time; with `--json` every minute is printed when it is over.
+/// Runs a long benchmark; with `--json` the results of each minute are printed at its end.
 fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Duration) -> Result<(), Failure> {
     use bm_eval::bench;
     let json = bench.json;

@@ -1,11 +1,11 @@
-//! What is logged: to standard error, by how often `-v` was given, or as `RUST_LOG` says.
+//! Logging to standard error; the level is set by the number of `-v` options or by `RUST_LOG`.
 //!
 //! ```text
 //! any thread ── a line ──► buffer (bounded) ── bm-log ──► standard error
 //! ```
 //!
-//! Whoever logs never waits for whoever reads: standard error may be a pipe that nobody empties. Lines for which the
-//! buffer has no room are lost and counted, and the log says how many as soon as it can be written again.
+//! A thread that logs never waits: standard error may be a pipe that nobody reads. Lines that do not fit into the
+//! buffer are lost and counted, and the log reports their number as soon as it can be written again.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
 
-/// Bytes that wait to be written at most.
+/// Size limit of the buffer, in bytes.
 const BUFFER_MAX: usize = 1 << 20;
-/// How long the end of the process may wait for whoever reads.
+/// How long the process waits at its end for the buffer to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 static LOG: Log = Log::new();
 
-/// Starts logging. A line has its time only where nobody else (systemd, say) adds one.
+/// Starts logging. Lines carry a time only on a terminal; elsewhere systemd, say, adds one.
 pub fn start(verbose: u8) {
     let level = match verbose {
         0 => "warn",
@@ -31,10 +31,10 @@ pub fn start(verbose: u8) {
     };
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
-        let name = thread.name().unwrap_or("without a name");
+        let name = thread.name().unwrap_or("(unnamed)");
         let trace = std::backtrace::Backtrace::capture();
         LOG.push(format!("thread {name}: {panic}\n{trace}\n").as_bytes());
-        // The process may end with it.
+        // The panic may end the process.
         LOG.release();
     }));
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
@@ -44,33 +44,33 @@ pub fn start(verbose: u8) {
     if terminal { log.init() } else { log.without_time().init() }
 }
 
-/// Says something whatever the level is, such as why a command failed.
+/// Logs a line at any level, such as why a command failed.
 pub fn say(line: &str) {
     LOG.push(format!("{line}\n").as_bytes());
 }
 
-/// Keeps lines in the buffer for now: until [`release`], nothing that is logged starts a thread.
+/// Keeps lines in the buffer until [`release`], so that logging does not start a thread.
 pub fn hold() {
     LOG.held.store(true, Ordering::Relaxed);
 }
 
-/// Writes what waits, and from now on at once.
+/// Writes the buffered lines, and from now on each line at once.
 pub fn release() {
     LOG.release();
 }
 
-/// Waits until everything is written, yet not for long: to be called before the process ends.
+/// Waits until everything is written, for at most a second; to be called before the process ends.
 pub fn flush() {
     LOG.release();
     LOG.flush(FLUSH_MAX);
 }
 
-/// How many lines were lost since the process began.
+/// Number of lines lost since the process started.
 pub fn lost() -> u64 {
     LOG.lost.load(Ordering::Relaxed)
 }
 
-/// One event on its way into the buffer.
+/// Writes one event into the buffer.
 struct Line;
 
 impl Write for Line {
@@ -87,9 +87,9 @@ impl Write for Line {
 #[derive(Default)]
 struct Waiting {
     bytes: Vec<u8>,
-    /// Lines lost that the log has not told of.
+    /// Lost lines that the log has not reported yet.
     lost: u64,
-    /// Bytes are being written that are not among `bytes` any more.
+    /// Bytes that have left `bytes` are being written.
     writing: bool,
 }
 
@@ -97,9 +97,9 @@ struct Log {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     lost: AtomicU64,
-    /// Lines wait until nobody minds another thread.
+    /// Lines stay in the buffer until another thread may be started.
     held: AtomicBool,
-    /// Whether there is a thread that writes; it is started by the first line.
+    /// Whether there is a thread that writes; the first line starts it.
     writes: OnceLock<bool>,
 }
 
@@ -116,7 +116,7 @@ impl Log {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // What a panicking thread left is still what there is.
+        // The data are consistent even if a thread panicked while it held the lock.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,7 +130,7 @@ impl Log {
         self.changed.notify_all();
     }
 
-    /// Whether there is a thread that writes; starts it if need be.
+    /// Whether there is a thread that writes; starts it if necessary.
     fn is_written(&'static self) -> bool {
         *self.writes.get_or_init(|| {
             let write = move || self.write_on_and_on(&mut std::io::stderr());
@@ -156,7 +156,7 @@ impl Log {
             }
             let bytes = waiting.begin();
             drop(waiting);
-            // A reader that is gone takes nothing; there is nowhere to complain.
+            // The reader may be gone; there is nowhere to report that.
             let _gone = to.write_all(&bytes);
             self.waiting().writing = false;
             self.changed.notify_all();
@@ -178,9 +178,9 @@ impl Log {
 }
 
 impl Waiting {
-    /// Takes a line in if there is room.
+    /// Adds a line if there is room.
     fn take(&mut self, line: &[u8]) -> bool {
-        // After a loss, only once everything before is written: the log says where lines are missing.
+        // After a loss only once everything before it has been written: the log shows where lines are missing.
         let fits = self.lost == 0 && self.bytes.len() + line.len() <= BUFFER_MAX;
         if fits {
             self.bytes.extend_from_slice(line);
@@ -190,17 +190,15 @@ impl Waiting {
         fits
     }
 
-    /// What is to be written now.
+    /// Takes the bytes to be written now.
     fn begin(&mut self) -> Vec<u8> {
         self.writing = true;
         let mut bytes = std::mem::take(&mut self.bytes);
         if self.lost > 0 {
             let lost = std::mem::take(&mut self.lost);
             bytes.extend_from_slice(
-                format!(
-                    "{lost} lines of the log are missing here: standard error was not read fast enough\n"
-                )
-                .as_bytes(),
+                format!("{lost} log lines are missing here: standard error was not read fast enough\n")
+                    .as_bytes(),
             );
         }
         bytes
@@ -222,7 +220,7 @@ mod tests {
         let said = String::from_utf8(waiting.begin()).unwrap();
         assert_eq!(said.lines().count(), taken + 1);
         assert!(said.ends_with(&format!(
-            "\n{} lines of the log are missing here: standard error was not read fast enough\n",
+            "\n{} log lines are missing here: standard error was not read fast enough\n",
             2001 - taken
         )));
         assert!(waiting.take(b"again\n"), "there is room again");

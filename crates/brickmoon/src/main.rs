@@ -1,4 +1,4 @@
-//! The one binary: `brickmoon up` is the daemon, everything else asks it, measures or shows.
+//! The binary: `brickmoon up` is the daemon; most other commands query it, and some run Lua programs or benchmarks.
 
 #![forbid(unsafe_code)]
 
@@ -13,14 +13,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Why a command did not do its work, and so its exit status.
+/// Why a command failed; it determines the exit status.
 #[derive(Debug)]
 pub enum Failure {
-    /// It failed: exit status 1.
+    /// An error while running: exit status 1.
     Failed(String),
-    /// It was asked in the wrong way: exit status 2.
+    /// Wrong usage or configuration: exit status 2.
     Usage(String),
-    /// A program asked for this exit status and has said why itself.
+    /// A program asked for this exit status and printed the reason itself.
     Status(u8),
 }
 
@@ -30,7 +30,7 @@ impl Failure {
         Self::Failed(error.to_string())
     }
 
-    /// A mistake in usage or configuration with the text of `error`.
+    /// Wrong usage or configuration, with the text of `error`.
     pub fn usage(error: impl ToString) -> Self {
         Self::Usage(error.to_string())
     }

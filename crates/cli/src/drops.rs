@@ -10,7 +10,7 @@ use crate::table::{
     Table,
 };
 
-/// One line a reason, most frames first, with what it means and where it happened.
+/// One line per reason, most frames first, with its meaning and where the frames were dropped.
 pub fn drops(reply: &Drops) -> String {
     let mut table = Table::new(
         &[("REASON", Left), ("FRAMES", Right), ("WHERE", Left), ("MEANING", Left)],
@@ -22,7 +22,7 @@ pub fn drops(reply: &Drops) -> String {
     }
     let mut text = table.to_string();
     if reply.total > 0 {
-        let _written = writeln!(text, "{} frames in all", count(reply.total));
+        let _written = writeln!(text, "{} in total", count(reply.total));
     }
     text
 }

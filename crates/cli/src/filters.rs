@@ -8,7 +8,7 @@ use crate::table::{
     Table,
 };
 
-/// One line a name, in the order of the rules, and one for what none matches.
+/// One line per rule name, in the order of the rules, and one for packets that no rule matches.
 pub fn filters(reply: &Filters) -> String {
     let mut table =
         Table::new(&[("RULE", Left), ("ACTION", Left), ("PACKETS", Right), ("MATCHES", Left)], "no rules");
@@ -22,7 +22,7 @@ pub fn filters(reply: &Filters) -> String {
     }
     if !reply.unmatched.is_empty() {
         let packets = count(reply.unmatched_packets);
-        table.row(["(none)".into(), reply.unmatched.clone(), packets, "what no rule matches".into()]);
+        table.row(["(none)".into(), reply.unmatched.clone(), packets, "packets that no rule matches".into()]);
     }
     for claim in &reply.claims {
         table.row([claim.name.clone(), claim.action.clone(), count(claim.packets), claim.asks.clone()]);
@@ -37,7 +37,7 @@ pub fn filters(reply: &Filters) -> String {
     for check in checks {
         let ports = reply.sources.iter().filter(|source| source.check == check);
         let ports: Vec<_> = ports.map(|source| source.port.as_str()).collect();
-        text += &format!("sources are checked ({check}) on {}\n", ports.join(", "));
+        text += &format!("source check {check} on {}\n", ports.join(", "));
     }
     text
 }
@@ -71,9 +71,9 @@ mod tests {
 RULE    ACTION  PACKETS  MATCHES
 telnet  drop     12,345  tcp to any port 23
 list    drop          0  tcp to any port 23, and 2 more
-(none)  accept        7  what no rule matches
-sources are checked (strict) on eth0, eth2
-sources are checked (feasible) on eth1
+(none)  accept        7  packets that no rule matches
+source check strict on eth0, eth2
+source check feasible on eth1
 ";
         assert_eq!(text, expected);
     }

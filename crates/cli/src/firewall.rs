@@ -1,10 +1,10 @@
-//! What only Linux may handle, and what of that the configuration bypasses.
+//! Packets that only Linux may handle, and those for which the configuration bypasses it.
 
 use std::fmt::Write as _;
 
 use bm_api::{Firewall, LinuxOnly};
 
-/// A line for each, with what to do about it.
+/// One line for each, with what to do about it.
 pub(crate) fn firewall(reply: &Firewall) -> String {
     let mut text = String::new();
     for left in &reply.linux_only {
@@ -16,13 +16,13 @@ pub(crate) fn firewall(reply: &Firewall) -> String {
     for setting in settings {
         let _written = writeln!(
             text,
-            "  to forward these here: remove what Linux has set, or write {setting} = \"bypass\" below [firewall]"
+            "  to forward these in brickmoon: remove the rules from Linux, or set {setting} = \"bypass\" in [firewall]"
         );
     }
     for bypassed in &reply.bypassed {
         let setting = &bypassed.setting;
         if bypassed.packets.is_empty() {
-            let _written = writeln!(text, "bypassed by [firewall] {setting}: nothing now");
+            let _written = writeln!(text, "bypassed by [firewall] {setting}: nothing at present");
         }
         for packets in &bypassed.packets {
             let _written = writeln!(text, "bypassed by [firewall] {setting}: {}", entry(packets));
@@ -58,9 +58,9 @@ mod tests {
         let lines = [
             "left to Linux: all IPv4 packets: nftables: chain FORWARD has policy drop",
             "left to Linux: all IPv4 packets: iptables: chain FORWARD has policy drop",
-            "  to forward these here: remove what Linux has set, or write nftables = \"bypass\" below [firewall]",
+            "  to forward these in brickmoon: remove the rules from Linux, or set nftables = \"bypass\" in [firewall]",
             "bypassed by [firewall] xfrm: all IPv4 packets: xfrm: chain FORWARD has policy drop",
-            "bypassed by [firewall] shaping: nothing now",
+            "bypassed by [firewall] shaping: nothing at present",
         ];
         assert_eq!(firewall(&reply).lines().collect::<Vec<_>>(), lines);
         assert_eq!(firewall(&Firewall::default()), "");

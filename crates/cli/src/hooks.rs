@@ -10,7 +10,7 @@ use crate::table::{
     Table,
 };
 
-/// One line a hook; below it what it counted, what it dropped, and its last error.
+/// One line per hook, then its drops, its counters and its last error.
 pub fn hooks(reply: &Hooks) -> String {
     let columns = [
         ("HOOK", Left),
@@ -26,7 +26,7 @@ pub fn hooks(reply: &Hooks) -> String {
         ("EJECTED", Right),
         ("HUNG", Right),
     ];
-    let mut table = Table::new(&columns, "there are no hooks");
+    let mut table = Table::new(&columns, "no hooks");
     for hook in &reply.hooks {
         let running = hook.running.map_or("none".into(), |version| version.to_string());
         table.row([
@@ -49,7 +49,7 @@ pub fn hooks(reply: &Hooks) -> String {
     text
 }
 
-/// A write into a string cannot fail.
+/// Drops, counters and last error of a hook. Writing to a string cannot fail.
 fn details(text: &mut String, hook: &Hook) {
     for (what, counters) in [("dropped", &hook.drops), ("counted", &hook.counters)] {
         for (name, value) in counters {
@@ -84,6 +84,6 @@ mod tests {
         let text = hooks(&Hooks { hooks: vec![hook] });
         assert!(text.contains("acl   ingress  failed        2     1  1,000  12,000           7.2"), "{text}");
         assert!(text.contains("acl dropped blocked 5\nacl last error: acl.lua:3: bad luck\n"), "{text}");
-        assert_eq!(hooks(&Hooks::default()), "there are no hooks\n");
+        assert_eq!(hooks(&Hooks::default()), "no hooks\n");
     }
 }

@@ -1,8 +1,7 @@
-//! What the commands print: one screen or verb a file.
+//! The text output of the commands, one file per screen.
 //!
-//! Every function here takes a reply of the daemon and gives the text that a person reads. `--json` prints
-//! the reply itself, so nothing here is the only place where a figure can be had. This crate sees
-//! `bm-api` and no table.
+//! Every function takes a reply of the daemon and returns the text for people. `--json` prints the reply itself, so
+//! every figure is also available to programs. This crate depends on `bm-api` only.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +23,7 @@ pub use drops::drops;
 pub use filters::filters;
 pub use hooks::hooks;
 pub use nexthops::{neighbors, nexthops};
-pub use number::{bytes, count};
+pub use number::{bytes, count, counted, counted_as};
 pub use ports::ports;
 pub use routes::routes;
 pub use status::{reloaded, status};

@@ -9,7 +9,7 @@ use crate::table::{
     Table,
 };
 
-/// One line a next hop.
+/// One line per next hop, with the members of groups.
 pub fn nexthops(reply: &NextHops) -> String {
     let columns = [
         ("NEXT HOP", Right),
@@ -36,7 +36,7 @@ pub fn nexthops(reply: &NextHops) -> String {
     table.to_string()
 }
 
-/// One line a neighbour.
+/// One line per neighbor, as in `ip neigh`.
 pub fn neighbors(reply: &Neighbors) -> String {
     let columns = [("ADDRESS", Left), ("INTERFACE", Left), ("MAC", Left), ("STATE", Left)];
     let mut table = Table::new(&columns, "no neighbors");

@@ -13,7 +13,17 @@ pub fn count(number: u64) -> String {
     grouped
 }
 
-/// Bytes with the unit that leaves one to four digits before the point.
+/// A number and what it counts, such as `1 worker` or `2 workers`.
+pub fn counted(number: u64, one: &str) -> String {
+    counted_as(number, one, &format!("{one}s"))
+}
+
+/// The same for nouns whose plural does not end in `s` alone.
+pub fn counted_as(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
+/// Bytes with a binary unit, with one to four digits before the decimal point.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = number as f64;
@@ -28,6 +38,12 @@ pub fn bytes(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_with_the_right_number_of_the_noun() {
+        assert_eq!([0, 1, 2000].map(|n| counted(n, "port")), ["0 ports", "1 port", "2,000 ports"]);
+        assert_eq!([1, 2].map(|n| counted_as(n, "switch", "switches")), ["1 switch", "2 switches"]);
+    }
 
     #[test]
     fn groups_digits_and_scales_bytes() {

@@ -11,7 +11,7 @@ use crate::table::{
     Table,
 };
 
-/// One line a port, then its interfaces.
+/// One line per port, then its interfaces and remarks.
 pub fn ports(reply: &Ports) -> String {
     let columns = [
         ("PORT", Left),
@@ -61,7 +61,7 @@ pub fn ports(reply: &Ports) -> String {
         let hardware: Vec<_> =
             port.hardware_counters.iter().map(|(name, value)| format!("{name} {}", count(*value))).collect();
         if !hardware.is_empty() {
-            let _written = writeln!(text, "  {}: the driver counts: {}", port.name, hardware.join(", "));
+            let _written = writeln!(text, "  {}: driver counters: {}", port.name, hardware.join(", "));
         }
         for entry in &port.linux_only {
             let _written = writeln!(text, "  {}: left to Linux: {}", port.name, firewall::entry(entry));
@@ -70,7 +70,7 @@ pub fn ports(reply: &Ports) -> String {
             let _written = writeln!(text, "  {}: {reason}", port.name);
         }
         if let Some(reason) = &port.path_reason {
-            let _written = writeln!(text, "  {}: path {}, since {reason}", port.name, port.path);
+            let _written = writeln!(text, "  {}: {} path: {reason}", port.name, port.path);
         }
         if let Some(reason) = &port.mode_reason {
             let _written = writeln!(text, "  {}: {reason}", port.name);
@@ -84,7 +84,7 @@ fn state(port: &Port) -> &'static str {
         (PortState::Missing, ..) => "missing",
         (PortState::Refused, ..) => "refused",
         (PortState::Taken, true, true) => "up",
-        (PortState::Taken, true, false) => "up, to Linux",
+        (PortState::Taken, true, false) => "up, left to Linux",
         (PortState::Taken, false, _) => "down",
     }
 }
@@ -107,7 +107,7 @@ fn interface(interface: &Interface) -> String {
         (true, true) => "IPv4 and IPv6",
         (true, false) => "IPv4 only",
         (false, true) => "IPv6 only",
-        (false, false) => "nothing (Linux decides)",
+        (false, false) => "nothing (left to Linux)",
     };
     format!(
         "{}: {}{vlan}{vrf} mtu {} {}, forwards {forwarding}\n  {}",

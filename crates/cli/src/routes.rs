@@ -11,7 +11,7 @@ use crate::table::{
     Table,
 };
 
-/// One line a route, in the words of `ip route`, then how many there are in all.
+/// One line per route, in the terms of `ip route`, then the totals.
 pub fn routes(reply: &Routes) -> String {
     let columns = [
         ("PREFIX", Left),
@@ -21,7 +21,7 @@ pub fn routes(reply: &Routes) -> String {
         ("METRIC", Right),
         ("NEXT HOP", Right),
     ];
-    let mut table = Table::new(&columns, "no such route");
+    let mut table = Table::new(&columns, "no matching route");
     for route in &reply.routes {
         let protocol = match route.state {
             RouteState::Route => route.protocol.clone(),
@@ -50,18 +50,18 @@ pub fn routes(reply: &Routes) -> String {
         count(reply.total_ipv6 as u64)
     );
     for to in &reply.linux_only {
-        let share = if to.all { "all" } else { "some" };
+        let share = if to.all { "all packets" } else { "some packets" };
         let _written =
-            writeln!(text, "left to Linux, {share} to this address: {}", firewall::entry(&to.entry));
+            writeln!(text, "left to Linux: {share} to this address: {}", firewall::entry(&to.entry));
     }
     text.push_str(&lookup(&reply.lookup));
     if let Some(next) = &reply.next {
-        let _written = writeln!(text, "more follow: brickmoon show routes --after {next}");
+        let _written = writeln!(text, "more routes: brickmoon show routes --after {next}");
     }
     text
 }
 
-/// What tables are made as, a line a family.
+/// The lookup structures, one line per family.
 pub(crate) fn lookup(tables: &[Lookup]) -> String {
     let line = |table: &Lookup| {
         let Lookup { family, structure, version, pages, memory_bytes } = table;
@@ -70,7 +70,7 @@ pub(crate) fn lookup(tables: &[Lookup]) -> String {
     tables.iter().map(line).collect()
 }
 
-/// What is done, in a word.
+/// The action in the terms of `ip route`.
 pub(crate) fn action(action: Action) -> &'static str {
     match action {
         Action::Forward => "forward",
@@ -84,7 +84,7 @@ pub(crate) fn action(action: Action) -> &'static str {
     }
 }
 
-/// Where packets leave and who gets them.
+/// Gateway, interface and MAC of a next hop.
 pub(crate) fn hop(hop: &Hop) -> String {
     let gateway = hop.gateway.map(|gateway| format!("{gateway} ")).unwrap_or_default();
     let mac = hop.mac.map(|mac| format!(" ({mac})")).unwrap_or_default();

@@ -1,32 +1,36 @@
-//! `brickmoon status`, and what `brickmoon reload` did.
+//! `brickmoon status` and `brickmoon reload`.
 
 use std::fmt::Write as _;
 
 use bm_api::{Reloaded, Status};
 
 use crate::firewall;
-use crate::number::{bytes, count};
+use crate::number::{bytes, count, counted, counted_as};
 
-/// How the daemon is, a line a subject.
+/// The state of the daemon, one line per topic.
 pub fn status(reply: &Status) -> String {
     let mirror = &reply.mirror;
     let mut text = format!(
         "brickmoon {} (process {}), up {} s, {}\n\
-         path {}{}, {} workers, {} ports{}\n\
+         path {}{}, {}, {}{}\n\
          {} IPv4 and {} IPv6 routes, {} next hops, {} neighbors; {} routes left to Linux\n\
          memory {} resident, {} of it lookup tables\n\
-         mirror {}: first sync {} ms, {} messages, {} changes, {} overruns, {} resyncs{}; last batch {} changes in {} us\n",
+         mirror {}: first sync {} ms, {} messages, {} changes, {} overruns, {} resyncs{}; last batch {} in {} us\n",
         reply.version,
         reply.pid,
         count(reply.uptime_s),
         if reply.ready { "ready" } else { "not ready" },
         reply.path,
         reply.path_reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
-        reply.workers,
-        reply.ports,
+        counted(reply.workers.into(), "worker"),
+        counted(reply.ports.into(), "port"),
         match reply.switches {
             0 => String::new(),
-            switches => format!(", {switches} switches with {} ports", reply.switch_ports),
+            switches => format!(
+                ", {} with {}",
+                counted_as(switches.into(), "switch", "switches"),
+                counted(reply.switch_ports.into(), "port")
+            ),
         },
         count(reply.routes_ipv4 as u64),
         count(reply.routes_ipv6 as u64),
@@ -35,7 +39,7 @@ pub fn status(reply: &Status) -> String {
         count(reply.routes_refused as u64),
         bytes(reply.memory_bytes),
         bytes(reply.tables_bytes),
-        if mirror.synced { "in step" } else { "behind" },
+        if mirror.synced { "in sync" } else { "behind" },
         mirror.first_sync_ms,
         count(mirror.messages),
         count(mirror.changes),
@@ -45,12 +49,14 @@ pub fn status(reply: &Status) -> String {
             0 => String::new(),
             malformed => format!(", {} malformed", count(malformed)),
         },
-        count(mirror.last_batch_changes),
+        counted(mirror.last_batch_changes, "change"),
         count(mirror.last_batch_us),
     );
     if let Some(by) = &reply.tables_watched_by {
-        let _written =
-            writeln!(text, "tables outlive the daemon until the first change in Linux, watched by {by}");
+        let _written = writeln!(
+            text,
+            "if the daemon ends, the kernel path keeps forwarding until Linux's tables change, watched by {by}"
+        );
     }
     text.push_str(&crate::routes::lookup(&reply.lookup));
     text.push_str(&firewall::firewall(&reply.firewall));
@@ -60,13 +66,13 @@ pub fn status(reply: &Status) -> String {
     text
 }
 
-/// What changed, what restarted a worker, and what waits for a restart of the daemon.
+/// What has changed, which changes restarted the workers, and which need a restart of the daemon.
 pub fn reloaded(reply: &Reloaded) -> String {
     let mut text = String::new();
     for (what, names) in [
         ("changed", &reply.changed),
         ("changed, workers restarted", &reply.restarted),
-        ("not done, needs a restart of the daemon", &reply.needs_restart),
+        ("not applied, needs a restart of the daemon", &reply.needs_restart),
     ] {
         if !names.is_empty() {
             let _written = writeln!(text, "{what}: {}", names.join(", "));

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use bm_api::{Stations, Switch, SwitchPort, Switches};
 
-use crate::number::count;
+use crate::number::{count, counted};
 use crate::table::{
     Align::{Left, Right},
     Table,
 };
 
-/// Each switch with a line a port, then what is wrong.
+/// Each switch with one line per port, then remarks.
 pub fn switches(reply: &Switches) -> String {
     if reply.switches.is_empty() {
         return "no switches\n".into();
@@ -46,22 +46,23 @@ fn switch(switch: &Switch) -> String {
         ]);
     }
     let ageing = if switch.ageing_s == 0 {
-        "never forgets".into()
+        "addresses do not age".into()
     } else {
-        format!("forgets after {} s", switch.ageing_s)
+        format!("ageing {} s", switch.ageing_s)
     };
-    let own = switch.interface.as_ref().map(|name| format!(", Linux is on it by {name}")).unwrap_or_default();
+    let own =
+        switch.interface.as_ref().map(|name| format!(", interface {name} in Linux")).unwrap_or_default();
     let mut text = format!(
-        "switch {}: {} ports, {} of {} stations, {ageing}{own}\n{table}",
+        "switch {}: {}, {} of {} MAC addresses, {ageing}{own}\n{table}",
         switch.name,
-        switch.ports.len(),
+        counted(switch.ports.len() as u64, "port"),
         count(switch.stations as u64),
         count(u64::from(switch.stations_max)),
     );
     for port in switch.ports.iter().filter(|port| !port.takes_frames) {
         let _written = writeln!(
             text,
-            "  {}: its device takes no frames; `ethtool -K FAR gro on` at its far end mends that",
+            "  {}: its device does not accept frames from XDP: run `ethtool -K PEER gro on` for the other end of the veth",
             port.name
         );
     }
@@ -69,15 +70,18 @@ fn switch(switch: &Switch) -> String {
         let _written = writeln!(text, "  {}: {said}", port.name);
     }
     for (name, why) in &switch.refused {
-        let _written = writeln!(text, "  {name} is no port: {why}");
+        let _written = writeln!(text, "  {name} is not a port: {why}");
     }
     text
 }
 
-/// What a port does otherwise than by default, and what its stations were refused.
+/// Flags that differ from the defaults, and counters of refused moves and full tables; `None` without any.
 fn remarks(port: &SwitchPort) -> Option<String> {
-    let counted =
-        [("move_refused", "moves refused"), ("evicted", "stations evicted"), ("table_full", "found no room")];
+    let counted = [
+        ("move_refused", "moves refused"),
+        ("evicted", "addresses evicted"),
+        ("table_full", "not learned, table full"),
+    ];
     let counted = counted.iter().filter_map(|(name, said)| {
         let number = port.counters.get(*name).filter(|number| **number > 0)?;
         Some(format!("{} {said}", count(*number)))
@@ -89,22 +93,22 @@ fn remarks(port: &SwitchPort) -> Option<String> {
 fn state(port: &SwitchPort) -> &'static str {
     match (port.up, port.takes_frames, port.generic) {
         (false, ..) => "down",
-        (true, false, _) => "up, no sending",
+        (true, false, _) => "up, cannot send",
         (true, true, true) => "up, generic",
         (true, true, false) => "up",
     }
 }
 
-/// One line a station.
+/// One line per MAC address.
 pub fn stations(reply: &Stations) -> String {
     let columns = [("MAC", Left), ("VLAN", Right), ("PORT", Left), ("AGE", Right), ("SWITCH", Left)];
-    let mut table = Table::new(&columns, "no stations");
+    let mut table = Table::new(&columns, "no MAC addresses");
     for station in &reply.stations {
         table.row([
             station.mac.to_string(),
             station.vlan.map_or("-".into(), |vlan| vlan.to_string()),
             station.port.clone(),
-            station.age_ms.map_or("given".into(), |age| format!("{}.{} s", age / 1000, age % 1000 / 100)),
+            station.age_ms.map_or("static".into(), |age| format!("{}.{} s", age / 1000, age % 1000 / 100)),
             station.switch.clone(),
         ]);
     }
@@ -147,13 +151,13 @@ mod tests {
         };
         let text = switches(&Switches { switches: vec![switch] });
         let expected = "\
-switch lan: 2 ports, 0 of 1,024 stations, never forgets
-PORT   STATE           VLANS  RECEIVED  FORWARDED  FLOODED  HOST  DROPPED  SENT
-veth1  up, no sending  10        1,234      1,200       34     0        0     0
-tap0   up, generic     10        1,234      1,200       34     0        0     7
-  veth1: its device takes no frames; `ethtool -K FAR gro on` at its far end mends that
+switch lan: 2 ports, 0 of 1,024 MAC addresses, addresses do not age
+PORT   STATE            VLANS  RECEIVED  FORWARDED  FLOODED  HOST  DROPPED  SENT
+veth1  up, cannot send  10        1,234      1,200       34     0        0     0
+tap0   up, generic      10        1,234      1,200       34     0        0     7
+  veth1: its device does not accept frames from XDP: run `ethtool -K PEER gro on` for the other end of the veth
   tap0: isolated on, flood off, 4,321 moves refused
-  eth0 is no port: taken
+  eth0 is not a port: taken
 ";
         assert_eq!(text, expected);
         assert_eq!(switches(&Switches::default()), "no switches\n");
@@ -170,9 +174,9 @@ tap0   up, generic     10        1,234      1,200       34     0        0     7
         };
         let text = stations(&Stations { stations: vec![station(Some(10), Some(1250)), station(None, None)] });
         let expected = "\
-MAC                VLAN  PORT     AGE  SWITCH
-02:00:00:00:00:01    10  veth1  1.2 s  lan
-02:00:00:00:00:01     -  veth1  given  lan
+MAC                VLAN  PORT      AGE  SWITCH
+02:00:00:00:00:01    10  veth1   1.2 s  lan
+02:00:00:00:00:01     -  veth1  static  lan
 ";
         assert_eq!(text, expected);
     }

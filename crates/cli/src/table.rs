@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// To which side a column leans.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// Rows under a heading; columns as wide as their widest cell.
+/// Rows below a heading; each column is as wide as its widest cell.
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
@@ -19,7 +19,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table whose columns have these names. `empty` is printed when there is no row.
+    /// A table with these column names. `empty` is printed instead if there are no rows.
     pub fn new(columns: &[(&str, Align)], empty: &'static str) -> Self {
         Self {
             columns: columns.iter().map(|&(name, align)| (name.into(), align)).collect(),
@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Adds a row; cells that are missing stay empty.
+    /// Adds a row; missing cells stay empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }

@@ -6,7 +6,7 @@ use bm_api::Verify;
 
 use crate::number::count;
 
-/// A sentence a difference, then the sum.
+/// One line per difference, then the total.
 pub fn verify(reply: &Verify) -> String {
     let mut text = String::new();
     for difference in &reply.differences {

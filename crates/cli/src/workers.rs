@@ -8,7 +8,7 @@ use crate::table::{
     Table,
 };
 
-/// One line a worker.
+/// One line per worker.
 pub fn workers(reply: &Workers) -> String {
     let columns = [
         ("WORKER", Right),
@@ -40,7 +40,7 @@ pub fn workers(reply: &Workers) -> String {
     table.to_string() + &lua(reply)
 }
 
-/// What LuaJIT did, one line a worker; nothing without Lua.
+/// Figures of LuaJIT, one line per worker; empty without Lua.
 fn lua(reply: &Workers) -> String {
     let columns = [
         ("WORKER", Right),
@@ -66,7 +66,7 @@ fn lua(reply: &Workers) -> String {
     if lines.is_empty() { String::new() } else { format!("\nLua:\n{table}") }
 }
 
-/// One line an app, with its closed account.
+/// One line per app, with its account.
 pub fn apps(reply: &Apps) -> String {
     let columns = [
         ("APP", Left),
@@ -104,14 +104,14 @@ pub fn apps(reply: &Apps) -> String {
     table.to_string()
 }
 
-/// One line a link.
+/// One line per link.
 pub fn links(reply: &Links) -> String {
     let columns = [
         ("LINK", Left),
         ("WORKER", Right),
-        ("PUT", Right),
+        ("TX", Right),
         ("BYTES", Right),
-        ("TAKEN", Right),
+        ("RX", Right),
         ("FULL", Right),
         ("WAITING", Right),
     ];
@@ -120,9 +120,9 @@ pub fn links(reply: &Links) -> String {
         table.row([
             link.name.clone(),
             link.worker.to_string(),
-            count(link.put),
-            bytes(link.put_bytes),
-            count(link.taken),
+            count(link.tx),
+            bytes(link.tx_bytes),
+            count(link.rx),
             count(link.dropped),
             count(link.waiting),
         ]);

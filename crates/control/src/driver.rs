@@ -212,7 +212,7 @@ fn fit(options: &mut compile::Options) {
 }
 
 fn gone() -> Error {
-    Error::new("the control thread has ended").mend("restart the daemon and report what it logged")
+    Error::new("the control thread has ended").hint("restart the daemon and report what it logged")
 }
 
 impl Handle {

@@ -1,14 +1,14 @@
-//! Heartbeats: whether each thread of the process gets anywhere.
+//! Heartbeats: whether each thread of the process makes progress.
 //!
 //! ```text
-//! thread    watch(longest silence) ──► beat, beat, rest, beat, ..      one store each, to a word of its own
-//! watchdog  Observer::look         ──► who is silent for longer, and who has panicked
+//! thread    watch(longest silence) ──► beat, beat, rest, beat, ..      one store each, to its own word
+//! watchdog  Observer::look         ──► which threads are silent for longer, and which have panicked
 //! ```
 //!
-//! The list of threads is the process's own, as its threads are: whoever works on behalf of another thread, deep down in
-//! a loop, calls [`beat`] without being handed anything, and nothing happens where nobody watches.
+//! The list of threads belongs to the process, like the threads: code deep inside a loop calls [`beat`] without a handle,
+//! which does nothing in threads that are not watched.
 //!
-//! Absent on purpose: what to do about a thread that hangs. Who looks knows that.
+//! Absent on purpose: what to do about a thread that hangs. That is up to the user of [`Observer`].
 
 #![forbid(unsafe_code)]
 
@@ -22,20 +22,20 @@ use std::time::{Duration, Instant};
 
 use starved::Waited;
 
-/// The thread waits for something that may never come.
+/// Bit of the state: the thread waits for something that may never happen.
 const RESTS: u64 = 1;
-/// The thread has panicked.
+/// Bit of the state: the thread has panicked.
 const PANICKED: u64 = 2;
 /// What a beat adds.
 const BEAT: u64 = 4;
 
-/// How many threads were watched so far.
+/// Number of threads watched so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// All threads that are watched.
 static THREADS: Mutex<Vec<Arc<Pulse>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// That of this thread.
+    /// The entry of this thread.
     static OWN: RefCell<Option<Arc<Pulse>>> = const { RefCell::new(None) };
 }
 
@@ -45,13 +45,13 @@ fn threads() -> MutexGuard<'static, Vec<Arc<Pulse>>> {
 }
 
 struct Pulse {
-    /// No two threads have the same.
+    /// Unique number of the entry.
     number: u64,
     name: String,
-    /// Its folder in /proc; empty if that is not known.
+    /// Directory of the thread in /proc; empty if unknown.
     task: std::path::PathBuf,
     silent_max: Duration,
-    /// Beats and what the thread does now. The thread alone writes it.
+    /// Number of beats, and bits for what the thread does. Only the thread writes it.
     word: AtomicU64,
 }
 
@@ -62,17 +62,17 @@ impl Pulse {
     }
 }
 
-/// The calling thread is watched until this is dropped.
+/// Watches the calling thread until it is dropped.
 #[must_use = "the thread is watched as long as this lives"]
 pub struct Watched {
     pulse: Arc<Pulse>,
-    /// It belongs to its thread.
+    /// Not `Send`: it belongs to its thread.
     _here: std::marker::PhantomData<*const ()>,
 }
 
-/// Has the calling thread be watched, under its name: it says [`beat`] at least every `silent_max`, or [`rest`].
+/// Watches the calling thread, which must call [`beat`] at least every `silent_max`, or [`rest`].
 pub fn watch(silent_max: Duration) -> Watched {
-    let name = std::thread::current().name().unwrap_or("a thread without a name").into();
+    let name = std::thread::current().name().unwrap_or("(unnamed)").into();
     let task = std::fs::read_link("/proc/thread-self").map(|task| std::path::Path::new("/proc").join(task));
     let (number, task) = (COUNT.fetch_add(1, Ordering::Relaxed), task.unwrap_or_default());
     let pulse = Arc::new(Pulse { number, name, task, silent_max, word: AtomicU64::new(BEAT) });
@@ -81,13 +81,13 @@ pub fn watch(silent_max: Duration) -> Watched {
     Watched { pulse, _here: std::marker::PhantomData }
 }
 
-/// The calling thread has got somewhere. Cheap enough for each turn of a loop.
+/// Reports progress of the calling thread. Cheap enough for every iteration of a loop.
 #[inline]
 pub fn beat() {
     OWN.with_borrow(|own| own.iter().for_each(|pulse| pulse.set(0)));
 }
 
-/// The calling thread waits from here to its next [`beat`], for as long as that takes.
+/// Excuses the calling thread until its next [`beat`], while it waits for an event.
 pub fn rest() {
     OWN.with_borrow(|own| own.iter().for_each(|pulse| pulse.set(RESTS)));
 }
@@ -96,7 +96,7 @@ impl Drop for Watched {
     fn drop(&mut self) {
         OWN.set(None);
         if std::thread::panicking() {
-            // Whoever looks next takes it off the list.
+            // The next call of `look` removes it from the list.
             self.pulse.set(PANICKED);
             return;
         }
@@ -104,10 +104,10 @@ impl Drop for Watched {
     }
 }
 
-/// A thread that does not get anywhere.
+/// A thread that makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Its name.
+    /// Name of the thread.
     pub thread: String,
     /// What is wrong with it.
     pub what: What,
@@ -116,19 +116,19 @@ pub struct Trouble {
 /// What is wrong with a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It has panicked. This is told once.
+    /// It has panicked. Reported once.
     Panicked,
-    /// It has not got anywhere for so long, which is longer than it said.
+    /// It has made no progress for this long, which exceeds its limit.
     Silent(Duration),
 }
 
-/// Looks at all threads now and then. Who looks more often sees sooner.
+/// Checks all threads each time it is asked; more frequent calls find problems sooner.
 #[derive(Default)]
 pub struct Observer {
     seen: HashMap<u64, Seen>,
 }
 
-/// What was seen of a thread the last times.
+/// State of a thread at the last checks.
 struct Seen {
     word: u64,
     since: Instant,
@@ -136,12 +136,12 @@ struct Seen {
 }
 
 impl Observer {
-    /// An observer that has seen nothing yet.
+    /// An observer that has not checked any thread yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Who does not get anywhere at `now`.
+    /// Threads that make no progress at `now`, or have panicked since the last call.
     pub fn look(&mut self, now: Instant) -> Vec<Trouble> {
         let mut all = threads();
         let mut found = Vec::new();
@@ -169,7 +169,7 @@ impl Observer {
         if silent < pulse.silent_max / 2 {
             return None;
         }
-        // Who could not run cannot have got anywhere.
+        // A thread that got no core could not make progress.
         let waited = seen.waited.until(now, &pulse.task);
         (silent.saturating_sub(waited) > pulse.silent_max).then_some(What::Silent(silent))
     }

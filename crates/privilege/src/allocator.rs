@@ -1,24 +1,24 @@
-//! Memory that was freed goes back to the system.
+//! Makes glibc return freed memory to the system.
 //!
-//! glibc's defaults suit programs that run for minutes. A daemon that runs for months, changes large tables all the time
-//! and answers questions on many threads keeps growing with them:
+//! With glibc's defaults a daemon that runs for months, changes large tables all the time and answers requests on many
+//! threads keeps growing:
 //!
 //! | default | what it does to the daemon | here |
 //! |---|---|---|
-//! | eight arenas a core, one for each new thread | every thread that has ever answered keeps the memory of its largest answer | [`ARENAS`] |
-//! | once a block of some size has been freed, blocks up to that size (32 MiB) come from arenas | tables that grow by doubling leave holes between small blocks, which nobody can use or give back | blocks of [`LARGE`] or more are mapped each by itself, always |
-//! | twice that size stays at the end of each arena | the same once more, for each arena | no more than [`LARGE`] |
+//! | eight arenas per core, one for each new thread | every thread that has ever answered keeps the memory of its largest reply | [`ARENAS`] |
+//! | once a block of some size has been freed, blocks up to that size (32 MiB) come from arenas | tables that grow by doubling leave holes between small blocks, which can be neither used nor returned | blocks of [`LARGE`] or more are mapped individually, always |
+//! | twice that size stays at the end of each arena | the same amount again, in each arena | at most [`LARGE`] |
 
 #![allow(unsafe_code, reason = "no safe crate that we use has mallopt")]
 
-/// Arenas of the process. Threads that allocate all the time are the one that keeps the tables, the one that follows
-/// Linux's firewall, and those that answer: each finds one without waiting, most of the time.
+/// Number of arenas of the process. The threads that allocate often are the one that maintains the tables, the one that
+/// follows Linux's firewall, and those that answer requests; with this number they rarely wait for each other.
 const ARENAS: libc::c_int = 4;
-/// Bytes from which on a block is mapped by itself and unmapped when it is freed.
+/// Minimum size in bytes of blocks that are mapped individually and unmapped when freed.
 const LARGE: libc::c_int = 256 << 10;
 
-/// Has the allocator give memory back to the system when it is freed. To be called before any other thread is started.
-/// Where the allocator is not glibc's, nothing happens.
+/// Makes the allocator return freed memory to the system. To be called before any other thread is started. Does nothing
+/// with other allocators than glibc's.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     for (setting, value) in
@@ -33,7 +33,7 @@ pub fn give_memory_back() {
 mod tests {
     use super::*;
 
-    /// Bytes that are mapped each block by itself.
+    /// Number of bytes in individually mapped blocks.
     fn mapped() -> usize {
         // SAFETY: has no arguments and returns plain numbers.
         unsafe { libc::mallinfo2() }.hblkhd

@@ -1,15 +1,15 @@
 //! System calls that the daemon makes: by its own code, by the C library, by LuaJIT, by libbpf, by DPDK.
 //!
-//! What is on neither list is denied. Denied on purpose are, among others: ptrace and the like (process_vm_readv,
+//! Calls on neither list are denied. Denied on purpose are, among others: ptrace and the like (process_vm_readv,
 //! pidfd_getfd, kcmp), kernel modules and kexec, mounts and namespaces, the clock, swap, reboot, keys, handles of files,
 //! users and groups, I/O ports (unless DPDK needs them), perf events, userfaultfd.
 
 use libc::*;
 
-/// The newest call that these lists know of (`mseal`). Programs try newer ones, and do without where there are none.
+/// The newest call that these lists cover (`mseal`). Programs that try newer ones work without them.
 pub(crate) const NEWEST: c_long = 462;
 
-/// Calls with a condition on their arguments stand in `seccomp` instead: clone, socket, ioctl.
+/// Allowed calls. Those with conditions on their arguments (clone, socket, ioctl) are in `seccomp` instead.
 #[rustfmt::skip]
 pub(crate) const ALLOWED: &[c_long] = &[
     // files
@@ -52,7 +52,7 @@ pub(crate) const ALLOWED: &[c_long] = &[
     SYS_bpf,
 ];
 
-/// The same under older names, which newer architectures do not have.
+/// Older variants of these calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 pub(crate) const ALLOWED_OLD: &[c_long] = &[
@@ -64,13 +64,13 @@ pub(crate) const ALLOWED_OLD: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const ALLOWED_OLD: &[c_long] = &[];
 
-/// Calls that begin a process with another program. The daemon starts the process that watches over its tables.
+/// Calls that execute another program. The daemon needs them to start the process that watches its tables.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const STARTS_PROGRAMS: &[c_long] = &[SYS_execve, SYS_vfork, SYS_fork];
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const STARTS_PROGRAMS: &[c_long] = &[SYS_execve];
 
-/// I/O ports, which drivers of DPDK for old virtual cards use.
+/// Access to I/O ports, which DPDK drivers of old virtual network cards use.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const RAW_IO: &[c_long] = &[SYS_iopl, SYS_ioperm];
 #[cfg(not(target_arch = "x86_64"))]

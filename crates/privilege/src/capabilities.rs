@@ -1,4 +1,4 @@
-//! Which capabilities are kept, and how the others are given up (capabilities(7)).
+//! Keeps some capabilities and drops the others (capabilities(7)).
 
 use std::ffi::CString;
 use std::fs::File;
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Capabilities that a process keeps, as far as it has them.
+/// A set of capabilities to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept(CapabilitySet);
 
-/// What the daemon keeps.
+/// The capabilities that the daemon keeps.
 ///
 /// | capability | for |
 /// |---|---|
@@ -20,11 +20,11 @@ pub struct Kept(CapabilitySet);
 /// | NET_RAW | AF_XDP sockets |
 /// | BPF, PERFMON | loading programs and maps |
 /// | SYS_ADMIN | the kernel's list of BPF links, among which are programs at netfilter's hooks; DPDK's physical addresses |
-/// | IPC_LOCK | frames that are never swapped out |
+/// | IPC_LOCK | locked frame memory |
 /// | SYS_NICE | real-time priority of workers |
 ///
-/// `raw_io` adds SYS_RAWIO, for drivers of DPDK that use I/O ports; `files_of_others` adds DAC_OVERRIDE, where the
-/// configuration or the socket is in a folder of another user.
+/// `raw_io` adds SYS_RAWIO, for DPDK drivers that use I/O ports; `files_of_others` adds DAC_OVERRIDE, for a configuration
+/// or a socket in a directory of another user.
 pub fn kept_by_daemon(raw_io: bool, files_of_others: bool) -> Kept {
     let mut kept = CapabilitySet::NET_ADMIN
         | CapabilitySet::NET_RAW
@@ -38,7 +38,7 @@ pub fn kept_by_daemon(raw_io: bool, files_of_others: bool) -> Kept {
     Kept(kept)
 }
 
-/// What the process keeps that watches over the daemon's tables: it reads settings, and runs one BPF program.
+/// The capabilities of the process that watches the daemon's tables: it reads settings and runs one BPF program.
 pub fn kept_by_watcher() -> Kept {
     Kept(
         CapabilitySet::NET_ADMIN
@@ -49,8 +49,8 @@ pub fn kept_by_watcher() -> Kept {
     )
 }
 
-/// Whether a file, or the folder of a file that is made and removed, can only be used by whoever may use the files of all
-/// users: asked of the kernel, with that capability put aside for the moment.
+/// Whether the configuration file or the directory of the socket is accessible only with DAC_OVERRIDE. Asks the kernel,
+/// with that capability turned off for the moment.
 pub fn needs_files_of_others(read: Option<&Path>, made: &Path) -> bool {
     let Ok(all) = capabilities(None) else { return false };
     let others = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH | CapabilitySet::FOWNER;
@@ -62,17 +62,17 @@ pub fn needs_files_of_others(read: Option<&Path>, made: &Path) -> bool {
         |tried: io::Result<()>| tried.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     let unread = read.is_some_and(|file| denied(File::open(file).map(drop)));
     let unwritten = denied(may_make(folder(made)));
-    // What was there a moment ago may be taken back.
+    // Turn the capability on again; it is still permitted.
     let _back = set_capabilities(None, all);
     unread || unwritten
 }
 
-/// The folder that a file is in.
+/// The directory of a file.
 fn folder(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether files can be made in a folder with the capabilities that are in effect.
+/// Whether files can be created in a directory with the effective capabilities.
 fn may_make(folder: &Path) -> io::Result<()> {
     let folder = CString::new(folder.as_os_str().as_bytes()).map_err(io::Error::other)?;
     let access = libc::W_OK | libc::X_OK;
@@ -83,14 +83,14 @@ fn may_make(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives up all but `kept`. In the bounding set, too, where that is allowed; where it is not, `no_new_privs` keeps a
-/// program that is executed from getting more than this process has.
+/// Drops all capabilities except `kept`, also from the bounding set if permitted; otherwise `no_new_privs` keeps executed
+/// programs from gaining more than this process has.
 pub(crate) fn reduce(kept: Kept) -> io::Result<()> {
     let Kept(kept) = kept;
     let have = capabilities(None)?;
     for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         if !kept.contains(capability) {
-            // Ends with the first number that the kernel does not know, or at once where it is not allowed.
+            // Ends at the first number that the kernel does not know, or at once if not permitted.
             let _known = rustix::thread::remove_capability_from_bounding_set(capability);
         }
     }

@@ -1,11 +1,11 @@
-//! A lock that only processes of one user can take: a file that nobody else can open.
+//! A lock that only processes of one user can take: a file that other users cannot open.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that this process has locked, until this is dropped; then it is removed.
+/// A locked file; unlocked and removed on drop.
 #[derive(Debug)]
 pub struct LockFile {
     path: PathBuf,
@@ -13,10 +13,10 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// Takes the lock; none if another process has it.
+    /// Takes the lock; `None` if another process has it.
     ///
     /// # Errors
-    /// If the file cannot be made, is a link, or belongs to another user.
+    /// If the file cannot be created, is a symbolic link, or belongs to another user.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let file = open(path)?;
@@ -25,7 +25,7 @@ impl LockFile {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            // Whoever had it may have removed it between the two steps.
+            // The previous holder may have removed the file between the two steps.
             let inode = file.metadata()?.ino();
             if fs::symlink_metadata(path).is_ok_and(|meta| meta.ino() == inode) {
                 return Ok(Some(Self { path: path.into(), _file: file }));

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, beyond user and group: all groups (SO_PEERGROUPS).
+//! The groups of the process at the other end of a Unix socket (SO_PEERGROUPS).
 
 use std::ffi::CString;
 use std::io;
@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, AsRawFd};
 /// `SO_PEERGROUPS` of `<asm-generic/socket.h>`.
 const PEER_GROUPS: libc::c_int = 59;
 
-/// Supplementary groups of the process that has connected, as they were then.
+/// Supplementary groups that the connected process had when it connected.
 ///
 /// # Errors
-/// What the kernel said.
+/// The error of the system call.
 pub fn groups_of(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
@@ -39,7 +39,7 @@ pub fn groups_of(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     }
 }
 
-/// The number of a group, by its name or by the number itself; none if there is no such group.
+/// ID of a group, given by name or number; `None` if there is no such group.
 ///
 /// # Errors
 /// If the system's list of groups cannot be read.
@@ -81,6 +81,6 @@ mod tests {
     fn a_group_is_found_by_name_and_by_number() {
         assert_eq!(group("root").unwrap(), Some(0));
         assert_eq!(group("4711").unwrap(), Some(4711));
-        assert_eq!(group("no group is called so").unwrap(), None);
+        assert_eq!(group("no-such-group").unwrap(), None);
     }
 }

@@ -1,13 +1,13 @@
 //! The seccomp filters: classic BPF over the number and the arguments of a system call (seccomp(2)).
 //!
-//! There are two, since the kernel logs what a filter denies for all of a filter or for nothing of it.
+//! There are two, since the kernel logs either all denials of a filter or none.
 //!
-//! 1. Calls that programs only try, and do without: they do not exist (ENOSYS), and nothing is logged. They are calls newer
+//! 1. Calls that programs try and can do without: fail with ENOSYS and are not logged. These are calls newer
 //!    than our lists, clone3, whose flags a filter cannot read, and io_uring, whose requests no filter sees.
-//! 2. Calls that nothing of brickmoon makes: they are not permitted (EPERM), and logged.
+//! 2. Calls that brickmoon does not use: fail with EPERM and are logged.
 //!
-//! Calls that are allowed whatever their arguments cost nothing: since Linux 5.11 the kernel remembers their numbers and
-//! does not run the filters.
+//! Calls that are allowed for all arguments cost nothing: since Linux 5.11 the kernel caches their numbers and does not
+//! run the filters.
 
 use std::io;
 
@@ -16,17 +16,17 @@ use libc::{c_long, sock_filter, sock_fprog};
 use crate::Calls;
 use crate::calls::{ALLOWED, ALLOWED_OLD, NEWEST, RAW_IO, STARTS_PROGRAMS};
 
-/// What a filter looks at: offsets within `struct seccomp_data`.
+/// Offsets within `struct seccomp_data`.
 mod at {
     pub const NUMBER: u32 = 0;
     pub const ARCHITECTURE: u32 = 4;
-    /// The lower half of an argument, where the lowest byte comes first.
+    /// Offset of the lower half of an argument on little-endian machines.
     pub const fn argument(index: u32) -> u32 {
         16 + 8 * index
     }
 }
 
-/// `AUDIT_ARCH_*` of what this program is compiled for.
+/// `AUDIT_ARCH_*` of the target of this program.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -34,7 +34,7 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: u32 = 0;
 
-/// Flags of clone that make namespaces.
+/// Flags of clone that create namespaces.
 const NEW_NAMESPACE: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -43,11 +43,11 @@ const NEW_NAMESPACE: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u32;
 
-/// Sockets that brickmoon and drivers of DPDK open.
+/// Socket families that brickmoon and DPDK drivers open.
 const FAMILIES: [i32; 6] =
     [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
 
-/// Requests that type on a terminal for whoever reads it: TIOCSTI, TIOCLINUX.
+/// Requests that inject input into a terminal: TIOCSTI, TIOCLINUX.
 const TYPING: [u32; 2] = [0x5412, 0x541c];
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -63,12 +63,12 @@ const fn error(number: i32) -> u32 {
 const NOT_THERE: u32 = error(libc::ENOSYS);
 const NOT_PERMITTED: u32 = error(libc::EPERM);
 
-/// A filter being written. All jumps are over the next few instructions.
+/// Builder of a filter. All jumps skip the next few instructions.
 #[derive(Default)]
 struct Program(Vec<sock_filter>);
 
 impl Program {
-    /// A filter that has loaded the number of the call; calls of other architectures (32-bit programs) do not exist.
+    /// A filter that has loaded the number of the call; calls of other architectures (32-bit programs) fail with ENOSYS.
     fn new() -> Self {
         let mut program = Self::default();
         program.add(LOAD, 0, 0, at::ARCHITECTURE);
@@ -86,7 +86,7 @@ impl Program {
         self.add(RETURN, 0, 0, result);
     }
 
-    /// What becomes of these calls, whatever their arguments.
+    /// Adds an action for these calls with any arguments.
     fn calls(&mut self, calls: impl IntoIterator<Item = c_long>, result: u32) {
         for call in calls {
             self.add(EQUAL, 0, 1, call as u32);
@@ -94,13 +94,13 @@ impl Program {
         }
     }
 
-    /// What becomes of calls above this number; on x86-64 those of the x32 ABI are among them.
+    /// Adds an action for calls above this number, which on x86-64 include those of the x32 ABI.
     fn above(&mut self, call: c_long, result: u32) {
         self.add(ABOVE, 0, 1, call as u32);
         self.give(result);
     }
 
-    /// What becomes of a call whose argument has any of these bits, and what else.
+    /// Adds an action for a call whose argument has any of these bits, and one for other arguments.
     fn with_any(&mut self, call: c_long, argument: u32, bits: u32, result: u32, otherwise: u32) {
         self.add(EQUAL, 0, 4, call as u32);
         self.add(LOAD, 0, 0, at::argument(argument));
@@ -109,7 +109,7 @@ impl Program {
         self.give(otherwise);
     }
 
-    /// What becomes of a call whose argument is one of these, and what else.
+    /// Adds an action for a call whose argument is one of these, and one for other arguments.
     fn with_one_of(&mut self, call: c_long, argument: u32, values: &[u32], result: u32, otherwise: u32) {
         let body = 2 + 2 * values.len();
         self.add(EQUAL, 0, body as u8, call as u32);
@@ -132,7 +132,7 @@ impl Program {
     }
 }
 
-/// Calls that do not exist for us.
+/// The filter of calls that fail with ENOSYS.
 const MISSING: [c_long; 4] =
     [libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
@@ -153,14 +153,14 @@ fn of_daemon(raw_io: bool) -> Program {
     let raw_io = RAW_IO.iter().filter(|_| raw_io);
     let all = ALLOWED.iter().chain(ALLOWED_OLD).chain(STARTS_PROGRAMS).chain(raw_io);
     program.calls(all.copied(), ALLOW);
-    // For the other filter to say.
+    // Left to the other filter.
     program.calls(MISSING, ALLOW);
     program.above(NEWEST, ALLOW);
     program.give(NOT_PERMITTED);
     program
 }
 
-/// On top of the daemon's, which this process has from it: no other process is started.
+/// The filter of the watching process, in addition to the inherited one of the daemon: denies starting processes.
 fn of_watcher() -> Program {
     let mut program = Program::new();
     program.with_any(libc::SYS_clone, 0, libc::CLONE_THREAD as u32, ALLOW, NOT_PERMITTED);
@@ -169,10 +169,10 @@ fn of_watcher() -> Program {
     program
 }
 
-/// Installs the filters for this thread and all that it starts.
+/// Installs the filters for this thread and all threads and processes that it starts.
 pub(crate) fn install(calls: Calls) -> io::Result<()> {
     if ARCHITECTURE == 0 {
-        return Err(io::Error::other("there is none for this architecture"));
+        return Err(io::Error::other("no seccomp filter for this architecture"));
     }
     match calls {
         Calls::Daemon { raw_io } => {

@@ -155,7 +155,7 @@ fn other_threads_are_noticed() {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || ended.recv().is_err());
         let refused = confine(kept_by_watcher(), Calls::Watcher).unwrap_err();
-        assert_eq!(refused.to_string(), "other threads run already");
+        assert_eq!(refused.to_string(), "other threads are already running");
         assert_ne!(status()["Seccomp"], "2", "nothing was done");
         drop(end);
         thread.join().unwrap();

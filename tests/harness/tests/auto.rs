@@ -39,7 +39,7 @@ fn the_kernel_unless_something_in_use_needs_workers() {
     router.end(&[]);
 
     router.restart_choosing(&ALL, "[daemon]\nworkers = 1\n");
-    assert_eq!(path(&router), ("user".into(), "workers or cores are named".into()));
+    assert_eq!(path(&router), ("user".into(), "workers or cores are configured".into()));
     forwards(&lab, "with workers");
     router.end(&[]);
 

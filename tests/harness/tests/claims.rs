@@ -60,7 +60,7 @@ fn seen_by_hook(router: &Router) -> u64 {
 #[test]
 fn a_hook_sees_what_is_claimed_and_no_more() {
     with_claims("claim", CLAIM, |lab, router| {
-        let path = "path kernel (workers get claimed packets only), 1 workers";
+        let path = "path kernel (workers get only claimed packets), 1 worker,";
         assert!(said(router, &["status"]).contains(path), "{}", said(router, &["status"]));
         for port in [53, 54, 53, 5353, 53] {
             assert!(passes(lab, Side::Snk, &udp("10.9.9.9", port)), "port {port}");

@@ -178,7 +178,7 @@ fn a_bridged_port_is_filtered() {
             seen.contains(&frames[1]) && seen.contains(&frames[2])
         });
         assert!(!seen.contains(&frames[0]), "{path}: telnet crosses the bridge");
-        assert!(router.told().contains("nftables filters what comes in there"), "{}", router.told());
+        assert!(router.told().contains("nftables filters packets that arrive there"), "{}", router.told());
         assert!(router.log().contains("port r2: nftables filters"), "{}", router.log());
         let metrics = router.get("/v1/metrics").unwrap_or_default();
         assert!(metrics.contains("brickmoon_nftables_ports{} 1"), "{path}");

@@ -186,7 +186,7 @@ fn sources_may_come_by_worse_routes_where_the_configuration_says_so() {
         both(true, "a worse route is by r0");
         let shown = router.ask("show", &["filters"]).expect("a daemon");
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-        assert!(shown.contains("sources are checked (feasible) on r0"), "{shown}");
+        assert!(shown.contains("source check feasible on r0"), "{shown}");
         let strict = feasible.replace("feasible", "strict");
         assert!(router.reload_with(&strict).expect("a daemon").status.success());
         both(false, "strict asks for the best");
@@ -250,7 +250,7 @@ fn a_rule_for_what_is_no_port_is_refused_aloud() {
     let lab = Lab::new("refuse", Ends::Silent);
     for path in ["user", "kernel"] {
         let refused = subject.refused(&lab, path, "[[filter.rule]]\naction = 'drop'\nport = 'r9'\n");
-        assert!(refused.contains("r9, which is no port"), "{refused}");
+        assert!(refused.contains("the port r9, which does not exist"), "{refused}");
     }
 }
 
@@ -307,7 +307,7 @@ fn a_port_that_filters_cannot_reach_is_reported() {
             "{name}"
         );
         lab.rtr.ip("link set r2 nomaster\nlink del br0");
-        while count() != Some(0) || !router.log().contains("[filter] holds on all ports again") {
+        while count() != Some(0) || !router.log().contains("[filter] applies on all ports again") {
             assert!(Instant::now() < deadline, "{name}: {}\n{}", router.told(), router.log());
             std::thread::sleep(Duration::from_millis(50));
         }

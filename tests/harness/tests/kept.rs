@@ -107,7 +107,10 @@ fn stop_keep_leaves_forwarding_on_and_stop_takes_it_off() {
         assert!(programs(lab).iter().all(Option::is_some));
         let stop = router.ask("stop", &[]).expect("a daemon's command");
         let said = String::from_utf8_lossy(&stop.stdout);
-        assert!(stop.status.success() && said.contains("r0, r1, r2 is taken off"), "{said}");
+        assert!(
+            stop.status.success() && said.contains("left in the kernel on r0, r1, r2: Linux forwards now"),
+            "{said}"
+        );
         nothing_stays(lab);
         let stop = router.ask("stop", &[]).expect("a daemon's command");
         assert!(!stop.status.success(), "there is nothing to stop any more");
@@ -241,7 +244,7 @@ fn a_bpffs_is_mounted_where_there_is_none() {
     for line in [
         "mounted a bpffs at /run/brickmoon/bpf, because none is mounted at /sys/fs/bpf",
         "pinned: 2",
-        "on r0, r1 is taken off",
+        "on r0, r1: Linux forwards now",
         "left: 0",
     ] {
         assert!(text.contains(line), "no {line:?} in:\n{text}");

@@ -247,7 +247,7 @@ fn a_program_says_how_it_is() {
     let routes =
         Command::new(&binary).args(["show", "routes", "--socket"]).arg(&socket).output().expect("it starts");
     let said = String::from_utf8_lossy(&routes.stderr);
-    assert!(!routes.status.success() && said.contains("a program in Lua cannot answer that"), "{said}");
+    assert!(!routes.status.success() && said.contains("a Lua program cannot answer this request"), "{said}");
     assert!(ask(&["stop"]).is_some(), "it can be stopped");
     let status = running.child().wait().expect("it is ours");
     assert!(status.success() && !socket.exists(), "{status}");

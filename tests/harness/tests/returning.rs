@@ -147,7 +147,7 @@ fn an_interface_that_is_made_again_is_taken_again_and_others_lose_nothing() {
                 let ((), outcome) = flow().during(lab, || {
                     lab.delete(Side::Low);
                     eventually("the port is missing", || state(router, "r2") == "missing");
-                    assert!(notes(router).contains("there is no interface called r2"), "{}", notes(router));
+                    assert!(notes(router).contains("interface r2 does not exist"), "{}", notes(router));
                     lab.make_again(Side::Low, 0x51 + nth);
                     taken(router, "r2");
                 });
@@ -246,7 +246,7 @@ fn an_interface_that_cannot_be_taken_is_tried_again() {
             lab.rtr.ip(&format!("link add r2 mtu 9000 type veth peer name k1 mtu 9000 netns {far}"));
             eventually("the port is refused", || state(router, "r2") == "refused");
             let why = port(router, "r2")["state_reason"].as_str().unwrap_or_default().to_string();
-            assert!(why.contains("r2") && notes(router).contains("port r2 waits"), "{why}");
+            assert!(why.contains("r2") && notes(router).contains("port r2 is waiting"), "{why}");
             let outcome = flow().for_a_while(lab, Duration::from_millis(300));
             unharmed(&format!("{way}: beside a refused port"), &outcome);
             // Once it can be, it is.
@@ -458,7 +458,7 @@ fn starts_without_ports_and_takes_them_late() {
     router.end(&[]);
     lab.delete(Side::Low);
     router.restart_choosing(&[], "[daemon]\n");
-    assert!(notes(&router).contains("no ports: add [[port]] to "), "{}", notes(&router));
+    assert!(notes(&router).contains("no ports: add [[port]] tables to "), "{}", notes(&router));
     for way in ["kernel", "user"] {
         reloads(&router, &named(&["r0", "r1", "r2"], way));
         assert_eq!(state(&router, "r2"), "missing", "{way}");

@@ -88,7 +88,7 @@ fn among_250_ports_everyone_reaches_everyone() {
     const PORTS: usize = 250;
     let Some(mut bridge) = Bridge::new("sw-250", PORTS) else { return };
     bridge.up(&format!("{LAN}flood_limit = 0\n"));
-    assert!(bridge.log().contains("1 switches with 250 ports"), "{}", bridge.log());
+    assert!(bridge.log().contains("1 switch with 250 ports"), "{}", bridge.log());
     let ends: Vec<PacketSocket> = bridge.far.within(|| {
         let open = |number| sys::interface_index(&format!("f{number}")).and_then(PacketSocket::open);
         (0..PORTS).map(|number| open(number).unwrap_or_else(|error| panic!("f{number}: {error}"))).collect()
@@ -232,7 +232,7 @@ fn a_guest_fills_its_own_share_of_the_table() {
     send(&c, &frame(mac(1), 2, 2));
     assert_eq!(take(&b, 1, "to it"), [frame(mac(1), 2, 2)]);
     nothing(&[&a, &b, &c], "nothing was flooded");
-    assert!(bridge.ask("show switch").contains("p0: 10 moves refused, 100 stations evicted"));
+    assert!(bridge.ask("show switch").contains("p0: 10 moves refused, 100 addresses evicted"));
     bridge.assert_closed();
     bridge.stop("stop");
 }
@@ -390,8 +390,8 @@ fn reload_changes_a_switch_without_losing_frames() {
         "the same in the same order"
     );
     let shown = bridge.ask("show switch");
-    assert!(shown.contains("lan: 5 ports") && shown.contains("forgets after 77 s"), "{shown}");
-    assert!(shown.contains("p1: isolated on") && shown.contains("Linux is on it by lan1"), "{shown}");
+    assert!(shown.contains("lan: 5 ports") && shown.contains("ageing 77 s"), "{shown}");
+    assert!(shown.contains("p1: isolated on") && shown.contains("interface lan1 in Linux"), "{shown}");
     assert!(!bridge.sw.run("ip -o link").contains("lan0"), "the earlier interface is gone");
     send(&b, &frame(mac(2), 1, 1));
     bridge.until("the isolated cannot reach each other", |bridge| {
@@ -421,7 +421,7 @@ fn reload_changes_a_switch_without_losing_frames() {
 fn a_switch_beside_workers_is_kept_too() {
     let Some(mut bridge) = Bridge::new("sw-beside", 2) else { return };
     bridge.up(&format!("{LAN}[[port]]\ndevice = 'tap:vm0'\n"));
-    assert!(bridge.log().contains("1 ports, 1 workers"), "{}", bridge.log());
+    assert!(bridge.log().contains("1 port, 1 worker,"), "{}", bridge.log());
     let [a, b] = [0, 1].map(|number| bridge.end(number));
     send(&a, &frame(BROADCAST, 0, 1));
     take(&b, 1, "beside workers");
@@ -498,8 +498,11 @@ fn says_what_is_wrong_and_goes_on() {
     bridge.far.run("ethtool -K f1 gro off");
     bridge.up(&format!("{LAN}[[switch]]\nname = 'other'\nports = ['p0']\n"));
     let shown = bridge.ask("show switch");
-    assert!(shown.contains("p1: its device takes no frames; `ethtool -K FAR gro on`"), "{shown}");
-    assert!(shown.contains("p0 is no port: another XDP program ("), "{shown}");
+    assert!(
+        shown.contains("p1: its device does not accept frames from XDP: run `ethtool -K PEER gro on`"),
+        "{shown}"
+    );
+    assert!(shown.contains("p0 is not a port: another XDP program ("), "{shown}");
     let [a, b] = [0, 1].map(|number| bridge.end(number));
     send(&b, &frame(BROADCAST, 1, 0));
     take(&a, 1, "it can still send");

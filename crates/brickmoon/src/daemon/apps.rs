@@ -1,4 +1,4 @@
-//! Apps in Lua of the configuration, joined with the workers' ports and router, and back to `show`.
+//! Lua apps of the configuration: linked with the workers' ports and router, and reported by `show`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use super::path::Paths;
 use super::report::Counters;
 use crate::Failure;
 
-/// What the workers call all apps in Lua together.
+/// Name of the one app in which workers run all Lua apps.
 pub const PART: &str = "lua";
-/// How long a worker may take to say how its apps are: it sleeps a tenth of a second at most.
+/// How long a worker may take to report on its apps; it sleeps for at most a tenth of a second.
 pub const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What `bm-lua` is told of the apps of a configuration.
+/// The apps of a configuration in the form that `bm-lua` takes.
 pub fn spec(config: &Config) -> AppsSpec {
     let app = |app: &app::App| AppSpec {
         name: app.name.clone(),
@@ -43,21 +43,21 @@ pub fn spec(config: &Config) -> AppsSpec {
     }
 }
 
-/// Where modules are looked for before ours.
+/// Directories that are searched for modules before our own.
 pub fn trees(config: &Config) -> Vec<Tree> {
     config.lua.path.iter().flat_map(|folder| Tree::at(folder)).collect()
 }
 
-/// The folders of `[lua] path` that are not there, by line.
+/// Directories of `[lua] path` that do not exist, by line.
 fn missing_trees(config: &Config) -> Vec<(usize, String)> {
     let missing = config.lua.path.iter().filter(|folder| !folder.is_dir());
     let why = |folder: &PathBuf| {
-        (config.lua.line, format!("`path` in [lua]: no such folder: {}", folder.display()))
+        (config.lua.line, format!("`path` in [lua]: no such directory: {}", folder.display()))
     };
     missing.map(why).collect()
 }
 
-/// The cores that this machine runs on, from 0; empty if it does not tell.
+/// The online cores, from 0; empty if that is unknown.
 fn online() -> Vec<u32> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let range = |part: &str| {
@@ -67,15 +67,15 @@ fn online() -> Vec<u32> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// Apps on cores that cannot have them, and links that such apps cannot have, by line.
+/// Apps on cores that do not exist or belong to a worker, and links that such apps cannot have, by line.
 fn wrong_cores(config: &Config, online: &[u32]) -> Vec<(usize, String)> {
     let mut problems = Vec::new();
     for (app, core) in config.apps.iter().filter_map(|app| Some((app, app.core?))) {
         let why = if !online.is_empty() && !online.contains(&core) {
             let known: Vec<_> = online.iter().map(u32::to_string).collect();
-            format!("there is no core {core}: there are {}", known.join(", "))
+            format!("core {core} does not exist; online cores: {}", known.join(", "))
         } else if let Some(worker) = config.daemon.cores.iter().position(|taken| *taken == core) {
-            format!("core {core} is worker {worker}'s by `cores` in [daemon]: take another")
+            format!("`cores` in [daemon] gives core {core} to worker {worker}: use another core")
         } else {
             continue;
         };
@@ -87,7 +87,7 @@ fn wrong_cores(config: &Config, online: &[u32]) -> Vec<(usize, String)> {
         let (from, to) = (core(&link.from.0), core(&link.to.0));
         if workers > 1 && from.is_some() != to.is_some() {
             problems.push((link.line, format!(
-                "this [[link]] leads from {} to {}, one of which is on a core of its own, and there are {workers} workers: set workers = 1 in [daemon], or leave `core` out",
+                "this [[link]] leads from {} to {}, one of which has its own core, which works only with one worker (here: {workers}): set workers = 1 in [daemon], or remove `core`",
                 link.from.0, link.to.0
             )));
         }
@@ -95,8 +95,8 @@ fn wrong_cores(config: &Config, online: &[u32]) -> Vec<(usize, String)> {
     problems
 }
 
-/// Everything that is wrong with apps, links, and where their modules are, with lines of `file`; files are run for
-/// their classes' schemas.
+/// Checks apps, links and module directories, and reports all errors with lines of `file`. Modules are run to get the
+/// schemas of their classes.
 pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
     let mut problems = config.check_links();
     problems.extend(missing_trees(config));
@@ -117,14 +117,14 @@ pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
     Err(Error::new(lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// Only workers run apps, and only ports of theirs give apps packets, or packets claimed from the kernel's.
+/// Checks that the apps get packets: only workers run apps, and only ports of the user path and claims give packets to workers.
 pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
     if let Some(app) = config.apps.first()
         && !paths.needs_workers(config)
     {
-        let why = format!("app {} wants the user path, and these ports take the kernel path", app.name);
-        let mend = format!("{}, or take [[app]] out of the configuration", hooks::FOR_WORKERS);
-        return Err(Error::new(why).mend(mend));
+        let why = format!("app {} needs the user path, but the ports use the kernel path", app.name);
+        let hint = format!("{}, or remove [[app]] from the configuration", hooks::FOR_WORKERS);
+        return Err(Error::new(why).hint(hint));
     }
     if paths.claims(config) {
         return Ok(());
@@ -133,12 +133,12 @@ pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
     let names: Vec<_> = in_kernel.map(|((index, port), _)| port.name(index)).collect();
     let Some(link) = config.links.iter().find(|link| names.contains(&link.from.0)) else { return Ok(()) };
     let (port, line) = (&link.from.0, link.line);
-    let why = format!("the [[link]] on line {line} is for packets from {port}, which takes the kernel path");
-    let mend = "give that port path = \"user\", or claim packets for it with [[claim]]";
-    Err(Error::new(why).mend(mend))
+    let why = format!("the [[link]] on line {line} takes packets from {port}, which uses the kernel path");
+    let hint = "set path = \"user\" for this port, or select packets for workers with [[claim]]";
+    Err(Error::new(why).hint(hint))
 }
 
-/// Joins the ports `names` with the router and the slow path, and where links lead to apps, with those.
+/// Links the ports `names` with the router and the slow path, or with apps where the configuration links them.
 pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<(), NetworkError> {
     let has = |app: &str, name: &str, from: bool| {
         let mut ends = config.links.iter().map(|link| if from { &link.from } else { &link.to });
@@ -149,7 +149,7 @@ pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<
             network.link(&format!("{name}.output -> router.{name}"))?;
         }
         if has(ROUTER, &name, true) {
-            // What the slow path answers or has held back goes the same way as the rest.
+            // Packets from the slow path take the same links as those of the router.
             network.link(&format!("router.{name} -> {PART}.router:{name}"))?;
             network.link(&format!("slow.{name} -> {PART}.slow:{name}"))?;
         } else {
@@ -159,7 +159,7 @@ pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<
     }
     let is_app = |name: &str| config.apps.iter().any(|app| app.name == name);
     for app::Link { from: (from, output), to: (to, input), .. } in &config.links {
-        // A worker without a queue of a port has nothing to do with it.
+        // A worker without a queue of a port does not have the port.
         if !is_app(from) && from != ROUTER && network.has(from) {
             network.link(&format!("{from}.{output} -> {PART}.{from}:{output}"))?;
         }
@@ -170,19 +170,22 @@ pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<
     Ok(())
 }
 
-/// Has workers take the apps of `config`.
+/// Replaces the apps of all workers by those of `config`.
 pub fn reload(set: &AppSet, config: &Config) -> Result<(), Error> {
-    let mend = "mend the file and reload again: the apps from before go on";
-    set.reload(&spec(config)).map_err(|error| Error::new(error).mend(mend))
+    let hint = "fix the file and reload; until then the previous apps keep running";
+    set.reload(&spec(config)).map_err(|error| Error::new(error).hint(hint))
 }
 
-/// Breaks off what hangs. Why the workers have to be started again, if they have; fails if that would not help.
+/// Aborts apps that hang. Returns why the workers must be restarted, if they must.
+///
+/// # Errors
+/// An app hangs in a C function, so that only ending the process helps.
 pub fn look_after(set: &AppSet) -> Result<Option<String>, Failure> {
     let mut trouble = None;
     for news in set.look_after(Instant::now()) {
         match news {
             AppNews::Failed { worker, why } => {
-                trouble.get_or_insert(format!("the apps of worker {worker} have failed: {why}"));
+                trouble.get_or_insert(format!("the apps of worker {worker} failed: {why}"));
             }
             AppNews::Stuck { lasts } => return Err(hooks::stuck("an app", lasts)),
         }
@@ -209,10 +212,10 @@ pub fn links_of(report: &Report) -> impl Iterator<Item = Link> {
         Link {
             name,
             worker: report.worker as u32,
-            put: txpackets,
-            put_bytes: txbytes,
-            taken: rxpackets,
-            taken_bytes: rxbytes,
+            tx: txpackets,
+            tx_bytes: txbytes,
+            rx: rxpackets,
+            rx_bytes: rxbytes,
             dropped: txdrop,
             waiting: txpackets.saturating_sub(rxpackets),
         }
@@ -225,7 +228,7 @@ pub fn lua_of(jit: JitReport) -> Lua {
     Lua { traces, aborts, flushes, code_bytes, heap_bytes }
 }
 
-/// Takes the links that lead to [`PART`] out, and adds those that apps in Lua have in their place.
+/// Replaces the links to and from [`PART`] by the links of the Lua apps.
 pub fn add_links(reports: &[Report], links: &mut Vec<Link>) {
     let hidden = |name: &str| name.contains(&format!("-> {PART}.")) || name.starts_with(&format!("{PART}."));
     links.retain(|link| !hidden(&link.name));
@@ -233,7 +236,7 @@ pub fn add_links(reports: &[Report], links: &mut Vec<Link>) {
     links.sort_by(|one, two| (one.worker, &one.name).cmp(&(two.worker, &two.name)));
 }
 
-/// Adds what full links made apps drop.
+/// Adds the frames that apps dropped because links were full.
 pub fn add_drops(reports: &[Report], drops: &mut Drops) {
     let reason = bm_stats::Reason::LinkFull;
     let at = reports.iter().flat_map(|report| &report.apps).filter(|app| app.dropped > 0);
@@ -256,7 +259,7 @@ pub fn add_drops(reports: &[Report], drops: &mut Drops) {
     drops.drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
 }
 
-/// What LuaJIT did on a worker for hooks, whose counters these are, and for apps; `None` without either.
+/// What LuaJIT did on a worker, for hooks (whose counters are passed) and apps together; `None` without either.
 pub fn lua_of_worker(worker: usize, counters: &Counters, reports: &[Report]) -> Option<Lua> {
     let mut sum: Option<Lua> = None;
     for report in reports.iter().filter(|report| report.worker == worker) {
@@ -384,11 +387,11 @@ mod tests {
         };
         assert_eq!(said(1, "workers = 1"), []);
         assert_eq!(said(1, ""), []);
-        assert_eq!(said(7, ""), [(5, "app a: there is no core 7: there are 0, 1".into())]);
-        let taken = "app a: core 1 is worker 0's by `cores` in [daemon]: take another";
+        assert_eq!(said(7, ""), [(5, "app a: core 7 does not exist; online cores: 0, 1".into())]);
+        let taken = "app a: `cores` in [daemon] gives core 1 to worker 0: use another core";
         assert_eq!(said(1, "cores = [1]"), [(5, taken.into())]);
         let many = said(1, "workers = 2");
-        assert!(many[0].0 == 9 && many[0].1.contains("there are 2 workers: set workers = 1"), "{many:?}");
+        assert!(many[0].0 == 9 && many[0].1.contains("(here: 2): set workers = 1"), "{many:?}");
         assert!(online().contains(&0) || online().is_empty());
     }
 
@@ -397,9 +400,9 @@ mod tests {
         let config =
             Config::parse(Path::new("/none/b.toml"), "\n[lua]\npath = ['x', '/']").expect("readable");
         let Err(Error { message: said, .. }) = check(Some(Path::new("b.toml")), &config) else {
-            panic!("no such folder")
+            panic!("no such directory")
         };
-        assert_eq!(said, "b.toml, line 3: `path` in [lua]: no such folder: /none/x");
+        assert_eq!(said, "b.toml, line 3: `path` in [lua]: no such directory: /none/x");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What is wrong with a configuration that no device has to be asked for: `check`, `up` and `reload` all ask here, so
-//! that none of them takes what another refuses.
+//! Checks of a configuration that need no device. `check`, `up` and `reload` all use them, so that none of them accepts
+//! what another rejects.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
 use super::path::Paths;
 use super::{apps, hooks, ports, running};
 
-/// All checks of a configuration whose ports take these paths; `file` is what it was read from.
+/// Runs all checks of a configuration whose ports use these paths; `file` is where it was read from.
 ///
 /// # Errors
-/// What is wrong, with lines of the file where that is of use, and what to mend.
+/// What is wrong and how to fix it, with line numbers where they help.
 pub fn all(file: Option<&Path>, config: &Config, paths: &Paths) -> Result<(), Error> {
     if config.daemon.workers == Some(0) {
-        return Err(Error::new("0 workers").mend("there must be one at least"));
+        return Err(Error::new("0 workers").hint("use at least one"));
     }
     switches(config)?;
     hooks::check(file, config)?;
     apps::check(file, config)?;
-    // A file that names none leaves ports to the command line.
+    // A file without ports leaves them to the command line.
     if has_ports(config).is_ok() {
         hooks::can_run(config, paths)?;
         apps::can_run(config, paths)?;
@@ -31,20 +31,20 @@ pub fn all(file: Option<&Path>, config: &Config, paths: &Paths) -> Result<(), Er
     slots(config, paths)
 }
 
-/// Whether there is anything to forward between.
+/// Checks that there is anything to forward between.
 ///
 /// # Errors
 /// There is neither a port nor a switch.
 pub fn has_ports(config: &Config) -> Result<(), Error> {
     if config.ports.is_empty() && config.switches.is_empty() {
-        let mend =
+        let hint =
             format!("name one with --port IF, or with a [[port]] or [[switch]] table in {}", config::FILE);
-        return Err(Error::new("there is no port to forward on").mend(mend));
+        return Err(Error::new("no port to forward on").hint(hint));
     }
     Ok(())
 }
 
-/// Whether no port of the router is one of a switch.
+/// Checks that no port of the router is also a port of a switch.
 ///
 /// # Errors
 /// The first that is.
@@ -53,25 +53,25 @@ pub fn switches(config: &Config) -> Result<(), Error> {
         if let Some(switch) = config.switches.iter().find(|switch| switch.has(port)) {
             let why =
                 format!("{port} is a port of switch {}, so it cannot be a port of the router", switch.name);
-            return Err(Error::new(why).mend("take it out of one of them"));
+            return Err(Error::new(why).hint("remove it from one of them"));
         }
     }
     Ok(())
 }
 
-/// Whether what `[filter]` and `[[claim]]` ask for can be done.
+/// Checks that the rules of `[filter]` and `[[claim]]` name existing ports.
 fn rules(config: &Config) -> Result<(), Error> {
     match config.unknown_ports_of_rules().first() {
         None => Ok(()),
         Some(name) => {
-            let mend = "name it in a [[port]] or with --port, or take `port` out of the rule";
-            Err(Error::new(format!("a [[filter.rule]] is for packets from {name}, which is no port"))
-                .mend(mend))
+            let hint = "add it as a [[port]] or with --port, or remove `port` from the rule";
+            Err(Error::new(format!("a [[filter.rule]] names the port {name}, which does not exist"))
+                .hint(hint))
         }
     }
 }
 
-/// Whether every setting has an effect: some are for workers, and on the kernel path there are none.
+/// Checks that every setting has an effect: some are for workers, which the kernel path does not have.
 fn without_effect(config: &Config, paths: &Paths) -> Result<(), Error> {
     if paths.needs_workers(config) {
         return Ok(());
@@ -87,9 +87,9 @@ fn without_effect(config: &Config, paths: &Paths) -> Result<(), Error> {
         let why = format!(
             "{setting} in [daemon] or on the command line has no effect: all ports use the kernel path, which has no workers"
         );
-        return Err(Error::new(why).mend("remove it, or use the user path (--path user)"));
+        return Err(Error::new(why).hint("remove it, or use the user path (--path user)"));
     }
-    // Where the path is chosen by itself, such a setting is for the case that it is the user path.
+    // With path "auto", such a setting applies if the user path is chosen.
     let told = |port: &&Port| port.path == PathChoice::Kernel || daemon.path == PathChoice::Kernel;
     for port in config.ports.iter().filter(told) {
         let of_port = [
@@ -100,13 +100,13 @@ fn without_effect(config: &Config, paths: &Paths) -> Result<(), Error> {
         ];
         if let Some((setting, _)) = of_port.into_iter().find(|(_, is_set)| *is_set) {
             let why = format!("{setting} of port {} has no effect on the kernel path", port.device);
-            return Err(Error::new(why).mend("remove it, or set path = \"user\" for this port"));
+            return Err(Error::new(why).hint("remove it, or set path = \"user\" for this port"));
         }
     }
     Ok(())
 }
 
-/// Whether devices take slots of frame memory of this size.
+/// Checks that devices accept the size of frame memory slots.
 fn slots(config: &Config, paths: &Paths) -> Result<(), Error> {
     // Without workers there is no frame memory.
     let interfaces = config.ports.iter().filter(|_| paths.needs_workers(config));
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::daemon::{path, why};
 
-    /// What is wrong with a configuration if devices can do anything.
+    /// The error of a configuration, assuming devices that can do everything.
     fn wrong(text: &str) -> String {
         let config = Config::parse(Path::new("f.toml"), text).expect("a right file");
         match path::choose(&config, |_| None) {
@@ -137,14 +137,14 @@ mod tests {
     fn refuses_what_no_device_could_help() {
         let port = |device: &str, path: &str| format!("[[port]]\ndevice = '{device}'\npath = '{path}'\n");
         for (text, why) in [
-            (port("tap:x", "kernel"), "tap:x: the kernel path forwards between interfaces of Linux only"),
+            (port("tap:x", "kernel"), "tap:x: the kernel path needs Linux interfaces"),
             (
                 port("eth0", "kernel") + "[[hook]]\nfile = '/dev/null'\n",
-                "hook null wants the user path, and these ports take the kernel path",
+                "hook null needs the user path, but the ports use the kernel path",
             ),
             (
                 "[daemon]\nslot_size = 8192\n".to_string() + &port("eth0", "user"),
-                "slot_size = 8192, and AF_XDP on eth0 takes slots of 2048 or 4096 bytes alone",
+                "slot_size = 8192, but AF_XDP on eth0 needs slots of 2048 or 4096 bytes",
             ),
             (port("eth0", "user") + "[[hook]]\nfile = '/nowhere/x.lua'\n", "f.toml, line 4: hook x: "),
             (
@@ -157,7 +157,7 @@ mod tests {
             ),
             (
                 port("eth0", "auto") + "[[filter.rule]]\nport = 'eth7'\naction = 'drop'\n",
-                "a [[filter.rule]] is for packets from eth7, which is no port",
+                "a [[filter.rule]] names the port eth7, which does not exist",
             ),
         ] {
             let said = wrong(&text);
@@ -172,7 +172,7 @@ mod tests {
         config.ports.push(bm_control::config::Port::new(Device::Xdp("veth1".into())));
         let said = all(None, &config, &Paths::default()).map_err(|error| error.to_string());
         let why =
-            "veth1 is a port of switch lan, so it cannot be a port of the router: take it out of one of them";
+            "veth1 is a port of switch lan, so it cannot be a port of the router: remove it from one of them";
         assert_eq!(said, Err(why.into()));
     }
 

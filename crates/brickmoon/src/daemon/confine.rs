@@ -1,4 +1,4 @@
-//! What the daemon gives up once it has its configuration, its sockets and a bpffs.
+//! Drops privileges once the daemon has its configuration, its sockets and a bpffs.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use bm_bpf::Bpffs;
 use bm_control::config::{Config, Device};
 use bm_privilege::{Calls, kept_by_daemon, needs_files_of_others};
 
-/// Drops privileges. Says what `status` tells where they are kept.
+/// Drops privileges. Returns a note for `status` if they are kept.
 pub fn confine(config: &Config, file: Option<&Path>) -> Option<String> {
     if !config.daemon.sandbox {
         return Some("sandbox = \"off\": the daemon keeps all privileges that it was started with".into());
     }
-    // Even if only workers forward now: `brickmoon reload` may add a switch, and cannot mount one for its pins then.
+    // Even if only workers forward now: `brickmoon reload` may add a switch later, and cannot mount a bpffs then.
     if let Err(error) = Bpffs::keep_open() {
-        // Whoever needs one says so once more, and goes on without.
+        // Users of the bpffs report this again and work without it.
         tracing::debug!("{error}");
     }
     let raw_io = config.ports.iter().any(|port| matches!(port.device, Device::Dpdk(_)));

@@ -1,7 +1,7 @@
-//! Connections to a server of ours: so many at the same time, and none for ever.
+//! Connections to our HTTP servers, limited in number and duration.
 //!
-//! Whoever connects and says nothing, or says the head of its request a byte a minute, or takes no answer, has a
-//! descriptor of ours. Without bounds some hundred of them have all.
+//! A client that connects and sends nothing, sends its request one byte a minute, or does not read the reply, holds one
+//! of our file descriptors. Without limits a few hundred such clients would use up all of them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,13 +18,13 @@ use tokio::time::timeout;
 
 /// How long the head of a request may take, and how long a connection may be idle before it.
 const HEAD_MAX: Duration = Duration::from_secs(5);
-/// How long a connection may last, whatever is said on it: longer than the longest question takes.
+/// How long a connection may last in any case; longer than the longest request takes.
 const LAST_MAX: Duration = Duration::from_secs(600);
 /// How long a [`Pause`] keeps connections waiting. If it takes longer, the restart hangs, and `status` must be able to
 /// say so.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Kinds of users.
+/// Number of kinds of clients ([`super::rights`]).
 const KINDS: usize = 3;
 
 static PAUSES: AtomicUsize = AtomicUsize::new(0);
@@ -55,10 +55,10 @@ impl Drop for Pause {
 /// Accepts a connection as soon as there is no [`Pause`].
 async fn accept<L: Listener>(listener: &mut L) -> L::Io {
     loop {
-        // Both before the look at the number, so that no change behind it is missed.
+        // Both are created before the counter is read, so that no later change is missed.
         let (paused, resumed) = (PAUSED.notified(), RESUMED.notified());
         if PAUSES.load(Ordering::SeqCst) > 0 {
-            // One may hang for ever.
+            // A restart may hang.
             let _in_time = timeout(PAUSE_MAX, resumed).await;
         }
         tokio::select! {
@@ -68,9 +68,8 @@ async fn accept<L: Listener>(listener: &mut L) -> L::Io {
     }
 }
 
-/// Answers until the task is dropped: `who` says what kind of user has connected, and what answers there are for it. Of
-/// more than `most` connections of a kind at the same time the oldest gives way, so that nobody who only holds connections
-/// keeps others out.
+/// Serves connections until the task is dropped. `who` returns the kind of client and its routes. Beyond `most`
+/// connections of one kind the oldest is closed, so that clients that only hold connections cannot lock others out.
 pub async fn serve<L: Listener>(mut listener: L, who: impl Fn(&L::Io) -> (usize, Router), most: usize) {
     let mut kinds: [VecDeque<JoinHandle<()>>; KINDS] = Default::default();
     loop {
@@ -86,7 +85,7 @@ pub async fn serve<L: Listener>(mut listener: L, who: impl Fn(&L::Io) -> (usize,
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
         let connection = http.serve_connection(TokioIo::new(stream), service);
         connections.push_back(tokio::spawn(async move {
-            // What goes wrong on a connection is for whoever has made it.
+            // Errors on a connection only concern its client.
             let _ended = timeout(LAST_MAX, connection).await;
         }));
     }

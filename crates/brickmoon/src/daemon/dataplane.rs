@@ -1,4 +1,4 @@
-//! Workers and the slow path, built from open ports, and ended so that no frame is lost without a name.
+//! Workers and the slow path: built from open ports, and stopped so that every frame is accounted for.
 //!
 //! ```text
 //! worker: eth0.output -> router.eth0   router.eth1 -> eth1.router   slow.eth1 -> eth1.slow
@@ -21,49 +21,49 @@ use bm_stats::{Account, Block, Registry};
 use super::queues::{Move, Queues};
 use crate::Failure;
 
-/// Free frames that a worker keeps for itself.
+/// Size of the freelist of each worker, in frames.
 const FREELIST: usize = 1024;
-/// The counter of the time that a worker was at work, among those of [`WorkerReport`].
+/// Index of the busy time among the counters of [`WorkerReport`].
 const BUSY_NS: usize = 3;
-/// Longest wait for a worker's first breath. On a machine so busy that it takes longer, packets are lost anyway.
+/// How long to wait for the first breath of a worker. On a machine so busy that this is too short, packets are lost anyway.
 const FIRST_BREATH: Duration = Duration::from_secs(2);
 
-/// What the data path gets of a port.
+/// The parts of a port that the data path uses.
 pub struct Part {
     /// Name of its interface in Linux.
     pub name: String,
-    /// One for each queue.
+    /// The queues, by number.
     pub queues: Vec<Box<dyn Port>>,
-    /// How Linux gets its frames.
+    /// Delivers frames to Linux.
     pub host: Box<dyn HostPort>,
 }
 
 /// What the data path shares with control.
 pub struct Shared {
-    /// What workers read.
+    /// The tables that workers read.
     pub published: Arc<Published<Tables>>,
-    /// Whom a change waits for.
+    /// The threads that a change of the tables waits for.
     pub readers: Readers,
     /// All counters.
     pub registry: Arc<Registry>,
-    /// Hooks in Lua.
+    /// Lua hooks; set with the first workers.
     pub hooks: OnceLock<Arc<HookSet>>,
-    /// Apps in Lua.
+    /// Lua apps; set with the first workers.
     pub apps: OnceLock<Arc<AppSet>>,
 }
 
-/// A worker that runs, with its counters.
+/// A running worker with its counters.
 struct Running {
     worker: Worker,
     core: Option<usize>,
     counters: Block,
-    /// Breaths that were counted before it, by the worker in whose place it is.
+    /// Breaths that its predecessor had counted when this one started.
     breaths_before: u64,
 }
 
 impl Running {
-    /// Waits until the worker has breathed once, and so has given every port frames to receive into: what a
-    /// port is sent before is lost.
+    /// Waits for the first breath of the worker, in which it gives frames to every port to receive into. Packets that
+    /// arrive earlier are lost.
     fn await_first_breath(&self) {
         let started = Instant::now();
         let breaths = || self.counters.get(0);
@@ -73,7 +73,7 @@ impl Running {
     }
 }
 
-/// What `show workers` says of one.
+/// State of a worker, for `show workers`.
 pub struct WorkerState {
     /// The core that it is pinned to.
     pub core: Option<usize>,
@@ -81,24 +81,24 @@ pub struct WorkerState {
     pub alive: bool,
     /// Its real-time priority; 0 for none.
     pub priority: u8,
-    /// Breaths, moves and sleeps.
+    /// Numbers of breaths, of breaths that moved frames, and of sleeps.
     pub counters: [u64; 3],
     /// Its queues, as `PORT/QUEUE`.
     pub queues: Vec<String>,
 }
 
-/// The data path at work.
+/// The running data path.
 pub struct DataPlane {
     workers: Vec<Running>,
     slow: Option<SlowThread>,
     depot: Arc<Depot>,
     queues: Queues,
-    /// What workers with real-time priority have.
+    /// Real-time priority of the workers; 0 for none.
     priority: u8,
 }
 
 impl DataPlane {
-    /// Starts `workers` workers, each with its queue of every port and its share of those beyond, and the slow path.
+    /// Starts `workers` workers, each with its queue of every port and its share of the additional queues, and the slow path.
     pub fn start(
         config: &Config,
         workers: usize,
@@ -120,7 +120,7 @@ impl DataPlane {
         let mut queues = Queues::default();
         for part in parts {
             let account = account(shared, &format!("slow/{}", part.name))?;
-            // A port with fewer queues than there are workers is sent on by the first alone.
+            // The first worker sends for the slow path: it has a queue of every port.
             slow.add_port(SlowPort { account, host: Some(part.host), worker: 0 });
             for (number, port) in part.queues.into_iter().enumerate() {
                 let (app, received) = port_app(shared, &part.name, number, port)?;
@@ -140,7 +140,7 @@ impl DataPlane {
         Ok(Self { workers: running, slow, depot, queues, priority })
     }
 
-    /// How each worker is.
+    /// State of each worker.
     pub fn workers(&self) -> Vec<WorkerState> {
         let state = |(index, running): (usize, &Running)| WorkerState {
             core: running.core,
@@ -157,22 +157,22 @@ impl DataPlane {
         self.workers.iter().find_map(|running| running.worker.real_time().err())
     }
 
-    /// Takes real-time priority from a worker that seems to hang, until it sleeps again.
+    /// Gives a worker that seems to hang normal priority until it sleeps again.
     pub fn demote(&self, worker: usize) {
         self.workers.get(worker).into_iter().for_each(|running| running.worker.demote());
     }
 
-    /// Whose a queue is.
+    /// The worker that owns a queue.
     pub fn worker_of(&self, port: &str, queue: usize) -> Option<usize> {
         self.queues.worker_of(port, queue)
     }
 
-    /// Has queues be where a configuration says.
+    /// Moves queues to the workers that the configuration names.
     pub fn place(&self, config: &Config) {
         self.queues.place(config, self.workers.len());
     }
 
-    /// Moves a queue from the busiest worker to the idlest, now and then and where it is worth it.
+    /// Moves a queue from the busiest worker to the idlest if that pays; checks every few seconds.
     pub fn balance(&mut self, now: Instant) -> Option<Move> {
         let busy_ns = self.workers.iter().map(|running| running.counters.get(BUSY_NS)).collect();
         self.queues.balance(busy_ns, now)
@@ -184,12 +184,12 @@ impl DataPlane {
             && self.slow.as_ref().is_some_and(SlowThread::is_alive)
     }
 
-    /// Frames in all, and those that no worker holds.
+    /// Number of frames in total, and of those that no worker holds.
     pub fn frames(&self) -> (usize, usize) {
         (self.depot.memory().slots(), self.depot.available())
     }
 
-    /// Ends the slow path, then the workers: what it sent last still leaves, and what they passed on since is freed.
+    /// Stops the slow path, then the workers: they still send its last packets, and what they pass to it then is freed.
     pub fn stop(self) {
         let Self { workers, slow, depot: _, queues: _, priority: _ } = self;
         let end_workers = || workers.into_iter().for_each(|running| drop(running.worker.stop()));
@@ -208,7 +208,7 @@ fn block(shared: &Shared, group: &str, names: &[&str]) -> Result<Block, Failure>
     shared.registry.block(group, names).map_err(Failure::failed)
 }
 
-/// The slow path of a configuration, without workers and ports yet.
+/// Creates the slow path of a configuration, without workers and ports.
 pub fn slow_path(
     config: &Config,
     shared: &Shared,
@@ -235,7 +235,7 @@ pub fn slow_path(
     }))
 }
 
-/// A queue as an app, and the account of what it receives.
+/// Makes an app of a queue; also returns the account of its received frames.
 fn port_app(
     shared: &Shared,
     name: &str,
@@ -284,7 +284,7 @@ fn start_worker(
     run(shared, depot, (index, &format!("bm-worker-{index}")), schedule, network, waker)
 }
 
-/// A worker without ports, for the apps of a core.
+/// Starts a worker without ports for the Lua apps of one core.
 fn start_apart(
     config: &Config,
     shared: &Shared,
@@ -296,12 +296,12 @@ fn start_apart(
     let mut network = Network::new();
     network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
     let waker = Waker::new().map_err(Failure::failed)?;
-    // Nothing but Lua runs there, which may take as long as it likes.
+    // No real-time priority: Lua code may run for any time.
     let schedule = Schedule { core: Some(core), real_time: None, ..config.daemon.schedule() };
     run(shared, depot, (index, &format!("bm-lua-{core}")), schedule, network, waker)
 }
 
-/// Has a worker run a network.
+/// Starts a worker that runs `network`.
 fn run(
     shared: &Shared,
     depot: &Arc<Depot>,

@@ -1,4 +1,4 @@
-//! Devices that DPDK drives, each with its twin in Linux: an interface with the device's MAC, MTU and link state.
+//! DPDK devices, each with a twin: an interface in Linux with the MAC, MTU and link state of the device.
 //!
 //! ```text
 //! device ─► queues ─► workers            Linux: ip, ARP, routing daemons
@@ -22,12 +22,12 @@ use bm_port_tap::{Twin, TwinHandle};
 use super::ports::OpenPort;
 use crate::Failure;
 
-/// How often device and twin are compared.
+/// How often the states of device and twin are compared.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long one look may take: a driver may have a device begin anew.
+/// How long one comparison may take: the driver may reset the device.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 
-/// Opens a device with at most `most` queues, and makes its twin.
+/// Opens a device with at most `most` queues, and creates its twin.
 pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) -> Result<OpenPort, Failure> {
     let spec = Spec::new(device);
     let queues = port.queues.unwrap_or(1).min(most as u32).min(u32::from(u16::MAX)) as u16;
@@ -69,7 +69,7 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
     })
 }
 
-/// The device's MAC; where it has none, one of our own that stays the same for this name.
+/// The device's MAC; for a device without one, a MAC derived from its name.
 fn mac(device: &DpdkDevice, spec: &Spec) -> [u8; 6] {
     let mac = device.mac();
     if mac != [0; 6] && mac[0] & 1 == 0 {
@@ -78,15 +78,15 @@ fn mac(device: &DpdkDevice, spec: &Spec) -> [u8; 6] {
     let mut hasher = DefaultHasher::new();
     spec.name().hash(&mut hasher);
     let hash = hasher.finish().to_be_bytes();
-    // Locally administered, for one station.
+    // Locally administered, unicast.
     let mac = [2, hash[0], hash[1], hash[2], hash[3], hash[4]];
     if let Err(error) = device.set_mac(mac) {
-        tracing::debug!(%error, "a device without a MAC takes every frame");
+        tracing::debug!(%error, "the device does not accept a MAC; it receives all frames");
     }
     mac
 }
 
-/// What is wrong with a device, for who asks.
+/// The last known problem of a device.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Option<String>>>);
 
@@ -100,7 +100,7 @@ impl Told {
     }
 }
 
-/// Why a device may have no link.
+/// The likely reason why a device has no link.
 fn without_link(device: &str) -> &'static str {
     let reasons = [
         ("net_memif", "no process has connected to the other end of its socket"),
@@ -114,7 +114,7 @@ fn without_link(device: &str) -> &'static str {
     known.map_or("nothing is connected, or the other end is down", |(_, reason)| reason)
 }
 
-/// A device and the thread that keeps it and its twin alike.
+/// A device, and the thread that keeps it and its twin in the same state.
 struct Tended {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -141,7 +141,7 @@ impl Tended {
 impl Drop for Tended {
     fn drop(&mut self) {
         self.end = None;
-        // It has nothing to say; a panic was printed when it happened.
+        // A panic was logged when it happened.
         let _ended = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -152,7 +152,7 @@ struct Tending {
     mtu: u16,
     mac: Option<[u8; 6]>,
     up: Option<bool>,
-    /// Why the device could not be changed as Linux has it.
+    /// Why the device did not take a setting of its twin.
     failed: Option<String>,
     spec: Spec,
     told: Told,
@@ -164,7 +164,7 @@ impl Tending {
         if self.up != Some(up) {
             self.up = Some(up);
             if let Err(error) = self.twin.set_carrier(up) {
-                tracing::warn!(%error, "Linux is not told of the link");
+                tracing::warn!(%error, "cannot set the carrier of the twin");
             }
         }
         if let Ok(mtu) = self.twin.mtu()
@@ -186,26 +186,26 @@ impl Tending {
         (!both.is_empty()).then(|| both.join("; "))
     }
 
-    /// As Linux has it; what the device refuses, Linux gets back.
+    /// Sets the MTU of the twin on the device; if the device rejects it, the twin gets the old one back.
     fn change_mtu(&mut self, mtu: usize) {
         let set = u16::try_from(mtu).map_err(|error| error.to_string());
         match set.and_then(|mtu| self.device.set_mtu(mtu).map_err(|error| error.to_string())) {
             Ok(()) => (self.mtu, self.failed) = (mtu as u16, None),
             Err(error) => {
-                tracing::warn!(%error, "the MTU stays {}", self.mtu);
-                self.failed = Some(format!("the MTU stays {}: {error}", self.mtu));
+                tracing::warn!(%error, "the device rejects the MTU; it stays {}", self.mtu);
+                self.failed = Some(format!("the device rejects the MTU, which stays {}: {error}", self.mtu));
                 let _gone = self.twin.set_mtu(usize::from(self.mtu));
             }
         }
     }
 
-    /// The same for its MAC.
+    /// Sets the MAC of the twin on the device; if the device rejects it, the twin gets the old one back.
     fn change_mac(&mut self, mac: [u8; 6]) {
         match self.device.set_mac(mac) {
             Ok(()) => (self.mac, self.failed) = (Some(mac), None),
             Err(error) => {
-                tracing::warn!(%error, "the MAC stays");
-                self.failed = Some(format!("the MAC stays: {error}"));
+                tracing::warn!(%error, "the device rejects the MAC; it stays as it was");
+                self.failed = Some(format!("the device rejects the MAC, which stays as it was: {error}"));
                 let _gone = self.mac.map(|mac| self.twin.set_mac(mac));
             }
         }

@@ -1,6 +1,6 @@
-//! What becomes of the daemon when a thread of it panics or does not get anywhere, and what systemd is told of it.
+//! Reacts to threads that panic or make no progress, and reports to systemd.
 //!
-//! That packets are Linux's meanwhile is the driver's to see to.
+//! The driver hands packets to Linux meanwhile.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -13,33 +13,33 @@ use super::notify;
 use super::state::lock;
 use crate::log;
 
-/// How long the main thread may be silent: it starts the data path again where that has failed.
+/// How long the main thread may make no progress; it restarts a data path that has failed.
 pub const MAIN_SILENT_MAX: Duration = Duration::from_secs(30);
 
-/// Threads that nobody starts again: with one of them the process ends, and whoever started it starts another. The
-/// kernel path goes on meanwhile, as after any other sudden end.
+/// Threads that cannot be restarted: if one of them panics, the process ends, so that its supervisor starts another. The
+/// kernel path keeps forwarding meanwhile, as after any other crash.
 const NEEDED: [&str; 5] = ["bm-control", "bm-firewall", "bm-grace", "bm-switch", "bm-dpdk"];
 
-/// Threads that do not get anywhere, as last seen.
+/// Threads that make no progress, as of the last check.
 #[derive(Clone, Default)]
 pub struct Silent(Arc<Mutex<Vec<(String, Duration)>>>);
 
 impl Silent {
-    /// How many there are.
+    /// Number of these threads.
     pub fn count(&self) -> u32 {
         lock(&self.0).len() as u32
     }
 
-    /// What `status` tells of them, a sentence each.
+    /// One note for `status` on each thread.
     pub fn notes(&self) -> Vec<String> {
         let note = |(thread, silent): &(String, Duration)| {
-            format!("thread {thread} has not got anywhere for {} s", silent.as_secs())
+            format!("thread {thread} has made no progress for {} s", silent.as_secs())
         };
         lock(&self.0).iter().map(note).collect()
     }
 }
 
-/// Hears of threads.
+/// Receives the findings of the watchdog.
 pub struct Health {
     silent: Silent,
     said: BTreeSet<String>,
@@ -48,31 +48,28 @@ pub struct Health {
 }
 
 impl Health {
-    /// What hears of threads, and where it is to be seen.
+    /// A receiver, and a view of the threads that make no progress.
     fn new() -> (Self, Silent) {
         let silent = Silent::default();
         let watchdog = notify::watchdog();
         (Self { silent: silent.clone(), said: BTreeSet::new(), watchdog, told_at: Instant::now() }, silent)
     }
 
-    /// Hears from a driver's watchdog from now on; where to see what it has heard.
+    /// Subscribes to the watchdog of a driver; returns a view of the threads that make no progress.
     pub fn hear_from(control: &Handle) -> Silent {
         let (mut health, silent) = Self::new();
         control.on_health(move |found| health.take(found));
         silent
     }
 
-    /// Takes in what was found, some twenty times a second.
+    /// Handles the findings of one check; called about twenty times a second.
     fn take(&mut self, found: &[Trouble]) {
         let panicked =
             |trouble: &&Trouble| trouble.what == What::Panicked && NEEDED.contains(&trouble.thread.as_str());
         if let Some(trouble) = found.iter().find(panicked) {
-            tracing::error!(
-                "thread {} has panicked: the daemon ends, and has to be started again",
-                trouble.thread
-            );
+            tracing::error!("thread {} panicked: the daemon ends and must be restarted", trouble.thread);
             log::flush();
-            // Nothing is taken back in order: what control has left half done is for nobody to build on.
+            // No orderly end: control may have left its tables half updated.
             std::process::exit(1);
         }
         let silent = found.iter().filter_map(|trouble| match trouble.what {
@@ -87,13 +84,13 @@ impl Health {
         *lock(&self.silent.0) = silent;
     }
 
-    /// Says who has fallen silent and who goes on, once.
+    /// Logs each thread once when it stops making progress, and once when it continues.
     fn say(&mut self, silent: BTreeSet<String>) {
         for thread in silent.difference(&self.said) {
-            tracing::error!("thread {thread} does not get anywhere");
+            tracing::error!("thread {thread} makes no progress");
         }
         for thread in self.said.difference(&silent) {
-            tracing::warn!("thread {thread} goes on");
+            tracing::warn!("thread {thread} makes progress again");
         }
         self.said = silent;
     }
@@ -119,8 +116,8 @@ mod tests {
         let (mut health, silent) = Health::new();
         health.take(&[trouble("bm-slow", What::Silent(Duration::from_secs(3)))]);
         assert_eq!(silent.count(), 1);
-        assert_eq!(silent.notes(), ["thread bm-slow has not got anywhere for 3 s"]);
-        // The data path starts again by itself.
+        assert_eq!(silent.notes(), ["thread bm-slow has made no progress for 3 s"]);
+        // The data path restarts this thread.
         health.take(&[trouble("bm-slow", What::Panicked)]);
         assert_eq!(silent.count(), 0);
     }

@@ -1,4 +1,4 @@
-//! Hooks in Lua, joined with the router: from the configuration to a thread's hooks, and back to `show hooks`.
+//! Lua hooks: from the configuration to the hooks of each thread, and their reports for `show hooks`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,11 +13,10 @@ use super::path::Paths;
 use super::report::Counters;
 use crate::Failure;
 
-/// How hooks and apps get packets where the kernel forwards for all ports.
-pub const FOR_WORKERS: &str =
-    "start with --path user or auto, give a port path = \"user\", claim packets for it with [[claim]]";
+/// Hint for hooks and apps that get no packets since all ports use the kernel path.
+pub const FOR_WORKERS: &str = "start with --path user or auto, set path = \"user\" for a port, select packets for workers with [[claim]]";
 
-/// What `bm-lua` is told of the hooks of a configuration.
+/// The hooks of a configuration in the form that `bm-lua` takes.
 pub fn specs(config: &Config) -> Vec<HookSpec> {
     let trees = super::apps::trees(config);
     config.hooks.iter().map(|hook| spec(hook, &trees)).collect()
@@ -41,7 +40,7 @@ fn spec(hook: &config::Hook, trees: &[Tree]) -> HookSpec {
     }
 }
 
-/// Whether every file can be read and is Lua; else all complaints, with the lines that name the files.
+/// Checks that every file can be read and compiled; reports all errors with the lines that name the files.
 pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
     let file = of(file);
     let complaint = |hook: &config::Hook| {
@@ -52,35 +51,38 @@ pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
     if complaints.is_empty() { Ok(()) } else { Err(Error::new(complaints.join("\n"))) }
 }
 
-/// What to call the file of a configuration.
+/// Name of the configuration file in messages.
 pub fn of(file: Option<&Path>) -> String {
     file.map_or_else(|| "the configuration".into(), |file| file.display().to_string())
 }
 
-/// Only workers run hooks.
+/// Checks that hooks get packets: only workers run them.
 pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
     match config.hooks.first() {
         Some(hook) if !paths.needs_workers(config) => {
-            let why = format!("hook {} wants the user path, and these ports take the kernel path", hook.name);
-            Err(Error::new(why).mend(format!("{FOR_WORKERS}, or take [[hook]] out of the configuration")))
+            let why = format!("hook {} needs the user path, but the ports use the kernel path", hook.name);
+            Err(Error::new(why).hint(format!("{FOR_WORKERS}, or remove [[hook]] from the configuration")))
         }
         _ => Ok(()),
     }
 }
 
-/// Loads the files again. `Ok` if all of them could be.
+/// Loads the files again; if one cannot be loaded, the old versions stay.
 pub fn reload(set: &HookSet, config: &Config) -> Result<(), Error> {
-    let mend = "mend the file and reload again: the versions from before go on";
-    set.reload(&specs(config)).map_err(|error| Error::new(error).mend(mend))
+    let hint = "fix the file and reload; until then the previous versions keep running";
+    set.reload(&specs(config)).map_err(|error| Error::new(error).hint(hint))
 }
 
-/// Loads the files for all threads, and has none take them: what would keep a new start from it is known before.
+/// Loads the files without using them, so that errors are known before the workers are restarted.
 pub fn try_load(set: &HookSet, config: &Config) -> Result<(), Error> {
-    let mend = "mend the file and reload again: all goes on as before";
-    set.try_load(&specs(config)).map_err(|error| Error::new(error).mend(mend))
+    let hint = "fix the file and reload; nothing has changed";
+    set.try_load(&specs(config)).map_err(|error| Error::new(error).hint(hint))
 }
 
-/// Looks after hooks: breaks off what hangs, tells the log what went wrong. Fails if something cannot be helped.
+/// Aborts hooks that hang, and logs failures.
+///
+/// # Errors
+/// A hook hangs in a C function, so that only ending the process helps.
 pub fn look_after(set: &HookSet) -> Result<(), Failure> {
     for news in set.look_after() {
         match news {
@@ -94,14 +96,14 @@ pub fn look_after(set: &HookSet) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What to say of Lua code that hangs where only the end of the process helps.
+/// The error for Lua code that hangs in a C function, where only ending the process helps.
 pub fn stuck(what: &str, lasts: Duration) -> Failure {
     let seconds = lasts.as_secs();
-    let why = format!("{what} has been in a C function for {seconds} s and cannot be broken off");
-    Failure::Failed(format!("{why}: Linux forwards from here on"))
+    let why = format!("{what} has been in a C function for {seconds} s and cannot be aborted");
+    Failure::Failed(format!("{why}: Linux forwards from now on"))
 }
 
-/// Every hook with its figures.
+/// All hooks with their counters.
 pub fn hooks(reports: Vec<HookReport>, counters: &Counters) -> Hooks {
     Hooks { hooks: reports.into_iter().map(|report| hook(report, counters)).collect() }
 }
@@ -121,7 +123,7 @@ fn hook(report: HookReport, counters: &Counters) -> Hook {
     let mut cycles = 0;
     for (counter, &value) in of_hooks(counters).filter(|(_, of, _)| *of == name).map(|(c, _, v)| (c, v)) {
         match counter.split_once('/') {
-            // Of the state and not of the hook: `show workers` has it.
+            // Belongs to the Lua state, not to the hook: shown by `show workers`.
             Some(("jit", _)) => {}
             Some(("drop", reason)) => *hook.drops.entry(reason.into()).or_default() += value,
             Some((_, own)) => *hook.counters.entry(own.into()).or_default() += value,
@@ -140,7 +142,7 @@ fn hook(report: HookReport, counters: &Counters) -> Hook {
     hook
 }
 
-/// Counters of hooks: what they count, whose they are, how much.
+/// Counters of hooks: counter name, hook name and value.
 fn of_hooks(counters: &Counters) -> impl Iterator<Item = (&str, &str, &u64)> {
     counters.range("hook/".to_string()..).map_while(|(name, value)| {
         let mut parts = name.strip_prefix("hook/")?.splitn(3, '/');
@@ -149,7 +151,7 @@ fn of_hooks(counters: &Counters) -> impl Iterator<Item = (&str, &str, &u64)> {
     })
 }
 
-/// Puts hooks' own names in the place of the one that accounts know, so that nothing is counted twice.
+/// Replaces the common drop reason of hooks by the names that hooks gave, so that no frame is counted twice.
 pub fn name_drops(drops: &mut Drops, reports: &[HookReport], counters: &Counters) {
     let mut named: Vec<Drop> = Vec::new();
     for (counter, hook, &frames) in of_hooks(counters).filter(|(.., frames)| **frames > 0) {
@@ -164,7 +166,7 @@ pub fn name_drops(drops: &mut Drops, reports: &[HookReport], counters: &Counters
             }
             None => named.push(Drop {
                 reason: reason.into(),
-                meaning: meaning.unwrap_or_else(|| "dropped by a version that is gone".into()),
+                meaning: meaning.unwrap_or_else(|| "dropped by a version that no longer runs".into()),
                 frames,
                 at: vec![DropAt { app, frames }],
             }),

@@ -1,4 +1,4 @@
-//! Ports that the kernel path forwards for: its program on their interfaces.
+//! Ports of the kernel path: attaches its program to their interfaces.
 
 use bm_control::config::{Config, Device, Port};
 use bm_control::driver::LEASE;
@@ -9,25 +9,28 @@ use super::ports::GENERIC;
 use super::presence::{Presence, unfit};
 use crate::Failure;
 
-/// Says, now and in `status`, that the program ends with the daemon.
+/// Logs, and returns as a note for `status`, that the program ends with the daemon.
 fn unpinned(why: &NoPins) -> String {
-    let note = format!("the kernel path ends with the daemon, since its program cannot be pinned: {why}");
+    let note = format!("the kernel path will end with the daemon: its program cannot be pinned: {why}");
     tracing::warn!("{note}");
     note
 }
 
 /// A port of the kernel path.
 pub struct OnPort {
-    /// Whether the program is on its interface.
+    /// Whether the program is attached to the interface.
     pub presence: Presence,
-    /// Why it is not as fast there as it could be.
+    /// Why it is slower there than it could be.
     pub reason: Option<String>,
 }
 
-/// The kernel path, what came of its ports, where workers' sockets go if packets are claimed, and notes for `status`.
+/// The kernel path, its ports, the map for workers' sockets if there are claims, and notes for `status`.
 pub type Started = (Option<Kernel>, Vec<Option<OnPort>>, Option<Claims>, Vec<String>);
 
-/// Loads the kernel path and puts it on its ports, as far as their interfaces are there; those must do as they are.
+/// Loads the kernel path and attaches it to those of its ports whose interfaces exist.
+///
+/// # Errors
+/// If it cannot be loaded, or an existing interface cannot take it.
 pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
     let mut kernel = Kernel::load(LEASE).map_err(Failure::failed)?;
     let claims = paths.claims(config).then(|| kernel.take_claims()).transpose().map_err(Failure::failed)?;
@@ -44,10 +47,10 @@ pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
     Ok((Some(kernel), on, claims, notes))
 }
 
-/// Puts the kernel path on one interface, if that is there. `attach` does it.
+/// Attaches the kernel path to one interface, if it exists, by calling `attach`.
 ///
 /// # Errors
-/// Why an interface that is there cannot have it.
+/// Why an existing interface cannot take it.
 pub fn attach_one(
     name: &str,
     claims: bool,
@@ -66,23 +69,25 @@ pub fn attach_one(
         attached => attached?,
     };
     if let Some(layout) = adopted {
-        tracing::info!(%name, layout, "an earlier daemon's program forwards here until our tables are whole");
+        tracing::info!(%name, layout, "the program of an earlier daemon forwards here until our tables are complete");
     }
     if generic && claims {
         return Err(Failure::Failed(format!(
-            "{name}: {GENERIC}, where what workers give back to Linux would be claimed again: take [[claim]] out of the configuration, or give the port path = \"user\""
+            "{name}: {GENERIC}; packets that workers give back to Linux would be claimed again: remove [[claim]] from the configuration, or set path = \"user\" for this port"
         )));
     }
     if let Some(why) = bm_fastpath::why_no_frames(name) {
-        tracing::warn!("{why}. Linux forwards what leaves there.");
+        tracing::warn!("{why}: Linux forwards packets that leave there");
     }
     let presence = Presence::Here { ifindex, birth: None };
     Ok(OnPort { presence, reason: generic.then(|| GENERIC.into()) })
 }
 
-/// Has the kernel path on those ports of the configuration that take it, as far as their interfaces are there; for
-/// each port what came of it, none for ports of workers. An interface that cannot have it is an error for ports that
-/// `strict` names; others go without until it can.
+/// Attaches the kernel path to those of its ports whose interfaces exist. Returns the result for each port, `None` for
+/// ports of workers.
+///
+/// # Errors
+/// An existing interface cannot take it and `strict` names its port; other ports wait until it can.
 pub fn attach(
     config: &Config,
     paths: &Paths,
@@ -103,7 +108,7 @@ pub fn attach(
         on.push(Some(match attach_one(name, claims, &mut *attach) {
             Err(failure) if !strict(port) => {
                 let why = super::why(failure);
-                tracing::warn!(%why, "port {name} waits");
+                tracing::warn!(%why, "port {name} is waiting");
                 OnPort { presence: Presence::refused(why), reason: None }
             }
             taken => taken?,
@@ -112,21 +117,21 @@ pub fn attach(
     Ok(on)
 }
 
-/// No kernel path: workers forward alone.
+/// Starts without the kernel path: workers forward for all ports.
 pub fn without(config: &Config) -> Started {
     remove_kept();
     (None, config.ports.iter().map(|_| None).collect(), None, Vec::new())
 }
 
-/// Takes off what an earlier daemon left in the kernel, where workers are to forward now.
+/// Detaches the kernel path that an earlier daemon left, since workers forward now.
 fn remove_kept() {
     match bm_fastpath::remove_kept() {
         Ok(interfaces) if interfaces.is_empty() => {}
         Ok(interfaces) => {
             let interfaces = interfaces.join(", ");
-            tracing::info!(interfaces, "took off the kernel path that an earlier daemon left");
+            tracing::info!(interfaces, "detached the kernel path that an earlier daemon left");
         }
-        // What a daemon at work has is its own.
-        Err(why) => tracing::debug!(%why, "nothing to take off"),
+        // The kernel path may belong to a running daemon.
+        Err(why) => tracing::debug!(%why, "no kernel path of an earlier daemon to detach"),
     }
 }

@@ -1,10 +1,10 @@
-//! `brickmoon up`: from the configuration to a router that forwards, and back to Linux alone.
+//! `brickmoon up`: starts the router from its configuration, and hands all packets back to Linux at the end.
 //!
 //! ```text
-//! Config ─► ports open (they take nothing) ─► control: tables whole ─► workers, slow path ─► ports take packets
+//! Config ─► ports open (no packets yet) ─► control: tables ready ─► workers, slow path ─► ports take packets
 //! ```
 //!
-//! The end goes the other way round: first Linux has all packets again, then threads end.
+//! The end takes the reverse order: Linux gets all packets again first, then the threads end.
 
 pub mod apps;
 mod checks;
@@ -58,19 +58,19 @@ pub fn why(failure: Failure) -> String {
     }
 }
 
-/// How often the data path is looked at, and how often scripts on it are, of which one may hang.
+/// How often the data path is checked, and how often Lua scripts are, which may hang.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_AT_LUA_EVERY: Duration = Duration::from_millis(20);
 
-/// How long the end may take: with threads that hang it is not waited for theirs.
+/// How long the end may take; after that the process exits without waiting for threads that hang.
 const END_MAX: Duration = Duration::from_secs(15);
-/// How long answers may take that are under way at the end.
+/// How long requests that are in progress at the end may take.
 const ANSWERS_MAX: Duration = Duration::from_secs(1);
 
-/// Says nothing if the file is right.
+/// `brickmoon check`: reports what is wrong with a configuration file, and warns of missing interfaces.
 pub fn check(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
-    // Devices may be elsewhere, or come later.
+    // The devices may be on another machine, or appear later.
     let paths = path::choose(&config, |_| None)?;
     checks::all(Some(file), &config, &paths).map_err(Failure::usage)?;
     for name in config.ports.iter().filter_map(missing) {
@@ -79,16 +79,16 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The interface of a port that is not there.
+/// The interface of a port, if it does not exist.
 fn missing(port: &Port) -> Option<&str> {
     let Device::Xdp(name) = &port.device else { return None };
     (!bm_fastpath::is_there(name)).then_some(name)
 }
 
-/// Runs until it is told to end.
+/// `brickmoon up`: runs until a signal or `brickmoon stop`.
 pub fn up(mut up: Up) -> Result<(), Failure> {
     let started = Instant::now();
-    // Until privileges are dropped, which has to be done before there is a second thread.
+    // Until privileges are dropped, which must happen before there is a second thread.
     log::hold();
     limits::raise();
     bm_privilege::give_memory_back();
@@ -127,12 +127,12 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
         let _aborted = answering.await;
         ended
     });
-    // Whoever still waits for an answer waits for a thread that hangs.
+    // A request that is still in progress waits for a thread that hangs.
     runtime.shutdown_timeout(ANSWERS_MAX);
     ended
 }
 
-/// Answers at the control socket: to root, and to members of the group that may read.
+/// The routes of the control socket: for root, and for members of the group with read access.
 fn answers(daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
     let all = server::routes(daemon.clone());
     match readers {
@@ -141,42 +141,42 @@ fn answers(daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
     }
 }
 
-/// Ends the process after this time, whatever it is that keeps it from its end.
+/// Exits the process after this time, even if threads hang.
 fn end_within(longest: Duration) {
     let end = move || {
         std::thread::sleep(longest);
         log::say(&format!(
-            "brickmoon: not all threads have ended within {} s: the process ends all the same",
+            "brickmoon: some threads have not ended within {} s: exiting without them",
             longest.as_secs()
         ));
         log::flush();
         std::process::exit(1);
     };
     if let Err(error) = std::thread::Builder::new().name("bm-end".into()).spawn(end) {
-        tracing::warn!("nobody sees to it that the daemon ends in time: {error}");
+        tracing::warn!("cannot start the thread that limits the time to end: {error}");
     }
 }
 
-/// Says on standard output that packets are forwarded. Whoever reads it may be slow or gone, which is no matter.
+/// Prints the ready line on standard output, on a thread of its own since the reader may be slow or gone.
 fn say_ready(ready: String) {
     let say = move || {
         if let Err(error) = writeln!(std::io::stdout(), "{ready}") {
-            tracing::warn!("standard output was not told \"{ready}\": {error}");
+            tracing::warn!("cannot write \"{ready}\" to standard output: {error}");
         }
     };
     if let Err(error) = std::thread::Builder::new().name("bm-ready".into()).spawn(say) {
-        tracing::warn!("standard output was not told that the daemon is ready: {error}");
+        tracing::warn!("cannot write the ready line to standard output: {error}");
     }
 }
 
-/// What the file says, and what the command line says before it.
+/// Reads and checks the configuration: the file, overridden by the command line.
 fn configuration(up: &Up) -> Result<Config, Failure> {
     let config = match &up.config {
         Some(file) => Config::load(file).map_err(Failure::usage)?,
         None => Config::default(),
     };
     let config = with_arguments(config, up)?;
-    // A file may get its ports later; without one nothing ever could.
+    // Ports can be added to a file later; without a file they never can.
     if up.config.is_none() {
         checks::has_ports(&config).map_err(Failure::usage)?;
     }
@@ -186,25 +186,25 @@ fn configuration(up: &Up) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Whether the interfaces that the command line names are there: what somebody types now, and is not there, is a typing
-/// error more often than an interface to come.
+/// Checks that the interfaces named on the command line exist. Such a name is more often mistyped than meant for an
+/// interface that appears later.
 fn asked_for(config: &Config, up: &Up) -> Result<(), Failure> {
     let is_asked = |port: &&Port| up.ports.iter().any(|asked| asked.parse().as_ref() == Ok(&port.device));
     match config.ports.iter().filter(is_asked).find_map(missing) {
         None => Ok(()),
         Some(name) => Err(Failure::Failed(format!(
-            "no interface is called {name:?} here: `ip link` lists them; a [[port]] in a configuration file waits for its interface"
+            "interface {name:?} does not exist: `ip link` lists interfaces; a [[port]] in a configuration file waits for its interface"
         ))),
     }
 }
 
-/// A configuration with what the command line says in the place of what it says.
+/// Overrides a configuration with the options of the command line.
 fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
     let mut named = HashSet::new();
     for port in &up.ports {
         let device: Device = port.parse().map_err(Failure::usage)?;
         if !named.insert(device.clone()) {
-            return Err(Failure::Usage(format!("--port {port}: {device} is given twice")));
+            return Err(Failure::Usage(format!("--port {port}: duplicate port {device}")));
         }
         if config.ports.iter().all(|other| other.device != device) {
             config.ports.push(Port::new(device));
@@ -233,22 +233,20 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
             port.device.to_string() == *name || port.device.interface() == Some(name.as_str())
         };
         let Some(port) = config.ports.iter_mut().find(is_it) else {
-            return Err(Failure::Usage(format!(
-                "--path {name}=..: no port is called so; name it with --port"
-            )));
+            return Err(Failure::Usage(format!("--path {name}=..: unknown port; add it with --port")));
         };
         port.path = path;
     }
     Ok(config)
 }
 
-/// Has ports follow their interfaces.
+/// Makes ports follow their interfaces.
 async fn follow(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let daemon = daemon.clone();
     tokio::task::spawn_blocking(move || daemon.follow()).await.map_err(Failure::failed)?
 }
 
-/// Until somebody wants the end, or the data path cannot be kept alive.
+/// Runs until a signal or request to end, or until the data path cannot be restarted.
 async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let on = |kind| signal(kind).map_err(Failure::failed);
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
@@ -260,7 +258,7 @@ async fn watch(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     }
 }
 
-/// Until the data path cannot be kept alive.
+/// Supervises the data path; returns when it cannot be restarted.
 async fn tend(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     let _watched = bm_heartbeat::watch(health::MAIN_SILENT_MAX);
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
@@ -274,8 +272,8 @@ async fn tend(daemon: &Arc<Daemon>) -> Result<(), Failure> {
                 let daemon = daemon.clone();
                 let reloaded = tokio::task::spawn_blocking(move || daemon.reload()).await;
                 match reloaded.map_err(Failure::failed)? {
-                    Ok(reloaded) => tracing::info!(?reloaded, "the configuration was read again"),
-                    Err(error) => tracing::error!(%error, "the configuration was not read again"),
+                    Ok(reloaded) => tracing::info!(?reloaded, "reloaded the configuration"),
+                    Err(error) => tracing::error!(%error, "cannot reload the configuration"),
                 }
             }
             _ = look_at_lua.tick(), if daemon.has_scripts() => {

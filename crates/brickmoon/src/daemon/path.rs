@@ -1,42 +1,42 @@
-//! Which path each port's packets take.
+//! Chooses the path of each port's packets.
 //!
 //! ```text
 //! [[port]] path, --path PORT=..  ─► else [daemon] path, --path ─► else: kernel, unless something needs workers
 //! ```
 //!
-//! What needs workers for all ports that are not told their path: workers or cores that somebody asked for, hooks and
-//! apps (unless claims say which packets they are for, or a port is told to take the user path). What needs them for
-//! one port and leaves the others in the kernel: a device that is no interface of Linux, an interface that XDP cannot
-//! send through, one in a VRF.
+//! All ports without a path of their own need workers if the configuration sets workers or cores, or has hooks or apps
+//! (unless claims select their packets, or some port is set to the user path). A single port needs workers if its
+//! device is not a Linux interface, if XDP cannot send through its interface, or if that is in a VRF; the other ports
+//! stay in the kernel.
 //!
-//! An interface that is not there, or has no Ethernet header, needs no workers. The first is looked at again when it
-//! appears; the packets of the second are Linux's on any path.
+//! An interface that does not exist, or has no Ethernet header, needs no workers. The first is checked again when it
+//! appears; packets of the second go to Linux on either path.
 
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 use bm_netlink::{Kind, Link};
 
 use crate::Failure;
 
-/// The path of one port, and why it is that one where there was a choice.
+/// The path of one port, and the reason if it was chosen automatically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPath {
-    /// Whether its packets are forwarded in the kernel.
+    /// Whether its packets take the kernel path.
     pub in_kernel: bool,
-    /// A few words for `show ports`; none where the configuration says it.
+    /// Reason for `show ports`; `None` if the configuration sets the path.
     pub reason: Option<String>,
 }
 
-/// The paths of all ports, in their order.
+/// The paths of all ports, in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paths(pub Vec<PortPath>);
 
 impl Paths {
-    /// Whether the kernel forwards for some port.
+    /// Whether any port uses the kernel path.
     pub fn any_kernel(&self) -> bool {
         self.0.iter().any(|port| port.in_kernel)
     }
 
-    /// Whether workers forward for some port.
+    /// Whether any port uses the user path.
     pub fn any_user(&self) -> bool {
         self.0.iter().any(|port| !port.in_kernel)
     }
@@ -50,33 +50,33 @@ impl Paths {
         }
     }
 
-    /// Whether workers are needed: for ports, or for what is claimed from the kernel's.
+    /// Whether workers are needed, for ports of the user path or for claimed packets.
     pub fn needs_workers(&self, config: &Config) -> bool {
         self.any_user() || self.claims(config)
     }
 
-    /// Whether packets are claimed from the kernel's ports.
+    /// Whether workers get claimed packets from ports of the kernel path.
     pub fn claims(&self, config: &Config) -> bool {
         self.any_kernel() && !config.claims.is_empty()
     }
 
-    /// Why it is that, where all ports have the same reason.
+    /// The reason of the paths, if all ports have the same.
     pub fn reason(&self) -> Option<String> {
         let first = self.0.first()?.reason.clone();
         self.0.iter().all(|port| port.reason == first).then_some(first).flatten()
     }
 
-    /// Whether workers may forward for all ports that the kernel does not take after all.
+    /// Whether workers may replace the kernel path on all its ports: no path is set by the configuration.
     pub fn may_do_without(&self) -> bool {
         self.0.iter().filter(|port| port.in_kernel).all(|port| port.reason.is_some())
     }
 
-    /// The same in a daemon without the kernel path, which it can only be started with.
+    /// These paths in a daemon that was started without the kernel path, which cannot be added later.
     pub fn on_workers(&self) -> Self {
-        self.instead("the daemon was started with workers for all ports")
+        self.instead("the daemon was started without the kernel path")
     }
 
-    /// Workers for all, since the kernel path could not be loaded.
+    /// The user path for all ports, for this reason.
     pub fn instead(&self, why: &str) -> Self {
         let port = |port: &PortPath| match port.in_kernel {
             true => PortPath { in_kernel: false, reason: Some(why.into()) },
@@ -86,7 +86,7 @@ impl Paths {
     }
 }
 
-/// What keeps the kernel path from an interface, if anything does that workers could do better.
+/// Why an interface cannot use the kernel path although it could use the user path; `None` if it can.
 pub fn obstacle(interface: &str) -> Option<String> {
     if !bm_fastpath::is_ethernet(interface) {
         return None;
@@ -94,31 +94,31 @@ pub fn obstacle(interface: &str) -> Option<String> {
     match Link::list() {
         Ok(links) => {
             if let Some(name) = in_vrf(&links, interface) {
-                return Some(format!("{name} is in a VRF, for which the kernel path has no tables"));
+                return Some(format!("{name} is in a VRF, which the kernel path does not support"));
             }
         }
-        Err(error) => tracing::warn!(%error, interface, "whether it is in a VRF is not known"),
+        Err(error) => tracing::warn!(%error, interface, "cannot tell whether the interface is in a VRF"),
     }
     bm_fastpath::why_no_frames(interface)
 }
 
-/// The interface, or a VLAN on it, that is in a VRF.
+/// Name of the interface, or of a VLAN on it, if that is in a VRF.
 fn in_vrf(links: &[Link], interface: &str) -> Option<String> {
     let own = links.iter().find(|link| &*link.name == interface)?;
     let on_top = |link: &&Link| link.lower == Some(own.ifindex) && link.lower_namespace.is_none();
     let is_in_one = |link: &&Link| {
         let master = links.iter().find(|other| Some(other.ifindex) == link.master);
-        // A master that is neither of these is a VRF, or one whose members are no ports of ours on any path.
+        // A master that is neither of these is a VRF, or one whose members cannot be ports on any path.
         master.is_some_and(|master| master.kind != Kind::Bridge && master.kind != Kind::Other("bond".into()))
     };
     let all = std::iter::once(own).chain(links.iter().filter(on_top));
     all.filter(is_in_one).map(|link| String::from(&*link.name)).next()
 }
 
-/// Chooses; `obstacle` says what keeps the kernel path from an interface.
+/// Chooses the paths; `obstacle` returns why an interface cannot use the kernel path.
 ///
 /// # Errors
-/// If a port shall take the kernel path and is no interface.
+/// If a port is set to the kernel path but is not a Linux interface.
 pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Result<Paths, Failure> {
     let said = |port: &Port| match port.path {
         PathChoice::Auto => config.daemon.path,
@@ -131,7 +131,7 @@ pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Res
         PathChoice::Auto => {
             let own = match &port.device {
                 Device::Xdp(name) => obstacle(name),
-                device => Some(format!("{device} is no interface of Linux")),
+                device => Some(format!("{device} is not a Linux interface")),
             };
             match own.or_else(|| why.map(Into::into)) {
                 Some(why) => PortPath { in_kernel: false, reason: Some(why) },
@@ -143,7 +143,7 @@ pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Res
     for (port, path) in config.ports.iter().zip(&paths.0) {
         if path.in_kernel && !matches!(port.device, Device::Xdp(_)) {
             return Err(Failure::Usage(format!(
-                "{}: the kernel path forwards between interfaces of Linux only: use --path user, or path = \"user\" for this port",
+                "{}: the kernel path needs Linux interfaces: use --path user, or path = \"user\" for this port",
                 port.device
             )));
         }
@@ -151,16 +151,15 @@ pub fn choose(config: &Config, obstacle: impl Fn(&str) -> Option<String>) -> Res
     Ok(paths)
 }
 
-/// Why ports that are not told their path take the kernel's.
+/// Reason for the kernel path on ports without a path of their own.
 fn in_kernel_since(config: &Config) -> &'static str {
-    if config.claims.is_empty() { "nothing in use needs workers" } else { "workers get claimed packets only" }
+    if config.claims.is_empty() { "nothing in use needs workers" } else { "workers get only claimed packets" }
 }
 
-/// What in use needs the user path for all ports that are not told theirs.
+/// What in the configuration needs the user path on all ports without a path of their own.
 fn needs_workers(config: &Config) -> Option<&'static str> {
     let daemon = &config.daemon;
-    // Where some port is told to take the user path, apps, hooks and workers have that; where packets are claimed,
-    // they have those.
+    // Apps, hooks and workers get the packets of ports that are set to the user path, or the claimed packets.
     if config.ports.iter().any(|port| port.path == PathChoice::User) || !config.claims.is_empty() {
         return None;
     }
@@ -171,12 +170,12 @@ fn needs_workers(config: &Config) -> Option<&'static str> {
         return Some("hooks run on workers");
     }
     if daemon.workers.is_some() || !daemon.cores.is_empty() {
-        return Some("workers or cores are named");
+        return Some("workers or cores are configured");
     }
-    (daemon.idle == IdleChoice::Busy).then_some("workers shall be busy")
+    (daemon.idle == IdleChoice::Busy).then_some("busy polling needs workers")
 }
 
-/// Whether the kernel path is to be there although no port takes it yet: ports may come that do.
+/// Whether to load the kernel path although there are no ports yet, since ports may be added that use it.
 pub fn may_come_to_kernel(config: &Config) -> bool {
     config.ports.is_empty() && config.daemon.path != PathChoice::User && needs_workers(config).is_none()
 }
@@ -203,9 +202,9 @@ mod tests {
             ("", false, "eth0 takes no frames from XDP"),
             ("[[hook]]\nfile = 'acl.lua'\n", true, "hooks run on workers"),
             ("[[app]]\nname = 'guard'\nmodule = 'guard.lua'\n", true, "apps run on workers"),
-            ("[daemon]\nworkers = 2\n", true, "workers or cores are named"),
-            ("[daemon]\ncores = [1]\n", true, "workers or cores are named"),
-            ("[daemon]\nidle = 'busy'\n", true, "workers shall be busy"),
+            ("[daemon]\nworkers = 2\n", true, "workers or cores are configured"),
+            ("[daemon]\ncores = [1]\n", true, "workers or cores are configured"),
+            ("[daemon]\nidle = 'busy'\n", true, "busy polling needs workers"),
         ] {
             let (path, reason) = chosen(&format!("{eth0}{more}"), sends);
             assert_eq!(path, "user", "{more}");
@@ -230,7 +229,7 @@ mod tests {
         );
         let why: Vec<_> = chosen.0.iter().filter_map(|port| port.reason.as_deref()).collect();
         let kernel = "nothing in use needs workers";
-        assert_eq!(why, [kernel, "tap:vm0 is no interface of Linux", "vx0 takes no frames from XDP", kernel]);
+        assert_eq!(why, [kernel, "tap:vm0 is not a Linux interface", "vx0 takes no frames from XDP", kernel]);
         // Hooks are for the packets of all ports, with such a port or without.
         assert_eq!(paths("[[hook]]\nfile = 'acl.lua'\n").name(), "user");
     }
@@ -260,7 +259,7 @@ mod tests {
             of(10, link(3, "eth2", Kind::Device)),
             of(9, link(4, "eth3", Kind::Device)),
             of(11, link(7, "eth4", Kind::Device)),
-            // On an interface of that number in another namespace.
+            // On an interface with this index in another namespace.
             Link { lower_namespace: Some(0), ..of(9, vlan(8, "far.7", 1)) },
             link(9, "red", Kind::Vrf { table: 10 }),
             link(10, "br0", Kind::Bridge),
@@ -296,7 +295,7 @@ mod tests {
         let reasons = paths.0.into_iter().map(|path| path.reason.unwrap_or_default());
         assert_eq!(
             reasons.collect::<Vec<_>>(),
-            ["workers or cores are named", "the daemon was started with workers for all ports"]
+            ["workers or cores are configured", "the daemon was started without the kernel path"]
         );
     }
 
@@ -309,11 +308,11 @@ mod tests {
             assert_eq!(paths.name(), "mixed");
             paths.0.iter().map(|port| port.in_kernel).collect::<Vec<_>>()
         };
-        // The port that is told to take the user path is no reason for the others to do so.
+        // One port on the user path does not move the others there.
         assert_eq!(three(""), [true, false, true]);
         assert_eq!(three("[[hook]]\nfile = 'acl.lua'\n"), [true, false, true]);
         assert!(paths(&port("tap:vm0", "kernel"), true).is_err());
-        // What is said of one goes before what is said of all.
+        // The path of a port overrides that of [daemon].
         let text = format!("[daemon]\npath = 'user'\n{}{}", port("eth0", "auto"), port("eth1", "kernel"));
         assert_eq!(chosen(&text, true).0, "mixed");
         let text = port("eth0", "auto") + &port("eth1", "user");

@@ -1,4 +1,4 @@
-//! Where the device of a port that workers have is replaced: the interface has gone, or is there again.
+//! Replaces the devices of a port of workers when its interface disappears or appears again.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -10,12 +10,12 @@ use bm_port::{HostPort, Port};
 
 use super::state::lock;
 
-/// How long a worker may take to come for a device: it draws breath ten times a second at the least.
+/// How long a worker may take to accept a new device; it breathes at least ten times a second.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Frames that closing a device handles at a time.
+/// Size of the freelist for closing devices, in frames.
 const CLOSING: usize = 256;
 
-/// The way to Linux of a port without an interface.
+/// The host port of a port without an interface: delivers nothing.
 pub struct Nowhere;
 
 impl HostPort for Nowhere {
@@ -24,11 +24,11 @@ impl HostPort for Nowhere {
     }
 }
 
-/// A way to Linux, in the slow path's hands, that may be replaced.
+/// A host port, used by the slow path, that can be replaced.
 pub struct ReplaceableHost(Arc<Mutex<Box<dyn HostPort>>>);
 
 impl ReplaceableHost {
-    /// The slow path's end, and the one for replacing it.
+    /// The end for the slow path, and the end for replacing the host port.
     pub fn new(host: Box<dyn HostPort>) -> (Self, Arc<Mutex<Box<dyn HostPort>>>) {
         let shared = Arc::new(Mutex::new(host));
         (Self(shared.clone()), shared)
@@ -45,17 +45,17 @@ impl HostPort for ReplaceableHost {
     }
 }
 
-/// All places of a port.
+/// The replaceable parts of a port.
 pub struct Places {
-    /// By queue.
+    /// The queues, by number.
     pub queues: Vec<Replacer>,
-    /// The slow path's.
+    /// The host port that the slow path uses.
     pub host: Arc<Mutex<Box<dyn HostPort>>>,
 }
 
 impl Places {
-    /// Puts queues and the way to Linux of an interface there, or nothing. False if a worker has not come for it: then
-    /// the data path has to be started again. What was there before is closed.
+    /// Replaces the queues and the host port by those of another interface, or by none, and closes the old ones. False
+    /// if a worker did not accept its queue in time: then the data path must be restarted.
     #[must_use = "the port is half of one interface and half of another otherwise"]
     pub fn replace(&self, queues: Vec<Box<dyn Port>>, host: Box<dyn HostPort>, depot: &Arc<Depot>) -> bool {
         let before = std::mem::replace(&mut *lock(&self.host), host);

@@ -1,4 +1,4 @@
-//! Opens devices: the one place that knows every kind of port.
+//! Opens devices: the only module that knows all kinds of ports.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -18,56 +18,57 @@ use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
 use super::places::{Nowhere, Places, ReplaceableHost};
 use crate::Failure;
 
-/// A device that is open, with what workers, the slow path and control each get of it.
+/// An open device, with the parts for workers, the slow path and control.
 pub struct OpenPort {
-    /// Name: that of the interface in Linux.
+    /// Name of the interface in Linux.
     pub name: String,
     /// As the configuration names it.
     pub device: String,
-    /// Index of the interface in Linux; none while it is not there.
+    /// Index of the interface in Linux; `None` while it does not exist.
     pub ifindex: Option<u32>,
     /// How its frames get to a worker.
     pub mode: PortMode,
     /// Why the mode is not the best one.
     pub reason: Option<String>,
-    /// One for each queue taken.
+    /// The queues in use.
     pub queues: Vec<Box<dyn Port>>,
-    /// How Linux gets its frames.
+    /// Delivers frames to Linux.
     pub host: Box<dyn HostPort>,
-    /// What control tells it.
+    /// Through which control sets the packets that the port takes.
     pub steering: Box<dyn Steering>,
-    /// What must live as long as the port: the steering program is detached with it.
+    /// Kept as long as the port; dropping it detaches the steering program.
     pub keep: Box<dyn Any + Send>,
-    /// Where another interface is put in the place of this one; only for interfaces of Linux.
+    /// For replacing the interface by another; only for ports on Linux interfaces.
     pub places: Option<Places>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
-    /// What is wrong with the device now, where it can tell.
+    /// Asks the device what is wrong with it, if it can tell.
     pub trouble: Option<Trouble>,
-    /// What keeps interfaces of ours in Linux while workers are started again, with addresses and routes.
+    /// Descriptors that keep our interfaces, with addresses and routes, while workers are restarted.
     pub held: Vec<OwnedFd>,
 }
 
-/// Asks a device for its own counters, by name.
+/// Reads the counters of a device, by name.
 pub type Hardware = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
-/// Asks a device why it does not work now.
+/// Asks a device why it does not work.
 pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Why XDP on an interface is not as fast as it could be.
-pub const GENERIC: &str = "the driver knows no XDP, so the kernel runs it behind the driver (generic mode)";
-/// The settings of MAC and MTU for twins of devices that have none of their own.
+/// Why XDP on an interface is slower than it could be.
+pub const GENERIC: &str =
+    "the driver does not support XDP, so the kernel runs it after the driver (generic mode)";
+/// MTU of the twins of devices that have none of their own.
 const TWIN_MTU: usize = 1500;
 
-/// What ports receive into.
+/// Frame memory and ring size of the ports.
 pub struct Rings<'a> {
-    /// The frame memory.
+    /// The free frames.
     pub memory: &'a Arc<Depot>,
     /// Frames that can wait in each queue of an AF_XDP port.
     pub ring: u32,
 }
 
-/// Opens every port, each with as many queues at most as `most` says.
+/// Opens all ports, each with at most the number of queues that `most` returns.
 pub fn open(
     ports: &[config::Port],
     rings: &Rings<'_>,
@@ -84,16 +85,16 @@ pub fn open(
     ports.iter().enumerate().map(open).collect()
 }
 
-/// What workers take from an interface of Linux.
+/// The packets that workers take from a Linux interface.
 #[derive(Clone, Copy)]
 pub enum Taking<'c> {
-    /// Its frames. With `held` what filters may forbid is dropped until control knows the interface.
+    /// All frames. With `held`, frames that filters may drop are dropped until control knows the interface.
     Frames { held: bool },
-    /// What is claimed for them, if there are claims: the kernel forwards what comes in, and workers send here.
+    /// Claimed packets, if there are claims: the kernel path forwards the others, and workers send here.
     Claimed(Option<&'c Claims>),
 }
 
-/// Opens devices, all of which share one frame memory.
+/// Opens devices that share one frame memory.
 #[derive(Clone)]
 pub struct Opener {
     depot: Arc<Depot>,
@@ -101,26 +102,26 @@ pub struct Opener {
     ring: u32,
 }
 
-/// An interface of Linux that is open for workers: what is replaced when another interface takes its place.
+/// A Linux interface opened for workers: all that is replaced when another interface takes its place.
 pub struct OnInterface {
-    /// Index in Linux.
+    /// Index of the interface in Linux.
     pub ifindex: u32,
     /// How its frames get to a worker.
     pub mode: PortMode,
     /// Why the mode is not the best one.
     pub reason: Option<String>,
-    /// One for each queue taken.
+    /// The queues in use.
     pub queues: Vec<Box<dyn Port>>,
-    /// How Linux gets its frames.
+    /// Delivers frames to Linux.
     pub host: Box<dyn HostPort>,
-    /// What control tells it.
+    /// Through which control sets the packets that the port takes.
     pub steering: Box<dyn Steering>,
-    /// What must live as long as the port: the steering program is detached with it.
+    /// Kept as long as the port; dropping it detaches the steering program.
     pub keep: Box<dyn Any + Send>,
 }
 
 impl Opener {
-    /// For ports that receive into these.
+    /// Opens ports that receive into this memory.
     pub fn new(rings: &Rings<'_>) -> Result<Self, Failure> {
         let shared = Shared::new(rings.memory).map_err(Failure::failed)?;
         Ok(Self { depot: rings.memory.clone(), shared, ring: rings.ring })
@@ -131,12 +132,12 @@ impl Opener {
         self.ring
     }
 
-    /// Where frames come from.
+    /// The free frames.
     pub fn depot(&self) -> &Arc<Depot> {
         &self.depot
     }
 
-    /// Opens a device that is no interface of Linux by itself.
+    /// Opens a device; a Linux interface only as missing (see [`Self::interface`]).
     pub fn open(&self, index: usize, port: &config::Port, most: usize) -> Result<OpenPort, Failure> {
         match &port.device {
             Device::Xdp(interface) => OpenPort::on(interface, port, None, most),
@@ -146,7 +147,7 @@ impl Opener {
         }
     }
 
-    /// Opens an interface of Linux.
+    /// Opens a Linux interface for workers.
     pub fn interface(
         &self,
         interface: &str,
@@ -159,7 +160,7 @@ impl Opener {
 }
 
 impl OpenPort {
-    /// A port that the kernel forwards for, in a daemon without workers.
+    /// A port of the kernel path in a daemon without workers.
     pub fn in_kernel(port: &config::Port, ifindex: Option<u32>, reason: Option<String>) -> Self {
         Self {
             name: port.name(0),
@@ -178,8 +179,8 @@ impl OpenPort {
         }
     }
 
-    /// A port whose interface may go and come back; it begins with this one, or has none yet, and then room for
-    /// `places` queues.
+    /// A port whose interface may disappear and come back. It starts with the interface `on`, or without one and with
+    /// room for `places` queues.
     pub fn on(
         interface: &str,
         port: &config::Port,
@@ -226,7 +227,7 @@ impl OpenPort {
     }
 }
 
-/// How many queues a device has; 1 where that is not known before it is open.
+/// Number of queues of a device; 1 if that is unknown before it is open.
 pub fn queues(port: &config::Port) -> usize {
     let has = port.device.interface().map_or(1, |interface| bm_port_xdp::queues(interface) as usize);
     match (&port.device, port.queues) {
@@ -235,15 +236,12 @@ pub fn queues(port: &config::Port) -> usize {
     }
 }
 
-/// Whether AF_XDP takes slots of this size.
-///
-/// # Errors
-/// It does not.
+/// Checks that AF_XDP accepts slots of this size.
 pub fn check_slots(interface: &str, slot_size: usize) -> Result<(), Error> {
     match slot_size {
         2048 | 4096 => Ok(()),
         _ => Err(Error::new(format!(
-            "slot_size = {slot_size}, and AF_XDP on {interface} takes slots of 2048 or 4096 bytes alone"
+            "slot_size = {slot_size}, but AF_XDP on {interface} needs slots of 2048 or 4096 bytes"
         ))),
     }
 }
@@ -308,8 +306,8 @@ fn xdp(
     })
 }
 
-/// A TAP whose far end is outside (a virtual machine, another namespace). In Linux the router's end is a
-/// twin, so that addresses, ARP and routing daemons have an interface to work on.
+/// Opens a TAP whose other end is outside (a virtual machine, another namespace). In Linux a twin stands for the
+/// router's end, so that addresses, ARP and routing daemons have an interface to work on.
 fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<OpenPort, Failure> {
     let mut device = TapDevice::open(name).map_err(Failure::failed)?;
     let mtu = device.mtu().map_err(Failure::failed)?;
@@ -321,7 +319,7 @@ fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<
         queues.push(Box::new(queue));
     }
     let mut mac = device.mac().map_err(Failure::failed)?;
-    // The two ends of one wire need two addresses: the last byte tells them apart.
+    // The two ends need different MACs; they differ in the last byte.
     mac[5] ^= 1;
     let twin = twin(name, mac, mtu)?;
     let port = behind_twin(port, twin, queues, PortMode::Tap, Box::new(device))?;
@@ -340,7 +338,7 @@ fn pcap(
     behind_twin(port, twin, vec![queue], PortMode::Memory, Box::new(()))
 }
 
-/// The end in Linux of what is no interface there.
+/// Creates the twin of a device that is not a Linux interface.
 fn twin(name: &str, mac: [u8; 6], mtu: usize) -> Result<Twin, Failure> {
     Twin::new(&config::app::twin_name(name), mac, mtu).map_err(Failure::failed)
 }

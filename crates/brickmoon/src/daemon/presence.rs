@@ -1,42 +1,42 @@
-//! Whether a port has its interface. Ports follow their interfaces by name, whenever those come and go.
+//! Whether a port has its interface. Ports follow their interfaces by name when these appear and disappear.
 
 use std::time::{Duration, Instant};
 
 use bm_api::PortState;
 
-/// When an interface that could not be taken is tried again, unless something happens to it before.
+/// Time after which an interface that could not be used is tried again, unless it changes earlier.
 pub const AGAIN: Duration = Duration::from_secs(1);
 
-/// Whether a port has its interface, and why not.
+/// Whether a port has its interface, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It has.
+    /// The port has its interface.
     Here {
-        /// The interface's number in Linux.
+        /// Index of the interface in Linux.
         ifindex: u32,
-        /// Which appearance of it; not known before the kernel's tables have been read.
+        /// Distinguishes it from earlier interfaces of this name; `None` before the kernel's tables have been read.
         birth: Option<u64>,
     },
-    /// No interface has its name.
+    /// There is no interface of its name.
     Missing,
-    /// One has, and it could not be taken.
+    /// The interface exists but could not be used.
     Refused {
         /// Why.
         why: String,
-        /// Which appearance of it.
+        /// Distinguishes it from earlier interfaces of this name.
         birth: Option<u64>,
-        /// When it was tried.
+        /// When it was last tried.
         at: Instant,
     },
 }
 
 impl Presence {
-    /// It was tried now.
+    /// An interface that was tried now and could not be used.
     pub fn refused(why: impl Into<String>) -> Self {
         Self::Refused { why: why.into(), birth: None, at: Instant::now() }
     }
 
-    /// The interface's number, if the port has it.
+    /// Index of the interface, if the port has it.
     pub fn ifindex(&self) -> Option<u32> {
         match self {
             Self::Here { ifindex, .. } => Some(*ifindex),
@@ -44,7 +44,7 @@ impl Presence {
         }
     }
 
-    /// How `show ports` calls it, and the reason.
+    /// State and reason for `show ports`.
     pub fn shown(&self, name: &str) -> (PortState, Option<String>) {
         match self {
             Self::Here { .. } => (PortState::Taken, None),
@@ -54,14 +54,13 @@ impl Presence {
     }
 }
 
-/// What to say of a port without an interface.
+/// Message for a port whose interface does not exist.
 pub fn missing(name: &str) -> String {
-    format!("there is no interface called {name} now; it is taken as soon as there is one")
+    format!("interface {name} does not exist; the port is used as soon as it appears")
 }
 
-/// Why an interface is no use to any path, if it is not.
+/// Why no path can use an interface; `None` if one can.
 pub fn unfit(interface: &str) -> Option<String> {
-    (!bm_fastpath::is_ethernet(interface)).then(|| {
-        format!("{interface} has no Ethernet header, and brickmoon forwards Ethernet frames: its packets are Linux's")
-    })
+    (!bm_fastpath::is_ethernet(interface))
+        .then(|| format!("{interface} is not an Ethernet interface: Linux forwards its packets"))
 }

@@ -1,8 +1,7 @@
-//! Which worker has which queue, and who gets one from whom when some have much to do and others little.
+//! Assigns queues to workers, and moves them from busy workers to idle ones.
 //!
-//! Worker N has queue N of every port and sends by it; that never changes. Queues beyond those, where `queues` of a port
-//! asks for more than there are workers, are dealt out in turn and may go from worker to worker
-//! ([`bm_graph::Seat`]).
+//! Worker N has queue N of every port and sends through it; that never changes. Additional queues, if `queues` of a port
+//! is greater than the number of workers, are distributed in turn and can move between workers ([`bm_graph::Seat`]).
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +11,19 @@ use bm_stats::{Account, Entry};
 
 use crate::Failure;
 
-/// Time between two looks at the loads, each of which moves one queue at most.
+/// Interval between two checks of the load; each moves at most one queue.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Part of its time that a worker is at work from which on it is worth a move.
+/// Share of time that a worker must be busy before a queue is moved away from it.
 const BUSY: f64 = 0.5;
-/// How much more the busiest does than the idlest before a queue moves, and half of what a move has to bring: loads
-/// that waver by less leave every queue where it is.
+/// Minimum difference in load between the busiest and the idlest worker for a move, which must gain at least half of
+/// it. Smaller fluctuations leave all queues in place.
 const GAP: f64 = 0.2;
 
-/// What sends and receives by a queue.
+/// Which worker uses a queue.
 enum Place {
-    /// The worker of its number.
+    /// Always the worker with the number of the queue.
     Home(usize),
-    /// Any.
+    /// Any worker; it can change.
     Shared(Seat),
 }
 
@@ -44,14 +43,14 @@ impl Queue {
     }
 }
 
-/// A queue that goes to another worker.
+/// A queue that was moved to another worker.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Move {
     /// As `PORT/QUEUE`.
     pub queue: String,
-    /// Whose it was.
+    /// The worker that had it.
     pub from: usize,
-    /// Whose it is now.
+    /// The worker that has it now.
     pub to: usize,
 }
 
@@ -62,37 +61,37 @@ pub struct Queues {
     seen: Option<Seen>,
 }
 
-/// What stood in counters at the last look.
+/// Counters at the last check.
 struct Seen {
     at: Instant,
     busy_ns: Vec<u64>,
     frames: Vec<u64>,
 }
 
-/// The worker that a configuration gives a queue of a port, if it names one.
+/// The worker that the configuration names for a queue of a port, if any.
 fn named(config: &Config, port: &str, number: usize) -> Option<usize> {
     let mut ports = config.ports.iter().enumerate();
     let (_, port) = ports.find(|(index, other)| other.name(*index) == port)?;
     port.queue_workers.get(number).map(|&worker| worker as usize)
 }
 
-/// Says what is wrong with the workers that queues are given, if there are so many workers.
+/// Checks `queue_workers` for this number of workers.
 ///
 /// # Errors
-/// What is wrong, and what to mend.
+/// Which queue cannot have its worker, and how to fix it.
 pub fn check(config: &Config, workers: usize) -> Result<(), String> {
     for (index, port) in config.ports.iter().enumerate() {
         for (number, &worker) in port.queue_workers.iter().enumerate() {
             let name = port.name(index);
             if worker as usize >= workers {
                 return Err(format!(
-                    "queue_workers gives queue {number} of {name} to worker {worker}, and the last one is {}",
+                    "queue_workers gives queue {number} of {name} to worker {worker}, but the last worker is {}",
                     workers - 1
                 ));
             }
             if number < workers && worker as usize != number {
                 return Err(format!(
-                    "queue_workers gives queue {number} of {name} to worker {worker}, and it is worker {number} that sends by it: put {number} there"
+                    "queue_workers gives queue {number} of {name} to worker {worker}, but worker {number} sends through it: use {number} instead"
                 ));
             }
         }
@@ -101,8 +100,8 @@ pub fn check(config: &Config, workers: usize) -> Result<(), String> {
 }
 
 impl Queues {
-    /// Has queues be where a configuration says; where it says nothing, and nobody evens loads out, where they were dealt
-    /// out. Those that only a new start takes are passed over.
+    /// Moves queues to the workers that the configuration names; without a name and without rebalancing, to their
+    /// initial workers. Queues that cannot move while running are skipped.
     pub fn place(&self, config: &Config, workers: usize) {
         for Queue { port, number, place, .. } in &self.all {
             let Place::Shared(seat) = place else { continue };
@@ -115,7 +114,7 @@ impl Queues {
         }
     }
 
-    /// Puts a queue into the networks of the workers, `networks`.
+    /// Adds a queue to the networks of the workers.
     pub fn add(
         &mut self,
         config: &Config,
@@ -145,7 +144,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Whose a queue is.
+    /// The worker that owns a queue.
     pub fn worker_of(&self, port: &str, number: usize) -> Option<usize> {
         let queue = self.all.iter().find(|queue| queue.port == port && queue.number == number)?;
         Some(queue.worker())
@@ -157,8 +156,8 @@ impl Queues {
         its.map(|queue| format!("{}/{}", queue.port, queue.number)).collect()
     }
 
-    /// Moves a queue from the busiest worker to the idlest if that is worth it. `busy_ns` is the time that each worker
-    /// has been at work, in all.
+    /// Moves a queue from the busiest worker to the idlest if that pays. `busy_ns` is the total busy time of each
+    /// worker.
     pub fn balance(&mut self, busy_ns: Vec<u64>, now: Instant) -> Option<Move> {
         if self.seen.as_ref().is_some_and(|seen| now.duration_since(seen.at) < LOOK_EVERY) {
             return None;
@@ -174,7 +173,7 @@ impl Queues {
         Some(Move { queue: format!("{port}/{number}"), from, to })
     }
 
-    /// What each worker, and each queue, has had to do between two looks.
+    /// Load of each worker (0 to 1) and frames of each queue between two checks.
     fn loads(&self, old: &Seen, new: &Seen) -> (Vec<f64>, Vec<Load>) {
         let elapsed_ns = new.at.duration_since(old.at).as_nanos().max(1) as f64;
         let busy = new.busy_ns.iter().zip(&old.busy_ns);
@@ -188,16 +187,16 @@ impl Queues {
     }
 }
 
-/// What a queue has brought its worker.
+/// Load that a queue causes.
 struct Load {
     worker: usize,
     frames: u64,
     may_move: bool,
 }
 
-/// The queue to move, and the worker to move it to; `None` if all is well, or no move would mend it.
+/// The queue to move, and the worker to move it to; `None` if the loads are even or no move would help.
 ///
-/// `busy` is the part of its time that each worker was at work. A queue's part of that is taken to be its part of the
+/// `busy` is the share of time that each worker was busy. A queue's share of that is estimated by its share of the
 /// frames.
 fn choose(busy: &[f64], loads: &[Load]) -> Option<(usize, usize)> {
     let by_load = |one: &usize, two: &usize| busy[*one].total_cmp(&busy[*two]);
@@ -210,7 +209,7 @@ fn choose(busy: &[f64], loads: &[Load]) -> Option<(usize, usize)> {
     let its = || loads.iter().enumerate().filter(|(_, load)| load.worker == most);
     let frames: u64 = its().map(|(_, load)| load.frames).sum();
     let part = |load: &Load| busy[most] * load.frames as f64 / frames.max(1) as f64;
-    // What moves is gone here and comes on top there: the greater of both is what is left to do.
+    // The gain of a move: the load that leaves the busiest worker, unless the idlest then becomes busier than that.
     let brings = |load: &Load| part(load).min(gap - part(load));
     let candidates = its().filter(|(_, load)| load.may_move && brings(load) >= GAP / 2.0);
     let best = candidates.max_by(|(_, one), (_, two)| brings(one).total_cmp(&brings(two)))?;
@@ -238,9 +237,9 @@ mod tests {
         };
         assert_eq!([checked(&[]), checked(&[0, 1, 1, 0])], [None, None]);
         let at_home = checked(&[1]).expect("worker 0 sends by it");
-        assert!(at_home.ends_with("it is worker 0 that sends by it: put 0 there"), "{at_home}");
+        assert!(at_home.ends_with("worker 0 sends through it: use 0 instead"), "{at_home}");
         let beyond = checked(&[0, 1, 2]).expect("there are two");
-        assert!(beyond.contains("queue 2 of eth0 to worker 2, and the last one is 1"), "{beyond}");
+        assert!(beyond.contains("queue 2 of eth0 to worker 2, but the last worker is 1"), "{beyond}");
     }
 
     #[test]

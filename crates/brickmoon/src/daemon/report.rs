@@ -1,4 +1,4 @@
-//! The counters in shared memory as replies: apps, links, workers, drops, and the accounts of ports.
+//! Converts counters in shared memory to API replies: apps, links, workers, drops and the accounts of ports.
 //!
 //! Names of counters are paths: `port/NAME/QUEUE/receive/..`, `port/NAME/QUEUE/transmit/..`,
 //! `port/NAME/QUEUE/device/..`, `router/WORKER/PORT/..`, `slow/PORT/..`, `link/WORKER/LINK/..`,
@@ -12,7 +12,7 @@ use bm_stats::Reason;
 /// All counters with their values, by name.
 pub type Counters = BTreeMap<String, u64>;
 
-/// The account whose counters stand under `group`.
+/// The account whose counters have names below `group`.
 pub fn account(counters: &Counters, group: &str) -> Account {
     let prefix = format!("{group}/");
     let mut account = Account::default();
@@ -40,9 +40,8 @@ pub fn account(counters: &Counters, group: &str) -> Account {
     account
 }
 
-/// What became of the frames that came in on a port: what its queues received, and what the port, the
-/// router and the slow path did with them, as one account. Where apps stand between port and router, what they took
-/// or added is in it.
+/// One account of what the port, the router and the slow path did with the frames that arrived on a port. If apps sit
+/// between port and router, it includes the frames that they consumed or added.
 pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account {
     let mut sum = Account::default();
     let (mut passed, mut taken) = (0, 0);
@@ -76,7 +75,7 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
             _ => {}
         }
     }
-    // The others Linux sends through the port's twin.
+    // The rest was sent by Linux through the port's twin.
     sum.originated += u64::saturating_sub(in_slow, to_slow);
     if has_apps {
         sum.consumed += u64::saturating_sub(passed, taken);
@@ -92,14 +91,14 @@ fn add_drops(sum: &mut Account, part: &Account) {
     }
 }
 
-/// Groups that are accounts: they have a counter called `received`.
+/// Groups that are accounts: those with a counter `received`.
 fn groups(counters: &Counters) -> impl Iterator<Item = String> {
-    // What hooks count is theirs, whatever they call it.
+    // Hooks may give their counters any name.
     let names = counters.keys().filter(|name| !name.starts_with("hook/"));
     names.filter_map(|name| name.strip_suffix("/received").map(str::to_string))
 }
 
-/// Every app with its account.
+/// All apps with their accounts.
 pub fn apps(counters: &Counters) -> Apps {
     let app = |group: String| {
         let parts: Vec<_> = group.split('/').collect();
@@ -116,7 +115,7 @@ pub fn apps(counters: &Counters) -> Apps {
     Apps { apps: groups(counters).map(app).collect() }
 }
 
-/// Every link with what went through.
+/// All links with their counters.
 pub fn links(counters: &Counters) -> Links {
     let mut links: BTreeMap<(u32, String), Link> = BTreeMap::new();
     for (name, &value) in counters {
@@ -126,20 +125,20 @@ pub fn links(counters: &Counters) -> Links {
         let entry = links.entry((worker, (*link).into())).or_default();
         (entry.name, entry.worker) = ((*link).into(), worker);
         match *field {
-            "txpackets" => entry.put = value,
-            "txbytes" => entry.put_bytes = value,
-            "rxpackets" => entry.taken = value,
-            "rxbytes" => entry.taken_bytes = value,
+            "txpackets" => entry.tx = value,
+            "txbytes" => entry.tx_bytes = value,
+            "rxpackets" => entry.rx = value,
+            "rxbytes" => entry.rx_bytes = value,
             _ => entry.dropped = value,
         }
     }
     for link in links.values_mut() {
-        link.waiting = link.put.saturating_sub(link.taken);
+        link.waiting = link.tx.saturating_sub(link.rx);
     }
     Links { links: links.into_values().collect() }
 }
 
-/// Every reason with frames, most frames first.
+/// All drop reasons with frames, most frames first.
 pub fn drops(counters: &Counters) -> Drops {
     let mut reasons: Vec<Drop> = Vec::new();
     for reason in Reason::ALL {
@@ -159,7 +158,7 @@ pub fn drops(counters: &Counters) -> Drops {
     Drops { total: reasons.iter().map(|drop| drop.frames).sum(), drops: reasons }
 }
 
-/// What became of the frames of a port that the kernel path forwards from.
+/// The account of a port of the kernel path.
 pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
     let (received_bytes, sent_bytes) = counters.bytes();
     Account {
@@ -179,8 +178,8 @@ pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
     }
 }
 
-/// The same where workers have what is claimed for them: in the place of the frames that went to workers stands what
-/// became of those, so that the account closes over both. Frames that wait between the two are in neither.
+/// The account of a port of the kernel path with claims: the frames that went to workers are replaced by what the
+/// workers did with them, so that the account balances. Frames in between are in neither.
 pub fn with_claimed(kernel: Account, workers: &Account) -> Account {
     let mut sum = Account {
         received: kernel.received.saturating_sub(kernel.passed) + workers.received,
@@ -205,7 +204,7 @@ pub fn resident_bytes() -> u64 {
     kib * 1024
 }
 
-/// The same among the counters of accounts, for `show drops` and metrics.
+/// Adds the account of a port of the kernel path to the counters, for `show drops` and metrics.
 pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Counters) {
     let mut set = |name: &str, value| counters.insert(format!("kernel/{port}/{name}"), value);
     let (received_bytes, sent_bytes) = kernel.bytes();
@@ -220,31 +219,31 @@ pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Cou
     });
 }
 
-/// What steering has dropped on a port of workers, among the counters for `show drops` and metrics.
+/// Adds the drops of the steering program of a port of workers to the counters, for `show drops` and metrics.
 pub fn add_steering(counters: &mut Counters, port: &str, steering: &bm_fastpath::Counters) {
     let dropped = steering.drops().filter(|(_, frames)| *frames > 0);
     counters.extend(dropped.map(|(reason, frames)| (format!("steering/{port}/drop/{reason}"), frames)));
 }
 
-/// What filter rules have matched, for metrics.
+/// Adds the matches of filter rules to the counters, for metrics.
 pub fn add_filters(counters: &mut Counters, filters: &bm_api::Filters) {
     let named = filters.filters.iter().map(|filter| (filter.name.as_str(), filter.packets));
     let all = named.chain((!filters.unmatched.is_empty()).then_some(("(none)", filters.unmatched_packets)));
     counters.extend(all.map(|(name, packets)| (format!("filter/{name}/packets"), packets)));
 }
 
-/// The same by name, those that have counted.
+/// The nonzero counters of the kernel path, by name.
 pub fn kernel_counters(counters: &bm_fastpath::Counters) -> BTreeMap<String, u64> {
     counters.named().filter(|(_, count)| *count > 0).map(|(name, count)| (name.into(), count)).collect()
 }
 
-/// What the steering of a port of workers has left to Linux or dropped, by the names of the kernel path.
+/// Frames that the steering program of a port of workers has left to Linux or dropped, by the names of the kernel path.
 pub fn steering_counters(firewall: u64, steering: &bm_fastpath::Counters) -> BTreeMap<String, u64> {
     let firewall = (firewall > 0).then(|| ("linux_firewall".to_string(), firewall));
     firewall.into_iter().chain(kernel_counters(steering)).collect()
 }
 
-/// The account of a port of workers with what its steering has dropped before they could have it.
+/// Adds the drops of the steering program to the account of a port of workers.
 pub fn with_steering(mut workers: Account, steering: &bm_fastpath::Counters) -> Account {
     let dropped = kernel_account(steering);
     workers.received += dropped.received;
@@ -252,7 +251,7 @@ pub fn with_steering(mut workers: Account, steering: &bm_fastpath::Counters) -> 
     workers
 }
 
-/// The device's own counters of all queues of a port.
+/// The counters of the device, summed over the queues of a port.
 pub fn device_counters(counters: &Counters, port: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for (name, value) in counters {
@@ -347,7 +346,7 @@ mod tests {
     #[test]
     fn links_and_devices_are_summed() {
         let links = links(&counters());
-        assert_eq!((links.links[0].put, links.links[0].waiting), (9, 1));
+        assert_eq!((links.links[0].tx, links.links[0].waiting), (9, 1));
         assert_eq!(device_counters(&counters(), "eth0")["receive_no_frame"], 3);
         assert_eq!(apps(&counters()).apps.len(), 3);
     }

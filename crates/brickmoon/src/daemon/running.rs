@@ -1,4 +1,4 @@
-//! Ports, workers and slow path as one thing that is started, looked after, and started again.
+//! Ports, workers and slow path as one unit that is started, supervised and restarted.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -20,22 +20,22 @@ use super::presence::{self, Presence, unfit};
 use super::queues::{self, Move};
 use crate::Failure;
 
-/// Frames of a queue beside those that it receives into: on their way out, and in the worker's hands.
+/// Frames per queue in addition to those in its receive ring: being sent, or in the hands of the worker.
 const FRAMES_SENT: usize = 2 * 2048;
-/// The same at the least, before the rest of the memory is in use.
+/// Minimum of [`FRAMES_SENT`]; a smaller memory is rejected.
 const FRAMES_SENT_LEAST: usize = 2048;
-/// Frames that a queue of another device than an interface receives into at most.
+/// Maximum receive ring of a queue of other devices than Linux interfaces, in frames.
 const RING_BESIDE: usize = 2048;
-/// What can wait in a queue of an AF_XDP port at the least, where the configuration leaves that to us.
+/// Minimum ring size of AF_XDP ports, in frames, where the configuration does not set it.
 const RING_LEAST: u32 = 2048;
-/// Frames beside those: in workers' hands, waiting for neighbours.
+/// Additional frames: in the hands of workers, and waiting for neighbors.
 const FRAMES_BESIDE: usize = 8192;
-/// A worker that has not drawn breath for so long hangs: it wakes ten times as often by itself.
+/// A worker without a breath for this long hangs; even an idle worker breathes twenty times in it.
 const HANGS_AFTER: Duration = Duration::from_secs(2);
-/// After so long it loses real-time priority, so that it cannot keep others from what would help.
+/// After this time without a breath a worker loses real-time priority, so that it cannot starve the threads that could help.
 const SEEMS_TO_HANG_AFTER: Duration = Duration::from_millis(500);
 
-/// A port as it was opened.
+/// State of an open port.
 pub struct PortInfo {
     /// Name: that of the interface in Linux.
     pub name: String,
@@ -43,54 +43,54 @@ pub struct PortInfo {
     pub device: String,
     /// How its frames get to a worker.
     pub mode: PortMode,
-    /// Why the mode is not the best one.
+    /// Why the mode is not the best one; `None` if it is.
     pub reason: Option<String>,
-    /// Which path its packets take.
+    /// The path of its packets.
     pub path: PortPath,
-    /// How many queues were taken.
+    /// Number of queues in use.
     pub queues: usize,
-    /// Frames that can wait in each of them for its worker, where that is for us to say.
+    /// Ring size of each queue in frames (AF_XDP only).
     pub ring: Option<u32>,
     /// The hardware's own counters, where there are any.
     pub hardware: Option<Hardware>,
-    /// What is wrong with the device now, where it can tell.
+    /// Asks the device what is wrong with it, if it can tell.
     pub trouble: Option<Trouble>,
     /// Whether it has its interface.
     pub presence: Presence,
-    /// Where workers have it, if its interface may come and go.
+    /// For replacing its interface, if it is a Linux interface.
     pub places: Option<Places>,
-    /// What lives as long as the port has its interface: with it, a steering program leaves.
+    /// Kept as long as the port has its interface; dropping it detaches the steering program.
     pub keep: Box<dyn Any + Send>,
 }
 
-/// Ports that are open and take nothing yet.
+/// Open ports that do not take packets yet.
 pub struct Opened {
     parts: Vec<Part>,
     infos: Vec<PortInfo>,
     held: Vec<OwnedFd>,
     workers: usize,
-    /// Frames that can wait in each queue.
+    /// Ring size of each queue in frames.
     ring: Option<u32>,
     notes: Vec<String>,
 }
 
-/// The data path at work.
+/// The running data path.
 pub struct Running {
-    /// Workers and slow path; none where packets are forwarded in the kernel.
+    /// Workers and slow path; `None` if all ports use the kernel path.
     pub plane: Option<DataPlane>,
     /// Ports, by index.
     pub ports: Vec<PortInfo>,
-    /// What `status` tells of it besides.
+    /// Notes for `status`.
     pub notes: Vec<String>,
-    /// What opens interfaces that come back; none where there are no workers.
+    /// Opens interfaces that appear again; `None` without workers.
     pub opener: Option<Opener>,
-    /// How many workers there were to be.
+    /// The planned number of workers.
     pub planned: usize,
     held: Vec<OwnedFd>,
     seen: Vec<(u64, Instant)>,
 }
 
-/// How many workers there shall be: as many as every port has queues for, one a core at most.
+/// Number of workers: as configured, or as many as every port has queues, at most one per core.
 pub fn workers(config: &Config) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let there = config.ports.iter().filter(|port| match &port.device {
@@ -101,29 +101,29 @@ pub fn workers(config: &Config) -> usize {
     config.daemon.workers.map_or(queues.min(cores), |workers| workers as usize).max(1)
 }
 
-/// The memory nodes of the workers' cores, one for each worker; none where the system chooses cores.
+/// The NUMA node of each worker's core; empty if the system chooses the cores.
 fn nodes(config: &Config) -> Vec<Node> {
     let cores = config.daemon.cores.iter().take(workers(config));
     cores.filter_map(|&core| bm_frame::node_of_core(core as usize)).collect()
 }
 
-/// Whether each queue can have the worker that `queue_workers` gives it.
+/// Checks that each queue can have the worker that `queue_workers` gives it.
 ///
 /// # Errors
-/// What is wrong, and what to mend.
+/// Which queue cannot have its worker, and how to fix it.
 pub fn check_queues(config: &Config) -> Result<(), String> {
     queues::check(config, workers(config))
 }
 
-/// How many queues of a port are taken at most: one for each worker, and where `queues` asks for more, so many. Links
-/// to apps are one for each port and worker, so with links there are no more than workers.
+/// Maximum number of queues to use of a port: one for each worker, or `queues` if that is greater. With links to apps,
+/// which are one per port and worker, there are no more than workers.
 pub fn queues_taken(config: &Config, port: &Port, workers: usize) -> usize {
     let may_be_more = matches!(port.device, Device::Xdp(_)) && config.links.is_empty();
     let wanted = port.queues.filter(|_| may_be_more).unwrap_or(0);
     workers.max(wanted as usize)
 }
 
-/// Queues of all AF_XDP ports together, and of all others.
+/// Number of queues of all AF_XDP ports, and of all other ports.
 fn queues_of_all(config: &Config) -> [usize; 2] {
     let workers = workers(config);
     let of = |is_xdp: bool| {
@@ -133,14 +133,14 @@ fn queues_of_all(config: &Config) -> [usize; 2] {
     [of(true), of(false)]
 }
 
-/// Frames for all rings of all ports, with so many on their way out of each queue, and those beside.
+/// Frames needed for all rings of all ports, with `sent` more for each queue, and for everything else.
 fn frames(config: &Config, ring: u32, sent: usize) -> usize {
     let [xdp, others] = queues_of_all(config);
     xdp * (ring as usize + sent) + others * (RING_BESIDE + sent) + FRAMES_BESIDE
 }
 
-/// Frames that can wait in each queue of an AF_XDP port, in a memory of so many slots: less than usual where ports
-/// came in by a reload, unless the configuration says how many it must be.
+/// Ring size of AF_XDP ports, in frames, for a memory of `slots` slots: smaller than the default if a reload has added
+/// ports, unless the configuration sets it.
 pub fn ring(config: &Config, slots: usize) -> u32 {
     let mut ring = config.daemon.ring(queues_of_all(config)[0]);
     while config.daemon.ring.is_none() && ring > RING_LEAST && frames(config, ring, FRAMES_SENT_LEAST) > slots
@@ -150,7 +150,7 @@ pub fn ring(config: &Config, slots: usize) -> u32 {
     ring
 }
 
-/// The frame memory, large enough for all rings of all ports.
+/// Allocates frame memory that is large enough for all rings of all ports.
 pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     let workers = workers(config);
     let ring = config.daemon.ring(queues_of_all(config)[0]);
@@ -160,7 +160,7 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     let slot_size = config.daemon.slot_size as usize;
     let depot = Depot::on_nodes(slots, slot_size, best, &nodes(config)).map_err(Failure::failed)?;
     for (node, slots) in depot.nodes() {
-        tracing::info!("{slots} frames are on memory node {node}, for the workers there");
+        tracing::info!("{slots} frames on NUMA node {node}, for the workers there");
     }
     if depot.memory().pages() == Pages::Plain && config.daemon.huge_pages == Switch::On {
         let pages = (slots * slot_size).div_ceil(2 << 20);
@@ -171,45 +171,47 @@ pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
     Ok(depot)
 }
 
-/// Whether memory of so many slots, which a daemon has from its start on, is enough for the ports of a configuration.
+/// Checks that the memory that the daemon has had since its start, of `slots` slots, is enough for a configuration.
 ///
 /// # Errors
-/// What it would take.
+/// How many frames the configuration needs.
 pub fn check_memory(config: &Config, slots: usize) -> Result<(), Error> {
     let (ports, workers) = (config.ports.len(), workers(config));
     let least = frames(config, ring(config, slots), FRAMES_SENT_LEAST);
     if slots >= least {
         return Ok(());
     }
-    let mend = "stop it and start it with this configuration: it takes as many then";
+    let hint = "restart the daemon with this configuration to allocate more";
     let why = format!(
-        "{ports} ports and {workers} workers need {least} frames, and the daemon took {slots} when it started"
+        "{} and {} need {least} frames, but the daemon allocated {slots} when it started",
+        bm_cli::counted(ports as u64, "port"),
+        bm_cli::counted(workers as u64, "worker"),
     );
-    Err(Error::new(why).mend(mend))
+    Err(Error::new(why).hint(hint))
 }
 
-/// Says, now and in `status`, that workers run with normal priority.
+/// Logs, and returns as a note for `status`, that workers run at normal priority.
 fn refused_priority(why: &std::io::Error) -> String {
     let note = format!(
-        "workers run at normal priority, and may lose packets while other programs are busy: {why}; give brickmoon CAP_SYS_NICE (and its control group a real-time budget), or set priority = 0 in [daemon] if this is as wanted"
+        "workers run at normal priority, and may lose packets while other programs are busy: {why}; give brickmoon CAP_SYS_NICE (and its control group a real-time budget), or set priority = 0 in [daemon] if normal priority is intended"
     );
     tracing::warn!("{note}");
     note
 }
 
-/// What ports are opened by.
+/// What is needed to open ports.
 pub struct Openers<'a> {
-    /// For those of workers; none where there are no workers.
+    /// Opens ports for workers; `None` without workers.
     pub workers: Option<&'a Opener>,
-    /// Where workers' sockets go for packets that are claimed.
+    /// The map that takes workers' sockets for claimed packets.
     pub claims: Option<&'a Claims>,
-    /// Ports whose interfaces must do as they are; others wait for better ones.
+    /// Whether it is an error if the interface of a port cannot be used; otherwise the port waits.
     pub strict: &'a dyn Fn(&Port) -> bool,
 }
 
 impl Opened {
-    /// Opens the ports of the configuration; `on` says which of them the kernel path is on: those are for workers only
-    /// to send and to receive what is claimed.
+    /// Opens the ports of the configuration. `on` lists the ports of the kernel path: workers only send through these,
+    /// and receive claimed packets.
     pub fn open(
         config: &Config,
         paths: &Paths,
@@ -276,7 +278,7 @@ impl Opened {
         control
     }
 
-    /// Adds to what `status` tells.
+    /// Adds notes for `status`.
     pub fn note(&mut self, notes: &[String]) {
         self.notes.extend_from_slice(notes);
     }
@@ -307,7 +309,7 @@ impl Opened {
     }
 }
 
-/// A port where the kernel forwards for all of them.
+/// A port of the kernel path, without workers.
 fn in_kernel(port: &Port, on: Option<OnPort>) -> (Presence, OpenPort) {
     let OnPort { presence, reason } = on.unwrap_or(OnPort { presence: Presence::Missing, reason: None });
     let open = OpenPort::in_kernel(port, presence.ifindex(), reason);
@@ -315,7 +317,7 @@ fn in_kernel(port: &Port, on: Option<OnPort>) -> (Presence, OpenPort) {
 }
 
 impl Opener {
-    /// Opens a port of the configuration, as far as it is there.
+    /// Opens a port of the configuration; a missing interface is not an error.
     fn port(
         &self,
         config: &Config,
@@ -354,23 +356,23 @@ impl Opener {
             Err(failure) if (openers.strict)(port) => Err(failure),
             Err(failure) => {
                 let why = super::why(failure);
-                tracing::warn!(%why, "port {name} waits");
+                tracing::warn!(%why, "port {name} is waiting");
                 Ok((Presence::refused(why), missing()?))
             }
         }
     }
 }
 
-/// Whether an interface for workers is there.
+/// Whether an interface for workers exists and can be used.
 fn here(name: &str) -> Presence {
     match bm_fastpath::is_there(name) {
         false => Presence::Missing,
-        // Which one it is, is known when it is open.
+        // Its index is known once it is open.
         true => unfit(name).map_or(Presence::Here { ifindex: 0, birth: None }, Presence::refused),
     }
 }
 
-/// Whether there is a queue for each worker, where somebody says how many there are to be.
+/// Checks that there is a queue for each worker, if the number of workers is configured.
 fn enough_queues(
     config: &Config,
     port: &Port,
@@ -382,13 +384,13 @@ fn enough_queues(
     }
     let name = port.name(0);
     Err(Failure::Usage(format!(
-        "{workers} workers, and {name} has {} queue(s): each worker needs a queue of every port; use fewer workers, or `ethtool -L {name} combined {workers}`",
+        "{workers} workers, but {name} has only {} queue(s), and each worker needs a queue of every port: use fewer workers, or `ethtool -L {name} combined {workers}`",
         open.queues.len()
     )))
 }
 
 impl Opened {
-    /// As it is where the kernel forwards.
+    /// The running state without workers.
     pub fn without_workers(self) -> Running {
         let Self { infos, held, notes, .. } = self;
         Running { plane: None, ports: infos, opener: None, planned: 0, notes, held, seen: Vec::new() }
@@ -396,35 +398,35 @@ impl Opened {
 }
 
 impl Running {
-    /// How each worker is.
+    /// State of each worker.
     pub fn workers(&self) -> Vec<WorkerState> {
         self.plane.as_ref().map(DataPlane::workers).unwrap_or_default()
     }
 
-    /// Whose a queue of a port is.
+    /// The worker that owns a queue of a port.
     pub fn worker_of(&self, port: &str, queue: usize) -> usize {
         self.plane.as_ref().and_then(|plane| plane.worker_of(port, queue)).unwrap_or(queue)
     }
 
-    /// Has queues be where a configuration says.
+    /// Moves queues to the workers that the configuration names.
     pub fn place(&self, config: &Config) {
         self.plane.iter().for_each(|plane| plane.place(config));
     }
 
-    /// Moves a queue to another worker where that is worth it, and says so.
+    /// Moves a queue to another worker if that evens out the load, and logs it.
     pub fn balance(&mut self) {
         if let Some(Move { queue, from, to }) =
             self.plane.as_mut().and_then(|plane| plane.balance(Instant::now()))
         {
-            tracing::info!("queue {queue} goes from worker {from}, the busiest, to worker {to}");
+            tracing::info!("queue {queue} moves from worker {from}, the busiest, to worker {to}");
         }
     }
 
-    /// What is wrong with it, if anything is.
+    /// What is wrong with the data path; `None` if nothing is.
     pub fn trouble(&mut self) -> Option<&'static str> {
         let Some(plane) = &self.plane else { return None };
         if !plane.is_alive() {
-            return Some("a thread of the data path has panicked");
+            return Some("a thread of the data path panicked");
         }
         let mut hangs = false;
         for ((index, worker), seen) in plane.workers().into_iter().enumerate().zip(&mut self.seen) {
@@ -441,7 +443,7 @@ impl Running {
         hangs.then_some("a worker hangs")
     }
 
-    /// Ends threads, then takes the steering programs off. Gives what keeps interfaces of ours in Linux.
+    /// Stops the threads, then detaches the steering programs. Returns the descriptors that keep our interfaces in Linux.
     pub fn stop(self) -> Vec<OwnedFd> {
         let Self { plane, ports, opener: _, planned: _, notes: _, held, seen: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
@@ -471,7 +473,7 @@ mod tests {
         let refused = check_memory(&with_ports(10), slots).map_err(|error| error.to_string());
         assert_eq!(
             refused,
-            Err("10 ports and 2 workers need 90112 frames, and the daemon took 81920 when it started: stop it and start it with this configuration: it takes as many then".into())
+            Err("10 ports and 2 workers need 90112 frames, but the daemon allocated 81920 when it started: restart the daemon with this configuration to allocate more".into())
         );
         let mut fixed = with_ports(6);
         fixed.daemon.ring = Some(8192);

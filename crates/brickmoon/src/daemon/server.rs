@@ -1,4 +1,4 @@
-//! What is answered at the control socket and the metrics address: HTTP over the daemon's state.
+//! The HTTP servers of the control socket and the metrics address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,51 +22,51 @@ use super::connections::serve;
 use super::state::Daemon;
 use crate::Failure;
 
-/// Connections to the metrics address at the same time: nobody but scrapers has anything to do there.
+/// Maximum number of connections to the metrics address, which only scrapers use.
 const CONNECTIONS_OF_METRICS: usize = 64;
 
-/// Threads that answer questions, and those that carry out orders, at the same time. Each that is ever started keeps a
-/// stack, and what is asked beyond that waits for a moment: most questions are answered within a millisecond.
+/// Maximum number of GET and of POST requests that are handled at the same time, each on its own thread. Every thread
+/// keeps a stack; further requests wait for a moment, since most are answered within a millisecond.
 static QUESTIONS: Semaphore = Semaphore::const_new(8);
 static ORDERS: Semaphore = Semaphore::const_new(4);
-/// Most threads of the runtime beside the one that serves connections: for [`QUESTIONS`], [`ORDERS`], the supervision of
-/// the data path, and some to spare. Without a limit tokio starts another one now and then, since a thread whose answer
-/// is ready is not yet idle when the next question comes; and under constant questions none is idle for the ten seconds
-/// after which it would end.
+/// Maximum number of threads of the runtime in addition to the one that serves connections: for [`QUESTIONS`],
+/// [`ORDERS`], the supervision of the data path, and a reserve. Without a limit tokio starts more and more threads under
+/// constant load: a thread that has just answered is not idle yet when the next request comes, and none is ever idle for
+/// the ten seconds after which it would end.
 const THREADS: usize = 16;
 
-/// The runtime of a server: connections are served on the calling thread, questions answered on others.
+/// The runtime of a server: connections are served on the calling thread, requests are handled on others.
 ///
 /// # Errors
-/// If the process has no descriptor left.
+/// If the process has no file descriptors left.
 pub fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).thread_name("bm-answer").build()
 }
 
-/// A file that is removed when this is dropped: at the end, or when the start fails.
+/// A file that is removed on drop: at the end, or if the start fails.
 pub struct Removed(pub PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // It may already be gone.
         let _gone = std::fs::remove_file(&self.0);
     }
 }
 
-/// Listens for scrapes.
+/// Opens the metrics address.
 pub async fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address)
         .await
-        .map_err(|error| Failure::Failed(format!("metrics at {address}: {error}")))
+        .map_err(|error| Failure::Failed(format!("cannot listen for metrics on {address}: {error}")))
 }
 
-/// Answers scrapes until the task is dropped.
+/// Serves metrics until the task is dropped.
 pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) {
     let routes = Router::new().route("/metrics", get(metrics)).with_state(daemon);
     serve(listener, |_| (0, routes.clone()), CONNECTIONS_OF_METRICS).await;
 }
 
-/// The daemon's answers to questions and to orders.
+/// All routes of the daemon.
 pub fn routes(daemon: Arc<Daemon>) -> Router {
     let orders = Router::new()
         .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| carry_out(daemon, Daemon::verify)))
@@ -76,17 +76,18 @@ pub fn routes(daemon: Arc<Daemon>) -> Router {
     questions(daemon).merge(orders)
 }
 
-/// The same for those who may only read.
+/// The routes for clients with read access only.
 pub fn routes_of_readers(daemon: Arc<Daemon>) -> Router {
     let refuse = || async {
-        let error = Error::new("members of this group may read, and change nothing").mend("ask as root");
+        let error =
+            Error::new("members of this group have read access only").hint("run this command as root");
         refused(StatusCode::FORBIDDEN, error)
     };
     let orders = [request::VERIFY, request::RELOAD, request::STOP];
     orders.into_iter().fold(questions(daemon), |routes, order| routes.route(order, post(refuse)))
 }
 
-/// The daemon's answers to what only asks.
+/// The routes that only read.
 fn questions(daemon: Arc<Daemon>) -> Router {
     Router::new()
         .route(request::STATUS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::status)))
@@ -128,8 +129,8 @@ fn questions(daemon: Arc<Daemon>) -> Router {
         )
         .route(request::METRICS, get(metrics))
         .fallback(|| async {
-            let mend = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
-            not_found(Error::new("no such path").mend(mend))
+            let hint = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
+            not_found(Error::new("no such path").hint(hint))
         })
         .with_state(daemon)
 }
@@ -142,7 +143,7 @@ async fn routes_of(State(daemon): State<Arc<Daemon>>, Query(query): Query<RouteQ
     answer(daemon, move |daemon| daemon.routes(&query)).await
 }
 
-/// Answers a question on another thread, since some wait for control. [`QUESTIONS`] bounds how many run at a time.
+/// Answers a GET request on another thread, since some wait for control. [`QUESTIONS`] limits their number.
 pub async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     asked: Arc<D>,
     question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
@@ -150,7 +151,7 @@ pub async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     answer_within(&QUESTIONS, asked, question).await
 }
 
-/// Carries out an order, and says what came of it. Orders do not wait for questions.
+/// Handles a POST request on another thread. These do not wait for GET requests.
 async fn carry_out<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     asked: Arc<D>,
     order: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
@@ -163,21 +164,21 @@ async fn answer_within<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     asked: Arc<D>,
     question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
 ) -> Response {
-    // The body is written there, too: a long one takes a while.
+    // The body is encoded on that thread, too: a long one takes a while.
     let answer = beside(threads, move || reply(StatusCode::BAD_REQUEST, question(&asked)));
     answer
         .await
         .unwrap_or_else(|panicked| reply::<()>(StatusCode::INTERNAL_SERVER_ERROR, Err(Error::new(panicked))))
 }
 
-/// Runs a function on another thread, as soon as fewer than the limit are running.
+/// Runs a function on another thread as soon as fewer than the limit are running.
 async fn beside<T: Send + 'static>(
     threads: &'static Semaphore,
     deed: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    // It is never closed; and if it were, the answer would matter more than the number of threads.
+    // The semaphore is never closed; if it were, the answer would matter more than the limit.
     let turn = threads.acquire().await.ok();
-    // Whoever asked may go away meanwhile, and the thread goes on: its place is free when it is done.
+    // The thread continues if the client goes away; it counts until it is done.
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
         deed()
@@ -185,12 +186,12 @@ async fn beside<T: Send + 'static>(
     .await
 }
 
-/// There is nothing at this path.
+/// The reply for an unknown path.
 pub fn not_found(error: Error) -> Response {
     refused(StatusCode::NOT_FOUND, error)
 }
 
-/// An error with this status.
+/// An error reply with this status.
 pub fn refused(status: StatusCode, error: Error) -> Response {
     reply::<()>(status, Err(error))
 }
@@ -207,7 +208,7 @@ async fn metrics(State(daemon): State<Arc<Daemon>>) -> Response {
     metrics_reply(move || daemon.metrics()).await
 }
 
-/// What `render` says, as scrapers want it.
+/// The output of `render` as a reply in the OpenMetrics format.
 pub async fn metrics_reply(render: impl FnOnce() -> String + Send + 'static) -> Response {
     let text = beside(&QUESTIONS, render).await.unwrap_or_default();
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -1,9 +1,9 @@
-//! The Unix socket at which a process answers: listened at by one process at a time, and removed by the one that made it.
+//! The Unix control socket: one process listens on it at a time, and the one that created it removes it.
 //!
-//! Who listens has the lock of the file beside it (`api.sock.lock`), which only processes of the same user can take. The
-//! socket is made under another name, gets its mode there, and is then given its own name in one step, in the place of one
-//! that a killed process has left. So nobody removes the socket of a process that has just begun to listen, and nobody
-//! finds one whose mode is not yet right.
+//! The listener holds a lock on the file beside it (`api.sock.lock`), which only processes of the same user can take. The
+//! socket is created under another name, gets its mode, and is then renamed, which replaces one that a killed process
+//! left. So no process can remove the socket of one that has just started to listen, and no client can find a socket with
+//! the wrong mode.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use super::connections::serve;
 use super::rights::Rights;
 use crate::{Failure, client};
 
-/// How often the lock is asked for, and the pause between: a process that is just being started may hold it for a moment
-/// longer than the one that it was started by.
+/// Number of attempts to take the lock, and the pause in between: a child process that is just being started may hold
+/// it for a moment longer than its parent.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Connections at the same time, of each kind of users.
+/// Maximum number of connections for each kind of client.
 const CONNECTIONS: usize = 256;
 
-/// A socket that is removed when this is dropped.
+/// A listening socket; removed on drop.
 pub struct Socket {
     listener: UnixListener,
     made: Made,
@@ -39,8 +39,8 @@ struct Made {
 }
 
 impl Socket {
-    /// Listens at `path`; a socket that nobody answers at is replaced. Everybody can connect if `open`, else the
-    /// owner's group.
+    /// Listens at `path`, and replaces a socket that nobody listens on. Everybody can connect if `open`, otherwise only
+    /// the owner and the owner's group.
     pub async fn listen(path: &Path, open: bool) -> Result<Self, Failure> {
         make_folder(path)?;
         let lock = lock(path).await?;
@@ -50,7 +50,7 @@ impl Socket {
         Self::make(path, open, Some(lock))
     }
 
-    /// Listens at a path that no other process uses, since its name has the number of this one.
+    /// Listens at a path that no other process uses, since its name contains the ID of this one.
     pub fn own(path: &Path) -> Result<Self, Failure> {
         make_folder(path)?;
         Self::make(path, false, None)
@@ -58,7 +58,7 @@ impl Socket {
 
     fn make(path: &Path, open: bool, lock: Option<LockFile>) -> Result<Self, Failure> {
         let failed = |error| Failure::Failed(format!("{}: {error}", path.display()));
-        // Anything else than a socket is not ours to remove.
+        // Never replace a file that is not a socket.
         if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
             return Err(Failure::Failed(format!(
                 "{}: this file is not a socket; remove it, or choose another path with --socket",
@@ -77,14 +77,14 @@ impl Socket {
         Ok(Self { listener, made: Made { path: path.into(), inode, _lock: lock } })
     }
 
-    /// Answers until the task is dropped, each as its rights are.
+    /// Serves clients by their rights until the task is dropped.
     pub async fn serve(self, rights: Rights) {
         let Self { listener, made } = self;
         serve(listener, |stream| rights.of(stream), CONNECTIONS).await;
         drop(made);
     }
 
-    /// The same where whoever can connect may ask everything.
+    /// Serves all clients the same routes until the task is dropped.
     pub async fn serve_all(self, routes: Router) {
         self.serve(Rights::of_all(routes)).await;
     }
@@ -93,7 +93,7 @@ impl Socket {
 impl Drop for Made {
     fn drop(&mut self) {
         if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode) {
-            // Gone already is as good.
+            // It may already be gone.
             let _gone = std::fs::remove_file(&self.path);
         }
     }
@@ -110,7 +110,7 @@ async fn lock(path: &Path) -> Result<LockFile, Failure> {
     for _ in 0..TRIES {
         let locked = LockFile::take(Path::new(&file));
         let locked =
-            locked.map_err(|error| Failure::Failed(format!("the lock of {}: {error}", path.display())))?;
+            locked.map_err(|error| Failure::Failed(format!("cannot lock {}: {error}", path.display())))?;
         if let Some(lock) = locked {
             return Ok(lock);
         }
@@ -120,8 +120,8 @@ async fn lock(path: &Path) -> Result<LockFile, Failure> {
 }
 
 fn taken(path: &Path) -> Failure {
-    let mend = "stop it with `brickmoon stop`, or choose another socket with --socket";
-    Failure::Failed(format!("a daemon or a program answers at {} already: {mend}", path.display()))
+    let hint = "stop it with `brickmoon stop`, or use another socket with --socket";
+    Failure::Failed(format!("another daemon or program already answers at {}: {hint}", path.display()))
 }
 
 #[cfg(test)]

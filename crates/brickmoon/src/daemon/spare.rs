@@ -1,7 +1,7 @@
 //! File descriptors kept in reserve for the next start of the data path.
 //!
 //! Ports, workers and scripts open descriptors when they start, some before the old ones are closed. If connections had
-//! used up the limit of the process, the data path could not be started again, and Linux would go on forwarding.
+//! used up the limit of the process, the data path could not be restarted, and Linux would have to keep forwarding.
 //!
 //! ```text
 //! connections ─► EMFILE         a start ─► 64 spare ones are closed ─► ports, workers ─► 64 are opened again

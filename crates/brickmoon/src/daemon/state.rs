@@ -1,4 +1,4 @@
-//! What the daemon knows of itself, and its answers to every question of the socket.
+//! The state of the daemon, and its answers to API requests.
 
 mod after;
 mod arrange;
@@ -44,17 +44,17 @@ use after::Restarts;
 use crew::Crew;
 use held::Held;
 
-/// Counters that there is room for: some fifty for each account, three accounts a port and worker.
+/// Maximum number of counters: about fifty per account, and three accounts per port and worker.
 const COUNTERS: usize = 1 << 16;
 
-/// What the daemon is told, and what follows from that for its ports.
+/// The configuration in use, and the paths of its ports.
 #[derive(Default)]
 struct Setup {
     config: Config,
     paths: Paths,
 }
 
-/// The daemon, as those who answer for it see it.
+/// The running daemon.
 pub struct Daemon {
     driver: Driver,
     shared: Shared,
@@ -63,52 +63,52 @@ pub struct Daemon {
     running: Mutex<Option<Running>>,
     switches: Bridges,
     setup: Mutex<Arc<Setup>>,
-    /// Where workers' sockets go that packets are claimed for.
+    /// The map that takes workers' sockets for claimed packets.
     claims: Option<Claims>,
-    /// Who watches over the kernel path's tables when this process has ended.
+    /// The process that watches the kernel path's tables after this one has ended.
     watch: Mutex<Watch>,
-    /// Whether the kernel path is there, for ports that take it now or later.
+    /// Whether the kernel path is loaded, for ports that use it now or later.
     has_kernel: bool,
-    /// What `status` tells of the kernel path.
+    /// Notes for `status` on the kernel path.
     notes: Vec<String>,
-    /// What `status` tells of a daemon that keeps all privileges.
+    /// The note for `status` of a daemon that keeps all privileges.
     unconfined: Option<String>,
-    /// What the command line said.
+    /// The command line.
     up: Up,
     started: Instant,
     restarts: Mutex<Restarts>,
-    /// How often the data path was started again, for whatever reason, and how often since it had failed.
+    /// Number of restarts of the data path, in total and after failures.
     starts: AtomicU64,
     failures: AtomicU64,
-    /// The kernel path stays at work at the end.
+    /// Whether the kernel path keeps forwarding after the end.
     keeps: AtomicBool,
-    /// Told when the daemon shall end.
+    /// Notified when the daemon is to end.
     pub end: Notify,
-    /// Told when interfaces have changed.
+    /// Notified when interfaces have changed.
     pub links: Arc<Notify>,
-    /// Ports have to be looked at once more, since the control thread hung when it was asked.
+    /// Whether interfaces must be checked again because the control thread did not answer.
     unfollowed: AtomicBool,
-    /// What was said last of ports that are not filtered.
+    /// The last log messages on ports that are not filtered.
     said_unfiltered: Mutex<Vec<String>>,
-    /// What nftables filters for ports.
+    /// The tables of nftables that filter for ports.
     held: Mutex<Held>,
-    /// Threads that do not get anywhere.
+    /// Threads that make no progress.
     silent: Silent,
     _stats: Removed,
 }
 
-/// What a mutex guards.
+/// Locks a mutex, even after a panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is still what there is.
+    // Still the best available data if a thread panicked while it held the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number that nobody can foresee.
+/// An unpredictable number.
 pub fn random() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// Counters that other processes can read, and their file, which goes with the daemon.
+/// Counters that other processes can read, and their file, which is removed with the daemon.
 fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
     let file = config.daemon.socket.with_extension("stats");
     let registry = Arc::new(Registry::create(&file, COUNTERS).map_err(Failure::failed)?);
@@ -116,7 +116,7 @@ fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
 }
 
 impl Daemon {
-    /// Starts the switches, then the router, which may have a port on one.
+    /// Starts the switches, then the router, which may have a port on a switch.
     pub fn start(
         config: Config,
         up: Up,
@@ -129,7 +129,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Opens ports, loads tables, starts workers, and has the ports take packets.
+    /// Opens ports, loads tables, starts workers, and then lets the ports take packets.
     fn start_router(config: Config, up: Up, started: Instant) -> Result<Self, Failure> {
         let paths = path::choose(&config, path::obstacle)?;
         let with_kernel = paths.any_kernel() || path::may_come_to_kernel(&config);
@@ -137,17 +137,17 @@ impl Daemon {
             return Self::start_on(config, up, started, paths, false);
         }
         match Self::start_on(config.clone(), up.clone(), started, paths.clone(), true) {
-            // Where nobody asked for the kernel path by name, workers do as well.
+            // If the configuration does not require the kernel path, workers replace it.
             Err(Failure::Failed(why)) if paths.may_do_without() => {
-                tracing::warn!(%why, "the kernel path is not available: workers forward");
+                tracing::warn!(%why, "the kernel path is not available; using the user path instead");
                 Self::start_on(config, up, started, paths.instead(&why), false)
             }
             tried => tried,
         }
     }
 
-    /// The same on these paths, in a daemon that has the kernel path or not. Where the kernel forwards for all ports
-    /// there are no frames and no workers.
+    /// Starts the router on these paths, with or without the kernel path loaded. If all ports use the kernel path, there
+    /// is no frame memory and there are no workers.
     fn start_on(
         config: Config,
         up: Up,
@@ -183,7 +183,7 @@ impl Daemon {
             }
             None => opened.without_workers(),
         };
-        // Before anything is forwarded by tables that may outlive this process.
+        // Before packets are forwarded with tables that may outlive this process.
         let mut watch = match pinned {
             true => Watch::start(driver.handle(), config.daemon.kernel_grace),
             false => Watch::NotNeeded,
@@ -222,40 +222,46 @@ impl Daemon {
         lock(&self.setup).clone()
     }
 
-    /// The line that says that packets are forwarded.
+    /// The line that is printed when the daemon is ready.
     pub fn ready(&self) -> String {
         let status = self.status().unwrap_or_default();
         let switches = match (status.switches, status.switch_ports) {
             (0, _) => String::new(),
-            (switches, ports) => format!("{switches} switches with {ports} ports, "),
+            (switches, ports) => format!(
+                "{} with {}, ",
+                bm_cli::counted_as(switches.into(), "switch", "switches"),
+                bm_cli::counted(ports.into(), "port")
+            ),
         };
         format!(
-            "ready: {switches}{} ports, {} workers, {} IPv4 and {} IPv6 routes in {} ms",
-            status.ports,
-            status.workers,
+            "ready: {switches}{}, {}, {} IPv4 and {} IPv6 routes in {} ms",
+            bm_cli::counted(status.ports.into(), "port"),
+            bm_cli::counted(status.workers.into(), "worker"),
             bm_cli::count(status.routes_ipv4 as u64),
             bm_cli::count(status.routes_ipv6 as u64),
             self.started.elapsed().as_millis(),
         )
     }
 
-    /// What to say where there is nothing to forward between.
+    /// The note for a daemon without ports.
     pub fn no_ports(&self) -> Option<String> {
         let setup = self.setup();
         let file = self.up.config.as_deref().unwrap_or(Path::new(config::FILE));
         let nothing = setup.config.ports.is_empty() && setup.config.switches.is_empty();
-        nothing.then(|| format!("no ports: add [[port]] to {}, then `brickmoon reload`", file.display()))
+        nothing.then(|| {
+            format!("no ports: add [[port]] tables to {}, then run `brickmoon reload`", file.display())
+        })
     }
 
-    /// All counters, those of the kernel path among them.
+    /// All counters, including those of the kernel path.
     fn counters(&self) -> Counters {
         self.counters_with(&self.driver.handle().kernel_counters().unwrap_or_default())
     }
 
-    /// All counters, with these of the kernel path for each port.
+    /// All counters, with the given ones of the kernel path for each port.
     fn counters_with(&self, kernel: &[bm_fastpath::Counters]) -> Counters {
         let mut counters = Counters::new();
-        // Links that are others than before may have some of the same names: those go on, so they are summed.
+        // After a change of links, counters of the same name may exist more than once: they are summed.
         let all = self.shared.registry.counters().into_iter();
         all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
         self.switches.add_to(&mut counters);
@@ -329,22 +335,22 @@ impl Daemon {
         Ports { ports: ports.map(port).collect() }
     }
 
-    /// What the fast path does with prefixes.
+    /// Routes, as the fast path uses them.
     pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
         self.driver.handle().routes(query)
     }
 
-    /// The kernel's neighbours on our ports.
+    /// The kernel's neighbors on our ports.
     pub fn neighbors(&self) -> Result<Neighbors, Error> {
         self.driver.handle().neighbors()
     }
 
-    /// Next hops and groups.
+    /// Next hops and next-hop groups.
     pub fn next_hops(&self) -> Result<NextHops, Error> {
         self.driver.handle().next_hops()
     }
 
-    /// Compares everything with the kernel.
+    /// Compares all tables with the kernel's.
     pub fn verify(&self) -> Result<Verify, Error> {
         let mut verify = self.driver.handle().verify()?;
         let not_ours = self.not_ours(&self.driver.handle().interfaces().unwrap_or_default());
@@ -359,7 +365,7 @@ impl Daemon {
         apps
     }
 
-    /// How the apps in Lua are on each worker.
+    /// Reports of the Lua apps of each worker.
     fn reports(&self) -> Vec<bm_lua::Report> {
         let apps = self.shared.apps.get().into_iter().filter(|apps| !apps.is_empty());
         apps.flat_map(|apps| apps.reports(apps::PATIENCE)).collect()
@@ -372,7 +378,7 @@ impl Daemon {
         links
     }
 
-    /// Drops by reason.
+    /// Dropped frames by reason.
     pub fn drops(&self) -> Drops {
         let counters = self.counters();
         let mut drops = report::drops(&counters);
@@ -383,20 +389,20 @@ impl Daemon {
         drops
     }
 
-    /// Hooks in Lua and their figures.
+    /// Lua hooks with their counters.
     pub fn hooks(&self) -> Hooks {
         let reports = self.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::hooks(reports, &self.counters())
     }
 
-    /// What filter rules have matched.
+    /// Filter rules with their matches.
     pub fn filters(&self) -> Result<Filters, Error> {
         self.driver.handle().filters()
     }
 
-    /// Workers and their frames.
+    /// Workers with their state and frame memory.
     pub fn workers(&self) -> Workers {
-        // The kernel path's counters say nothing of workers.
+        // Counters of the kernel path do not concern workers.
         let (counters, reports) = (self.counters_with(&[]), self.reports());
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else { return Workers::default() };
@@ -427,7 +433,7 @@ impl Daemon {
         self.switches.switches()
     }
 
-    /// The stations that switches know.
+    /// The MAC addresses that switches have learned.
     pub fn stations(&self) -> Stations {
         self.switches.stations()
     }
@@ -443,10 +449,10 @@ impl Daemon {
         bm_telemetry::render(&self.completed(status, &ports), &counters)
     }
 
-    /// Ends the daemon, once this answer is out. With `keep` the kernel path stays at work.
+    /// Ends the daemon after this reply has been sent. With `keep` the kernel path keeps forwarding.
     pub fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
         if query.keep {
-            // Workers end with the daemon; a switch beside them need not.
+            // Workers end with the daemon; switches need not.
             let in_kernel = self.setup().paths.any_kernel();
             if in_kernel || self.switches.count().0 == 0 {
                 self.driver.handle().keep()?;
@@ -459,16 +465,16 @@ impl Daemon {
     }
 }
 
-/// Why the kernel path sends nothing through a port of its own, in words.
+/// Why the kernel path cannot send through one of its ports; `None` if it can.
 fn no_frames(info: &PortInfo) -> Option<String> {
     let why = bm_fastpath::why_no_frames(&info.name)?;
-    Some(format!("{why}. Linux forwards what leaves there."))
+    Some(format!("{why}: Linux forwards packets that leave there"))
 }
 
-/// Which interfaces of a port the kernel path has no tables for, in words.
+/// Which interfaces of a port the kernel path leaves to Linux because they are in a VRF.
 fn left_to_linux(interfaces: &[Interface]) -> Option<String> {
     let in_vrf = interfaces.iter().filter(|interface| interface.vrf.is_some());
     let names: Vec<&str> = in_vrf.map(|interface| interface.name.as_str()).collect();
     let names = names.join(", ");
-    (!names.is_empty()).then(|| format!("{names}: what comes in there is Linux's, since it is in a VRF"))
+    (!names.is_empty()).then(|| format!("{names}: in a VRF, so Linux forwards packets that arrive there"))
 }

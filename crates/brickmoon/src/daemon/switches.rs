@@ -1,4 +1,4 @@
-//! The switches of the daemon, and its answers about them.
+//! The switches of the daemon, and the API replies about them.
 
 use std::sync::Mutex;
 
@@ -10,20 +10,17 @@ use super::report::Counters;
 use super::state::lock;
 use crate::Failure;
 
-/// All switches; none once they have ended.
+/// All switches; empty after the end.
 #[derive(Default)]
 pub struct Bridges(Mutex<Vec<Service>>);
 
 impl Bridges {
-    /// Starts the switches of the configuration, and ends those that an earlier daemon left and it does not name.
+    /// Starts the switches of the configuration, and removes others that an earlier daemon left.
     pub fn start(config: &Config) -> Result<Self, Failure> {
         let names: Vec<_> = config.switches.iter().map(|switch| switch.name.as_str()).collect();
         let removed = bm_switch::remove_kept_but(&names);
         if !removed.is_empty() {
-            tracing::info!(
-                interfaces = removed.join(", "),
-                "took off the switch that an earlier daemon left"
-            );
+            tracing::info!(interfaces = removed.join(", "), "removed the switch that an earlier daemon left");
         }
         let start = |switch: &bm_switch::Settings| {
             let named = |why| Failure::Failed(format!("switch {}: {why}", switch.name));
@@ -32,11 +29,11 @@ impl Bridges {
         Ok(Self(Mutex::new(config.switches.iter().map(start).collect::<Result<_, _>>()?)))
     }
 
-    /// Has the switches be those of another configuration: what it does not name ends, what it says otherwise is
-    /// replaced, what is new starts, and all else goes on untouched.
+    /// Changes the switches to those of another configuration: stops those that it does not have, replaces changed ones
+    /// and starts new ones. Unchanged switches are not touched.
     ///
     /// # Errors
-    /// Why a switch cannot be so. What has been done already stays done.
+    /// Why a switch cannot be started or replaced. Earlier changes are not undone.
     pub fn change(&self, config: &Config) -> Result<(), Error> {
         let mut services = lock(&self.0);
         let name = |service: &Service| service.switch().settings().name.clone();
@@ -60,10 +57,10 @@ impl Bridges {
         Ok(())
     }
 
-    /// Has each switch take the interfaces that others have let go of.
+    /// Makes each switch take interfaces that have become free.
     ///
     /// # Errors
-    /// If Linux does not tell of its interfaces.
+    /// If the interfaces cannot be read from Linux.
     pub fn take_what_is_free(&self) -> Result<(), Error> {
         lock(&self.0).iter().try_for_each(|service| service.switch().reconcile()).map_err(Error::new)
     }
@@ -72,13 +69,13 @@ impl Bridges {
         lock(&self.0).iter().map(|service| ask(&service.switch())).collect()
     }
 
-    /// How many switches, and ports of them.
+    /// Number of switches, and of their ports.
     pub fn count(&self) -> (u32, u32) {
         let ports = self.each(|switch| switch.port_count() as u32);
         (ports.len() as u32, ports.iter().sum())
     }
 
-    /// What the operator should know.
+    /// Notes for `status`.
     pub fn notes(&self) -> Vec<String> {
         self.each(|switch| switch.notes().to_vec()).concat()
     }
@@ -98,7 +95,7 @@ impl Bridges {
         Switches { switches: self.each(view) }
     }
 
-    /// The stations of all switches.
+    /// The MAC addresses that the switches have learned.
     pub fn stations(&self) -> Stations {
         let of_one = |switch: &Switch| {
             let vlans = switch.settings().knows_vlans();
@@ -108,7 +105,7 @@ impl Bridges {
         Stations { stations: self.each(of_one).concat() }
     }
 
-    /// Adds what happened on ports, as `switch/NAME/PORT/..`.
+    /// Adds the counters of switch ports, as `switch/NAME/PORT/..`.
     pub fn add_to(&self, counters: &mut Counters) {
         for switch in self.switches().switches {
             for port in switch.ports {
@@ -125,7 +122,7 @@ impl Bridges {
         }
     }
 
-    /// Adds drops on ports, with what they mean.
+    /// Adds drops on switch ports, with their meanings.
     pub fn add_drops(&self, drops: &mut Drops) {
         let switches = self.switches().switches;
         for (reason, meaning) in bm_switch::REASONS {
@@ -144,12 +141,12 @@ impl Bridges {
         }
     }
 
-    /// Has switches stay at work when the daemon ends.
+    /// Makes switches keep forwarding after the daemon has ended.
     pub fn keep(&self) -> Result<(), Error> {
         lock(&self.0).iter().try_for_each(|service| service.switch().keep()).map_err(Error::new)
     }
 
-    /// Ends them, those that are not to be kept.
+    /// Stops all switches except those to be kept.
     pub fn end(&self) {
         lock(&self.0).clear();
     }

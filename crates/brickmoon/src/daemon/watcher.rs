@@ -1,7 +1,7 @@
-//! The process that watches over the kernel path's tables when the daemon has ended: started and looked after here.
+//! Starts and supervises the process that watches the kernel path's tables after the daemon has ended.
 //!
-//! Without it nobody would notice a change in Linux, so then nothing of the kernel path stays pinned: it ends with the
-//! daemon.
+//! Without this process nothing would notice a change in Linux; if it cannot be started, the kernel path is not pinned and
+//! ends with the daemon.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,37 +19,37 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
 
-/// The command that it is (`args::Command::WatchTables`).
+/// The command of the process (`args::Command::WatchTables`).
 const COMMAND: &str = "watch-tables";
-/// With the value `off` there is none, for tests of what happens then.
+/// Environment variable; with the value `off` the process is not started (for tests).
 const SWITCH: &str = "BRICKMOON_WATCHER";
 
-/// The process, as the daemon has it.
+/// The running process.
 pub struct Watcher {
     child: Child,
-    /// It ends with us, which is what the process waits for.
+    /// Closed when the daemon ends, which is what the process waits for.
     _stream: UnixStream,
 }
 
-/// Who watches over the tables.
+/// What watches the tables.
 pub enum Watch {
-    /// Nobody, since nothing outlives the daemon.
+    /// Nothing; nothing outlives the daemon.
     NotNeeded,
     /// A process.
     By(Watcher),
-    /// Nobody, since it could not be started, so nothing outlives the daemon.
+    /// Nothing, since the process could not be started; so nothing outlives the daemon.
     Nobody {
-        /// Why, as a note of `status`.
+        /// The reason, as a note for `status`.
         note: String,
     },
 }
 
 impl Watcher {
     fn start(handle: &Handle, grace: Duration) -> io::Result<Self> {
-        // As this process is: what it has given up, a child of it does not have.
+        // The child has the same privileges as this process.
         let confined = rustix::thread::no_new_privs().unwrap_or(false).then_some("--confined");
         if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
-            return Err(io::Error::other(format!("{SWITCH}=off is in the environment")));
+            return Err(io::Error::other(format!("{SWITCH}=off is set in the environment")));
         }
         let (stream, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
@@ -57,11 +57,11 @@ impl Watcher {
             .arg0("brickmoon")
             .args([COMMAND, "--grace-ms", &grace.as_millis().to_string()])
             .args(confined);
-        // Not a pipe of ours: whoever reads that to its end waits for the daemon, and not for this process.
+        // Do not inherit a pipe: its reader waits for the end of the daemon, not of this process.
         let errors = if is_pipe(&io::stderr()) { Stdio::null() } else { Stdio::inherit() };
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(errors);
         let mut child = command.current_dir("/").spawn()?;
-        // With the command goes our copy of the other end.
+        // Closes our copy of the other end.
         drop(command);
         let given = stream.try_clone().and_then(|stream| handle.watch_over(stream).map_err(io::Error::other));
         if let Err(error) = given {
@@ -79,22 +79,22 @@ fn is_pipe(stream: &impl AsFd) -> bool {
 }
 
 impl Watch {
-    /// Has a process watch over the tables from now on; where none can, the kernel path ends with the daemon.
+    /// Starts the process; if that fails, the kernel path will end with the daemon.
     pub fn start(handle: &Handle, grace: Duration) -> Self {
         match Watcher::start(handle, grace) {
             Ok(watcher) => {
                 tracing::debug!(
                     process = watcher.child.id(),
-                    "watches over the tables when the daemon has ended"
+                    "started the process that watches the tables after the daemon has ended"
                 );
                 Self::By(watcher)
             }
             Err(why) => {
                 let note = format!(
-                    "the kernel path ends with the daemon, since no process can watch over its tables then: {why}"
+                    "the kernel path will end with the daemon: cannot start the process that watches its tables: {why}"
                 );
                 tracing::warn!("{note}");
-                // If control has ended, so has everything.
+                // If the control thread has ended, so has the daemon.
                 let _ended = handle.unpin();
                 Self::Nobody { note }
             }
@@ -105,12 +105,12 @@ impl Watch {
     pub fn look_after(&mut self, handle: &Handle, grace: Duration) {
         let Self::By(watcher) = self else { return };
         if let Ok(Some(status)) = watcher.child.try_wait() {
-            tracing::warn!(%status, "the process that watches over the tables has ended; it is started again");
+            tracing::warn!(%status, "the process that watches the tables has ended; restarting it");
             *self = Self::start(handle, grace);
         }
     }
 
-    /// The daemon ends, and nothing of the kernel path stays.
+    /// Ends the process, since the daemon ends and the kernel path with it.
     pub fn end(&mut self) {
         if let Self::By(Watcher { child, .. }) = self {
             let _ended = child.kill();
@@ -119,7 +119,7 @@ impl Watch {
         }
     }
 
-    /// Who it is, for `status`.
+    /// What watches the tables, for `status`.
     pub fn by(&self) -> Option<String> {
         match self {
             Self::By(watcher) => Some(format!("process {}", watcher.child.id())),
@@ -127,7 +127,7 @@ impl Watch {
         }
     }
 
-    /// What `status` tells besides.
+    /// The note for `status` if the process could not be started.
     pub fn note(&self) -> Option<String> {
         match self {
             Self::Nobody { note } => Some(note.clone()),
@@ -136,30 +136,30 @@ impl Watch {
     }
 }
 
-/// What that process does: `brickmoon watch-tables`.
+/// Main function of the process: `brickmoon watch-tables`.
 pub fn run(grace: Duration, confined: bool) -> Result<(), Failure> {
-    // First, since it closes whatever is open but input and output.
+    // First, since it closes all descriptors except the standard streams.
     bm_fastpath::stand_alone();
-    // Before there is another thread.
+    // Before another thread is started.
     if confined && let Err(why) = bm_privilege::confine(bm_privilege::kept_by_watcher(), Calls::Watcher) {
-        tracing::warn!("the process that watches over the tables keeps the daemon's privileges: {why}");
+        tracing::warn!("the process that watches the tables could not drop privileges: {why}");
     }
     let stream = io::stdin().as_fd().try_clone_to_owned().map_err(Failure::failed)?;
     let stream = UnixStream::from(stream);
     if stream.peer_addr().is_err() {
-        return Err(Failure::Usage(format!("`brickmoon {COMMAND}` is started by `brickmoon up` alone")));
+        return Err(Failure::Usage(format!("`brickmoon {COMMAND}` can only be started by `brickmoon up`")));
     }
     let stop = Waker::new().map_err(Failure::failed)?;
     wake_on_signal(stop.clone()).map_err(Failure::failed)?;
     match watcher::run(&stream, grace, &stop).map_err(Failure::failed)? {
         Ended::Grace => {}
-        Ended::Changed(what) => tracing::warn!("{what} has changed and no daemon follows: Linux forwards"),
-        Ended::Doubt(what) => tracing::warn!("{what}, and no daemon follows: Linux forwards"),
+        Ended::Changed(what) => tracing::warn!("{what} has changed and no daemon is running: Linux forwards"),
+        Ended::Doubt(what) => tracing::warn!("{what}, and no daemon is running: Linux forwards"),
     }
     Ok(())
 }
 
-/// Wakes `stop` whenever the process is asked to end.
+/// Wakes `stop` on SIGTERM.
 fn wake_on_signal(stop: Waker) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut terminate = runtime.block_on(async { signal(SignalKind::terminate()) })?;

@@ -1,4 +1,4 @@
-//! `brickmoon run` and `brickmoon snabb`: programs in Lua.
+//! `brickmoon run` and `brickmoon snabb`: Lua programs.
 
 mod natives;
 pub mod place;
@@ -18,7 +18,7 @@ use server::{Facts, Server};
 
 pub use natives::Apps as Natives;
 
-/// Counters that there is room for.
+/// Maximum number of counters.
 const COUNTERS: usize = 1 << 15;
 
 /// `brickmoon run PROGRAM.lua ARGUMENTS`.
@@ -34,7 +34,9 @@ pub fn snabb(snabb: Snabb) -> Result<(), Failure> {
     let what = match test {
         Some(module) => What::Test(module),
         None => What::Named(words.next().ok_or_else(|| {
-            Failure::usage("which program? brickmoon snabb PROGRAM [ARGUMENTS], or -t MODULE for a test")
+            Failure::usage(
+                "no program given: use `brickmoon snabb PROGRAM [ARGUMENTS]`, or -t MODULE to run a selftest",
+            )
         })?),
     };
     start(what, words.collect(), &lua)
@@ -42,7 +44,7 @@ pub fn snabb(snabb: Snabb) -> Result<(), Failure> {
 
 fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     if let Some(folder) = lua.trees.iter().find(|folder| !folder.is_dir()) {
-        return Err(Failure::usage(format!("--path {}: no such folder", folder.display())));
+        return Err(Failure::usage(format!("--path {}: no such directory", folder.display())));
     }
     let trees = lua.trees.iter().flat_map(|folder| Tree::at(folder)).collect();
     let registry = Arc::new(Registry::anonymous(COUNTERS).map_err(Failure::failed)?);
@@ -51,7 +53,7 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     bm_lua::end_on_signals().map_err(Failure::failed)?;
     let facts =
         Facts { registry, desks: world.desks.clone(), depot: world.depot.clone(), started: Instant::now() };
-    // A test is over before anybody asks.
+    // A selftest ends before anybody could query it.
     let is_test = matches!(what, What::Test(_)) && lua.socket.is_none();
     let _server = if is_test { None } else { Server::start(lua.socket.as_deref(), facts)? };
     let setup = (lua.setup_seconds > 0).then(|| Duration::from_secs(lua.setup_seconds));

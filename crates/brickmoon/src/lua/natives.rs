@@ -1,8 +1,8 @@
-//! The apps in Rust that a Lua program can name: ports and the router.
+//! The Rust apps that Lua programs can use: ports and the router.
 //!
 //! ```lua
 //! config.app(c, "eth0", "xdp:eth0")                        -- every frame of the interface
-//! config.app(c, "rt", "router", { ports = { "eth0" } })    -- opens its ports first, then they are queues of its own
+//! config.app(c, "rt", "router", { ports = { "eth0" } })    -- opens its ports first; apps of these ports are then its queues
 //! ```
 
 use std::collections::HashMap;
@@ -22,12 +22,12 @@ use serde_json::Value;
 
 use super::router::Routers;
 
-/// Slots for AF_XDP where a program's own are larger than it takes.
+/// Number of slots for AF_XDP where the program's own are too large for it.
 const SMALL_SLOTS: usize = 16_384;
-/// Bytes of such a slot: an MTU of 1514, or of 3562 with 4096.
+/// Bytes of such a slot; enough for an MTU of 1514 (4096 bytes: 3562).
 const SMALL: usize = 2048;
 
-/// What has been opened so far, by name: devices are shared by the workers, each of which has its queue.
+/// The open devices by name. Workers share a device; each has its own queue of it.
 pub struct Apps {
     registry: Arc<Registry>,
     open: Mutex<Open>,
@@ -43,12 +43,12 @@ struct Open {
     routers: Routers,
 }
 
-/// Where ports have their frames: in the program's memory, or in some of their own.
+/// Memory for the frames of ports: the program's own, or a second one.
 #[derive(Clone)]
 pub struct PortMemory {
-    /// Memory that AF_XDP takes.
+    /// Memory with slots that AF_XDP accepts.
     pub depot: Arc<Depot>,
-    /// Whether frames are copied between it and the program's.
+    /// Whether frames are copied between this memory and the program's.
     pub copied: bool,
 }
 
@@ -61,19 +61,19 @@ impl PortMemory {
         Ok(Self { depot, copied: true })
     }
 
-    /// A port over it, as the program's memory wants it.
+    /// Wraps a port so that it copies frames if necessary.
     pub fn port(&self, port: Box<dyn Port>) -> Box<dyn Port> {
         if self.copied { Box::new(Copied::new(port, self.depot.clone())) } else { port }
     }
 }
 
 impl Apps {
-    /// Nothing open; accounts are kept in `registry`.
+    /// Starts with no open devices; accounts are kept in `registry`.
     pub fn new(registry: Arc<Registry>) -> Self {
         Self { registry, open: Mutex::default() }
     }
 
-    /// A port as an app, with its accounts.
+    /// Makes an app of a port, with its accounts.
     fn port_app(&self, wanted: &Wanted<'_>, port: Box<dyn Port>) -> Result<Opened, String> {
         let group = format!("port/{}/{}", wanted.name, wanted.worker);
         let account = |side: &str| {
@@ -101,10 +101,10 @@ impl Open {
         if self.memory.is_none() {
             self.memory = Some(PortMemory::beside(wanted.depot)?);
         }
-        self.memory.clone().ok_or_else(|| "there is no memory for ports".into())
+        self.memory.clone().ok_or_else(|| "no memory for ports".into())
     }
 
-    /// The port that `wanted` names.
+    /// Opens the port that `wanted` names.
     fn port(&mut self, wanted: &Wanted<'_>) -> Result<Box<dyn Port>, String> {
         if let Some(port) = self.routers.port(wanted)? {
             return Ok(port);
@@ -120,7 +120,7 @@ impl Open {
             Device::Pcap { .. } if wanted.workers > 1 => {
                 let workers = wanted.workers;
                 Err(format!(
-                    "{} has one queue, and {workers} workers each want one: use --workers 1",
+                    "{} has only one queue, but each of {workers} workers needs one: use --workers 1",
                     wanted.class
                 ))
             }
@@ -132,7 +132,7 @@ impl Open {
         }
     }
 
-    /// This worker's queue of an interface, all of whose frames the program gets.
+    /// Opens this worker's queue of an interface; the program gets all frames of the interface.
     fn xdp(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
         let memory = self.memory(wanted)?;
         let text = |error: bm_port_xdp::XdpError| error.to_string();
@@ -149,7 +149,7 @@ impl Open {
         let (queue, queues) = (wanted.worker as u32, device.queues());
         if queue >= queues {
             return Err(format!(
-                "{name} has {queues} queue(s), and worker {queue} wants its own: use fewer workers, or `ethtool -L {name} combined {}`",
+                "{name} has {queues} queue(s), but worker {queue} needs its own: use fewer workers, or `ethtool -L {name} combined {}`",
                 wanted.workers
             ));
         }
@@ -169,7 +169,7 @@ impl Open {
 }
 
 impl Open {
-    /// This worker's queue of a device that DPDK drives, in the program's own memory.
+    /// Opens this worker's queue of a DPDK device, with frames in the program's own memory.
     fn dpdk(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
         let text = |error: bm_port_dpdk::DpdkError| error.to_string();
         if !self.dpdk.contains_key(name) {

@@ -1,7 +1,7 @@
-//! Where a Lua program is asked that was not told where.
+//! The control socket of a Lua program that was not given a path for it.
 //!
-//! At a socket of its own beside the daemon's, `run-PID.sock`, never at the daemon's: who asks there wants the daemon, which
-//! must find it free. A process that is killed leaves its socket behind; the next program removes it.
+//! It is `run-PID.sock` beside the daemon's socket, never the daemon's own, which must stay free for the daemon. A
+//! process that is killed leaves its socket behind; the next program removes it.
 
 use std::fs;
 use std::io;
@@ -16,12 +16,12 @@ use tokio::net::UnixStream;
 use crate::Failure;
 use crate::daemon::socket::Socket;
 
-/// How long a connection may take.
+/// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_millis(100);
-/// How long the folder's lock is waited for.
+/// How long to wait for the lock of the directory.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// Beside the daemon's socket, or in the user's own folder.
+/// Opens a socket beside the daemon's, or in the user's runtime directory; `None` if neither can be written.
 pub async fn somewhere() -> Option<Socket> {
     let folders = [
         Path::new(SOCKET).parent().map(PathBuf::from),
@@ -29,16 +29,16 @@ pub async fn somewhere() -> Option<Socket> {
     ];
     for folder in folders.into_iter().flatten() {
         if let Ok((path, socket)) = own(&folder).await {
-            tracing::info!("ask this program with --socket {}", path.display());
+            tracing::info!("query this program with --socket {}", path.display());
             return Some(socket);
         }
     }
     None
 }
 
-/// A socket of this process in a folder, from which those of dead processes are removed.
+/// Opens the socket of this process in a directory, and removes those of dead processes there.
 async fn own(folder: &Path) -> Result<(PathBuf, Socket), Failure> {
-    // Between being made and being listened on, a socket looks like a dead one; so nobody looks meanwhile.
+    // A socket that is bound but not yet listening looks dead; the lock keeps others from looking meanwhile.
     let lock = lock(folder).await;
     if lock.is_some() {
         remove_dead(folder).await;
@@ -47,7 +47,7 @@ async fn own(folder: &Path) -> Result<(PathBuf, Socket), Failure> {
     Socket::own(&path).map(|socket| (path, socket))
 }
 
-/// Sockets of programs that run, beside this one.
+/// Sockets of running programs in the directory of this one.
 pub fn programs_beside(socket: &Path) -> Vec<PathBuf> {
     let entries = socket.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
     let runs =
@@ -55,12 +55,12 @@ pub fn programs_beside(socket: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(runs).collect()
 }
 
-/// The process whose socket this is, by its name.
+/// The process ID in the name of a socket.
 fn process(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.strip_prefix("run-")?.strip_suffix(".sock")?.parse().ok()
 }
 
-/// The lock of a folder, which only the same user can take; none if the folder is not there, or somebody keeps it.
+/// Takes the lock of a directory, which only the same user can; `None` if the directory is missing or the lock stays taken.
 async fn lock(folder: &Path) -> Option<LockFile> {
     let (file, begin) = (folder.join("run.lock"), Instant::now());
     loop {
@@ -74,20 +74,20 @@ async fn lock(folder: &Path) -> Option<LockFile> {
     }
 }
 
-/// Removes the sockets of processes that have ended. The caller has the folder's lock.
+/// Removes the sockets of processes that have ended. The caller holds the lock of the directory.
 async fn remove_dead(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Some(process) = process(&entry.path()) else { continue };
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket && !Path::new(&format!("/proc/{process}")).exists() && is_refused(&entry.path()).await {
-            // What may not be removed stays, and is in nobody's way.
+            // A socket that cannot be removed does no harm.
             let _stays = fs::remove_file(entry.path());
         }
     }
 }
 
-/// Whether nobody listens: a process of another PID namespace may, whose number means nothing here. One that does not
-/// answer in time listens.
+/// Whether nobody listens on a socket. A process of another PID namespace may, whose ID means nothing here. A
+/// connection attempt that times out counts as listening.
 async fn is_refused(path: &Path) -> bool {
     let tried = tokio::time::timeout(CONNECT_MAX, UnixStream::connect(path)).await;
     matches!(tried, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// Numbers beyond the largest that Linux gives to a process, 4194304.
+    /// Process IDs beyond the largest that Linux assigns, 4194304.
     const GONE: [u32; 2] = [5_000_001, 5_000_002];
 
     #[tokio::test]
@@ -108,7 +108,7 @@ mod tests {
         let path = |name: &str| folder.join(name);
         let [dead, elsewhere] = GONE.map(|process| path(&format!("run-{process}.sock")));
         let ours = path(&format!("run-{}.sock", std::process::id()));
-        // Nobody listens any more, though the number of the last is that of a process.
+        // Nobody listens on these any more, although the last one has the ID of a running process.
         drop(
             [&dead, &ours, &path("api.sock"), &path("run-x.sock")]
                 .map(|path| UnixListener::bind(path).unwrap()),
@@ -135,7 +135,7 @@ mod tests {
         let (path, socket) = own(&folder).await.unwrap();
         remove_dead(&folder).await;
         assert!(UnixStream::connect(&path).await.is_ok());
-        // The folder is free for the next one.
+        // The lock is free for the next program.
         assert!(lock(&folder).await.is_some());
         drop(socket);
         assert!(!path.exists());

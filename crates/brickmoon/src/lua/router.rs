@@ -1,12 +1,12 @@
-//! The router as an app of a Lua program: the same router, slow path and mirror of the kernel's tables as the daemon's.
+//! The router as an app of a Lua program: the same router, slow path and mirror of the kernel's tables as in the daemon.
 //!
 //! ```text
 //! config.app(c, "rt", "router", { ports = { "eth0", "eth1" } })
-//! eth0.output -> rt.eth0   rt.eth0 -> eth0.input      each link of the router is called as its port
+//! eth0.output -> rt.eth0   rt.eth0 -> eth0.input      each link of the router has the name of its port
 //! ```
 //!
-//! The router opens its ports, so that what it does not forward stays Linux's; apps `xdp:eth0` of the same program are
-//! then the queues of those.
+//! The router opens its ports, so that Linux keeps the packets that it does not forward; apps `xdp:eth0` of the same
+//! program are then queues of these ports.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -29,32 +29,32 @@ use crate::daemon::{self, OpenPort, Rings};
 /// What must live as long as the ports.
 type Kept = Vec<Box<dyn Any + Send>>;
 
-/// The routers of a program, by the names of their apps.
+/// The routers of a program, by app name.
 #[derive(Default)]
 pub struct Routers(HashMap<String, Weak<Set>>);
 
-/// One router: its parts for each worker, and what all workers share.
+/// One router: its parts for the workers, and what they share.
 struct Set {
     parts: Mutex<Vec<Option<RouterApp>>>,
     queues: Mutex<HashMap<(String, usize), Box<dyn Port>>>,
     devices: Vec<String>,
-    /// Ended in this order: what the slow path sent last still leaves, then Linux has all packets again.
+    /// Dropped in this order: the last packets of the slow path are sent, then Linux gets all packets again.
     _rest: Mutex<(SlowThread, Driver, Kept)>,
 }
 
-/// Router and way back from the slow path as one app: their outputs are the same links.
+/// The router and the return path from the slow path as one app: both send on the same links.
 struct RouterApp {
     router: Router,
     back: SlowReturn,
-    /// What the slow path wakes the worker by.
+    /// Wakes the worker when the slow path returns frames.
     waker: Waker,
-    /// Keeps the slow path and control alive as long as a worker forwards.
+    /// Keeps the slow path and control alive while a worker forwards.
     set: Option<Arc<Set>>,
 }
 
 impl App for RouterApp {
     fn push(&mut self, io: &mut Io<'_>) {
-        // Not pulled, so that the links it fills come behind those that fill it.
+        // Part of push, not of pull, so that the engine orders the links that it fills behind those that fill it.
         self.back.pull(io);
         self.router.push(io);
     }
@@ -91,21 +91,22 @@ fn text(error: impl ToString) -> String {
 
 /// The devices that the argument names: `{ ports = { "eth0", "tap:t0" } }`.
 fn devices(wanted: &Wanted<'_>) -> Result<Vec<config::Port>, String> {
-    let mend = "the router's argument is { ports = { \"eth0\", ... } }: the ports that it forwards between";
-    let names = wanted.argument.get("ports").and_then(serde_json::Value::as_array).ok_or(mend)?;
-    let device = |name: &serde_json::Value| name.as_str().ok_or(mend)?.parse().map_err(text);
+    let hint =
+        "the router needs the argument { ports = { \"eth0\", ... } }: the ports that it forwards between";
+    let names = wanted.argument.get("ports").and_then(serde_json::Value::as_array).ok_or(hint)?;
+    let device = |name: &serde_json::Value| name.as_str().ok_or(hint)?.parse().map_err(text);
     names.iter().map(|name| Ok(config::Port::new(device(name)?))).collect()
 }
 
 impl Routers {
-    /// This worker's part of the router `wanted`, which is started for all workers by the first.
+    /// This worker's part of the router `wanted`; the first worker starts it for all.
     pub fn open(
         &mut self,
         wanted: &Wanted<'_>,
         memory: &PortMemory,
         registry: &Arc<Registry>,
     ) -> Result<Opened, String> {
-        // Its parts keep it alive: once all have been dropped, the next one starts it anew.
+        // Its parts keep it alive: once all have been dropped, the next call starts a new one.
         let set = match self.0.get(wanted.name).and_then(Weak::upgrade) {
             Some(set) => set,
             None => Arc::new(Set::start(wanted, memory, registry)?),
@@ -113,13 +114,13 @@ impl Routers {
         self.0.insert(wanted.name.into(), Arc::downgrade(&set));
         let mut parts = set.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let part = parts.get_mut(wanted.worker).and_then(Option::take);
-        let mut part = part.ok_or("the router is at work for this worker already")?;
+        let mut part = part.ok_or("this worker already has this router")?;
         drop(parts);
         part.set = Some(set);
         Ok(Opened { app: Box::new(part), pulls: false })
     }
 
-    /// This worker's queue of a port that a router has opened.
+    /// This worker's queue of a port that a router has opened; `None` if no router has the port.
     pub fn port(&self, wanted: &Wanted<'_>) -> Result<Option<Box<dyn Port>>, String> {
         let class = wanted.class.strip_prefix("xdp:").unwrap_or(wanted.class);
         let mut sets = self.0.values().filter_map(Weak::upgrade);
@@ -135,7 +136,7 @@ impl Routers {
 impl Set {
     fn start(wanted: &Wanted<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
-        // The memory is the program's, too.
+        // Other apps of the program use the memory, too.
         let rings = Rings { memory: &memory.depot, ring: bm_port_xdp::RING };
         let opened = daemon::open_ports(&config.ports, &rings, &|_| wanted.workers);
         let opened = opened.map_err(daemon::why)?;

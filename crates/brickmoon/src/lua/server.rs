@@ -1,7 +1,7 @@
-//! The control socket of a Lua program: `show apps`, `links`, `workers` and `drops` as of a daemon.
+//! The control socket of a Lua program: `show apps`, `links`, `workers` and `drops`, as for the daemon.
 //!
-//! Counters of ports and routers lie in shared memory. Apps in Lua are asked ([`Desks`]): their workers answer between
-//! two breaths. What several workers have of one app or link is summed.
+//! Counters of ports and routers are in shared memory. Lua apps are queried through [`Desks`]: their workers answer
+//! between two breaths. Figures of several workers for one app or link are summed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,15 +25,15 @@ use crate::daemon::server::{answer, metrics_reply, not_found, runtime};
 use crate::daemon::socket::Socket;
 use crate::daemon::{apps, report};
 
-/// What is asked about.
+/// The sources of the answers.
 pub struct Facts {
-    /// Counters of apps in Rust.
+    /// Counters of Rust apps.
     pub registry: Arc<Registry>,
-    /// Where workers are asked.
+    /// For queries to the workers.
     pub desks: Desks,
-    /// Where packets come from.
+    /// The free packets.
     pub depot: Arc<Depot>,
-    /// When the program began.
+    /// When the program started.
     pub started: Instant,
 }
 
@@ -44,15 +44,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers at `path`, or at a socket of the program's own, and says where. A program that has nowhere to answer
-    /// runs all the same.
+    /// Answers at `path`, or else at a socket of the program's own, whose path it logs; `None` if that cannot be
+    /// opened: the program runs without it.
     ///
     /// # Errors
-    /// If `path` is given, and is the daemon's or cannot be listened at.
+    /// If `path` is given and is the daemon's socket or cannot be opened.
     pub fn start(path: Option<&Path>, facts: Facts) -> Result<Option<Self>, Failure> {
         if path == Some(Path::new(request::SOCKET)) {
             return Err(Failure::Usage(format!(
-                "--socket {}: this is the daemon's socket; choose another path",
+                "--socket {}: this is the socket of the daemon; use another path",
                 request::SOCKET
             )));
         }
@@ -81,17 +81,17 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The thread ends by the sender's end, too.
+        // Ends the thread.
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by itself.
+            // A panic of the thread has already been logged.
             let _panicked = thread.join();
         }
     }
 }
 
 fn routes(facts: Arc<Facts>) -> Router {
-    let others = "this is a program in Lua: it has status, apps, links, workers, drops, metrics and stop";
+    let others = "a Lua program answers status, apps, links, workers, drops, metrics and stop";
     Router::new()
         .route(
             request::STATUS,
@@ -115,9 +115,9 @@ fn routes(facts: Arc<Facts>) -> Router {
             request::METRICS,
             get(|State(facts): State<Arc<Facts>>| metrics_reply(move || facts.metrics())),
         )
-        .fallback(
-            move || async move { not_found(Error::new("a program in Lua cannot answer that").mend(others)) },
-        )
+        .fallback(move || async move {
+            not_found(Error::new("a Lua program cannot answer this request").hint(others))
+        })
         .with_state(facts)
 }
 
@@ -159,13 +159,13 @@ impl Facts {
         let mut sums: BTreeMap<String, Link> = BTreeMap::new();
         for link in self.reports().iter().flat_map(apps::links_of) {
             let sum = sums.entry(link.name.clone()).or_default();
-            sum.put += link.put;
-            sum.put_bytes += link.put_bytes;
-            sum.taken += link.taken;
-            sum.taken_bytes += link.taken_bytes;
+            sum.tx += link.tx;
+            sum.tx_bytes += link.tx_bytes;
+            sum.rx += link.rx;
+            sum.rx_bytes += link.rx_bytes;
             sum.dropped += link.dropped;
             sum.waiting += link.waiting;
-            // Where only one worker has it, that one is named.
+            // If only one worker has the link, this names it.
             sum.worker = link.worker;
             sum.name = link.name;
         }
@@ -200,7 +200,7 @@ impl Facts {
     }
 }
 
-/// Accounts of one name together.
+/// Sums the accounts of apps with the same name.
 fn summed(apps: Vec<App>) -> Vec<App> {
     let mut sums: BTreeMap<String, App> = BTreeMap::new();
     for App { name, worker, account } in apps {

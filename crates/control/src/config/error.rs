@@ -69,7 +69,7 @@ pub enum What {
         /// What was found.
         found: String,
         /// What to write.
-        mend: &'static str,
+        hint: &'static str,
     },
     /// A key that must be there.
     Missing {
@@ -226,7 +226,7 @@ impl fmt::Display for What {
             Self::Range { key, found, least, most } => {
                 write!(f, "{key} is {found}: give a number from {least} to {most}")
             }
-            Self::Text { key, found, mend } => write!(f, "{key} is \"{found}\": {mend}"),
+            Self::Text { key, found, hint } => write!(f, "{key} is \"{found}\": {hint}"),
             Self::Missing { key, example } => write!(f, "{key} is missing: write {example}"),
             Self::Again { what, first } => {
                 write!(f, "{what} is named on line {first} already: remove one of the two")

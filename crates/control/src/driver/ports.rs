@@ -71,7 +71,7 @@ impl Control {
         match &self.kernel {
             Some(kernel) => kernel.attach(interface, self.compiler.filters_drop()),
             None => Err(Error::new("the daemon was started without the kernel path")
-                .mend("restart it to have this port forwarded there")),
+                .hint("restart it to have this port forwarded there")),
         }
     }
 

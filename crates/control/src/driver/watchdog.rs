@@ -63,7 +63,7 @@ impl Health {
             Error::new(format_args!(
                 "the control thread has hung for {seconds} s, and Linux forwards all packets meanwhile"
             ))
-            .mend("restart the daemon and report what it logged")
+            .hint("restart the daemon and report what it logged")
         })
     }
 

@@ -1,6 +1,6 @@
-//! What becomes of the data path when a part of it fails: it is started again, and Linux forwards meanwhile.
+//! Restarts the data path when a part of it fails. Linux forwards meanwhile.
 //!
-//! Whoever starts the data path, for a failure or for a reload, or ends it, holds [`Restarts`] until it is done.
+//! A thread that starts the data path, after a failure or for a reload, or ends it, holds [`Restarts`] until it is done.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,33 +13,33 @@ use crate::daemon::running::Running;
 use crate::daemon::spare::Spare;
 use crate::daemon::{apps, hooks, why};
 
-/// A data path that fails more often than this is not started again: Linux does better.
+/// A data path that fails more often than this is not restarted; Linux forwards instead.
 const FAILURES_MAX: usize = 5;
-/// How long a failure counts.
+/// For how long a failure counts.
 const FAILURES_WITHIN: Duration = Duration::from_secs(600);
 
-/// The right to start the data path again, which one thread has at a time.
+/// Held by the one thread that may start or end the data path.
 #[derive(Default)]
 pub(super) struct Restarts {
-    /// When the data path failed, of late.
+    /// When the data path failed recently.
     failures: VecDeque<Instant>,
-    /// What keeps interfaces of ours in Linux until a data path has them again.
+    /// Descriptors that keep our interfaces in Linux until a data path has them again.
     pub held: Vec<OwnedFd>,
-    /// Descriptors for the next start.
+    /// Reserved file descriptors for the next start.
     pub spare: Spare,
-    /// The daemon ends: nothing is started any more.
+    /// The daemon is ending: nothing may be started any more.
     pub ended: bool,
 }
 
 impl Restarts {
-    /// None so far, with descriptors for the first.
+    /// No failures yet, with reserved descriptors for the first restart.
     pub fn with_spare() -> Self {
         let mut restarts = Self::default();
         restarts.spare.fill();
         restarts
     }
 
-    /// Notes a failure; whether there have been few enough of late to start again.
+    /// Records a failure; returns whether recent failures are few enough for a restart.
     fn allows(&mut self, now: Instant) -> bool {
         self.failures.retain(|then| now.duration_since(*then) < FAILURES_WITHIN);
         self.failures.push_back(now);
@@ -48,7 +48,7 @@ impl Restarts {
 }
 
 impl Daemon {
-    /// Starts the data path again if a thread of it has panicked or hangs; Linux forwards meanwhile.
+    /// Restarts the data path if one of its threads panicked or hangs; Linux forwards meanwhile.
     pub fn look_after(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
         let grace = self.setup().config.daemon.kernel_grace;
@@ -68,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// Breaks off what hangs in Lua; starts the data path again if its apps have failed.
+    /// Aborts Lua code that hangs; restarts the data path if its apps have failed.
     pub fn look_after_lua(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
         let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::look_after(hooks));
@@ -77,7 +77,7 @@ impl Daemon {
             Ok(None) => Ok(()),
             Ok(Some(trouble)) => self.start_again(&trouble, starts),
             Err(stuck) => {
-                // Its thread never ends, so the process must; what the kernel does not take back, it does then.
+                // Its thread never ends, so the process must; the kernel then takes back what is not given back here.
                 let _given_back = self.driver.handle().set_active(false);
                 tracing::error!("{}", why(stuck));
                 crate::log::flush();
@@ -86,41 +86,41 @@ impl Daemon {
         }
     }
 
-    /// Whether any hook or app in Lua is at work.
+    /// Whether any Lua hook or app is running.
     pub fn has_scripts(&self) -> bool {
         let hooks = self.shared.hooks.get().is_some_and(|hooks| !hooks.is_empty());
         hooks || self.shared.apps.get().is_some_and(|apps| !apps.is_empty())
     }
 
-    /// Starts the data path again that was in trouble after so many `starts`.
+    /// Restarts the data path, unless it has been restarted since the trouble was seen, when it had been started `starts` times.
     fn start_again(&self, trouble: &str, starts: u64) -> Result<(), Failure> {
         let mut restarts = lock(&self.restarts);
-        // A reload has put another in its place meanwhile, or it is the end.
+        // A reload has restarted it meanwhile, or the daemon is ending.
         if restarts.ended || self.starts.load(Ordering::Acquire) != starts {
             return Ok(());
         }
         if !restarts.allows(Instant::now()) {
             let minutes = FAILURES_WITHIN.as_secs() / 60;
             return Err(Failure::Failed(format!(
-                "{trouble}, for the {}th time within {minutes} minutes: Linux forwards from here on",
+                "{trouble}, for the {}th time within {minutes} minutes: Linux forwards from now on",
                 FAILURES_MAX + 1
             )));
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
-        tracing::error!("{trouble}: it is started again, and Linux forwards meanwhile");
+        tracing::error!("{trouble}: restarting the data path; Linux forwards meanwhile");
         let _pause = restarts.spare.release();
         let arranged = self.arrange(&mut restarts, &self.setup(), &|_| false);
         restarts.spare.fill();
         arranged
     }
 
-    /// Gives everything back to Linux and ends all threads.
+    /// Hands all packets back to Linux and ends all threads.
     pub fn end(&self) {
-        // Whoever starts the data path again has told control to take no packets meanwhile.
+        // Waits for a restart in progress, after which control can be told to stop taking packets.
         lock(&self.restarts).ended = true;
         if !self.keeps.load(Ordering::Relaxed) {
             if let Err(error) = self.driver.handle().set_active(false) {
-                tracing::error!("ports are given back by the end of the process: {error}");
+                tracing::error!("cannot hand the ports back to Linux: {error}; the end of the process does");
                 self.driver.handle().let_go();
             }
             lock(&self.watch).end();
@@ -145,7 +145,7 @@ mod tests {
         }
         assert!(!restarts.allows(begin + often * 5), "the sixth within ten minutes");
         let mut restarts = Restarts::default();
-        // Every two minutes is five times in ten: no sixth ever counts.
+        // Every two minutes is five times in ten minutes, never six.
         assert!((0..1000).all(|nth| restarts.allows(begin + often * 2 * nth)));
     }
 }

@@ -1,12 +1,12 @@
-//! Puts ports, paths and workers in the order that a configuration asks for, whatever there was before.
+//! Rearranges ports, paths and workers for another configuration.
 //!
 //! ```text
-//! ports of workers: Linux's ─► workers end ─► kernel path: off some interfaces, on others ─► devices open
-//!                                          ─► control: the new ports ─► workers start ─► all ports take packets
+//! ports of workers: to Linux ─► workers end ─► kernel path: detached from some interfaces, attached to others
+//!                            ─► devices open ─► control: the new ports ─► workers start ─► all ports take packets
 //! ```
 //!
-//! Ports that the kernel path has before and afterwards forward all the time. Where workers run, before or afterwards,
-//! they are started again, and Linux forwards for their ports meanwhile.
+//! Ports that stay on the kernel path forward all the time. Workers, if there were or will be any, are restarted, and
+//! Linux forwards for their ports meanwhile.
 
 use bm_control::config::Port;
 
@@ -17,8 +17,8 @@ use crate::daemon::running::{Opened, Openers, Running};
 use crate::daemon::{apps, kernel_ports};
 
 impl Daemon {
-    /// Has everything be as `setup` says. An interface that is there and cannot be taken is an error for ports that
-    /// `strict` names; others go without.
+    /// Applies `setup`. An existing interface that cannot be used is an error for ports that `strict` selects; other
+    /// ports wait for a better one.
     pub(super) fn arrange(
         &self,
         restarts: &mut Restarts,
@@ -57,15 +57,15 @@ impl Daemon {
         control.set_active(true).map_err(Failure::failed)
     }
 
-    /// Ends the workers, if there are any: Linux forwards for their ports.
+    /// Ends the workers, if there are any; Linux forwards for their ports from then on.
     fn end_workers(&self, restarts: &mut Restarts) -> Result<(), Failure> {
         let has_workers = |running: &Running| running.plane.is_some();
         if lock(&self.running).as_ref().is_some_and(has_workers) {
-            // Steering programs leave their interfaces before others can be put there.
+            // Steering programs must be detached before others can be attached.
             self.driver.handle().rest_workers().map_err(Failure::failed)?;
             let before = lock(&self.running).take();
             restarts.held.extend(before.into_iter().flat_map(Running::stop));
-            // What failed on those that have ended is of no matter any more; whoever sees more of it sees another start.
+            // Discards failures of the workers that have just ended.
             let _ended = self.shared.apps.get().map(|apps| apps::look_after(apps));
         }
         self.starts.fetch_add(1, std::sync::atomic::Ordering::AcqRel);

@@ -1,10 +1,10 @@
-//! Ports follow their interfaces, by name: one that is deleted and made again, renamed, moved to another namespace and
-//! back, or that appears long after the start.
+//! Ports follow their interfaces by name when these are deleted and created again, renamed, moved to another namespace
+//! and back, or appear long after the start.
 //!
-//! The control thread says when interfaces have changed; what they are now is asked each time, so that twenty changes
-//! in a second are looked at as often as there is time for. On the kernel path only that port is touched. Workers get
-//! other sockets while they run; only where that does not fit (another number of queues, another path) are they started
-//! again, and Linux forwards for their ports meanwhile.
+//! The control thread notifies of changes; the state of the interfaces is read each time, so that many changes in a short
+//! time are handled together. On the kernel path only the affected port is touched. Workers get other sockets while they
+//! run; they are restarted only if the new interface does not fit (another number of queues, another path), and Linux
+//! forwards for their ports meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,39 +25,39 @@ use crate::daemon::presence::{AGAIN, Presence, missing, unfit};
 use crate::daemon::running::{self, PortInfo, Running};
 use crate::daemon::{path, why};
 
-/// What came of a look at one port.
+/// Result of checking one port.
 enum Looked {
-    /// It is as it should be.
+    /// Nothing more to do.
     Done,
-    /// All ports have to be arranged anew: why.
+    /// All ports must be rearranged, for this reason.
     Arrange(String),
 }
 
-/// What came of taking an interface.
+/// Result of taking an interface.
 enum Taken {
-    /// The port has it: its number.
+    /// The port has the interface with this index.
     On(u32),
-    /// It is not there any more.
+    /// The interface no longer exists.
     Gone,
-    /// It has so many queues, and the one before had another number.
+    /// It has this number of queues, which differs from before.
     Other(usize),
 }
 
-/// How many queues an interface has, if that is another number than workers have places for.
+/// Number of queues of an interface, if it differs from the number that the workers have.
 fn other_queues(info: &PortInfo, on: &OnInterface) -> Option<usize> {
     let places = info.places.as_ref().map(|places| places.queues.len());
     (places != Some(on.queues.len())).then_some(on.queues.len())
 }
 
-/// What keeps the kernel path from the interface that a port of the kernel has now, where the configuration leaves the
-/// choice. What a veth can do follows its far end, which is seldom ready when it appears: it keeps its path.
+/// Why the new interface of a port cannot use the kernel path, if that path was chosen automatically. A veth keeps its
+/// path: what it can do depends on its other end, which is rarely ready when the veth appears.
 fn obstacle(setup: &Setup, index: usize, link: LinkNow) -> Option<String> {
     let path = setup.paths.0.get(index)?;
     let is_chosen = path.in_kernel && path.reason.is_some();
     (is_chosen && !link.veth).then(|| path::obstacle(&setup.config.ports[index].name(index))).flatten()
 }
 
-/// Why the interface that a port is to get does not fit in the place of the one before.
+/// Why the new interface of a port cannot simply replace the old one.
 fn does_not_fit(
     setup: &Setup,
     running: &Running,
@@ -66,17 +66,20 @@ fn does_not_fit(
 ) -> Option<String> {
     let config = &setup.config;
     if let Some(why) = obstacle(setup, index, link) {
-        return Some(format!("port {} goes to workers, since {why}", info.name));
+        return Some(format!("port {} moves to the user path, since {why}", info.name));
     }
     let workers = running::workers(config);
     if info.places.is_some() && workers != running.planned {
-        return Some(format!("port {} is there, and there are queues for {workers} workers", info.name));
+        return Some(format!(
+            "port {} has appeared, and now there are queues for {workers} workers",
+            info.name
+        ));
     }
     None
 }
 
 impl Daemon {
-    /// Asks to be told when interfaces change, through [`Daemon::links`].
+    /// Subscribes to changes of interfaces, which notify [`Daemon::links`].
     pub fn watch_links(&self) -> Result<(), Failure> {
         let links = Arc::clone(&self.links);
         self.driver.handle().on_links(move || links.notify_one()).map_err(Failure::failed)?;
@@ -85,7 +88,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whether some port waits for a second try.
+    /// Whether any port is due for another try.
     pub fn has_refused(&self) -> bool {
         if self.unfollowed.load(Ordering::Relaxed) {
             return true;
@@ -95,7 +98,7 @@ impl Daemon {
         lock(&self.running).as_ref().is_some_and(|running| running.ports.iter().any(is_due))
     }
 
-    /// Has every port be on its interface as that is now.
+    /// Adapts every port to the current state of its interface.
     pub fn follow(&self) -> Result<(), Failure> {
         let mut restarts = lock(&self.restarts);
         if restarts.ended {
@@ -108,10 +111,10 @@ impl Daemon {
         let names: Vec<String> = ports().map(|(index, port)| port.name(index)).collect();
         let control = self.driver.handle();
         let links = match control.links(&names) {
-            // Linux forwards until it goes on, and it may: then ports are looked at.
+            // Linux forwards until the control thread continues; then ports are checked again.
             Err(error) if control.hangs() => {
                 if !self.unfollowed.swap(true, Ordering::Relaxed) {
-                    tracing::error!("ports do not follow their interfaces: {error}");
+                    tracing::error!("cannot follow changes of interfaces: {error}");
                 }
                 return Ok(());
             }
@@ -132,7 +135,7 @@ impl Daemon {
         }
         self.follow_filters();
         let Some(why) = arrange else { return Ok(()) };
-        tracing::warn!("{why}: workers are started again, and Linux forwards for their ports meanwhile");
+        tracing::warn!("{why}: restarting the workers; Linux forwards for their ports meanwhile");
         let setup = Arc::new(Setup { config: setup.config.clone(), paths });
         self.arrange(&mut restarts, &setup, &|_| false)?;
         *lock(&self.setup) = setup;
@@ -141,7 +144,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has one port be on its interface.
+    /// Adapts one port to the state of its interface.
     fn look_at(
         &self,
         setup: &Setup,
@@ -180,7 +183,7 @@ impl Daemon {
         self.enter(setup, running, (index, port), link)
     }
 
-    /// Gives up the interface that a port had.
+    /// Releases the interface of a port.
     fn leave(&self, running: &mut Running, index: usize) -> Result<(), Failure> {
         self.set_port(index, None, Box::new(NoSteering));
         let info = &mut running.ports[index];
@@ -190,22 +193,22 @@ impl Daemon {
         }
         let info = &mut running.ports[index];
         if let (Some(places), Some(opener)) = (&info.places, &running.opener) {
-            // A worker that does not come for it hangs, which is seen to elsewhere.
+            // A worker that does not accept the change hangs, which is handled elsewhere.
             let _all = places.replace(Vec::new(), Box::new(Nowhere), opener.depot());
         }
-        // Now that nobody uses its sockets.
+        // Now that no worker uses its sockets.
         info.keep = Box::new(());
         Ok(())
     }
 
-    /// Takes the kernel path off interfaces that no port has.
+    /// Detaches the kernel path from interfaces that no port has.
     fn detach_others(&self, running: &Running) -> Result<(), Failure> {
         let ports = running.ports.iter().filter(|port| port.path.in_kernel);
         let theirs = ports.filter_map(|port| port.presence.ifindex()).collect();
         self.driver.handle().detach_others(theirs).map_err(Failure::failed)
     }
 
-    /// Takes the interface that has a port's name now.
+    /// Takes the interface that now has the name of a port.
     fn enter(
         &self,
         setup: &Setup,
@@ -230,31 +233,31 @@ impl Daemon {
         let info = &mut running.ports[index];
         info.presence = match taken {
             Ok(Taken::Other(queues)) => {
-                return Ok(Looked::Arrange(format!("port {name} has {queues} queues now")));
+                return Ok(Looked::Arrange(format!("port {name} now has {queues} queues")));
             }
             Ok(Taken::On(ifindex)) => {
-                tracing::info!("port {name}: its interface is there ({ifindex}), and has been taken");
+                tracing::info!("port {name}: now using its interface (index {ifindex})");
                 Presence::Here { ifindex, birth: Some(link.birth).filter(|_| ifindex == link.ifindex) }
             }
             Ok(Taken::Gone) => Presence::Missing,
             Err(_) if !bm_fastpath::is_there(&name) => Presence::Missing,
             Err(failure) => {
                 let why = why(failure);
-                // Once is enough.
+                // Log the same failure only once.
                 if !again {
-                    tracing::warn!(%why, "port {name}: its interface could not be taken; Linux forwards its packets, and this is tried again");
+                    tracing::warn!(%why, "port {name}: cannot use its interface; Linux forwards its packets; trying again");
                 }
                 Presence::Refused { why, birth: Some(link.birth), at: Instant::now() }
             }
         };
         if in_kernel && info.presence.ifindex().is_none() {
-            // It may have come as far as to be attached.
+            // The program may already be attached.
             self.detach_others(running)?;
         }
         Ok(Looked::Done)
     }
 
-    /// Puts the kernel path on a port's interface.
+    /// Attaches the kernel path to the interface of a port.
     fn enter_in_kernel(
         &self,
         setup: &Setup,
@@ -278,7 +281,7 @@ impl Daemon {
         Ok(Taken::On(ifindex))
     }
 
-    /// Gives workers a port's interface.
+    /// Opens the interface of a port for the workers and hands it over.
     fn enter_for_workers(
         &self,
         setup: &Setup,
@@ -297,7 +300,7 @@ impl Daemon {
         Ok(Taken::On(ifindex))
     }
 
-    /// Opens a port's interface for workers, if there are any.
+    /// Opens the interface of a port for workers, if there are any.
     fn open_again(
         &self,
         config: &Config,
@@ -317,12 +320,12 @@ impl Daemon {
     /// Tells control which interface a port has.
     fn set_port(&self, index: usize, ifindex: Option<u32>, steering: Box<dyn Steering>) {
         if let Err(error) = self.driver.handle().set_port(index, ifindex, steering) {
-            // Control has taken the port over, and makes its tables again until that works.
-            tracing::error!(%error, "tables could not be made for a port; this is tried again");
+            // Control knows the port and retries until its tables are complete.
+            tracing::error!(%error, "cannot build the tables for a port; trying again");
         }
     }
 
-    /// Gives workers and slow path what they have of an interface.
+    /// Hands the queues of an interface to the workers and the host port to the slow path.
     fn replace(
         &self,
         running: &mut Running,
@@ -336,8 +339,8 @@ impl Daemon {
         if let (Some(places), Some(opener)) = (&info.places, opener)
             && !places.replace(queues, host, opener.depot())
         {
-            // It hangs, which is seen to elsewhere.
-            tracing::error!("port {}: a worker did not take its queue", info.name);
+            // The worker hangs, which is handled elsewhere.
+            tracing::error!("port {}: a worker did not accept its queue", info.name);
         }
         info.keep = keep;
     }

@@ -1,7 +1,7 @@
-//! The tables of nftables that filter where the daemon does not get the packets: put, looked after, removed.
+//! The nftables tables that filter packets that the daemon does not get: creates, checks and removes them.
 //!
-//! They are put after ports have followed their interfaces, and again when somebody has flushed the ruleset. When the
-//! daemon is killed they stay: `brickmoon up` or `brickmoon stop` removes them.
+//! They are created after ports have followed their interfaces, and again if somebody flushes the ruleset. They stay when
+//! the daemon is killed: `brickmoon up` or `brickmoon stop` removes them.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +14,22 @@ use super::{Daemon, lock};
 use crate::daemon::presence::Presence;
 use crate::daemon::running::PortInfo;
 
-/// When a table that the kernel refused is tried again.
+/// Time after which a table that the kernel rejected is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The tables, as they were put last.
+/// The tables that were created last.
 #[derive(Default)]
 pub(super) struct Held {
     nft: Option<Nft>,
-    /// Their name; empty before the first look.
+    /// Their name; empty before the first check.
     name: String,
     tables: Vec<Table>,
-    /// Families whose table could not be put or removed: when, and why.
+    /// Families whose table could not be created or removed, with the time and the reason.
     refused: Vec<(Family, Instant, String)>,
 }
 
 impl Held {
-    /// Has these tables be there and no others of this name.
+    /// Creates these tables, and removes others of this name.
     fn put(&mut self, name: &str, wanted: Vec<Table>) {
         let begins = self.name.is_empty();
         name.clone_into(&mut self.name);
@@ -41,7 +41,7 @@ impl Held {
             if !begins && !was_refused && before == wanted && before.as_ref().is_none_or(is_there) {
                 continue;
             }
-            // Before the first look there may be one that a killed daemon has left.
+            // Before the first check there may be one that a killed daemon has left.
             let done = self.exchange(family, wanted.as_ref());
             self.tables.retain(|table| table.family != family);
             self.refused.retain(|(refused, ..)| *refused != family);
@@ -59,33 +59,33 @@ impl Held {
         let done = match (&mut self.nft, wanted) {
             (Some(nft), Some(table)) => nft.put(table),
             (Some(nft), None) => nft.remove(family, &self.name),
-            (None, Some(_)) => return Err("the kernel has no nftables".into()),
+            (None, Some(_)) => return Err("this kernel has no nftables".into()),
             (None, None) => Ok(()),
         };
         done.map_err(|error| {
-            // The rest of an answer must not be in the way of the next one.
+            // Open a new socket: the rest of this answer must not precede the next one.
             self.nft = None;
             error.to_string()
         })
     }
 
-    /// Whether somebody has removed a table, or it is time to try again what was refused.
+    /// Whether a table has been removed, or a rejected one is due for another try.
     pub fn is_to_be_put(&mut self) -> bool {
         let is_due = self.refused.iter().any(|(_, at, _)| at.elapsed() > AGAIN);
         let Self { nft, tables, .. } = self;
         is_due || tables.iter().any(|table| is_missing(nft, table))
     }
 
-    /// Whether the packets of a port whose interface is not the daemon's are filtered.
+    /// Whether nftables filters the packets of a port that does not have its interface.
     fn filters(&self, port: &str) -> bool {
         let mut netdev = self.tables.iter().filter(|table| table.family == Family::Netdev);
         netdev.any(|table| table.chains.iter().any(|chain| chain.name == port))
     }
 
-    /// What `status` tells of tables that could not be put.
+    /// The note for `status` on tables that could not be created.
     pub fn trouble(&self) -> Option<String> {
         let (_, _, why) = self.refused.first()?;
-        Some(format!("filters do not fail closed: {why}"))
+        Some(format!("[filter] does not fail closed: {why}"))
     }
 
     /// Removes all tables.
@@ -100,14 +100,14 @@ impl Held {
     }
 }
 
-/// Whether somebody has removed a table.
+/// Whether a table has been removed from the kernel.
 fn is_missing(nft: &mut Option<Nft>, table: &Table) -> bool {
     nft.as_mut().is_some_and(|nft| !nft.is_there(table.family, &table.name).unwrap_or(true))
 }
 
-/// What a port has of its interface.
+/// Whether a port has its interface.
 fn has(info: &PortInfo, control: Option<&OfPort>) -> Has {
-    // An interface may be gone before its port has been told.
+    // The interface may disappear before its port is updated.
     let denied = || bm_fastpath::ifindex(&info.name).map_or(Has::Nothing, Has::Denied);
     match (&info.presence, control) {
         (Presence::Missing, _) => Has::Nothing,
@@ -124,9 +124,9 @@ fn is_closed(config: &Config) -> bool {
 }
 
 impl Daemon {
-    /// Has nftables filter where the daemon does not, and says in the log what holds where.
+    /// Creates the tables for ports that the daemon does not filter, and logs which filters apply where.
     pub(super) fn follow_filters(&self) {
-        // One look for both: what changes later is looked at again.
+        // Read once for both; later changes are handled in the next call.
         let of_control = self.driver.handle().interfaces().unwrap_or_default();
         self.hold_filters(&of_control);
         self.say_unfiltered(&of_control);
@@ -140,7 +140,7 @@ impl Daemon {
             lock(&self.held).put(&name, Vec::new());
             return;
         }
-        // While workers are started again, what was put stays.
+        // While workers are being restarted, the tables stay.
         let Some(ports) = self.ports_now(config, of_control) else { return };
         let tables = nftables::tables(config, &name, &ports);
         let mut held = lock(&self.held);
@@ -163,15 +163,15 @@ impl Daemon {
         Some(interfaces.map(now).collect())
     }
 
-    /// What nftables does for a port whose interface is not the daemon's; none if it does nothing.
+    /// What nftables does for a port that does not have its interface; `None` if nothing.
     pub(super) fn held_by_nftables(&self, index: usize, name: &str) -> Option<String> {
         let setup = self.setup();
         let held = lock(&self.held);
         let table = is_closed(&setup.config) && held.filters(name);
         table.then(|| match nftables::inexact(&setup.config, index) {
-            None => format!("nftables filters what comes in there (table netdev {})", held.name),
+            None => format!("nftables filters packets that arrive there (table netdev {})", held.name),
             Some(why) => format!(
-                "nftables drops everything that Linux would forward from there (table netdev {}), because {why}",
+                "nftables drops all packets that Linux would forward from there (table netdev {}), because {why}",
                 held.name
             ),
         })

@@ -1,8 +1,8 @@
-//! Another configuration while the daemon runs: all of it that can be carried out, or none.
+//! Applies another configuration while the daemon runs: all changes that are possible without a restart, or none.
 //!
 //! ```text
-//! file ─► checks ─► plan ─► switches ─┬─► control ─► apps ─► hooks     each step for the new configuration;
-//!                                     └─► ports and workers, arranged  if one fails, those before it for the old
+//! file ─► checks ─► plan ─► switches ─┬─► control ─► apps ─► hooks     each step applies the new configuration;
+//!                                     └─► ports and workers            if one fails, earlier ones are undone
 //! ```
 
 use bm_api::{Error, Reloaded};
@@ -14,37 +14,40 @@ use crate::daemon::path::Paths;
 use crate::daemon::running::{Running, check_memory};
 use crate::daemon::{apps, checks, hooks, path, why, with_arguments};
 
-/// What a reload comes to.
+/// What a reload does.
 struct Plan {
     setup: Setup,
     said: Reloaded,
-    /// What of ports, paths and workers changes, by key: they are arranged anew.
+    /// Changed keys of ports, paths and workers, which are rearranged.
     arranged: Vec<String>,
 }
 
-/// Has something be as a configuration says.
+/// Applies a configuration to one part of the daemon.
 type Deed<'a, S> = Box<dyn FnMut(&S) -> Result<(), Error> + 'a>;
 
-/// Something that a reload does with a configuration, and undoes with the one from before.
+/// A step of a reload. It is undone by carrying it out with the old configuration.
 struct Step<'a, S> {
     carry_out: Deed<'a, S>,
-    /// Whether things may have changed when it has failed.
+    /// Whether a failed step may have changed something.
     by_halves: bool,
 }
 
 impl<'a, S> Step<'a, S> {
-    /// A step that leaves everything as it was if it fails.
+    /// A step that changes nothing if it fails.
     fn whole(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
         Self { carry_out: Box::new(carry_out), by_halves: false }
     }
 
-    /// A step that may get stuck halfway.
+    /// A step that may fail halfway.
     fn by_halves(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
         Self { carry_out: Box::new(carry_out), by_halves: true }
     }
 }
 
-/// Carries out all steps for `new`; if one fails, undoes what has been done, the last first, and says why it failed.
+/// Carries out all steps for `new`; if one fails, undoes those done, in reverse order.
+///
+/// # Errors
+/// Why a step failed, and whether the others could be undone.
 fn all_or_nothing<S>(mut steps: Vec<Step<'_, S>>, old: &S, new: &S) -> Result<(), Error> {
     let failed = steps.iter_mut().enumerate().find_map(|(at, step)| Some((at, (step.carry_out)(new).err()?)));
     let Some((at, error)) = failed else { return Ok(()) };
@@ -52,19 +55,19 @@ fn all_or_nothing<S>(mut steps: Vec<Step<'_, S>>, old: &S, new: &S) -> Result<()
     let undone: Vec<_> =
         steps[..done].iter_mut().rev().filter_map(|step| (step.carry_out)(old).err()).collect();
     match undone.first() {
-        None if error.mend.is_none() => Err(error.mend("all goes on as before")),
+        None if error.hint.is_none() => Err(error.hint("nothing has changed")),
         None => Err(error),
         Some(left) => {
-            let mend = format!(
-                "start the daemon anew, since not all could be put back ({left}); Linux forwards what it does not"
+            let hint = format!(
+                "restart the daemon: undoing the other changes failed, too ({left}); Linux forwards packets that it does not"
             );
-            Err(Error::new(error).mend(mend))
+            Err(Error::new(error).hint(hint))
         }
     }
 }
 
-/// The paths that are chosen for ports, where nobody has said another one than before: a port that the configuration
-/// leaves the choice for keeps the one that it has.
+/// The paths for a new configuration: a port whose path is chosen automatically keeps the one that it has, unless the
+/// configured paths have changed.
 fn kept_paths(old: &Setup, new: &Config, chosen: Paths) -> Paths {
     let before = |port: &Port| {
         let mut all = old.config.ports.iter().zip(&old.paths.0);
@@ -76,16 +79,15 @@ fn kept_paths(old: &Setup, new: &Config, chosen: Paths) -> Paths {
 }
 
 impl Daemon {
-    /// Reads the configuration file again and carries out what can be carried out while running.
+    /// Reads the configuration file again and applies all changes that are possible while running.
     ///
     /// # Errors
-    /// What is wrong with the file, or why it cannot be carried out; then all goes on as before, or the error says what
-    /// does not.
+    /// What is wrong with the file, or why it cannot be applied. Then nothing has changed, or the error says what has.
     pub fn reload(&self) -> Result<Reloaded, Error> {
-        // From here on nobody else starts the data path or ends it.
+        // From here on no other thread starts or ends the data path.
         let mut restarts = lock(&self.restarts);
         if restarts.ended {
-            return Err(Error::new("the daemon is about to end"));
+            return Err(Error::new("the daemon is shutting down"));
         }
         let _pause = restarts.spare.release();
         let reloaded = self.reload_with(&mut restarts);
@@ -103,17 +105,17 @@ impl Daemon {
         Ok(said)
     }
 
-    /// What the file and the command line say now, if nothing is wrong with it.
+    /// Reads the file again, overridden by the command line of the daemon.
     fn read_again(&self) -> Result<Config, Error> {
         let Some(file) = &self.up.config else {
-            let mend = "start it with `brickmoon up --config FILE`";
-            return Err(Error::new("the daemon was started without a configuration file").mend(mend));
+            let hint = "start it with `brickmoon up --config FILE`";
+            return Err(Error::new("the daemon was started without a configuration file").hint(hint));
         };
         let config = Config::load(file).map_err(Error::new)?;
         with_arguments(config, &self.up).map_err(|failure| Error::new(why(failure)))
     }
 
-    /// What is to be done to get from `old` to `new`, of which what only a start of the daemon can do is left out.
+    /// Plans the changes from `old` to `new`, without those that need a restart of the daemon.
     fn plan(&self, old: &Setup, mut new: Config) -> Result<Plan, Error> {
         let chosen = path::choose(&new, path::obstacle).map_err(|failure| Error::new(why(failure)))?;
         let paths = if self.has_kernel { kept_paths(old, &new, chosen) } else { chosen.on_workers() };
@@ -143,13 +145,13 @@ impl Daemon {
         {
             check_memory(&new, depot.memory().slots())?;
         }
-        // Workers have no sockets there.
+        // The kernel path was loaded without the map for workers' sockets.
         if paths.any_kernel() && self.claims.is_none() && !new.claims.is_empty() {
             said.changed.retain(|key| !key.starts_with("claim."));
             said.needs_restart.push("claim".into());
             new.claims.clear();
         }
-        // Files are loaded anew whether their text differs or not.
+        // Files are always loaded again, whether they have changed or not.
         let mut loads = |what: &str, is: &dyn Fn(&str) -> bool| {
             if !said.changed.iter().any(|key| is(key)) {
                 said.changed.push(what.into());
@@ -164,12 +166,12 @@ impl Daemon {
         Ok(Plan { setup: Setup { config: new, paths }, said, arranged })
     }
 
-    /// Whether workers have apps, or shall have.
+    /// Whether workers have apps, or will have.
     fn live_apps(&self, new: &Config) -> bool {
         self.shared.apps.get().is_some_and(|set| !(new.apps.is_empty() && set.is_empty()))
     }
 
-    /// Has everything be as `new` says; if that fails, as `old` did.
+    /// Applies `new`; if that fails, `old` again.
     fn carry_out(
         &self,
         restarts: &mut Restarts,
@@ -178,8 +180,8 @@ impl Daemon {
         arranged: &[String],
     ) -> Result<(), Error> {
         let control = self.driver.handle();
-        // An interface that a switch lets go of may become a port, and the other way round: hence one step before the
-        // ports and one after them.
+        // An interface that a switch releases may become a port, and vice versa: hence one step before the ports and one
+        // after them.
         let mut steps = vec![Step::by_halves(|setup: &Setup| self.switches.change(&setup.config))];
         let freed = Step::whole(|_: &Setup| self.switches.take_what_is_free());
         if !arranged.is_empty() {
@@ -187,7 +189,7 @@ impl Daemon {
                 hooks::try_load(set, &new.config)?;
             }
             let step = Step::by_halves(|setup: &Setup| {
-                // What somebody has just asked for has to do; what was there before may have changed since.
+                // Errors on ports that this reload adds or changes are fatal; older ports may have changed since they worked.
                 let is_asked = |port: &Port| arranged.contains(&format!("port.{}", port.device));
                 let strict = |port: &Port| std::ptr::eq(setup, new) && is_asked(port);
                 self.arrange(restarts, setup, &strict).map_err(|failure| Error::new(why(failure)))
@@ -195,7 +197,7 @@ impl Daemon {
             steps.extend([step, freed]);
             return all_or_nothing(steps, old, new);
         }
-        // Tables may have found no memory when settings were taken over already.
+        // Building tables may fail after the settings have been changed.
         steps.push(Step::by_halves(|setup: &Setup| control.reconfigure(&setup.config)));
         steps.push(freed);
         steps.push(Step::whole(|setup: &Setup| {
@@ -205,7 +207,7 @@ impl Daemon {
         if let Some(set) = self.shared.apps.get().filter(|_| self.live_apps(&new.config)) {
             steps.push(Step::whole(|setup: &Setup| apps::reload(set, &setup.config)));
         }
-        // The last one, since files may not be what they were: hooks cannot be undone.
+        // Last, since it cannot be undone: the files may have changed.
         if let Some(set) = self.shared.hooks.get() {
             steps.push(Step::whole(|setup: &Setup| hooks::reload(set, &setup.config)));
         }
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Carries out three steps of which some fail for some; what was done, and what is said in the end.
+    /// Carries out three steps, some of which fail; returns what was done and the error.
     fn done(fails: &[&str]) -> (Vec<String>, Option<String>) {
         let done = RefCell::new(Vec::new());
         let step = |name: &'static str| {
@@ -241,15 +243,15 @@ mod tests {
         assert_eq!((steps.join(", "), said), ("control new, apps new, hooks new".into(), None));
         let (steps, said) = done(&["control new"]);
         assert_eq!(steps, ["control new", "control old"]);
-        assert_eq!(said.as_deref(), Some("control new fails: all goes on as before"));
+        assert_eq!(said.as_deref(), Some("control new fails: nothing has changed"));
         let (steps, _) = done(&["apps new"]);
-        assert_eq!(steps, ["control new", "apps new", "control old"], "apps have gone back by themselves");
+        assert_eq!(steps, ["control new", "apps new", "control old"], "apps have been undone by themselves");
         let (steps, said) = done(&["hooks new", "apps old"]);
         assert_eq!(steps[3..], ["hooks old", "apps old", "control old"]);
         assert_eq!(
             said.as_deref(),
             Some(
-                "hooks new fails: start the daemon anew, since not all could be put back (apps old fails); Linux forwards what it does not"
+                "hooks new fails: restart the daemon: undoing the other changes failed, too (apps old fails); Linux forwards packets that it does not"
             )
         );
     }

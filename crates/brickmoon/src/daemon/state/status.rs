@@ -1,4 +1,4 @@
-//! How the daemon is.
+//! Collects the state of the daemon for `status`.
 
 use bm_api::{Error, Status};
 use bm_control::driver::OfPort;
@@ -10,15 +10,15 @@ use crate::daemon::running::PortInfo;
 use crate::log;
 
 impl Daemon {
-    /// How the daemon is.
+    /// State of the daemon.
     ///
     /// # Errors
-    /// If control does not answer: then nobody keeps the tables.
+    /// If the control thread does not answer.
     pub fn status(&self) -> Result<Status, Error> {
         self.driver.handle().status().map(|(status, ports)| self.completed(status, &ports))
     }
 
-    /// What control says of itself and of each port, and all the rest.
+    /// Adds everything that the control thread does not know to its part of the status.
     pub(super) fn completed(&self, mut status: Status, interfaces: &[OfPort]) -> Status {
         let not_ours = self.not_ours(interfaces);
         status.unfiltered_ports = not_ours.unfiltered.len() as u32;
@@ -54,26 +54,27 @@ impl Daemon {
         status.notes.extend(running.iter().flat_map(|running| running.ports.iter().filter_map(waiting)));
         if !paths.any_kernel() && !config.ports.is_empty() && !config.claims.is_empty() {
             status.notes.push(
-                "claims mean nothing: workers have all packets, since no port takes the kernel path".into(),
+                "[[claim]] has no effect: no port uses the kernel path, so workers already get all packets"
+                    .into(),
             );
         }
         if self.crew.depot.get().is_some_and(|depot| depot.memory().pages() == Pages::Plain) {
             status.notes.push(
-                "frames lie on plain pages; `sysctl -w vm.nr_hugepages=64` before the start is faster".into(),
+                "frame memory uses normal pages; for better speed reserve huge pages before the start: `sysctl -w vm.nr_hugepages=64`".into(),
             );
         }
         status
     }
 }
 
-/// What `status` tells of a port that is without its interface.
+/// The note of `status` on a port without its interface.
 fn waiting(port: &PortInfo) -> Option<String> {
     let (_, why) = port.presence.shown(&port.name);
-    why.map(|why| format!("port {} waits: {why}", port.name))
+    why.map(|why| format!("port {} is waiting: {why}", port.name))
 }
 
-/// What `status` tells of lines that the log had no room for.
+/// The note of `status` on lost log lines.
 fn lost_lines() -> Option<String> {
     let lost = log::lost();
-    (lost > 0).then(|| format!("{lost} lines of the log were lost: standard error is not read fast enough"))
+    (lost > 0).then(|| format!("{lost} log lines were lost: standard error is not read fast enough"))
 }

@@ -1,6 +1,6 @@
-//! Ports whose interface is missing, refused, or none of ours any more since it is part of a bridge, say: the filters of
-//! the daemon do not hold there. Either nftables filters by the same rules ([`super::held`]), or Linux forwards what
-//! comes in. Everybody is told of both: `status`, `verify`, the metrics, and the log when it changes.
+//! Ports that the daemon cannot filter, because their interface cannot be used or has become part of a bridge, for
+//! example. Either nftables filters with the same rules ([`super::held`]), or Linux forwards unfiltered. Both are reported
+//! by `status`, `verify` and the metrics, and logged on change.
 
 use bm_control::driver::OfPort;
 use bm_control::nftables;
@@ -9,31 +9,31 @@ use super::{Daemon, lock};
 use crate::daemon::presence::Presence;
 use crate::daemon::running::PortInfo;
 
-/// A sentence for each port that is to drop packets and whose interface is not the daemon's.
+/// One message for each port that should drop packets but does not have its interface.
 #[derive(Default)]
 pub(super) struct NotOurs {
-    /// Where Linux forwards what filters forbid.
+    /// Ports where Linux forwards packets that the filters should drop.
     pub unfiltered: Vec<String>,
-    /// Where nftables filters.
+    /// Ports where nftables filters.
     pub held: Vec<String>,
 }
 
-/// Why rules that drop do not hold on a port; none where they do, or where no packet can come in.
+/// Why drop rules do not apply on a port; `None` if they do, or if no packet can arrive.
 fn why(port: &PortInfo, control: Option<&OfPort>) -> Option<String> {
     match (&port.presence, control) {
         (Presence::Refused { why, .. }, _) => Some(why.clone()),
         (Presence::Here { .. }, Some(of_port))
             if of_port.interfaces.is_empty() && bm_fastpath::is_there(&port.name) =>
         {
-            Some("its interface is part of a bridge, a bond or the like".into())
+            Some("its interface is part of a bridge, a bond or similar".into())
         }
-        // Nothing comes in on an interface that is not there.
+        // No packets arrive on an interface that does not exist.
         (Presence::Missing | Presence::Here { .. }, _) => None,
     }
 }
 
 impl Daemon {
-    /// Ports where filters drop, and whose interface is not the daemon's.
+    /// Ports with drop rules that do not have their interface.
     pub(super) fn not_ours(&self, of_control: &[OfPort]) -> NotOurs {
         let mut all = NotOurs::default();
         let setup = self.setup();
@@ -48,14 +48,14 @@ impl Daemon {
             match self.held_by_nftables(index, name) {
                 Some(does) => all.held.push(format!("port {name}: {does}, since brickmoon cannot: {why}")),
                 None => all.unfiltered.push(format!(
-                    "port {name} is not filtered: Linux forwards what comes in there, and [filter] drops none of it: {why}"
+                    "port {name} is not filtered: Linux forwards packets that arrive there without applying [filter]: {why}"
                 )),
             }
         }
         all
     }
 
-    /// Says in the log which ports are not filtered by the daemon, when they are others than before.
+    /// Logs which ports the daemon does not filter, when that changes.
     pub(super) fn say_unfiltered(&self, of_control: &[OfPort]) {
         let NotOurs { unfiltered, held } = self.not_ours(of_control);
         let now = [unfiltered.clone(), held.clone()].concat();
@@ -64,7 +64,7 @@ impl Daemon {
         unfiltered.iter().filter(is_new).for_each(|line| tracing::error!("{line}"));
         held.iter().filter(is_new).for_each(|line| tracing::warn!("{line}"));
         if !before.is_empty() && now.is_empty() {
-            tracing::warn!("[filter] holds on all ports again");
+            tracing::warn!("[filter] applies on all ports again");
         }
     }
 }

@@ -31,7 +31,7 @@ impl Compiler {
         if !self.ipv4.vrfs.contains_key(&vrf) {
             let name = query.vrf.as_deref().unwrap_or("main");
             return Err(Error::new(format_args!("no port is in the VRF {name:?}, so it is all Linux's"))
-                .mend("`ip link set dev PORT master VRF` puts a port into it"));
+                .hint("`ip link set dev PORT master VRF` puts a port into it"));
         }
         let limit = query.limit.unwrap_or(ROUTES_MAX).min(ROUTES_MAX);
         let mut page = Page { routes: Routes::default(), limit };
@@ -208,7 +208,7 @@ where
         Ok(prefix) => Ok(Some(prefix)),
         Err(_) if other => Ok(None),
         Err(why) => {
-            Err(Error::new(format_args!("{text:?}: {why}")).mend("write it as 192.0.2.0/24 or 2001:db8::/32"))
+            Err(Error::new(format_args!("{text:?}: {why}")).hint("write it as 192.0.2.0/24 or 2001:db8::/32"))
         }
     }
 }
@@ -216,7 +216,7 @@ where
 fn table_of_vrf(mirror: &Mirror, name: &str) -> Result<u32, Error> {
     match mirror.link_named(name).map(|link| &link.kind) {
         Some(Kind::Vrf { table }) => Ok(*table),
-        _ => Err(Error::new(format_args!("no VRF is called {name:?}")).mend("`ip vrf` lists them")),
+        _ => Err(Error::new(format_args!("no VRF is called {name:?}")).hint("`ip vrf` lists them")),
     }
 }
 

@@ -91,12 +91,12 @@ fn a_question_narrows_what_is_shown() {
 fn a_question_that_makes_no_sense_is_answered_with_the_mend() {
     let mut world = some();
     let prefix = |text: &str| RouteQuery { prefix: Some(text.into()), ..RouteQuery::default() };
-    let mend = "write it as 192.0.2.0/24 or 2001:db8::/32";
+    let hint = "write it as 192.0.2.0/24 or 2001:db8::/32";
     assert_eq!(
         refused(&world, &prefix("192.0.2.1/24")),
-        format!("\"192.0.2.1/24\": has bits past its length: {mend}")
+        format!("\"192.0.2.1/24\": has bits past its length: {hint}")
     );
-    assert_eq!(refused(&world, &prefix("home")), format!("\"home\": not an address: {mend}"));
+    assert_eq!(refused(&world, &prefix("home")), format!("\"home\": not an address: {hint}"));
     let address = RouteQuery { address: Some("192.0.2".into()), ..RouteQuery::default() };
     assert_eq!(refused(&world, &address), "\"192.0.2\" is no address");
     let vrf = RouteQuery { vrf: Some("blue".into()), ..RouteQuery::default() };

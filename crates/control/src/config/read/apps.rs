@@ -72,13 +72,13 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
     let ((at, name), (place, module)) = (name?, module?);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
-        let mend = "give 1 to 24 letters, digits, `-` or `_`";
-        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), mend });
+        let hint = "give 1 to 24 letters, digits, `-` or `_`";
+        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
     if TAKEN.contains(&name) {
-        let mend = "the workers have an app of that name: take another";
-        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), mend });
+        let hint = "the workers have an app of that name: take another";
+        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
     let module = Module::of(module);
@@ -112,8 +112,8 @@ fn end(
     let (at, text) = needed(section, key, example, start)?;
     let end = Link::end(text);
     if end.is_none() {
-        let mend = "give an app, a dot, and the app's name for the link";
-        section.report.add(at, What::Text { key: section.key(key), found: text.into(), mend });
+        let hint = "give an app, a dot, and the app's name for the link";
+        section.report.add(at, What::Text { key: section.key(key), found: text.into(), hint });
     }
     end
 }

@@ -69,8 +69,8 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     let (at, name) = name.map_or((start, stem), |(at, name)| (at, name.to_string()));
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
-        let mend = "give 1 to 24 letters, digits, `-`, `_` or `.`";
-        section.report.add(at, What::Text { key: section.key("name"), found: name, mend });
+        let hint = "give 1 to 24 letters, digits, `-`, `_` or `.`";
+        section.report.add(at, What::Text { key: section.key("name"), found: name, hint });
         return None;
     }
     (hook.file, hook.name) = (file, name);

@@ -29,7 +29,7 @@ pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Setting
                 let what = What::Text {
                     key: Key { section: "[[switch]]", key: "ports" },
                     found: name.into(),
-                    mend: "that is a [[port]] of the router: name it in one of the two, or give the switch an `interface` of its own and the router that",
+                    hint: "that is a [[port]] of the router: name it in one of the two, or give the switch an `interface` of its own and the router that",
                 };
                 top.report.add(start, what);
             }
@@ -124,9 +124,9 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
     let flags = flags(section);
     if access.is_some() && tagged.is_some() {
         let key = section.key("access");
-        let mend = "a port with `trunk` has its untagged VLAN in `native`";
+        let hint = "a port with `trunk` has its untagged VLAN in `native`";
         let found = access.map(|vlan| vlan.to_string()).unwrap_or_default();
-        section.complain("access", What::Text { key, found, mend });
+        section.complain("access", What::Text { key, found, hint });
     }
     if native.is_some() && tagged.is_none() {
         section.complain("native", What::Missing { key: section.key("trunk"), example: "trunk = [20]" });
@@ -177,8 +177,8 @@ fn given(section: &mut Section<'_, '_>) -> Option<Static> {
     let read = mac.and_then(|(at, text)| {
         let read = read_mac(text);
         if read.is_none() {
-            let mend = "give the MAC of one station, such as \"02:00:00:00:00:01\"";
-            section.odd("mac", at, text, mend);
+            let hint = "give the MAC of one station, such as \"02:00:00:00:00:01\"";
+            section.odd("mac", at, text, hint);
         }
         read
     });
@@ -203,8 +203,8 @@ fn read_mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl<'s, 't> Section<'s, 't> {
-    fn odd(&mut self, key: &'static str, at: usize, found: &str, mend: &'static str) {
-        let what = What::Text { key: self.key(key), found: found.into(), mend };
+    fn odd(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
+        let what = What::Text { key: self.key(key), found: found.into(), hint };
         self.report.add(at, what);
     }
 
@@ -240,8 +240,8 @@ impl<'s, 't> Section<'s, 't> {
             match item.get_ref() {
                 DeValue::String(text) if is_interface(text) => patterns.push(Pattern::new(text)),
                 DeValue::String(text) => {
-                    let mend = "give the name of an interface, or a pattern such as \"veth*\"";
-                    self.odd(key, item.span().start, text, mend);
+                    let hint = "give the name of an interface, or a pattern such as \"veth*\"";
+                    self.odd(key, item.span().start, text, hint);
                 }
                 _ => self.wrong_type(self.key(key), item, "names or patterns", example.into()),
             }

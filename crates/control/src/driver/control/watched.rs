@@ -38,10 +38,10 @@ impl Control {
 
     /// Has the kernel path stay at work when the thread ends.
     pub fn keep(&mut self) -> Result<(), Error> {
-        let mend = "`brickmoon stop` without --keep ends it, and Linux forwards";
+        let hint = "`brickmoon stop` without --keep ends it, and Linux forwards";
         match &mut self.kernel {
-            Some(kernel) => kernel.keep().map_err(|error| error.mend(mend)),
-            None => Err(Error::new("packets are forwarded by workers, which end with the daemon").mend(mend)),
+            Some(kernel) => kernel.keep().map_err(|error| error.hint(hint)),
+            None => Err(Error::new("packets are forwarded by workers, which end with the daemon").hint(hint)),
         }
     }
 }
