@@ -1,4 +1,4 @@
-//! The control thread: what the kernel says, compiled, published, and kept fresh.
+//! The control thread: compiles and publishes the kernel's tables, and keeps them up to date.
 //!
 //! ```text
 //! kernel ─► Watch ─► changes ─► Compiler ─► tables           (workers load them)
@@ -6,12 +6,12 @@
 //! firewall, IPsec policies, traffic control ─► Follower, a thread of its own ─► what is left to Linux
 //! slow path ─► Asker ─┐
 //! marks of use ───────┴─► "use this neighbour" ─► kernel     (resolves, confirms)
-//! Handle::routes, verify, ... ─► a request, carried out between two changes
+//! Handle::routes, verify, ... ─► a request, handled between two changes
 //! ```
 //!
-//! One thread owns the mirror and the compiler, so nothing here is locked. It never waits for a worker,
-//! and nobody on the packet path waits for it: [`Asker`] queues, and drops what a full queue cannot take,
-//! since the slow path asks again.
+//! One thread owns the mirror and the compiler, so they need no locks. It never waits for a worker, and no thread on the
+//! packet path waits for it: [`Asker`] queues requests, and drops those that do not fit, since the slow path repeats
+//! them.
 
 mod aside;
 mod asker;
@@ -51,40 +51,40 @@ use control::{Control, Pending};
 pub use known::{OfControl, OfPort};
 use watchdog::{Health, Watchdog};
 
-/// A port as control sees it.
+/// A port of the control thread.
 pub struct ControlPort {
-    /// Its name, by which it counts on when it has another interface.
+    /// Name; counters with this name continue when the interface changes.
     pub name: String,
-    /// Number of its interface in Linux; none while it has no interface.
+    /// Index of its interface in Linux; `None` while it has none.
     pub ifindex: Option<u32>,
-    /// What tells it which packets to leave to Linux.
+    /// Sets which packets it leaves to Linux.
     pub steering: Box<dyn Steering>,
-    /// Whether the kernel path forwards what comes in there, and not workers.
+    /// Whether it is a port of the kernel path, not of workers.
     pub in_kernel: bool,
 }
 
-/// How long the kernel path forwards when nobody says any more that its tables are kept: neither a daemon that goes on
-/// nor the process that watches over them. What [`Kernel::load`] is to be told.
+/// How long the kernel path forwards when its lease is no longer renewed, neither by the daemon nor by the watching
+/// process; the argument of [`Kernel::load`].
 pub const LEASE: Duration = Duration::from_millis(400);
-/// How long a change of Linux's firewall waits for control before all packets are Linux's.
+/// How long a change of Linux's firewall waits for control before all packets are left to Linux.
 const FIREWALL_WAITS: Duration = Duration::from_millis(40);
 
-/// An interface of Linux that is there.
+/// An existing Linux interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkNow {
-    /// Its number.
+    /// Index in Linux.
     pub ifindex: u32,
-    /// Which appearance of it this is ([`bm_netlink::Mirror::birth`]).
+    /// Distinguishes it from earlier interfaces of its name ([`bm_netlink::Mirror::birth`]).
     pub birth: u64,
-    /// Whether its frames have Ethernet headers and it has an address of its own.
+    /// Whether it is an Ethernet interface with a MAC.
     pub ethernet: bool,
-    /// Whether it is a veth, which takes frames from XDP or not as its far end happens to be now.
+    /// Whether it is a veth, whose other end decides whether it accepts frames from XDP.
     pub veth: bool,
 }
 
 type Request = Box<dyn FnOnce(&mut Control) + Send>;
 
-/// Asks the control thread; as many as wanted.
+/// Sends requests to the control thread; can be cloned.
 #[derive(Clone)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
@@ -96,7 +96,7 @@ pub struct Handle {
     kernel: Option<kernel::Shared>,
 }
 
-/// The control thread. It ends when this is dropped.
+/// The control thread; ends on drop.
 pub struct Driver {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -106,14 +106,14 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Loads the kernel's tables, compiles them for `ports`, publishes them, and goes on doing so.
+    /// Loads the kernel's tables, compiles them for `ports`, publishes them, and keeps them up to date.
     ///
-    /// Returns when the tables are whole, which takes seconds where there are a million routes. Ports take no
-    /// packets before [`Handle::set_active`]. With `kernel`, which must be on the ports' interfaces, packets of
-    /// the common sort are forwarded there, and the tables of the main VRF lie in its maps.
+    /// Returns when the tables are complete, which takes seconds with a million routes. Ports take no packets before
+    /// [`Handle::set_active`]. With `kernel`, which must be attached to the ports' interfaces, the kernel path forwards,
+    /// and the tables of the main VRF are in its maps.
     ///
     /// # Errors
-    /// What the kernel or the memory refused, as a sentence.
+    /// If the kernel's tables cannot be read, or there is not enough memory.
     pub fn start(
         config: &Config,
         hash_seed: u32,
@@ -157,7 +157,7 @@ impl Driver {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
                 if let Err(error) = set_nice(URGENT) {
-                    tracing::info!(%error, "tables may follow Linux later while other processes are busy");
+                    tracing::info!(%error, "tables may follow Linux with a delay while the machine is busy");
                 }
                 control.run(&requested, &wake);
             }
@@ -181,7 +181,7 @@ impl Driver {
         }
     }
 
-    /// For asking.
+    /// For requests.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -189,18 +189,18 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // It asks the control thread, which has to be there.
+        // The follower uses the control thread, so it must end first.
         drop(self.follower.take());
         let _gone = self.handle.requests.send(Box::new(Control::end));
         self.handle.waker.wake();
         if let Some(thread) = self.thread.take().filter(|thread| self.handle.ends(thread)) {
-            // A panic of the thread has been reported by itself.
+            // A panic of the thread has already been logged.
             let _panicked = thread.join();
         }
     }
 }
 
-/// Only two structures can be searched in the kernel, and its maps have room for so much.
+/// Adapts the options to the kernel path, which supports two structures and has maps of limited size.
 fn fit(options: &mut compile::Options) {
     let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
     if let Some(chunk17) = by_name("chunk17") {
@@ -212,7 +212,7 @@ fn fit(options: &mut compile::Options) {
 }
 
 fn gone() -> Error {
-    Error::new("the control thread has ended").hint("restart the daemon and report what it logged")
+    Error::new("the control thread has ended").hint("restart the daemon and report this bug with its log")
 }
 
 impl Handle {
@@ -229,7 +229,7 @@ impl Handle {
         self.wait(&answered)
     }
 
-    /// The way for a slow path to ask for neighbours, in the place of an earlier one.
+    /// Creates the queue for neighbor requests of a slow path; replaces an earlier one.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -238,12 +238,12 @@ impl Handle {
         self.ask(move |control| control.asker(waker))
     }
 
-    /// What workers and the slow path load.
+    /// The tables that workers and the slow path load.
     pub fn published(&self) -> &Arc<Published<Tables>> {
         &self.published
     }
 
-    /// Has ports take packets, or leave all of them to Linux.
+    /// Makes ports take packets, or leave all of them to Linux.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -251,7 +251,7 @@ impl Handle {
         self.ask(move |control| control.set_active(active))
     }
 
-    /// Has the kernel path stay at work, by its last tables, when the driver ends.
+    /// Makes the kernel path keep forwarding with its last tables after the driver has ended.
     ///
     /// # Errors
     /// If the control thread has ended, there is no kernel path, or its program is not pinned.
@@ -259,16 +259,16 @@ impl Handle {
         self.ask(Control::keep)?
     }
 
-    /// Gives the process at the other end of `stream`, which runs [`crate::watcher::run`], what it needs to watch over
-    /// the kernel path's tables when this one has ended.
+    /// Passes descriptors to the process at the other end of `stream`, which runs [`crate::watcher::run`] to watch the
+    /// kernel path's tables after this process has ended.
     ///
     /// # Errors
-    /// If the control thread has ended, or the process does not take it.
+    /// If the control thread has ended, or the other process does not answer.
     pub fn watch_over(&self, stream: UnixStream) -> Result<(), Error> {
         self.ask(move |control| control.watch_over(&stream))?
     }
 
-    /// Has the kernel path end with the daemon: nothing of it stays pinned.
+    /// Unpins the kernel path, so that it ends with the daemon.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -276,8 +276,8 @@ impl Handle {
         self.ask(Control::unpin)
     }
 
-    /// Gives control other ports, and the configuration that they are from. Those of the kernel path forward at once
-    /// if [`Self::set_active`] has been said; those of workers take no packets before it is said again.
+    /// Replaces the ports and the configuration. Ports of the kernel path forward at once if they were activated by
+    /// [`Self::set_active`]; ports of workers take no packets before another call of it.
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
@@ -286,7 +286,7 @@ impl Handle {
         self.ask(move |control| control.set_ports(ports, &config))?
     }
 
-    /// Gives a port, by its number, another interface, or none.
+    /// Sets the interface of a port, by its index, or removes it.
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
@@ -299,8 +299,8 @@ impl Handle {
         self.ask(move |control| control.set_port(port, ifindex, steering))?
     }
 
-    /// Has ports of workers leave everything to Linux, since their workers are about to end: they have no interface
-    /// any more. The kernel path goes on.
+    /// Removes the interfaces of all ports of workers, whose packets Linux then gets, before the workers end. The kernel
+    /// path keeps forwarding.
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
@@ -308,7 +308,7 @@ impl Handle {
         self.ask(Control::rest_workers)?
     }
 
-    /// The interfaces of these names, as far as they are there.
+    /// The interfaces with these names; `None` for those that do not exist.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -317,12 +317,12 @@ impl Handle {
         self.ask(move |control| names.iter().map(|name| control.link_now(name)).collect())
     }
 
-    /// Whether the control thread hangs: what it is asked fails, and may do later.
+    /// Whether the control thread hangs: requests fail, but may succeed later.
     pub fn hangs(&self) -> bool {
         self.health.control_hangs().is_some()
     }
 
-    /// Calls `tell` after each change of interfaces. It must not wait.
+    /// Calls `tell` after each change of interfaces. It must not block.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -330,16 +330,16 @@ impl Handle {
         self.ask(move |control| control.on_links(Box::new(tell)))
     }
 
-    /// Puts the kernel path on an interface, unless it is there already.
+    /// Attaches the kernel path to an interface, unless it is already attached.
     ///
     /// # Errors
-    /// If the control thread has ended, there is no kernel path, or the interface cannot have it.
+    /// If the control thread has ended, there is no kernel path, or the interface cannot take it.
     pub fn attach(&self, interface: &str) -> Result<Attachment, Error> {
         let interface = interface.to_owned();
         self.ask(move |control| control.attach(&interface))?
     }
 
-    /// Takes the kernel path off all interfaces but these.
+    /// Detaches the kernel path from all interfaces except these.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -347,7 +347,7 @@ impl Handle {
         self.ask(move |control| control.detach_others(&keep))
     }
 
-    /// Carries out what changed in the configuration and can be carried out while running.
+    /// Applies those changes of the configuration that need no restart.
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
@@ -356,8 +356,8 @@ impl Handle {
         self.ask(move |control| control.reconfigure(&config))?
     }
 
-    /// Leaves these packets to Linux from now on, and no others; those that the configuration bypasses are forwarded
-    /// all the same.
+    /// Leaves these packets to Linux from now on, and no others, except those that the configuration makes bypass
+    /// Linux.
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
@@ -378,7 +378,7 @@ impl Handle {
         let done = done.and_then(|done| done);
         match &done {
             Ok(()) => drop(self.aside.back(Why::Firewall)),
-            // By what is compiled, packets are forwarded that are forbidden.
+            // The compiled tables would forward packets that Linux forbids.
             Err(_) => self.step_for_firewall(),
         }
         done
@@ -386,11 +386,11 @@ impl Handle {
 
     fn step_for_firewall(&self) {
         if self.aside.step(Why::Firewall) {
-            tracing::info!("all packets are left to Linux until a change of its firewall is carried out");
+            tracing::info!("leaving all packets to Linux until a change of its firewall is applied");
         }
     }
 
-    /// What control knows of the daemon's state and of each port; the rest is left as it is by default.
+    /// The part of the status that control knows, and the state of each port.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -398,7 +398,7 @@ impl Handle {
         self.ask(|control| (control.status(), control.interfaces()))
     }
 
-    /// Everything that metrics tell, in one question: on a busy machine each waits for its turn.
+    /// Everything that metrics need, in one request, since each may have to wait on a busy machine.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -411,7 +411,7 @@ impl Handle {
         })
     }
 
-    /// What control knows of each port, and what the kernel path did with its frames.
+    /// State of each port, and its counters in the kernel path.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -419,7 +419,7 @@ impl Handle {
         self.ask(|control| (control.interfaces(), control.kernel_counters()))
     }
 
-    /// What control knows of each port.
+    /// State of each port.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -427,7 +427,7 @@ impl Handle {
         self.ask(|control| control.interfaces())
     }
 
-    /// For each port, what the kernel path did with its frames; nothing without a kernel path.
+    /// Counters of the kernel path for each port; empty without a kernel path.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -435,16 +435,16 @@ impl Handle {
         self.ask(|control| control.kernel_counters())
     }
 
-    /// What the fast path does with prefixes.
+    /// Routes, as the fast path uses them.
     ///
     /// # Errors
-    /// If the question makes no sense, or the control thread has ended.
+    /// If the query is invalid, or the control thread has ended.
     pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
         let query = query.clone();
         self.ask(move |control| control.routes(&query))?
     }
 
-    /// What filter rules have matched.
+    /// Filter rules with their matches.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -452,7 +452,7 @@ impl Handle {
         self.ask(|control| control.filters())
     }
 
-    /// The kernel's neighbours on interfaces of ours.
+    /// The kernel's neighbors on our interfaces.
     ///
     /// # Errors
     /// If the control thread has ended.
@@ -468,13 +468,13 @@ impl Handle {
         self.ask(|control| control.next_hops())
     }
 
-    /// Compares the mirror with a fresh dump of the kernel's tables, and the compiled tables with the
-    /// mirror. Changes go on being carried out meanwhile.
+    /// Compares the mirror with a fresh dump of the kernel's tables, and the compiled tables with the mirror. Changes
+    /// are still applied meanwhile.
     ///
     /// # Errors
     /// If the control thread has ended.
     pub fn verify(&self) -> Result<Verify, Error> {
-        // First, since what it finds is carried out, and then compared with the rest.
+        // First, since its findings are applied, and then compared with the rest.
         let firewall = self.audits.as_ref().map(follower::Audits::ask).unwrap_or_default();
         let (answer, answered) = mpsc::channel();
         self.ask(move |control| control.request_verify(Pending::new(answer)))?;

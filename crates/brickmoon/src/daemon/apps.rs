@@ -342,20 +342,23 @@ mod tests {
         for (links, why) in [
             (
                 link("eth0.output", "gard.input"),
-                "gard.input: no app or port is called gard: there are guard, eth0, eth1, router",
+                "gard.input: unknown app or port gard, expected one of guard, eth0, eth1, router",
             ),
-            (link("eth0.input", "guard.input"), "eth0.input: what comes in on a port is at eth0.output"),
+            (
+                link("eth0.input", "guard.input"),
+                "eth0.input: packets that arrive on a port come from eth0.output",
+            ),
             (
                 link("guard.output", "router.eth2"),
-                "router.eth2: links of the router are called as ports, of which there are eth0, eth1",
+                "router.eth2: links of the router have the names of ports: eth0, eth1",
             ),
             (
                 link("guard.output", "eth0.slow"),
-                "eth0.slow is the router's own link to the port: call this one otherwise",
+                "eth0.slow is the link of the router to the port: use another name",
             ),
             (
                 link("eth0.output", "router.eth1"),
-                "this [[link]] leads past all apps: ports and the router are linked by themselves",
+                "this [[link]] involves no app: ports and the router are linked automatically",
             ),
         ] {
             let Err(Error { message: said, .. }) = check(Some(Path::new("f.toml")), &config(&links)) else {
@@ -369,7 +372,7 @@ mod tests {
         };
         assert_eq!(
             said,
-            "the configuration, line 11: guard.input has a link already, on line 8: a place takes one"
+            "the configuration, line 11: guard.input already has a link, on line 8: remove one of the two"
         );
     }
 

@@ -1,38 +1,38 @@
-//! `[[app]]` and `[[link]]`: apps in Lua between ports and the router.
+//! `[[app]]` and `[[link]]`: Lua apps between ports and the router.
 
 use super::{Config, Device, Port};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// How `[[link]]` calls the router.
+/// Name of the router in `[[link]]`.
 pub const ROUTER: &str = "router";
-/// Names that apps cannot have, since the workers' own are called so.
+/// Names reserved for apps of the workers.
 pub(super) const TAKEN: [&str; 3] = [ROUTER, "slow", "lua"];
 
 /// An app.
 #[derive(Clone, Debug, PartialEq)]
 pub struct App {
-    /// Its name.
+    /// Name of the app.
     pub name: String,
-    /// Where its class is.
+    /// Where its class is defined.
     pub module: Module,
-    /// Which class of the module; `None` if it has one only.
+    /// Name of the class; `None` if the module has only one.
     pub class: Option<String>,
-    /// Its argument; `Null` if there is none.
+    /// Argument of the class; `Null` if there is none.
     pub argument: Value,
-    /// The core that it has to itself, with others of that core; `None` to be on every worker.
+    /// Core to run on, apart from the workers; `None` to run on every worker.
     pub core: Option<u32>,
     /// Line of the file.
     pub line: usize,
 }
 
-// Numbers that are no numbers cannot be told apart, and JSON has none.
+// JSON has no NaN, so equality is reflexive.
 impl Eq for App {}
 
-/// Where a class is.
+/// Where a class is defined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Module {
-    /// In a Lua file; a relative name begins at the configuration file's folder.
+    /// In a Lua file; a relative path starts at the directory of the configuration file.
     File(PathBuf),
     /// In a Lua module that is found by name.
     Lua(String),
@@ -41,7 +41,7 @@ pub enum Module {
 }
 
 impl Module {
-    /// What `module` in `[[app]]` stands for: a file ends in `.lua`, a class in Rust is `memory` or a device.
+    /// Parses `module` in `[[app]]`: a Lua file ends in `.lua`, a Rust class is `memory` or a device.
     pub(super) fn of(text: &str) -> Self {
         match text {
             file if Path::new(file).extension().is_some_and(|end| end == "lua") => Self::File(file.into()),
@@ -63,7 +63,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// An end as it is written: what stands behind the last dot is the app's name for the link.
+    /// Parses an end: the part after the last dot is the name of the link in the app.
     pub(super) fn end(text: &str) -> Option<(String, String)> {
         let (app, link) = text.rsplit_once('.')?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -73,7 +73,7 @@ impl Link {
 }
 
 impl Port {
-    /// What `show ports` and `[[link]]` call the port at this place in the configuration.
+    /// Name of the port at this index in `show ports` and `[[link]]`.
     pub fn name(&self, index: usize) -> String {
         match &self.device {
             Device::Xdp(name) => name.clone(),
@@ -89,26 +89,26 @@ impl Port {
     }
 }
 
-/// The twin in Linux of a device that is no interface there, cut to what an interface's name may hold.
+/// Name of the twin of a device that is not a Linux interface, cut to the maximum length of interface names.
 pub fn twin_name(name: &str) -> String {
     format!("bm-{name}").chars().take(15).collect()
 }
 
 impl Config {
-    /// Whether an app stands between this port and the router.
+    /// Whether there is an app between this port and the router.
     pub fn has_apps_behind(&self, port: &str) -> bool {
         let ends = |(app, link): &(String, String), of: &str, name: &str| app == of && link == name;
         self.links.iter().any(|link| ends(&link.from, port, "output") || ends(&link.to, ROUTER, port))
     }
 
-    /// What is wrong with the ends of links, by line.
+    /// Errors in names of apps and ends of links, by line.
     pub fn check_links(&self) -> Vec<(usize, String)> {
         let ports: Vec<_> = self.ports.iter().enumerate().map(|(index, port)| port.name(index)).collect();
         let mut problems = Vec::new();
         for app in self.apps.iter().filter(|app| ports.contains(&app.name)) {
             problems.push((
                 app.line,
-                format!("app {0}: a port is called {0} too: give the app another name", app.name),
+                format!("app {0}: there is also a port {0}: give the app another name", app.name),
             ));
         }
         for (at, link) in self.links.iter().enumerate() {
@@ -116,7 +116,7 @@ impl Config {
                 [(&link.from, true), (&link.to, false)].map(|(end, from)| self.end(&ports, end, from));
             let inner = |name: &str| self.apps.iter().any(|app| app.name == name);
             if wrong.iter().all(Option::is_none) && !inner(&link.from.0) && !inner(&link.to.0) {
-                let why = "this [[link]] leads past all apps: ports and the router are linked by themselves";
+                let why = "this [[link]] involves no app: ports and the router are linked automatically";
                 problems.push((link.line, why.into()));
             }
             problems.extend(wrong.into_iter().flatten().map(|why| (link.line, why)));
@@ -126,7 +126,7 @@ impl Config {
                         let line = before.line;
                         problems.push((
                             link.line,
-                            format!("{app}.{name} has a link already, on line {line}: a place takes one"),
+                            format!("{app}.{name} already has a link, on line {line}: remove one of the two"),
                         ));
                     }
                 }
@@ -135,29 +135,30 @@ impl Config {
         problems
     }
 
-    /// What is wrong with one end of a link.
+    /// Error in one end of a link.
     fn end(&self, ports: &[String], (app, name): &(String, String), from: bool) -> Option<String> {
         if self.apps.iter().any(|known| known.name == *app) {
             return None;
         }
         if app == ROUTER {
             let known = ports.join(", ");
-            return (!ports.contains(name)).then(|| {
-                format!("{app}.{name}: links of the router are called as ports, of which there are {known}")
-            });
+            return (!ports.contains(name))
+                .then(|| format!("{app}.{name}: links of the router have the names of ports: {known}"));
         }
         if ports.contains(app) {
             return match (from, name.as_str()) {
                 (true, "output") => None,
-                (true, _) => Some(format!("{app}.{name}: what comes in on a port is at {app}.output")),
-                (false, "router" | "slow") => Some(format!(
-                    "{app}.{name} is the router's own link to the port: call this one otherwise"
-                )),
+                (true, _) => {
+                    Some(format!("{app}.{name}: packets that arrive on a port come from {app}.output"))
+                }
+                (false, "router" | "slow") => {
+                    Some(format!("{app}.{name} is the link of the router to the port: use another name"))
+                }
                 (false, _) => None,
             };
         }
         let known = self.apps.iter().map(|app| app.name.clone()).chain(ports.iter().cloned());
         let known: Vec<_> = known.chain([ROUTER.into()]).collect();
-        Some(format!("{app}.{name}: no app or port is called {app}: there are {}", known.join(", ")))
+        Some(format!("{app}.{name}: unknown app or port {app}, expected one of {}", known.join(", ")))
     }
 }

@@ -1,34 +1,34 @@
-//! DEVICE: how the configuration and the command line name a device.
+//! DEVICE: the syntax of devices in the configuration and on the command line.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Longest name of an interface: `IFNAMSIZ` less the closing zero.
+/// Maximum length of an interface name: `IFNAMSIZ` without the terminating zero.
 const NAME_MAX: usize = 15;
-/// What stands before the colon.
+/// The kinds of devices, before the colon.
 const KINDS: [&str; 4] = ["xdp", "tap", "pcap", "dpdk"];
 
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
-    /// An interface of Linux, by AF_XDP: `xdp:eth0`, or just `eth0`.
+    /// A Linux interface: `xdp:eth0`, or just `eth0`.
     Xdp(String),
-    /// A TAP device, made if it is not there: `tap:tap0`.
+    /// A TAP device, created if it does not exist: `tap:tap0`.
     Tap(String),
-    /// Capture files: `pcap:in.pcap,out.pcap`; either may be left out.
+    /// Capture files: `pcap:in.pcap,out.pcap`; either may be omitted.
     Pcap {
-        /// Frames come from here.
+        /// Received frames are read from this file.
         input: Option<PathBuf>,
-        /// Frames go there.
+        /// Sent frames are written to this file.
         output: Option<PathBuf>,
     },
-    /// A device that DPDK drives: `dpdk:0000:01:00.0`, `dpdk:net_ring0`, with the driver's arguments after a comma.
+    /// A DPDK device: `dpdk:0000:01:00.0`, `dpdk:net_ring0`, with the driver's arguments after a comma.
     Dpdk(String),
 }
 
 impl Device {
-    /// The interface of Linux, if it is one.
+    /// Name of the interface, for Linux interfaces and TAPs.
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Xdp(name) | Self::Tap(name) => Some(name),
@@ -57,16 +57,16 @@ impl fmt::Display for Device {
     }
 }
 
-/// A text names no device.
+/// Why a text is not a valid device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceError {
-    /// What stands before the colon is no kind of device.
+    /// The kind before the colon is unknown.
     Kind(String),
-    /// No device of DPDK can be called that.
+    /// Not a valid DPDK device.
     Dpdk(String),
-    /// No interface can have this name.
+    /// Not a valid interface name.
     Name(String),
-    /// Neither file is named.
+    /// Neither file is given.
     NoFile,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kind(kind) => {
-                write!(f, "no kind of device is called `{kind}`: ")?;
+                write!(f, "unknown kind of device `{kind}`: ")?;
                 match super::error::closest(kind, &KINDS) {
                     Some(close) => write!(f, "did you mean `{close}:`?"),
                     None => f.write_str("write xdp:NAME, tap:NAME, pcap:IN,OUT or dpdk:DEVICE"),
@@ -82,15 +82,16 @@ impl fmt::Display for DeviceError {
             }
             Self::Dpdk(device) => write!(
                 f,
-                "no device of DPDK can be called `{device}`: write dpdk:0000:01:00.0 for a PCI card, or a virtual \
+                "invalid DPDK device `{device}`: write dpdk:0000:01:00.0 for a PCI device, or a virtual \
                  device as in dpdk:net_ring0 or dpdk:net_pcap0,rx_pcap=FILE"
             ),
-            Self::Name(name) if name.is_empty() => f.write_str("no name is given: write it as in xdp:eth0"),
-            Self::Name(name) => write!(
-                f,
-                "no interface can be called `{name}`: give 1 to {NAME_MAX} bytes without slash or space"
-            ),
-            Self::NoFile => f.write_str("no file is named: write pcap:IN, pcap:IN,OUT or pcap:,OUT"),
+            Self::Name(name) if name.is_empty() => {
+                f.write_str("missing interface name: write it as in xdp:eth0")
+            }
+            Self::Name(name) => {
+                write!(f, "invalid interface name `{name}`: use 1 to {NAME_MAX} bytes without slash or space")
+            }
+            Self::NoFile => f.write_str("missing file name: write pcap:IN, pcap:IN,OUT or pcap:,OUT"),
         }
     }
 }
@@ -112,14 +113,14 @@ impl FromStr for Device {
     }
 }
 
-/// What the kernel takes as the name of an interface (`dev_valid_name`).
+/// Checks a name as the kernel does (`dev_valid_name`).
 fn name(text: &str) -> Result<String, DeviceError> {
     let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
     let fits = (1..=NAME_MAX).contains(&text.len()) && text != "." && text != ".." && !text.contains(odd);
     if fits { Ok(text.into()) } else { Err(DeviceError::Name(text.into())) }
 }
 
-/// What DPDK makes of it, it says when the device is opened.
+/// Checks only the syntax; DPDK reports other errors when the device is opened.
 fn dpdk(text: &str) -> Result<Device, DeviceError> {
     let named = text.split(',').next().is_some_and(|name| !name.is_empty());
     let fits = named && !text.contains(|c: char| c.is_whitespace() || c == '\0');
@@ -156,20 +157,20 @@ mod tests {
 
     #[test]
     fn says_what_to_mend() {
-        assert_eq!(refused("xpd:eth0"), "no kind of device is called `xpd`: did you mean `xdp:`?");
+        assert_eq!(refused("xpd:eth0"), "unknown kind of device `xpd`: did you mean `xdp:`?");
         assert_eq!(
             refused("vhost:a"),
-            "no kind of device is called `vhost`: write xdp:NAME, tap:NAME, pcap:IN,OUT or dpdk:DEVICE"
+            "unknown kind of device `vhost`: write xdp:NAME, tap:NAME, pcap:IN,OUT or dpdk:DEVICE"
         );
         for text in ["dpdk:", "dpdk:,a=1", "dpdk:net_ring0 a"] {
             assert!(refused(text).contains("as in dpdk:net_ring0"), "{text}");
         }
-        assert_eq!(refused("xdp:"), "no name is given: write it as in xdp:eth0");
+        assert_eq!(refused("xdp:"), "missing interface name: write it as in xdp:eth0");
         assert_eq!(
             refused("tap:a/b"),
-            "no interface can be called `a/b`: give 1 to 15 bytes without slash or space"
+            "invalid interface name `a/b`: use 1 to 15 bytes without slash or space"
         );
-        assert_eq!(refused("pcap:,"), "no file is named: write pcap:IN, pcap:IN,OUT or pcap:,OUT");
+        assert_eq!(refused("pcap:,"), "missing file name: write pcap:IN, pcap:IN,OUT or pcap:,OUT");
         for text in ["", "..", "sixteen-letters-", "a b"] {
             assert!(text.parse::<Device>().is_err(), "{text}");
         }

@@ -1,30 +1,30 @@
-//! What differs between two configurations, and what it takes to carry it out.
+//! The differences between two configurations, and what it takes to apply them.
 
 use super::*;
 use std::collections::BTreeMap;
 
-/// What a change takes.
+/// What it takes to apply a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// It holds from now on; no packet is lost.
+    /// Applied at once, without losing packets.
     Live,
-    /// Workers have to be started again: Linux forwards meanwhile.
+    /// Workers must be restarted; Linux forwards meanwhile.
     Workers,
-    /// Only a restart of the daemon carries it out.
+    /// The daemon must be restarted.
     Daemon,
 }
 
-/// A setting that differs.
+/// A changed setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
     /// Section and key, such as `slow_path.queue`; for a port `port.xdp:eth0`, for a switch `switch.lan`.
     pub key: String,
-    /// What it takes.
+    /// What it takes to apply the change.
     pub effect: Effect,
 }
 
 impl Config {
-    /// What has to be done to get from `self` to `new`, by key.
+    /// The changes from `self` to `new`, by key.
     pub fn diff(&self, new: &Self) -> Vec<Changed> {
         let (mut old, new) = (self.settings(), new.settings());
         let mut changed: Vec<Changed> = Vec::new();
@@ -33,13 +33,13 @@ impl Config {
                 changed.push(Changed { key, effect });
             }
         }
-        // What is left is ports that are named no more.
+        // The rest are settings that no longer exist, such as removed ports.
         changed.extend(old.into_iter().map(|(key, (_, effect))| Changed { key, effect }));
         changed.sort_by(|one, two| one.key.cmp(&two.key));
         changed
     }
 
-    /// Every setting as a text, with what its change takes.
+    /// All settings as text, with what it takes to change them.
     pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
         use Effect::{Daemon, Live, Workers};
         let Self { daemon, fib, slow_path, neighbors, mirror, filter, firewall, .. } = self;
@@ -94,7 +94,7 @@ impl Config {
         settings
     }
 
-    /// The same of what there may be many of.
+    /// Adds the settings of lists, such as ports and hooks.
     fn listed(&self, set: &mut dyn FnMut(&str, &dyn std::fmt::Debug, Effect)) {
         use Effect::{Live, Workers};
         // Named one by one, so that a new list is not forgotten here.
@@ -129,19 +129,19 @@ impl Config {
             }
         }
         for hook in hooks {
-            // The line is only for messages, and files are read again whatever their names.
+            // The line is only for messages; files are always loaded again.
             set(&format!("hook.{}", hook.name), &Hook { line: 0, ..hook.clone() }, Live);
         }
-        // A hook is loaded in a state of its own every time; apps keep theirs, and where modules are is in there.
+        // Hooks are loaded into new Lua states every time; apps keep theirs, which contain the module path.
         set("lua.path", &lua.path, if apps.is_empty() { Live } else { Workers });
         for app in apps {
             set(&format!("app.{}", app.name), &app::App { line: 0, core: None, ..app.clone() }, Live);
-            // Cores have workers of their own.
+            // A core for apps has a worker of its own.
             if app.core.is_some() {
                 set(&format!("app.{}.core", app.name), &app.core, Workers);
             }
         }
-        // Workers without apps have no place for them, and a new way for packets is made of new workers.
+        // Workers that were started without apps cannot get any, and links need new workers.
         if !apps.is_empty() {
             set("app", &"some", Workers);
         }

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration: file, line, what was found, and the mend.
+//! Errors of a configuration file: file, line, what is wrong and how to fix it.
 
 use super::DeviceError;
 use bm_filter::AnyPrefix;
@@ -6,45 +6,45 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Everything that is wrong with a file.
+/// All errors of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
-    /// At least one, in the order of lines.
+    /// The errors, at least one, in the order of lines.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Line, from 1; 0 where it is about the whole file.
+    /// Line, from 1; 0 for the whole file.
     pub line: usize,
-    /// What is wrong.
+    /// What is wrong, and how to fix it.
     pub what: What,
 }
 
-/// What is wrong.
+/// Kinds of errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The file cannot be read.
     Unreadable(String),
-    /// It is no TOML.
+    /// The file is not valid TOML.
     Syntax(String),
-    /// A key that we do not know.
+    /// An unknown key.
     UnknownKey {
         /// The key.
         key: String,
-        /// Where it stands, such as `[daemon]`; empty at the top.
+        /// The section, such as `[daemon]`; empty at the top level.
         section: &'static str,
-        /// Those that may stand there.
+        /// The keys of the section.
         known: Vec<&'static str>,
     },
-    /// A value of another type.
+    /// A value of the wrong type.
     Type {
         /// Section and key.
         key: Key,
-        /// What it wants, such as `a whole number`.
+        /// The expected type, such as `a whole number`.
         wants: &'static str,
         /// What was found.
         found: String,
@@ -57,51 +57,51 @@ pub enum What {
         key: Key,
         /// What was found.
         found: String,
-        /// Least and greatest.
+        /// Minimum.
         least: u64,
-        /// Greatest.
+        /// Maximum.
         most: u64,
     },
-    /// A text that does not fit.
+    /// A string that is not allowed.
     Text {
         /// Section and key.
         key: Key,
         /// What was found.
         found: String,
-        /// What to write.
+        /// How to fix it.
         hint: &'static str,
     },
-    /// A key that must be there.
+    /// A missing key.
     Missing {
         /// Section and key.
         key: Key,
         /// A line that would do.
         example: &'static str,
     },
-    /// Two tables of the same name, or that want the same interface.
+    /// Two tables with the same name or interface.
     Again {
-        /// What they want.
+        /// What they share.
         what: String,
-        /// Where it stood first.
+        /// Line of the first.
         first: usize,
     },
-    /// A number that is no power of two.
+    /// A number that is not a power of two.
     PowerOfTwo {
         /// Section and key.
         key: Key,
         /// What was found.
         found: u64,
     },
-    /// A word that is none of those known.
+    /// An unknown choice.
     Choice {
         /// Section and key.
         key: Key,
         /// What was found.
         found: String,
-        /// Those known.
+        /// The possible choices.
         known: Vec<&'static str>,
     },
-    /// An address with port that cannot be read.
+    /// An invalid address with port.
     Address {
         /// Section and key.
         key: Key,
@@ -110,64 +110,64 @@ pub enum What {
     },
     /// A port without a device.
     NoDevice,
-    /// A device that cannot be read.
+    /// An invalid device.
     Device(DeviceError),
     /// The same device twice.
     DeviceTwice {
         /// The device.
         device: String,
-        /// Line where it was first.
+        /// Line of the first.
         first: usize,
     },
-    /// A key twice in a list.
+    /// A duplicate number in a list.
     Twice {
         /// Section and key.
         key: Key,
-        /// What is there twice.
+        /// The duplicate number.
         found: u64,
     },
-    /// A prefix that cannot be read.
+    /// An invalid prefix.
     Prefix {
         /// Section and key.
         key: Key,
         /// What was found.
         found: String,
     },
-    /// Ports that cannot be read.
+    /// An invalid port or range of ports.
     Ports {
         /// Section and key.
         key: Key,
         /// What was found.
         found: String,
     },
-    /// A rule that does nothing.
+    /// A rule without an action.
     NoAction,
-    /// A rule that asks for ports of a protocol that has none.
+    /// A rule that matches ports of a protocol without ports.
     PortsOfNothing,
-    /// A rule between families.
+    /// A rule with source and destination of different families.
     TwoFamilies {
-        /// Its source.
+        /// Source of the rule.
         source: AnyPrefix,
-        /// Its destination.
+        /// Destination of the rule.
         destination: AnyPrefix,
     },
-    /// More rules, or claims, than there is room for.
+    /// Too many rules and claims.
     ManyRules {
-        /// How many, claims among them, and twice what accepts by port.
+        /// Number of rules and claims; those that accept by port count twice.
         rules: usize,
-        /// How many there may be.
+        /// Maximum number.
         most: usize,
     },
     /// Real-time priority for workers that never sleep.
     BusyRealTime {
-        /// Which priority.
+        /// The priority.
         priority: u32,
     },
     /// More workers than cores to pin them to.
     FewCores {
-        /// How many cores are named.
+        /// Number of cores.
         cores: usize,
-        /// How many workers there are to be.
+        /// Number of workers.
         workers: u32,
     },
 }
@@ -175,7 +175,7 @@ pub enum What {
 /// A key with its section, as in `` `slots` in [daemon] ``.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// As it stands in the file, brackets included.
+    /// The section as in the file, with brackets.
     pub section: &'static str,
     /// The key.
     pub key: &'static str,
@@ -216,67 +216,68 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(why) => {
-                write!(f, "the configuration cannot be read: {why}; --config FILE names another")
+                write!(f, "cannot read the configuration: {why}; use --config FILE for another file")
             }
-            Self::Syntax(why) => write!(f, "this is no TOML: {why}"),
+            Self::Syntax(why) => write!(f, "invalid TOML: {why}"),
             Self::UnknownKey { key, section, known } => unknown(f, key, section, known),
             Self::Type { key, wants, found, example } => {
-                write!(f, "{key} wants {wants}, but this is {found}: write {example}")
+                write!(f, "{key} must be {wants}, not {found}: write {example}")
             }
             Self::Range { key, found, least, most } => {
-                write!(f, "{key} is {found}: give a number from {least} to {most}")
+                write!(f, "{key} is {found}: must be from {least} to {most}")
             }
             Self::Text { key, found, hint } => write!(f, "{key} is \"{found}\": {hint}"),
             Self::Missing { key, example } => write!(f, "{key} is missing: write {example}"),
             Self::Again { what, first } => {
-                write!(f, "{what} is named on line {first} already: remove one of the two")
+                write!(f, "duplicate {what}, first on line {first}: remove one of the two")
             }
             Self::PowerOfTwo { key, found } => {
                 let above = found.checked_next_power_of_two().unwrap_or(1 << 63);
-                write!(f, "{key} is {found}, which is no power of two: take {} or {above}", above / 2)
+                write!(f, "{key} is {found}: must be a power of two, such as {} or {above}", above / 2)
             }
             Self::Choice { key, found, known } => choice(f, key, found, known),
             Self::Address { key, found } => write!(
                 f,
-                "{key} is \"{found}\": give an address with a port, such as \"127.0.0.1:9473\" or \
+                "{key} is \"{found}\": must be an address with a port, such as \"127.0.0.1:9473\" or \
                  \"[::1]:9473\", or \"off\""
             ),
             Self::NoDevice => {
-                f.write_str("this [[port]] has no `device`: name one, such as device = \"xdp:eth0\"")
+                f.write_str("this [[port]] has no `device`: add one, such as device = \"xdp:eth0\"")
             }
             Self::Device(why) => write!(f, "{why}"),
             Self::DeviceTwice { device, first } => {
-                write!(f, "{device} is a port already, on line {first}: remove one of the two")
+                write!(f, "duplicate port {device}, first on line {first}: remove one of the two")
             }
-            Self::Twice { key, found } => write!(f, "{key} has {found} twice: remove one"),
+            Self::Twice { key, found } => write!(f, "{key} contains {found} twice: remove one"),
             Self::Prefix { key, found } => write!(
                 f,
-                "{key} is \"{found}\": give a prefix, such as \"192.0.2.0/24\" or \"2001:db8::/32\", without bits \
-                 past its length, or an address"
+                "{key} is \"{found}\": must be an address, or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\" \
+                 without host bits"
             ),
             Self::Ports { key, found } => {
-                write!(f, "{key} is \"{found}\": give a port, such as 53, or two, such as \"1024-65535\"")
+                write!(f, "{key} is \"{found}\": must be a port, such as 53, or a range, such as \"1024-65535\"")
             }
             Self::NoAction => {
                 f.write_str("this [[filter.rule]] has no `action`: write action = \"drop\" or action = \"accept\"")
             }
             Self::PortsOfNothing => f.write_str(
-                "this [[filter.rule]] asks for ports without a protocol that has some: write protocol = \"tcp\", \
-                 \"udp\", \"sctp\", \"dccp\" or \"udplite\", in a rule each",
+                "this [[filter.rule]] matches ports but no protocol with ports: add protocol = \"tcp\", \"udp\", \
+                 \"sctp\", \"dccp\" or \"udplite\", one per rule",
             ),
             Self::TwoFamilies { source, destination } => write!(
                 f,
-                "no packet goes from {source} to {destination}: give both of one family, or make two rules"
+                "no packet can match source {source} and destination {destination}: use the same family for both, or two rules"
             ),
             Self::ManyRules { rules, most } => write!(
                 f,
-                "rules and claims count {rules} (twice each that accepts by port), and there is room for {most}: \
-                 join some of them"
+                "too many rules and claims: {rules} of at most {most} (those that accept by port count twice): \
+                 merge some of them"
             ),
             Self::BusyRealTime { priority } => busy_real_time(f, *priority),
             Self::FewCores { cores, workers } => write!(
                 f,
-                "`cores` in [daemon] names {cores} cores for {workers} workers: name a core for each, or none"
+                "`cores` in [daemon] lists {cores} core{} for {workers} workers: list a core for each, or none",
+                if *cores == 1 { "" } else { "s" }
             ),
         }
     }
@@ -285,17 +286,17 @@ impl fmt::Display for What {
 fn busy_real_time(f: &mut fmt::Formatter<'_>, priority: u32) -> fmt::Result {
     write!(
         f,
-        "priority = {priority} with idle = \"busy\": such workers would never leave their cores to anybody else; set \
+        "priority = {priority} with idle = \"busy\": such workers would never yield their cores to other threads: set \
          priority = 0, or idle = \"sleep\""
     )
 }
 
 fn choice(f: &mut fmt::Formatter<'_>, key: &Key, found: &str, known: &[&str]) -> fmt::Result {
-    write!(f, "{key} is \"{found}\": ")?;
-    if let Some(close) = closest(found, known) {
-        write!(f, "did you mean \"{close}\"? ")?;
+    write!(f, "{key} is \"{found}\", expected {}", listed(known, "\""))?;
+    match closest(found, known) {
+        Some(close) => write!(f, ": did you mean \"{close}\"?"),
+        None => Ok(()),
     }
-    write!(f, "It may be {}", listed(known, "\""))
 }
 
 fn unknown(f: &mut fmt::Formatter<'_>, key: &str, section: &str, known: &[&'static str]) -> fmt::Result {
@@ -305,7 +306,7 @@ fn unknown(f: &mut fmt::Formatter<'_>, key: &str, section: &str, known: &[&'stat
     }
     match closest(key, known) {
         Some(close) => write!(f, ": did you mean `{close}`?"),
-        None => write!(f, ": it may be {}", listed(known, "`")),
+        None => write!(f, ", expected {}", listed(known, "`")),
     }
 }
 
@@ -317,14 +318,14 @@ fn listed(words: &[&str], quote: &str) -> String {
     }
 }
 
-/// The word that was probably meant: few letters away from what was written.
+/// The known word that was probably meant: a small edit distance away; `None` if none is close.
 pub(super) fn closest<'w>(written: &str, known: &[&'w str]) -> Option<&'w str> {
     let near = known.iter().map(|word| (distance(written, word), *word));
     let (away, word) = near.min_by_key(|(away, _)| *away)?;
     (away <= 1 + written.len().min(word.len()) / 4).then_some(word)
 }
 
-/// Letters to add, leave out, replace or swap with the next, to make one word of the other.
+/// Edit distance: letters to insert, delete, replace or swap with the next to turn one word into the other.
 fn distance(one: &str, two: &str) -> usize {
     let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
     let mut rows = vec![vec![0; two.len() + 1]; one.len() + 1];

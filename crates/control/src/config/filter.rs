@@ -1,27 +1,27 @@
-//! `[filter]`: what is dropped although Linux would forward it.
+//! `[filter]`: packets that are dropped although Linux would forward them.
 
 use bm_filter::{Action, Rule};
 
 /// `[filter]` and each `[[filter.rule]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// The rules, of which the first that matches decides.
+    /// The rules; the first that matches decides.
     pub rules: Vec<Rule>,
-    /// What becomes of packets that no rule matches.
+    /// Action for packets that no rule matches.
     pub unmatched: Action,
-    /// What becomes of fragments too small for the headers that rules ask for.
+    /// Action for fragments that are too small for the headers that rules match.
     pub tiny_fragments: Action,
-    /// Packets a second that each source may send; `None` for any number.
+    /// Maximum packets per second from each source; `None` for no limit.
     pub rate_packets: Option<u32>,
-    /// Packets that a source may send at once; `None` for those of a second.
+    /// Burst size in packets; `None` for the packets of one second.
     pub rate_burst: Option<u32>,
-    /// How many bits of an IPv4 address make a source.
+    /// Prefix length, in bits, of an IPv4 source.
     pub rate_ipv4_length: u32,
-    /// The same for IPv6.
+    /// Prefix length, in bits, of an IPv6 source.
     pub rate_ipv6_length: u32,
-    /// How sources are checked by their way back, on all ports.
+    /// Reverse path check of sources on ports without their own.
     pub reverse_path: SourceRule,
-    /// What becomes of packets on ports whose interface is not brickmoon's.
+    /// What happens to packets that the daemon cannot filter.
     pub fail: Fail,
 }
 
@@ -42,7 +42,7 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Whether anything is dropped by it: rules, fragments, rates.
+    /// Whether this drops anything: by rules, fragments or rates.
     pub fn drops(&self) -> bool {
         let Self { rules, unmatched, tiny_fragments, rate_packets, .. } = self;
         !rules.is_empty()
@@ -52,29 +52,29 @@ impl Filter {
     }
 }
 
-/// What becomes of packets that filters are to judge and cannot, since Linux has them.
+/// What happens to packets of ports that the daemon cannot filter, because Linux gets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fail {
-    /// nftables filters them by the same rules.
+    /// nftables filters them with the same rules.
     #[default]
     Closed,
-    /// Linux forwards them, and everybody is told.
+    /// Linux forwards them; log, `status` and metrics report it.
     Open,
 }
 
-/// How sources are checked by their way back (RFC 3704).
+/// Reverse path check of sources (RFC 3704).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceRule {
-    /// As `rp_filter` says; IPv6 is not checked.
+    /// As set by `rp_filter`; IPv6 is not checked.
     #[default]
     Kernel,
-    /// Not at all.
+    /// No check.
     Off,
-    /// A route to the source leads out of the interface it came in on.
+    /// The best route to the source must lead through the interface of arrival.
     Strict,
-    /// Some route to the source's prefix, the best or a worse one, leads out of the interface it came in on.
+    /// Any route to the prefix of the source must lead through the interface of arrival.
     Feasible,
-    /// There is a route to the source.
+    /// There must be a route to the source.
     Loose,
 }
 
@@ -85,7 +85,7 @@ impl std::fmt::Display for SourceRule {
     }
 }
 
-/// The words for it.
+/// Names of the checks in the configuration.
 pub(super) const SOURCE_RULES: [(&str, SourceRule); 5] = [
     ("kernel", SourceRule::Kernel),
     ("off", SourceRule::Off),

@@ -1,21 +1,21 @@
-//! `[firewall]`: which parts of Linux keep their say in packets.
+//! `[firewall]`: which features of Linux are honored and which are bypassed.
 
 use bm_netlink::Feature;
 
-/// Whether a part of Linux keeps its say in the packets that it is about.
+/// Whether a feature of Linux is honored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Heed {
-    /// Those packets are left to Linux.
+    /// Packets that it concerns are left to Linux.
     #[default]
     Honor,
-    /// They are forwarded as all others, as if it were not there.
+    /// The feature is ignored: brickmoon forwards the packets.
     Bypass,
 }
 
-/// The words for it.
+/// Names in the configuration.
 pub(super) const HEEDS: [(&str, Heed); 2] = [("honor", Heed::Honor), ("bypass", Heed::Bypass)];
 
-/// `[firewall]`.
+/// `[firewall]`: what to do about each feature.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewall {
     /// nftables and iptables.
@@ -26,12 +26,12 @@ pub struct Firewall {
     pub xfrm: Heed,
     /// Queueing disciplines.
     pub shaping: Heed,
-    /// tc filters and BPF programs at tc's ingress and egress.
+    /// tc filters, and BPF programs at tc ingress and egress.
     pub tc_filters: Heed,
 }
 
 impl Firewall {
-    /// All keys with what they say.
+    /// All keys with their values.
     pub fn all(&self) -> [(&'static str, Heed); 5] {
         let Self { nftables, netfilter, xfrm, shaping, tc_filters } = *self;
         [
@@ -43,7 +43,7 @@ impl Firewall {
         ]
     }
 
-    /// The key that a part of Linux goes by.
+    /// The key of a feature.
     pub fn key(feature: Feature) -> &'static str {
         match feature {
             Feature::Nftables | Feature::Iptables => "nftables",
@@ -54,7 +54,7 @@ impl Firewall {
         }
     }
 
-    /// Whether a part of Linux has no say.
+    /// Whether a feature is bypassed.
     pub fn bypasses(&self, feature: Feature) -> bool {
         self.all().contains(&(Self::key(feature), Heed::Bypass))
     }

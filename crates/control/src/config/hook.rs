@@ -1,35 +1,35 @@
-//! `[[hook]]`: a Lua file on the router's stages.
+//! `[[hook]]`: a Lua file that runs at stages of the router.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where in the router a hook runs.
+/// The stage of the router at which a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookStage {
-    /// On frames as they came in.
+    /// Received frames, before anything else.
     Ingress,
-    /// On packets whose next hop is found.
+    /// Packets whose next hop has been found.
     Lookup,
-    /// On frames as they leave.
+    /// Frames before they are sent.
     Egress,
-    /// On the slow path.
+    /// Packets in the slow path.
     Slow,
 }
 
 /// A hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// What counters and `show hooks` call it; the file's name without its ending unless it is given.
+    /// Name in counters and `show hooks`; by default the file name without its extension.
     pub name: String,
-    /// The Lua file; a relative name begins at the configuration file's folder.
+    /// The Lua file; a relative path starts at the directory of the configuration file.
     pub file: PathBuf,
-    /// Its stage; `None` for all that the file has functions for.
+    /// Its stage; `None` for all stages that the file has functions for.
     pub stage: Option<HookStage>,
-    /// What the file gets as `...`: a table, or nothing.
+    /// The table that the file gets as `...`; `Null` for nothing.
     pub arguments: serde_json::Value,
-    /// Cycles of the processor's clock a frame; 0 for any number.
+    /// Maximum processor cycles per frame; 0 for no limit.
     pub budget: u32,
-    /// For how long it may take more.
+    /// How long it may exceed the budget before it is ejected.
     pub patience: Duration,
     /// Line of the file.
     pub line: usize,

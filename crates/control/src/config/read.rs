@@ -1,7 +1,7 @@
-//! From TOML to [`Config`]: every value with the line that it stands on.
+//! Reads TOML into a [`Config`], and keeps the line of every value for error messages.
 //!
-//! Each key is read by one call, which also makes it known; what no call asked for is an unknown key.
-//! So the list of keys cannot part from what is read.
+//! Each key is read by one call, which also registers it as known; all other keys are reported as unknown. So the list
+//! of known keys always matches the keys that are read.
 
 mod apps;
 mod filter;
@@ -19,7 +19,7 @@ use toml::de::{DeTable, DeValue};
 
 type Table<'t> = DeTable<'t>;
 
-/// The configuration in a text, or all that is wrong with it.
+/// Parses a configuration, or returns all errors in it.
 pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
     let mut report = Report::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
@@ -27,7 +27,7 @@ pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
         let at = error.span().map_or(0, |span| span.start);
         report.add(at, What::Syntax(error.message().into()));
     }
-    // What stands behind an error is read in part only, so what it lacks would be wrong to name.
+    // Text after a syntax error is read only in part, so further errors would be misleading.
     if !errors.is_empty() {
         return Err(report.problems);
     }
@@ -123,7 +123,7 @@ fn fib(section: &mut Section<'_, '_>, fib: &mut Fib) {
     section.number_or("hash_seed", "random", 0..=u64::from(u32::MAX), &mut fib.hash_seed);
 }
 
-/// Structures as choices.
+/// Lookup structures as choices.
 fn by_name<A: Address>(structures: &[Structure<A>]) -> Vec<(&'static str, Structure<A>)> {
     structures.iter().map(|structure| (structure.name, *structure)).collect()
 }
@@ -166,13 +166,13 @@ fn ports(top: &mut Section<'_, '_>) -> Vec<Port> {
     const EXAMPLE: &str = "[[port]] with device = \"xdp:eth0\" below it";
     let Some(value) = top.value("port") else { return Vec::new() };
     let DeValue::Array(list) = value.get_ref() else {
-        top.wrong_type(top.key("port"), value, "a table for each port", EXAMPLE.into());
+        top.wrong_type(top.key("port"), value, "an array of tables", EXAMPLE.into());
         return Vec::new();
     };
     let mut ports: Vec<(usize, Port)> = Vec::new();
     for item in list {
         let DeValue::Table(table) = item.get_ref() else {
-            top.wrong_type(top.key("port"), item, "a table for each port", EXAMPLE.into());
+            top.wrong_type(top.key("port"), item, "an array of tables", EXAMPLE.into());
             continue;
         };
         let mut section = Section { name: "[[port]]", table, known: Vec::new(), report: top.report };
@@ -190,7 +190,7 @@ fn ports(top: &mut Section<'_, '_>) -> Vec<Port> {
     ports.into_iter().map(|(_, port)| port).collect()
 }
 
-/// A port and where its device stands.
+/// A port and the position of its device.
 fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
     let device = section.text("device", "\"xdp:eth0\"").map(|(at, text)| (at, text.parse::<Device>()));
     let mut port = Port::new(Device::Xdp(String::new()));
@@ -218,13 +218,13 @@ fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
     }
 }
 
-/// Whether two ports would take the same interface or files.
+/// Whether two ports use the same interface or files.
 fn same_device(one: &Device, two: &Device) -> bool {
     one == two || (one.interface().is_some() && one.interface() == two.interface())
 }
 
 struct Report {
-    /// Where each line begins.
+    /// Offset of each line.
     lines: Vec<usize>,
     problems: Vec<Problem>,
 }
@@ -235,7 +235,7 @@ impl Report {
         Self { lines: std::iter::once(0).chain(behind).collect(), problems: Vec::new() }
     }
 
-    /// The line, from 1, of a place in the text.
+    /// The line, from 1, of an offset in the text.
     fn line(&self, at: usize) -> usize {
         self.lines.partition_point(|start| *start <= at)
     }
@@ -246,7 +246,7 @@ impl Report {
     }
 }
 
-/// A table of the file, and which of its keys have been asked for.
+/// A table of the file, and the keys that have been read.
 struct Section<'s, 't> {
     name: &'static str,
     table: &'s Table<'t>,
@@ -278,7 +278,7 @@ impl<'s, 't> Section<'s, 't> {
         }
     }
 
-    /// Complains of keys that nobody asked for.
+    /// Reports unknown keys.
     fn finish(self) {
         for key in self.table.keys().filter(|key| !self.known.contains(&key.get_ref().as_ref())) {
             let (key, at) = (key.get_ref().to_string(), key.span().start);
@@ -309,7 +309,7 @@ impl<'s, 't> Section<'s, 't> {
         }
     }
 
-    /// A list of strings and where it stands.
+    /// A list of strings and its position.
     fn texts(&mut self, key: &'static str, example: &str) -> Option<(usize, Vec<&'s str>)> {
         const WANTS: &str = "a list of strings";
         let (value, example) = (self.value(key)?, format!("{key} = {example}"));
@@ -333,7 +333,7 @@ impl<'s, 't> Section<'s, 't> {
         }
     }
 
-    /// A name, or none.
+    /// A name, or the word for none.
     fn name_or(&mut self, key: &'static str, none: &str, example: &str, target: &mut Option<String>) {
         if let Some((_, text)) = self.text(key, &format!("\"{example}\"")) {
             *target = (text != none).then(|| text.into());
@@ -397,7 +397,7 @@ impl<'s, 't> Section<'s, 't> {
             return;
         }
         let example = format!("{key} = \"{word}\" or {key} = {}", range.start().max(&1));
-        if let Some(number) = self.in_range(key, value, range, "a whole number or a word", example) {
+        if let Some(number) = self.in_range(key, value, range, "a whole number or a keyword", example) {
             *target = Some(number as u32);
         }
     }
@@ -431,7 +431,7 @@ impl<'s, 't> Section<'s, 't> {
         }
     }
 
-    /// A list of numbers, none of them twice.
+    /// A list of numbers without duplicates.
     fn numbers(&mut self, key: &'static str, range: RangeInclusive<u64>, target: &mut Vec<u32>) {
         self.list(key, range, true, target);
     }
@@ -485,7 +485,7 @@ fn described(value: &DeValue<'_>) -> String {
         DeValue::String(text) => format!("the string \"{text}\""),
         DeValue::Integer(number) => format!("the number {number}"),
         DeValue::Float(number) => format!("the number {number}"),
-        DeValue::Boolean(truth) => format!("the truth value {truth}"),
+        DeValue::Boolean(truth) => format!("the boolean {truth}"),
         DeValue::Datetime(time) => format!("the time {time}"),
         DeValue::Array(_) => "a list".into(),
         DeValue::Table(_) => "a table".into(),

@@ -222,13 +222,13 @@ fn names_the_key_that_was_meant() {
     assert_eq!(refused("[[prots]]\n"), "test.toml, line 1: unknown key `prots`: did you mean `port`?");
     assert_eq!(
         refused("[interfaces]\n"),
-        "test.toml, line 1: unknown key `interfaces`: it may be `daemon`, `port`, `fib`, `slow_path`, \
+        "test.toml, line 1: unknown key `interfaces`, expected `daemon`, `port`, `fib`, `slow_path`, \
          `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `filter` or `firewall`"
     );
     assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(
         complaint("neighbors", "arp = true"),
-        "unknown key `arp` in [neighbors]: it may be `refresh_s`, `resolve_per_second` or `resolve_queue`"
+        "unknown key `arp` in [neighbors], expected `refresh_s`, `resolve_per_second` or `resolve_queue`"
     );
     assert_eq!(
         complaint("[port]", "zerocopy = 'on'\ndevice = 'eth0'"),
@@ -240,47 +240,47 @@ fn names_the_key_that_was_meant() {
 fn says_which_type_is_wanted() {
     assert_eq!(
         complaint("daemon", "slots = 'many'"),
-        "`slots` in [daemon] wants a whole number, but this is the string \"many\": write slots = 16384"
+        "`slots` in [daemon] must be a whole number, not the string \"many\": write slots = 16384"
     );
     assert_eq!(
         complaint("daemon", "slots = 1.5"),
-        "`slots` in [daemon] wants a whole number, but this is the number 1.5: write slots = 16384"
+        "`slots` in [daemon] must be a whole number, not the number 1.5: write slots = 16384"
     );
     assert_eq!(
         complaint("daemon", "workers = 'two'"),
-        "`workers` in [daemon] wants a whole number or a word, but this is the string \"two\": \
+        "`workers` in [daemon] must be a whole number or a keyword, not the string \"two\": \
          write workers = \"auto\" or workers = 1"
     );
     assert_eq!(
         complaint("daemon", "cores = 3"),
-        "`cores` in [daemon] wants a list of whole numbers, but this is the number 3: write cores = [0, 1]"
+        "`cores` in [daemon] must be a list of whole numbers, not the number 3: write cores = [0, 1]"
     );
     assert_eq!(
         complaint("daemon", "path = true"),
-        "`path` in [daemon] wants a string, but this is the truth value true: write path = \"auto\""
+        "`path` in [daemon] must be a string, not the boolean true: write path = \"auto\""
     );
     assert_eq!(
         complaint("slow_path", "wait_ms = []"),
-        "`wait_ms` in [slow_path] wants a whole number, but this is a list: write wait_ms = 3000"
+        "`wait_ms` in [slow_path] must be a whole number, not a list: write wait_ms = 3000"
     );
     assert_eq!(
         complaint("daemon", "socket = 7"),
-        "`socket` in [daemon] wants a string, but this is the number 7: \
+        "`socket` in [daemon] must be a string, not the number 7: \
          write socket = \"/run/brickmoon/api.sock\""
     );
     assert_eq!(
         refused("fib = 1\n"),
-        "test.toml, line 1: `fib` in this file wants a table, but this is the number 1: \
+        "test.toml, line 1: `fib` in this file must be a table, not the number 1: \
          write [fib] on a line of its own"
     );
     assert_eq!(
         refused("[port]\ndevice = 'eth0'\n"),
-        "test.toml, line 1: `port` in this file wants a table for each port, but this is a table: \
+        "test.toml, line 1: `port` in this file must be an array of tables, not a table: \
          write [[port]] with device = \"xdp:eth0\" below it"
     );
     assert_eq!(
         refused("port = ['eth0']\n"),
-        "test.toml, line 1: `port` in this file wants a table for each port, but this is the string \"eth0\": \
+        "test.toml, line 1: `port` in this file must be an array of tables, not the string \"eth0\": \
          write [[port]] with device = \"xdp:eth0\" below it"
     );
 }
@@ -294,7 +294,7 @@ fn real_time_goes_with_sleep_and_rings_with_room() {
     );
     assert_eq!(
         complaint("daemon", "ring = 3000"),
-        "`ring` in [daemon] is 3000, which is no power of two: take 2048 or 4096"
+        "`ring` in [daemon] is 3000: must be a power of two, such as 2048 or 4096"
     );
     let daemon = |text: &str| read(&format!("[daemon]\n{text}")).daemon;
     let micros = Duration::from_micros;
@@ -314,7 +314,7 @@ fn real_time_goes_with_sleep_and_rings_with_room() {
 
 #[test]
 fn says_which_values_fit() {
-    let range = "`slots` in [daemon] is 10: give a number from 1024 to 4194304";
+    let range = "`slots` in [daemon] is 10: must be from 1024 to 4194304";
     assert_eq!(complaint("daemon", "slots = 10"), range);
     assert_eq!(complaint("daemon", "slots = -1"), range.replace("10:", "-1:"));
     assert_eq!(
@@ -323,30 +323,31 @@ fn says_which_values_fit() {
     );
     assert_eq!(
         complaint("daemon", "slot_size = 3000"),
-        "`slot_size` in [daemon] is 3000, which is no power of two: take 2048 or 4096"
+        "`slot_size` in [daemon] is 3000: must be a power of two, such as 2048 or 4096"
     );
     assert_eq!(
         complaint("daemon", "path = 'usr'"),
-        "`path` in [daemon] is \"usr\": did you mean \"user\"? It may be \"auto\", \"user\" or \"kernel\""
+        "`path` in [daemon] is \"usr\", expected \"auto\", \"user\" or \"kernel\": did you mean \"user\"?"
     );
     assert_eq!(
         complaint("daemon", "huge_pages = 'never'"),
-        "`huge_pages` in [daemon] is \"never\": It may be \"auto\", \"on\" or \"off\""
+        "`huge_pages` in [daemon] is \"never\", expected \"auto\", \"on\" or \"off\""
     );
     let unknown = complaint("fib", "ipv4 = 'dir24-8'");
     assert!(
-        unknown.starts_with("`ipv4` in [fib] is \"dir24-8\": did you mean \"dir24_8\"? It may be "),
+        unknown.starts_with("`ipv4` in [fib] is \"dir24-8\", expected ")
+            && unknown.ends_with(": did you mean \"dir24_8\"?"),
         "{unknown}"
     );
     assert_eq!(
         complaint("daemon", "metrics = 'localhost'"),
-        "`metrics` in [daemon] is \"localhost\": give an address with a port, such as \"127.0.0.1:9473\" or \
+        "`metrics` in [daemon] is \"localhost\": must be an address with a port, such as \"127.0.0.1:9473\" or \
          \"[::1]:9473\", or \"off\""
     );
-    assert_eq!(complaint("daemon", "cores = [1, 2, 1]"), "`cores` in [daemon] has 1 twice: remove one");
+    assert_eq!(complaint("daemon", "cores = [1, 2, 1]"), "`cores` in [daemon] contains 1 twice: remove one");
     assert_eq!(
         complaint("daemon", "cores = [1]\nworkers = 2"),
-        "`cores` in [daemon] names 1 cores for 2 workers: name a core for each, or none"
+        "`cores` in [daemon] lists 1 core for 2 workers: list a core for each, or none"
     );
 }
 
@@ -354,28 +355,28 @@ fn says_which_values_fit() {
 fn says_what_is_wrong_with_a_port() {
     assert_eq!(
         refused("\n[[port]]\nqueues = 1\n"),
-        "test.toml, line 2: this [[port]] has no `device`: name one, such as device = \"xdp:eth0\""
+        "test.toml, line 2: this [[port]] has no `device`: add one, such as device = \"xdp:eth0\""
     );
     assert_eq!(
         complaint("[port]", "device = 'xpd:eth0'"),
-        "no kind of device is called `xpd`: did you mean `xdp:`?"
+        "unknown kind of device `xpd`: did you mean `xdp:`?"
     );
     assert_eq!(
         complaint("[port]", "device = 3"),
-        "`device` in [[port]] wants a string, but this is the number 3: write device = \"xdp:eth0\""
+        "`device` in [[port]] must be a string, not the number 3: write device = \"xdp:eth0\""
     );
     assert_eq!(
         refused("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'xdp:eth0'\n"),
-        "test.toml, line 4: xdp:eth0 is a port already, on line 2: remove one of the two"
+        "test.toml, line 4: duplicate port xdp:eth0, first on line 2: remove one of the two"
     );
 }
 
 #[test]
 fn says_where_the_text_is_no_toml() {
     let text = refused("[daemon]\nslots = \n");
-    assert!(text.starts_with("test.toml, line 2: this is no TOML: "), "{text}");
+    assert!(text.starts_with("test.toml, line 2: invalid TOML: "), "{text}");
     let text = refused("[daemon]\nslots = 2048\nslots = 2048\n");
-    assert!(text.starts_with("test.toml, line 3: this is no TOML: duplicate key"), "{text}");
+    assert!(text.starts_with("test.toml, line 3: invalid TOML: duplicate key"), "{text}");
 }
 
 #[test]
@@ -389,8 +390,8 @@ fn reports_all_that_is_wrong_by_line() {
 fn says_that_a_file_is_not_there() {
     assert_eq!(
         Config::load(Path::new("/nonexistent.toml")).unwrap_err().to_string(),
-        "/nonexistent.toml: the configuration cannot be read: No such file or directory (os error 2); \
-         --config FILE names another"
+        "/nonexistent.toml: cannot read the configuration: No such file or directory (os error 2); \
+         use --config FILE for another file"
     );
 }
 

@@ -1,28 +1,28 @@
-//! What is done while control has no time for a change of Linux's firewall, since it compiles a full table, say, or
-//! while it hangs: all packets are Linux's until it has caught up.
+//! Leaves all packets to Linux while control is too busy for a change of Linux's firewall, because it compiles a full
+//! table, for example, or while it hangs, until it has caught up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use bm_fastpath::Lease;
 
-/// Why packets are Linux's; a bit each.
+/// Reasons for leaving all packets to Linux; one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// A change of Linux's firewall is not carried out yet.
+    /// A change of Linux's firewall has not been applied yet.
     Firewall = 1,
-    /// The control thread is silent.
+    /// The control thread makes no progress.
     Control = 2,
-    /// The thread that follows Linux's firewall is.
+    /// The thread that follows Linux's firewall makes no progress.
     Follower = 4,
 }
 
-/// Has both paths stand aside for Linux. It takes no lock.
+/// Makes both paths leave all packets to Linux. Takes no locks.
 #[derive(Clone)]
 pub(super) struct Aside {
-    /// Read by workers with each burst.
+    /// Read by workers for each burst.
     workers: Arc<AtomicBool>,
-    /// The kernel path's leave to forward.
+    /// The lease of the kernel path, which forwards only while it is valid.
     lease: Option<Arc<Lease>>,
     why: Arc<AtomicU8>,
 }
@@ -32,19 +32,19 @@ impl Aside {
         Self { workers: Arc::clone(workers), lease: lease.map(Arc::new), why: Arc::default() }
     }
 
-    /// All packets are Linux's from now on; whether they were not before, for this reason.
+    /// Leaves all packets to Linux for this reason; returns whether the reason is new.
     pub fn step(&self, why: Why) -> bool {
         let before = self.why.fetch_or(why as u8, Ordering::SeqCst);
         self.enforce();
         before & why as u8 == 0
     }
 
-    /// Whether packets are Linux's for this reason.
+    /// Whether packets are left to Linux for this reason.
     pub fn is_for(&self, why: Why) -> bool {
         self.why.load(Ordering::SeqCst) & why as u8 != 0
     }
 
-    /// This reason is no more; whether it was one.
+    /// Withdraws this reason; returns whether it was set.
     pub fn back(&self, why: Why) -> bool {
         let before = self.why.fetch_and(!(why as u8), Ordering::SeqCst);
         if before == why as u8 {
@@ -54,15 +54,15 @@ impl Aside {
         before & why as u8 != 0
     }
 
-    /// The kernel path may forward for a while longer, unless packets are Linux's.
+    /// Renews the lease of the kernel path, unless packets are left to Linux.
     pub fn renew(&self) {
         if self.why.load(Ordering::SeqCst) == 0
             && let Some(lease) = &self.lease
             && let Err(error) = lease.renew()
         {
-            tracing::error!(%error, "the kernel path leaves everything to Linux");
+            tracing::error!(%error, "cannot renew the lease of the kernel path: it leaves all packets to Linux");
         }
-        // Somebody may have stepped aside in between.
+        // Another thread may have set a reason in between.
         if self.why.load(Ordering::SeqCst) != 0 {
             self.enforce();
         }

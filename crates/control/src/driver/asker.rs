@@ -1,4 +1,4 @@
-//! The slow path's way to ask the kernel for neighbours: bounded queues to and from the control thread.
+//! Neighbor requests of the slow path: bounded queues to and from the control thread.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -7,13 +7,13 @@ use std::sync::{Arc, OnceLock};
 use bm_forward::Resolver;
 use bm_graph::Waker;
 
-/// Neighbours that may wait to be told as failed.
+/// Capacity of the queue of failed neighbors.
 const FAILED: usize = 1024;
 
-/// A link and a neighbour on it.
+/// Index of a link, and the address of a neighbor on it.
 pub type Neighbor = (u32, IpAddr);
 
-/// Asks the control thread, which asks the kernel.
+/// Sends requests to the control thread, which asks the kernel.
 pub struct Asker {
     ask: SyncSender<Neighbor>,
     failed: Receiver<Neighbor>,
@@ -21,17 +21,17 @@ pub struct Asker {
     slow_path: Arc<OnceLock<Waker>>,
 }
 
-/// The control thread's end.
+/// The end of the control thread.
 pub(super) struct Asked {
-    /// What the slow path wants to be asked for.
+    /// Requests of the slow path.
     pub wanted: Receiver<Neighbor>,
-    /// What the kernel has given up on.
+    /// Neighbors that the kernel could not resolve.
     pub failed: SyncSender<Neighbor>,
     slow_path: Arc<OnceLock<Waker>>,
 }
 
 impl Asked {
-    /// Wakes the slow path: a neighbour has answered, or never will.
+    /// Wakes the slow path: a neighbor has answered or failed.
     pub fn wake(&self) {
         if let Some(waker) = self.slow_path.get() {
             waker.wake();
@@ -39,7 +39,7 @@ impl Asked {
     }
 }
 
-/// The slow path's end, and the control thread's.
+/// Creates the end for the slow path and the end for the control thread.
 pub(super) fn asker(capacity: usize, waker: Waker) -> (Asker, Asked) {
     let (ask, wanted) = sync_channel(capacity.max(1));
     let (fail, failed) = sync_channel(FAILED);
@@ -50,12 +50,12 @@ pub(super) fn asker(capacity: usize, waker: Waker) -> (Asker, Asked) {
 
 impl Resolver for Asker {
     fn set_waker(&mut self, waker: Waker) {
-        // It belongs to one slow path, which says this once.
+        // Called once, by the one slow path that has it.
         let _known = self.slow_path.set(waker);
     }
 
     fn resolve(&mut self, ifindex: u32, address: IpAddr) {
-        // A full queue forgets the question; the slow path asks again as long as packets wait.
+        // Lost if the queue is full; the slow path repeats requests while packets wait.
         if self.ask.try_send((ifindex, address)).is_ok() {
             self.waker.wake();
         }

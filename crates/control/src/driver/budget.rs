@@ -1,8 +1,8 @@
-//! How much may be asked for now: so many a second, and no more than one second's worth at once.
+//! A rate limit: a number of requests per second, with a burst of one second.
 
 use std::time::Instant;
 
-/// A budget that fills up with time.
+/// A token bucket.
 #[derive(Debug)]
 pub(super) struct Budget {
     per_second: u32,
@@ -11,17 +11,17 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A full one.
+    /// A full bucket.
     pub fn new(per_second: u32, now: Instant) -> Self {
         Self { per_second, left: f64::from(per_second), at: now }
     }
 
-    /// Changes what there is a second.
+    /// Changes the rate, in requests per second.
     pub fn set(&mut self, per_second: u32) {
         self.per_second = per_second;
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token; false if there is none.
     pub fn take(&mut self, now: Instant) -> bool {
         let most = f64::from(self.per_second);
         let fresh = now.saturating_duration_since(self.at).as_secs_f64() * most;

@@ -1,4 +1,4 @@
-//! What the control thread owns and does.
+//! The control thread: its state and its main loop.
 
 use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
@@ -19,12 +19,12 @@ use super::{ControlPort, OfPort, Request};
 use crate::compile::{Choices, Compiler, Report};
 use crate::config::Config;
 
-/// Longest sleep when nothing is due: a sign of life comes as often.
+/// Maximum sleep; the thread reports a heartbeat this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Until what could not be carried out is tried again, unless changes come before.
+/// Time until failed changes are tried again, unless other changes come first.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What has been done so far.
+/// Statistics of the thread.
 #[derive(Default)]
 struct Done {
     changes: u64,
@@ -33,7 +33,7 @@ struct Done {
     last_batch_changes: u64,
 }
 
-/// Everything that the control thread owns.
+/// The state of the control thread.
 pub(super) struct Control {
     pub(super) watch: Watch,
     pub(super) compiler: Compiler,
@@ -43,26 +43,26 @@ pub(super) struct Control {
     pub(super) batch: Batch,
     pub(super) ports: Vec<ControlPort>,
     active: bool,
-    /// Workers are being started again: their ports leave everything to Linux.
+    /// Workers are being restarted: their ports leave all packets to Linux.
     pub(super) workers_rest: bool,
-    /// What the kernel path has counted for each port.
+    /// Counters of the kernel path for each port.
     pub(super) tally: Tally,
-    /// Whom a change of interfaces is told.
+    /// Called after changes of interfaces.
     pub(super) on_links: Option<Box<dyn Fn() + Send>>,
     pub(super) slow_path: Option<Asked>,
     resolve_queue: usize,
-    /// New neighbours that the kernel may be asked for.
+    /// Limits requests for unknown neighbors.
     pub(super) budget: Budget,
-    /// What ports were told last; none if they have to be told again.
+    /// The last settings of the steering programs; `None` if they must be set again.
     pub(super) told: Option<steering::Told>,
     verifying: Vec<Pending>,
     refresh: Duration,
     refresh_at: Instant,
     hash_seed: u32,
     done: Done,
-    /// Something could not be carried out, so all has to be, at the latest at this time.
+    /// Set if changes failed: everything must be compiled again, at this time at the latest.
     behind: Option<Instant>,
-    /// When what found no room is tried again, unless changes come before.
+    /// When entries that found no room are tried again, unless changes come first.
     room_at: Instant,
     ended: bool,
 }
@@ -82,8 +82,8 @@ impl Control {
             audit_every: (!compare.is_zero()).then_some(compare),
             ..bm_netlink::Options::default()
         };
-        let watch =
-            Watch::open(options).map_err(|error| Error::new(format_args!("the kernel's tables: {error}")))?;
+        let watch = Watch::open(options)
+            .map_err(|error| Error::new(format_args!("cannot read the kernel's tables: {error}")))?;
         compiler.set_ports(ports.iter().map(|port| port.ifindex).collect());
         compiler.set_worker_ports(ports.iter().map(|port| !port.in_kernel).collect());
         compiler.set_filters(config);
@@ -123,22 +123,22 @@ impl Control {
         Ok(control)
     }
 
-    /// Until [`Self::end`].
+    /// Runs until [`Self::end`].
     pub fn run(&mut self, requests: &Receiver<Request>, waker: &Waker) {
         let mut watched = None;
         while !self.ended {
-            // Until packets go by its tables nothing depends on how fast it is: others attach programs meanwhile, and
-            // hold what it waits for.
+            // Watched only once packets are forwarded with its tables: before that, other threads attach programs and
+            // hold locks that this one waits for.
             if self.active && watched.is_none() {
                 watched = Some(bm_heartbeat::watch(CONTROL_SILENT_MAX));
             }
             bm_heartbeat::beat();
             let was_silent = self.aside.is_for(Why::Control);
             if let Err(error) = self.step() {
-                tracing::error!(%error, "the kernel's tables could not be followed; this is tried again");
+                tracing::error!(%error, "cannot follow changes of the kernel's tables; trying again");
                 std::thread::sleep(Duration::from_millis(100));
             } else if was_silent && self.is_settled() && self.aside.back(Why::Control) {
-                tracing::warn!("the tables are kept again: packets are forwarded by them");
+                tracing::warn!("the tables are up to date again: forwarding packets");
             }
             while let Ok(request) = requests.try_recv() {
                 request(self);
@@ -164,9 +164,9 @@ impl Control {
         self.ended = true;
     }
 
-    /// Takes in what the kernel says, carries it out, and does what is due.
+    /// Receives and applies changes of the kernel, and does periodic work.
     fn step(&mut self) -> Result<(), Error> {
-        // What is read is gone from the socket: who watches over the tables must know that it may not be in them.
+        // Messages that are read are gone from the socket: the watching process must know that the tables may lack them.
         self.set_busy(true);
         let now = Instant::now();
         let came = self.watch.receive(now).map_err(Error::new)?;
@@ -183,7 +183,7 @@ impl Control {
             self.answer_verify(&audit);
         }
         self.ask_for_neighbours();
-        // Tables in the making are not for the program.
+        // The program must not see incomplete tables.
         let aside = self.compiler.aside().load(std::sync::atomic::Ordering::Relaxed);
         if self.behind.is_none() && !aside && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
             self.tell_kernel(KernelPath::beat)?;
@@ -215,7 +215,7 @@ impl Control {
             tell();
         }
         match &self.kernel {
-            // Until the program has followed, what was taken out is in its reach.
+            // Until the program is updated, it can reach entries that were removed.
             _ if report.published => self.follow()?,
             Some(kernel) => kernel.ask_grace(),
             None => {}
@@ -223,8 +223,8 @@ impl Control {
         Ok(())
     }
 
-    /// Has the compiler carry out changes, or everything if something was not carried out before: changes are told
-    /// once, and after that only a look at everything helps.
+    /// Compiles changes, or everything if earlier changes failed: changes are reported only once, so after a failure
+    /// everything must be compared.
     pub(super) fn compile(&mut self, changes: &[Change]) -> Result<Report, Error> {
         let whole = [Change::Everything];
         let changes = if self.behind.is_some() { &whole } else { changes };
@@ -235,7 +235,7 @@ impl Control {
         Ok(report)
     }
 
-    /// Tries again what found no room, as long as some finds it now.
+    /// Tries entries again that found no room, as long as some succeed.
     fn try_for_room(&mut self) -> Result<(), Error> {
         loop {
             let before = self.compiler.without_room();
@@ -252,14 +252,14 @@ impl Control {
         self.workers_rest = false;
         self.steer();
         match (self.follow(), &mut self.kernel) {
-            (Err(error), _) => tracing::error!(%error, "the kernel path could not be told"),
-            // Only now are its tables whole.
+            (Err(error), _) => tracing::error!(%error, "cannot update the kernel path"),
+            // Only now are its tables complete.
             (Ok(()), Some(kernel)) if active => kernel.take_over(),
             (Ok(()), _) => {}
         }
     }
 
-    /// What filter rules have matched.
+    /// Filter rules with their matches.
     pub fn filters(&self) -> bm_api::Filters {
         let in_kernel = |counter| self.kernel.as_ref().map_or(0, |kernel| kernel.rule_count(counter));
         self.compiler.shown_filters(in_kernel)
@@ -274,7 +274,7 @@ impl Control {
         Ok(())
     }
 
-    /// What the configuration says now, for the next time that tables are compiled.
+    /// Takes over settings for the next compilation of tables.
     pub(super) fn take_settings(&mut self, config: &Config) {
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
         self.compiler.set_choices(Choices {
@@ -297,11 +297,11 @@ impl Control {
         if differs || self.behind.is_some() { self.enforce(&before) } else { Ok(()) }
     }
 
-    /// Carries out what holds now, of what only Linux may handle, where `before` held so far.
+    /// Applies the current list of packets that only Linux may handle; `before` is the list in effect so far.
     fn enforce(&mut self, before: &[LinuxOnly]) -> Result<(), Error> {
         let now = self.linux_only.honored();
         let is_rule = |entry: &&LinuxOnly| matches!(entry.traffic, Traffic::Matching(_));
-        // A program that filters takes longer to load than a rule may wait for.
+        // Loading a program with filters takes longer than a rule may wait: first leave whole families to Linux.
         if self.compiler.filters().is_none() && now.iter().any(|entry| is_rule(&entry)) {
             self.compiler.set_linux_only(&linux_only::widened(&now));
             self.carry_out()?;
@@ -312,7 +312,7 @@ impl Control {
         Ok(())
     }
 
-    /// Has workers, ports and the kernel path go by what the compiler was told.
+    /// Applies the settings of the compiler to workers, ports and the kernel path.
     pub(super) fn carry_out(&mut self) -> Result<(), Error> {
         self.compile(&[])?;
         self.steer();

@@ -1,7 +1,7 @@
-//! Follows what only Linux may handle, in a thread of its own, so that no batch of routes holds it up.
+//! Follows the list of packets that only Linux may handle, on its own thread, so that route changes cannot delay it.
 //!
 //! ```text
-//! nftables, XFRM, tc, .. ─► LinuxOnlyWatch ─► the list ─► control, which carries it out
+//! nftables, XFRM, tc, .. ─► LinuxOnlyWatch ─► the list ─► control, which applies it
 //! verify ─► Audits ─► the list compared with a fresh one
 //! ```
 
@@ -18,26 +18,26 @@ use super::Handle;
 use super::aside::Why;
 use super::watchdog::{FIREWALL, FIREWALL_SILENT_MAX};
 
-/// Longest sleep when nothing is due.
+/// Maximum sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// Longest wait for a comparison.
+/// Maximum wait for a comparison.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the follower is asked for.
+/// Requests to the follower.
 enum Order {
-    /// A comparison with a fresh list.
+    /// Compare with a fresh list.
     Audit(mpsc::Sender<Vec<String>>),
     End,
 }
 
-/// The follower's thread. It ends when this is dropped.
+/// The thread; ends on drop.
 pub(super) struct Follower {
     orders: mpsc::Sender<Order>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Asks the follower to compare.
+/// Requests comparisons.
 #[derive(Clone)]
 pub(super) struct Audits {
     orders: mpsc::Sender<Order>,
@@ -45,24 +45,24 @@ pub(super) struct Audits {
 }
 
 impl Audits {
-    /// The differences between the list and a fresh one, a sentence each.
+    /// The differences between the list and a fresh one, one message each.
     pub fn ask(&self) -> Vec<String> {
         let (answer, answered) = mpsc::channel();
         let asked = self.orders.send(Order::Audit(answer));
         self.waker.wake();
         let answer = asked.ok().and_then(|()| answered.recv_timeout(PATIENCE).ok());
-        answer.unwrap_or_else(|| vec!["the follower of Linux's firewall does not answer".into()])
+        answer.unwrap_or_else(|| vec!["the thread that follows Linux's firewall does not answer".into()])
     }
 }
 
-/// Subscribes and reads everything that only Linux may handle, in the calling thread's network namespace.
+/// Subscribes to changes and reads the list, in the network namespace of the calling thread.
 pub(super) fn open() -> Result<LinuxOnlyWatch, Error> {
     LinuxOnlyWatch::open(LinuxOnlyOptions::default())
-        .map_err(|error| Error::new(format_args!("Linux's firewall cannot be followed: {error}")))
+        .map_err(|error| Error::new(format_args!("cannot follow Linux's firewall: {error}")))
 }
 
 impl Follower {
-    /// Tells control of each change from now on. It knows the list of `watch` already.
+    /// Starts the thread, which reports changes to control. Control already has the list of `watch`.
     pub fn start(watch: LinuxOnlyWatch, control: Handle) -> Result<Self, Error> {
         let waker = Waker::new().map_err(Error::new)?;
         let (orders, ordered) = mpsc::channel();
@@ -82,7 +82,7 @@ impl Drop for Follower {
         let _gone = self.orders.send(Order::End);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by itself.
+            // A panic of the thread has already been logged.
             let _panicked = thread.join();
         }
     }
@@ -90,7 +90,7 @@ impl Drop for Follower {
 
 fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<Order>, waker: &Waker) {
     if let Err(error) = set_nice(URGENT) {
-        tracing::info!(%error, "changes of Linux's firewall may take effect later while other processes are busy");
+        tracing::info!(%error, "changes of Linux's firewall may take effect with a delay while the machine is busy");
     }
     let _watched = bm_heartbeat::watch(FIREWALL_SILENT_MAX);
     let mut failed = false;
@@ -106,7 +106,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
                     let before = watch.list().to_vec();
                     let differences = watch.audit();
                     changed |= watch.list() != before;
-                    let failed = |error| vec![format!("the firewall of Linux cannot be read: {error}")];
+                    let failed = |error| vec![format!("cannot read Linux's firewall: {error}")];
                     answers.push((answer, differences.unwrap_or_else(failed)));
                 }
             }
@@ -115,13 +115,13 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
             let done = control.set_linux_only(watch.list().to_vec());
             failed = done.is_err();
             if let Err(error) = done {
-                tracing::error!(%error, "what is left to Linux could not be carried out: all is, and this is tried again");
+                tracing::error!(%error, "cannot apply the list of packets to leave to Linux: leaving all packets to Linux and trying again");
             }
         }
         if was_silent && !failed && control.aside.back(Why::Follower) {
-            tracing::warn!("Linux's firewall is followed again: packets are forwarded");
+            tracing::warn!("following Linux's firewall again: forwarding packets");
         }
-        // Only now has been carried out what was found.
+        // Only now the findings have been applied.
         for (answer, differences) in answers {
             let _gone = answer.send(differences);
         }

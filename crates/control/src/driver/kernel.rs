@@ -1,4 +1,4 @@
-//! The kernel path beside the workers: the same tables, and the same interfaces told its way.
+//! The kernel path: gives its program the same tables and interfaces as the workers.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +17,7 @@ use super::told::Told;
 use crate::compile::{Compiler, Memory};
 use crate::config::SourceRule;
 
-/// How often devices are asked whether they take frames now, and what failed is tried again.
+/// How often devices are checked for whether they accept frames, and failures are tried again.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// The program with its maps. The compiler asks it for memory, the control thread for everything else.
@@ -29,7 +29,7 @@ pub(super) struct InMaps(pub Shared);
 impl Memory for InMaps {
     fn source(&self, part: Part) -> Result<Source, OutOfMemory> {
         lock(&self.0).source(part).map_err(|error| {
-            tracing::error!(%error, ?part, "the kernel path has no memory for a table");
+            tracing::error!(%error, ?part, "no memory for a table of the kernel path");
             OutOfMemory { bytes: 0 }
         })
     }
@@ -40,35 +40,35 @@ impl Memory for InMaps {
 }
 
 pub(super) fn lock(kernel: &Shared) -> MutexGuard<'_, Kernel> {
-    // What a panicking thread left is still what there is.
+    // Still the best available state if a thread panicked while it held the lock.
     kernel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What there is to go by.
+/// The current state to apply.
 #[derive(Clone, Copy)]
 pub(super) struct Now<'a> {
     pub compiler: &'a Compiler,
     pub mirror: &'a Mirror,
-    /// Ports of the kernel path.
+    /// Indexes of the ports of the kernel path.
     pub ports: &'a BTreeSet<u16>,
-    /// The numbers in Linux of the interfaces that ports have, also of those that are no interfaces of ours, as a part
-    /// of a bridge.
+    /// Indexes in Linux of the interfaces that ports have, including those that cannot be used, such as parts of a
+    /// bridge.
     pub taken: &'a BTreeSet<u32>,
-    /// Whether it takes their packets.
+    /// Whether the kernel path takes their packets.
     pub active: bool,
 }
 
-/// What control does for the kernel path.
+/// The kernel path as the control thread uses it.
 pub(super) struct KernelPath {
     kernel: Shared,
     grace: Grace,
     beat_at: Instant,
-    /// It may be that an earlier daemon's program is still at work.
+    /// Whether the program of an earlier daemon may still be attached.
     takes_over: bool,
     unpinned: bool,
     kept: bool,
     told: Told,
-    /// What was dropped on interfaces before their filters were in place.
+    /// Frames dropped on interfaces before their filters were in place.
     held: Vec<(u32, Counters)>,
     without_place: Vec<u32>,
 }
@@ -76,7 +76,7 @@ pub(super) struct KernelPath {
 impl KernelPath {
     pub fn new(kernel: Shared, readers: &Readers) -> Result<Self, Error> {
         let grace = Grace::start(readers).map_err(Error::new)?;
-        // Until the tables are whole for the first time.
+        // Until the tables are complete for the first time.
         lock(&kernel).set_busy(true);
         let (beat_at, without_place) = (Instant::now(), Vec::new());
         Ok(Self {
@@ -92,16 +92,15 @@ impl KernelPath {
         })
     }
 
-    /// Takes over what the compiler has made, for those ports that are active. What fails is tried again with the
-    /// next beat.
+    /// Applies the compiled state to the program. Failures are tried again with the next beat.
     pub fn follow(&mut self, now: Now<'_>) -> Result<(), Error> {
         let situation = self.situation(now);
         self.tell(situation)?;
         self.release(now)
     }
 
-    /// Has interfaces forward that were held until their filters are in place, as far as what was just published has
-    /// been made from what Linux says of them.
+    /// Lets interfaces forward that were held until their filters are in place, if the published state includes
+    /// them.
     fn release(&mut self, now: Now<'_>) -> Result<(), Error> {
         let mut kernel = lock(&self.kernel);
         if !self.told.is_sure() || !kernel.holds_any() {
@@ -112,7 +111,7 @@ impl KernelPath {
         Ok(())
     }
 
-    /// What was dropped on interfaces before their filters were in place, since this was asked last.
+    /// Frames dropped on interfaces before their filters were in place, since the last call.
     pub fn take_held(&mut self) -> Vec<(u32, Counters)> {
         std::mem::take(&mut self.held)
     }
@@ -120,14 +119,14 @@ impl KernelPath {
     fn tell(&mut self, situation: Situation) -> Result<(), Error> {
         let kernel = &self.kernel;
         self.told.tell(situation, |situation| lock(kernel).publish(situation)).map_err(Error::new)?;
-        // Only now has the program left what was taken out of the tables.
+        // Only now the program no longer uses entries that were removed from the tables.
         self.grace.ask();
         self.complain();
         Ok(())
     }
 
-    /// Something was taken out of the tables: its memory is free after a grace. While the program goes by older
-    /// tables than there are, that waits until it is told.
+    /// Called after entries were removed from the tables: their memory is free after a grace period. If the program
+    /// still uses older tables, that waits for its next update.
     pub fn ask_grace(&self) {
         if self.told.is_sure() {
             self.grace.ask();
@@ -139,8 +138,8 @@ impl KernelPath {
         self.beat_at <= Instant::now()
     }
 
-    /// Looks at devices again, since a far end may take frames by now, and tries what failed. That somebody keeps the
-    /// tables is for the watchdog to say.
+    /// Checks devices again, since the other end of a veth may accept frames now, and repeats what failed. The lease is
+    /// renewed by the watchdog, not here.
     pub fn beat(&mut self, now: Now<'_>) -> Result<(), Error> {
         self.beat_at = Instant::now() + BEAT;
         if self.takes_over {
@@ -153,18 +152,18 @@ impl KernelPath {
         self.release(now)
     }
 
-    /// How long until the next beat.
+    /// Time until the next beat.
     pub fn timeout(&self, now: Instant) -> Duration {
         self.beat_at.saturating_duration_since(now)
     }
 
-    /// Has the program of an earlier daemon replaced by ours, which must have been told of everything. What
-    /// fails is tried again with the next beat; until then the earlier program goes on.
+    /// Replaces the program of an earlier daemon by ours, which must have its complete state. Failures are tried again
+    /// with the next beat; until then the earlier program keeps forwarding.
     pub fn take_over(&mut self) {
         let done = match lock(&self.kernel).take_over() {
             Ok(done) => done,
             Err(error) => {
-                tracing::error!(%error, "an earlier daemon's program is still at work; this is tried again");
+                tracing::error!(%error, "cannot replace the program of an earlier daemon; trying again");
                 self.takes_over = true;
                 return;
             }
@@ -174,87 +173,89 @@ impl KernelPath {
             lock(&self.kernel).unpin();
         }
         if done.switched > 0 || !done.removed.is_empty() {
-            // What it watched over has no program any more.
+            // The tables that it watched are no longer in use.
             crate::watcher::dismiss();
         }
         if done.switched > 0 {
             tracing::info!(interfaces = done.switched, "took over from an earlier daemon");
         }
         for interface in done.removed {
-            tracing::warn!(interface, "an earlier daemon forwarded here; it is no port now, so Linux does");
+            tracing::warn!(
+                interface,
+                "this interface was a port of an earlier daemon and is not a port now: Linux forwards"
+            );
         }
         for (path, program) in done.foreign {
             let path = path.display();
-            tracing::warn!(%path, program, "pinned here is a program that is not ours: it is left alone");
+            tracing::warn!(%path, program, "ignoring a pinned program that does not belong to brickmoon");
         }
     }
 
-    /// What the program's leave to forward is made of.
+    /// Descriptors of the parts of the lease, for the watching process.
     pub fn lease_parts(&self) -> io::Result<[OwnedFd; 2]> {
         lock(&self.kernel).lease_parts()
     }
 
-    /// Says whether tables are being changed.
+    /// Marks whether tables are being changed.
     pub fn set_busy(&self, busy: bool) {
         lock(&self.kernel).set_busy(busy);
     }
 
-    /// Has the program end with the daemon: nobody would watch over its tables.
+    /// Makes the program end with the daemon, since no process would watch its tables.
     pub fn unpin(&mut self) {
         self.unpinned = true;
         lock(&self.kernel).unpin();
     }
 
-    /// Puts the program on an interface, unless it is there already. With `held` nothing that filters may forbid
-    /// comes by until they are in place there.
+    /// Attaches the program to an interface, unless it is already attached. With `held`, packets that filters may drop
+    /// do not pass until the filters are in place.
     pub fn attach(&self, interface: &str, held: bool) -> Result<Attachment, Error> {
         let mut kernel = lock(&self.kernel);
         let attached = if held { kernel.attach_held(interface) } else { kernel.attach(interface) };
         attached.map_err(Error::new)
     }
 
-    /// Takes the program off all interfaces but these.
+    /// Detaches the program from all interfaces except these.
     pub fn detach_others(&self, keep: &[u32]) {
         lock(&self.kernel).detach_others(keep);
     }
 
-    /// Has the program stay at work when we end.
+    /// Makes the program keep forwarding after the daemon has ended.
     pub fn keep(&mut self) -> Result<(), Error> {
         lock(&self.kernel).keep().map_err(Error::new)?;
         self.kept = true;
         Ok(())
     }
 
-    /// Whether the program stays at work when we end.
+    /// Whether the program keeps forwarding after the daemon has ended.
     pub fn is_kept(&self) -> bool {
         self.kept
     }
 
-    /// What became of the frames of an interface of ours.
+    /// Counters of an interface, by its index in brickmoon.
     pub fn counters(&self, interface: u16) -> Counters {
         lock(&self.kernel).counters(interface).unwrap_or_default()
     }
 
-    /// What the rules with this counter have matched.
+    /// Number of packets that the rules with this counter have matched.
     pub fn rule_count(&self, counter: u16) -> u64 {
         lock(&self.kernel).rule_count(counter).unwrap_or_default()
     }
 
-    /// Has counters begin at zero: other rules get them.
+    /// Clears counters before other rules get them.
     pub fn clear_rule_counts(&self, counters: &[u16]) {
         for counter in counters {
             if let Err(error) = lock(&self.kernel).clear_rule_count(*counter) {
-                tracing::warn!(%error, counter, "a rule's counter begins with that of an earlier rule");
+                tracing::warn!(%error, counter, "cannot clear the counter of a rule; it includes counts of an earlier rule");
             }
         }
     }
 
-    /// What the program goes by that differs from what holds now, a sentence each: by what it was told, and by what its
-    /// maps hold.
+    /// Differences between the current state, the one applied last and the maps of the program; one message each.
     pub fn differences(&self, now: Now<'_>) -> Vec<String> {
         let situation = self.situation(now);
         let Some(told) = self.told.last().filter(|told| told.forwards_as(&situation)) else {
-            return vec!["the kernel path has not been told what holds now".into()];
+            return vec!["the kernel path does not have the current settings".into()];
         };
         lock(&self.kernel).differences(told)
     }
@@ -265,7 +266,7 @@ impl KernelPath {
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();
         let list = compiler.interfaces().list.iter().enumerate();
-        // The interface of a port's untagged frames, by Linux's number, and whether others are on it.
+        // Index in Linux of the interface for untagged frames of a port, and whether there are VLANs on it.
         let below = |port: u16| {
             let of_port = || compiler.interfaces().of_port(port).map(|(_, own)| own);
             let own = of_port().find(|own| own.vlan.is_none()).map(|own| own.ifindex);
@@ -294,9 +295,9 @@ impl KernelPath {
                     tables::ReversePath::Strict => ReversePath::Strict,
                     tables::ReversePath::Loose => ReversePath::Loose,
                 },
-                // The way back of a VRF's packets is in a table that the program does not have.
+                // The reverse path in a VRF is in a table that the program does not have.
                 check: if own.vrf == 0 { compiler.source_check(rule) } else { SourceCheck::None },
-                // Also while nothing is forwarded here: then Linux does, and filters are ahead of it all the same.
+                // Even if nothing is forwarded here: Linux does then, after the filters.
                 looked_at: is_ours
                     && (filters.is_some() || active && (has_vlans || own.linux_only_in != [false; 2])),
                 linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
@@ -318,14 +319,14 @@ impl KernelPath {
         }
     }
 
-    /// Says once which interfaces find no place in the program's tables.
+    /// Logs once which interfaces do not fit into the program's tables.
     fn complain(&mut self) {
         let without = self.told.last().map(Situation::without_place).unwrap_or_default();
         if without != self.without_place {
             for ifindex in &without {
                 tracing::warn!(
                     ifindex,
-                    "the kernel path has no place for this interface: Linux forwards its packets"
+                    "too many interfaces for the kernel path: Linux forwards packets of this one"
                 );
             }
             self.without_place = without;

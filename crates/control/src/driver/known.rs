@@ -1,30 +1,30 @@
-//! What control knows, for those who answer questions.
+//! State of the control thread for replies.
 
 use bm_api::{Interface, Status};
 use bm_fastpath::Counters;
 
-/// What control knows, as metrics want it.
+/// State of the control thread for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct OfControl {
-    /// What it knows of the daemon's state.
+    /// Its part of the status.
     pub status: Status,
-    /// What it knows of each port.
+    /// State of each port.
     pub ports: Vec<OfPort>,
-    /// For each port, what the kernel path did with its frames.
+    /// Counters of the kernel path for each port.
     pub kernel: Vec<Counters>,
-    /// What filter rules have matched.
+    /// Filter rules with their matches.
     pub filters: bm_api::Filters,
 }
 
-/// What control knows of a port.
+/// State of a port in the control thread.
 #[derive(Clone, Debug, Default)]
 pub struct OfPort {
-    /// Whether it is up.
+    /// Whether it is up and has a carrier.
     pub up: bool,
-    /// Its interfaces.
+    /// The interfaces of the port; empty if it does not have its interface.
     pub interfaces: Vec<Interface>,
-    /// What only Linux may handle of the packets that come in there or leave there.
+    /// Packets that arrive or leave there and that only Linux may handle.
     pub linux_only: Vec<bm_api::LinuxOnly>,
-    /// Packets that its steering has left to Linux for that.
+    /// Number of these packets that its steering program has left to Linux.
     pub left_to_linux: u64,
 }

@@ -1,4 +1,4 @@
-//! What only Linux may handle, as the follower lists it: what of it the configuration bypasses, and how it is said.
+//! The list of packets that only Linux may handle: which entries the configuration bypasses, and how they are shown.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use bm_netlink::{Addresses, LinuxOnly, Match, Mirror, Traffic};
 use crate::compile::{leaves_by, rule_of};
 use crate::config::{Firewall, Heed};
 
-/// The list, and what of it holds.
+/// The list, and the configuration that decides which entries are honored.
 #[derive(Default)]
 pub(super) struct Listed {
     list: Vec<LinuxOnly>,
@@ -21,24 +21,24 @@ impl Listed {
         Self { list: Vec::new(), firewall }
     }
 
-    /// Takes over another list; `false` if it is the one that there is.
+    /// Sets the list; `false` if it has not changed.
     pub fn set(&mut self, list: Vec<LinuxOnly>) -> bool {
         let differs = self.list != list;
         self.list = list;
         differs
     }
 
-    /// Takes over what the configuration says.
+    /// Sets the configuration.
     pub fn configure(&mut self, firewall: &Firewall) {
         self.firewall = firewall.clone();
     }
 
-    /// What holds: all that is not bypassed.
+    /// The entries that are not bypassed.
     pub fn honored(&self) -> Vec<LinuxOnly> {
         self.list.iter().filter(|entry| !self.firewall.bypasses(entry.feature)).cloned().collect()
     }
 
-    /// What is bypassed, by key.
+    /// The bypassed entries, by key.
     fn bypassed(&self) -> impl Iterator<Item = (&'static str, Vec<&LinuxOnly>)> {
         let keys = self.firewall.all().into_iter().filter(|(_, heed)| *heed == Heed::Bypass);
         keys.map(|(key, _)| {
@@ -60,13 +60,13 @@ impl Listed {
         }
     }
 
-    /// Says in the log what holds now and did not before, and the other way round.
+    /// Logs added and removed entries.
     pub fn say_changes(&self, before: &[LinuxOnly], mirror: &Mirror) {
         let now = self.honored();
         for entry in now.iter().filter(|entry| !before.contains(entry)) {
             let (packets, key) = (packets(mirror, &entry.traffic), Firewall::key(entry.feature));
             tracing::warn!(
-                "left to Linux: {packets}: {}: {} (`{key} = \"bypass\"` in [firewall] forwards them all the same)",
+                "left to Linux: {packets}: {}: {} (set {key} = \"bypass\" in [firewall] to forward them anyway)",
                 entry.feature,
                 entry.why
             );
@@ -77,23 +77,23 @@ impl Listed {
         }
     }
 
-    /// Says in the log what is bypassed.
+    /// Logs bypassed entries.
     pub fn say_bypassed(&self, mirror: &Mirror) {
         for (key, list) in self.bypassed() {
             if list.is_empty() {
-                tracing::warn!("[firewall] {key} = \"bypass\": there is nothing to bypass now");
+                tracing::warn!("[firewall] {key} = \"bypass\": nothing to bypass at present");
             }
             for entry in list {
                 let packets = packets(mirror, &entry.traffic);
                 tracing::warn!(
-                    "[firewall] {key} = \"bypass\" forwards {packets}, whatever Linux has set: {}",
+                    "[firewall] {key} = \"bypass\": forwarding {packets} although Linux has: {}",
                     entry.why
                 );
             }
         }
     }
 
-    /// What concerns packets that come in on links, or leave there.
+    /// The entries for packets that arrive or leave on these links.
     pub fn of_links(&self, mirror: &Mirror, links: Vec<u32>) -> Vec<bm_api::LinuxOnly> {
         let concerns = |entry: &&LinuxOnly| match &entry.traffic {
             Traffic::In(link) | Traffic::Out(link) => leaves_by(mirror, *link, &links),
@@ -103,7 +103,7 @@ impl Listed {
         self.honored().iter().filter(concerns).map(|entry| shown(mirror, entry)).collect()
     }
 
-    /// What only Linux may handle of the packets to the address that `query` asks for, which take `routes`.
+    /// The entries for packets to the address in `query`, which take `routes`.
     pub fn to_address(&self, query: &RouteQuery, routes: &Routes, mirror: &Mirror) -> Vec<LinuxOnlyTo> {
         let Some(address) = query.address.as_ref().and_then(|address| address.parse::<IpAddr>().ok()) else {
             return Vec::new();
@@ -118,7 +118,7 @@ impl Listed {
         about.map(|(entry, all)| LinuxOnlyTo { all, entry: shown(mirror, &entry) }).collect()
     }
 
-    /// The entries that packets to an address may be among, each with whether all of them are.
+    /// The entries that concern packets to an address, and whether each covers all of them.
     fn about<'a>(
         &'a self,
         address: AnyAddress,
@@ -144,7 +144,7 @@ impl Listed {
     }
 }
 
-/// Whether some packets to an address match, and if so whether all do.
+/// `Some` if packets to an address can match: whether all do.
 fn matches_destination(of: &Match, address: AnyAddress) -> Option<bool> {
     // Everything but the destination aside, a rule matches by the destination alone.
     let (alone, key) = match address {
@@ -161,7 +161,7 @@ fn matches_destination(of: &Match, address: AnyAddress) -> Option<bool> {
     some.then(|| *of == alone)
 }
 
-/// What a match says of destinations of a family; none if it is about the other.
+/// The destination part of a match; `None` if it is for the other family.
 fn destination_of(of: &Match, ipv6: bool) -> Option<Match> {
     let addresses = match (&of.addresses, ipv6) {
         (Addresses::Any, _) => Addresses::Any,
@@ -172,7 +172,7 @@ fn destination_of(of: &Match, ipv6: bool) -> Option<Match> {
     Some(Match { addresses, ..Match::default() })
 }
 
-/// An entry as a reply has it.
+/// Converts an entry for a reply.
 pub(super) fn shown(mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
     let link = match &entry.traffic {
         Traffic::In(link) | Traffic::Out(link) => Some(*link),
@@ -192,7 +192,7 @@ fn name(mirror: &Mirror, link: u32) -> String {
     mirror.link(link).map_or_else(|| format!("interface {link}"), |link| link.name.to_string())
 }
 
-/// Which packets, in words.
+/// Describes packets in words.
 fn packets(mirror: &Mirror, traffic: &Traffic) -> String {
     match traffic {
         Traffic::All { ipv4: true, ipv6: false } => "all IPv4 packets".into(),
@@ -201,7 +201,7 @@ fn packets(mirror: &Mirror, traffic: &Traffic) -> String {
         Traffic::Fragments { ipv4: true, ipv6: false } => "all IPv4 fragments".into(),
         Traffic::Fragments { ipv4: false, ipv6: true } => "all IPv6 fragments".into(),
         Traffic::Fragments { .. } => "all fragments".into(),
-        Traffic::In(link) => format!("all packets that come in on {}", name(mirror, *link)),
+        Traffic::In(link) => format!("all packets that arrive on {}", name(mirror, *link)),
         Traffic::Out(link) => format!("all packets that leave by {}", name(mirror, *link)),
         Traffic::Matching(of) => {
             let mut rule = rule_of(of);
@@ -219,8 +219,7 @@ fn packets(mirror: &Mirror, traffic: &Traffic) -> String {
     }
 }
 
-/// A list that covers all of another and is quicker to carry out: what matches in place of rules is all of its
-/// families.
+/// A list that covers another one and can be applied faster: rules are replaced by all packets of their families.
 pub(super) fn widened(list: &[LinuxOnly]) -> Vec<LinuxOnly> {
     let wide = |entry: &LinuxOnly| match &entry.traffic {
         Traffic::Matching(of) => {

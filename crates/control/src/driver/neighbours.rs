@@ -1,4 +1,4 @@
-//! Neighbours asked for on behalf of the slow path, kept fresh on behalf of the fast path, and given up on.
+//! Neighbors: requested for the slow path, kept reachable for the fast path, and reported when they fail.
 
 use super::control::Control;
 use bm_netlink::Change;
@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 impl Control {
-    /// Passes on what the slow path asks for. A scan of a subnet asks for very many: of neighbours that
-    /// nobody knew, the kernel is asked for a few, and the slow path asks again for those it waits for.
+    /// Passes requests of the slow path on to the kernel. A scan of a subnet causes very many: requests for unknown
+    /// neighbors are limited, and the slow path repeats those that packets wait for.
     pub(super) fn ask_for_neighbours(&mut self) {
         let Some(asked) = &self.slow_path else { return };
         let asked: BTreeSet<_> = asked.wanted.try_iter().collect();
@@ -26,8 +26,8 @@ impl Control {
         }
     }
 
-    /// Has the kernel resolve or confirm neighbours that routes lead through, or that packets went to
-    /// since the last time: it sees none of those packets, and would forget them.
+    /// Makes the kernel resolve or confirm neighbors that are next hops of routes, or that packets were sent to since
+    /// the last call: the kernel does not see these packets and would let the neighbors expire.
     pub(super) fn keep_fresh(&mut self) {
         let in_use = self.compiler.take_in_use();
         let mirror = self.watch.mirror();
@@ -44,8 +44,8 @@ impl Control {
         }
     }
 
-    /// Tells the slow path of neighbours that the kernel has given up on, and wakes it for those that have
-    /// answered, whose MACs are in the tables by now: packets wait for them.
+    /// Reports failed neighbors to the slow path, and wakes it for those that have answered, whose MACs are now in the
+    /// tables: packets wait for them.
     pub(super) fn tell_slow_path(&self, changes: &[Change]) {
         let Some(asked) = &self.slow_path else { return };
         let neighbours = |change: &Change| matches!(change, Change::Everything | Change::Neighbour(..));
@@ -56,7 +56,7 @@ impl Control {
             let Change::Neighbour(ifindex, address) = *change else { continue };
             let failed = |neighbour: &bm_netlink::Neighbour| neighbour.state & state::FAILED != 0;
             if self.watch.mirror().neighbour(ifindex, address).is_some_and(failed) {
-                // A full queue forgets: the slow path gives up by itself after a while.
+                // Lost if the queue is full; the slow path gives up by itself after a while.
                 let _full = asked.failed.try_send((ifindex, address));
             }
         }
@@ -65,7 +65,7 @@ impl Control {
 
     fn use_neighbour(&mut self, ifindex: u32, address: IpAddr) {
         if let Err(error) = self.batch.use_neighbour(ifindex, &address) {
-            tracing::warn!(%error, ifindex, %address, "a neighbour could not be asked for");
+            tracing::warn!(%error, ifindex, %address, "cannot request a neighbor");
         }
     }
 
@@ -73,10 +73,10 @@ impl Control {
         match self.batch.finish() {
             Ok(outcome) => {
                 for refusal in outcome.first {
-                    tracing::debug!(error = %refusal.error, "the kernel refused to use a neighbour");
+                    tracing::debug!(error = %refusal.error, "the kernel rejected a neighbor request");
                 }
             }
-            Err(error) => tracing::warn!(%error, "neighbours could not be asked for"),
+            Err(error) => tracing::warn!(%error, "cannot request neighbors"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ports that come, go, and change their interfaces while everything else goes on.
+//! Adds and removes ports and changes their interfaces while everything else keeps running.
 
 use bm_api::Error;
 use bm_fastpath::{Attachment, Counters};
@@ -13,7 +13,7 @@ use crate::config::Config;
 const ETHERNET: u16 = 1;
 
 impl Control {
-    /// Ports of the kernel path forward at once, those of workers once they are active again.
+    /// Ports of the kernel path forward at once, ports of workers once they are activated again.
     pub fn set_ports(&mut self, ports: Vec<ControlPort>, config: &Config) -> Result<(), Error> {
         self.workers_rest = true;
         self.ports = ports;
@@ -33,7 +33,7 @@ impl Control {
         self.ports_changed()
     }
 
-    /// What comes in on ports of workers is Linux's from now on, and what is to leave by them as well.
+    /// Leaves packets that arrive on ports of workers, or would leave by them, to Linux from now on.
     pub fn rest_workers(&mut self) -> Result<(), Error> {
         self.workers_rest = true;
         self.steer();
@@ -48,14 +48,14 @@ impl Control {
         self.carry_out()
     }
 
-    /// Says to the compiler which interfaces ports have now.
+    /// Tells the compiler which interfaces the ports have now.
     fn name_ports(&mut self) {
         self.told = None;
         self.compiler.set_ports(self.ports.iter().map(|port| port.ifindex).collect());
         self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
     }
 
-    /// The link of a name, if there is one.
+    /// The link with this name, if there is one.
     pub fn link_now(&self, name: &str) -> Option<LinkNow> {
         let link = self.watch.mirror().link_named(name)?;
         let birth = self.watch.mirror().birth(link.ifindex)?;
@@ -71,7 +71,7 @@ impl Control {
         match &self.kernel {
             Some(kernel) => kernel.attach(interface, self.compiler.filters_drop()),
             None => Err(Error::new("the daemon was started without the kernel path")
-                .hint("restart it to have this port forwarded there")),
+                .hint("restart it to use the kernel path for this port")),
         }
     }
 
@@ -81,7 +81,7 @@ impl Control {
         }
     }
 
-    /// What the kernel path did with the frames of each port; for a port of workers, what its steering program has
+    /// Counters of the kernel path for each port; for a port of workers, the frames that its steering program has
     /// dropped before filters were in place.
     pub fn kernel_counters(&self) -> Vec<Counters> {
         let read =

@@ -1,31 +1,31 @@
-//! What the kernel path counted for each port, over all interfaces that the port has had.
+//! Counters of the kernel path for each port, summed over all interfaces that the port has had.
 //!
-//! The program counts by the place of an interface in its tables. A place goes to another interface once its own is
-//! gone, and goes on counting from where it was; a port whose interface comes back gets another place. So what a
-//! port's places have counted while they were its own is summed up here.
+//! The program counts by index of an interface in its tables. An index is reused for another interface, without clearing
+//! its counters, once its interface is gone; a port whose interface comes back gets another index. So the counts of all
+//! indexes of a port, while they belonged to it, are summed here.
 
 use std::collections::BTreeMap;
 
 use bm_fastpath::Counters;
 
-/// A place that a port has now.
+/// An index that a port has now.
 struct Place {
     port: String,
-    /// What it had counted when the port got it.
+    /// Its counters when the port got it.
     before: Counters,
 }
 
-/// The sums of all ports, by name.
+/// The sums of all ports.
 #[derive(Default)]
 pub(super) struct Tally {
     places: BTreeMap<u16, Place>,
-    /// What places counted that ports do not have any more.
+    /// Counts of indexes that ports no longer have, by port name.
     earlier: BTreeMap<String, Counters>,
 }
 
 impl Tally {
-    /// Ports get these places, which count for them from now on. Others stay until [`Self::settle`], since the program
-    /// counts for them until it is told.
+    /// Adds these indexes of ports, which count for them from now on. Others stay until [`Self::settle`], since the
+    /// program counts for them until it is updated.
     pub fn begin<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
         for (at, port) in now {
             let counted = read(at);
@@ -39,7 +39,7 @@ impl Tally {
         }
     }
 
-    /// These are the places of ports now; `read` says what a place has counted.
+    /// Sets the indexes of ports; `read` returns the counters of an index.
     pub fn settle<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
         let now: BTreeMap<u16, &str> = now.collect();
         let Self { places, earlier } = self;
@@ -56,12 +56,12 @@ impl Tally {
         }
     }
 
-    /// Adds what was counted for a port elsewhere.
+    /// Adds counts of a port from elsewhere.
     pub fn add(&mut self, port: &str, more: Counters) {
         add(&mut self.earlier, port, more);
     }
 
-    /// What has been counted for a port.
+    /// The counters of a port.
     pub fn of(&self, port: &str, read: impl Fn(u16) -> Counters) -> Counters {
         let places = self.places.iter().filter(|(_, place)| place.port == port);
         let now = places.map(|(at, place)| read(*at).since(place.before));

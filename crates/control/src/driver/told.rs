@@ -1,18 +1,18 @@
-//! What the kernel path was told last, and whether it took that in.
+//! The last configuration of the kernel path, and whether it was applied.
 
 use bm_fastpath::Situation;
 
-/// What the kernel path was told last, and whether it took that in.
+/// The last configuration of the kernel path, and whether it was applied.
 #[derive(Default)]
 pub(super) struct Told {
-    /// What it took in last.
+    /// The last one that was applied.
     last: Option<Situation>,
-    /// Whether it took in what it was told since, which the tables go with.
+    /// Whether the latest one, which matches the tables, was applied.
     sure: bool,
 }
 
 impl Told {
-    /// Tells it by `publish`. If that fails, it goes on by what there was before, and lacks whatever is next.
+    /// Applies a configuration with `publish`. If that fails, the previous one stays in effect, and any next one counts as new.
     pub fn tell<E>(
         &mut self,
         situation: Situation,
@@ -24,17 +24,17 @@ impl Told {
         Ok(())
     }
 
-    /// What it took in last.
+    /// The last configuration that was applied.
     pub fn last(&self) -> Option<&Situation> {
         self.last.as_ref()
     }
 
-    /// Whether it took in the last that it was told.
+    /// Whether the latest configuration was applied.
     pub fn is_sure(&self) -> bool {
         self.sure
     }
 
-    /// Whether it has to be told this.
+    /// Whether this configuration must be applied.
     pub fn lacks(&self, situation: &Situation) -> bool {
         !self.sure || self.last.as_ref() != Some(situation)
     }
@@ -51,10 +51,10 @@ mod tests {
         assert!(told.lacks(&one) && !told.is_sure());
         told.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
         assert!(!told.lacks(&one) && told.lacks(&two) && told.is_sure());
-        // New tables, and the situation is the one before: it must be published all the same.
+        // New tables with an unchanged configuration: it must be published again.
         told.tell(one.clone(), |_| Err(())).unwrap_err();
         assert!(told.lacks(&one) && !told.is_sure());
-        assert_eq!(told.last(), Some(&one), "by which it goes on");
+        assert_eq!(told.last(), Some(&one), "it stays in effect");
         told.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
         assert!(!told.lacks(&one) && told.is_sure());
     }

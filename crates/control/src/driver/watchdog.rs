@@ -1,15 +1,15 @@
-//! Sees to it that no packet goes by tables that nobody keeps while the process lives.
+//! Makes sure that no packet is forwarded with tables that are no longer updated.
 //!
 //! ```text
-//! heartbeats of threads ─► bm-watchdog ─► control and firewall go on: the kernel path's lease is renewed
-//!                                     └─► one of them is silent: all packets are Linux's until it goes on
+//! heartbeats of threads ─► bm-watchdog ─► control and firewall make progress: the lease of the kernel path is renewed
+//!                                     └─► one of them does not: all packets are left to Linux until it does
 //! ```
 //!
-//! The kernel path forwards while it has a lease, which is short. This thread renews it as long as those go on that keep
-//! the tables; where the whole process stands still, nobody does, and where it has ended, the process that watches over
-//! its tables does ([`crate::watcher`]). Workers are told aside.
+//! The kernel path forwards only while it has a short lease. This thread renews it while the threads that update the
+//! tables make progress. If the whole process hangs, the lease expires; if it has ended, the watching process
+//! ([`crate::watcher`]) renews it. Workers read a flag ([`Aside`]) instead.
 //!
-//! It takes no lock that another thread may hold when it hangs.
+//! This thread takes no lock that a hanging thread may hold.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -24,55 +24,55 @@ use bm_heartbeat::{Observer, Trouble, What};
 use super::aside::{Aside, Why};
 use super::{Handle, gone};
 
-/// How long control may be silent before all packets are Linux's.
+/// How long control may make no progress before all packets are left to Linux.
 pub(super) const CONTROL_SILENT_MAX: Duration = Duration::from_millis(350);
-/// How long the thread may be that follows Linux's firewall: it reads whole rulesets.
+/// The same limit for the thread that follows Linux's firewall, which reads whole rulesets.
 pub(super) const FIREWALL_SILENT_MAX: Duration = Duration::from_secs(2);
 /// Name of the control thread.
 pub(super) const CONTROL: &str = "bm-control";
 /// Name of the thread that follows Linux's firewall.
 pub(super) const FIREWALL: &str = "bm-firewall";
 
-/// How often threads are looked at, and the lease is renewed.
+/// How often threads are checked and the lease is renewed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often whoever waits for control asks whether it goes on.
+/// How often a thread that waits for control checks whether control makes progress.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// Who has asked control something waits no longer than this while it is silent.
+/// Maximum wait for an answer of control while it makes no progress.
 const ASK_MAX: Duration = Duration::from_secs(5);
 
-/// Who is told of each look.
+/// Called after each check.
 type Told = Box<dyn FnMut(&[Trouble]) + Send>;
 
-/// What is known of threads, for whoever wants to know.
+/// The results of the checks, for other threads.
 #[derive(Clone, Default)]
 pub(super) struct Health(Arc<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// How long control is silent, in milliseconds; 0 if it is not.
+    /// For how long control has made no progress, in milliseconds; 0 if it does.
     control_silent_ms: AtomicU64,
     told: Mutex<Option<Told>>,
 }
 
 impl Health {
-    /// Why whoever waits for control had better give up.
+    /// The error for a thread that waits for control, if control hangs.
     pub fn control_hangs(&self) -> Option<Error> {
         let silent = Duration::from_millis(self.0.control_silent_ms.load(Ordering::Relaxed));
         (silent > ASK_MAX).then(|| {
             let seconds = silent.as_secs();
             Error::new(format_args!(
-                "the control thread has hung for {seconds} s, and Linux forwards all packets meanwhile"
+                "the control thread has made no progress for {seconds} s; Linux forwards all packets meanwhile"
             ))
-            .hint("restart the daemon and report what it logged")
+            .hint("restart the daemon and report this bug with its log")
         })
     }
 
-    /// Whether control is silent for longer than it may be.
+    /// Whether control has exceeded its limit.
     pub fn control_is_silent(&self) -> bool {
         self.0.control_silent_ms.load(Ordering::Relaxed) > 0
     }
 
-    /// Has `told` be called with what is wrong, after each look.
+    /// Sets the function to call after each check.
     pub fn tell(&self, told: Told) {
         *self.0.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
     }
@@ -91,13 +91,13 @@ impl Health {
 }
 
 impl Handle {
-    /// Waits for an answer of control's as long as control goes on.
+    /// Waits for an answer of control as long as control makes progress.
     pub(super) fn wait<T>(&self, answered: &mpsc::Receiver<T>) -> Result<T, Error> {
         loop {
             match answered.recv_timeout(ASK_EVERY) {
                 Err(mpsc::RecvTimeoutError::Timeout) => match self.health.control_hangs() {
                     Some(hangs) => return Err(hangs),
-                    // The thread that asks gets somewhere as long as control does.
+                    // The waiting thread makes progress as long as control does.
                     None if !self.health.control_is_silent() => bm_heartbeat::beat(),
                     None => {}
                 },
@@ -106,11 +106,11 @@ impl Handle {
         }
     }
 
-    /// Waits for the end of the control thread, which has been told; whether it ends, and does not hang.
+    /// Waits for the control thread, which has been told to end; false if it hangs.
     pub(super) fn ends(&self, thread: &JoinHandle<()>) -> bool {
         while !thread.is_finished() {
             if let Some(hangs) = self.health.control_hangs() {
-                tracing::error!("{hangs}: it is left behind");
+                tracing::error!("{hangs}: ending without it");
                 return false;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -118,13 +118,13 @@ impl Handle {
         true
     }
 
-    /// Has `told` be called some twenty times a second, by a thread that does nothing else, with the threads of the
-    /// process that do not get anywhere. It must not wait.
+    /// Calls `told` about twenty times a second, on the watchdog thread, with the threads that make no progress. It must
+    /// not block.
     pub fn on_health(&self, told: impl FnMut(&[Trouble]) + Send + 'static) {
         self.health.tell(Box::new(told));
     }
 
-    /// Has the kernel path end with the process, where control does not answer any more: all packets are Linux's.
+    /// Leaves all packets to Linux and unpins the kernel path, so that it ends with the process; for when control hangs.
     pub fn let_go(&self) {
         self.aside.step(Why::Control);
         if let Some(Ok(mut kernel)) = self.kernel.as_ref().map(|kernel| kernel.try_lock()) {
@@ -133,7 +133,7 @@ impl Handle {
     }
 }
 
-/// The watchdog's thread. It ends when this is dropped.
+/// The watchdog thread; ends on drop.
 pub(super) struct Watchdog {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -148,7 +148,7 @@ impl Watchdog {
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 look(&mut observer, &aside, &health);
             }
-            // Whoever takes over begins with a whole one.
+            // The next holder of the lease starts with a full one.
             aside.renew();
         };
         let thread = std::thread::Builder::new().name("bm-watchdog".into()).spawn(run).map_err(Error::new)?;
@@ -159,9 +159,9 @@ impl Watchdog {
 fn look(observer: &mut Observer, aside: &Aside, health: &Health) {
     let found = observer.look(Instant::now());
     for (thread, why) in [(CONTROL, Why::Control), (FIREWALL, Why::Follower)] {
-        // It is for the thread itself to say when it has caught up.
+        // The thread itself withdraws the reason when it has caught up.
         if found.iter().any(|trouble| trouble.thread == thread) && aside.step(why) {
-            tracing::error!("all packets are left to Linux, since {thread} does not get anywhere");
+            tracing::error!("all packets are left to Linux: thread {thread} makes no progress");
         }
     }
     aside.renew();
@@ -172,7 +172,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by itself.
+            // A panic of the thread has already been logged.
             let _panicked = thread.join();
         }
     }

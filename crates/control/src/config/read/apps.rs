@@ -1,10 +1,10 @@
-//! `[[app]]` and `[[link]]`: apps in Lua, and what leads from one to another.
+//! Reads `[[app]]` and `[[link]]`: Lua apps and the links between them.
 
 use super::hooks::{table_of, value_of};
 use super::*;
 use crate::config::app::{App, Link, Module, TAKEN};
 
-/// The tables of a list such as `[[app]]`, each with what reads it.
+/// Reads each table of an array such as `[[app]]` with `read`.
 fn tables<T>(
     top: &mut Section<'_, '_>,
     (key, name, example): (&'static str, &'static str, &str),
@@ -12,13 +12,13 @@ fn tables<T>(
 ) -> Vec<T> {
     let Some(value) = top.value(key) else { return Vec::new() };
     let DeValue::Array(list) = value.get_ref() else {
-        top.wrong_type(top.key(key), value, "a table for each", example.into());
+        top.wrong_type(top.key(key), value, "an array of tables", example.into());
         return Vec::new();
     };
     let mut found = Vec::new();
     for item in list {
         let DeValue::Table(table) = item.get_ref() else {
-            top.wrong_type(top.key(key), item, "a table for each", example.into());
+            top.wrong_type(top.key(key), item, "an array of tables", example.into());
             continue;
         };
         let mut section = Section { name, table, known: Vec::new(), report: top.report };
@@ -28,7 +28,7 @@ fn tables<T>(
     found
 }
 
-/// A text that must be there.
+/// A required string.
 fn needed<'s>(
     section: &mut Section<'s, '_>,
     key: &'static str,
@@ -72,12 +72,12 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
     let ((at, name), (place, module)) = (name?, module?);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
-        let hint = "give 1 to 24 letters, digits, `-` or `_`";
+        let hint = "use 1 to 24 letters, digits, `-` or `_`";
         section.report.add(at, What::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
     if TAKEN.contains(&name) {
-        let hint = "the workers have an app of that name: take another";
+        let hint = "this name is reserved: use another";
         section.report.add(at, What::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
@@ -112,7 +112,7 @@ fn end(
     let (at, text) = needed(section, key, example, start)?;
     let end = Link::end(text);
     if end.is_none() {
-        let hint = "give an app, a dot, and the app's name for the link";
+        let hint = "must be the name of an app, a dot, and the name of the link in the app";
         section.report.add(at, What::Text { key: section.key(key), found: text.into(), hint });
     }
     end

@@ -1,4 +1,4 @@
-//! `[filter]` and its rules.
+//! Reads `[filter]` and its rules, and `[[claim]]`.
 
 use super::{DeValue, Section, What};
 use crate::config::filter::{Fail, Filter, SOURCE_RULES};
@@ -6,7 +6,7 @@ use bm_filter::{Action, AnyPrefix, Flat, Ports, ROOM_RULES, Rule};
 
 const ACTIONS: [(&str, Action); 2] = [("accept", Action::Accept), ("drop", Action::Drop)];
 
-/// Names of protocols, and whether they have ports.
+/// Protocols: name, number, and whether they have ports.
 const PROTOCOLS: [(&str, u8, bool); 12] = [
     ("tcp", 6, true),
     ("udp", 17, true),
@@ -22,7 +22,7 @@ const PROTOCOLS: [(&str, u8, bool); 12] = [
     ("vrrp", 112, false),
 ];
 
-/// `[filter]`; its rules share their room with `claims`.
+/// Reads `[filter]`; the limit on rules includes `claims`.
 pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims: &[Rule]) {
     section.choice("unmatched", &ACTIONS, &mut filter.unmatched);
     section.choice("tiny_fragments", &ACTIONS, &mut filter.tiny_fragments);
@@ -38,7 +38,7 @@ pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims:
     }
 }
 
-/// Complains of more rules than there is room for when they are flat.
+/// Reports too many rules; one rule may become several flat ones.
 fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl Iterator<Item = &'r Rule>) {
     let rules = rules.map(|rule| Flat::of(rule, 0, None).count()).sum();
     if rules > ROOM_RULES {
@@ -48,7 +48,7 @@ fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl 
 
 fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
     const EXAMPLE: &str = "[[filter.rule]] with action = \"drop\" below it";
-    const WANTS: &str = "a table for each rule";
+    const WANTS: &str = "an array of tables";
     let Some(value) = filter.value("rule") else { return Vec::new() };
     let DeValue::Array(list) = value.get_ref() else {
         filter.wrong_type(filter.key("rule"), value, WANTS, EXAMPLE.into());
@@ -69,10 +69,10 @@ fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
     rules
 }
 
-/// Each `[[claim]]`.
+/// Reads all `[[claim]]` tables.
 pub(super) fn claims(top: &mut Section<'_, '_>) -> Vec<Rule> {
     const EXAMPLE: &str = "[[claim]] with protocol = \"udp\" below it";
-    const WANTS: &str = "a table for each claim";
+    const WANTS: &str = "an array of tables";
     let Some(value) = top.value("claim") else { return Vec::new() };
     let DeValue::Array(list) = value.get_ref() else {
         top.wrong_type(top.key("claim"), value, WANTS, EXAMPLE.into());
@@ -110,7 +110,7 @@ fn rule(section: &mut Section<'_, '_>, start: usize, number: usize) -> Rule {
     rule
 }
 
-/// What a rule asks for.
+/// Reads what a rule matches.
 fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
     rule.port = section.text("port", "\"eth0\"").map(|(_, port)| port.into());
     rule.source = section.prefix("source");
@@ -128,7 +128,7 @@ fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
     }
 }
 
-/// Reads the protocol; whether packets of it have ports.
+/// Reads the protocol; returns whether it has ports.
 fn protocol(section: &mut Section<'_, '_>, rule: &mut Rule) -> bool {
     let Some(value) = section.table.get("protocol") else {
         section.known.push("protocol");
@@ -158,7 +158,7 @@ impl Section<'_, '_> {
         read
     }
 
-    /// A port, or two with a dash between.
+    /// A port, or a range such as `1024-65535`.
     fn ports(&mut self, key: &'static str) -> Option<Ports> {
         let value = self.table.get(key);
         if let Some(DeValue::Integer(_)) = value.map(|value| value.get_ref()) {

@@ -1,4 +1,4 @@
-//! `[[hook]]`: Lua files on the router's stages.
+//! Reads `[[hook]]`: Lua files for stages of the router.
 
 use super::*;
 use crate::config::hook::{Hook, HookStage};
@@ -17,13 +17,13 @@ pub(super) fn hooks(top: &mut Section<'_, '_>) -> Vec<Hook> {
     const EXAMPLE: &str = "[[hook]] with file = \"acl.lua\" below it";
     let Some(value) = top.value("hook") else { return Vec::new() };
     let DeValue::Array(list) = value.get_ref() else {
-        top.wrong_type(top.key("hook"), value, "a table for each hook", EXAMPLE.into());
+        top.wrong_type(top.key("hook"), value, "an array of tables", EXAMPLE.into());
         return Vec::new();
     };
     let mut hooks: Vec<Hook> = Vec::new();
     for item in list {
         let DeValue::Table(table) = item.get_ref() else {
-            top.wrong_type(top.key("hook"), item, "a table for each hook", EXAMPLE.into());
+            top.wrong_type(top.key("hook"), item, "an array of tables", EXAMPLE.into());
             continue;
         };
         let start = item.span().start;
@@ -69,7 +69,7 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     let (at, name) = name.map_or((start, stem), |(at, name)| (at, name.to_string()));
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
-        let hint = "give 1 to 24 letters, digits, `-`, `_` or `.`";
+        let hint = "use 1 to 24 letters, digits, `-`, `_` or `.`";
         section.report.add(at, What::Text { key: section.key("name"), found: name, hint });
         return None;
     }
@@ -82,7 +82,7 @@ pub(super) fn table_of(table: &Table<'_>) -> Value {
     Value::Object(pairs.collect::<Map<_, _>>())
 }
 
-/// A value as Lua will have it; a time is its text.
+/// Converts a value for Lua; a time becomes a string.
 pub(super) fn value_of(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::String(text.to_string()),

@@ -1,17 +1,17 @@
-//! `[[switch]]`: names, patterns, VLANs, given stations.
+//! Reads `[[switch]]`: names, patterns, VLANs and static entries.
 
 use super::*;
 use bm_switch::{Pattern, PortFlags, PortRule, Settings, Static, VLAN_MAX, Vlans};
 
-/// Longest name of a switch and of its own interface, whose other end's name is three longer.
+/// Maximum length of the names of a switch and its interface; the name of the other end is three longer.
 const NAME_MAX: usize = 12;
-/// Longest name of an interface.
+/// Maximum length of an interface name.
 const INTERFACE_MAX: usize = 15;
 const VLANS: RangeInclusive<u64> = 1..=VLAN_MAX as u64;
 
 type Tables<'s, 't> = Vec<(usize, &'s Table<'t>)>;
 
-/// All switches; `ports` are those of the router, which a switch cannot have.
+/// Reads all switches; `ports` are the ports of the router, which a switch cannot have.
 pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Settings> {
     let mut switches: Vec<(usize, Settings)> = Vec::new();
     for (start, table) in tables(top, "switch", "[[switch]] with name = \"lan\" below it") {
@@ -29,7 +29,7 @@ pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Setting
                 let what = What::Text {
                     key: Key { section: "[[switch]]", key: "ports" },
                     found: name.into(),
-                    hint: "that is a [[port]] of the router: name it in one of the two, or give the switch an `interface` of its own and the router that",
+                    hint: "this is also a [[port]] of the router: remove one of the two, or give the switch an `interface` and use that as the port",
                 };
                 top.report.add(start, what);
             }
@@ -39,31 +39,31 @@ pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Setting
     switches.into_iter().map(|(_, switch)| switch).collect()
 }
 
-/// What two switches both want.
+/// A name, interface or port that two switches share.
 fn shared(one: &Settings, two: &Settings) -> Option<String> {
     if one.name == two.name {
         return Some(format!("switch \"{}\"", one.name));
     }
     if one.interface.is_some() && one.interface == two.interface {
-        return one.interface.as_ref().map(|name| format!("the interface {name}"));
+        return one.interface.as_ref().map(|name| format!("interface {name}"));
     }
     let names = two.ports.iter().filter_map(Pattern::name);
     let mut both = names.filter(|name| one.ports.iter().any(|other| other.name() == Some(name)));
-    both.next().map(|name| format!("the port {name}"))
+    both.next().map(|name| format!("port {name}"))
 }
 
-/// The tables of an array of them, with their places.
+/// The tables of an array, with their positions.
 fn tables<'s, 't>(of: &mut Section<'s, 't>, key: &'static str, example: &str) -> Tables<'s, 't> {
     let Some(value) = of.value(key) else { return Vec::new() };
     let mut found = Vec::new();
     let DeValue::Array(list) = value.get_ref() else {
-        of.wrong_type(of.key(key), value, "tables", example.into());
+        of.wrong_type(of.key(key), value, "an array of tables", example.into());
         return found;
     };
     for item in list {
         match item.get_ref() {
             DeValue::Table(table) => found.push((item.span().start, table)),
-            _ => of.wrong_type(of.key(key), item, "tables", example.into()),
+            _ => of.wrong_type(of.key(key), item, "an array of tables", example.into()),
         }
     }
     found
@@ -74,7 +74,7 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
     if let Some((at, name)) = section.required("name", "name = \"lan\"") {
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
-            section.odd("name", at, name, "give 1 to 12 letters, digits, `-` or `_`");
+            section.odd("name", at, name, "use 1 to 12 letters, digits, `-` or `_`");
         }
         switch.name = name.into();
     }
@@ -86,7 +86,7 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
     section.number("fdb_max_learned", 0..=1 << 24, &mut switch.fdb_max_learned);
     if let Some((at, name)) = section.text("interface", "\"lan0\"") {
         if !is_interface(name) || name.len() > NAME_MAX {
-            section.odd("interface", at, name, "give the new interface a name of 1 to 12 bytes");
+            section.odd("interface", at, name, "use 1 to 12 bytes for the name of the new interface");
         }
         switch.interface = Some(name.into());
     }
@@ -124,7 +124,7 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
     let flags = flags(section);
     if access.is_some() && tagged.is_some() {
         let key = section.key("access");
-        let hint = "a port with `trunk` has its untagged VLAN in `native`";
+        let hint = "a port with `trunk` needs `native` for its untagged VLAN instead";
         let found = access.map(|vlan| vlan.to_string()).unwrap_or_default();
         section.complain("access", What::Text { key, found, hint });
     }
@@ -140,7 +140,7 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
     ports.into_iter().map(rule).collect()
 }
 
-/// What `bridge link set` calls the same, and guards.
+/// Flags with the names of `bridge link set`, and guards.
 fn flags(section: &mut Section<'_, '_>) -> PortFlags {
     const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
     let mut flags = PortFlags::default();
@@ -168,7 +168,7 @@ fn given(section: &mut Section<'_, '_>) -> Option<Static> {
         match text.parse() {
             Ok(address) => addresses.push(address),
             Err(_) => {
-                section.odd("addresses", at, text, "give IPv4 and IPv6 addresses such as \"192.0.2.10\"")
+                section.odd("addresses", at, text, "must be an IPv4 or IPv6 address, such as \"192.0.2.10\"")
             }
         }
     }
@@ -177,19 +177,19 @@ fn given(section: &mut Section<'_, '_>) -> Option<Static> {
     let read = mac.and_then(|(at, text)| {
         let read = read_mac(text);
         if read.is_none() {
-            let hint = "give the MAC of one station, such as \"02:00:00:00:00:01\"";
+            let hint = "must be a unicast MAC address, such as \"02:00:00:00:00:01\"";
             section.odd("mac", at, text, hint);
         }
         read
     });
     let (at, port) = port?;
     if !is_interface(port) || Pattern::new(port).name().is_none() {
-        section.odd("port", at, port, "give the name of one interface");
+        section.odd("port", at, port, "must be the name of one interface");
     }
     Some(Static { mac: read?, vlan: vlan.unwrap_or(0) as u16, port: port.into(), addresses })
 }
 
-/// Six bytes in hexadecimal, of one station.
+/// Parses a unicast MAC address.
 fn read_mac(text: &str) -> Option<[u8; 6]> {
     let mut bytes = text.split(':').map(|part| {
         let digits = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -218,7 +218,7 @@ impl<'s, 't> Section<'s, 't> {
 
     fn missing(&mut self, key: &'static str, example: &'static str) {
         let what = What::Missing { key: self.key(key), example };
-        // The table has no line of its own, but its first key has.
+        // The position of the table is unknown; use that of its first key.
         let at = self.table.keys().map(|key| key.span().start).min().unwrap_or(0);
         self.report.add(at, what);
     }
@@ -240,18 +240,23 @@ impl<'s, 't> Section<'s, 't> {
             match item.get_ref() {
                 DeValue::String(text) if is_interface(text) => patterns.push(Pattern::new(text)),
                 DeValue::String(text) => {
-                    let hint = "give the name of an interface, or a pattern such as \"veth*\"";
+                    let hint = "must be the name of an interface, or a pattern such as \"veth*\"";
                     self.odd(key, item.span().start, text, hint);
                 }
-                _ => self.wrong_type(self.key(key), item, "names or patterns", example.into()),
+                _ => self.wrong_type(
+                    self.key(key),
+                    item,
+                    "a name or pattern, or a list of them",
+                    example.into(),
+                ),
             }
         }
         patterns
     }
 
-    /// A list of VLANs and ranges of them.
+    /// A list of VLAN IDs and ranges.
     fn vlans(&mut self, key: &'static str) -> Option<Vec<(u16, u16)>> {
-        const WANTS: &str = "a list of VLANs";
+        const WANTS: &str = "a list of VLAN IDs";
         let value = self.value(key)?;
         let example = format!("{key} = [20, \"30-39\"]");
         let DeValue::Array(items) = value.get_ref() else {
@@ -263,7 +268,7 @@ impl<'s, 't> Section<'s, 't> {
             if let DeValue::String(text) = item.get_ref() {
                 match range(text) {
                     Some(range) => vlans.push(range),
-                    None => self.odd(key, item.span().start, text, "give a range such as \"30-39\""),
+                    None => self.odd(key, item.span().start, text, "must be a range, such as \"30-39\""),
                 }
                 continue;
             }

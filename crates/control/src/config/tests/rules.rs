@@ -9,17 +9,21 @@ fn says_what_is_wrong_with_a_rule() {
         (
             "source = '192.0.2.1/24'",
             3,
-            "`source` in [[filter.rule]] is \"192.0.2.1/24\": give a prefix, such as ",
+            "`source` in [[filter.rule]] is \"192.0.2.1/24\": must be an address, or a prefix such as ",
         ),
-        ("protocol = 'tpc'", 3, "`protocol` in [[filter.rule]] is \"tpc\": did you mean \"tcp\"? "),
-        ("protocol = 256", 3, "`protocol` in [[filter.rule]] is 256: give a number from 0 to 255"),
+        ("protocol = 'tpc'", 3, "`protocol` in [[filter.rule]] is \"tpc\", expected \"tcp\", "),
+        ("protocol = 256", 3, "`protocol` in [[filter.rule]] is 256: must be from 0 to 255"),
         (
             "protocol = 6\nsource_ports = '9-3'",
             4,
-            "`source_ports` in [[filter.rule]] is \"9-3\": give a port",
+            "`source_ports` in [[filter.rule]] is \"9-3\": must be a port",
         ),
-        ("source_ports = 53", 1, "this [[filter.rule]] asks for ports without a protocol that has some: "),
-        ("source = '::1'\ndestination = '1.2.3.4'", 4, "no packet goes from ::1/128 to 1.2.3.4/32: "),
+        ("source_ports = 53", 1, "this [[filter.rule]] matches ports but no protocol with ports: "),
+        (
+            "source = '::1'\ndestination = '1.2.3.4'",
+            4,
+            "no packet can match source ::1/128 and destination 1.2.3.4/32: ",
+        ),
         ("form = 1", 3, "unknown key `form` in [[filter.rule]]"),
     ] {
         let refused = of_rule(line);
@@ -27,7 +31,7 @@ fn says_what_is_wrong_with_a_rule() {
     }
     let without = refused("[[filter.rule]]\nprotocol = 6\n");
     assert!(without.starts_with("test.toml, line 1: this [[filter.rule]] has no `action`: "), "{without}");
-    assert!(refused("[filter]\nrule = 3\n").contains("wants a table for each rule"));
+    assert!(refused("[filter]\nrule = 3\n").contains("must be an array of tables"));
 }
 
 #[test]
@@ -38,7 +42,7 @@ fn counts_rules_as_they_are_searched() {
     let claim = "[[claim]]\nprotocol = 'udp'\ndestination_ports = 53\n";
     assert_eq!(read(&by_port("accept").repeat(8192)).filter.rules.len(), 8192);
     assert_eq!(read(&by_port("drop").repeat(16_384)).filter.rules.len(), 16_384);
-    let room = "rules and claims count 16386 (twice each that accepts by port), and there is room for 16384";
+    let room = "too many rules and claims: 16386 of at most 16384";
     for text in [by_port("accept").repeat(8193), by_port("accept").repeat(8192) + claim, claim.repeat(8193)] {
         let refused = refused(&text);
         assert!(refused.starts_with("test.toml, line 1: ") && refused.contains(room), "{refused}");

@@ -26,10 +26,10 @@ fn refuses_wrong_hooks() {
         "test.toml, line 2: `file` in [[hook]] is missing: write file = \"acl.lua\""
     );
     let twice = refused("[[hook]]\nfile = 'a.lua'\n[[hook]]\nfile = 'b/a.lua'\n");
-    assert_eq!(twice, "test.toml, line 3: hook \"a\" is named on line 1 already: remove one of the two");
+    assert_eq!(twice, "test.toml, line 3: duplicate hook \"a\", first on line 1: remove one of the two");
     let stage = refused("[[hook]]\nfile = 'a.lua'\nstage = 'ingres'\n");
     assert!(
-        stage.starts_with("test.toml, line 3: `stage` in [[hook]] is \"ingres\": did you mean \"ingress\"?"),
+        stage.starts_with("test.toml, line 3: `stage` in [[hook]] is \"ingres\", expected \"all\", "),
         "{stage}"
     );
     assert!(refused("[[hook]]\nfile = 'a.lua'\nargs = 3\n").contains("args = { limit = 1000 }"));
@@ -50,9 +50,9 @@ fn reads_where_lua_modules_are() {
     assert_eq!(effect("[[app]]\nname = 'a'\nmodule = 'a.lua'"), [("lua.path".into(), Effect::Workers)]);
     assert_eq!(
         complaint("lua", "path = 'lua'"),
-        "`path` in [lua] wants a list of strings, but this is the string \"lua\": write path = [\"lua\", \"/usr/share/lua/site\"]"
+        "`path` in [lua] must be a list of strings, not the string \"lua\": write path = [\"lua\", \"/usr/share/lua/site\"]"
     );
-    assert!(complaint("lua", "path = ['a', 3]").contains("but this is the number 3"));
+    assert!(complaint("lua", "path = ['a', 3]").contains("not the number 3"));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn says_what_is_wrong_with_apps_and_links() {
     for (text, why) in [
         (
             "[app]\nname = 'a'".into(),
-            "x.toml, line 1: `app` in this file wants a table for each, but this is a table: write [[app]] with name = \"guard\" and module = \"guard.lua\" below it",
+            "x.toml, line 1: `app` in this file must be an array of tables, not a table: write [[app]] with name = \"guard\" and module = \"guard.lua\" below it",
         ),
         (
             "[[app]]\nmodule = 'a.lua'".into(),
@@ -135,25 +135,25 @@ fn says_what_is_wrong_with_apps_and_links() {
         ),
         (
             "[[app]]\nname = 'a b'\nmodule = 'a.lua'".into(),
-            "x.toml, line 2: `name` in [[app]] is \"a b\": give 1 to 24 letters, digits, `-` or `_`",
+            "x.toml, line 2: `name` in [[app]] is \"a b\": use 1 to 24 letters, digits, `-` or `_`",
         ),
         (
             "[[app]]\nname = 'router'\nmodule = 'a.lua'".into(),
-            "x.toml, line 2: `name` in [[app]] is \"router\": the workers have an app of that name: take another",
+            "x.toml, line 2: `name` in [[app]] is \"router\": this name is reserved: use another",
         ),
         (
             "[[app]]\nname = 'a'\nmodule = 'xpd:eth0'".into(),
-            "x.toml, line 3: no kind of device is called `xpd`: did you mean `xdp:`?",
+            "x.toml, line 3: unknown kind of device `xpd`: did you mean `xdp:`?",
         ),
         (
             format!("{app}{app}"),
-            "x.toml, line 4: app \"a\" is named on line 1 already: remove one of the two",
+            "x.toml, line 4: duplicate app \"a\", first on line 1: remove one of the two",
         ),
-        (format!("{app}core = -1"), "x.toml, line 4: `core` in [[app]] is -1: give a number from 0 to 4095"),
+        (format!("{app}core = -1"), "x.toml, line 4: `core` in [[app]] is -1: must be from 0 to 4095"),
         (format!("{app}modul = 1"), "x.toml, line 4: unknown key `modul` in [[app]]: did you mean `module`?"),
         (
             "[[link]]\nfrom = 'a'\nto = 'b.i'".into(),
-            "x.toml, line 2: `from` in [[link]] is \"a\": give an app, a dot, and the app's name for the link",
+            "x.toml, line 2: `from` in [[link]] is \"a\": must be the name of an app, a dot, and the name of the link in the app",
         ),
         (
             "[[link]]\nfrom = 'a.o'".into(),

@@ -69,14 +69,11 @@ fn reads_what_a_port_does_as_linuxs_bridge_says_it() {
     assert_eq!(config.switches[0].statics[0].addresses, expected);
     let text = refused(&SWITCH.replace("port = 'veth1'", "port = 'veth1'\naddresses = ['192.0.2.1/24']"));
     assert!(
-        text.contains("`addresses` in [[switch.static]] is \"192.0.2.1/24\": give IPv4 and IPv6"),
+        text.contains("`addresses` in [[switch.static]] is \"192.0.2.1/24\": must be an IPv4 or IPv6"),
         "{text}"
     );
     let text = refused(&SWITCH.replace("access = 10", "isolated = true"));
-    assert!(
-        text.contains("`isolated` in [[switch.port]] wants a string, but this is the truth value true"),
-        "{text}"
-    );
+    assert!(text.contains("`isolated` in [[switch.port]] must be a string, not the boolean true"), "{text}");
     let text = refused(&SWITCH.replace("access = 10", "isolated = 'yes'"));
     assert!(text.contains("`isolated` in [[switch.port]]") && text.contains("\"on\""), "{text}");
 }
@@ -89,38 +86,34 @@ fn says_what_is_wrong_with_a_switch() {
         text.strip_prefix("test.toml, line ").unwrap_or_else(|| panic!("{text}")).to_string()
     };
     for (from, to, expected) in [
-        ("name = 'lan'", "name = 'a b'", "3: `name` in [[switch]] is \"a b\": give 1 to 12 letters"),
+        ("name = 'lan'", "name = 'a b'", "3: `name` in [[switch]] is \"a b\": use 1 to 12 letters"),
         ("name = 'lan'\n", "", "3: `name` in [[switch]] is missing: write name = \"lan\""),
-        ("'tap0']", "5]", "4: `ports` in [[switch]] wants names or patterns, but this is the number 5"),
-        ("ageing_s", "aging_s", "5: unknown key `aging_s` in [[switch]]: did you mean `ageing_s`?"),
         (
-            "access = 10",
-            "access = 4095",
-            "11: `access` in [[switch.port]] is 4095: give a number from 1 to 4094",
+            "'tap0']",
+            "5]",
+            "4: `ports` in [[switch]] must be a name or pattern, or a list of them, not the number 5",
         ),
-        ("'20-22'", "'22-20'", "14: `trunk` in [[switch.port]] is \"22-20\": give a range such as \"30-39\""),
+        ("ageing_s", "aging_s", "5: unknown key `aging_s` in [[switch]]: did you mean `ageing_s`?"),
+        ("access = 10", "access = 4095", "11: `access` in [[switch.port]] is 4095: must be from 1 to 4094"),
+        (
+            "'20-22'",
+            "'22-20'",
+            "14: `trunk` in [[switch.port]] is \"22-20\": must be a range, such as \"30-39\"",
+        ),
         ("access = 10", "access = 10\ntrunk = [5]", "11: `access` in [[switch.port]] is \"10\": a port with"),
         ("trunk = [10, '20-22']\n", "", "14: `trunk` in [[switch.port]] is missing: write trunk = [20]"),
-        (
-            "02:00",
-            "03:00",
-            "18: `mac` in [[switch.static]] is \"03:00:00:00:00:0a\": give the MAC of one station",
-        ),
-        (
-            "'lan0'",
-            "'lan0-is-too-long'",
-            "8: `interface` in [[switch]] is \"lan0-is-too-long\": give the new",
-        ),
+        ("02:00", "03:00", "18: `mac` in [[switch.static]] is \"03:00:00:00:00:0a\": must be a unicast MAC"),
+        ("'lan0'", "'lan0-is-too-long'", "8: `interface` in [[switch]] is \"lan0-is-too-long\": use 1 to 12"),
     ] {
         let text = told(from, to);
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
     let twice = refused(&format!("{SWITCH}[[switch]]\nname = 'lan'\nports = 'x'\n"));
-    assert!(twice.contains("switch \"lan\" is named on line 2 already"), "{twice}");
+    assert!(twice.contains("duplicate switch \"lan\", first on line 2"), "{twice}");
     let twice = refused(&format!("{SWITCH}[[switch]]\nname = 'b'\nports = 'tap0'\n"));
-    assert!(twice.contains("the port tap0 is named on line 2 already"), "{twice}");
+    assert!(twice.contains("duplicate port tap0, first on line 2"), "{twice}");
     let both = refused(&format!("[[port]]\ndevice = 'veth3'\n{SWITCH}"));
-    assert!(both.contains("\"veth3\": that is a [[port]] of the router"), "{both}");
+    assert!(both.contains("\"veth3\": this is also a [[port]] of the router"), "{both}");
 }
 
 #[test]

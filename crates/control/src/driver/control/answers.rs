@@ -1,4 +1,4 @@
-//! What the control thread answers to those who ask how it is and what it has.
+//! Replies of the control thread on its state and tables.
 
 use bm_api::request::RouteQuery;
 use bm_api::{Error, Mirror, Neighbors, NextHops, Routes, Status};

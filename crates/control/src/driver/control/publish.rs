@@ -1,4 +1,4 @@
-//! What the kernel path is told of ports, and what it has counted for each.
+//! Updates the kernel path for changed ports, and keeps their counters.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use super::Control;
 use crate::compile::Interfaces;
 
 impl Control {
-    /// Tells the kernel path what is published now.
+    /// Updates the kernel path after a publication of tables.
     pub(in crate::driver) fn follow(&mut self) -> Result<(), Error> {
         if let Some(kernel) = &self.kernel {
-            // The program counts for new places as soon as it knows of them.
+            // The program uses new indexes as soon as it knows of them.
             let places = places(self.compiler.interfaces(), &self.ports);
             self.tally.begin(places, |place| kernel.counters(place));
         }
@@ -24,7 +24,7 @@ impl Control {
         Ok(())
     }
 
-    /// What the program of the kernel path goes by that differs from what holds now, a sentence each.
+    /// Differences between the current settings and those of the kernel path's program, one message each.
     pub(super) fn kernel_differences(&self) -> Vec<String> {
         let Some(kernel) = &self.kernel else { return Vec::new() };
         let (compiler, mirror) = (&self.compiler, self.watch.mirror());
@@ -32,7 +32,7 @@ impl Control {
         kernel.differences(Now { compiler, mirror, ports: &ports, taken: &taken, active: self.active })
     }
 
-    /// Tells the kernel path something, and takes in what it has dropped before filters were in place.
+    /// Runs an update of the kernel path, and collects counts of frames dropped before filters were in place.
     pub(super) fn tell_kernel(
         &mut self,
         tell: impl FnOnce(&mut KernelPath, Now<'_>) -> Result<(), Error>,
@@ -48,12 +48,12 @@ impl Control {
         told
     }
 
-    /// The interfaces that ports have, by their numbers in Linux.
+    /// Indexes in Linux of the interfaces that ports have.
     fn taken(&self) -> BTreeSet<u32> {
         self.ports.iter().filter_map(|port| port.ifindex).collect()
     }
 
-    /// Ports of the kernel path.
+    /// Indexes of the ports of the kernel path.
     fn kernel_ports(&self) -> BTreeSet<u16> {
         let ports = self.ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
         let is_ours = |port: &u16| self.compiler.interfaces().of_port(*port).next().is_some();
@@ -61,7 +61,7 @@ impl Control {
     }
 }
 
-/// The places of the kernel path's ports in its tables, with the ports' names.
+/// Indexes of interfaces of the kernel path, with the names of their ports.
 fn places<'a>(interfaces: &'a Interfaces, ports: &'a [ControlPort]) -> impl Iterator<Item = (u16, &'a str)> {
     let in_kernel = ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
     in_kernel

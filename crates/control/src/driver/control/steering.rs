@@ -1,10 +1,10 @@
-//! What ports are told to leave to Linux, and whether they do.
+//! Settings of the steering programs: which packets ports leave to Linux.
 
 use std::net::IpAddr;
 
 use super::{Control, ControlPort};
 
-/// What ports are told.
+/// The settings of all ports.
 #[derive(PartialEq, Eq)]
 pub(in crate::driver) struct Told {
     /// The machine's addresses.
@@ -12,19 +12,19 @@ pub(in crate::driver) struct Told {
     ports: Vec<ToldPort>,
 }
 
-/// What one port is told.
+/// The settings of one port.
 #[derive(PartialEq, Eq)]
 struct ToldPort {
     macs: Vec<[u8; 6]>,
-    /// Families, IPv4 first, that are Linux's alone.
+    /// Whether all packets of IPv4, and of IPv6, are left to Linux.
     linux_only: [bool; 2],
-    /// Whether it takes packets, unless that is to stay as it is.
+    /// Whether it takes packets; `None` to leave that unchanged.
     active: Option<bool>,
 }
 
 impl Control {
-    /// What holds for ports now. A port that is none of ours any more, as a part of a bridge say, leaves everything
-    /// to Linux.
+    /// The current settings. A port whose interface has become part of a bridge, for example, leaves all packets to
+    /// Linux.
     fn to_tell(&self) -> Told {
         let interfaces = self.compiler.interfaces();
         let takes = self.active && !self.workers_rest;
@@ -33,10 +33,10 @@ impl Control {
             macs.sort_unstable();
             macs.dedup();
             let active = takes && !macs.is_empty();
-            // What the mirror does not know yet, filters do not either: it stays as it is.
+            // An interface that the mirror does not know yet has no filters either: leave it unchanged.
             let known = on.ifindex.is_none_or(|ifindex| self.watch.mirror().link(ifindex).is_some());
-            // A family that some VLAN on the port forwards has to come to workers, and so has one that they filter:
-            // what filters drop is not for Linux to forward.
+            // Workers need a family that any VLAN on the port forwards, and one that they filter: otherwise Linux would
+            // forward packets that filters drop.
             let linux_only = |family: usize| {
                 !self.compiler.filters_drop()
                     && interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family])
@@ -50,7 +50,7 @@ impl Control {
         Told { local, ports: (0..).zip(&self.ports).map(of_port).collect() }
     }
 
-    /// Tells ports what is Linux's.
+    /// Applies the settings to all ports.
     pub(in crate::driver) fn steer(&mut self) {
         let tell = self.to_tell();
         if self.told.as_ref() == Some(&tell) {
@@ -60,18 +60,19 @@ impl Control {
         for (port, now) in self.ports.iter_mut().zip(&tell.ports) {
             if let Err(error) = told(port, &tell.local, now) {
                 all = false;
-                tracing::error!(%error, port = port.name, "a port could not be told what to leave to Linux");
+                tracing::error!(%error, port = port.name, "cannot set which packets a port leaves to Linux");
             }
         }
         self.told = all.then_some(tell);
     }
 
-    /// What ports go by that differs from what holds now, a sentence each: by what they were told, and by what their
-    /// devices hold.
+    /// Differences between the current settings, those that were applied last, and those in the devices; one message
+    /// each.
     pub(super) fn steering_differences(&self) -> Vec<String> {
         let mut differences = Vec::new();
         if self.told.as_ref() != Some(&self.to_tell()) {
-            differences.push("ports have not been told what is to be left to Linux now".into());
+            differences
+                .push("the ports do not have the current settings for packets to leave to Linux".into());
         }
         for port in &self.ports {
             match port.steering.differences() {
@@ -80,7 +81,7 @@ impl Control {
                         .extend(of_port.into_iter().map(|found| format!("port {}: {found}", port.name)));
                 }
                 Err(error) => differences.push(format!(
-                    "port {}: what its steering program goes by cannot be read: {error}",
+                    "port {}: cannot read the settings of its steering program: {error}",
                     port.name
                 )),
             }
@@ -89,7 +90,7 @@ impl Control {
     }
 }
 
-/// Tells one port. What is Linux's comes first, so that no packet of Linux's is taken in between.
+/// Applies the settings to one port; those for packets of Linux first, so that none of them is taken in between.
 fn told(port: &mut ControlPort, local: &[IpAddr], now: &ToldPort) -> std::io::Result<()> {
     port.steering.set_local(local)?;
     port.steering.set_linux_only(now.linux_only)?;

@@ -1,4 +1,4 @@
-//! `brickmoon verify`: everything compared with everything, from the kernel's tables to what programs on ports hold.
+//! `brickmoon verify`: compares the kernel's tables, the mirror, the compiled tables and the programs on ports.
 
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -8,10 +8,10 @@ use bm_netlink::Audit;
 
 use super::Control;
 
-/// Differences that a reply lists.
+/// Maximum number of differences in a reply.
 const LISTED: usize = 1000;
 
-/// Who waits for a comparison.
+/// A request that waits for a comparison.
 pub(in crate::driver) struct Pending {
     answer: Sender<Verify>,
     since: Instant,
@@ -29,7 +29,7 @@ impl Control {
         self.watch.request_audit(Instant::now());
     }
 
-    /// Answers those who asked before the comparison began; the others wait for the next.
+    /// Answers requests from before the comparison began; later ones wait for the next.
     pub(super) fn answer_verify(&mut self, audit: &Audit) {
         let began = Instant::now() - audit.took;
         let (answered, waiting) =
@@ -49,12 +49,12 @@ impl Control {
         }
     }
 
-    /// What differs of the mirror, of tables, and of what programs go by. It is mended when this has been told.
+    /// Differences in the mirror, the tables and the settings of programs. They are corrected after this.
     fn compared(&mut self, audit: &Audit) -> Verify {
         let began = Instant::now();
         let compiled = self.compiler.verify(self.watch.mirror());
         let programs = [self.steering_differences(), self.kernel_differences()].concat();
-        // What finds no room is tried again anyway; all else is made anew at once.
+        // Entries that find no room are tried again anyway; everything else is compiled again at once.
         if !programs.is_empty() || compiled.differences.iter().any(|(area, _)| *area == Area::Compiled) {
             self.told = None;
             self.behind = Some(began);
