@@ -36,9 +36,9 @@ mod tests {
     fn carries_replies_and_errors() {
         let reply = Reloaded { changed: vec!["slow_path.queue".into()], ..Default::default() };
         assert_eq!(decode::<Reloaded>(200, &encode(&reply).unwrap()), Ok(reply));
-        let error = Error::new("no VRF is called \"blue\"").hint("`ip vrf` lists them");
+        let error = Error::new("unknown VRF \"blue\"").hint("`ip vrf` lists VRFs");
         assert_eq!(decode::<Reloaded>(404, &encode(&error).unwrap()), Err(error.clone()));
-        assert_eq!(error.to_string(), "no VRF is called \"blue\": `ip vrf` lists them");
+        assert_eq!(error.to_string(), "unknown VRF \"blue\": `ip vrf` lists VRFs");
     }
 
     #[test]

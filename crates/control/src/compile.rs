@@ -113,11 +113,11 @@ pub enum CompileError {
 impl fmt::Display for CompileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Memory(why) => write!(f, "no next hops can be held: {why}"),
-            Self::NextHops(why) => write!(f, "no next hops can be held: {why}"),
-            Self::Ipv4(why) => write!(f, "no IPv4 table can be made: {why}"),
-            Self::Ipv6(why) => write!(f, "no IPv6 table can be made: {why}"),
-            Self::Filters(why) => write!(f, "packets cannot be filtered: {why}"),
+            Self::Memory(why) => write!(f, "cannot allocate the table of next hops: {why}"),
+            Self::NextHops(why) => write!(f, "cannot create the table of next hops: {why}"),
+            Self::Ipv4(why) => write!(f, "cannot create an IPv4 table: {why}"),
+            Self::Ipv6(why) => write!(f, "cannot create an IPv6 table: {why}"),
+            Self::Filters(why) => write!(f, "cannot filter packets: {why}"),
         }
     }
 }
@@ -396,9 +396,11 @@ impl Compiler {
         for (family, (was, is)) in Family::BOTH.iter().zip(self.small.linux_only.iter().zip(now.linux_only)) {
             match (was, is) {
                 (false, true) => tracing::warn!(
-                    "{family} is left to Linux: it has rules that look at more than the destination"
+                    "{family} is left to Linux: its routing rules match more than the destination"
                 ),
-                (true, false) => tracing::info!("{family} is forwarded here again: its rules allow it"),
+                (true, false) => {
+                    tracing::info!("{family} is forwarded by brickmoon again: its routing rules allow it")
+                }
                 _ => {}
             }
         }

@@ -1,17 +1,17 @@
-//! `[filter]` as tables of nftables, which filter where no program of ours gets the packets.
+//! Converts `[filter]` to nftables tables, which filter where brickmoon does not get the packets.
 //!
 //! ```text
-//! inet:   prerouting ─► by name: r0 ─┬─► r0_ipv4 ─► for this machine? the rules, in order; what no rule matches
+//! inet:   prerouting ─► by name: r0 ─┬─► r0_ipv4 ─► for this machine? the rules, in order; the action without a match
 //! bridge: prerouting ─► by name: r0 ─┤
 //! netdev: ingress of r0 ─────────────┴─► r0_ipv6 ─► likewise
 //! ```
 //!
-//! Rules by name filter from the first frame of an interface that was deleted and made again, and stay when the daemon
-//! is killed. The chain at ingress sees a member of a bridge or a bond as brickmoon's program would; it exists only as
-//! long as the interface, so it is put when the interface is not brickmoon's.
+//! Rules by name filter from the first frame of an interface that is deleted and created again, and stay when the daemon
+//! is killed. The ingress chain sees packets of a bridge or bond member as brickmoon's program would; it exists only as
+//! long as the interface, so it is created while brickmoon cannot use the interface.
 //!
-//! What nftables cannot do as brickmoon does (rates, checks of the source, very many rules) is not tried by halves: then
-//! everything is dropped that Linux would forward, but only while the interface is not brickmoon's.
+//! For filters that nftables cannot apply in the same way (rates, source checks, very many rules), it drops all packets
+//! that Linux would forward, but only while brickmoon cannot use the interface.
 
 mod rules;
 
@@ -22,39 +22,39 @@ use std::path::Path;
 
 use rules::{Kind, any_of_transport, frame_is, later_fragment};
 
-/// The families of our tables. What filters more comes before what filters less.
+/// The families of our tables, the strictest first.
 pub const FAMILIES: [Family; 3] = [Family::Netdev, Family::Inet, Family::Bridge];
-/// More rules than this take too long one after the other.
+/// Maximum number of rules: nftables evaluates them one after the other.
 const RULES_MAX: usize = 1024;
 
-/// What a port has of its interface.
+/// Whether a port has its interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Has {
-    /// There is no such interface.
+    /// The interface does not exist.
     Nothing,
-    /// The interface, whose number this is.
+    /// The port has its interface.
     Interface {
-        /// Its number.
+        /// Index of the interface.
         ifindex: u32,
-        /// Whether workers get the packets; if they end, Linux does.
+        /// Whether workers get the packets; Linux gets them when the workers end.
         workers: bool,
     },
-    /// There is an interface of this number, which is not brickmoon's.
+    /// The interface with this index exists, but brickmoon cannot use it.
     Denied(u32),
 }
 
-/// A port, and what it has.
+/// A port, and whether it has its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortNow {
-    /// Its interface's name.
+    /// Name of its interface.
     pub name: String,
-    /// Where it stands in the configuration.
+    /// Index in the configuration.
     pub index: usize,
-    /// What it has.
+    /// Whether it has its interface.
     pub has: Has,
 }
 
-/// The name of the tables of the daemon at this socket: each daemon has its own, and finds it again.
+/// Name of the tables of the daemon with this socket; unique for each daemon and the same after a restart.
 pub fn name(socket: &Path) -> String {
     if socket == Path::new(bm_api::request::SOCKET) {
         return OURS.into();
@@ -65,7 +65,7 @@ pub fn name(socket: &Path) -> String {
     format!("{OURS}_{hash:08x}")
 }
 
-/// Removes the tables that a daemon has left which was killed, and says which.
+/// Removes the tables that a killed daemon has left; returns their description.
 pub fn remove(name: &str) -> Vec<String> {
     let Ok(Some(mut nft)) = Nft::open() else { return Vec::new() };
     let mut remove =
@@ -74,7 +74,7 @@ pub fn remove(name: &str) -> Vec<String> {
     any.then(|| format!("nftables (tables {name})")).into_iter().collect()
 }
 
-/// Why nftables cannot filter for a port as brickmoon does, so that it drops everything instead.
+/// Why nftables cannot filter a port like brickmoon, so that it drops all packets instead; `None` if it can.
 pub fn inexact(config: &Config, index: usize) -> Option<String> {
     let port = config.ports.get(index)?;
     let source = config.source_rule(port);
@@ -88,7 +88,7 @@ pub fn inexact(config: &Config, index: usize) -> Option<String> {
     (rules > RULES_MAX).then(|| format!("{rules} rules are too many for nftables (at most {RULES_MAX})"))
 }
 
-/// Whether something is dropped that comes in on a port.
+/// Whether the filters drop any packets that arrive on a port.
 pub fn drops(config: &Config, index: usize) -> bool {
     let Some(port) = config.ports.get(index) else { return false };
     let Device::Xdp(name) = &port.device else { return false };
@@ -100,7 +100,7 @@ pub fn drops(config: &Config, index: usize) -> bool {
         || filter.rules.iter().filter(is_here).any(|rule| rule.action == Action::Drop)
 }
 
-/// The tables for these ports; those of a family that has none are left out.
+/// The tables for these ports; families without any are omitted.
 pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
     let ports: Vec<_> = ports.iter().filter(|port| drops(config, port.index)).collect();
     let make = |family| {
@@ -127,7 +127,7 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
     FAMILIES.into_iter().filter_map(make).collect()
 }
 
-/// What has to be so for a packet on a port to be filtered in a table of this family; none if it never is.
+/// Conditions under which a table of this family filters packets of a port; `None` if it never does.
 fn conditions(config: &Config, family: Family, port: &PortNow) -> Option<Vec<Match>> {
     if family == Family::Netdev {
         return matches!(port.has, Has::Denied(_)).then(Vec::new);
@@ -138,16 +138,16 @@ fn conditions(config: &Config, family: Family, port: &PortNow) -> Option<Vec<Mat
     let other_than = |ifindex: u32| Match::IsNot(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
     let always = |workers: bool| workers && inexact(config, port.index).is_none();
     Some(match (family, port.has) {
-        // The chain at ingress knows which packets are for this machine.
+        // The ingress chain knows which packets are for this machine.
         (_, Has::Denied(ifindex)) => vec![named, other_than(ifindex)],
-        // An interface that brickmoon has is in no bridge, so this filters if it is put into one.
+        // An interface that brickmoon has is in no bridge, so this filters only if it is added to one.
         (Family::Bridge, _) | (_, Has::Nothing) => vec![named],
         (_, Has::Interface { workers, .. }) if always(workers) => vec![named],
         (_, Has::Interface { ifindex, .. }) => vec![named, other_than(ifindex)],
     })
 }
 
-/// The rules by which packets of a port come to its chains.
+/// The rules that send packets of a port to its chains.
 fn entries(family: Family, port: &str, conditions: &[Match]) -> Vec<Rule> {
     let to = |of: &[Match], verdict: Verdict| {
         let matches = conditions.iter().chain(of).cloned().collect();
@@ -163,7 +163,7 @@ fn entries(family: Family, port: &str, conditions: &[Match]) -> Vec<Rule> {
         goto(&[ipv6], Kind::Unknown),
     ];
     if family != Family::Inet {
-        // Linux takes one tag off. What stands behind a second one is not looked for.
+        // Linux removes one tag. Packets with a second one are dropped.
         rules.extend([0x8100, 0x88a8].map(|tagged| to(&[frame_is(tagged)], Verdict::Drop)));
     }
     rules
@@ -180,7 +180,7 @@ fn chain_name(port: &str, kind: Kind) -> String {
     format!("{port}_{kind}")
 }
 
-/// The chains of a port: what is for this machine is accepted, then the filters decide.
+/// The chains of a port: packets for this machine are accepted, then the filters decide.
 fn chains_of(config: &Config, family: Family, port: &PortNow) -> Vec<Chain> {
     let chain = |kind: Kind| {
         let mut rules = rules::not_forwarded(family, kind);

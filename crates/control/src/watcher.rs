@@ -1,21 +1,21 @@
-//! The process that watches over the kernel path's tables when the daemon has ended.
+//! The process that watches the kernel path's tables after the daemon has ended.
 //!
 //! ```text
 //! daemon ──► its netlink socket, the map `views` ──► watcher (brickmoon watch-tables)
 //!            a stream that ends with the daemon ──►     │ sleeps until then
 //!                                                       ▼
-//!                      the first change in Linux: the lease is over, Linux forwards
+//!                      the first change in Linux: the lease ends, Linux forwards
 //! ```
 //!
-//! The kernel path forwards while it has a lease, which is short. While the daemon lives it is renewed there; after that
-//! here, until the first change or the end of the grace time. If this process is killed as well, nobody renews it.
+//! The kernel path forwards only while it has a short lease. The daemon renews it while it runs; after its end this
+//! process does, until the first change or the end of the grace time. If this process is killed as well, the lease ends.
 //!
-//! It is the same program, started by the daemon, in a session of its own, so that it outlives it. While the daemon
-//! lives it reads no routes: the socket is the daemon's, and what the daemon has not read when it ends is still there.
-//! In doubt (the daemon was in the middle of a change, messages were lost, an error, SIGTERM), Linux forwards.
+//! It is the same program, started by the daemon in a session of its own, so that it outlives the daemon. While the
+//! daemon runs it reads no routes: the socket is the daemon's, and messages that the daemon has not read when it ends are
+//! still there. In doubt (the daemon was in the middle of a change, messages were lost, an error, SIGTERM), Linux forwards.
 //!
-//! It ends with the first change, with the grace time, or when another daemon has taken over ([`dismiss`]). A daemon
-//! that ends in order, and leaves nothing at work, ends it itself.
+//! It ends at the first change, at the end of the grace time, or when another daemon has taken over ([`dismiss`]). A
+//! daemon that ends normally, and leaves nothing running, ends it itself.
 
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -32,20 +32,20 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// Descriptors that the daemon gives: its socket for events, and what the lease is made of.
+/// Number of descriptors from the daemon: its socket for events, and the two parts of the lease.
 const GIVEN: usize = 3;
 /// How often the lease is renewed.
 const RENEW_EVERY: Duration = Duration::from_millis(50);
-/// What the watcher says when it is ready.
+/// Sent by the watcher when it is ready.
 const READY: &[u8] = b"r";
-/// How long the watcher may take to be.
+/// How long the watcher may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest sleep.
+/// Maximum sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// Where a watcher at work without a daemon can be told to end; an abstract name, so one a network namespace.
+/// Abstract socket name at which a watcher without a daemon can be told to end; one per network namespace.
 const ADDRESS: &[u8] = b"brickmoon/watch-tables";
 
-/// Gives descriptors to the watcher at the other end, and waits until it is ready.
+/// Passes descriptors to the watcher at the other end, and waits until it is ready.
 pub(crate) fn give(stream: &UnixStream, given: [BorrowedFd<'_>; GIVEN]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
     let mut message = SendAncillaryBuffer::new(&mut space);
@@ -58,13 +58,13 @@ pub(crate) fn give(stream: &UnixStream, given: [BorrowedFd<'_>; GIVEN]) -> io::R
     if said[..count] == *READY { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Tells a watcher of this network namespace whose daemon has ended that it is not needed any more: another daemon
-/// has taken over, or the program was taken off.
+/// Ends a watcher of this network namespace whose daemon has ended: another daemon has taken over, or the program was
+/// detached.
 pub fn dismiss() {
     let (Ok(socket), Ok(address)) = (UnixDatagram::unbound(), SocketAddr::from_abstract_name(ADDRESS)) else {
         return;
     };
-    // Nearly always there is none.
+    // Usually there is none.
     let _none = socket.send_to_addr(b"end", &address);
 }
 
@@ -81,22 +81,22 @@ fn take(stream: &UnixStream) -> io::Result<[OwnedFd; GIVEN]> {
     given.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Why the watcher ended.
+/// Why the watcher has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The grace time is over.
     Grace,
-    /// Linux forwards, since this has changed.
+    /// Linux forwards because this has changed.
     Changed(What),
-    /// Linux forwards, since the daemon was in the middle of a change, or the watcher was told to end.
+    /// Linux forwards because the daemon was in the middle of a change, or the watcher was told to end.
     Doubt(What),
 }
 
-/// The watcher's work: from the start until nobody is needed any more. `grace` is how long tables hold without a
-/// daemon, zero for ever; `stop` is woken if the process is to end.
+/// Runs the watcher. `grace` is how long the tables stay in use without a daemon, zero for no limit; `stop` is woken if
+/// the process is to end.
 ///
 /// # Errors
-/// What the system refused. Linux forwards then, if the daemon has ended.
+/// The error of a system call. Linux forwards then, if the daemon has ended.
 pub fn run(stream: &UnixStream, grace: Duration, stop: &Waker) -> io::Result<Ended> {
     let [events, views, beat] = take(stream)?;
     let lease = Lease::open(views.as_fd(), beat)?;
@@ -109,28 +109,28 @@ pub fn run(stream: &UnixStream, grace: Duration, stop: &Waker) -> io::Result<End
     watched
 }
 
-/// Until the daemon has ended.
+/// Waits until the daemon has ended.
 fn attend(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Result<()> {
     loop {
         stop.wait(first.rulesets().chain([stream.as_fd()]), first.timeout(Instant::now()).min(SLEEP_MAX));
         match (&*stream).read(&mut [0]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Its end of the stream is closed.
+            // The daemon's end of the stream is closed.
             _ => return Ok(()),
         }
         first.attend(Instant::now()).map_err(io::Error::other)?;
-        // While the daemon lives it is the daemon that says when.
+        // While the daemon runs, the daemon decides when to end.
         stop.clear();
     }
 }
 
-/// Without a daemon.
+/// Renews the lease after the end of the daemon.
 fn after(lease: &Lease, first: &mut FirstChange, grace: Duration, stop: &Waker) -> io::Result<Ended> {
     let ended = Instant::now();
     if lease.is_busy() {
-        return Ok(Ended::Doubt("the daemon was about to change its tables"));
+        return Ok(Ended::Doubt("the daemon was changing its tables when it ended"));
     }
-    // If nothing has changed; and if something has, it is found before long.
+    // Renew first; a change is found soon after.
     let mut leased = Leased::from(lease)?;
     if let Some(what) = first.take_over(ended).map_err(io::Error::other)? {
         return Ok(Ended::Changed(what));
@@ -147,18 +147,18 @@ fn after(lease: &Lease, first: &mut FirstChange, grace: Duration, stop: &Waker) 
             return Ok(Ended::Grace);
         }
         if asked.as_ref().is_some_and(|asked| asked.recv(&mut [0]).is_ok()) {
-            // Nothing forwards by these tables any more; if this was said by mistake, Linux does.
-            return Ok(Ended::Doubt("it was told to end"));
+            // The tables are no longer in use; if this was a mistake, Linux forwards.
+            return Ok(Ended::Doubt("the watching process was told to end"));
         }
         if stopped(stop) {
-            return Ok(Ended::Doubt("it was told to end"));
+            return Ok(Ended::Doubt("the watching process was told to end"));
         }
         let sleep = first.timeout(Instant::now()).min(RENEW_EVERY);
         stop.wait(first.as_fds().chain(asked.iter().map(AsFd::as_fd)), sleep);
     }
 }
 
-/// A lease that is renewed now and then.
+/// A lease, and when it was last renewed.
 struct Leased<'a> {
     lease: &'a Lease,
     renewed: Instant,

@@ -176,7 +176,7 @@ fn what_is_no_port_any_more_is_given_back() {
         router.restart_with(&["r0", "r1"], "");
         assert_eq!(program(lab, Side::Low), None);
         let log = router.log();
-        assert!(log.contains("it is no port now") && log.contains("r2"), "{log}");
+        assert!(log.contains("is not a port now") && log.contains("r2"), "{log}");
         in_xdp_alone(lab, "with two ports", || pause(200));
         router.end(&[]);
         nothing_stays(lab);

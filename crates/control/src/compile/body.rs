@@ -91,8 +91,8 @@ impl Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Selects => f.write_str("it is for some types of service or sources only"),
-            Self::UnknownObject(id) => write!(f, "the next-hop object {id} is unknown"),
+            Self::Selects => f.write_str("it is only for some types of service or sources"),
+            Self::UnknownObject(id) => write!(f, "unknown nexthop object {id}"),
             Self::NextHop(why) => write!(f, "{why}"),
         }
     }

@@ -60,7 +60,7 @@ impl Compiler {
         if searched == rules.is_empty() || self.small.linux_only_rules != rules {
             checked.differs(Area::Compiled, || {
                 let (has, should) = (self.small.linux_only_rules.len(), rules.len());
-                format!("filters leave packets to Linux by {has} rules and should by {should}")
+                format!("filters leave packets to Linux with {has} rules, expected {should}")
             });
         }
     }
@@ -71,13 +71,11 @@ impl Compiler {
         let before = self.interfaces();
         checked.compared += now.list.len();
         for (was, is) in before.list.iter().zip(&now.list).filter(|(was, is)| was != is) {
-            checked.differs(Area::Compiled, || {
-                format!("interface {} is kept as {was:?} and should be {is:?}", was.name)
-            });
+            checked.differs(Area::Compiled, || format!("interface {} is {was:?}, expected {is:?}", was.name));
         }
         if before.list.len() != now.list.len() || before.ports != now.ports {
             checked.differs(Area::Compiled, || {
-                format!("ports have interfaces {:?} and should have {:?}", before.ports, now.ports)
+                format!("ports have interfaces {:?}, expected {:?}", before.ports, now.ports)
             });
         }
     }
@@ -105,8 +103,8 @@ fn check<A: Side>(
 /// A lack, as the operator is told of it.
 pub(super) fn lack_of_room(lack: bm_fib::Lack) -> &'static str {
     match lack {
-        bm_fib::Lack::NextHop(_) => "there are more next hops than a table entry can name",
-        bm_fib::Lack::Blocks => "there is no room for more long prefixes",
-        bm_fib::Lack::Memory => "there is no memory for it",
+        bm_fib::Lack::NextHop(_) => "too many next hops for a table entry",
+        bm_fib::Lack::Blocks => "no room for more long prefixes",
+        bm_fib::Lack::Memory => "not enough memory",
     }
 }

@@ -124,7 +124,7 @@ impl Filtering {
             Some(made) if !self.changed && made.interfaces == interfaces => made,
             before => {
                 let configured = self.make(&interfaces).map(Arc::new).unwrap_or_else(|error| {
-                    tracing::error!(%error, "new rules are not carried out; those before stay");
+                    tracing::error!(%error, "cannot apply the new filter rules; the previous ones stay");
                     before.map(|made| made.configured).unwrap_or_default()
                 });
                 let filters = Arc::clone(&configured);

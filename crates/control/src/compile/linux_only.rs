@@ -152,7 +152,7 @@ impl Compiler {
         match self.filtering.filters(&interfaces, &rules) {
             Ok(filters) => (interfaces, rules, filters),
             Err(error) => {
-                tracing::warn!(%error, "all packets are left to Linux: there are too many rules of its firewall");
+                tracing::warn!(%error, "leaving all packets to Linux: its firewall has too many rules");
                 self.crowded = true;
                 let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
                 let filters = self.filtering.filters(&interfaces, &rules).ok().flatten();

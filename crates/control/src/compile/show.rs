@@ -54,7 +54,7 @@ impl Compiler {
         for family in Family::BOTH {
             if let Some(rule) = stages::unsupported(mirror, family).next() {
                 notes.push(format!(
-                    "{family} is left to Linux: the rule of priority {} looks at more than the destination",
+                    "{family} is left to Linux: the routing rule with priority {} matches more than the destination",
                     rule.priority
                 ));
             }
@@ -67,18 +67,18 @@ impl Compiler {
         ];
         if without_next_hop + four + six > 0 {
             notes.push(format!(
-                "the table of {} next hops is full: {} routes and {without_next_hop} neighbors are left to Linux; raise next_hops in [fib]",
+                "the table of {} next hops is full: {} routes and {without_next_hop} neighbors are left to Linux: increase next_hops in [fib]",
                 self.targets.table().capacity(),
                 four + six
             ));
         }
         if self.ipv4.has_lost_sources() || self.ipv6.has_lost_sources() {
-            notes.push("there is no room for the feasible ways back of all sources: all of them pass".into());
+            notes.push("no room for the feasible reverse paths of all sources: every source passes".into());
         }
         let without = self.ipv4.routes_without_set() + self.ipv6.routes_without_set();
         if without > 0 {
             notes.push(format!(
-                "{without} routes have feasible ways back for which no set is left: their sources all pass"
+                "no free set for the feasible reverse paths of {without} routes: their sources are not checked"
             ));
         }
         notes

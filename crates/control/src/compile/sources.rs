@@ -101,7 +101,7 @@ impl<A: Side> Sources<A> {
             let most = sets::ROOM;
             tracing::warn!(
                 routes,
-                "more than {most} different sets of feasible ways back: these routes' sources all pass"
+                "more than {most} different sets of feasible reverse paths: the sources of these routes are not checked"
             );
         }
         self.told = routes > 0;
@@ -144,7 +144,7 @@ impl<A: Side> Sources<A> {
     /// Has every source pass from now on: what there is has no room.
     fn lose(&mut self) {
         tracing::error!(
-            "no room for the feasible ways back of all sources: `feasible` lets every source pass"
+            "no room for the feasible reverse paths of all sources: reverse_path = \"feasible\" lets every source pass"
         );
         self.lost = true;
         // The whole first: so there is no moment at which a source has no entry at all.
@@ -155,14 +155,14 @@ impl<A: Side> Sources<A> {
         let replaced = self.fib.apply(&others);
         let replaced = if early { replaced } else { replaced.and_then(|()| self.fib.apply(&whole)) };
         if let Err(error) = replaced {
-            tracing::error!(%error, "nor for an entry that lets all of them pass");
+            tracing::error!(%error, "no room for an entry that lets every source pass either");
         }
     }
 
     /// Holds every entry against what it should be.
     pub fn check(&self, stages: &Stages, context: &mut Context<'_, A>, checked: &mut Checked) {
         if self.lost {
-            let why = "no room for feasible ways back: every source passes";
+            let why = "no room for feasible reverse paths: every source passes";
             return checked.differs(Area::Refused, || why.into());
         }
         let wanted = stages.prefixes(context.view.mirror);
@@ -171,7 +171,9 @@ impl<A: Side> Sources<A> {
             let (is, should) = (self.fib.rib().get(*prefix), context.ways(stages, *prefix));
             if (is, should.is_some()) == (Some(sets::ALL), true) {
                 checked.differs(Area::Refused, || {
-                    format!("no set is left for the feasible ways back to {prefix}: its sources all pass")
+                    format!(
+                        "no free set for the feasible reverse paths of {prefix}: its sources are not checked"
+                    )
                 });
                 continue;
             }
@@ -183,13 +185,13 @@ impl<A: Side> Sources<A> {
             if differs {
                 let is = is.map(|set: NextHop| self.sets.members(set));
                 checked.differs(Area::Compiled, || {
-                    format!("sources in {prefix} may come in on {is:?} and should on {should:?}")
+                    format!("sources in {prefix} may arrive on {is:?}, expected {should:?}")
                 });
             }
         }
         let entries = self.fib.rib().iter().filter(|(prefix, _)| wanted.binary_search(prefix).is_err());
         for (prefix, _) in entries {
-            checked.differs(Area::Compiled, || format!("{prefix} has a way back and no route"));
+            checked.differs(Area::Compiled, || format!("{prefix} has a reverse path but no route"));
         }
     }
 }

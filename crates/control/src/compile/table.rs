@@ -105,7 +105,7 @@ impl<A: Side> Table<A> {
             match Sources::load(structure, &self.stages, context, room) {
                 Ok(sources) => self.sources = Some(sources),
                 Err(error) => {
-                    tracing::error!(%error, "no feasible ways back: `feasible` lets every source pass");
+                    tracing::error!(%error, "cannot compile feasible reverse paths: reverse_path = \"feasible\" lets every source pass");
                     self.lacks_sources = true;
                 }
             }

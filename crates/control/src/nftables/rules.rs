@@ -1,4 +1,4 @@
-//! Rules of `[filter]` in nftables' terms: the same packets, the same order.
+//! Converts rules of `[filter]` to nftables rules: the same packets, the same order.
 
 use crate::config::Filter;
 use bm_filter::{Action, AnyPrefix, Ports};
@@ -6,14 +6,14 @@ use bm_netlink::nft::{Family, Match, Rule, Value, Verdict};
 use bm_wire::prefix::{Address, Prefix};
 use std::ops::RangeInclusive;
 
-/// Packets of a chain.
+/// The packets of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ipv4,
-    /// Fragments behind the first, which have no ports. Some kernels look for ports in them all the same.
+    /// Later fragments, which have no ports. Some kernels look for ports in them anyway.
     Ipv4Later,
     Ipv6,
-    /// Likewise.
+    /// Later fragments of IPv6.
     Ipv6Later,
     /// IPv6 whose headers cannot be followed to the transport header.
     Unknown,
@@ -44,12 +44,12 @@ const FRAGMENT: u8 = 44;
 /// Extension headers that may follow a fragment header: hop-by-hop, routing, fragment, authentication, destination.
 const EXTENSIONS: [u8; 5] = [0, 43, FRAGMENT, 51, 60];
 
-/// Whether a frame is of this ethertype.
+/// Matches frames with this ethertype.
 pub fn frame_is(ethertype: u16) -> Match {
     Match::Is(Value::Protocol, ethertype.to_be_bytes().into(), None)
 }
 
-/// Whether a packet's headers can be followed to the transport header.
+/// Matches packets whose headers can be followed to the transport header.
 pub fn any_of_transport() -> Match {
     Match::Within(Value::Transport, vec![0], vec![255])
 }
@@ -70,8 +70,8 @@ fn rule(comment: &str, matches: Vec<Match>, verdict: Verdict) -> Rule {
     Rule { comment: comment.into(), matches, verdict }
 }
 
-/// Rules that accept what Linux does not forward: packets to this machine and to its links. The bridge family cannot
-/// ask the routing tables which those are.
+/// Rules that accept packets that Linux does not forward: those to this machine and its links. The bridge family cannot
+/// look them up in the routing tables.
 pub fn not_forwarded(family: Family, kind: Kind) -> Vec<Rule> {
     let accept = |asked| rule("not forwarded", vec![asked], Verdict::Accept);
     let (mut rules, types): (Vec<_>, &[u32]) = match kind.is_ipv6() {
@@ -89,13 +89,13 @@ pub fn not_forwarded(family: Family, kind: Kind) -> Vec<Rule> {
         rules.extend(types.iter().map(|kind| accept(is(Value::DestinationType, kind.to_ne_bytes()))));
     }
     if family == Family::Inet {
-        // In a VRF the addresses of the interface are not in the table of all others.
+        // Addresses of an interface in a VRF are not in the main local table.
         rules.push(accept(is(Value::DestinationTypeHere, LOCAL.to_ne_bytes())));
     }
     rules
 }
 
-/// The rules for what comes in on a port.
+/// The rules for packets that arrive on a port.
 pub fn of_filter(filter: &Filter, port: &str, kind: Kind) -> Vec<Rule> {
     let mut rules = Vec::new();
     if filter.tiny_fragments == Action::Drop {
@@ -121,8 +121,8 @@ fn verdict(action: Action) -> Verdict {
     }
 }
 
-/// A rule; none if no packet of the kind matches: it is of the other family, or drops by port, and later fragments have
-/// none. Where it accepts by port, they follow.
+/// Converts a rule; `None` if no packet of the kind can match: it is for the other family, or drops by port, which later
+/// fragments do not have. Later fragments match rules that accept by port.
 fn of_rule(of: &bm_filter::Rule, kind: Kind) -> Option<Rule> {
     let prefixes = [&of.source, &of.destination];
     if prefixes.into_iter().flatten().any(|prefix| prefix.is_ipv6() != kind.is_ipv6()) {
@@ -144,7 +144,7 @@ fn of_rule(of: &bm_filter::Rule, kind: Kind) -> Option<Rule> {
     Some(rule(&of.name, matches, verdict(of.action)))
 }
 
-/// Whether a packet of a family is a fragment behind the first.
+/// Matches later fragments of a family.
 pub fn later_fragment(kind: Kind) -> Match {
     let (value, mask) = match kind.is_ipv6() {
         true => (Value::Fragment(2, 2), [0xff, 0xf8]),
@@ -153,7 +153,7 @@ pub fn later_fragment(kind: Kind) -> Match {
     Match::IsNot(value, vec![0, 0], Some(mask.into()))
 }
 
-/// Whether the address at an offset is one of a prefix; none if each is.
+/// Matches the address at an offset against a prefix; `None` if every address matches.
 fn address(prefix: &AnyPrefix, at: u32) -> Option<Match> {
     match prefix {
         AnyPrefix::V4(prefix) => of_prefix(prefix, at, |address: u32| address.to_be_bytes().into()),

@@ -30,8 +30,10 @@ impl Compiler {
         };
         if !self.ipv4.vrfs.contains_key(&vrf) {
             let name = query.vrf.as_deref().unwrap_or("main");
-            return Err(Error::new(format_args!("no port is in the VRF {name:?}, so it is all Linux's"))
-                .hint("`ip link set dev PORT master VRF` puts a port into it"));
+            return Err(Error::new(format_args!(
+                "no port is in the VRF {name:?}: Linux forwards its packets"
+            ))
+            .hint("use `ip link set dev PORT master VRF` to add a port"));
         }
         let limit = query.limit.unwrap_or(ROUTES_MAX).min(ROUTES_MAX);
         let mut page = Page { routes: Routes::default(), limit };
@@ -112,7 +114,9 @@ impl Compiler {
             (false, false) => RouteState::Route,
         };
         let reason = match lack {
-            _ if linux => Some("the family has rules that look at more than the destination".to_string()),
+            _ if linux => {
+                Some("the family has routing rules that match more than the destination".to_string())
+            }
             Some(lack) => Some(lack_of_room(lack).to_string()),
             None => why_linux(action, body, why),
         };
@@ -137,7 +141,7 @@ fn why_linux(action: Action, body: Option<&RouteBody>, why: Option<Why>) -> Opti
     match (why, body) {
         (Some(why), _) => Some(why.to_string()),
         (None, Some(body)) if action == Action::Host && body.kind == RouteKind::Unicast => {
-            Some("it leads over an interface that is no port here, or needs an encapsulation".into())
+            Some("its interface is not a port, or it needs an encapsulation".into())
         }
         _ => None,
     }
@@ -180,7 +184,7 @@ where
     fn of(query: &RouteQuery) -> Result<Self, Error> {
         if let Some(text) = &query.address {
             let address: IpAddr =
-                text.parse().map_err(|_| Error::new(format_args!("{text:?} is no address")))?;
+                text.parse().map_err(|_| Error::new(format_args!("{text:?} is not an IP address")))?;
             return Ok(A::number(address).map_or(Self::None, Self::Address));
         }
         let after = query.after.as_deref().map(parse::<A>).transpose()?;
@@ -216,7 +220,7 @@ where
 fn table_of_vrf(mirror: &Mirror, name: &str) -> Result<u32, Error> {
     match mirror.link_named(name).map(|link| &link.kind) {
         Some(Kind::Vrf { table }) => Ok(*table),
-        _ => Err(Error::new(format_args!("no VRF is called {name:?}")).hint("`ip vrf` lists them")),
+        _ => Err(Error::new(format_args!("unknown VRF {name:?}")).hint("`ip vrf` lists VRFs")),
     }
 }
 

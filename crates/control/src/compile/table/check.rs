@@ -15,7 +15,7 @@ impl<A: Side> Table<A> {
             sources.check(&self.stages, context, checked);
         }
         if self.lacks_sources {
-            let why = "no memory for feasible ways back: every source passes";
+            let why = "no memory for feasible reverse paths: every source passes";
             checked.differs(Area::Refused, || why.into());
         }
     }
@@ -43,7 +43,7 @@ impl<A: Side> Table<A> {
             self.check_entry(Prefix::host(address), neighbour.or(own), context, checked);
             if neighbour == Some(Fixed::Host.target()) {
                 checked.differs(Area::Refused, || {
-                    format!("neighbor {} is left to Linux: no next hop is left for it", address.show())
+                    format!("neighbor {} is left to Linux: no free next hop for it", address.show())
                 });
             }
             if let Some(target) = neighbour {
@@ -69,7 +69,7 @@ impl<A: Side> Table<A> {
                 Change::Set(_, hop) => Some(hop),
                 Change::Remove(_) => None,
             };
-            format!("{prefix} has {} and should have {}", action(self.fib.rib().get(prefix)), action(should))
+            format!("{prefix} has {}, expected {}", action(self.fib.rib().get(prefix)), action(should))
         });
     }
 
@@ -79,7 +79,7 @@ impl<A: Side> Table<A> {
         for (prefix, _) in self.fib.rib().iter() {
             let host = prefix.length() == A::WIDTH;
             if !host && wanted.binary_search(&prefix).is_err() && !self.blankets.contains_key(&prefix) {
-                checked.differs(Area::Compiled, || format!("{prefix} has an entry and no route"));
+                checked.differs(Area::Compiled, || format!("{prefix} has an entry but no route"));
             }
             for address in [prefix.first(), prefix.last()] {
                 let listed = self.fib.rib().longest_match(address).map_or(NextHop::NONE, |(_, hop)| hop);
@@ -87,7 +87,7 @@ impl<A: Side> Table<A> {
                 if found != listed {
                     checked.differs(Area::Compiled, || {
                         format!(
-                            "{} is looked up as next hop {found} and listed with {listed}",
+                            "lookup of {} returns next hop {found}, but the list has {listed}",
                             address.show()
                         )
                     });

@@ -244,13 +244,13 @@ impl Targets {
                 && let Some(member) = members.iter().find(|member| member.alive != entry.lives(view, member))
             {
                 checked.differs(Area::Compiled, || {
-                    format!("group {} is wrong about whether {} is alive", entry.hop, member.hop)
+                    format!("group {} has the wrong state of member {}", entry.hop, member.hop)
                 });
             }
             if entry.linux_only != entry.is_linux_only(view) {
                 checked.differs(Area::Compiled, || {
                     format!(
-                        "group {} is wrong about whether only Linux may choose among its members",
+                        "group {} has the wrong setting for whether only Linux may choose among its members",
                         entry.hop
                     )
                 });
@@ -258,7 +258,7 @@ impl Targets {
             let is = self.writer.table().action(entry.hop);
             if is != should {
                 checked.differs(Area::Compiled, || {
-                    format!("next hop {} does {is:?} and should do {should:?}", entry.hop)
+                    format!("next hop {} does {is:?}, expected {should:?}", entry.hop)
                 });
             }
             if let Some(why) = entry.trouble {

@@ -495,7 +495,7 @@ fn a_table_without_memory_is_refused_and_made_good() {
     plain::NO_MEMORY.set(true);
     for changes in [world.mirror.take_changes(), vec![Change::Everything]] {
         let refused = world.compiler.apply(&world.mirror, &changes).unwrap_err();
-        assert!(refused.to_string().starts_with("no IPv4 table can be made: no room"), "{refused}");
+        assert!(refused.to_string().starts_with("cannot create an IPv4 table: no room"), "{refused}");
         assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.1"));
     }
     plain::NO_MEMORY.set(false);

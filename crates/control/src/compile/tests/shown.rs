@@ -98,9 +98,9 @@ fn a_question_that_makes_no_sense_is_answered_with_the_mend() {
     );
     assert_eq!(refused(&world, &prefix("home")), format!("\"home\": not an address: {hint}"));
     let address = RouteQuery { address: Some("192.0.2".into()), ..RouteQuery::default() };
-    assert_eq!(refused(&world, &address), "\"192.0.2\" is no address");
+    assert_eq!(refused(&world, &address), "\"192.0.2\" is not an IP address");
     let vrf = RouteQuery { vrf: Some("blue".into()), ..RouteQuery::default() };
-    assert_eq!(refused(&world, &vrf), "no VRF is called \"blue\": `ip vrf` lists them");
+    assert_eq!(refused(&world, &vrf), "unknown VRF \"blue\": `ip vrf` lists VRFs");
     world
         .tell(Message::Link(Link { kind: Kind::Vrf { table: 10 }, name: "blue".into(), ..link(9, UP) }))
         .compile();
@@ -134,16 +134,16 @@ fn a_route_tells_what_it_is_and_why() {
     let route = one(&world, "192.0.2.9");
     assert_eq!((route.prefix.as_str(), route.state, route.table), ("192.0.2.9/32", RouteState::Neighbor, 0));
     let route = one(&world, "198.51.100.1");
-    let elsewhere = "it leads over an interface that is no port here, or needs an encapsulation";
+    let elsewhere = "its interface is not a port, or it needs an encapsulation";
     assert_eq!(
         (route.action, route.state, route.reason.as_deref()),
         (Action::Host, RouteState::Route, Some(elsewhere))
     );
     let route = one(&world, "100.64.0.1");
-    let unknown = "the next-hop object 9 is unknown";
+    let unknown = "unknown nexthop object 9";
     assert_eq!((route.state, route.reason.as_deref()), (RouteState::Refused, Some(unknown)));
     let route = one(&world, "10.7.0.1");
-    let some = "it is for some types of service or sources only";
+    let some = "it is only for some types of service or sources";
     assert_eq!(
         (route.action, route.state, route.reason.as_deref()),
         (Action::Host, RouteState::Route, Some(some))

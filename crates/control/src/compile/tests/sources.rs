@@ -107,7 +107,7 @@ fn without_a_set_the_sources_of_a_route_pass_aloud() {
     );
     let checked = world.compiler.verify(&world.mirror);
     let refused = |(area, why): &&(bm_api::Area, String)| {
-        *area == bm_api::Area::Refused && why.starts_with("no set is left for the feasible ways back to 10.")
+        *area == bm_api::Area::Refused && why.starts_with("no free set for the feasible reverse paths of 10.")
     };
     assert_eq!(
         checked.differences.iter().filter(refused).count(),
@@ -145,7 +145,7 @@ fn without_memory_for_ways_back_packets_are_forwarded_and_every_source_passes() 
     assert_eq!(world.compiler.source_check(SourceRule::Feasible), bm_filter::SourceCheck::None);
     assert_eq!(world.compiler.source_check(SourceRule::Strict), bm_filter::SourceCheck::Strict);
     let notes = world.compiler.notes(&world.mirror);
-    assert!(notes.iter().any(|note| note.contains("no room for the feasible ways back")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("no room for the feasible reverse paths")), "{notes:?}");
     // It is tried again when tables are made anew, and not each time that anything changes.
     memory.refuse(&[]);
     world.add("203.0.113.0/24", via("10.0.0.1", 1)).compile();
