@@ -1,18 +1,18 @@
-//! The mirror's state turned into forwarding tables, change by change.
+//! Compiles the state of the mirror to forwarding tables, change by change.
 //!
 //! ```text
-//! mirror ─► Change ─┬─ links, addresses, settings ─► Interfaces ─► Tables, published whole
-//!                   ├─ neighbours, links, objects ─► Targets: one store in a next hop, no route touched
+//! mirror ─► Change ─┬─ links, addresses, settings ─► Interfaces ─► Tables, published as a whole
+//!                   ├─ neighbors, links, objects ─► Targets: one store in a next hop, no route is touched
 //!                   ├─ bodies ─► where all routes that share one lead
-//!                   └─ routes ─► Table: one entry in a FIB, and those of neighbours within
+//!                   └─ routes ─► Table: one entry in a FIB, and those of neighbors within it
 //! ```
 //!
-//! [`Compiler`] is pure: no socket, no clock, no thread. What it makes is a function of the mirror alone,
-//! whatever the order of the changes; a property test holds it to a slow evaluation of the mirror. What
-//! it cannot compile goes to Linux and is listed with its reason.
+//! [`Compiler`] is pure: no socket, no clock, no thread. Its output depends only on the mirror, not on the order of
+//! changes; a property test compares it with a slow evaluation of the mirror. Routes that it cannot compile lead to
+//! Linux and are listed with the reason.
 //!
-//! Absent on purpose: packets, netlink, and any second copy of the routes: they are in the mirror, and,
-//! as prefix and next hop, in the FIB's builder.
+//! Absent on purpose: packets, netlink, and any second copy of the routes: they are in the mirror and, as prefix and
+//! next hop, in the builder of the FIB.
 
 mod always;
 mod body;
@@ -65,21 +65,21 @@ use std::sync::atomic::AtomicBool;
 use view::View;
 use work::Work;
 
-/// How many bodies without room are tried again each time that anything changes.
+/// Number of bodies without room that are tried again with each change.
 const RETRIES: usize = 64;
 
-/// Room and choices for a [`Compiler`].
+/// Capacity and choices of a [`Compiler`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Next hops that there can be.
+    /// Maximum number of next hops.
     pub next_hops: u32,
-    /// Buckets of all groups; a power of two.
+    /// Number of buckets of all groups; a power of two.
     pub group_buckets: u32,
-    /// What IPv4 tables are made as.
+    /// Lookup structure for IPv4.
     pub ipv4: Structure<u32>,
-    /// What IPv6 tables are made as.
+    /// Lookup structure for IPv6.
     pub ipv6: Structure<u128>,
-    /// What the configuration says beside the kernel.
+    /// Settings of the configuration that are not in the kernel.
     pub choices: Choices,
 }
 
@@ -95,18 +95,18 @@ impl Default for Options {
     }
 }
 
-/// Why there are no tables.
+/// Why tables cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompileError {
     /// No memory for next hops.
     Memory(OutOfMemory),
-    /// Not even the fixed next hops fit.
+    /// No room even for the fixed next hops.
     NextHops(NextHopError),
     /// No memory for an IPv4 table.
     Ipv4(TableFull<u32>),
     /// No memory for an IPv6 table.
     Ipv6(TableFull<u128>),
-    /// No memory for what filters count.
+    /// No memory for the counters of filters.
     Filters(OutOfMemory),
 }
 
@@ -124,66 +124,66 @@ impl fmt::Display for CompileError {
 
 impl std::error::Error for CompileError {}
 
-/// What a call of [`Compiler::apply`] did.
+/// Result of [`Compiler::apply`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Whether new [`Tables`] were published.
     pub published: bool,
-    /// FIB entries written.
+    /// Number of FIB entries written.
     pub entries: usize,
 }
 
-/// What of [`Tables`] is small: by that it is told whether new ones are needed.
+/// The small parts of [`Tables`]; new tables are published when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Small {
     interfaces: Arc<Interfaces>,
     local: (Vec<Ipv4Addr>, Vec<Ipv6Addr>),
     settings: Settings,
-    /// Families, IPv4 first, whose rules only Linux can follow.
+    /// Whether only Linux supports the routing rules of IPv4, and of IPv6.
     linux_only: [bool; 2],
     filters: Option<Arc<Filters>>,
-    /// What only Linux may handle, as far as rules say it.
+    /// Packets that only Linux may handle, as far as rules describe them.
     linux_only_rules: Vec<Flat>,
-    /// Linux sends ICMP errors in our place.
+    /// Whether Linux sends ICMP errors instead of us.
     linux_tells: bool,
-    /// How sources are to be checked, by our index of the interface.
+    /// Source checks, by our index of the interface.
     rules: Vec<SourceRule>,
-    /// By port, whether workers filter what comes in.
+    /// By port, whether workers filter its packets.
     worker_ports: Vec<bool>,
 }
 
-/// Makes and publishes what workers read. There is one.
+/// Compiles and publishes the tables for workers. There is one per process.
 pub struct Compiler {
     readers: Readers,
     choices: Choices,
-    /// Where tables are put.
+    /// Where tables are published.
     memory: Arc<dyn Memory>,
     /// The links of our ports.
     ports: Vec<Option<u32>>,
-    /// Something that the mirror does not tell has changed.
+    /// A setting outside the mirror has changed.
     reshape: bool,
     small: Small,
     filtering: Filtering,
-    /// What only Linux may handle, as it was told and as there is room for it.
+    /// Packets that only Linux may handle: as set, and as far as there is room.
     enforced: Enforced,
     crowded: bool,
-    /// Set by others while all packets are Linux's.
+    /// Set by other threads while all packets are left to Linux.
     aside: Arc<AtomicBool>,
     /// Ports whose packets workers filter.
     worker_ports: Vec<bool>,
-    /// What workers' filters remember, once there are any.
+    /// State of workers' filters, once there are any.
     counts: Option<Arc<RuleCounts>>,
     rates: Option<Arc<SourceRates>>,
     targets: Targets,
     ipv4: family::Tables<u32>,
     ipv6: family::Tables<u128>,
-    /// Neighbours that packets went to, as last asked.
+    /// Neighbors that packets were sent to, as of the last query.
     used: BTreeSet<(u32, IpAddr)>,
     published: Arc<Published<Tables>>,
 }
 
 impl Compiler {
-    /// A compiler that has published tables without any interface or route.
+    /// Creates a compiler and publishes tables without interfaces and routes.
     ///
     /// # Errors
     /// If there is no memory.
@@ -191,7 +191,7 @@ impl Compiler {
         Self::new_in(readers, options, Arc::new(Anonymous))
     }
 
-    /// The same with next hops and the main VRF's tables in memory that others may read too.
+    /// The same, with next hops and tables of the main VRF in memory that others may read, too.
     ///
     /// # Errors
     /// If there is no memory.
@@ -228,25 +228,25 @@ impl Compiler {
         })
     }
 
-    /// What workers and the slow path load.
+    /// The tables that workers and the slow path load.
     pub fn published(&self) -> &Arc<Published<Tables>> {
         &self.published
     }
 
-    /// The links that our ports stand for, by the ports' numbers; `None` for a port without one. Takes
-    /// effect with the next [`Self::apply`].
+    /// Sets the links of our ports, by port index; `None` for a port without one. Takes effect with the next
+    /// [`Self::apply`].
     pub fn set_ports(&mut self, ports: Vec<Option<u32>>) {
         self.reshape |= self.ports != ports;
         self.ports = ports;
     }
 
-    /// What the configuration says now. Takes effect with the next [`Self::apply`].
+    /// Sets the choices of the configuration. Takes effect with the next [`Self::apply`].
     pub fn set_choices(&mut self, choices: Choices) {
         self.reshape |= self.choices != choices;
         self.choices = choices;
     }
 
-    /// What the configuration says.
+    /// The choices of the configuration.
     pub fn choices(&self) -> &Choices {
         &self.choices
     }
@@ -261,17 +261,17 @@ impl Compiler {
         (&self.small.local.0, &self.small.local.1)
     }
 
-    /// What the kernel's settings say.
+    /// The settings of the kernel.
     pub fn settings(&self) -> &Settings {
         &self.small.settings
     }
 
-    /// Whether a family has rules that only Linux can follow, IPv4 first.
+    /// Whether only Linux supports the routing rules of IPv4, and of IPv6.
     pub fn linux_only(&self) -> [bool; 2] {
         self.small.linux_only
     }
 
-    /// How much is left to Linux for want of room; it is tried again, some of it with each [`Self::apply`].
+    /// Number of entries left to Linux because there is no room; some are tried again with each [`Self::apply`].
     pub fn without_room(&self) -> usize {
         let [four, six] = [self.ipv4.size(), self.ipv6.size()];
         let bodies = self.ipv4.shared.bodies.without_room() + self.ipv6.shared.bodies.without_room();
@@ -283,10 +283,10 @@ impl Compiler {
         &mut self.targets
     }
 
-    /// Brings everything up to date with `mirror`, of which `changes` are new.
+    /// Updates everything for `changes` of `mirror`.
     ///
     /// # Errors
-    /// If there is no memory for a table. What was published before stays; the next call has to be given
+    /// If there is no memory for a table. The published tables stay; the next call must be given
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
         let mut work = Work::of(changes);
@@ -303,14 +303,14 @@ impl Compiler {
         let remade = match self.remake(view, &vrfs, &mut replaced) {
             Ok(remade) => remade,
             Err(why) => {
-                // What is published still names these: they are swept when it no longer is.
+                // The published tables still use these: they are swept once others are published.
                 replaced.release(&mut self.targets);
                 return Err(why);
             }
         };
         let published = reshaped.small || remade;
         if published {
-            // Before any route or next hop can name an interface that workers do not know yet.
+            // Before any route or next hop can use an interface that workers do not know yet.
             self.published.publish(self.tables(&vrfs));
         }
         let all = reshaped.moved || remade;
@@ -319,14 +319,14 @@ impl Compiler {
         let entries = self.ipv4.refresh(view, &mut self.targets, &work.ipv4, &near4)
             + self.ipv6.refresh(view, &mut self.targets, &work.ipv6, &near6);
 
-        // No table that is published names these any more.
+        // No published table uses these any more.
         replaced.release(&mut self.targets);
         self.targets.sweep();
         self.published.reclaim();
         Ok(Report { published, entries })
     }
 
-    /// All tables, taken out to be made anew, or none yet.
+    /// Takes out all tables to create them again; empty if there are none.
     fn replaced(&mut self, everything: bool) -> Replaced {
         let (ipv4, ipv6) = match everything {
             true => (self.ipv4.take(), self.ipv6.take()),
@@ -335,8 +335,8 @@ impl Compiler {
         Replaced { all: (ipv4, ipv6), ipv4: Vec::new(), ipv6: Vec::new() }
     }
 
-    /// Makes the tables that are missing or have other stages now; whether there were any. Those whose place they
-    /// take are in `replaced`, also where it fails.
+    /// Creates missing tables and those with changed stages; returns whether there were any. The tables that they replace
+    /// are in `replaced`, also on errors.
     fn remake(
         &mut self,
         view: View<'_>,
@@ -351,20 +351,20 @@ impl Compiler {
         Ok(ipv6.map_err(CompileError::Ipv6)? || ipv4)
     }
 
-    /// Whether a family has rules that only Linux can follow.
+    /// Whether only Linux supports the routing rules of a family.
     fn is_left_to_linux<A: Side>(&self) -> bool {
         let [ipv4, ipv6] = self.small.linux_only;
         if A::FAMILY == Family::V4 { ipv4 } else { ipv6 }
     }
 
-    /// The VRFs that our interfaces are in; `None` is main, which comes first.
+    /// The VRFs of our interfaces; `None` is the main table, which comes first.
     fn vrfs(&self, mirror: &Mirror) -> BTreeSet<Option<u32>> {
         let tables = interfaces::tables_of(mirror, &self.ports).into_iter();
         let vrfs = tables.filter(|table| *table != TABLE_MAIN).map(Some);
         vrfs.chain([None]).collect()
     }
 
-    /// Brings interfaces, addresses and settings up to date. Links that became or ceased to be ours are
+    /// Updates interfaces, addresses and settings. Links that became ours, or are no longer, are
     /// added to `work`.
     fn reshape(&mut self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>, work: &mut Work) -> Reshaped {
         if !(work.everything || work.shape || std::mem::take(&mut self.reshape)) {
@@ -447,7 +447,7 @@ impl Compiler {
     }
 }
 
-/// Tables that others take the place of. Workers read them until those are published.
+/// Replaced tables. Workers read them until new ones are published.
 struct Replaced {
     all: (family::Tables<u32>, family::Tables<u128>),
     ipv4: Vec<table::Table<u32>>,
@@ -455,7 +455,7 @@ struct Replaced {
 }
 
 impl Replaced {
-    /// Gives back what they hold.
+    /// Releases what they hold.
     fn release(&mut self, targets: &mut Targets) {
         self.all.0.release(targets);
         self.all.1.release(targets);
@@ -464,12 +464,12 @@ impl Replaced {
     }
 }
 
-/// What [`Compiler::reshape`] found.
+/// Result of [`Compiler::reshape`].
 #[derive(Clone, Copy, Default)]
 struct Reshaped {
-    /// Something that is published is different.
+    /// The published state must change.
     small: bool,
-    /// Interfaces have come, gone, or changed their VRF.
+    /// Interfaces were added or removed, or changed their VRF.
     moved: bool,
 }
 

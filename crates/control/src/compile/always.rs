@@ -1,10 +1,10 @@
-//! A table that has one answer: for a family whose rules only Linux can follow.
+//! A table with one answer: for a family whose routing rules only Linux supports.
 
 use bm_fib::{Fib, Form, NextHop};
 use bm_wire::prefix::Address;
 use std::marker::PhantomData;
 
-/// Every address has the same next hop.
+/// All addresses have the same next hop.
 pub(super) struct Always<A> {
     hop: NextHop,
     addresses: PhantomData<A>,

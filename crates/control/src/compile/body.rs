@@ -1,7 +1,7 @@
-//! Route bodies as compiled: where each leads, worked out once for all routes that share it.
+//! Compiled route bodies: the destination of each is computed once for all routes that share it.
 //!
-//! A full table has a million prefixes and some hundred bodies, so this is where the work is saved: a
-//! route costs a look into an array. A body holds its target as long as the mirror has it.
+//! A full table has a million prefixes and a few hundred bodies, so this saves most of the work: a route costs one array
+//! lookup. A body holds its target as long as it is in the mirror.
 
 use super::targets::{Fixed, Target, Targets};
 use super::view::{Adjacency, View};
@@ -11,17 +11,17 @@ use bm_netlink::{BodyId, Ip, Mirror, RouteBody, RouteKind, Routes};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A family of addresses, with its part of the mirror.
+/// An address family, with its part of the mirror.
 pub trait Side: Ip {
-    /// What memory its tables ask for.
+    /// The memory part for its tables.
     const PART: Part;
-    /// What memory its tables of sources ask for.
+    /// The memory part for its tables of sources.
     const SOURCES: Part;
     /// Its routes.
     fn routes(mirror: &Mirror) -> &Routes<Self>;
-    /// The number of an address, if it is of this family.
+    /// An address as a number, if it is of this family.
     fn number(address: std::net::IpAddr) -> Option<Self>;
-    /// Whether an address never leaves its link.
+    /// Whether an address is never forwarded off its link.
     fn link_local(self) -> bool;
 }
 
@@ -62,27 +62,27 @@ impl Side for u128 {
 /// Where a body leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Nowhere now: the kernel goes on to the next route.
+    /// Nowhere at present: the kernel continues with the next route.
     Inactive,
-    /// Out of its table, to the next one.
+    /// Out of its table, to the next table (`throw`).
     Throw,
-    /// There.
+    /// To this target.
     To(Target),
 }
 
-/// Why Linux forwards packets of a route that it could leave to us.
+/// Why Linux forwards packets of a route that brickmoon could forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It is for some packets only, by type of service or by source.
+    /// The route is only for some packets, by type of service or source.
     Selects,
-    /// It names an object that the mirror does not have.
+    /// It uses a nexthop object that the mirror does not have.
     UnknownObject(u32),
     /// There is no room for its next hop.
     NextHop(NextHopError),
 }
 
 impl Why {
-    /// Whether it is a fault, and not just something that only Linux does.
+    /// Whether it is a fault, rather than a feature that only Linux supports.
     pub fn is_fault(&self) -> bool {
         !matches!(self, Self::Selects)
     }
@@ -102,9 +102,9 @@ impl fmt::Display for Why {
 struct State {
     body: RouteBody,
     outcome: Outcome,
-    /// The link, if it leads to one whose destinations are neighbours.
+    /// The link, if destinations are on the link.
     on_link: Option<Adjacency>,
-    /// Our interfaces that its hops are on, whether they take packets or not.
+    /// Our interfaces of its hops, whether they are alive or not.
     ways: Box<[u16]>,
     why: Option<Why>,
 }
@@ -113,7 +113,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Bodies {
     states: Vec<Option<State>>,
-    /// Those that are not what they should be, for want of room.
+    /// Bodies that lead to Linux because there was no room.
     troubled: BTreeSet<BodyId>,
 }
 
@@ -127,19 +127,19 @@ impl Bodies {
         self.states.get(id.index()).and_then(Option::as_ref).map_or(Outcome::Inactive, |state| state.outcome)
     }
 
-    /// Our interfaces that a body's hops are on, whether they take packets now or not; in order, each once.
+    /// Our interfaces of a body's hops, whether they are alive or not; sorted, without duplicates.
     pub fn ways<A: Side>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> &[u16] {
         self.outcome::<A>(id, view, targets);
         self.states.get(id.index()).and_then(Option::as_ref).map_or(&[], |state| &state.ways)
     }
 
-    /// Why Linux has a body's packets though it need not, if that is so.
+    /// Why packets of a body are left to Linux unnecessarily, if so.
     pub fn why(&self, id: BodyId) -> Option<Why> {
         self.states.get(id.index())?.as_ref()?.why
     }
 
-    /// Works out anew where `ids` lead. Those whose routes have to be looked at again are added to
-    /// `flipped`: they are the same routes, and lead elsewhere.
+    /// Computes again where `ids` lead. Bodies whose routes must be compiled again are added to
+    /// `flipped`: the routes have not changed, but lead elsewhere.
     pub fn reassess<A: Side>(
         &mut self,
         ids: impl IntoIterator<Item = BodyId>,
@@ -162,17 +162,17 @@ impl Bodies {
         }
     }
 
-    /// Those whose next hop found no room, to try again.
+    /// Bodies whose next hop found no room, to try again.
     pub fn troubled(&self, most: usize) -> Vec<BodyId> {
         self.troubled.iter().take(most).copied().collect()
     }
 
-    /// How many there are.
+    /// Number of these bodies.
     pub fn without_room(&self) -> usize {
         self.troubled.len()
     }
 
-    /// Gives back every target.
+    /// Releases all targets.
     pub fn clear(&mut self, targets: &mut Targets) {
         for state in self.states.drain(..).flatten() {
             if let Outcome::To(target) = state.outcome {
@@ -210,7 +210,7 @@ impl Bodies {
     }
 }
 
-/// Where a body leads, with one more user of the target.
+/// Computes where a body leads, and adds a user to the target.
 fn assessed<A: Side>(body: &RouteBody, view: View<'_>, targets: &mut Targets) -> (Outcome, Option<Why>) {
     if !active::<A>(body, view) {
         return (Outcome::Inactive, None);
@@ -257,7 +257,7 @@ fn unknown(body: &RouteBody, view: View<'_>) -> Option<Why> {
     }
 }
 
-/// Whether the kernel would use the body now, and not go on to the next route.
+/// Whether the kernel would use the body now, rather than continue with the next route.
 fn active<A: Side>(body: &RouteBody, view: View<'_>) -> bool {
     if body.kind.refuses() || body.kind == RouteKind::Local {
         return true;
@@ -266,7 +266,7 @@ fn active<A: Side>(body: &RouteBody, view: View<'_>) -> bool {
     match &body.via {
         bm_netlink::Via::Object(_) => {
             let paths = view.mirror.paths(body);
-            // An object that we do not know of cannot be called dead: Linux has the word.
+            // An unknown object cannot be considered dead: left to Linux.
             paths.blackhole || paths.unknown.is_some() || paths.hops.iter().any(usable)
         }
         via => via.hops().iter().any(usable),

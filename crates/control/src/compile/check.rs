@@ -1,8 +1,7 @@
-//! The compiled tables held against the mirror: every route worked out anew, every entry looked up, every
-//! next hop and interface compared.
+//! Compares the compiled tables with the mirror: computes every route again, looks up every entry, and compares every
+//! next hop and interface.
 //!
-//! The mirror itself is compared with the kernel elsewhere (`bm_netlink::Watch`); both together are what
-//! `brickmoon verify` says.
+//! The mirror itself is compared with the kernel elsewhere (`bm_netlink::Watch`); `brickmoon verify` reports both.
 
 use super::Compiler;
 use super::body::Side;
@@ -13,18 +12,18 @@ use bm_api::Area;
 use bm_netlink::Mirror;
 use std::sync::Arc;
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// What differs, the first of it.
+    /// The first differences.
     pub differences: Vec<(Area, String)>,
-    /// How much differs.
+    /// Total number of differences.
     pub count: usize,
-    /// Entries compared.
+    /// Number of compared entries.
     pub compared: usize,
 }
 
-/// Differences that are kept as text.
+/// Maximum number of differences kept as text.
 const KEPT: usize = 1000;
 
 impl Checked {
@@ -37,8 +36,8 @@ impl Checked {
 }
 
 impl Compiler {
-    /// Compares everything that is compiled with what `mirror` says, and lists the routes that Linux has
-    /// to forward since they could not be compiled. All changes of the mirror have to be carried out.
+    /// Compares all compiled state with the mirror, and lists the routes that could not be compiled, so that Linux forwards
+    /// their packets. All changes of the mirror must have been applied.
     pub fn verify(&mut self, mirror: &Mirror) -> Checked {
         let interfaces = Arc::clone(self.interfaces());
         let view = View { mirror, interfaces: &interfaces };
@@ -47,12 +46,12 @@ impl Compiler {
         self.targets.check(view, &mut checked);
         check(&mut self.ipv4, view, &mut self.targets, &mut checked);
         check(&mut self.ipv6, view, &mut self.targets, &mut checked);
-        // Working entries out takes users of targets and gives them back.
+        // Computing entries adds users to targets and removes them again.
         self.targets.sweep();
         checked
     }
 
-    /// Holds the rules that filters go by against those of what only Linux may handle now.
+    /// Compares the compiled rules with the current list of packets that only Linux may handle.
     fn check_linux_only(&self, rules: &[bm_filter::Flat], checked: &mut Checked) {
         let tree = self.small.filters.as_ref().map(|filters| &filters.tree);
         let searched = tree.is_some_and(|tree| tree.linux_only.is_some() && tree.rules.ends_with(rules));
@@ -100,7 +99,7 @@ fn check<A: Side>(
     }
 }
 
-/// A lack, as the operator is told of it.
+/// Describes a lack of room for the operator.
 pub(super) fn lack_of_room(lack: bm_fib::Lack) -> &'static str {
     match lack {
         bm_fib::Lack::NextHop(_) => "too many next hops for a table entry",

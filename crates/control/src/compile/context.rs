@@ -1,11 +1,11 @@
-//! What is asked of the mirror for one prefix: which of the kernel's tables knows it, and where that leads.
+//! Queries to the mirror for one prefix: which of the kernel's tables has it, and where that leads.
 //!
 //! ```text
 //! prefix ─► local? ─► main? ─► default?    in each: this prefix, else the longest that covers it
 //! ```
 //!
-//! The kernel asks its tables for an address. Here each prefix of any table is given the answer for those
-//! of its addresses that no longer prefix has; then one lookup over all prefixes says the same.
+//! The kernel looks up an address in one table after the other. Here each prefix of any table gets the answer for those
+//! of its addresses that have no longer prefix; then one lookup over all prefixes gives the same result.
 
 use super::body::{Bodies, Outcome, Side, Why};
 use super::stages::Stages;
@@ -15,15 +15,15 @@ use bm_netlink::BodyId;
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What all tables of a family share.
+/// State that all tables of a family share.
 pub(super) struct Shared<A> {
     /// The route bodies.
     pub bodies: Bodies,
-    /// Neighbours that packets can be sent to, by address and link. A route of any table may lead to
-    /// any link, so all tables ask the same set.
+    /// Neighbors that packets can be sent to, by address and link. A route of any table may lead to any link, so all tables
+    /// use the same set.
     pub neighbours: BTreeSet<(A, u32)>,
-    /// Prefix lengths that the kernel's tables have had, longest first, and whether routes of theirs may
-    /// throw. Both only grow: they say where to look, not what is there.
+    /// Prefix lengths that the kernel's tables have had, longest first, and whether they may have `throw` routes. Both only
+    /// grow: they are hints where to search.
     tables: BTreeMap<u32, Seen>,
 }
 
@@ -52,9 +52,9 @@ impl<A: Side> Context<'_, A> {
         self.outcome_of(routes.get(table, prefix))
     }
 
-    /// Where the first of a prefix's bodies leads that leads anywhere.
+    /// The target of the first body of a prefix that leads anywhere.
     fn outcome_of(&mut self, bodies: &[BodyId]) -> Outcome {
-        // Of a million routes each comes by here.
+        // Called for each of a million routes.
         bm_heartbeat::beat();
         let mut first = Outcome::Inactive;
         for id in bodies {
@@ -62,7 +62,7 @@ impl<A: Side> Context<'_, A> {
             if outcome == Outcome::Inactive {
                 continue;
             }
-            // One that is for some packets only, wherever it stands, makes the whole prefix Linux's.
+            // A body for only some packets, at any position, leaves the whole prefix to Linux.
             if self.shared.bodies.why(*id) == Some(Why::Selects) {
                 return outcome;
             }
@@ -90,7 +90,7 @@ impl<A: Side> Context<'_, A> {
         Outcome::Inactive
     }
 
-    /// Where packets to the addresses of `prefix` go that no longer prefix of any stage has. None if
+    /// Where packets go to those addresses of `prefix` that have no longer prefix in any stage. `None` if
     /// `prefix` needs no entry.
     pub fn value(&mut self, stages: &Stages, prefix: Prefix<A>) -> Option<Target> {
         let mut found = None;
@@ -112,15 +112,15 @@ impl<A: Side> Context<'_, A> {
         if let Some((_, Outcome::To(target))) = found {
             return Some(target);
         }
-        // It throws: the tables behind its own decide.
+        // A `throw` route: the following tables decide.
         if let Some(target) = self.before(stages.tables.get(stage + 1..).unwrap_or_default(), prefix) {
             return Some(target);
         }
         Some(if stages.else_linux { Fixed::Host.target() } else { Fixed::NoRoute.target() })
     }
 
-    /// Our interfaces that some route to `prefix` itself leads out of, where there are several: the ways that
-    /// packets from there may come. None if it has no route.
+    /// Our interfaces of all routes to `prefix` itself, if there are several: packets from there may arrive on any of
+    /// them. `None` if it has no route.
     pub fn ways(&mut self, stages: &Stages, prefix: Prefix<A>) -> Option<Vec<u16>> {
         let routes = A::routes(self.view.mirror);
         let (mut any, mut ways) = (false, Vec::new());
@@ -130,7 +130,7 @@ impl<A: Side> Context<'_, A> {
         }
         ways.sort_unstable();
         ways.dedup();
-        // A single way is the best one, which the routing table knows.
+        // A single path is the best one, which is in the routing table.
         if ways.len() < 2 {
             ways.clear();
         }
@@ -139,8 +139,8 @@ impl<A: Side> Context<'_, A> {
 
     /// The values of all prefixes of the stages, in order.
     ///
-    /// A million routes are asked here, so each table is read once, in its own order: a route that leads
-    /// somewhere needs no more than a look into the tables before its own.
+    /// Called for a million routes, so each table is read once, in its own order: a route that leads somewhere only needs a
+    /// lookup in the tables before its own.
     pub fn values(&mut self, stages: &Stages) -> Vec<(Prefix<A>, Target)> {
         let routes = A::routes(self.view.mirror);
         let (mut values, mut others) = (Vec::new(), vec![Prefix::default()]);
@@ -159,17 +159,17 @@ impl<A: Side> Context<'_, A> {
                 }
             }
         }
-        // These may need any table, so all have to be known.
+        // These may need any table, so all must be known.
         for prefix in others {
             values.extend(self.value(stages, prefix).map(|value| (prefix, value)));
         }
-        // In order, the builder walks its memory from one end to the other.
+        // In order, so that the builder fills its memory sequentially.
         values.sort_unstable();
         values.dedup_by_key(|(prefix, _)| *prefix);
         values
     }
 
-    /// Where the tables before a route's own send its addresses, if they do.
+    /// Where the tables before the route's own send its addresses, if anywhere.
     fn before(&mut self, tables: &[u32], prefix: Prefix<A>) -> Option<Target> {
         for table in tables {
             let outcome = match self.outcome(*table, prefix) {
@@ -183,7 +183,7 @@ impl<A: Side> Context<'_, A> {
         None
     }
 
-    /// Notes what a change, or the first look at a table, brings.
+    /// Records prefix lengths of a change, or of a table at the first use.
     pub fn note(&mut self, table: u32, prefix: Prefix<A>) {
         let outcome = self.outcome(table, prefix);
         self.note_outcome(table, prefix, outcome);
@@ -198,7 +198,7 @@ impl<A: Side> Context<'_, A> {
         }
     }
 
-    /// Whether routes of a table may throw.
+    /// Whether a table may have `throw` routes.
     pub fn throws(&self, table: u32) -> bool {
         self.shared.tables.get(&table).is_some_and(|seen| seen.throws)
     }

@@ -1,4 +1,4 @@
-//! What is done for IPv4 and IPv6 alike, for all VRFs of a family.
+//! The routing tables of one family, for all VRFs; the same code for IPv4 and IPv6.
 
 use super::body::{Side, Why};
 use super::context::{Context, Shared};
@@ -17,33 +17,33 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The routing tables of a family.
 pub(super) struct Tables<A: Side> {
-    /// What a table is made as.
+    /// The lookup structure of its tables.
     pub structure: Structure<A>,
     pub shared: Shared<A>,
-    /// By the kernel's table; `None` is main, and first.
+    /// By ID of the kernel's table; `None` is the main table, and first.
     pub vrfs: BTreeMap<Option<u32>, Table<A>>,
 }
 
 impl<A: Side> Tables<A> {
     const FAMILY: Family = <A as bm_netlink::Ip>::FAMILY;
 
-    /// No table yet; those to come are made as `structure`.
+    /// No tables yet; new ones use `structure`.
     pub fn new(structure: Structure<A>) -> Self {
         Self { structure, shared: Shared::default(), vrfs: BTreeMap::new() }
     }
 
-    /// The same structure, without tables.
+    /// Empty, with the same structure.
     pub fn fresh(&self) -> Self {
         Self::new(self.structure)
     }
 
-    /// All of them; none is left here.
+    /// Takes all tables out.
     pub fn take(&mut self) -> Self {
         let fresh = self.fresh();
         std::mem::replace(self, fresh)
     }
 
-    /// How much there is, all VRFs together.
+    /// Sizes of all tables together.
     pub fn size(&self) -> Size {
         let tables = self.vrfs.values();
         tables.fold(Size::default(), |size, table| Size {
@@ -54,11 +54,11 @@ impl<A: Side> Tables<A> {
         })
     }
 
-    /// Routes of the kernel's tables that Linux has to forward since they cannot be compiled, and why.
+    /// Routes of the kernel's tables that cannot be compiled, so that Linux forwards their packets, and why.
     pub fn faults<'a>(&self, routes: &'a Routes<A>) -> impl Iterator<Item = (u32, Prefix<A>, Why)> + 'a {
         let fault = |id| self.shared.bodies.why(id).filter(Why::is_fault);
         let faults: BTreeMap<_, _> = routes.bodies().filter_map(|(id, _)| Some((id, fault(id)?))).collect();
-        // Most often there are none, and millions of routes.
+        // Usually there are none among millions of routes.
         let tables = (!faults.is_empty()).then(|| routes.tables()).into_iter().flatten();
         tables.flat_map(move |(number, table)| {
             let faults = faults.clone();
@@ -71,22 +71,22 @@ impl<A: Side> Tables<A> {
         })
     }
 
-    /// Whether feasible ways back found no room.
+    /// Whether there was no room for feasible reverse paths.
     pub fn has_lost_sources(&self) -> bool {
         self.lacks_sources() || self.vrfs.values().filter_map(Table::sources).any(Sources::is_lost)
     }
 
-    /// Whether there is not even memory for a table of feasible ways back.
+    /// Whether there was not even memory for an empty table of feasible reverse paths.
     pub fn lacks_sources(&self) -> bool {
         self.vrfs.values().any(Table::lacks_sources)
     }
 
-    /// How many routes have feasible ways back for which no set was left.
+    /// Number of routes with feasible reverse paths but no free set.
     pub fn routes_without_set(&self) -> usize {
         self.vrfs.values().filter_map(Table::sources).map(Sources::without_set).sum()
     }
 
-    /// What the table of a VRF is made as; none where there is no such table.
+    /// The lookup structure of a VRF's table; `None` if there is no such table.
     pub fn lookup(&self, vrf: Option<u32>) -> Option<bm_api::Lookup> {
         let table = self.vrfs.get(&vrf)?;
         let fib = table.fib().reader();
@@ -99,7 +99,7 @@ impl<A: Side> Tables<A> {
         })
     }
 
-    /// Works out anew where bodies lead, and adds to `work` the routes that have to follow.
+    /// Computes again where bodies lead, and adds affected routes to `work`.
     pub fn reassess(&mut self, view: View<'_>, targets: &mut Targets, moved: bool, work: &mut FamilyWork<A>) {
         let routes = A::routes(view.mirror);
         let mut flipped = BTreeSet::new();
@@ -115,9 +115,9 @@ impl<A: Side> Tables<A> {
         work.add_routes_of(&flipped, routes);
     }
 
-    /// Makes the tables that are missing or have other stages now, and takes out those of no VRF; whether there are
-    /// other tables now. Those that were taken out are in `old`, also where it fails: workers read them until new
-    /// ones are published.
+    /// Creates missing tables and those with changed stages, and removes those without a VRF; returns whether any table has
+    /// changed. Removed tables are moved to `old`, also on errors: workers read them until new ones are
+    /// published.
     pub fn remake(
         &mut self,
         view: View<'_>,
@@ -150,14 +150,14 @@ impl<A: Side> Tables<A> {
         Ok(changed)
     }
 
-    /// Gives back everything that is held: these tables are no longer read.
+    /// Releases everything: these tables are no longer read.
     pub fn release(&mut self, targets: &mut Targets) {
         self.shared.bodies.clear(targets);
         self.vrfs.values_mut().for_each(|table| table.release(targets));
     }
 
-    /// Takes in what `work` says of neighbours, or, where interfaces have come or gone, all of them.
-    /// Returns the addresses whose entries have to be looked at.
+    /// Updates the neighbors from `work`, or all of them if interfaces have been added or removed.
+    /// Returns the addresses whose entries must be checked.
     pub fn note_neighbours(&mut self, view: View<'_>, work: &Work, all: bool) -> Vec<A> {
         let known = &mut self.shared.neighbours;
         let usable = |ifindex: u32, address| {
@@ -191,8 +191,8 @@ impl<A: Side> Tables<A> {
         addresses
     }
 
-    /// Carries out what `work` says of routes, and looks at the entries of `addresses`. Returns how many
-    /// entries were written.
+    /// Applies changed routes in `work`, and checks the entries of `addresses`. Returns the number of
+    /// entries written.
     pub fn refresh(
         &mut self,
         view: View<'_>,
@@ -223,7 +223,7 @@ impl<A: Side> Tables<A> {
     }
 }
 
-/// How much [`Tables`] hold.
+/// Sizes of [`Tables`].
 #[derive(Clone, Copy, Default)]
 pub(super) struct Size {
     pub routes: usize,

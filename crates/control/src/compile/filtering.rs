@@ -1,4 +1,4 @@
-//! `[filter]` as packets meet it: rules into a tree, interfaces into numbers, names into counters.
+//! Compiles `[filter]`: rules to a tree, interface names to indexes, rule names to counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,36 +11,36 @@ use crate::config::{self, Config, SourceRule};
 use bm_fib::memory::OutOfMemory;
 use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
 
-/// What the configuration says, and what was made of it last.
+/// The configuration of filters, and what was last compiled from it.
 #[derive(Default)]
 pub(super) struct Filtering {
     config: config::Filter,
     claims: Vec<Rule>,
-    /// Whether anything is dropped that Linux would route.
+    /// Whether filters drop anything that Linux would route.
     drops: bool,
-    /// By port, with its name.
+    /// Source checks of ports, with their names.
     sources: Vec<(String, SourceRule)>,
-    /// The counter of each name. A name keeps it as long as any rule has that name.
+    /// The counter of each rule name, which is kept as long as a rule has the name.
     counters: BTreeMap<String, u16>,
-    /// Counters that no rule has had.
+    /// Number of counters used so far.
     fresh: u16,
     made: Option<Made>,
-    /// The configuration is another one than what was made goes by.
+    /// The configuration has changed since the last compilation.
     changed: bool,
 }
 
-/// Filters, and the interfaces that ports in rules were taken for.
+/// Compiled filters, and the interfaces that port names in rules stood for.
 struct Made {
     interfaces: Vec<Option<u16>>,
-    /// What the configuration says alone.
+    /// The filters of the configuration only.
     configured: Arc<Filters>,
-    /// Rules of what only Linux may handle, which stand beside that in `filters`.
+    /// Rules for packets that only Linux may handle, included in `filters`.
     linux_only: Vec<Flat>,
     filters: Arc<Filters>,
 }
 
 impl Made {
-    /// Has rules of what only Linux may handle stand beside those of the configuration.
+    /// Adds rules for packets that only Linux may handle to those of the configuration.
     fn stand_beside(&mut self, linux_only: &[Flat]) -> Result<(), TooMany> {
         self.filters = Arc::clone(&self.configured);
         self.linux_only.clear();
@@ -54,8 +54,8 @@ impl Made {
 }
 
 impl Filtering {
-    /// Goes by another configuration from now on. Returns the counters that have to begin at zero, since another
-    /// rule has counted by them.
+    /// Sets the configuration. Returns the counters that must be cleared, since other rules have counted with
+    /// them.
     pub fn set(&mut self, config: &Config) -> Vec<u16> {
         let source = |port: &config::Port| {
             let name = port.device.interface().map_or_else(|| port.device.to_string(), Into::into);
@@ -80,7 +80,7 @@ impl Filtering {
             if self.counters.contains_key(&name) {
                 continue;
             }
-            // What an earlier rule has counted is no matter of this one.
+            // Counts of an earlier rule must not appear in this one.
             let counter = if usize::from(self.fresh) < ROOM_RULES {
                 self.fresh += 1;
                 self.fresh - 1
@@ -94,20 +94,20 @@ impl Filtering {
         used
     }
 
-    /// How sources are checked on a port.
+    /// Source check of a port.
     pub fn source_rule(&self, port: u16) -> SourceRule {
         self.sources.get(usize::from(port)).map(|(_, rule)| *rule).unwrap_or_default()
     }
 
-    /// Whether anything is filtered.
+    /// Whether there are any filters.
     fn is_on(&self) -> bool {
         self.drops || !self.claims.is_empty()
     }
 
-    /// What is to be done, where interfaces are as they are now, and only Linux may handle what these rules match.
+    /// Compiles the filters for the current interfaces, with these rules for packets that only Linux may handle.
     ///
     /// # Errors
-    /// If there is no room for the rules beside those of the configuration.
+    /// If there is no room for the rules in addition to those of the configuration.
     pub fn filters(
         &mut self,
         interfaces: &Interfaces,
@@ -142,10 +142,10 @@ impl Filtering {
     }
 
     /// # Errors
-    /// If there is no room for so many rules, which the configuration has been asked about before.
+    /// If there are too many rules, which is checked when the configuration is read.
     fn make(&self, interfaces: &[Option<u16>]) -> Result<Filters, TooMany> {
         let flat = |rule: &Rule, name: &str, interface: &Option<u16>| {
-            // A port that is not there now lets nothing in.
+            // Rules for a missing port match nothing.
             let off = rule.port.is_some() && interface.is_none();
             let counter = self.counters.get(name).copied().filter(|_| !off);
             counter.into_iter().flat_map(|counter| Flat::of(rule, counter, *interface)).collect::<Vec<_>>()
@@ -169,7 +169,7 @@ impl Filtering {
         })
     }
 
-    /// Each name with what its rules ask for and have matched; `count` reads a counter.
+    /// Names with their rules and matches; `count` reads a counter.
     pub fn shown(&self, count: impl Fn(u16) -> u64) -> Shown {
         let mut filters: Vec<Filter> = Vec::new();
         let mut places = BTreeMap::new();
@@ -208,14 +208,14 @@ impl Filtering {
 }
 
 impl Compiler {
-    /// By port, whether workers filter what comes in there. Takes effect with the next [`Self::apply`].
+    /// Sets, by port, whether workers filter its packets. Takes effect with the next [`Self::apply`].
     pub fn set_worker_ports(&mut self, ports: Vec<bool>) {
         self.reshape |= self.worker_ports != ports;
         self.worker_ports = ports;
     }
 
-    /// What the configuration says now of filters. Takes effect with the next [`Self::apply`]. Returns the counters
-    /// of rules that have to begin at zero; workers' do.
+    /// Sets the configuration of filters. Takes effect with the next [`Self::apply`]. Returns the counters of rules that must
+    /// be cleared in the kernel path; those of workers are cleared here.
     pub fn set_filters(&mut self, config: &Config) -> Vec<u16> {
         self.reshape = true;
         let used = self.filtering.set(config);
@@ -225,7 +225,7 @@ impl Compiler {
         used
     }
 
-    /// What filters do; nothing where there are none.
+    /// The compiled filters; `None` without any.
     pub fn filters(&self) -> Option<&Arc<Filters>> {
         self.small.filters.as_ref()
     }
@@ -235,12 +235,12 @@ impl Compiler {
         self.filtering.drops
     }
 
-    /// How sources are checked on a port.
+    /// Source check of a port.
     pub fn source_rule(&self, port: u16) -> SourceRule {
         self.filtering.source_rule(port)
     }
 
-    /// What filters have to do for a rule about sources. Without memory for feasible ways back all of those pass.
+    /// The source check for filters. Without memory for feasible reverse paths, all sources pass a check of them.
     pub fn source_check(&self, rule: SourceRule) -> SourceCheck {
         match check_of(rule) {
             SourceCheck::Feasible if self.lacks_sources() => SourceCheck::None,
@@ -248,18 +248,18 @@ impl Compiler {
         }
     }
 
-    /// Whether there is no memory for feasible ways back, although they are asked for.
+    /// Whether there is no memory for feasible reverse paths although they are needed.
     pub fn lacks_sources(&self) -> bool {
         self.ipv4.lacks_sources() || self.ipv6.lacks_sources()
     }
 
-    /// What filter rules have matched; `others` reads the counters of others than workers.
+    /// Filter rules with their matches; `others` reads the counters of the kernel path.
     pub fn shown_filters(&self, others: impl Fn(u16) -> u64) -> bm_api::Filters {
         let workers = |counter| self.counts.as_ref().map_or(0, |counts| counts.count(counter));
         self.filtering.shown(|counter| workers(counter) + others(counter))
     }
 
-    /// Makes what workers' filters remember, when there are first some to be.
+    /// Creates the state of workers' filters when there are filters for the first time.
     pub(super) fn prepare_filters(&mut self) -> Result<(), OutOfMemory> {
         let Some(filters) = self.small.filters.as_ref().filter(|_| self.worker_ports.contains(&true)) else {
             return Ok(());
@@ -274,7 +274,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// What workers filter by.
+    /// The filters of workers.
     pub(super) fn filter_set(&self) -> Option<Arc<FilterSet>> {
         let (filters, counts) = self.small.filters.as_ref().zip(self.counts.as_ref())?;
         Some(Arc::new(FilterSet {
@@ -288,12 +288,12 @@ impl Compiler {
     }
 }
 
-/// The name that a claim is counted by: one that no rule of a filter can have.
+/// The name under which a claim is counted; no filter rule can have it.
 fn of_claim(claim: &Rule) -> String {
     format!("\0{}", claim.name)
 }
 
-/// What filters have to do for a rule about sources.
+/// The source check in the form for filters.
 fn check_of(rule: SourceRule) -> SourceCheck {
     match rule {
         SourceRule::Kernel | SourceRule::Off => SourceCheck::None,
@@ -356,7 +356,7 @@ mod tests {
         let mut config = read("[[filter.rule]]\naction = 'drop'\n");
         let (mut filtering, interfaces) = (filtering(&config), Interfaces::default());
         let before = filtering.filters(&interfaces, &[]).unwrap().unwrap();
-        // The reader of configurations refuses so many; nobody else asks.
+        // Rejected when the configuration is read.
         config.filter.rules = vec![config.filter.rules[0].clone(); ROOM_RULES + 1];
         filtering.set(&config);
         let after = filtering.filters(&interfaces, &[]).unwrap().unwrap();

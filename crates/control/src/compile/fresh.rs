@@ -1,4 +1,4 @@
-//! Which neighbours Linux has to keep: it sees none of the packets that we send to them, and would forget.
+//! Which neighbors Linux must keep: it does not see the packets that we send to them, and would let them expire.
 
 use super::Compiler;
 use super::targets::{State, Target};
@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 impl Compiler {
-    /// The neighbours, by link, that packets went to since this was last asked, and all gateways of
-    /// routes: those are asked for before the first packet comes.
+    /// The neighbors, by link, that packets were sent to since the last call, and all gateways of routes, which are
+    /// resolved before the first packet arrives.
     pub fn take_in_use(&mut self) -> BTreeSet<(u32, IpAddr)> {
         let hosts = self.uses_by_host_entries();
         let mut in_use = BTreeSet::new();
@@ -26,7 +26,7 @@ impl Compiler {
         in_use
     }
 
-    /// Whether a route leads through this neighbour, or packets may be sent to it now.
+    /// Whether a route leads to this neighbor, or packets may be sent to it now.
     pub fn is_known(&self, ifindex: u32, address: IpAddr) -> bool {
         self.targets.of_place(ifindex, address).is_some()
     }

@@ -1,7 +1,7 @@
-//! Which links of Linux are interfaces of ours: those of our ports, and VLANs on them.
+//! The interfaces of brickmoon: links of our ports, and VLANs on them.
 //!
-//! An interface keeps its index while its link lives. The place of one that is gone stays behind, down
-//! and without a port, until another takes it: workers may still hold a next hop that names it.
+//! An interface keeps its index while its link exists. The index of a removed one stays, down and without a port,
+//! until another interface reuses it: workers may still hold a next hop that names it.
 
 use bm_fib::next_hop::INTERFACE_MAX;
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Vlan};
@@ -17,20 +17,20 @@ const NO_ARP: u32 = 0x80;
 /// The interfaces of all ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
-    /// By our own index; those that are gone are there still, without a port.
+    /// By our index; removed interfaces stay in the list, without a port.
     pub list: Vec<Interface>,
-    /// By port.
+    /// Indexes of the interfaces of each port.
     pub ports: Vec<PortInterfaces>,
     by_ifindex: BTreeMap<u32, u16>,
 }
 
 impl Interfaces {
-    /// The interfaces as the mirror has them now, with the indices that they had in `self`.
+    /// The interfaces as in the mirror now, with their indexes in `self`.
     ///
-    /// `ports` are the links of our ports, `vrf_of` turns a table of the kernel into one of ours.
+    /// `ports` are the links of our ports; `vrf_of` maps a table of the kernel to our VRF.
     pub(super) fn now(&self, mirror: &Mirror, ports: &[Option<u32>], vrf_of: impl Fn(u32) -> u16) -> Self {
         let mut next = Self { list: self.list.clone(), ports: Vec::new(), by_ifindex: BTreeMap::new() };
-        // A place that is free now was given up in an earlier round, so no next hop names it any more.
+        // A free index was released in an earlier round, so no next hop names it any more.
         let mut free: Vec<u16> = (0..self.list.len() as u16)
             .filter(|index| !self.by_ifindex.values().any(|at| at == index))
             .collect();
@@ -44,7 +44,7 @@ impl Interfaces {
                     None => next.list.len() as u16,
                 };
                 let vrf = vrf_of(mirror.table_of(link.ifindex));
-                // The port's own frames have no tag, whatever the link is to others.
+                // Frames of the port itself are untagged, even if its link is a VLAN of another device.
                 let vlan = if Some(link.ifindex) == *ifindex { None } else { vlan_of(link) };
                 let interface = Interface { vlan, ..interface(mirror, link, port as u16, vrf) };
                 match interface.vlan {
@@ -62,7 +62,7 @@ impl Interfaces {
         next
     }
 
-    /// Our index of a link, if it is an interface of ours.
+    /// Our index of a link, if it is one of our interfaces.
     pub fn index_of(&self, ifindex: u32) -> Option<u16> {
         self.by_ifindex.get(&ifindex).copied()
     }
@@ -72,12 +72,12 @@ impl Interfaces {
         self.list.get(usize::from(self.index_of(ifindex)?))
     }
 
-    /// Links that are interfaces of ours, by number.
+    /// Indexes in Linux of our interfaces.
     pub fn ifindices(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_ifindex.keys().copied()
     }
 
-    /// The living interfaces of a port, that of untagged frames first.
+    /// The existing interfaces of a port, that of untagged frames first.
     pub fn of_port(&self, port: u16) -> impl Iterator<Item = (u16, &Interface)> {
         let of_port = self.ports.get(usize::from(port));
         let untagged = of_port.and_then(|of_port| of_port.untagged);
@@ -87,7 +87,7 @@ impl Interfaces {
     }
 }
 
-/// Whether a link forwards IP itself, and is not a part of a bridge or a bond, which would do it.
+/// Whether a link forwards IP itself, rather than as part of a bridge or a bond.
 fn routes(mirror: &Mirror, link: &Link) -> bool {
     let master = link.master.and_then(|master| mirror.link(master));
     link.hardware == ETHERNET
@@ -95,13 +95,13 @@ fn routes(mirror: &Mirror, link: &Link) -> bool {
         && (link.master.is_none() || master.is_some_and(|master| matches!(master.kind, Kind::Vrf { .. })))
 }
 
-/// The tables of the VRFs that a port's links are in; [`bm_netlink::route::TABLE_MAIN`] among them.
+/// The tables of the VRFs of a port's links, including [`bm_netlink::route::TABLE_MAIN`].
 pub(super) fn tables_of(mirror: &Mirror, ports: &[Option<u32>]) -> Vec<u32> {
     let links = ports.iter().flat_map(|port| links_of(mirror, ports, *port));
     links.map(|link| mirror.table_of(link.ifindex)).collect()
 }
 
-/// The links whose frames a port carries: its own, and VLANs on it that are no ports themselves.
+/// The links whose frames a port carries: its own, and VLANs on it that are not ports themselves.
 fn links_of<'a>(
     mirror: &'a Mirror,
     ports: &'a [Option<u32>],
@@ -162,7 +162,7 @@ fn ipv4_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv4Addr, u8)> {
             list.push((secondary(address.flags), local, address.length));
         }
     }
-    // Stable: among the primary ones, and among the others, the mirror's order stays.
+    // A stable sort keeps the mirror's order among primary addresses and among others.
     list.sort_by_key(|(secondary, ..)| *secondary);
     list.into_iter().map(|(_, local, length)| (local, length)).collect()
 }
@@ -176,7 +176,7 @@ fn ipv6_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv6Addr, u8)> {
     usable.filter_map(six).collect()
 }
 
-/// Leaves nothing of an interface but its place.
+/// Clears an interface, but keeps its index.
 fn retire(interface: &mut Interface) {
     interface.up = false;
     interface.ifindex = 0;
@@ -186,7 +186,7 @@ fn retire(interface: &mut Interface) {
     interface.forward_ipv6 = false;
 }
 
-/// Whether a link has no neighbours to ask for, so that the kernel tells of none.
+/// Whether a link has no neighbors to resolve, so that the kernel reports none.
 pub(super) fn without_neighbours(link: &Link) -> bool {
     link.flags & NO_ARP != 0
 }

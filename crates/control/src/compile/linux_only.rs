@@ -1,13 +1,13 @@
-//! What only Linux may handle, as interfaces, next hops and filters go by it.
+//! Applies the list of packets that only Linux may handle to interfaces, next hops and filters.
 //!
 //! ```text
-//! Traffic::All, In   ─► Interface::linux_only_in          nothing of the family is forwarded from there
-//! Traffic::Out       ─► Interface::linux_only_out         next hops there are Linux's: one store each
-//! Traffic::Fragments ─► Interface::linux_only_fragments   told by their headers, wherever they come in
-//! Traffic::Matching  ─► rules beside the filters'         searched behind them, on both paths
+//! Traffic::All, In   ─► Interface::linux_only_in          no packets of the family are forwarded from there
+//! Traffic::Out       ─► Interface::linux_only_out         next hops there lead to Linux: one store each
+//! Traffic::Fragments ─► Interface::linux_only_fragments   recognized by their headers, wherever they arrive
+//! Traffic::Matching  ─► rules in addition to filters      searched after them, on both paths
 //! ```
 //!
-//! Whatever cannot be told apart is widened, never narrowed: rules that have no room stand for all packets.
+//! Matches that cannot be represented are widened, never narrowed: too many rules stand for all packets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use bm_netlink::{Addresses, Kind, LinuxOnly, Match, Mirror, Traffic};
 
 use super::{Compiler, Interfaces};
 
-/// Flat rules that are searched; more of them are not worth what they cost.
+/// Maximum number of flat rules to search.
 const RULES_MAX: usize = 4096;
-/// Links below each other that are followed: a VLAN in a VLAN on a port is three.
+/// Maximum depth of stacked links to follow: a VLAN in a VLAN on a port is three.
 const DEPTH: usize = 8;
 
 /// What only Linux may handle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Enforced {
-    /// Families, IPv4 first.
+    /// All packets of IPv4, and of IPv6.
     all: [bool; 2],
-    /// Links that packets come in on.
+    /// Links on which packets arrive.
     input: BTreeSet<u32>,
-    /// Links that packets leave by.
+    /// Links by which packets leave.
     output: BTreeSet<u32>,
-    /// Families, IPv4 first, whose fragments Linux reassembles.
+    /// All fragments of IPv4, and of IPv6, which Linux reassembles.
     fragments: [bool; 2],
     matching: Vec<Match>,
 }
@@ -61,7 +61,7 @@ impl Enforced {
         enforced
     }
 
-    /// The same for all packets, since its rules have no room.
+    /// The same for all packets, since there are too many rules.
     pub fn without_rules(&self) -> Self {
         Self { all: [true; 2], matching: Vec::new(), ..self.clone() }
     }
@@ -70,7 +70,7 @@ impl Enforced {
         *self == Self::default()
     }
 
-    /// Has interfaces forward no more than what others than Linux may handle.
+    /// Removes forwarding from interfaces for packets that only Linux may handle.
     pub fn mark(&self, mirror: &Mirror, interfaces: &mut Interfaces) {
         for interface in &mut interfaces.list {
             let alive = interface.ifindex != 0;
@@ -85,7 +85,7 @@ impl Enforced {
         }
     }
 
-    /// Rules of which one matches each packet that only Linux may handle; `None` if they are too many.
+    /// Rules that match all packets that only Linux may handle; `None` if they are too many.
     pub fn rules(&self, mirror: &Mirror, interfaces: &Interfaces) -> Option<Vec<Flat>> {
         let mut rules = Vec::new();
         for of in &self.matching {
@@ -107,19 +107,19 @@ impl Enforced {
 }
 
 impl Compiler {
-    /// Set while all packets are Linux's, which workers see with their next burst.
+    /// Set while all packets are left to Linux; workers see it with their next burst.
     pub fn aside(&self) -> &Arc<AtomicBool> {
         &self.aside
     }
 
-    /// The packets that only Linux may handle. Takes effect with the next [`Self::apply`].
+    /// Sets the packets that only Linux may handle. Takes effect with the next [`Self::apply`].
     pub fn set_linux_only(&mut self, list: &[LinuxOnly]) {
         let enforced = Enforced::of(list);
         self.reshape |= self.enforced != enforced;
         self.enforced = enforced;
     }
 
-    /// Interfaces, and rules of what only Linux may handle on them.
+    /// Updates interfaces; returns the rules for packets that only Linux may handle.
     pub(super) fn interfaces_now(
         &self,
         mirror: &Mirror,
@@ -140,8 +140,8 @@ impl Compiler {
         }
     }
 
-    /// Interfaces, rules of what only Linux may handle, and filters with them. Where rules have no room all packets
-    /// are Linux's.
+    /// Updates interfaces, rules for packets that only Linux may handle, and filters. If there are too many rules, all
+    /// packets are left to Linux.
     pub(super) fn interfaces_and_filters(
         &mut self,
         mirror: &Mirror,
@@ -162,8 +162,8 @@ impl Compiler {
     }
 }
 
-/// A link, those that its frames come through on their way from the wire, and the VRF that it is in: Linux asks
-/// rules of each.
+/// A link, the lower links that its frames pass on their way from the wire, and its VRF: Linux evaluates rules for
+/// each of them.
 fn links_of(mirror: &Mirror, ifindex: u32) -> Vec<u32> {
     let below = |ifindex: &u32| {
         let link = mirror.link(*ifindex)?;
@@ -175,16 +175,16 @@ fn links_of(mirror: &Mirror, ifindex: u32) -> Vec<u32> {
     links
 }
 
-/// Whether packets that leave by one of `out` leave by `link`: it is that, or one below or above.
+/// Whether packets that leave by one of `out` leave by `link`: the same link, or one below or above it.
 pub(crate) fn leaves_by(mirror: &Mirror, link: u32, out: &[u32]) -> bool {
     out.iter().any(|ifindex| links_of(mirror, *ifindex).contains(&link))
 }
 
-/// A match as a rule of filters, its interface aside.
+/// A match as a filter rule, without its interface.
 pub(crate) fn rule_of(of: &Match) -> Rule {
     let (source, destination) = match &of.addresses {
         Addresses::Any => (None, None),
-        // The prefix of all addresses still says the family.
+        // A prefix of length 0 still selects the family.
         Addresses::Ipv4(source, destination) => {
             (Some(AnyPrefix::V4(source.unwrap_or_default())), destination.map(AnyPrefix::V4))
         }

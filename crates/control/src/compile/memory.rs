@@ -1,22 +1,22 @@
-//! Where tables lie: in this process, or where others read them too.
+//! Memory of the tables: in this process, or shared with other readers.
 
 use bm_fib::memory::{OutOfMemory, Part, Source};
 
-/// Gives memory for a table each time that one is made.
+/// Allocates memory whenever a table is created.
 pub trait Memory: Send + Sync {
-    /// For next hops, once; for routes of the main VRF, each time that its table is made anew.
+    /// Called once for next hops, and for routes of the main VRF each time that its table is created again.
     ///
     /// # Errors
-    /// If there is none; the implementer says why in the log.
+    /// If there is none; the implementation logs the reason.
     fn source(&self, part: Part) -> Result<Source, OutOfMemory>;
 
-    /// How many interfaces whoever reads there can tell apart; a multiple of 64.
+    /// Maximum number of interfaces that other readers support; a multiple of 64.
     fn interfaces(&self) -> usize {
         1 << 16
     }
 }
 
-/// Memory of this process alone.
+/// Memory of this process only.
 pub struct Anonymous;
 
 impl Memory for Anonymous {

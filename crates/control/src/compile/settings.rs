@@ -1,21 +1,21 @@
-//! What is the same for all interfaces: the kernel's settings, and the machine's own addresses.
+//! Settings for all interfaces: those of the kernel, and the addresses of the machine.
 
 use bm_forward::tables::Settings;
 use bm_netlink::Mirror;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What the configuration says beside the kernel.
+/// Settings of the configuration that are not in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choices {
     /// Seed of the flow hash.
     pub hash_seed: u32,
-    /// ICMP errors a second in all; `None` for what the kernel's settings say.
+    /// Limit of ICMP errors per second; `None` for the settings of the kernel.
     pub icmp_per_second: Option<u32>,
-    /// Whether feasible ways back of sources are kept (RFC 3704), which takes a second table of each family.
+    /// Whether to keep feasible reverse paths of sources (RFC 3704), which needs a second table per family.
     pub feasible: bool,
 }
 
-/// The kernel's settings, and ours in their place where the configuration has any.
+/// The kernel's settings, overridden by the configuration.
 pub(super) fn settings(mirror: &Mirror, choices: &Choices) -> Settings {
     let sysctls = mirror.sysctls();
     let byte = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
@@ -33,7 +33,7 @@ pub(super) fn settings(mirror: &Mirror, choices: &Choices) -> Settings {
     }
 }
 
-/// All addresses of this machine, each once.
+/// All addresses of this machine, without duplicates.
 pub(super) fn local(mirror: &Mirror) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
     let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
     for address in mirror.all_addresses() {

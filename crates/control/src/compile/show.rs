@@ -1,4 +1,4 @@
-//! What was compiled, as replies of the control socket.
+//! The compiled tables as API replies.
 
 mod routes;
 
@@ -11,25 +11,25 @@ use bm_fib::next_hop::Action;
 use bm_netlink::neighbour::state;
 use bm_netlink::{Family, Kind, Mirror};
 
-/// How much was compiled.
+/// Sizes of the compiled tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// IPv4 routes of all tables, neighbours' entries among them.
+    /// IPv4 routes of all tables, including entries for neighbors.
     pub ipv4: usize,
-    /// IPv6 routes likewise.
+    /// IPv6 routes of all tables, including entries for neighbors.
     pub ipv6: usize,
-    /// Routes and neighbours that Linux forwards to, since they could not be compiled.
+    /// Routes and neighbors that could not be compiled, so that Linux forwards their packets.
     pub refused: usize,
     /// Next hops in use.
     pub next_hops: usize,
-    /// Next hops that there is room for.
+    /// Maximum number of next hops.
     pub next_hops_room: usize,
-    /// Bytes of the lookup structures.
+    /// Memory of the lookup structures, in bytes.
     pub bytes: usize,
 }
 
 impl Compiler {
-    /// How much was compiled of this mirror.
+    /// Sizes of the tables compiled from this mirror.
     pub fn counts(&self, mirror: &Mirror) -> Counts {
         let [four, six] = [self.ipv4.size(), self.ipv6.size()];
         let faults = self.ipv4.faults(mirror.ipv4()).count() + self.ipv6.faults(mirror.ipv6()).count();
@@ -43,12 +43,12 @@ impl Compiler {
         }
     }
 
-    /// What the main tables are made as, IPv4 first.
+    /// Lookup structures of the main tables, IPv4 first.
     pub fn lookup(&self) -> Vec<bm_api::Lookup> {
         self.ipv4.lookup(None).into_iter().chain(self.ipv6.lookup(None)).collect()
     }
 
-    /// What the operator should know of what Linux does in our place.
+    /// Notes for the operator on what is left to Linux.
     pub fn notes(&self, mirror: &Mirror) -> Vec<String> {
         let mut notes = Vec::new();
         for family in Family::BOTH {
@@ -84,7 +84,7 @@ impl Compiler {
         notes
     }
 
-    /// A port's interfaces.
+    /// The interfaces of a port.
     pub fn shown_interfaces(&self, mirror: &Mirror, port: u16) -> Vec<bm_api::Interface> {
         let show = |(index, interface): (u16, &bm_forward::tables::Interface)| {
             let table = mirror.table_of(interface.ifindex);
@@ -111,7 +111,7 @@ impl Compiler {
         self.interfaces().of_port(port).map(show).collect()
     }
 
-    /// The kernel's neighbours on interfaces of ours.
+    /// The kernel's neighbors on our interfaces.
     pub fn shown_neighbors(&self, mirror: &Mirror) -> Neighbors {
         let ours =
             mirror.neighbours().filter(|neighbour| self.interfaces().index_of(neighbour.ifindex).is_some());
@@ -166,7 +166,7 @@ impl Compiler {
         }
     }
 
-    /// Where a target leads, if it is one adjacency.
+    /// Where a target sends packets, if it is a single adjacency.
     fn hop(&self, mirror: &Mirror, target: Target) -> Option<Hop> {
         let entry = self.targets.get(target);
         let State::Plain(adjacency) = &entry.state else { return None };
@@ -183,7 +183,7 @@ impl Compiler {
         })
     }
 
-    /// All places that a target leads to.
+    /// All hops that a target sends packets to.
     fn hops(&self, mirror: &Mirror, target: Target) -> Vec<Hop> {
         match &self.targets.get(target).state {
             State::Members(members) => {
@@ -213,7 +213,7 @@ fn shown(action: Action) -> bm_api::Action {
     }
 }
 
-/// As `ip neigh` names states.
+/// State names of `ip neigh`.
 fn state_name(number: u16) -> &'static str {
     match number {
         state::INCOMPLETE => "incomplete",

@@ -1,12 +1,12 @@
-//! Where packets from an address may come in besides the best way back: the feasible paths of RFC 3704.
+//! The interfaces on which packets from a source may arrive besides that of the best route: feasible paths of RFC 3704.
 //!
 //! ```text
 //! prefix ─► all its routes, whatever their metric, state or table ─► interfaces of all their hops ─► a set
 //! ```
 //!
-//! The best way back is in the routing table, which is asked first, so only prefixes with several ways have a
-//! set with anything in it; the others have an entry as well, since they hide the shorter ones around them. There
-//! is such a table only while some port asks for it. What finds no room makes all sources pass, aloud.
+//! The best reverse path is in the routing table, which is checked first, so only prefixes with several paths have a
+//! nonempty set; others have an entry, too, since they override shorter prefixes around them. The table exists only
+//! while a port needs it. If there is no room, all sources pass, and this is reported.
 
 use super::body::Side;
 use super::check::Checked;
@@ -21,26 +21,26 @@ use bm_fib::{Change, Fib, NextHop, Source, Structure, TableFull};
 use bm_wire::prefix::Prefix;
 use std::sync::Arc;
 
-/// Room for what is made.
+/// Capacity of the tables.
 pub(super) struct Room<'a> {
     pub readers: &'a Readers,
     pub source: &'a dyn Fn() -> Result<Source, OutOfMemory>,
-    /// How many interfaces sets can tell apart.
+    /// Number of interfaces that sets can distinguish.
     pub width: usize,
 }
 
-/// The feasible ways back of one routing table and family.
+/// The feasible reverse paths of one routing table and family.
 pub(super) struct Sources<A: Side> {
     fib: Builder<A>,
     sets: SetWriter,
     /// There was no room, so every source passes.
     lost: bool,
-    /// The log says that there are more sets than room.
+    /// Whether the log has reported that there are too many different sets.
     told: bool,
 }
 
 impl<A: Side> Sources<A> {
-    /// All of what the mirror has for these stages.
+    /// Compiles all prefixes of the mirror for these stages.
     pub fn load(
         structure: Structure<A>,
         stages: &Stages,
@@ -69,7 +69,7 @@ impl<A: Side> Sources<A> {
         room: &Room<'_>,
     ) -> Result<Self, TableFull<A>> {
         let source = (room.source)().map_err(TableFull::no_memory)?;
-        // In the order in which their reader expects them: routes, then sets.
+        // In the order that readers expect: routes, then sets.
         let mut fib = structure.build_in([], room.readers, &source)?;
         let sets = SetWriter::with_width_in(room.width, room.readers, &source);
         let mut sets = sets.map_err(TableFull::no_memory)?;
@@ -79,22 +79,22 @@ impl<A: Side> Sources<A> {
         Ok(Self { fib, sets, lost: false, told: false })
     }
 
-    /// What packets are held against.
+    /// The table that packets are checked against.
     pub fn reader(&self) -> (Arc<dyn Fib<Address = A>>, Arc<InterfaceSets>) {
         (self.fib.reader(), Arc::clone(self.sets.table()))
     }
 
-    /// Whether every source passes for want of room.
+    /// Whether every source passes because there is no room.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// How many routes let every source pass since no set was left for theirs.
+    /// Number of routes whose sources are not checked because there was no free set.
     pub fn without_set(&self) -> usize {
         if self.lost { 0 } else { self.sets.refused() }
     }
 
-    /// Says once that sets have run out, and again if they did in between not.
+    /// Reports once that there are no free sets, and again if there were some in between.
     fn tell(&mut self) {
         let routes = self.without_set();
         if routes > 0 && !self.told {
@@ -107,12 +107,12 @@ impl<A: Side> Sources<A> {
         self.told = routes > 0;
     }
 
-    /// Bytes of the lookup structure.
+    /// Size of the lookup structure in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.fib.memory_bytes()
     }
 
-    /// Brings the entries of `prefixes` up to date.
+    /// Updates the entries of `prefixes`.
     pub fn refresh(&mut self, stages: &Stages, prefixes: &[Prefix<A>], context: &mut Context<'_, A>) {
         if self.lost {
             return;
@@ -141,13 +141,13 @@ impl<A: Side> Sources<A> {
         self.tell();
     }
 
-    /// Has every source pass from now on: what there is has no room.
+    /// Lets every source pass from now on, because there is no room.
     fn lose(&mut self) {
         tracing::error!(
             "no room for the feasible reverse paths of all sources: reverse_path = \"feasible\" lets every source pass"
         );
         self.lost = true;
-        // The whole first: so there is no moment at which a source has no entry at all.
+        // The default entry first, so that no source is ever without an entry.
         let whole = [Change::Set(Prefix::default(), sets::ALL)];
         let early = self.fib.apply(&whole).is_ok();
         let others = self.fib.rib().iter().filter(|(prefix, _)| !early || *prefix != Prefix::default());
@@ -159,7 +159,7 @@ impl<A: Side> Sources<A> {
         }
     }
 
-    /// Holds every entry against what it should be.
+    /// Compares every entry with its expected value.
     pub fn check(&self, stages: &Stages, context: &mut Context<'_, A>, checked: &mut Checked) {
         if self.lost {
             let why = "no room for feasible reverse paths: every source passes";

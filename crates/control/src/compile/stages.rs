@@ -1,4 +1,4 @@
-//! Which of the kernel's tables a packet's destination is looked for in, one after the other.
+//! The kernel's tables in which a destination is looked up, in order.
 //!
 //! ```text
 //! ip rule:   0 lookup local    1000 lookup [l3mdev-table]    32766 lookup main    32767 lookup default
@@ -6,30 +6,30 @@
 //! VRF n:     local ──────────►  its table ─► Linux decides (leaks are its business)
 //! ```
 //!
-//! Rules that look at anything but the VRF cannot be honoured by a lookup of the destination: a family
-//! that has one is left to Linux altogether. A fresh kernel keeps local and main in one trie, so that a
-//! longer route of main beats a shorter one of local; that is seen only where the shorter one gives the
-//! packet to Linux, which then decides by itself.
+//! Rules that match anything but the VRF cannot be represented by a lookup of the destination: a family with such a
+//! rule is left to Linux. Until the first rule is added, the kernel keeps local and main in one trie, so that a longer
+//! route of main beats a shorter one of local; that matters only if the shorter one leads to Linux, which then decides
+//! by itself.
 
 use super::body::Side;
 use bm_netlink::route::{TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
 use bm_netlink::{Family, Mirror, Rule};
 use bm_wire::prefix::Prefix;
 
-/// `FR_ACT_TO_TBL`: the action of a rule that looks in a table.
+/// `FR_ACT_TO_TBL`: the action of a rule that looks up a table.
 const TO_TABLE: u8 = 1;
 
-/// The tables that are asked, in order.
+/// The tables, in the order of lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stages {
-    /// The kernel's numbers of them.
+    /// IDs of the tables in the kernel.
     pub tables: Vec<u32>,
-    /// What none of them knows goes to Linux; else there is no route to it.
+    /// Packets without a route in any of them go to Linux; otherwise they are unreachable.
     pub else_linux: bool,
 }
 
 impl Stages {
-    /// For the main table, or for the VRF that has `vrf` as its table.
+    /// The stages of the main table, or of the VRF with table `vrf`.
     pub fn of(mirror: &Mirror, family: Family, vrf: Option<u32>) -> Self {
         let mut rules: Vec<&Rule> = mirror.rules().iter().filter(|rule| rule.family == family).collect();
         if rules.is_empty() {
@@ -46,13 +46,13 @@ impl Stages {
             }
         }
         match vrf {
-            // No rule leads to its table: a copy of main for each VRF is not worth having.
+            // No rule leads to its table: a copy of main for each VRF would cost too much.
             Some(_) => Self { tables: Vec::new(), else_linux: true },
             None => stages,
         }
     }
 
-    /// As a kernel without policy routing does it, and one whose rules we do not know yet.
+    /// The tables of a kernel without policy routing, or whose rules are not known yet.
     fn without_rules(family: Family, vrf: Option<u32>) -> Self {
         let local = Self { tables: vec![TABLE_LOCAL], else_linux: false };
         let main = match family {
@@ -71,7 +71,7 @@ impl Stages {
         self
     }
 
-    /// Every prefix that any of the tables has, and the one of all addresses; in order, each once.
+    /// All prefixes in any of the tables, and the default prefix; sorted, without duplicates.
     pub fn prefixes<A: Side>(&self, mirror: &Mirror) -> Vec<Prefix<A>> {
         let routes = A::routes(mirror);
         let mut prefixes: Vec<Prefix<A>> = vec![Prefix::default()];
@@ -83,13 +83,13 @@ impl Stages {
         prefixes
     }
 
-    /// The place of a table in the order.
+    /// The position of a table in the order.
     pub fn position(&self, table: u32) -> Option<usize> {
         self.tables.iter().position(|stage| *stage == table)
     }
 }
 
-/// Whether a rule looks in a table, whatever the packet.
+/// Whether a rule looks up a table for all packets.
 fn serves_all(rule: &Rule) -> bool {
     rule.action == TO_TABLE
         && !rule.invert
@@ -103,7 +103,7 @@ fn serves_all(rule: &Rule) -> bool {
         && rule.others.is_empty()
 }
 
-/// The rules of a family for which its packets are left to Linux.
+/// The rules because of which packets of a family are left to Linux.
 pub(super) fn unsupported(mirror: &Mirror, family: Family) -> impl Iterator<Item = &Rule> {
     mirror.rules().iter().filter(move |rule| rule.family == family && !serves_all(rule))
 }

@@ -1,16 +1,16 @@
-//! One routing table of one family: the kernel's tables in their order, made into one lookup.
+//! One routing table of one family: several tables of the kernel, in order, combined into one lookup.
 //!
 //! ```text
-//! mirror: local, main, ..   for each prefix the first table that knows its addresses ──┐
-//! neighbours on the link    a host entry each, where the longest route is that link ───┴─► builder
+//! mirror: local, main, ..   for each prefix the first table that has its addresses ────┐
+//! neighbors on the link     a host entry for each whose longest route is that link ────┴─► builder
 //! ```
 //!
-//! The builder's own list of routes is the only list there is: which prefix a change touches, what covers
-//! it and what lies within is asked of that, and of the mirror. Kept beside it are only the few things
-//! that are no routes: neighbours, and prefixes that found no room.
+//! The list of routes in the builder is the only one: which prefixes a change affects, and what covers them or is within
+//! them, comes from that list and the mirror. In addition this keeps only neighbors, and prefixes that found no
+//! room.
 //!
-//! A route that does not fit is refused aloud: it is kept with its reason and tried again, and meanwhile
-//! its addresses go to Linux, by an entry for the longest prefix around it that does fit.
+//! A route that does not fit is reported: it is kept with the reason and tried again; until then its addresses go to
+//! Linux, by an entry for the longest prefix around it that does fit.
 
 mod check;
 
@@ -27,15 +27,15 @@ use bm_fib::{BuildFib, Change, Lack, NextHop, Source, Structure, TableFull};
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many refused routes are tried again each time that anything changes.
+/// Number of refused routes that are tried again with each change.
 const RETRIES: usize = 64;
 
 /// A route without room.
 #[derive(Clone, Copy)]
 struct Refused<A> {
-    /// What ran out.
+    /// What was exhausted.
     lack: Lack,
-    /// The prefix that goes to Linux meanwhile: the route's own, or one around it.
+    /// The prefix that leads to Linux instead: that of the route, or one around it.
     blanket: Option<Prefix<A>>,
 }
 
@@ -43,21 +43,21 @@ struct Refused<A> {
 pub(super) struct Table<A: Side> {
     fib: Builder<A>,
     stages: Stages,
-    /// Addresses with an entry of their own since they are neighbours on the link.
+    /// Addresses with an entry because they are neighbors on the link.
     hosts: BTreeMap<A, Target>,
-    /// Those of them that go to Linux, since there was no room for a next hop of their own.
+    /// Those of them that lead to Linux, because there was no room for their next hop.
     without_next_hop: BTreeSet<A>,
     refused: BTreeMap<Prefix<A>, Refused<A>>,
-    /// Prefixes that go to Linux in the place of refused ones, and of how many.
+    /// Prefixes that lead to Linux instead of refused ones, with the number of these.
     blankets: BTreeMap<Prefix<A>, usize>,
-    /// Feasible ways back, where somebody asks for them.
+    /// Feasible reverse paths, if they are needed.
     sources: Option<Sources<A>>,
-    /// Somebody asks for them, and there is no memory even for an empty table of them.
+    /// They are needed, but there is not even memory for an empty table of them.
     lacks_sources: bool,
 }
 
 impl<A: Side> Table<A> {
-    /// A table of everything that the mirror has for these stages, neighbours excepted.
+    /// Creates a table of all routes in the mirror for these stages, without neighbors.
     pub fn load(
         structure: Structure<A>,
         stages: Stages,
@@ -81,15 +81,15 @@ impl<A: Side> Table<A> {
         {
             return Ok(new(fib));
         }
-        // Some do not fit: the others go in one by one.
+        // Some do not fit: add the others one by one.
         let sets: Vec<_> = routes.map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
         let mut table = new(structure.build_in([], readers, &source().map_err(TableFull::no_memory)?)?);
         table.carry_out(&sets, context);
         Ok(table)
     }
 
-    /// Keeps feasible ways back from now on, or no longer; whether that is new. Without memory for them every source
-    /// passes, until the table is made anew or somebody asks for them again.
+    /// Starts or stops keeping feasible reverse paths; returns whether that changed. Without memory for them every source
+    /// passes, until the table is created again or they are requested again.
     pub fn keep_sources(
         &mut self,
         keep: bool,
@@ -113,65 +113,65 @@ impl<A: Side> Table<A> {
         true
     }
 
-    /// Whether there was no memory for feasible ways back.
+    /// Whether there was no memory for feasible reverse paths.
     pub fn lacks_sources(&self) -> bool {
         self.lacks_sources
     }
 
-    /// Feasible ways back, where they are kept.
+    /// Feasible reverse paths, if they are kept.
     pub fn sources(&self) -> Option<&Sources<A>> {
         self.sources.as_ref()
     }
 
-    /// The builder.
+    /// The builder of the lookup structure.
     pub fn fib(&self) -> &dyn BuildFib<Address = A> {
         &*self.fib
     }
 
-    /// The tables that are asked.
+    /// The kernel's tables, in order of lookup.
     pub fn stages(&self) -> &Stages {
         &self.stages
     }
 
-    /// Routes without room, and what each lacks.
+    /// Routes without room, and what was exhausted for each.
     pub fn refused(&self) -> impl Iterator<Item = (Prefix<A>, Lack)> + '_ {
         self.refused.iter().map(|(prefix, refused)| (*prefix, refused.lack))
     }
 
-    /// Neighbours that Linux sends to, since there was no room for their next hops.
+    /// Neighbors that Linux sends to, because there was no room for their next hops.
     pub fn without_next_hop(&self) -> usize {
         self.without_next_hop.len()
     }
 
-    /// Whether something is there that is to be tried again.
+    /// Whether anything is left to try again.
     pub fn lacks_room(&self) -> bool {
         !self.refused.is_empty() || !self.without_next_hop.is_empty()
     }
 
-    /// Whether an address has an entry since it is a neighbour.
+    /// Whether an address has an entry as a neighbor.
     pub fn is_host_entry(&self, address: A) -> bool {
         self.hosts.contains_key(&address)
     }
 
-    /// The targets of all such entries.
+    /// The targets of all neighbor entries.
     pub fn host_targets(&self) -> impl Iterator<Item = Target> + '_ {
         self.hosts.values().copied()
     }
 
-    /// Gives back what the table holds.
+    /// Releases everything that the table holds.
     pub fn release(&mut self, targets: &mut Targets) {
         for (_, target) in std::mem::take(&mut self.hosts) {
             targets.release(target);
         }
     }
 
-    /// Takes memory back that readers have moved past.
+    /// Frees memory that readers no longer use.
     pub fn reclaim(&mut self) {
         self.fib.reclaim();
     }
 
-    /// Adds to `prefixes`, which changed in `table`, those within them whose way may have changed too:
-    /// where a table that is asked later is overruled, or one that was asked before throws.
+    /// Adds to `prefixes`, which changed in `table`, those within them whose result may have changed, too: where a later
+    /// table is overridden, or an earlier one has a `throw` route.
     pub fn widen(&self, table: u32, prefixes: &mut Vec<Prefix<A>>, context: &Context<'_, A>) {
         let Some(stage) = self.stages.position(table) else { return };
         let (before, behind) = self.stages.tables.split_at(stage);
@@ -186,13 +186,13 @@ impl<A: Side> Table<A> {
         }
     }
 
-    /// All addresses that have an entry as a neighbour.
+    /// All addresses with an entry as a neighbor.
     pub fn host_entries(&self) -> impl Iterator<Item = A> + '_ {
         self.hosts.keys().copied()
     }
 
-    /// Brings the entries of `prefixes`, of the neighbours within them, and of `addresses` up to date.
-    /// Returns how many entries changed.
+    /// Updates the entries of `prefixes`, of the neighbors within them, and of `addresses`.
+    /// Returns the number of changed entries.
     pub fn refresh(
         &mut self,
         mut prefixes: Vec<Prefix<A>>,
@@ -228,7 +228,7 @@ impl<A: Side> Table<A> {
         addresses.extend(self.hosts.range(prefix.first()..=prefix.last()).map(|(address, _)| *address));
     }
 
-    /// Brings the entries of single addresses up to date. The routes around them are right already.
+    /// Updates the entries of single addresses. The routes around them are already correct.
     fn refresh_hosts(&mut self, addresses: &[A], context: &mut Context<'_, A>) -> usize {
         let mut changes = Vec::new();
         for address in addresses {
@@ -253,8 +253,8 @@ impl<A: Side> Table<A> {
         changes.len()
     }
 
-    /// The target of a neighbour's own entry, with one more user: if the longest route to it, which is
-    /// `own` where it is that of the address alone, is the link that it is on. Linux, where there is no room for it.
+    /// The target of a neighbor's own entry; adds a user. There is one if the longest route to it (`own`, if that is for the
+    /// address alone) is the link that it is on. It leads to Linux if there is no room.
     fn neighbour_entry(
         &self,
         address: A,
@@ -275,13 +275,13 @@ impl<A: Side> Table<A> {
         }
         let adjacency = Adjacency { gateway: Some(address.show()), ..link };
         Some(context.targets.adjacency(context.view, adjacency).unwrap_or_else(|_| {
-            // No room for its next hop: without an entry its packets would wait for an answer for ever.
+            // No room for its next hop: without an entry its packets would wait forever to be resolved.
             context.targets.retain(Fixed::Host.target());
             Fixed::Host.target()
         }))
     }
 
-    /// The change that gives `prefix` this value; none if it has it.
+    /// The change that sets `prefix` to this value; `None` if it already has it.
     fn change(
         &self,
         prefix: Prefix<A>,
@@ -305,7 +305,7 @@ impl<A: Side> Table<A> {
         }
     }
 
-    /// Sends to Linux what found no room, and remembers it.
+    /// Makes entries that found no room lead to Linux, and records them.
     fn refuse(&mut self, prefix: Prefix<A>, lack: Lack, host: NextHop) {
         let around = (0..=prefix.length()).rev();
         let blanket =
@@ -320,7 +320,7 @@ impl<A: Side> Table<A> {
         }
     }
 
-    /// Refused routes to try again, and the prefixes that went to Linux in their place.
+    /// Refused routes to try again, and the prefixes that lead to Linux instead.
     fn take_refused(&mut self) -> Vec<Prefix<A>> {
         let again: Vec<_> = self.refused.keys().take(RETRIES).copied().collect();
         let mut prefixes = Vec::with_capacity(2 * again.len());

@@ -1,14 +1,14 @@
-//! Next hops, each once: what routes lead to, with its users counted and its word kept up to date.
+//! Next hops without duplicates: what routes lead to, with a count of users and an action that is kept up to date.
 //!
 //! ```text
-//! route body, host entry ──► Target ──► next hop   adjacency   one word: MAC, host, resolve, unreachable
-//!                                                  group       members, dead ones left out
-//!                                                  object      whatever the kernel's object is just now
+//! route body, host entry ──► Target ──► next hop   adjacency   one action: MAC, host, resolve, unreachable
+//!                                                  group       members, without dead ones
+//!                                                  object      whatever the kernel's object is at present
 //! ```
 //!
-//! A change of a neighbour, a link or an object is carried out here and touches no route. An object that
-//! becomes another hop turns its next hop into a group of one, since a next hop's gateway never changes.
-//! What nobody uses is removed by [`Targets::sweep`], after the routes that named it are gone.
+//! A change of a neighbor, a link or an object is handled here and touches no route. An object that becomes another
+//! hop turns its next hop into a group of one, since the gateway of a next hop never changes.
+//! [`Targets::sweep`] removes unused targets, after the routes that used them are gone.
 
 mod refresh;
 
@@ -19,25 +19,25 @@ use bm_netlink::{Family, Hop, Via};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// Something that routes lead to, by a number of ours.
+/// A destination of routes, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target(u32);
 
-/// What makes two targets the same.
+/// The properties that distinguish targets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Shape {
-    /// The same for good.
+    /// An action that never changes.
     Fixed(Fixed),
-    /// A neighbour or a link.
+    /// A neighbor or a link.
     Adjacency(Adjacency),
-    /// Several hops by weight, as a route lists them.
+    /// Several hops with weights, as in a multipath route.
     Group { family: Family, members: Box<[(Adjacency, u16)]> },
-    /// A next-hop object of the kernel, for routes of one family and MTU.
+    /// A nexthop object of the kernel, for routes of one family and MTU.
     Object { family: Family, id: u32, mtu: u16 },
 }
 
 impl Shape {
-    /// Number of the kernel's next-hop object that it is, if it is one.
+    /// ID of the kernel's nexthop object, if it is one.
     pub fn object(&self) -> Option<u32> {
         match self {
             Self::Object { id, .. } => Some(*id),
@@ -49,15 +49,15 @@ impl Shape {
 /// Targets that never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fixed {
-    /// Linux.
+    /// To Linux.
     Host,
-    /// Nowhere, in silence.
+    /// Dropped silently.
     Blackhole,
-    /// Nowhere; host unreachable.
+    /// Dropped; host unreachable.
     Unreachable,
-    /// Nowhere; prohibited.
+    /// Dropped; prohibited.
     Prohibit,
-    /// Nowhere; no route.
+    /// Dropped; no route.
     NoRoute,
 }
 
@@ -75,7 +75,7 @@ impl Fixed {
         }
     }
 
-    /// Its target: they are made first, in order.
+    /// Its target; these are created first, in order.
     pub fn target(self) -> Target {
         Target(Self::ALL.iter().position(|fixed| *fixed == self).unwrap_or_default() as u32)
     }
@@ -84,27 +84,27 @@ impl Fixed {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub hop: NextHop,
-    /// Bodies, host entries and groups that name it.
+    /// Number of bodies, host entries and groups that use it.
     pub users: u32,
     pub shape: Shape,
     pub state: State,
-    /// The adjacency that the next hop's own gateway is that of.
+    /// The adjacency that defines the gateway of the next hop.
     born: Option<Adjacency>,
     /// Groups that have it as a member.
     groups: BTreeSet<Target>,
-    /// A group of which some member leaves by a link where only Linux may send: then Linux chooses among all.
+    /// A group with a member on a link where only Linux may send: then Linux chooses among all members.
     linux_only: bool,
-    /// Why it is Linux and not what it should be.
+    /// Why it leads to Linux instead of its destination.
     pub trouble: Option<NextHopError>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A word of its own, that of an adjacency.
+    /// A single adjacency.
     Plain(Adjacency),
-    /// A group. Of its members only the living get packets.
+    /// A group. Only its living members get packets.
     Members(Vec<Member>),
-    /// The same whatever happens to links and neighbours.
+    /// Independent of links and neighbors.
     Still(Action),
 }
 
@@ -114,7 +114,7 @@ pub(super) struct Member {
     pub target: Target,
     pub weight: u16,
     pub alive: bool,
-    /// As the route or the object has it, for its flags.
+    /// The hop as in the route or the object, for its flags.
     hop: Hop,
 }
 
@@ -125,20 +125,20 @@ pub struct Targets {
     entries: Vec<Option<Entry>>,
     free: Vec<Target>,
     by_shape: HashMap<Shape, Target>,
-    /// Those with a word of their own, by link and neighbour.
+    /// Single adjacencies, by link and neighbor.
     by_place: BTreeMap<u32, BTreeMap<Option<IpAddr>, BTreeSet<Target>>>,
     by_object: BTreeMap<u32, BTreeSet<Target>>,
     by_hop: Vec<Option<Target>>,
-    /// By interface, what members of groups there lead to while Linux chooses among them.
+    /// By interface, the next hop of group members while Linux chooses among them.
     linux_only: BTreeMap<u16, NextHop>,
-    /// Those that are left to Linux for want of room.
+    /// Targets that are left to Linux because there was no room.
     troubled: BTreeSet<Target>,
-    /// Those that lost their last user, to look at again.
+    /// Targets that lost their last user, to check later.
     unused: Vec<Target>,
 }
 
 impl Targets {
-    /// The fixed ones only.
+    /// Creates only the fixed targets.
     pub(super) fn new(mut writer: NextHopWriter) -> Result<Self, NextHopError> {
         let hops = Fixed::ALL.map(|fixed| Ok((fixed, writer.add(fixed.action(), Gateway::default(), 0)?)));
         let mut targets = Self {
@@ -155,18 +155,18 @@ impl Targets {
         };
         for made in hops {
             let (fixed, hop) = made?;
-            // Their first user is this table itself, so that they stay.
+            // The table itself is their first user, so that they stay.
             targets.enter(hop, Shape::Fixed(fixed), State::Still(fixed.action()), None);
         }
         Ok(targets)
     }
 
-    /// The writer, for its table and its marks.
+    /// The writer, for its table and its use marks.
     pub fn writer(&mut self) -> &mut NextHopWriter {
         &mut self.writer
     }
 
-    /// What workers read.
+    /// The next hops that workers read.
     pub fn table(&self) -> &std::sync::Arc<bm_fib::next_hop::NextHops> {
         self.writer.table()
     }
@@ -195,12 +195,12 @@ impl Targets {
         numbered.filter_map(|(at, entry)| Some((Target(at as u32), entry.as_ref()?)))
     }
 
-    /// The target of a neighbour, if there is one.
+    /// The target of a neighbor, if there is one.
     pub(super) fn of_place(&self, ifindex: u32, address: IpAddr) -> Option<Target> {
         self.by_place.get(&ifindex)?.get(&Some(address))?.first().copied()
     }
 
-    /// The adjacency of a target that is one link whose destinations are neighbours.
+    /// The adjacency of a target that is a link with destinations on it.
     pub(super) fn on_link(&self, target: Target) -> Option<Adjacency> {
         match &self.get(target).state {
             State::Plain(adjacency) => Some(*adjacency),
@@ -216,12 +216,12 @@ impl Targets {
         .filter(Adjacency::on_link)
     }
 
-    /// One more user of a target.
+    /// Adds a user to a target.
     pub(super) fn retain(&mut self, target: Target) {
         self.get_mut(target).users += 1;
     }
 
-    /// One user less. The target stays until [`Self::sweep`].
+    /// Removes a user. The target stays until [`Self::sweep`].
     pub(super) fn release(&mut self, target: Target) {
         let entry = self.get_mut(target);
         entry.users -= 1;
@@ -230,7 +230,7 @@ impl Targets {
         }
     }
 
-    /// Where a route body leads, with one more user.
+    /// The target of a route body; adds a user.
     pub(super) fn of_via(
         &mut self,
         view: View<'_>,
@@ -253,7 +253,7 @@ impl Targets {
         }
     }
 
-    /// The target of an adjacency, with one more user.
+    /// The target of an adjacency; adds a user.
     pub(super) fn adjacency(&mut self, view: View<'_>, adjacency: Adjacency) -> Result<Target, NextHopError> {
         self.shared(Shape::Adjacency(adjacency), |targets, shape| {
             let action = view.action(&adjacency);
@@ -283,7 +283,7 @@ impl Targets {
                 }
             }
         })?;
-        // Equal hops with other flags: those of the route heard of last are the kernel's latest word.
+        // The same hops with other flags: the latest route has the kernel's current flags.
         if known.is_some() {
             self.reflag(target, hops);
             self.revive(view, target);
@@ -306,7 +306,7 @@ impl Targets {
         Ok(target)
     }
 
-    /// The target of this shape, made by `make` if there is none, with one more user.
+    /// The target of this shape, created by `make` if there is none; adds a user.
     fn shared(
         &mut self,
         shape: Shape,
@@ -321,7 +321,7 @@ impl Targets {
         }
     }
 
-    /// Notes a target that was just made, with one user.
+    /// Registers a new target, with one user.
     fn enter(&mut self, hop: NextHop, shape: Shape, state: State, born: Option<Adjacency>) -> Target {
         let target = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
@@ -341,7 +341,7 @@ impl Targets {
         target
     }
 
-    /// Gives a target another state, and keeps the indices right.
+    /// Changes the state of a target, and updates the indexes.
     fn change_state(&mut self, target: Target, state: State) {
         let before = std::mem::replace(&mut self.get_mut(target).state, State::Still(Action::Host));
         match before {

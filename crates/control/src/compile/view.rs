@@ -1,41 +1,41 @@
-//! What the mirror says of one hop: the adjacency that it is, whether it is alive, what is done there.
+//! What the mirror says about one hop: its adjacency, whether it is alive, and what happens to packets there.
 
 use super::interfaces::{Interfaces, without_neighbours};
 use bm_fib::next_hop::{Action, Gateway};
 use bm_netlink::{Family, Hop, Link, Mirror};
 use std::net::IpAddr;
 
-/// In the place of an interface of ours, where a gateway is on none.
+/// Stands for our interface if a gateway is on none of ours.
 const NOT_OURS: u32 = u32::MAX;
 
-/// A neighbour, or all of a link, as routes name it. Equal ones share a next hop.
+/// A neighbor, or all destinations on a link, as in routes. Equal ones share a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Adjacency {
-    /// The link.
+    /// Index of the link in Linux.
     pub ifindex: u32,
-    /// The neighbour; `None` where destinations are neighbours themselves.
+    /// Address of the neighbor; `None` if the destinations are on the link.
     pub gateway: Option<IpAddr>,
-    /// Our interface of that link.
+    /// Index of our interface of this link.
     pub interface: Option<u16>,
-    /// The routes' MTU; 0 where the interface's holds.
+    /// MTU of the routes in bytes; 0 for that of the interface.
     pub mtu: u16,
-    /// Linux sends there, not we.
+    /// Linux sends there, not brickmoon.
     pub linux: bool,
 }
 
 impl Adjacency {
-    /// As the slow path is told of it.
+    /// The adjacency in the form for the slow path.
     pub(super) fn as_gateway(&self) -> Gateway {
         Gateway { address: self.gateway, interface: self.interface.map_or(NOT_OURS, u32::from) }
     }
 
-    /// Whether packets go to whoever has their destination, on this link.
+    /// Whether packets are sent directly to their destinations, on this link.
     pub(super) fn on_link(&self) -> bool {
         self.gateway.is_none() && !self.linux && self.interface.is_some()
     }
 }
 
-/// The mirror and our interfaces, as of one moment.
+/// The mirror and our interfaces at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub mirror: &'a Mirror,
@@ -43,10 +43,10 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The adjacency of a hop. What we cannot send over is one for each link: it is Linux's.
+    /// The adjacency of a hop. All hops of a link that we cannot send on share one, which leads to Linux.
     pub fn adjacency(&self, hop: &Hop, mtu: u32, among_others: bool) -> Adjacency {
         let interface = self.interfaces.index_of(hop.ifindex);
-        // A link among several hops: which of them a destination is on, only Linux finds out.
+        // A link among several hops: only Linux knows which of them a destination is on.
         let linux = hop.encap != 0 || interface.is_none() || among_others && hop.gateway.is_none();
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         match linux {
@@ -55,17 +55,17 @@ impl View<'_> {
         }
     }
 
-    /// Whether a member of a group takes packets.
+    /// Whether a member of a group gets packets.
     pub fn alive(&self, family: Family, hop: &Hop) -> bool {
         let ours = self.interfaces.index_of(hop.ifindex).is_some();
         self.mirror.usable(family, hop)
-            // Linux may send over a link without carrier, where they are lost. We do not.
+            // Linux may send on a link without carrier, where packets are lost. We do not.
             && (!ours || self.running(hop.ifindex))
-            // Of hops that are Linux's, Linux itself finds out who answers.
+            // For hops that are left to Linux, Linux decides whether they are alive.
             && !(family == Family::V4 && ours && hop.encap == 0 && self.passed_over(hop))
     }
 
-    /// What is done with packets for an adjacency.
+    /// What happens to packets for an adjacency.
     pub fn action(&self, adjacency: &Adjacency) -> Action {
         let interface = self.interfaces.index_of(adjacency.ifindex);
         let (false, true, Some(interface)) = (adjacency.linux, interface == adjacency.interface, interface)
@@ -83,14 +83,14 @@ impl View<'_> {
         }
         let Some(gateway) = adjacency.gateway else { return Action::Resolve };
         match self.mac(adjacency.ifindex, gateway) {
-            // A group's address where a single station's belongs (RFC 1812 3.3.2): Linux may know better.
+            // A group MAC where a unicast one is expected (RFC 1812 3.3.2): left to Linux.
             Some(mac) if mac[0] & 1 == 1 => Action::Host,
             Some(mac) => Action::Forward { mac, interface },
             None => Action::Resolve,
         }
     }
 
-    /// The Ethernet address of a neighbour, if packets can be sent to it.
+    /// The MAC of a neighbor, if packets can be sent to it.
     pub fn mac(&self, ifindex: u32, address: IpAddr) -> Option<[u8; 6]> {
         self.mirror.neighbour(ifindex, address)?.reachable_at()
     }
@@ -104,7 +104,7 @@ impl View<'_> {
         self.mirror.link(ifindex).is_some_and(Link::running)
     }
 
-    /// Whether Linux skips a hop since its neighbour does not answer (`fib_multipath_use_neigh`).
+    /// Whether Linux skips a hop because its neighbor does not answer (`fib_multipath_use_neigh`).
     fn passed_over(&self, hop: &Hop) -> bool {
         let asked = self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
         let neighbour = || self.mirror.neighbour(hop.ifindex, hop.gateway?);

@@ -1,4 +1,4 @@
-//! A batch of changes, sorted by what has to be done about them.
+//! A batch of changes, sorted by what they require.
 
 use super::body::Side;
 use bm_netlink::{BodyId, Change, Family};
@@ -6,16 +6,16 @@ use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// What has to be looked at again.
+/// What must be compiled again.
 #[derive(Default)]
 pub(super) struct Work {
-    /// All there is.
+    /// Everything.
     pub everything: bool,
-    /// Interfaces, addresses, settings or rules: what is published whole.
+    /// Interfaces, addresses, settings or rules: these are published as a whole.
     pub shape: bool,
-    /// Settings that decide, among others, which members of groups are passed over.
+    /// Settings that affect, for example, which members of groups are skipped.
     pub settings: bool,
-    /// Links that changed, or whose settings did.
+    /// Links that changed, or whose settings changed.
     pub links: BTreeSet<u32>,
     pub objects: BTreeSet<u32>,
     pub neighbours: Vec<(u32, IpAddr)>,
@@ -23,10 +23,10 @@ pub(super) struct Work {
     pub ipv6: FamilyWork<u128>,
 }
 
-/// The same for one family.
+/// The changes of one family.
 pub(super) struct FamilyWork<A> {
     pub bodies: Vec<BodyId>,
-    /// Prefixes whose routes changed, by table.
+    /// Prefixes with changed routes, by table.
     pub routes: BTreeMap<u32, Vec<Prefix<A>>>,
 }
 
@@ -52,7 +52,7 @@ impl Work {
             }
             Change::Netconf(_, ifindex) => {
                 self.shape = true;
-                // What holds for all links is not itself one.
+                // Settings of all links do not belong to one link.
                 self.links.extend(u32::try_from(ifindex).ok());
             }
             Change::Sysctls => {
@@ -71,7 +71,7 @@ impl Work {
         }
     }
 
-    /// Whether bodies may lead elsewhere though nothing is said of them.
+    /// Whether bodies may lead elsewhere without having changed themselves.
     pub fn moves_bodies(&self) -> bool {
         !self.links.is_empty() || !self.objects.is_empty()
     }
@@ -81,7 +81,7 @@ impl<A: Side> FamilyWork<A> {
     /// Adds the routes that have one of these bodies.
     pub fn add_routes_of(&mut self, bodies: &BTreeSet<BodyId>, routes: &bm_netlink::Routes<A>) {
         let Some(last) = bodies.last() else { return };
-        // Millions of routes are asked: by index that is one load each.
+        // Called for millions of routes: an array lookup costs one load each.
         let mut wanted = vec![false; last.index() + 1];
         bodies.iter().for_each(|id| wanted[id.index()] = true);
         let is_wanted = |id: &BodyId| wanted.get(id.index()).copied().unwrap_or(false);

@@ -1,7 +1,7 @@
-//! `show routes`: the entries of a table beside the routes of the kernel that they came from.
+//! `show routes`: the entries of a table, with the kernel's routes that they come from.
 //!
-//! A full table has a million, so replies are pages. Where one begins is found in the list of entries
-//! itself, not by counting: the control thread has other work to do.
+//! A full table has a million entries, so replies are pages. The start of a page is found by prefix, not by counting:
+//! the control thread has other work to do.
 
 use super::shown;
 use crate::compile::body::Side;
@@ -19,10 +19,10 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 impl Compiler {
-    /// Routes, as asked for.
+    /// The routes that a query selects.
     ///
     /// # Errors
-    /// If there is no such VRF, or what should be an address or a prefix is none.
+    /// If there is no such VRF, or an address or prefix in the query is invalid.
     pub fn shown_routes(&self, mirror: &Mirror, query: &RouteQuery) -> Result<Routes, Error> {
         let vrf = match query.vrf.as_deref() {
             Some(name) => Some(table_of_vrf(mirror, name)?).filter(|table| *table != TABLE_MAIN),
@@ -50,7 +50,7 @@ impl Compiler {
         Ok(page.routes)
     }
 
-    /// Adds the entries that are wanted, as far as there is room. Returns how many there are in all.
+    /// Adds the matching entries, as far as there is room. Returns the total number of entries.
     fn list<A: Side>(
         &self,
         mirror: &Mirror,
@@ -64,7 +64,7 @@ impl Compiler {
         let route = |prefix, hop| self.route(mirror, family, table, prefix, hop);
         match *wanted {
             Wanted::Address(address) => {
-                // What the lookup itself says, by the prefix that it comes from.
+                // The result of the lookup itself, with the prefix that it comes from.
                 let hop = table.fib().reader().lookup(address);
                 let prefix = rib.longest_match(address).map_or(Prefix::default(), |(prefix, _)| prefix);
                 page.add(|| route(prefix, hop));
@@ -136,7 +136,7 @@ impl Compiler {
     }
 }
 
-/// Why Linux has packets that a route sends on.
+/// Why packets of a route that forwards are left to Linux.
 fn why_linux(action: Action, body: Option<&RouteBody>, why: Option<Why>) -> Option<String> {
     match (why, body) {
         (Some(why), _) => Some(why.to_string()),
@@ -147,14 +147,14 @@ fn why_linux(action: Action, body: Option<&RouteBody>, why: Option<Why>) -> Opti
     }
 }
 
-/// A reply that is being filled.
+/// A reply under construction.
 struct Page {
     routes: Routes,
     limit: usize,
 }
 
 impl Page {
-    /// Adds a route. `false` if there is no room for it: then the reply says where to go on.
+    /// Adds a route. `false` if there is no room: then the reply says where to continue.
     fn add(&mut self, route: impl FnOnce() -> Route) -> bool {
         let routes = &mut self.routes;
         if routes.routes.len() < self.limit {
@@ -166,14 +166,14 @@ impl Page {
     }
 }
 
-/// Which routes of a family are asked for.
+/// The query for one family.
 enum Wanted<A> {
     Address(A),
     Within {
         prefix: Prefix<A>,
         after: Option<Prefix<A>>,
     },
-    /// The question is about the other family.
+    /// The query is for the other family.
     None,
 }
 
@@ -194,14 +194,14 @@ where
             None => Prefix::default(),
         };
         Ok(match after {
-            // IPv6 comes behind all of IPv4: a cursor there leaves nothing of IPv4.
+            // IPv6 comes after all of IPv4: with an IPv6 cursor no IPv4 routes are left.
             Some(None) if A::WIDTH == u32::WIDTH => Self::None,
             after => Self::Within { prefix, after: after.flatten() },
         })
     }
 }
 
-/// The prefix in a text; none if it is of the other family.
+/// Parses a prefix; `None` if it is of the other family.
 fn parse<A: Side>(text: &str) -> Result<Option<Prefix<A>>, Error>
 where
     Prefix<A>: FromStr<Err = NotAPrefix>,
@@ -224,7 +224,7 @@ fn table_of_vrf(mirror: &Mirror, name: &str) -> Result<u32, Error> {
     }
 }
 
-/// As `ip route` names those who make routes (`/etc/iproute2/rt_protos`); others by their number.
+/// Protocol names of `ip route` (`/etc/iproute2/rt_protos`); others by number.
 fn protocol_name(number: u8) -> String {
     let names = [
         (1, "redirect"),

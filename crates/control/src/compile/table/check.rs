@@ -1,11 +1,11 @@
-//! A table held against the mirror.
+//! Compares a table with the mirror.
 
 use super::*;
 use crate::compile::check::Checked;
 use bm_api::Area;
 
 impl<A: Side> Table<A> {
-    /// Holds every entry against what it should be, and the lookup against the list of entries.
+    /// Compares every entry with its expected value, and the lookup with the list of entries.
     pub fn check(&mut self, context: &mut Context<'_, A>, checked: &mut Checked) {
         let wanted = self.stages.prefixes(context.view.mirror);
         self.check_routes(&wanted, context, checked);
@@ -23,7 +23,7 @@ impl<A: Side> Table<A> {
     fn check_routes(&self, wanted: &[Prefix<A>], context: &mut Context<'_, A>, checked: &mut Checked) {
         for prefix in wanted {
             checked.compared += 1;
-            // That of a single address depends on its neighbour, too.
+            // The entry of a single address also depends on its neighbor.
             if prefix.length() < A::WIDTH {
                 let value = context.value(&self.stages, *prefix);
                 self.check_entry(*prefix, value, context, checked);
@@ -73,7 +73,7 @@ impl<A: Side> Table<A> {
         });
     }
 
-    /// Whether each entry is there for a reason, and the structure that workers read agrees with the list.
+    /// Checks that each entry has a reason, and that the lookup structure agrees with the list.
     fn check_lookup(&self, wanted: &[Prefix<A>], checked: &mut Checked) {
         let reader = self.fib.reader();
         for (prefix, _) in self.fib.rib().iter() {

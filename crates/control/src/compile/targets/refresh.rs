@@ -1,18 +1,18 @@
-//! What happens to targets while they are in use: neighbours, links and objects change under them.
+//! Updates targets when neighbors, links or objects change.
 
 use super::*;
 use crate::compile::check::Checked;
 use bm_api::Area;
 
 impl Entry {
-    /// Whether a member of this group takes packets. One that is alone says by itself why it does not.
+    /// Whether a member of this group gets packets. A single member has its own reason if it does not.
     fn lives(&self, view: View<'_>, member: &Member) -> bool {
         let (Shape::Group { family, .. } | Shape::Object { family, .. }) = self.shape else { return true };
         let alone = matches!(&self.state, State::Members(members) if members.len() == 1);
         alone || view.alive(family, &member.hop)
     }
 
-    /// Whether some living member leaves by a link where only Linux may send.
+    /// Whether any living member leaves by a link where only Linux may send.
     fn is_linux_only(&self, view: View<'_>) -> bool {
         let State::Members(members) = &self.state else { return false };
         let by_it = |member: &Member| member.hop.encap == 0 && view.is_linux_only(member.hop.ifindex);
@@ -21,14 +21,14 @@ impl Entry {
 }
 
 impl Targets {
-    /// A neighbour is new, gone or elsewhere.
+    /// A neighbor was added, removed or changed.
     pub(in super::super) fn refresh_neighbour(&mut self, view: View<'_>, ifindex: u32, address: IpAddr) {
         let there = self.by_place.get(&ifindex).and_then(|of_link| of_link.get(&Some(address)));
         let Some(there) = there.cloned() else { return };
         for target in &there {
             self.refresh_word(view, *target);
         }
-        // Only where Linux passes over hops that do not answer does a neighbour decide who is alive.
+        // Neighbors decide which members are alive only where Linux skips hops that do not answer.
         if view.mirror.sysctls().ipv4_multipath_use_neigh != 0 {
             self.revive_groups(view, &there);
         }
@@ -52,7 +52,7 @@ impl Targets {
         links.into_iter().for_each(|ifindex| self.refresh_link(view, ifindex));
     }
 
-    /// A next-hop object, or one that it is made of, is new, gone or different.
+    /// A nexthop object, or one that it consists of, was added, removed or changed.
     pub(in super::super) fn refresh_object(&mut self, view: View<'_>, id: u32) {
         let targets = self.by_object.get(&id).cloned().unwrap_or_default();
         targets.into_iter().for_each(|target| self.redefine(view, target));
@@ -72,7 +72,7 @@ impl Targets {
         groups.into_iter().for_each(|group| self.revive(view, group));
     }
 
-    /// Looks again which members of a group are alive, and moves flows only if that has changed.
+    /// Checks which members of a group are alive, and moves flows only if that has changed.
     pub(super) fn revive(&mut self, view: View<'_>, target: Target) {
         let entry = self.get(target);
         let State::Members(members) = &entry.state else { return };
@@ -91,14 +91,14 @@ impl Targets {
         }
     }
 
-    /// Takes over the flags of a group's hops, which are not part of what makes it that group.
+    /// Updates the flags of a group's hops, which do not distinguish groups.
     pub(super) fn reflag(&mut self, target: Target, hops: &[Hop]) {
         if let State::Members(members) = &mut self.get_mut(target).state {
             members.iter_mut().zip(hops).for_each(|(member, hop)| member.hop = *hop);
         }
     }
 
-    /// Makes of an object's target what the object is now.
+    /// Updates the target of an object to what the object is now.
     pub(super) fn redefine(&mut self, view: View<'_>, target: Target) {
         let Shape::Object { family, id, mtu } = self.get(target).shape else { return };
         let paths = view.mirror.paths(&bm_netlink::RouteBody { via: Via::Object(id), ..Default::default() });
@@ -115,7 +115,7 @@ impl Targets {
                 self.change_state(target, State::Plain(place));
                 self.put(self.hop(target), view.action(&place));
             }
-            // What cannot be made a group has been left to Linux, with the reason.
+            // An object that cannot become a group is left to Linux, with the reason.
             hops => drop(self.fill(view, target, family, hops, mtu)),
         }
     }
@@ -133,7 +133,7 @@ impl Targets {
         for hop in hops {
             match self.adjacency(view, view.adjacency(hop, mtu, hops.len() > 1)) {
                 Ok(at) => {
-                    // One that is alone says by itself why it takes no packets.
+                    // A single member has its own reason for getting no packets.
                     let alive = hops.len() == 1 || view.alive(family, hop);
                     members.push(Member { target: at, weight: hop.weight, alive, hop: *hop });
                 }
@@ -151,7 +151,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Stores a group's living members.
+    /// Stores the living members of a group.
     fn write(&mut self, view: View<'_>, target: Target) {
         let entry = self.get(target);
         let State::Members(members) = &entry.state else { return };
@@ -180,8 +180,8 @@ impl Targets {
         self.note_trouble(target, stored.err());
     }
 
-    /// What packets of a member lead to, and its weight. While Linux chooses among a group's members, all lead to
-    /// Linux, each still by its interface, which sources are checked by.
+    /// The next hop for packets of a member, and its weight. If Linux chooses among the members of a group, all lead to
+    /// Linux, each by its own interface, which source checks need.
     fn share(
         &mut self,
         view: View<'_>,
@@ -223,7 +223,7 @@ impl Targets {
         }
     }
 
-    /// Stores a word, if it is another: a store that changes nothing would still cost workers a miss.
+    /// Stores an action only if it has changed: other stores would cost workers a cache miss.
     fn put(&mut self, hop: NextHop, action: Action) {
         if self.writer.table().action(hop) != action {
             let stored = self.writer.set(hop, action);
@@ -231,7 +231,7 @@ impl Targets {
         }
     }
 
-    /// Holds every next hop against what it should do, and every group against who is alive.
+    /// Compares every next hop with its expected action, and every group with its living members.
     pub(in super::super) fn check(&self, view: View<'_>, checked: &mut Checked) {
         for (_, entry) in self.iter() {
             checked.compared += 1;
@@ -267,7 +267,7 @@ impl Targets {
         }
     }
 
-    /// Removes what nobody uses any more. Call it when no table names such a next hop.
+    /// Removes unused targets. To be called when no table uses their next hops.
     pub(in super::super) fn sweep(&mut self) {
         while let Some(target) = self.unused.pop() {
             let unused = self.entries[target.0 as usize].as_ref().is_some_and(|entry| entry.users == 0);

@@ -576,10 +576,10 @@ fn verify_finds_what_was_not_carried_out() {
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("10.0.0.0/24", on_link(1)).compile();
     assert_eq!(sentences(&mut world), [""; 0]);
     world.delete("192.0.2.0/24", via("10.0.0.1", 1)).add("203.0.113.0/24", via("10.0.0.1", 1));
-    let missing = "compiled: 203.0.113.0/24 has no entry and should have next hop 7, Resolve";
+    let missing = "compiled: 203.0.113.0/24 has no entry, expected next hop 7, Resolve";
     let more = [
-        "compiled: 192.0.2.0/24 has an entry and no route",
-        "compiled: sources in 203.0.113.0/24 may come in on None and should on Some([])",
+        "compiled: 192.0.2.0/24 has an entry but no route",
+        "compiled: sources in 203.0.113.0/24 may arrive on None, expected Some([])",
         "compiled: 192.0.2.0/24 has a way back and no route",
     ];
     assert_eq!(sentences(&mut world), [&[missing], &more[..]].concat());
@@ -587,7 +587,7 @@ fn verify_finds_what_was_not_carried_out() {
     assert_eq!(sentences(&mut world), [""; 0]);
     world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(1)));
     let wrong =
-        "compiled: next hop 7 does Resolve and should do Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
+        "compiled: next hop 7 does Resolve, expected Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
     assert_eq!(sentences(&mut world), [wrong]);
     world.compile();
     assert_eq!(sentences(&mut world), [""; 0]);
