@@ -181,7 +181,10 @@ fn claims_change_while_packets_flow() {
         // A hook that would get no packets is refused aloud, and everything stays as it is.
         let none = config.replace(CLAIM, "");
         let refused = router.reload_with(&none).expect("a daemon");
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("claim packets for it"), "{refused:?}");
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).contains("select packets for workers"),
+            "{refused:?}"
+        );
         assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 54)));
         assert_eq!(seen_by_hook(router), 3);
         // Without the hook no claim is needed: all is the kernel's again.

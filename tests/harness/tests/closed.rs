@@ -299,7 +299,7 @@ fn tables_follow_the_configuration_and_come_back_when_they_are_flushed() {
         enslave(lab);
         waits(router, "nftables_ports", 1);
         assert!(
-            router.told().contains("nftables drops everything that Linux would forward"),
+            router.told().contains("nftables drops all packets that Linux would forward"),
             "{}",
             router.told()
         );

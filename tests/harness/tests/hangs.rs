@@ -89,7 +89,7 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
             lab.rtr.ip(&(0..5000).map(moved).collect::<String>());
             let status = daemon.ask(&["status"]);
             assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
-            String::from_utf8_lossy(&status.stdout).contains("lines of the log were lost")
+            String::from_utf8_lossy(&status.stdout).contains("log lines were lost")
         });
         // Control goes on all the same.
         lab.rtr.ip("route add blackhole 10.9.0.0/16");
@@ -98,7 +98,7 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
         eventually("control does not follow", || is_forwarded(&lab, "10.9.9.9"));
         sys::signal(daemon.child.id(), libc::SIGTERM).expect("it is there");
         let said = daemon.rest();
-        let missing = said.lines().find(|line| line.contains("lines of the log are missing here"));
+        let missing = said.lines().find(|line| line.contains("log lines are missing here"));
         let missing = missing.unwrap_or_else(|| panic!("{path}: {} bytes of log, no loss in it", said.len()));
         report::say(&format!("hangs: {path}: {missing}"));
     }

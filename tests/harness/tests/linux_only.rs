@@ -347,7 +347,7 @@ fn a_bypass_is_effective_and_shown() {
         assert_eq!(bypassed["setting"], "nftables", "{status}");
         assert_eq!(bypassed["packets"][0]["packets"], "all IPv4 packets", "{status}");
         assert!(
-            router.log().contains("[firewall] nftables = \"bypass\" forwards all IPv4 packets"),
+            router.log().contains("[firewall] nftables = \"bypass\": forwarding all IPv4 packets"),
             "{}",
             router.log()
         );

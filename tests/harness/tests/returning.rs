@@ -225,7 +225,7 @@ fn renamed_moved_and_of_another_kind() {
             lab.delete(Side::Low);
             lab.rtr.run("ip tuntap add dev r2 mode tun");
             eventually("the port is refused", || state(router, "r2") == "refused");
-            assert!(notes(router).contains("r2 has no Ethernet header"), "{}", notes(router));
+            assert!(notes(router).contains("r2 is not an Ethernet interface"), "{}", notes(router));
             lab.rtr.run("ip link del r2");
             lab.make_again(Side::Low, 0x51);
             taken(router, "r2");

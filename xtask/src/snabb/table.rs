@@ -22,7 +22,7 @@ pub fn why(log: &str) -> String {
     let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
     let telling = |line: &&str| {
         let low = line.to_lowercase();
-        let noise = low.starts_with("brickmoon: ask this program");
+        let noise = low.starts_with("brickmoon: query this program");
         !noise
             && ["brickmoon:", "error", "fail", "differ", "not found", "skip"]
                 .iter()
