@@ -1,12 +1,12 @@
-//! The daemon's configuration: one TOML file, every key with a default.
+//! The daemon's configuration: one TOML file, every key has a default.
 //!
 //! ```text
-//! brickmoon.toml ─► read (spans, so each complaint has its line) ─► Config ─► diff ─► what changes live
+//! brickmoon.toml ─► read (spans, so each error has its line) ─► Config ─► diff ─► what can change at run time
 //! ```
 //!
-//! `up`, `check` and `reload` use this module; the command line shares [`Device`]. All complaints about a
-//! file are reported at once. Absent on purpose: routes, addresses and anything else that Linux knows.
-//! `docs/brickmoon.toml` shows every key with its default, and a test holds it to that.
+//! `up`, `check` and `reload` use this module; the command line shares [`Device`]. All errors of a file are reported at
+//! once. Absent on purpose: routes, addresses and anything else that Linux knows. `docs/brickmoon.toml` shows every key
+//! with its default, which a test checks.
 
 pub mod app;
 mod device;
@@ -31,10 +31,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the configuration is unless the command line says otherwise.
+/// Default path of the configuration file.
 pub const FILE: &str = "/etc/brickmoon/brickmoon.toml";
 
-/// Everything that the file may say.
+/// The contents of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// `[daemon]`.
@@ -55,8 +55,8 @@ pub struct Config {
     pub filter: Filter,
     /// `[firewall]`.
     pub firewall: Firewall,
-    /// Each `[[claim]]`: packets that workers get though their port takes the kernel path. What becomes of others,
-    /// an action, means nothing here.
+    /// Each `[[claim]]`: packets that workers get although their port uses the kernel path. The action of the rule is
+    /// not used.
     pub claims: Vec<Rule>,
     /// `[lua]`.
     pub lua: Lua,
@@ -71,45 +71,45 @@ pub struct Config {
 /// `[daemon]`: the process and its workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Unix socket on which commands are answered.
+    /// Path of the control socket.
     pub socket: PathBuf,
-    /// Whose members may ask at the socket and change nothing, by name or number; `None` for nobody.
+    /// Group with read access to the socket, by name or number; `None` for none.
     pub read_group: Option<String>,
-    /// Whether the daemon gives up what it does not need once it has started.
+    /// Whether the daemon drops privileges that it does not need after the start.
     pub sandbox: bool,
-    /// Where metrics are served by HTTP; `None` for nowhere.
+    /// Address that serves metrics over HTTP; `None` for none.
     pub metrics: Option<SocketAddr>,
-    /// How many workers; `None` for as many as the ports' queues keep busy, at most one a core.
+    /// Number of workers; `None` for as many as each port has queues, at most one per core.
     pub workers: Option<u32>,
-    /// Cores that workers are pinned to, in order; empty for the system's choice.
+    /// Cores of the workers, in order; empty to let the system choose.
     pub cores: Vec<u32>,
-    /// Whether queues beyond the number of workers go from busy workers to idle ones.
+    /// Whether additional queues move from busy workers to idle ones.
     pub rebalance: bool,
     /// Which path packets take.
     pub path: PathChoice,
-    /// How long the kernel path forwards by tables that no daemon keeps; zero is for ever.
+    /// How long the kernel path forwards with its last tables without a daemon; zero for no limit.
     pub kernel_grace: Duration,
-    /// Whether workers sleep when nothing comes.
+    /// What workers do when no packets arrive.
     pub idle: IdleChoice,
-    /// How long a worker asks on before it sleeps, in microseconds; `None` for 50, or 0 with real-time priority.
+    /// How long a worker polls before it sleeps, in microseconds; `None` for 50, or 0 with real-time priority.
     pub poll_us: Option<u32>,
-    /// Real-time priority of workers: 0 for none, `None` for the lowest where the system allows it.
+    /// Real-time priority of workers: 0 for none, `None` for the lowest one if the system allows it.
     pub priority: Option<u32>,
-    /// Frames that can wait in each queue of an AF_XDP port; `None` for what [`Daemon::ring`] says.
+    /// Ring size of AF_XDP ports, in frames; `None` for the default ([`Daemon::ring`]).
     pub ring: Option<u32>,
-    /// Frames of each worker.
+    /// Number of frames per worker.
     pub slots: u32,
-    /// Bytes of a frame's slot, of which 512 are headroom.
+    /// Size of a frame's slot in bytes, of which 512 are headroom.
     pub slot_size: u32,
-    /// Whether frames lie on huge pages.
+    /// Whether frame memory uses huge pages.
     pub huge_pages: Switch,
 }
 
-/// How long a normal worker asks on before it sleeps.
+/// How long a worker with normal priority polls before it sleeps, in microseconds.
 const POLL_US: u32 = 50;
-/// Real-time priority of workers: the lowest is above all normal threads, and below whatever an administrator has set.
+/// Default real-time priority: the lowest one, above all normal threads and below everything set by an administrator.
 const PRIORITY: u32 = 1;
-/// Frames that can wait in the queues of all AF_XDP ports together, and in each at the least and at the most.
+/// Total ring size of all AF_XDP queues, and the minimum and maximum for each queue, in frames.
 const RINGS: usize = 65_536;
 const RING_MIN: u32 = 2048;
 const RING_MAX: u32 = 16_384;
@@ -138,7 +138,7 @@ impl Default for Daemon {
 }
 
 impl Daemon {
-    /// How workers run, but for their cores.
+    /// Scheduling of workers, without their cores.
     pub fn schedule(&self) -> Schedule {
         let after = |unless: u32| Duration::from_micros(self.poll_us.unwrap_or(unless).into());
         let idle = match self.idle {
@@ -150,10 +150,10 @@ impl Daemon {
         Schedule { core: None, idle, real_time }
     }
 
-    /// Frames that can wait in each queue of an AF_XDP port, where there are so many such queues.
+    /// Ring size of each AF_XDP queue in frames, for this number of queues.
     pub fn ring(&self, queues: usize) -> u32 {
         let share = (RINGS / queues.max(1)).max(1);
-        // The greatest power of two within it.
+        // Rounded down to a power of two.
         let ring = 1 << share.ilog2();
         self.ring.unwrap_or((ring as u32).clamp(RING_MIN, RING_MAX))
     }
@@ -164,22 +164,22 @@ impl Daemon {
 pub struct Port {
     /// The device.
     pub device: Device,
-    /// How many of its queues are taken, from the first; `None` for all.
+    /// Number of queues to use, from the first; `None` for all.
     pub queues: Option<u32>,
-    /// The workers of its queues, from the first; those that are not named are dealt out in turn.
+    /// The workers of its queues, from the first; the others are distributed in turn.
     pub queue_workers: Vec<u32>,
-    /// Whether the device writes into our frames without a copy.
+    /// Whether AF_XDP uses zero-copy mode.
     pub zero_copy: Switch,
-    /// Whether checksums that Linux left to the device are completed here.
+    /// Whether to complete checksums that Linux has left to the device.
     pub checksum_completion: Switch,
-    /// How sources are checked here; `None` as `[filter]` says.
+    /// Source check of this port; `None` for that of `[filter]`.
     pub reverse_path: Option<SourceRule>,
-    /// Which path its packets take; `Auto` as `[daemon]` says.
+    /// Path of its packets; `Auto` for that of `[daemon]`.
     pub path: PathChoice,
 }
 
 impl Port {
-    /// A port with the defaults, as `--port DEVICE` makes one.
+    /// A port with default settings, as for `--port DEVICE`.
     pub fn new(device: Device) -> Self {
         let auto = Switch::Auto;
         Self {
@@ -194,18 +194,18 @@ impl Port {
     }
 }
 
-/// `[fib]`: what the lookup tables are, and their room.
+/// `[fib]`: structures and capacity of the lookup tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fib {
-    /// What IPv4 tables are made as.
+    /// Lookup structure for IPv4.
     pub ipv4: Structure<u32>,
-    /// What IPv6 tables are made as.
+    /// Lookup structure for IPv6.
     pub ipv6: Structure<u128>,
-    /// How many next hops there can be, groups counted.
+    /// Maximum number of next hops, including groups.
     pub next_hops: u32,
-    /// How many buckets all groups share; a power of two.
+    /// Number of buckets of all groups together; a power of two.
     pub group_buckets: u32,
-    /// Seed of the flow hash; `None` for one drawn at start.
+    /// Seed of the flow hash; `None` for a random one.
     pub hash_seed: Option<u32>,
 }
 
@@ -221,18 +221,18 @@ impl Default for Fib {
     }
 }
 
-/// `[slow_path]`: what the slow path may hold and say.
+/// `[slow_path]`: limits of the slow path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowPath {
-    /// Frames that may wait between each worker and the slow path.
+    /// Size of the ring between each worker and the slow path, in frames.
     pub ring: u32,
-    /// Packets that may wait for one next hop's Ethernet address.
+    /// Maximum number of packets that wait for the MAC of one next hop.
     pub queue_per_next_hop: u32,
-    /// Packets that may wait for Ethernet addresses in all.
+    /// Maximum number of packets that wait for MACs in total.
     pub queue: u32,
-    /// How long they wait at most.
+    /// How long a packet may wait.
     pub wait: Duration,
-    /// ICMP errors a second in all; `None` for what the kernel's settings say.
+    /// Total limit of ICMP errors per second; `None` for the settings of the kernel.
     pub icmp_per_second: Option<u32>,
 }
 
@@ -248,14 +248,14 @@ impl Default for SlowPath {
     }
 }
 
-/// `[neighbors]`: how Ethernet addresses are asked for and kept.
+/// `[neighbors]`: how neighbors are resolved and kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbors {
-    /// How often neighbours in use are confirmed again.
+    /// How often neighbors in use are confirmed.
     pub refresh: Duration,
-    /// New neighbours a second that the kernel is asked for at most.
+    /// Maximum number of requests for unknown neighbors per second.
     pub resolve_per_second: u32,
-    /// Requests that may wait to be asked.
+    /// Capacity of the queue of requests.
     pub resolve_queue: u32,
 }
 
@@ -268,9 +268,9 @@ impl Default for Neighbors {
 /// `[mirror]`: our copy of the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// How often it is compared with the kernel; zero for never.
+    /// Interval between comparisons with the kernel; zero for none.
     pub compare: Duration,
-    /// Room for messages of the kernel that wait to be read, in bytes.
+    /// Receive buffer of the netlink socket, in bytes.
     pub receive_buffer: u32,
 }
 
@@ -280,57 +280,57 @@ impl Default for Mirror {
     }
 }
 
-/// `[lua]`: what hooks and apps share.
+/// `[lua]`: settings of hooks and apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lua {
-    /// Folders in which modules are looked for before those in brickmoon; a relative name begins at the configuration
-    /// file's folder.
+    /// Directories that are searched for modules before brickmoon's own; a relative path starts at the directory of the
+    /// configuration file.
     pub path: Vec<PathBuf>,
-    /// Line of the file where they stand; 0 if it names none.
+    /// Line of the setting; 0 if it is not set.
     pub line: usize,
 }
 
-/// On, off, or whatever works best.
+/// On, off, or automatic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
-    /// On where it works.
+    /// On if it works.
     #[default]
     Auto,
-    /// On; where it does not work, that is an error.
+    /// On; an error if it does not work.
     On,
     /// Off.
     Off,
 }
 
-/// Which path packets take.
+/// The path that packets take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
-    /// The best that the machine has.
+    /// Chosen automatically.
     #[default]
     Auto,
-    /// In user space.
+    /// In user space, by workers.
     User,
-    /// In the kernel, by XDP.
+    /// In the kernel, by XDP programs.
     Kernel,
 }
 
-/// What a worker does when nothing comes.
+/// What workers do when no packets arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdleChoice {
-    /// Sleeps until something comes.
+    /// Sleep until a packet arrives.
     #[default]
     Sleep,
-    /// Asks on and on.
+    /// Poll without pause.
     Busy,
 }
 
 impl Config {
-    /// How sources are checked on a port.
+    /// Source check of a port.
     pub fn source_rule(&self, port: &Port) -> SourceRule {
         port.reverse_path.unwrap_or(self.filter.reverse_path)
     }
 
-    /// Whether sources of some port may come by any feasible way.
+    /// Whether any port checks sources by feasible paths.
     pub fn asks_for_feasible(&self) -> bool {
         self.ports.iter().any(|port| self.source_rule(port) == SourceRule::Feasible)
     }
@@ -341,7 +341,7 @@ impl Config {
         self.filter.drops() || self.ports.iter().any(checks)
     }
 
-    /// Names of ports in rules that no port has.
+    /// Names of unknown ports in rules.
     pub fn unknown_ports_of_rules(&self) -> Vec<&str> {
         let names = || self.ports.iter().filter_map(|port| port.device.interface());
         let rules = self.filter.rules.iter().chain(&self.claims);
@@ -352,7 +352,7 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors of the file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         match std::fs::read_to_string(file) {
             Ok(text) => Self::parse(file, &text),
@@ -360,10 +360,10 @@ impl Config {
         }
     }
 
-    /// Reads a text; `file` is only for what is said of it.
+    /// Parses a text; `file` is for error messages and relative paths.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors of the text.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let mut config =
             read::config(text).map_err(|problems| ConfigError { file: file.into(), problems })?;

@@ -1,4 +1,4 @@
-//! The control plane: configuration, and the kernel's tables compiled into ours.
+//! The control plane: reads the configuration, and compiles the kernel's tables to brickmoon's.
 
 #![forbid(unsafe_code)]
 

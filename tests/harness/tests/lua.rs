@@ -242,8 +242,8 @@ fn a_program_says_how_it_is() {
         assert!(came == went && came > 0, "{app}");
     }
     let links = json("links").expect("it answers");
-    let put = |at: usize| links["links"][at]["put"].as_u64().unwrap_or(0);
-    assert!(links["links"].as_array().is_some_and(|links| links.len() == 3) && put(0) > 0, "{links}");
+    let sent = |at: usize| links["links"][at]["tx"].as_u64().unwrap_or(0);
+    assert!(links["links"].as_array().is_some_and(|links| links.len() == 3) && sent(0) > 0, "{links}");
     let routes =
         Command::new(&binary).args(["show", "routes", "--socket"]).arg(&socket).output().expect("it starts");
     let said = String::from_utf8_lossy(&routes.stderr);
