@@ -1,14 +1,14 @@
-//! Commands whose daemon does not answer: they end, and say what they waited for.
+//! Commands whose daemon does not answer end and report what they waited for.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Long for a command that waits for a second, also on a busy machine.
+/// Long enough for a command that waits one second, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A socket where somebody listens who never answers, and what removes it.
+/// A socket on which a process listens but never answers; removed on drop.
 struct Silent(PathBuf, #[allow(dead_code, reason = "open as long as this lives")] UnixListener);
 
 impl Silent {
@@ -56,7 +56,7 @@ fn a_question_that_nobody_answers_ends_and_says_what_it_waited_for() {
 #[test]
 fn a_daemon_that_accepts_nobody_any_more_keeps_no_command_waiting() {
     let silent = Silent::new("full");
-    // As many as its queue takes, and one that waits for ever.
+    // As many as its queue takes, and one that blocks.
     let path = silent.0.clone();
     std::thread::spawn(move || {
         let mut all = Vec::new();

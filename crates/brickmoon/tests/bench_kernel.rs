@@ -1,4 +1,4 @@
-//! `brickmoon bench kernel` as users start it, over a small table: every subject forwards rightly.
+//! `brickmoon bench kernel` with a small table: every subject forwards correctly.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
 fn bench(arguments: &[&str]) -> Output {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if is_root() {
-        // The daemons that it starts mount a bpffs where there is none, which is to end with this thread.
+        // The daemons that it starts mount a bpffs if there is none; it ends with this thread.
         bm_bpf::testing::own_bpffs().expect("root may mount");
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
@@ -24,7 +24,7 @@ fn is_root() -> bool {
     id.stdout == b"0\n"
 }
 
-/// Whether a router and a generator can have a core each; says what is skipped where not.
+/// Whether router and generator can have a core each; prints what is skipped if not.
 fn can_measure(test: &str) -> bool {
     let threads_are_seen = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -63,7 +63,7 @@ fn every_subject_forwards_rightly() {
     for row in &rows {
         assert!(row["median"].as_f64() > Some(0.0) && row["detail"]["bad"] == 0, "{row}");
         let (sent, by_linux) = (row["detail"]["sent"].as_u64(), row["detail"]["by_linux"].as_u64());
-        // Neighbour discovery and the like is Linux's with every subject; a flow is not.
+        // Linux handles neighbor discovery and the like with every subject, but not flows.
         let few = by_linux.unwrap_or(u64::MAX) * 100 < sent.unwrap_or(0);
         assert_eq!(few, row["subject"] != "linux", "{row}");
     }

@@ -1,4 +1,4 @@
-//! `brickmoon demo` with the daemon itself: it starts on both paths and forwards.
+//! `brickmoon demo` with the real daemon: it starts on both paths and forwards.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ fn tells_its_story_with_the_daemon() {
     if id.stdout != b"0\n" {
         return eprintln!("skipped tells_its_story_with_the_daemon: needs root");
     }
-    // The daemons that it starts mount a bpffs where there is none, which is to end with this thread.
+    // The daemons that it starts mount a bpffs if there is none; it ends with this thread.
     bm_bpf::testing::own_bpffs().expect("root may mount");
     let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
     let done = command.args(["demo", "--routes", "2000", "--seconds", "0.4", "--json"]).output();

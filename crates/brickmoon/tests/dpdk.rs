@@ -1,4 +1,4 @@
-//! Lua and DPDK on the same frames: a packet that Lua sends through a ring of DPDK comes back where it was.
+//! Lua and DPDK with the same frames: a packet that Lua sends through a DPDK ring returns at the same address.
 #![cfg(feature = "dpdk")]
 
 use std::process::Command;

@@ -1,9 +1,9 @@
-//! What `make install` puts where, and whether the systemd unit fits it.
+//! Checks the files of `make install`, and that the systemd unit matches them.
 
 use std::path::Path;
 use std::process::Command;
 
-/// How much a service has of what systemd could take away, from 0 to 10: what the unit comes to. It may only fall.
+/// Exposure level of the unit according to systemd, from 0 to 10. It must not increase.
 const EXPOSURE_MAX: f64 = 2.9;
 
 #[test]
@@ -31,7 +31,7 @@ fn the_unit_names_files_that_are_installed() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = std::env::temp_dir().join(format!("bm-install-{}", std::process::id()));
     let mut make = Command::new("make");
-    // The binary need not be the right one, nor be built: `-o` takes it as it is.
+    // The binary need not be built: `-o` uses a file as it is.
     make.args(["-o", "build", "install", "SUDO=", "BRICKMOON=/bin/true"]);
     make.arg(format!("DESTDIR={}", folder.display())).current_dir(&repository);
     let Ok(made) = make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").output() else {
@@ -46,19 +46,19 @@ fn the_unit_names_files_that_are_installed() {
     for file in values("Documentation").filter_map(|value| value.strip_prefix("file:")) {
         assert!(installed(file), "{file} is not installed");
     }
-    // What is run with all privileges is a shell.
+    // Commands with full privileges are run by a shell.
     let ours = values("ExecStart").chain(values("ExecStartPre")).filter(|command| !command.starts_with('+'));
     for word in ours.flat_map(str::split_whitespace) {
         assert!(!word.starts_with('/') || installed(word), "{word} is not installed");
     }
-    // Pages that the README leads to are there as well.
+    // Pages that the README links to are installed as well.
     let readme = folder.join("usr/share/doc/brickmoon/README.md");
     let readme = std::fs::read_to_string(readme).expect("the README");
     let pages = readme.split("](docs/").skip(1).filter_map(|rest| rest.split([')', '#']).next());
     for page in pages {
         assert!(installed(&format!("usr/share/doc/brickmoon/docs/{page}")), "docs/{page} is not installed");
     }
-    // Lua programs keep their sockets and counters below it, and do not end with the daemon.
+    // Lua programs keep their sockets and counters there, and do not end with the daemon.
     assert_eq!(values("RuntimeDirectory").next(), Some("brickmoon"));
     assert_eq!(values("RuntimeDirectoryPreserve").next(), Some("yes"));
     let _gone = std::fs::remove_dir_all(&folder);

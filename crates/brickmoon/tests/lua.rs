@@ -1,4 +1,4 @@
-//! The binary as Lua programs see it: C functions by their names, workers of its own kind, nothing left behind.
+//! The binary as Lua programs see it: C functions by name, workers as processes, nothing left behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ fn snabb(module: &str) -> (Option<i32>, u32, String) {
     (output.status.code(), id, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Tests in crates/lua have them in their own binaries; the linker may treat this one in another way.
+/// Tests in crates/lua have them in their own binaries; the linker may treat this binary differently.
 #[test]
 fn c_functions_are_found_by_name() {
     for module in ["lib.checksum", "brickmoon.table", "core.timer", "brickmoon.filter"] {
@@ -36,7 +36,7 @@ fn shared_memory_is_given_back() {
     }
 }
 
-/// A program of that text, in a file that goes with it.
+/// A temporary Lua file with this text.
 fn program(name: &str, text: &str) -> std::path::PathBuf {
     let path = std::env::temp_dir().join(format!("bm-{name}-{}.lua", std::process::id()));
     std::fs::write(&path, text).unwrap();

@@ -15,7 +15,7 @@ fn brickmoon(arguments: &[&str]) -> Output {
     output
 }
 
-/// Where a program is asked: another place for each, and not the machine's.
+/// A socket path of its own for each program, not the default of the machine.
 fn socket() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ fn what_was_said_comes_out_though_the_program_closed_its_streams() {
     std::fs::remove_file(program).expect("it is there");
 }
 
-/// The exit status, and what is said, of a program that gets a signal once it has printed `ready`.
+/// Exit status and error output of a program that gets a signal after it has printed `ready`.
 fn ended_by(signal: &str, program: &std::path::Path) -> (Option<i32>, String) {
     let socket = socket();
     let mut run = Command::new(env!("CARGO_BIN_EXE_brickmoon"))
@@ -132,7 +132,7 @@ fn ended_by(signal: &str, program: &std::path::Path) -> (Option<i32>, String) {
     (run.status.code(), String::from_utf8_lossy(&run.stderr).into_owned())
 }
 
-/// Apps that count what they get, one of them on a core of its own or all on two workers, report what they have.
+/// Apps that count packets report their counts, with one of them on its own core or all on two workers.
 #[test]
 fn apps_of_all_workers_report() {
     let program = |app: &str, options: &str| {
@@ -173,7 +173,7 @@ engine.main {{ duration = 0.5, report = {{ showapps = true }} }}
     }
 }
 
-/// os.exit() ends a program where it stands in a pcall() or a coroutine of the program's own, too.
+/// os.exit() ends a program even inside a pcall() or a coroutine.
 #[test]
 fn exit_is_not_held_up() {
     for body in [

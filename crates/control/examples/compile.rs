@@ -1,8 +1,8 @@
-//! How long does the compiler take for a full table, and for 100,000 changes of it?
+//! Measures the compiler with a full table, and with 100,000 changes of it.
 //!
-//! `cargo run --release -p bm-control --example compile`. Prefixes are drawn from a seed, with the share of
-//! /24 and /48 of a full table; 300 gateways on two links. Times are of the compiler alone: the mirror has
-//! taken the messages in before. The second time is that of the core, which other work does not lengthen.
+//! `cargo run --release -p bm-control --example compile`. Prefixes are generated from a seed, with the share of
+//! /24 and /48 of a full table; 300 gateways on two links. Times are of the compiler only: the mirror has
+//! received the messages before. The second time is CPU time, which other load does not affect.
 
 use bm_control::compile::{Compiler, Options};
 use bm_fib::published::Readers;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const GATEWAYS: u64 = 300;
 const MAIN: u32 = 254;
 
-/// A generator whose numbers are the same each time (Steele, Lea, Flood 2014).
+/// A generator of the same numbers each time (Steele, Lea, Flood 2014).
 struct Numbers(u64);
 
 impl Numbers {
@@ -83,7 +83,7 @@ fn machine() -> Mirror {
     mirror
 }
 
-/// How long this thread has run, as the kernel counts.
+/// CPU time of this thread, from the kernel.
 fn core_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Filters of both paths against each other: the same rules, the same frames, the same verdicts and counts.
+//! Compares the filters of both paths: the same rules, the same frames, the same verdicts and counts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ const RULES: u16 = 24;
 const LOCAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
 const LOCAL6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0xfe);
 
-/// Numbers that look random, and are the same each time.
+/// Pseudo-random numbers, the same each time.
 struct Dice(u64);
 
 impl Dice {
@@ -134,7 +134,7 @@ fn frame(dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
-/// What is behind the IP headers: ports that rules know, and more or less of the rest.
+/// The part after the IP headers: ports that rules match, and more or less of the rest.
 fn payload(dice: &mut Dice) -> Vec<u8> {
     let length = dice.one_of(&[0, 3, 4, 7, 8, 15, 16, 19, 20, 40]);
     let ports = [dice.one_of(&PORTS), dice.one_of(&PORTS)].map(u16::to_be_bytes).concat();
@@ -206,7 +206,7 @@ fn run(arguments: &str) {
     assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
 }
 
-/// Set in the program that runs inside the namespace.
+/// Environment variable, set in the program that runs inside the namespace.
 const INSIDE: &str = "BM_FILTERS_INSIDE";
 
 struct Namespace(String);
@@ -217,7 +217,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs `body` in a namespace of its own: this program again, so that no thread has to be moved into one.
+/// Runs `body` in a network namespace: starts this program again, so that no thread has to change namespaces.
 fn inside(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
@@ -313,7 +313,7 @@ fn lab() -> Lab {
 }
 
 impl Lab {
-    /// Both paths filter so from now on; what workers read.
+    /// Sets these filters in both paths; returns what workers read.
     fn filter(&mut self, filters: Filters, checks: [SourceCheck; 3], unknown: [bool; 2]) -> Tables {
         let filters = Arc::new(filters);
         self.situation.filters = Some(Arc::clone(&filters));
@@ -371,7 +371,7 @@ impl Lab {
             .with_filters(Some(Arc::new(set)))
     }
 
-    /// What the kernel path does with a frame: the reason for which it is dropped, or left to Linux alone.
+    /// What the kernel path does with a frame: the reason for dropping it or leaving it to Linux.
     fn in_kernel(&mut self, frame: &[u8]) -> Option<&'static str> {
         let named = |lab: &Self| -> Vec<_> { lab.kernel.counters(0).unwrap().named().collect() };
         let before = named(self);
@@ -384,7 +384,7 @@ impl Lab {
     }
 }
 
-/// Counted on the kernel path for what only Linux may handle.
+/// The kernel path's counter of packets that only Linux may handle.
 const FIREWALL: &str = "linux_firewall";
 
 #[test]
@@ -404,7 +404,7 @@ fn compare() {
             let numbered = rules.iter().zip(first..);
             numbered.flat_map(|((rule, interface), at)| Flat::of(rule, at, *interface)).collect()
         };
-        // Claims, for which there are no workers, and a rate that nobody has: both change nothing.
+        // Claims, for which there are no workers, and a rate that no source exceeds: both change nothing.
         let claims = if dice.roll(2) == 0 { self::rules(&mut dice) } else { Vec::new() };
         let plenty = Rate { packets: 10_000_000, burst: 10_000_000, lengths: [24, 48] };
         let linux_only = if dice.roll(2) == 0 { self::rules(&mut dice) } else { Vec::new() };

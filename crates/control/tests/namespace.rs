@@ -1,6 +1,6 @@
-//! The control thread against a real kernel, in network namespaces of its own. Needs root and iproute2.
+//! Tests the control thread with a real kernel, in network namespaces. Needs root and iproute2.
 //!
-//! Each test runs this program again inside a namespace, so that no thread has to be moved into one.
+//! Each test starts this program again inside a namespace, so that no thread has to change namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Set to the test's name in the program that runs inside.
+/// Environment variable: the name of the test, in the program that runs inside.
 const INSIDE: &str = "BM_CONTROL_INSIDE";
 
 struct Namespace(String);
@@ -83,7 +83,7 @@ fn ifindex(name: &str) -> u32 {
     std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).unwrap().trim().parse().unwrap()
 }
 
-/// What a port was told last.
+/// The last settings of a port.
 #[derive(Default)]
 struct Said {
     macs: Vec<[u8; 6]>,
@@ -207,7 +207,7 @@ fn asks_for_neighbours_and_says_who_does_not_answer() {
         };
         until("the question", || known("192.0.2.77").is_some());
         until("the failure", || asker.next_failed() == Some(nobody));
-        // A gateway is asked for before any packet needs it, and confirmed when it is stale.
+        // A gateway is resolved before any packet needs it, and confirmed when it is stale.
         ip("route add 203.0.113.0/24 via 192.0.2.9");
         until("the gateway", || known("192.0.2.9").is_some());
         ip("neigh replace 192.0.2.9 lladdr 02:00:00:00:00:09 dev a nud stale");
@@ -230,7 +230,7 @@ fn tells_ports_what_is_linuxs() {
         is_told("active", &|said| said.active);
         ip("addr add 203.0.113.1/32 dev b");
         is_told("the address", &|said| said.local.contains(&"203.0.113.1".parse().unwrap()));
-        // `b` is told last, and is what is seen here.
+        // `b` is updated last, and is checked here.
         ip("link set dev b address 02:00:00:00:00:66");
         is_told("the MAC", &|said| said.macs == [[2, 0, 0, 0, 0, 0x66]]);
         if try_ip("link add link b name b.7 type vlan id 7") {
@@ -251,11 +251,11 @@ fn tells_ports_what_is_linuxs() {
     });
 }
 
-/// A restart of workers takes all ports away and gives them back; filters are ahead of Linux all the while.
+/// A restart of workers removes all ports and adds them again; filters precede Linux all the time.
 #[test]
 fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
     inside("ports_of_the_kernel_path_are_filtered_while_ports_change", || {
-        // The far end is a host of its own, with the namespace of a process.
+        // The other end is a host of its own, in the namespace of a process.
         let far = Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
         let far = Far(far);
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
@@ -298,7 +298,7 @@ fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
     });
 }
 
-/// A process with a network namespace of its own.
+/// A process with its own network namespace.
 struct Far(std::process::Child);
 
 impl Far {
@@ -306,7 +306,7 @@ impl Far {
         let target = self.0.id().to_string();
         let mut entered = Command::new("nsenter");
         entered.args(["--target", &target, "--net"]).args(command.split(' ')).stdout(Stdio::null());
-        // A ping that nobody answers fails.
+        // A ping without an answer fails.
         let _status = entered.status().unwrap();
     }
 }

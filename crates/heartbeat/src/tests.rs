@@ -2,17 +2,17 @@ use super::*;
 use std::sync::mpsc;
 
 const SHORT: Duration = Duration::from_millis(50);
-/// How long anything may take on a busy machine.
+/// Time limit of each step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The list of threads is the process's, and a panic is told once: tests take turns.
+/// The list of threads belongs to the process, and a panic is reported once: tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread of this name that is watched and does what it is told, a word at a time.
+/// A watched thread with this name that runs the closures that it is sent.
 fn thread(name: &str, silent_max: Duration) -> (mpsc::Sender<fn()>, std::thread::JoinHandle<()>) {
     let (tell, told) = mpsc::channel::<fn()>();
     let (begun, begins) = mpsc::channel();
@@ -26,7 +26,7 @@ fn thread(name: &str, silent_max: Duration) -> (mpsc::Sender<fn()>, std::thread:
     (tell, thread)
 }
 
-/// Looks until something is said of the thread, or `longest` has passed.
+/// Checks until something is reported about the thread, or `longest` has passed.
 fn said_of(observer: &mut Observer, name: &str, longest: Duration) -> Option<What> {
     let begin = Instant::now();
     while begin.elapsed() < longest {
@@ -49,7 +49,7 @@ fn a_silent_thread_is_found_and_one_that_goes_on_is_not() {
     tell.send(beat).unwrap();
     let begin = Instant::now();
     while observer.look(Instant::now()).iter().any(|trouble| trouble.thread == "silent") {
-        assert!(begin.elapsed() < PATIENCE, "it has beaten and is silent all the same");
+        assert!(begin.elapsed() < PATIENCE, "still reported as silent after a beat");
     }
     drop(tell);
     thread.join().unwrap();
@@ -62,7 +62,7 @@ fn who_rests_may_be_silent() {
     let (tell, thread) = thread("rests", SHORT);
     tell.send(rest).unwrap();
     let mut observer = Observer::new();
-    // It may rest only after the first look.
+    // It rests only after the first check.
     std::thread::sleep(SHORT);
     assert_eq!(said_of(&mut observer, "rests", SHORT * 6), None);
     tell.send(beat).unwrap();

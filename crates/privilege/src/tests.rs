@@ -1,14 +1,14 @@
-//! What a confined process may do and may not do: each test asks a process of its own, which is this program once more,
+//! Tests what a confined process may do. Each test starts this program again as a process of its own,
 //! with one thread.
 
 use super::*;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Set in that process.
+/// Environment variable, set in that process.
 const CONFINED: &str = "BM_CONFINED";
 
-/// Runs a test in a process of its own with one thread: this program once more, and of that the child.
+/// Runs a test in a process with one thread: this program again, and then a forked child.
 fn aside(test: &str, deed: fn()) {
     if std::env::var_os(CONFINED).is_none() {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -22,7 +22,7 @@ fn aside(test: &str, deed: fn()) {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let panicked = std::panic::catch_unwind(deed).is_err();
-        // SAFETY: ends the process; nothing of it is wanted any more.
+        // SAFETY: ends the process; nothing of it is needed any more.
         unsafe { libc::_exit(i32::from(panicked)) };
     }
     let mut status = 0;
@@ -73,7 +73,7 @@ fn only_what_is_kept_is_left() {
         }
         assert_eq!((set(&after, "CapInh"), set(&after, "CapAmb")), (0, 0));
         assert_eq!((&*after["NoNewPrivs"], &*after["Seccomp"]), ("1", "2"));
-        // A program that is executed has no more than this.
+        // An executed program has no more privileges than this.
         let output = Command::new("cat").arg("/proc/self/status").output().unwrap();
         let child = String::from_utf8(output.stdout).unwrap();
         let permitted = child.lines().find_map(|line| line.strip_prefix("CapPrm:\t")).unwrap();
@@ -114,11 +114,11 @@ fn calls_that_nothing_makes_are_not_permitted() {
         }
         #[cfg(target_arch = "x86_64")]
         assert_eq!(call(libc::SYS_iopl, [3, 0, 0, 0]), libc::EPERM);
-        // What programs only try is not there, so that they do without.
+        // Calls that programs only try fail as if missing, so that they work without.
         for number in [libc::SYS_clone3, libc::SYS_io_uring_setup, 9999] {
             assert_eq!(call(number, [0; 4]), libc::ENOSYS, "system call {number}");
         }
-        // What the daemon does goes on: threads, processes, sockets.
+        // Everything that the daemon does still works: threads, processes, sockets.
         assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
         assert!(Command::new("true").status().unwrap().success());
         assert!(std::net::UdpSocket::bind("127.0.0.1:0").is_ok());
@@ -132,7 +132,7 @@ fn the_watcher_starts_no_process() {
         confine(kept_by_watcher(), Calls::Watcher).unwrap();
         let refused = Command::new("true").status().unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-        assert_eq!(call(libc::SYS_mount, [0; 4]), libc::EPERM, "the daemon's filter holds as well");
+        assert_eq!(call(libc::SYS_mount, [0; 4]), libc::EPERM, "the filter of the daemon applies, too");
         assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
     });
 }
@@ -143,7 +143,7 @@ fn io_ports_are_for_those_who_ask() {
         let before = status();
         confine(kept_by_daemon(true, false), Calls::Daemon { raw_io: true }).unwrap();
         assert_eq!(set(&status(), "CapPrm"), set(&before, "CapPrm") & (OF_DAEMON | SYS_RAWIO));
-        // No such level, or no such call in this kernel: the filter lets it through.
+        // No such level, or no such call in this kernel: the filter lets it pass.
         #[cfg(target_arch = "x86_64")]
         assert_ne!(call(libc::SYS_iopl, [4, 0, 0, 0]), libc::EPERM);
     });
@@ -156,7 +156,7 @@ fn other_threads_are_noticed() {
         let thread = std::thread::spawn(move || ended.recv().is_err());
         let refused = confine(kept_by_watcher(), Calls::Watcher).unwrap_err();
         assert_eq!(refused.to_string(), "other threads are already running");
-        assert_ne!(status()["Seccomp"], "2", "nothing was done");
+        assert_ne!(status()["Seccomp"], "2", "nothing has changed");
         drop(end);
         thread.join().unwrap();
     });

@@ -1,4 +1,4 @@
-//! The compiler against hand-made mirrors, and against the oracle on random histories.
+//! Tests the compiler with hand-made mirrors, and against the oracle on random histories.
 
 mod cases;
 mod history;
@@ -19,11 +19,11 @@ use plain::Plain;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// A mirror, what is compiled from it, and a reader.
+/// A mirror, the tables compiled from it, and a reader.
 pub struct World {
     pub mirror: Mirror,
     pub ports: Vec<Option<u32>>,
-    /// Links where only Linux may send.
+    /// Links on which only Linux may send.
     pub linux_only: BTreeSet<u32>,
     pub compiler: Compiler,
     pub readers: Readers,
@@ -62,7 +62,7 @@ pub fn of_kind(kind: RouteKind) -> RouteBody {
     RouteBody { kind, protocol: 4, ..RouteBody::default() }
 }
 
-/// Memory that is refused for some tables.
+/// Memory that is not available for some tables.
 #[derive(Default)]
 pub struct Scarce(pub std::sync::Mutex<Vec<Part>>);
 
@@ -90,7 +90,7 @@ impl World {
     }
 
     pub fn in_memory(mut options: Options, memory: Arc<dyn Memory>) -> Self {
-        // Ways back are kept, so that every history checks them as well.
+        // Reverse paths are kept, so that every history checks them as well.
         options.choices.feasible = true;
         let readers = Readers::new();
         let ipv4 = Structure::of::<Plain<u32>>("plain", "a list");
@@ -112,7 +112,7 @@ impl World {
         self
     }
 
-    /// Only Linux may handle this from now on.
+    /// Sets the packets that only Linux may handle.
     pub fn only_linux(&mut self, traffic: impl IntoIterator<Item = Traffic>) -> &mut Self {
         let entry = |traffic| LinuxOnly { feature: Feature::Nftables, traffic, why: "a rule".into() };
         let list: Vec<_> = traffic.into_iter().map(entry).collect();
@@ -173,7 +173,7 @@ impl World {
         self.answer(0, ip(address)).0
     }
 
-    /// The next hop's number, to tell whether routes were touched.
+    /// The number of the next hop, which changes if routes were touched.
     pub fn hop(&self, address: &str) -> NextHop {
         let reader = self.readers.register();
         let tables = self.compiler.published().load(&reader);
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Whether the compiler finds nothing wrong with itself, and counts right.
+    /// Checks that the compiler finds no differences and counts correctly.
     pub fn is_sound(&mut self) -> Result<(), String> {
         let checked = self.compiler.verify(&self.mirror);
         let wrong = checked.differences.iter().find(|(area, _)| *area == bm_api::Area::Compiled);
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Whether every target has as many users as it counts.
+    /// Checks that every target has as many users as it counts.
     pub fn users_are_counted(&self) -> Result<(), String> {
         let compiler = &self.compiler;
         let mut users: BTreeMap<Target, u32> = BTreeMap::new();
@@ -221,7 +221,7 @@ impl World {
         if counted == users { Ok(()) } else { Err(format!("{counted:?} should be {users:?}")) }
     }
 
-    /// Compares every VRF with the oracle at these addresses.
+    /// Compares all VRFs with the oracle at these addresses.
     pub fn agree(&self, addresses: &[IpAddr]) -> Result<(), String> {
         let oracle = Oracle { mirror: &self.mirror, ports: &self.ports, linux_only: &self.linux_only };
         for (index, vrf) in oracle.vrfs().into_iter().enumerate() {

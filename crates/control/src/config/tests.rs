@@ -1,4 +1,4 @@
-//! What the configuration takes, and the words in which it refuses the rest.
+//! Tests what the configuration accepts, and its error messages.
 
 mod rules;
 mod scripts;
@@ -15,7 +15,7 @@ fn refused(text: &str) -> String {
     Config::parse(Path::new("test.toml"), text).unwrap_err().to_string()
 }
 
-/// A complaint about the second line of a section.
+/// The error in the second line of a section.
 fn complaint(section: &str, line: &str) -> String {
     let text = refused(&format!("[{section}]\n{line}\n"));
     text.strip_prefix("test.toml, line 2: ").unwrap_or_else(|| panic!("{text}")).into()
@@ -35,7 +35,7 @@ fn an_empty_file_means_the_defaults() {
 #[test]
 fn the_example_is_the_defaults_and_names_every_key() {
     assert_eq!(read(EXAMPLE), Config::default());
-    // The port of the example is commented out, since there is no port that every machine has.
+    // The port of the example is commented out, since no port exists on every machine.
     let shown = EXAMPLE.replace("# [[port]]", "[[port]]").replace("# device", "device");
     let shown = shown
         .replace("# queues", "queues")
@@ -49,7 +49,7 @@ fn the_example_is_the_defaults_and_names_every_key() {
     for key in config.settings().into_keys() {
         let (section, name) = key.split_once('.').unwrap();
         let section = if section == "port" { "[[port]]".into() } else { format!("[{section}]") };
-        // At the beginning of a line: comments name sections, too.
+        // At the start of a line: comments name sections, too.
         let part = shown.split(&format!("\n{section}\n")).nth(1).unwrap_or_else(|| panic!("{section}"));
         let part = part.split("\n[").next().unwrap();
         assert!(
@@ -212,7 +212,7 @@ fn reads_every_key() {
     assert!(config.firewall.all().iter().all(|(_, heed)| *heed == Heed::Bypass));
     assert!(config.unknown_ports_of_rules().is_empty());
     assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
-    // Every setting differs, but for a structure that there is no choice of.
+    // Every setting differs, except a structure without alternatives.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
     assert_eq!(Config::default().diff(&config).len(), 29 + chosen + 1 + 2 + 9 + 1 + 1 + 5);
 }
@@ -304,7 +304,7 @@ fn real_time_goes_with_sleep_and_rings_with_room() {
     assert_eq!(schedule.idle, Idle::Sleep { after: micros(50) });
     assert_eq!(schedule.real_time, Some(RealTime { priority: 1, after: micros(0) }));
     assert_eq!(daemon("priority = 0").schedule().real_time, None);
-    // 65,536 for all, from 2,048 to 16,384 for each; a size that is asked for holds.
+    // 65,536 in total, 2,048 to 16,384 for each; a configured size is kept.
     assert_eq!(
         [1, 4, 5, 8, 32, 1000].map(|queues| daemon("").ring(queues)),
         [16_384, 16_384, 8192, 8192, 2048, 2048]

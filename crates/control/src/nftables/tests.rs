@@ -1,4 +1,4 @@
-//! Which tables there are, and when they filter.
+//! Tests which tables are created, and when they filter.
 
 use super::*;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn with(filter: &str, has: Has) -> Vec<Table> {
     tables(&config(filter), "t", &[PortNow { name: "r0".into(), index: 0, has }])
 }
 
-/// The families that have a table, and whether its rules leave out the interface of number 7.
+/// The families with a table, and whether its rules exclude the interface with index 7.
 fn shape(tables: &[Table]) -> Vec<(Family, bool)> {
     let but = Match::IsNot(Value::Interface, 7u32.to_ne_bytes().into(), None);
     let leaves_out = |table: &Table| {

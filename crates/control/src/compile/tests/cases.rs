@@ -1,4 +1,4 @@
-//! One claim a test, with the clause of the conformance list that it keeps.
+//! One property per test, with the clause of docs/conformance.md.
 
 use super::*;
 use bm_netlink::next_hop::{Member, Object};
@@ -69,7 +69,7 @@ fn ipv4_goes_through_an_ipv6_gateway() {
     assert_eq!(world.to("192.0.2.1"), forward(7, 1));
 }
 
-/// 76: nothing is sent where there is no carrier, and a group shrinks; routes are not touched.
+/// 76: nothing is sent without carrier, and a group shrinks; routes are not touched.
 #[test]
 fn a_lost_carrier_shrinks_groups_and_comes_back() {
     let mut world = World::new();
@@ -91,7 +91,7 @@ fn a_lost_carrier_shrinks_groups_and_comes_back() {
     assert_eq!((world.to("8.8.8.8"), world.to("198.51.100.1")), (both, forward(2, 2)));
 }
 
-/// A hop without carrier that its interface ignores is no hop: the kernel goes on to the shorter prefix.
+/// A hop without carrier on an interface that ignores such hops: the kernel continues with the shorter prefix.
 #[test]
 fn an_ignored_hop_leaves_its_addresses_to_the_shorter_route() {
     let mut world = World::new();
@@ -106,7 +106,7 @@ fn an_ignored_hop_leaves_its_addresses_to_the_shorter_route() {
     assert_eq!(world.to("203.0.113.1"), resolve(2, "10.0.1.1"));
 }
 
-/// 73: whatever becomes of an object, routes that name it are not touched.
+/// 73: whatever happens to an object, its routes are not touched.
 #[test]
 fn an_object_changes_under_its_routes() {
     let mut world = World::new();
@@ -116,7 +116,7 @@ fn an_object_changes_under_its_routes() {
     assert_eq!(world.to("8.8.8.8"), forward(1, 1));
     world.object(1, Object::Hop(Hop::via(ip("10.0.1.1"), 2)));
     world.compile();
-    // The slow path is told the new gateway: a next hop's own never changes, so this is a group of one.
+    // The slow path gets the new gateway: a next hop's own never changes, so this is a group of one.
     assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(resolve(2, "10.0.1.1"), 256)]));
     world.object(1, Object::Blackhole);
     world.compile();
@@ -127,7 +127,7 @@ fn an_object_changes_under_its_routes() {
     assert_eq!(world.last.entries, 0);
 }
 
-/// 73 and 75: members of a group come, go and come back.
+/// 73 and 75: members of a group are added, removed and added again.
 #[test]
 fn a_group_is_changed_in_place_and_restored() {
     let mut world = World::new();
@@ -151,7 +151,7 @@ fn a_group_is_changed_in_place_and_restored() {
     world.object(9, group(&[1, 2]));
     world.compile();
     assert_eq!((world.to("8.8.8.8"), world.hop("8.8.8.8"), world.last.entries), (both.clone(), hop, 0));
-    // The kernel removes routes with their group, and a daemon puts both back.
+    // The kernel removes routes with their group; a daemon adds both again.
     world.tell(Message::NextHopGone(9)).compile();
     assert_eq!(world.to("8.8.8.8"), Answer::NoRoute);
     world.object(9, group(&[1, 2]));
@@ -159,7 +159,7 @@ fn a_group_is_changed_in_place_and_restored() {
     assert_eq!(world.to("8.8.8.8"), both);
 }
 
-/// A route may come before its object: Linux has its packets until the object is known.
+/// A route may arrive before its object: Linux gets its packets until the object is known.
 #[test]
 fn an_unknown_object_leaves_its_routes_to_linux() {
     let mut world = World::new();
@@ -181,12 +181,12 @@ fn neighbours_on_the_link_have_entries_of_their_own() {
     world.neighbour(1, "192.0.2.7", FAILED, None).compile();
     assert_eq!(world.to("192.0.2.7"), Answer::Resolve(1, None));
     world.neighbour(1, "192.0.2.7", REACHABLE, Some(mac(7))).compile();
-    // A more specific route takes the neighbour's address away, and gives it back.
+    // A more specific route takes the neighbor's address, and releases it.
     world.add("192.0.2.0/29", via("10.0.1.1", 2)).compile();
     assert_eq!(world.to("192.0.2.7"), resolve(2, "10.0.1.1"));
     world.delete("192.0.2.0/29", via("10.0.1.1", 2)).compile();
     assert_eq!(world.to("192.0.2.7"), forward(7, 1));
-    // The kernel's own route to exactly that address comes first.
+    // The kernel's own route to exactly that address has precedence.
     world.add("192.0.2.7/32", of_kind(RouteKind::Prohibit)).compile();
     assert_eq!(world.to("192.0.2.7"), Answer::Prohibit);
     world.delete("192.0.2.7/32", of_kind(RouteKind::Prohibit)).compile();
@@ -239,7 +239,7 @@ fn the_best_of_several_routes_to_a_prefix_counts() {
     assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.1"));
     world.delete("192.0.2.0/24", via("10.0.0.1", 1)).compile();
     assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.2"));
-    // One that is for some packets only: which of them, Linux decides.
+    // A route for some packets only: Linux decides for which.
     world.add("192.0.2.0/24", RouteBody { tos: 16, ..via("10.0.0.3", 1) }).compile();
     assert_eq!(world.to("192.0.2.1"), Answer::Host);
 }
@@ -261,7 +261,7 @@ fn a_vrf_has_its_own_table_and_else_linux() {
     assert_eq!(world.compiler.ipv4.vrfs.len(), 1);
 }
 
-/// A rule that has all packets of a family look into a table.
+/// A rule that makes all packets of a family look up a table.
 fn to_table(family: Family, priority: u32, table: u32) -> Rule {
     Rule {
         family,
@@ -304,7 +304,7 @@ fn what_is_not_ours_to_send_is_linuxs() {
     world.add("203.0.113.0/24", multipath(&[("10.0.0.1", 1), ("10.0.4.1", 4)])).compile();
     assert_eq!((world.to("192.0.2.1"), world.to("198.51.100.1")), (Answer::Host, Answer::Host));
     assert_eq!(world.to("203.0.113.1"), half(Answer::Host, forward(1, 1)));
-    // The link becomes a port of ours, and ceases to be one.
+    // The link becomes a port, and is removed again.
     world.compiler.set_ports(vec![Some(1), Some(2), Some(4)]);
     world.compile();
     assert!(world.last.published);
@@ -405,7 +405,7 @@ fn nothing_is_published_for_routes_alone() {
     assert_eq!(world.last, Report { published: false, entries: 0 });
 }
 
-/// A route without room goes to Linux, whatever shorter route there is, and comes back when there is room.
+/// A route without room leads to Linux, even if there is a shorter route, and is added when there is room.
 #[test]
 fn a_full_table_sends_to_linux_what_it_cannot_hold() {
     plain::ROOM.set(1);
@@ -440,7 +440,7 @@ fn a_table_loads_what_fits() {
 
 #[test]
 fn without_room_for_next_hops_linux_forwards_until_there_is() {
-    // Room for the five that are fixed, that of no route, and two more.
+    // Room for the five fixed ones, that for no route, and two more.
     let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
     for (prefix, gateway) in [("192.0.2.0/24", "10.0.0.1"), ("198.51.100.0/24", "10.0.0.2")] {
         world.add(prefix, via(gateway, 1));
@@ -454,10 +454,10 @@ fn without_room_for_next_hops_linux_forwards_until_there_is() {
     assert_eq!(world.to("203.0.113.1"), resolve(1, "10.0.0.3"));
 }
 
-/// A neighbour without room for its next hop is Linux's, says so, and is ours again when there is room.
+/// A neighbor without room for its next hop is left to Linux and reported, and is added when there is room.
 #[test]
 fn neighbours_without_a_next_hop_are_linuxs_until_there_is_room() {
-    // Room for those that are fixed, the link, and one neighbour.
+    // Room for the fixed ones, the link, and one neighbor.
     let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
     world.add("192.0.2.0/24", on_link(1));
     for last in 1..4 {
@@ -473,7 +473,7 @@ fn neighbours_without_a_next_hop_are_linuxs_until_there_is_room() {
     let said = world.compiler.notes(&world.mirror).join("\n");
     assert!(said.contains(&format!("of 8 next hops is full: 0 routes and {without} neighbors")), "{said}");
     assert_eq!(sentences(&mut world).len(), without);
-    // The first goes: one of the others has its place, without any change of its own.
+    // The first one goes: another one gets its room, without any change of its own.
     world.neighbour(1, "192.0.2.1", FAILED, None).compile();
     (0..2).for_each(|_| world.compile_all(&[]));
     assert_eq!(count(&world), (without - 1, without - 1));
@@ -485,7 +485,7 @@ fn neighbours_without_a_next_hop_are_linuxs_until_there_is_room() {
     assert_eq!(sentences(&mut world), [""; 0]);
 }
 
-/// 111: out of memory, the table is refused; what was published goes on.
+/// 111: without memory a table is rejected; the published one stays.
 #[test]
 fn a_table_without_memory_is_refused_and_made_good() {
     let mut world = World::new();
@@ -504,7 +504,7 @@ fn a_table_without_memory_is_refused_and_made_good() {
     assert_eq!(world.compiler.ipv4.vrfs.len(), 2);
 }
 
-/// The same where other tables were made anew before: what those before them held is given back.
+/// The same if other tables were created again before: what the old ones held is released.
 #[test]
 fn a_table_without_memory_keeps_no_next_hop_of_others() {
     let memory = Arc::new(Scarce::default());
@@ -517,7 +517,7 @@ fn a_table_without_memory_keeps_no_next_hop_of_others() {
     }
     world.add("2001:db8::/64", on_link(1)).neighbour(1, "2001:db8::9", REACHABLE, Some(mac(9))).compile();
     assert_eq!(world.to("10.0.0.9"), forward(9, 1));
-    // The VRF goes and both families ask another table first, but there is memory for one of them only.
+    // The VRF goes and both families look up another table first, but there is memory for only one of them.
     world.tell(Message::Link(link(2, UP)));
     for family in Family::BOTH {
         world.tell(Message::Rule(to_table(family, 50, 77)));
@@ -533,7 +533,7 @@ fn a_table_without_memory_keeps_no_next_hop_of_others() {
     assert_eq!((world.to("10.0.0.9"), world.is_sound()), (forward(9, 1), Ok(())));
 }
 
-/// A VLAN's interface may be a port itself: then its frames have no tag.
+/// A VLAN interface may be a port itself: then its frames are untagged.
 #[test]
 fn a_vlan_that_is_a_port_is_no_vlan_of_another() {
     let mut world = World::new();
@@ -606,7 +606,7 @@ fn verify_lists_what_cannot_be_compiled() {
     assert_eq!(found, [unknown, full]);
 }
 
-/// 71: gateways of routes, and neighbours that packets were sent to.
+/// 71: gateways of routes, and neighbors that packets were sent to.
 #[test]
 fn says_which_neighbours_are_in_use() {
     let mut world = World::new();

@@ -1,11 +1,11 @@
-//! Random histories of a machine: after each step, workers do what the oracle says.
+//! Random histories of a machine: after each step, workers must do what the oracle says.
 
 use super::*;
 use bm_netlink::next_hop::{Member, NextHop as NextHopObject, Object};
 use bm_netlink::{Rule, Sysctls};
 use proptest::prelude::*;
 
-/// A step, in small numbers that mean something once the mirror is known.
+/// A step, in small numbers that are interpreted with the mirror.
 #[derive(Clone, Debug)]
 enum Step {
     Link { which: u8, flags: u8, master: bool },
@@ -51,7 +51,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Links: 1 and 2 are ports, 3 is a VLAN on 1, 4 is none of ours, 9 is a VRF with table 10.
+/// Links: 1 and 2 are ports, 3 is a VLAN on 1, 4 is not ours, 9 is a VRF with table 10.
 const LINKS: [u32; 4] = [1, 2, 3, 4];
 const VRF: u32 = 9;
 const TABLES: [u32; 5] = [254, 254, 255, 10, 253];
@@ -89,7 +89,7 @@ const PROBES: [&str; 19] = [
     "fe80::1",
     "fe80::2",
 ];
-/// Neighbours and gateways.
+/// Neighbors and gateways.
 const NEAR: [&str; 12] = [
     "10.1.1.1",
     "10.1.1.7",
@@ -155,7 +155,7 @@ impl World {
             Step::Neighbour { at, on, state, mac: last } => {
                 let state = pick(&STATES, *state);
                 let known = state & neighbour::state::VALID != 0;
-                // One in six is a group's address, which no neighbour should have.
+                // One in six is a group MAC, which no neighbor should have.
                 let address = if *last == 0 { [3, 0, 0, 0, 0, 1] } else { mac(*last) };
                 self.neighbour(pick(&LINKS, *on), pick(&NEAR, *at), state, known.then_some(address));
             }
@@ -237,8 +237,8 @@ impl World {
         self.route(RouteEvent::Replaced, pick(&TABLES, *table), prefix, body);
     }
 
-    /// A hop over a link that is up, flagged as the kernel would. A gateway of the route's family, or of
-    /// IPv6 for either; `None` as the family is for an object.
+    /// A hop on a link that is up, with the flags of the kernel. A gateway of the route's family, or of
+    /// IPv6 for either; the family of an object is `None`.
     fn hop_of(&self, (gateway, on, weight): (u8, u8, u8), six: Option<bool>) -> Option<Hop> {
         let link = self.mirror.link(pick(&LINKS, on)).filter(|link| link.up())?;
         let flags = HopFlags(if link.carrier() { 0 } else { HopFlags::LINKDOWN });
@@ -342,7 +342,7 @@ fn machine_link(ifindex: u32, flags: u32, master: bool) -> Link {
     }
 }
 
-/// `RTM_NEWNETCONF` that says whether routes over a link without carrier are ignored.
+/// `RTM_NEWNETCONF` that sets whether routes on a link without carrier are ignored.
 pub fn netconf(family: u8, ifindex: u32, ignore: bool) -> Message {
     let mut message = vec![36, 0, 0, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, family, 0, 0, 0];
     message.extend_from_slice(&[8, 0, 1, 0]);
@@ -366,7 +366,7 @@ proptest! {
                 return Err(TestCaseError::fail(format!("after {batch:?}: {why}")));
             }
         }
-        // All at once makes what step by step made.
+        // Compiling everything at once gives the same as step by step.
         world.compile_all(&[Change::Everything]);
         prop_assert_eq!(world.agree(&probes).and_then(|()| world.is_sound()), Ok(()));
     }

@@ -1,6 +1,6 @@
-//! What Linux would do with a packet, worked out from the mirror slowly and anew each time.
+//! What Linux would do with a packet, computed slowly from the mirror each time.
 //!
-//! Written apart from the compiler, from the rules on paper: nothing of it is shared but the mirror.
+//! Written independently of the compiler, from the documented rules; they share only the mirror.
 
 use bm_fib::next_hop::{Action, NextHops};
 use bm_fib::{Fib, NextHop};
@@ -10,23 +10,23 @@ use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// What is done with a packet.
+/// What happens to a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     NoRoute,
     Host,
-    /// Linux sends it, over this link.
+    /// Linux sends it on this link.
     LinuxOnly(u32),
     Blackhole,
     Unreachable,
     Prohibit,
-    /// Ask for the gateway, or for the destination itself, on this link.
+    /// Resolve the gateway, or the destination itself, on this link.
     Resolve(u32, Option<IpAddr>),
     Forward {
         mac: [u8; 6],
         ifindex: u32,
     },
-    /// Several, with weights.
+    /// Several hops with weights.
     Group(Vec<(Answer, u32)>),
 }
 
@@ -34,7 +34,7 @@ pub struct Oracle<'a> {
     pub mirror: &'a Mirror,
     /// Links of our ports.
     pub ports: &'a [Option<u32>],
-    /// Links where only Linux may send.
+    /// Links on which only Linux may send.
     pub linux_only: &'a BTreeSet<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Oracle<'_> {
         (if vrf.is_some() { Answer::Host } else { Answer::NoRoute }, 0)
     }
 
-    /// None if only Linux can follow the rules.
+    /// `None` if only Linux supports the rules.
     fn tables(&self, family: Family, vrf: Option<u32>) -> Option<Vec<u32>> {
         let rules: Vec<&Rule> = self.mirror.rules().iter().filter(|rule| rule.family == family).collect();
         if rules.iter().any(|rule| rule.source.is_some() || rule.mark.is_some()) {
@@ -77,7 +77,7 @@ impl Oracle<'_> {
         })
     }
 
-    /// The body that counts; `Some(None)` if they do not treat all packets alike.
+    /// The body in effect; `Some(None)` if bodies do not treat all packets alike.
     fn chosen<'b>(&self, family: Family, bodies: &[&'b RouteBody]) -> Option<Option<&'b RouteBody>> {
         let active: Vec<_> = bodies.iter().filter(|body| self.active(family, body)).collect();
         if active.iter().any(|body| body.tos > 0 || body.source.is_some()) {
@@ -97,7 +97,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// The hops of a route; or what is done in their place.
+    /// The hops of a route, or what happens instead.
     fn hops(&self, via: &Via) -> Result<Vec<Hop>, Answer> {
         let object = |id: u32| self.mirror.next_hop(id).map(|next_hop| &next_hop.object);
         match via {
@@ -165,11 +165,11 @@ impl Oracle<'_> {
         let silent = hop.gateway.and_then(|gateway| self.mirror.neighbour(hop.ifindex, gateway));
         let silent = silent.is_some_and(|neighbour| self.mac(neighbour).is_none());
         let asked = family == Family::V4 && self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
-        // What is Linux's to send is Linux's to leave.
+        // A hop that Linux sends to may be dead; that is left to Linux, too.
         !self.ours(hop.ifindex) || running && !(asked && silent && hop.encap == 0)
     }
 
-    /// What a single hop does; `address` is the destination if it may be a neighbour itself.
+    /// The answer of a single hop; `address` is the destination if it may be a neighbor itself.
     fn over(&self, hop: &Hop, address: Option<IpAddr>) -> Answer {
         if hop.encap != 0 || !self.ours(hop.ifindex) {
             return Answer::Host;
@@ -195,7 +195,7 @@ impl Oracle<'_> {
         neighbour.mac.filter(|_| valid)
     }
 
-    /// Whether only Linux may send on a link of ours: it is named, or the one below or the VRF above it is.
+    /// Whether only Linux may send on one of our links: it is listed, or the link below or the VRF above it is.
     fn is_linux_only(&self, ifindex: u32) -> bool {
         let Some(link) = self.mirror.link(ifindex) else { return false };
         let all = [Some(ifindex), link.lower, link.master];
@@ -212,7 +212,7 @@ impl Oracle<'_> {
         (is_port(ifindex) || vlan_of_port) && !mastered
     }
 
-    /// The VRFs that links of ours are in.
+    /// The VRFs of our links.
     pub fn vrfs(&self) -> Vec<Option<u32>> {
         let ours = self.mirror.links().filter(|link| self.ours(link.ifindex));
         let vrf = |link: &bm_netlink::Link| match self.mirror.link(link.master?)?.kind {
@@ -226,7 +226,7 @@ impl Oracle<'_> {
     }
 }
 
-/// What workers would do, in the oracle's words. `ifindex_of` says which link one of our interfaces is.
+/// What workers would do, as an answer of the oracle. `ifindex_of` maps our interfaces to links.
 pub fn compiled<A: bm_wire::prefix::Address>(
     fib: &dyn Fib<Address = A>,
     next_hops: &NextHops,
@@ -262,7 +262,7 @@ pub fn compiled<A: bm_wire::prefix::Address>(
     (Answer::Group(members.into_iter().collect()), u32::from(mtu))
 }
 
-/// Whether two answers say the same: shares of a group by the nearest per cent or bucket.
+/// Whether two answers are the same: shares of a group to the nearest per cent or bucket.
 pub fn same(oracle: &Answer, compiled: &Answer) -> bool {
     match (oracle, compiled) {
         (Answer::Group(wanted), Answer::Group(got)) => {
@@ -274,7 +274,7 @@ pub fn same(oracle: &Answer, compiled: &Answer) -> bool {
                     one == two && (due - is).abs() <= 0.01
                 })
         }
-        // A group of one is that one.
+        // A group of one equals its member.
         (one, Answer::Group(members)) if members.len() == 1 => *one == members[0].0,
         (Answer::Group(members), one) if members.len() == 1 => *one == members[0].0,
         (one, two) => one == two,

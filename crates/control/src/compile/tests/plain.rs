@@ -1,4 +1,4 @@
-//! A FIB for tests: a list of routes behind a lock, with as much room for long prefixes as a test wants.
+//! A FIB for tests: a list of routes behind a lock, with a limit on long prefixes.
 
 use bm_fib::published::Readers;
 use bm_fib::rib::Rib;
@@ -8,11 +8,11 @@ use std::cell::Cell;
 use std::sync::{Arc, RwLock};
 
 thread_local! {
-    /// How many prefixes longer than /24 a table of this thread holds.
+    /// Maximum number of prefixes longer than /24 in a table of this thread.
     pub static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Whether tables of this thread find no memory at all.
     pub static NO_MEMORY: Cell<bool> = const { Cell::new(false) };
-    /// How often changes took the last entry from a table of this thread.
+    /// How often changes removed the last entry from a table of this thread.
     pub static EMPTIED: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -1,4 +1,4 @@
-//! What commands are shown of it.
+//! What the API shows of the compiled tables.
 
 use super::*;
 use bm_api::request::RouteQuery;

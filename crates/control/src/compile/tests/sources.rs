@@ -1,4 +1,4 @@
-//! Feasible ways back (docs/conformance.md 78).
+//! Feasible reverse paths (docs/conformance.md 78).
 
 use super::*;
 use bm_fib::sets;
@@ -8,7 +8,7 @@ fn via(gateway: &str, ifindex: u32) -> RouteBody {
 }
 
 impl World {
-    /// The interfaces that packets from an address may come in on besides the best.
+    /// The interfaces on which packets from an address may arrive besides the best one.
     fn ways(&self, source: &str) -> Vec<u32> {
         let reader = self.readers.register();
         let tables = self.compiler.published().load(&reader);
@@ -33,7 +33,7 @@ fn every_route_to_the_prefix_is_a_way() {
     assert_eq!(world.ways("2001:db8::1"), [1, 2]);
     assert_eq!(world.ways("192.0.2.200"), [0; 0], "a longer prefix has a route of its own alone");
     assert_eq!(world.ways("203.0.113.1"), [0; 0], "the best route is asked for elsewhere");
-    // The worse one goes, and comes again.
+    // The worse route is removed, and added again.
     world.delete("192.0.2.0/24", worse("10.0.1.1", 2)).compile();
     assert_eq!(world.ways("192.0.2.1"), [0; 0]);
     world.add("192.0.2.0/24", worse("10.0.1.1", 2)).delete("192.0.2.128/25", via("10.0.0.1", 1)).compile();
@@ -146,7 +146,7 @@ fn without_memory_for_ways_back_packets_are_forwarded_and_every_source_passes() 
     assert_eq!(world.compiler.source_check(SourceRule::Strict), bm_filter::SourceCheck::Strict);
     let notes = world.compiler.notes(&world.mirror);
     assert!(notes.iter().any(|note| note.contains("no room for the feasible reverse paths")), "{notes:?}");
-    // It is tried again when tables are made anew, and not each time that anything changes.
+    // It is tried again when tables are created again, not with each change.
     memory.refuse(&[]);
     world.add("203.0.113.0/24", via("10.0.0.1", 1)).compile();
     assert!(world.compiler.lacks_sources());

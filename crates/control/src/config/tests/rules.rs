@@ -1,4 +1,4 @@
-//! Rules of the filter, and claims of packets for workers.
+//! Filter rules and claims.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What becomes of changes that could not be carried out.
+//! Tests what happens to changes that could not be applied.
 
 use super::*;
 use crate::compile::{Memory, Options};
@@ -30,7 +30,7 @@ fn what_failed_is_made_good_whoever_comes_next() {
         |control| control.apply(&[]),
         |control| control.set_ports(Vec::new(), &Config::default()),
         |control| control.reconfigure(&Config::default()),
-        // No change comes: it is tried again after a while.
+        // Without further changes, it is tried again after a while.
         |control| {
             control.behind = control.behind.and(Some(Instant::now()));
             control.step()
