@@ -165,7 +165,7 @@ impl Oracle<'_> {
         let silent = hop.gateway.and_then(|gateway| self.mirror.neighbour(hop.ifindex, gateway));
         let silent = silent.is_some_and(|neighbour| self.mac(neighbour).is_none());
         let asked = family == Family::V4 && self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
-        // A hop that Linux sends to may be dead; that is left to Linux, too.
+        // For hops on other links, Linux decides whether they are alive.
         !self.ours(hop.ifindex) || running && !(asked && silent && hop.encap == 0)
     }
 
