@@ -599,7 +599,7 @@ fn verify_finds_what_was_not_carried_out() {
 fn verify_lists_what_cannot_be_compiled() {
     let mut world = World::with_room(Options { next_hops: 7, group_buckets: 4096, ..Options::default() });
     world.add("192.0.2.0/24", unicast(Via::Object(77))).add("198.51.100.0/24", via("10.0.0.1", 1)).compile();
-    let unknown = "refused: 192.0.2.0/24 of table 254 goes to Linux: the next-hop object 77 is unknown";
+    let unknown = "refused: 192.0.2.0/24 of table 254 goes to Linux: unknown nexthop object 77";
     let full = "refused: 198.51.100.0/24 of table 254 goes to Linux: all 7 next hops are in use; use fewer distinct next hops";
     let mut found = sentences(&mut world);
     found.sort();
