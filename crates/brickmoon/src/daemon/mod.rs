@@ -35,7 +35,7 @@ pub mod watcher;
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
@@ -119,7 +119,7 @@ pub fn up(mut up: Up) -> Result<(), Failure> {
         notify::notify("READY=1");
         let ended = watch(&daemon).await;
         notify::notify("STOPPING=1");
-        end_within(END_MAX);
+        end_within(END_MAX, Arc::downgrade(&daemon));
         daemon.end();
         // The answer to `stop` goes out before its socket closes.
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -141,10 +141,22 @@ fn answers(daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
     }
 }
 
-/// Exits the process after this time, even if threads hang.
-fn end_within(longest: Duration) {
+/// Ends the process after `longest`, even if a thread hangs. The programs in the kernel are detached first, so that Linux
+/// forwards. A daemon that has been dropped by then has detached them itself: this must not keep it alive.
+fn end_within(longest: Duration, daemon: Weak<Daemon>) {
     let end = move || {
         std::thread::sleep(longest);
+        // On a thread of its own: a thread that hangs may hold what this waits for.
+        let (done, waiting) = mpsc::channel();
+        let let_go = move || {
+            if let Some(daemon) = daemon.upgrade() {
+                daemon.let_go();
+            }
+            let _nobody_waits = done.send(());
+        };
+        if std::thread::Builder::new().name("bm-let-go".into()).spawn(let_go).is_ok() {
+            let _took_too_long = waiting.recv_timeout(ANSWERS_MAX);
+        }
         log::say(&format!(
             "brickmoon: some threads have not ended within {} s: exiting without them",
             longest.as_secs()

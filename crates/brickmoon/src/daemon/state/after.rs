@@ -114,6 +114,13 @@ impl Daemon {
         arranged
     }
 
+    /// Detaches the programs in the kernel without waiting for any thread, unless they are to keep running.
+    pub fn let_go(&self) {
+        if !self.keeps.load(Ordering::Relaxed) {
+            self.driver.handle().let_go();
+        }
+    }
+
     /// Hands all packets back to Linux and ends all threads.
     pub fn end(&self) {
         // Waits for a restart in progress, after which control can be told to stop taking packets.
