@@ -6,10 +6,8 @@
 
 use bm_control::compile::{Compiler, Options};
 use bm_fib::published::Readers;
-use bm_netlink::{
-    Change, Hop, Ip, Link, Message, Mirror, RouteBody, RouteEvent, RouteMessage, Via, neighbour,
-};
-use bm_wire::prefix::Prefix;
+use bm_netlink::{Change, Hop, Link, Message, Mirror, RouteBody, RouteEvent, RouteMessage, Via, neighbour};
+use bm_wire::prefix::{Address, Prefix};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -29,7 +27,7 @@ impl Numbers {
     }
 }
 
-fn prefixes<A: Ip>(
+fn prefixes<A: Address>(
     numbers: &mut Numbers,
     count: usize,
     lengths: &[u8],

@@ -8,8 +8,8 @@
 //! ```
 //! Run it in a network namespace of its own: `ip netns exec NAME mirror load 1000000 200000 LINK`.
 
-use bm_netlink::{Batch, Change, Error, Hop, Ip, NextHop, Object, Options, RouteBody, Via, Watch};
-use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use bm_netlink::{Batch, Change, Error, Hop, NextHop, Object, Options, RouteBody, Via, Watch};
+use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::time::{Duration, Instant};
 
 const TABLE: u32 = 1000;
@@ -88,7 +88,7 @@ fn six(index: u32) -> Ipv6Prefix {
 }
 
 /// Twenty bodies, as if so many peers had announced the routes.
-fn bodies<A: Ip>(ifindex: u32, gateway: impl Fn(u32) -> A, objects: bool) -> Vec<RouteBody> {
+fn bodies<A: Address>(ifindex: u32, gateway: impl Fn(u32) -> A, objects: bool) -> Vec<RouteBody> {
     let via = |index: u32| match objects {
         true => Via::Object(100 + u32::from(A::WIDTH) + index % 2),
         false => Via::One(Hop::via(gateway(index).show(), ifindex)),

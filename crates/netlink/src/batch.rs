@@ -5,13 +5,12 @@
 //! no million answers.
 
 use crate::error::Error;
-use crate::family::Ip;
 use crate::message::{self, Messages};
 use crate::next_hop::{self, NextHop};
 use crate::route::{RouteBody, RouteMessage};
 use crate::socket::{Socket, answer_end, flag};
 use crate::{Neighbour, neighbour};
-use bm_wire::prefix::Prefix;
+use bm_wire::prefix::{Address, Prefix};
 use std::net::IpAddr;
 
 /// A send goes out once it is this long.
@@ -68,14 +67,19 @@ impl Batch {
     }
 
     /// Adds a route; refused if one with the same TOS and metric exists.
-    pub fn add_route<A: Ip>(&mut self, table: u32, prefix: Prefix<A>, body: &RouteBody) -> Result<(), Error> {
+    pub fn add_route<A: Address>(
+        &mut self,
+        table: u32,
+        prefix: Prefix<A>,
+        body: &RouteBody,
+    ) -> Result<(), Error> {
         self.add(libc::RTM_NEWROUTE, flag::CREATE | flag::EXCLUSIVE, |message| {
             RouteMessage::<A>::write(table, prefix, body, message);
         })
     }
 
     /// Adds a route, or replaces the one with the same TOS and metric.
-    pub fn replace_route<A: Ip>(
+    pub fn replace_route<A: Address>(
         &mut self,
         table: u32,
         prefix: Prefix<A>,
@@ -87,7 +91,7 @@ impl Batch {
     }
 
     /// Deletes a route.
-    pub fn delete_route<A: Ip>(
+    pub fn delete_route<A: Address>(
         &mut self,
         table: u32,
         prefix: Prefix<A>,

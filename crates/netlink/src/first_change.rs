@@ -17,12 +17,12 @@
 //! counts.
 
 use crate::error::Error;
-use crate::family::Family;
 use crate::legacy_tables;
 use crate::message::{Message, Messages, Raw};
 use crate::socket::{Socket, answer_end};
 use crate::sysctl::{LinkSysctls, SysctlFiles, Sysctls};
 use crate::{Address, Link, Neighbour};
+use bm_wire::Family;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;

@@ -6,7 +6,7 @@ mod digest;
 pub(crate) use digest::{Digest, digest};
 
 use crate::error::Error;
-use crate::family::Family;
+use bm_wire::Family;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

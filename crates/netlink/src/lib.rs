@@ -16,7 +16,7 @@ pub mod address;
 pub mod attribute;
 pub mod batch;
 pub mod error;
-pub mod family;
+mod family;
 pub mod first_change;
 pub mod hop;
 pub mod link;
@@ -38,8 +38,8 @@ mod legacy_tables;
 
 pub use address::Address;
 pub use batch::{Batch, Outcome, Refusal};
+pub use bm_wire::Family;
 pub use error::{Error, Malformed};
-pub use family::{Family, Ip};
 pub use first_change::FirstChange;
 pub use hop::{Hop, HopFlags, Via};
 pub use link::{Kind, Link};

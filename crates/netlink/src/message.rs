@@ -2,9 +2,9 @@
 
 use crate::attribute::{self, aligned};
 use crate::error::Malformed;
-use crate::family::Family;
 use crate::route::{RouteEvent, RouteMessage};
 use crate::{Address, Link, Neighbour, NextHop, Rule, netconf, next_hop};
+use bm_wire::Family;
 
 /// Length of the netlink header.
 pub(crate) const HEADER: usize = 16;

@@ -25,13 +25,13 @@ pub use change::Change;
 pub use read::Paths;
 pub use routes::{Routes, Table};
 
-use crate::family::Family;
 use crate::hash::Map;
 use crate::hop::HopFlags;
 use crate::message::Message;
 use crate::route::RouteBody;
 use crate::{Address, Link, LinkSysctls, Neighbour, Netconf, NextHop, Rule, Sysctls, netconf};
 use births::Births;
+use bm_wire::Family;
 use change::Changes;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -2,7 +2,7 @@
 
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
-use crate::family::Family;
+use bm_wire::Family;
 use std::fmt;
 
 /// Message types, which libc does not have.

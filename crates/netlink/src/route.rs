@@ -5,9 +5,10 @@
 
 use crate::attribute::{self, Attributes, NESTED};
 use crate::error::Malformed;
-use crate::family::{Family, Ip, ip_address};
+use crate::family::ip_address;
 use crate::hop::{self, Hop, HopFlags, Via};
-use bm_wire::prefix::Prefix;
+use bm_wire::Family;
+use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -214,7 +215,7 @@ pub enum RouteEvent {
 
 /// A message about a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteMessage<A: Ip> {
+pub struct RouteMessage<A: Address> {
     /// What happened.
     pub event: RouteEvent,
     /// Table.
@@ -235,7 +236,7 @@ struct Draft<'a> {
     object: Option<u32>,
 }
 
-impl<A: Ip> RouteMessage<A> {
+impl<A: Address> RouteMessage<A> {
     /// Reads the part after the netlink header. `None` for what is not a route of a table.
     pub(crate) fn read(event: RouteEvent, message: &[u8]) -> Result<Option<Self>, Malformed> {
         if message.len() < HEADER {

@@ -5,8 +5,9 @@
 
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
-use crate::family::{Family, ip_address};
+use crate::family::ip_address;
 use crate::route::{TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
+use bm_wire::Family;
 use std::fmt;
 use std::net::IpAddr;
 

@@ -169,7 +169,7 @@ fn the_library_reads_the_same_from_routes() {
     }
 }
 
-fn summary<A: bm_netlink::Ip>(route: RouteMessage<A>) -> (u8, u8, u32, Option<usize>) {
+fn summary<A: bm_wire::prefix::Address>(route: RouteMessage<A>) -> (u8, u8, u32, Option<usize>) {
     let hops = match &route.body.via {
         Via::Object(_) => None,
         via => Some(via.hops().len()),

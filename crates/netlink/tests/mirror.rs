@@ -5,10 +5,10 @@
 use bm_netlink::mirror::Findings;
 use bm_netlink::next_hop::{Member, Resilient};
 use bm_netlink::{
-    Address, Change, Difference, Family, Hop, HopFlags, Ip, Kind, Link, Message, Mirror, Neighbour,
+    Address, Change, Difference, Family, Hop, HopFlags, Kind, Link, Message, Mirror, Neighbour,
 };
 use bm_netlink::{NextHop, Object, RouteBody, RouteEvent, RouteKind, RouteMessage, Via, neighbour::state};
-use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use bm_wire::prefix::{self, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::net::IpAddr;
 
 const MAIN: u32 = 254;
@@ -65,7 +65,7 @@ fn two_links() -> Mirror {
     mirror
 }
 
-fn gateways<A: Ip>(routes: &bm_netlink::Routes<A>, prefix: Prefix<A>) -> Vec<String> {
+fn gateways<A: prefix::Address>(routes: &bm_netlink::Routes<A>, prefix: Prefix<A>) -> Vec<String> {
     let bodies = routes.get(MAIN, prefix).iter().map(|&id| routes.body(id).unwrap());
     bodies.map(|body| body.via.to_string()).collect()
 }

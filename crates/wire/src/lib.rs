@@ -22,6 +22,7 @@ pub mod arp;
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
+pub mod family;
 pub mod flow;
 pub mod icmp;
 pub mod icmpv6;
@@ -34,6 +35,7 @@ pub mod tcp;
 pub mod udp;
 
 pub use ethernet::Mac;
+pub use family::Family;
 pub use malformed::{Malformed, NoRoom};
 
 /// Protocol numbers, as in IPv4's protocol field and IPv6's next header.

@@ -6,10 +6,22 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use crate::family::Family;
+
 /// An address as an unsigned number in host order: `u32` for IPv4, `u128` for IPv6.
 pub trait Address: Copy + Ord + Eq + std::hash::Hash + fmt::Debug + Default + Send + Sync + 'static {
     /// Width in bits, which is also the greatest prefix length.
     const WIDTH: u8;
+    /// The family.
+    const FAMILY: Family;
+    /// A prefix without the gaps that alignment would leave: four bytes saved in each of a million routes.
+    type Packed: Copy + Eq + std::hash::Hash + fmt::Debug;
+    /// From network order; `None` if the number of bytes is not the family's.
+    fn from_bytes(bytes: &[u8]) -> Option<Self>;
+    /// Packs a prefix.
+    fn pack(prefix: Prefix<Self>) -> Self::Packed;
+    /// Unpacks what `pack` has packed.
+    fn unpack(packed: Self::Packed) -> Prefix<Self>;
     /// The number with its first `length` bits set.
     fn mask(length: u8) -> Self;
     /// Bitwise and.
@@ -29,9 +41,14 @@ pub trait Address: Copy + Ord + Eq + std::hash::Hash + fmt::Debug + Default + Se
 }
 
 macro_rules! address {
-    ($number:ty, $shown:ty, $variant:ident) => {
+    ($number:ty, $shown:ty, $variant:ident, $($packing:tt)*) => {
         impl Address for $number {
             const WIDTH: u8 = <$number>::BITS as u8;
+            const FAMILY: Family = Family::$variant;
+            fn from_bytes(bytes: &[u8]) -> Option<Self> {
+                bytes.try_into().ok().map(<$number>::from_be_bytes)
+            }
+            $($packing)*
             fn mask(length: u8) -> Self {
                 debug_assert!(length <= Self::WIDTH);
                 if length == 0 { 0 } else { <$number>::MAX << (Self::WIDTH - length) }
@@ -60,8 +77,29 @@ macro_rules! address {
         }
     };
 }
-address!(u32, Ipv4Addr, V4);
-address!(u128, Ipv6Addr, V6);
+address! {
+    u32, Ipv4Addr, V4,
+    type Packed = (u32, u8);
+    fn pack(prefix: Prefix<u32>) -> (u32, u8) {
+        (prefix.address, prefix.length)
+    }
+    fn unpack((address, length): (u32, u8)) -> Prefix<u32> {
+        Prefix { address, length }
+    }
+}
+address! {
+    u128, Ipv6Addr, V6,
+    // A number of 16 bytes would be aligned to 16.
+    type Packed = ([u32; 4], u8);
+    fn pack(prefix: Prefix<u128>) -> ([u32; 4], u8) {
+        let word = |i: usize| (prefix.address >> (96 - 32 * i)) as u32;
+        (std::array::from_fn(word), prefix.length)
+    }
+    fn unpack((words, length): ([u32; 4], u8)) -> Prefix<u128> {
+        let address = words.iter().fold(0, |address, word| address << 32 | u128::from(*word));
+        Prefix { address, length }
+    }
+}
 
 /// A prefix: all addresses that share the first `length` bits of `address`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -194,6 +232,25 @@ mod tests {
         assert!(!wide.covers(&"2001:db9::/48".parse().unwrap()));
         assert!(!wide.covers(&"::/0".parse().unwrap()));
         assert!("::/0".parse::<Ipv6Prefix>().unwrap().covers(&wide));
+    }
+
+    #[test]
+    fn packs_and_unpacks() {
+        let four: Ipv4Prefix = "192.0.2.0/24".parse().unwrap();
+        assert_eq!(u32::unpack(u32::pack(four)), four);
+        let six: Ipv6Prefix = "2001:db8:1234:5678:9abc:def0::/96".parse().unwrap();
+        assert_eq!(u128::unpack(u128::pack(six)), six);
+        assert_eq!(size_of::<(<u32 as Address>::Packed, u32)>(), 12);
+        assert_eq!(size_of::<(<u128 as Address>::Packed, u32)>(), 24);
+    }
+
+    #[test]
+    fn reads_network_order_of_its_own_length_alone() {
+        let bytes: Vec<u8> = (1..=16).collect();
+        assert_eq!(u32::from_bytes(&bytes[..4]), Some(0x0102_0304));
+        assert_eq!(u128::from_bytes(&bytes), Some(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10));
+        assert_eq!((u32::from_bytes(&bytes), u128::from_bytes(&bytes[..4])), (None, None));
+        assert_eq!((u32::FAMILY, u128::FAMILY), (Family::V4, Family::V6));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use bm_api::Area;
 use bm_control::compile::{Compiler, Options};
 use bm_fib::published::Readers;
 use bm_netlink::mirror::Findings;
-use bm_netlink::{Ip, Message, Mirror, Routes};
+use bm_netlink::{Message, Mirror, Routes};
 
 /// Routes over which a compiler is asked for, since it is slow.
 const COMPILED: usize = 64;
@@ -44,7 +44,7 @@ fn each(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn bodies_are_there<A: Ip>(routes: &Routes<A>) {
+fn bodies_are_there<A: bm_wire::prefix::Address>(routes: &Routes<A>) {
     for (_, table) in routes.tables() {
         for (prefix, ids) in table.iter() {
             assert!(!ids.is_empty(), "{prefix} has no route");

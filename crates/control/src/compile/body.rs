@@ -7,12 +7,13 @@ use super::targets::{Fixed, Target, Targets};
 use super::view::{Adjacency, View};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::NextHopError;
-use bm_netlink::{BodyId, Ip, Mirror, RouteBody, RouteKind, Routes};
+use bm_netlink::{BodyId, Mirror, RouteBody, RouteKind, Routes};
+use bm_wire::prefix::Address;
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// An address family, with its part of the mirror.
-pub trait Side: Ip {
+pub trait Side: Address {
     /// The memory part for its tables.
     const PART: Part;
     /// The memory part for its tables of sources.

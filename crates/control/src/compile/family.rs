@@ -25,7 +25,7 @@ pub(super) struct Tables<A: Side> {
 }
 
 impl<A: Side> Tables<A> {
-    const FAMILY: Family = <A as bm_netlink::Ip>::FAMILY;
+    const FAMILY: Family = A::FAMILY;
 
     /// No tables yet; new ones use `structure`.
     pub fn new(structure: Structure<A>) -> Self {

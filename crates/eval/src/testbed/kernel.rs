@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use bm_netlink::{Batch, Error, Hop, Ip, Outcome, RouteBody, Via};
+use bm_netlink::{Batch, Error, Hop, Outcome, RouteBody, Via};
 
 use super::{Testbed, TestbedError, next_hop_ipv4, next_hop_ipv6};
 use crate::interrupt;
@@ -83,7 +83,7 @@ fn body(index: u32, gateway: IpAddr) -> RouteBody {
 }
 
 /// Sends the routes; `bodies` holds that of each next hop under its number.
-fn send_all<A: Ip>(
+fn send_all<A: bm_wire::prefix::Address>(
     change: Change,
     routes: &[Route<A>],
     bodies: &[RouteBody],

@@ -3,7 +3,7 @@
 //! A digest of everything that packets do not change in them shows whether a table was replaced.
 
 use crate::error::Error;
-use crate::family::Family;
+use bm_wire::Family;
 use std::hash::{DefaultHasher, Hasher};
 
 /// Of all tables of both families.

@@ -6,7 +6,7 @@
 
 use super::names::{Device, Found, Names};
 use super::{Addresses, Match, Traffic};
-use crate::family::Family;
+use bm_wire::Family;
 use bm_wire::prefix::{Address, Prefix};
 use std::ops::RangeInclusive;
 
@@ -194,9 +194,10 @@ impl Condition {
     }
 
     /// The prefix that an address at `at` of the network header must have.
-    fn prefix<A: Address + FromBytes>(&self, at: usize) -> Option<Prefix<A>> {
-        let length = self.network.leading(at, A::BYTES);
-        let address = A::from_bytes(&self.network.value[at..at + A::BYTES]);
+    fn prefix<A: Address>(&self, at: usize) -> Option<Prefix<A>> {
+        let bytes = usize::from(A::WIDTH / 8);
+        let length = self.network.leading(at, bytes);
+        let address = A::from_bytes(&self.network.value[at..at + bytes])?;
         Prefix::containing(address, length).filter(|_| length > 0)
     }
 }
@@ -212,25 +213,5 @@ fn has_prefix(addresses: &Addresses) -> bool {
         Addresses::Any => false,
         Addresses::Ipv4(source, destination) => source.is_some() || destination.is_some(),
         Addresses::Ipv6(source, destination) => source.is_some() || destination.is_some(),
-    }
-}
-
-/// An address read from a header.
-trait FromBytes {
-    const BYTES: usize;
-    fn from_bytes(bytes: &[u8]) -> Self;
-}
-
-impl FromBytes for u32 {
-    const BYTES: usize = 4;
-    fn from_bytes(bytes: &[u8]) -> Self {
-        bytes.iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
-    }
-}
-
-impl FromBytes for u128 {
-    const BYTES: usize = 16;
-    fn from_bytes(bytes: &[u8]) -> Self {
-        bytes.iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
     }
 }

@@ -12,9 +12,9 @@ use super::part::{Part, Trouble};
 use super::{Feature, Traffic};
 use crate::attribute::{self, Attributes};
 use crate::error::{Error, Malformed};
-use crate::family::Family;
 use crate::message::Raw;
 use crate::socket::Socket;
+use bm_wire::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use std::time::Duration;
 

@@ -15,8 +15,8 @@ use super::entries::{Entries, REASSEMBLES};
 use super::names::Names;
 use super::part::{Part, Trouble};
 use crate::error::Error;
-use crate::family::Family;
 use crate::legacy_tables;
+use bm_wire::Family;
 use std::time::Duration;
 
 /// Time between two looks.

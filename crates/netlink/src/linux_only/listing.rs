@@ -5,8 +5,8 @@ use super::entries::Entries;
 use super::names::Names;
 use super::{Feature, LinuxOnly, legacy, nftables, tc, xfrm};
 use crate::error::Malformed;
-use crate::family::Family;
 use crate::message::{Message, Messages, Raw};
+use bm_wire::Family;
 
 /// The packets that only Linux may handle according to the kernel's listing for `feature`: netlink messages, or for
 /// [`Feature::Iptables`] the table of one family in the format of [`legacy_table`]. Link messages in a listing of

@@ -23,7 +23,7 @@ pub(super) use part::{Nftables, from_messages};
 pub(super) use read::{GROUP, is_event};
 
 use super::condition::{Condition, Families};
-use crate::family::Family;
+use bm_wire::Family;
 use std::collections::HashMap;
 
 /// Hooks of the families inet, ip and ip6 (`NF_INET_*`).

@@ -14,9 +14,10 @@ use super::part::{Part, Trouble};
 use super::{Feature, Traffic};
 use crate::attribute::Attributes;
 use crate::error::{Error, Malformed};
-use crate::family::{Family, ip_address};
+use crate::family::ip_address;
 use crate::message::Raw;
 use crate::socket::Socket;
+use bm_wire::Family;
 use netlink_sys::protocols::NETLINK_XFRM;
 use std::net::IpAddr;
 

@@ -1,12 +1,12 @@
 //! Compares a mirror with a new one, and makes it equal, reporting only the differences.
 
 use super::{BodyId, Change, Mirror, Routes};
-use crate::family::{Family, Ip};
 use crate::hop::{Hop, HopFlags};
 use crate::neighbour::state;
 use crate::route::RouteBody;
 use crate::{Address, Link, Neighbour, Netconf, NextHop, Rule};
-use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use bm_wire::Family;
+use bm_wire::prefix::{self, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -244,7 +244,7 @@ fn adopt_map<K: Ord, V: PartialEq>(
     *ours = fresh;
 }
 
-fn adopt_routes<A: Ip>(
+fn adopt_routes<A: prefix::Address>(
     ours: &mut Routes<A>,
     fresh: &Routes<A>,
     ignoring: &[u32],
@@ -282,7 +282,7 @@ fn adopt_routes<A: Ip>(
 }
 
 /// Copies the routes of a prefix from `fresh`.
-fn copy<A: Ip>(
+fn copy<A: prefix::Address>(
     ours: &mut Routes<A>,
     fresh: &Routes<A>,
     table: u32,
@@ -297,7 +297,7 @@ fn copy<A: Ip>(
 }
 
 /// Adds the routes to prefixes that have none here.
-fn fill<A: Ip>(ours: &mut Routes<A>, earlier: &Routes<A>, changes: &mut super::Changes) {
+fn fill<A: prefix::Address>(ours: &mut Routes<A>, earlier: &Routes<A>, changes: &mut super::Changes) {
     for (number, table) in earlier.tables() {
         for (prefix, list) in table.iter() {
             if ours.get(number, prefix).is_empty() {
@@ -308,7 +308,7 @@ fn fill<A: Ip>(ours: &mut Routes<A>, earlier: &Routes<A>, changes: &mut super::C
 }
 
 /// Compares lists of two mirrors.
-struct Same<'a, A: Ip> {
+struct Same<'a, A: prefix::Address> {
     ours: &'a Routes<A>,
     fresh: &'a Routes<A>,
     /// Links whose hops without carrier are not used: there the kernel calls such a hop dead as well, which hides its
@@ -319,7 +319,7 @@ struct Same<'a, A: Ip> {
     known: Vec<Option<BodyId>>,
 }
 
-impl<A: Ip> Same<'_, A> {
+impl<A: prefix::Address> Same<'_, A> {
     fn lists(&mut self, ours: &[BodyId], theirs: &[BodyId]) -> bool {
         bm_heartbeat::beat();
         ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(&our, &their)| self.bodies(our, their))

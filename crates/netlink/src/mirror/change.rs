@@ -1,7 +1,7 @@
 //! The mirror's messages to its reader: which objects to read again.
 
 use super::BodyId;
-use crate::family::Family;
+use bm_wire::Family;
 use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix};
 use std::net::IpAddr;
 

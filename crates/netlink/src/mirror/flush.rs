@@ -14,11 +14,12 @@
 
 use super::change::Change;
 use super::{Mirror, Routes};
-use crate::family::{Family, Ip};
 use crate::hop::HopFlags;
 use crate::link::Kind;
 use crate::next_hop::Object;
 use crate::route::{RouteBody, RouteKind, SCOPE_HOST, TABLE_MAIN};
+use bm_wire::Family;
+use bm_wire::prefix::Address;
 use std::net::IpAddr;
 
 /// What happens to the hops on a link.
@@ -178,7 +179,7 @@ impl Mirror {
 }
 
 /// The bodies selected by `wanted`, by index.
-fn select<A: Ip>(routes: &Routes<A>, wanted: impl Fn(&RouteBody) -> bool) -> Vec<bool> {
+fn select<A: Address>(routes: &Routes<A>, wanted: impl Fn(&RouteBody) -> bool) -> Vec<bool> {
     let mut picked = vec![false; routes.bodies.bound()];
     for (id, body) in routes.bodies() {
         picked[id.index()] = wanted(body);
@@ -187,7 +188,7 @@ fn select<A: Ip>(routes: &Routes<A>, wanted: impl Fn(&RouteBody) -> bool) -> Vec
 }
 
 /// Marks the hops on a link in every body, and removes the routes that go with that.
-fn flush<A: Ip>(routes: &mut Routes<A>, changes: &mut super::Changes, mark: Mark, flush: Flush) {
+fn flush<A: Address>(routes: &mut Routes<A>, changes: &mut super::Changes, mark: Mark, flush: Flush) {
     let on_link = |body: &RouteBody| body.via.hops().iter().any(|hop| hop.ifindex == mark.ifindex);
     let touched: Vec<_> = routes.bodies().filter(|(_, body)| on_link(body)).map(|(id, _)| id).collect();
     let mut gone = vec![false; routes.bodies.bound()];
@@ -217,7 +218,7 @@ fn flush<A: Ip>(routes: &mut Routes<A>, changes: &mut super::Changes, mark: Mark
 
 /// Whether the kernel leaves a route alone: IPv4 routes to this machine's own addresses survive their link being
 /// down, and IPv6 ones are not marked when the carrier is lost.
-fn exempt<A: Ip>(body: &RouteBody, mark: Mark, flush: Flush) -> bool {
+fn exempt<A: Address>(body: &RouteBody, mark: Mark, flush: Flush) -> bool {
     match A::FAMILY {
         Family::V4 => body.scope >= SCOPE_HOST && flush != Flush::DeadAndLocal && flush != Flush::Any,
         Family::V6 => {

@@ -5,9 +5,9 @@
 //! 4.11, only the new one, marked as appended), one that removes a hop contains only that hop.
 
 use super::body::{Bodies, BodyId};
-use crate::family::Family;
 use crate::hop::{Hop, Via};
 use crate::route::{RouteBody, RouteEvent, RouteKind};
+use bm_wire::Family;
 
 /// Routes from router advertisements (`RTPROT_RA`) are never combined with others.
 const FROM_ADVERTISEMENT: u8 = 9;

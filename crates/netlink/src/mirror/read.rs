@@ -1,12 +1,12 @@
 //! What the control plane reads from the mirror.
 
 use super::{BodyId, Mirror, Routes};
-use crate::family::{Family, Ip};
 use crate::hop::{Hop, HopFlags, Via};
 use crate::next_hop::{Object, Resilient};
 use crate::route::RouteBody;
 use crate::{Address, Link, LinkSysctls, Neighbour, NextHop, Rule, Sysctls};
-use bm_wire::prefix::Prefix;
+use bm_wire::Family;
+use bm_wire::prefix::{self, Prefix};
 use std::net::IpAddr;
 
 /// Where a route leads once its next-hop objects are followed.
@@ -145,7 +145,7 @@ impl Mirror {
 
     /// The route to a prefix that packets take: the first for any TOS and any source that refuses, or has a usable
     /// next hop. `None` if the kernel would continue with a shorter prefix.
-    pub fn active<'a, A: Ip>(
+    pub fn active<'a, A: prefix::Address>(
         &'a self,
         routes: &'a Routes<A>,
         table: u32,

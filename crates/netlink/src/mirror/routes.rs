@@ -6,10 +6,10 @@
 use super::body::{Bodies, BodyId};
 use super::change::{Change, Changes};
 use super::order;
-use crate::family::{Family, Ip};
 use crate::hash::Map;
 use crate::route::{RouteBody, RouteEvent, RouteMessage};
-use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use bm_wire::Family;
+use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 
@@ -18,19 +18,19 @@ const LIST: u32 = 1 << 31;
 
 /// A table of routes.
 #[derive(Debug)]
-pub struct Table<A: Ip> {
+pub struct Table<A: Address> {
     routes: Map<A::Packed, BodyId>,
     lists: Vec<Vec<BodyId>>,
     free: Vec<u32>,
 }
 
-impl<A: Ip> Default for Table<A> {
+impl<A: Address> Default for Table<A> {
     fn default() -> Self {
         Self { routes: Map::default(), lists: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<A: Ip> Table<A> {
+impl<A: Address> Table<A> {
     /// The number of prefixes with routes.
     pub fn len(&self) -> usize {
         self.routes.len()
@@ -99,7 +99,7 @@ impl<A: Ip> Table<A> {
 
 /// The routes of a family.
 #[derive(Debug)]
-pub struct Routes<A: Ip> {
+pub struct Routes<A: Address> {
     pub(super) bodies: Bodies,
     tables: BTreeMap<u32, Table<A>>,
     /// Kept to spare an allocation a message.
@@ -107,13 +107,13 @@ pub struct Routes<A: Ip> {
     released: Vec<BodyId>,
 }
 
-impl<A: Ip> Default for Routes<A> {
+impl<A: Address> Default for Routes<A> {
     fn default() -> Self {
         Self { bodies: Bodies::default(), tables: BTreeMap::new(), list: Vec::new(), released: Vec::new() }
     }
 }
 
-impl<A: Ip> Routes<A> {
+impl<A: Address> Routes<A> {
     /// A table; none while it has no routes.
     pub fn table(&self, table: u32) -> Option<&Table<A>> {
         self.tables.get(&table)
@@ -286,7 +286,7 @@ impl<A: Ip> Routes<A> {
 }
 
 /// The change of the routes to a prefix.
-fn route_change<A: Ip>(table: u32, prefix: Prefix<A>) -> Change {
+fn route_change<A: Address>(table: u32, prefix: Prefix<A>) -> Change {
     let (first, length) = (prefix.first().show(), prefix.length());
     match (A::FAMILY, first) {
         (Family::V4, std::net::IpAddr::V4(first)) => {

@@ -2,10 +2,10 @@
 
 use super::support::{Namespace, agrees, alone, settle, watch};
 use bm_netlink::route::TABLE_MAIN;
-use bm_netlink::{Family, Ip, Mirror, Object, RouteKind, Routes, Watch};
-use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
+use bm_netlink::{Family, Mirror, Object, RouteKind, Routes, Watch};
+use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
 
-fn via<A: Ip>(mirror: &Mirror, routes: &Routes<A>, prefix: Prefix<A>) -> Vec<String> {
+fn via<A: Address>(mirror: &Mirror, routes: &Routes<A>, prefix: Prefix<A>) -> Vec<String> {
     let Some((_, body)) = mirror.active(routes, TABLE_MAIN, prefix) else { return Vec::new() };
     let name = |ifindex| mirror.link(ifindex).map_or("?", |link| &link.name);
     let show = |hop: &bm_netlink::Hop| {

@@ -5,8 +5,8 @@
 use bm_fib::next_hop::{Action, NextHops};
 use bm_fib::{Fib, NextHop};
 use bm_netlink::next_hop::Object;
-use bm_netlink::{Family, Hop, HopFlags, Ip, Kind, Mirror, RouteBody, RouteKind, Routes, Rule, Via};
-use bm_wire::prefix::Prefix;
+use bm_netlink::{Family, Hop, HopFlags, Kind, Mirror, RouteBody, RouteKind, Routes, Rule, Via};
+use bm_wire::prefix::{Address, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -39,7 +39,7 @@ pub struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    pub fn answer<A: Ip>(&self, routes: &Routes<A>, vrf: Option<u32>, address: A) -> (Answer, u32) {
+    pub fn answer<A: Address>(&self, routes: &Routes<A>, vrf: Option<u32>, address: A) -> (Answer, u32) {
         let tables = match self.tables(A::FAMILY, vrf) {
             Some(tables) => tables,
             None => return (Answer::Host, 0),
@@ -227,7 +227,7 @@ impl Oracle<'_> {
 }
 
 /// What workers would do, as an answer of the oracle. `ifindex_of` maps our interfaces to links.
-pub fn compiled<A: bm_wire::prefix::Address>(
+pub fn compiled<A: Address>(
     fib: &dyn Fib<Address = A>,
     next_hops: &NextHops,
     address: A,

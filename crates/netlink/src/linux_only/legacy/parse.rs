@@ -2,11 +2,11 @@
 
 use super::{Chain, Rule};
 use crate::attribute;
-use crate::family::Family;
 use crate::legacy_tables::Read;
 use crate::linux_only::condition::Condition;
 use crate::linux_only::names::Device;
 use crate::linux_only::xt;
+use bm_wire::Family;
 use std::collections::BTreeMap;
 
 /// Hooks of routed packets, by number.

@@ -6,9 +6,9 @@
 
 use crate::attribute::Attributes;
 use crate::error::Malformed;
-use crate::family::Family;
 use crate::linux_only::condition::Condition;
 use crate::linux_only::names::Device;
+use bm_wire::Family;
 
 /// Attributes of expressions, and their values.
 mod nfta {

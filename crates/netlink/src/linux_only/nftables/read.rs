@@ -3,12 +3,12 @@
 use super::{Base, DeviceName, Place, Ruleset, TableName, hook, nfproto, rule, tracking};
 use crate::attribute::{self, Attributes};
 use crate::error::{Error, Malformed};
-use crate::family::Family;
 use crate::linux_only::condition::Families;
 use crate::linux_only::dump::{Dumped, dump, is_absent, request};
 use crate::message::Raw;
 use crate::nft::OURS;
 use crate::socket::Socket;
+use bm_wire::Family;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::expression::{number, some};

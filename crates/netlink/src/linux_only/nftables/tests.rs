@@ -3,13 +3,13 @@
 use super::analysis::analyse;
 use super::{Base, DeviceName, Place, Rule, Ruleset, TableName, nfproto, rule, tracking};
 use crate::attribute::Attributes;
-use crate::family::Family;
 use crate::link::{Kind, Link};
 use crate::linux_only::condition::{Condition, Families};
 use crate::linux_only::entries::Entries;
 use crate::linux_only::names::{Device, Names};
 use crate::linux_only::{Addresses, Match, Traffic};
 use crate::message::Message;
+use bm_wire::Family;
 
 /// `iifname "eth0" ip saddr 10.0.0.0/12 tcp dport 80 drop` of an inet table.
 const NARROW: &str = "
