@@ -12,7 +12,7 @@ use bm_wire::prefix::Address;
 use crate::validate::{FactColumns, Packet};
 
 /// The packets of one family in a burst: for each slot whose bit is set, destination, next hop, and the rest.
-pub(crate) struct Lane<A> {
+pub(crate) struct FamilyBatch<A> {
     pub mask: Mask,
     pub destinations: [A; BURST],
     pub facts: FactColumns,
@@ -26,7 +26,7 @@ struct Scratch<A> {
     hops: [NextHop; BURST],
 }
 
-impl<A: Address> Lane<A> {
+impl<A: Address> FamilyBatch<A> {
     pub fn new() -> Self {
         let addresses = [A::default(); BURST];
         let hops = [NextHop::NONE; BURST];
@@ -119,47 +119,47 @@ mod tests {
         }
     }
 
-    fn lane(places: &[usize]) -> Lane<u32> {
-        let mut lane = Lane::new();
+    fn batch(places: &[usize]) -> FamilyBatch<u32> {
+        let mut batch = FamilyBatch::new();
         for &place in places {
             let facts = Facts::default();
-            lane.mask.set(place);
-            lane.note(place, Packet { source: 0, destination: place as u32, facts });
+            batch.mask.set(place);
+            batch.note(place, Packet { source: 0, destination: place as u32, facts });
         }
-        lane
+        batch
     }
 
     #[test]
     fn a_burst_of_one_table_is_looked_up_in_place() {
-        let mut lane = lane(&[0, 1, 2]);
-        lane.look_up(Some((3, 1)), |_| unreachable!(), |vrf| (vrf == 1).then_some(&Plain(1) as _));
-        assert_eq!(lane.hops[..4], [1000, 1001, 1002, 0].map(NextHop));
-        lane.look_up(Some((3, 7)), |_| unreachable!(), |_| None);
-        assert_eq!(lane.hops[..3], [NextHop::NONE; 3]);
+        let mut batch = batch(&[0, 1, 2]);
+        batch.look_up(Some((3, 1)), |_| unreachable!(), |vrf| (vrf == 1).then_some(&Plain(1) as _));
+        assert_eq!(batch.hops[..4], [1000, 1001, 1002, 0].map(NextHop));
+        batch.look_up(Some((3, 7)), |_| unreachable!(), |_| None);
+        assert_eq!(batch.hops[..3], [NextHop::NONE; 3]);
     }
 
     #[test]
     fn a_mixed_burst_is_gathered_by_table() {
-        let mut lane = lane(&[0, 3, 4, 255]);
+        let mut batch = batch(&[0, 3, 4, 255]);
         let tables = [Plain(1), Plain(2)];
-        lane.look_up(
+        batch.look_up(
             None,
             |place| (place % 3) as u16,
             |vrf| tables.get(usize::from(vrf)).map(|table| table as _),
         );
-        assert_eq!([0, 3, 4, 255].map(|place| lane.hops[place].0), [1000, 1003, 2004, 1255]);
-        assert_eq!(lane.mask.count(), 4);
+        assert_eq!([0, 3, 4, 255].map(|place| batch.hops[place].0), [1000, 1003, 2004, 1255]);
+        assert_eq!(batch.mask.count(), 4);
     }
 
     #[test]
     fn sources_are_looked_up_for_those_asked_about() {
-        let mut lane = lane(&[1, 2, 9]);
+        let mut batch = batch(&[1, 2, 9]);
         let mut wanted = Mask::NONE;
         wanted.set(1);
         wanted.set(9);
         let mut found = Vec::new();
         let sources = std::array::from_fn(|place| 100 + place as u32);
-        lane.look_up_sources(&sources, wanted, Some(&Plain(0)), |place, hop| found.push((place, hop.0)));
+        batch.look_up_sources(&sources, wanted, Some(&Plain(0)), |place, hop| found.push((place, hop.0)));
         assert_eq!(found, [(1, 101), (9, 109)]);
     }
 }

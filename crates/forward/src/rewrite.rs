@@ -4,7 +4,7 @@
 //! A frame is refused before its first byte is changed, so the slow path and Linux get it as it arrived. The decision
 //! uses data that was read with the header: the packet itself is only written here.
 
-pub(crate) mod plain;
+pub(crate) mod fast;
 
 use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, Entry, NextHops};
@@ -64,7 +64,7 @@ pub(crate) fn ipv4_through(
 ) -> Result<u16, Refusal> {
     let egress = egress(tables, entry.interface())?;
     if !fits(facts, egress.mtu, tables.next_hops.mtu(hop)) {
-        return Err(unfit(facts.hops, egress));
+        return Err(unfit(facts.ttl, egress));
     }
     tables.next_hops.mark_used(hop);
     if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
@@ -89,8 +89,8 @@ pub(crate) fn ipv6_through(
 ) -> Result<u16, Refusal> {
     let egress = egress(tables, entry.interface())?;
     let mtu = mtu(egress, tables.next_hops.mtu(hop));
-    if facts.hops <= 1 || usize::from(facts.length) > mtu_ipv6(mtu) {
-        return Err(unfit(facts.hops, egress));
+    if facts.ttl <= 1 || usize::from(facts.length) > mtu_ipv6(mtu) {
+        return Err(unfit(facts.ttl, egress));
     }
     tables.next_hops.mark_used(hop);
     if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
@@ -132,7 +132,7 @@ pub(crate) fn mtu(egress: &Egress, route: u16) -> u16 {
 #[inline(always)]
 fn fits(facts: Facts, interface: u16, route: u16) -> bool {
     // Subtracting one on both sides turns a route's 0 into the greatest value. No packet has length 0.
-    facts.hops > 1 && facts.length <= interface && facts.length.wrapping_sub(1) <= route.wrapping_sub(1)
+    facts.ttl > 1 && facts.length <= interface && facts.length.wrapping_sub(1) <= route.wrapping_sub(1)
 }
 
 /// IPv6 requires 1280 bytes of every link (RFC 8200 5); 0 is kept for a link that is down.
@@ -142,9 +142,9 @@ pub(crate) fn mtu_ipv6(mtu: u16) -> usize {
 }
 
 #[cold]
-fn unfit(hops: u16, egress: &Egress) -> Refusal {
+fn unfit(ttl: u16, egress: &Egress) -> Refusal {
     match () {
-        () if hops <= 1 => Refusal::Slow(Verdict::TtlExceeded),
+        () if ttl <= 1 => Refusal::Slow(Verdict::TtlExceeded),
         () if egress.mtu == 0 => Refusal::Drop(Reason::InterfaceDown),
         () => Refusal::Slow(Verdict::TooBig),
     }
@@ -330,10 +330,10 @@ mod tests {
         for length in [1, 20, 999, 1000, 1001, 1500, 1501, 65_535] {
             for interface in [0, 1000, 1500, 65_535] {
                 for route in [0, 1, 1000, 9000, 65_535] {
-                    let facts = Facts { length, hops: 2, spent: [0; 4] };
+                    let facts = Facts { length, ttl: 2, spent: [0; 4] };
                     let expected = length <= mtu(&egress(interface), route);
                     assert_eq!(fits(facts, interface, route), expected, "{length} {interface} {route}");
-                    assert!(!fits(Facts { hops: 1, ..facts }, interface, route));
+                    assert!(!fits(Facts { ttl: 1, ..facts }, interface, route));
                 }
             }
         }

@@ -26,9 +26,9 @@ use crate::entrance::Entrance;
 use crate::filter::{PortFilter, Taken};
 use crate::hook::{Hooks, TableRoutes};
 use crate::input::Kind;
-use crate::lookup::Lane;
+use crate::lookup::FamilyBatch;
 use crate::output::{NO_OUTPUT, Tally};
-use crate::rewrite::plain::KnownHops;
+use crate::rewrite::fast::KnownHops;
 use crate::source;
 use crate::tables::{ReversePath, Tables, Vrf};
 use crate::verdict::{Refusal, Refused, Verdict};
@@ -65,8 +65,8 @@ struct Work {
     family: Kind,
     burst: Burst,
     refused: Refused,
-    ipv4: Lane<u32>,
-    ipv6: Lane<u128>,
+    ipv4: FamilyBatch<u32>,
+    ipv6: FamilyBatch<u128>,
     /// Slots whose source may be an address of this machine.
     suspects: Mask,
     /// Sources, for the two checks that need them.
@@ -215,8 +215,8 @@ impl Work {
             family: Kind::Ipv4,
             burst: Burst::new(),
             refused: Refused::new(),
-            ipv4: Lane::new(),
-            ipv6: Lane::new(),
+            ipv4: FamilyBatch::new(),
+            ipv6: FamilyBatch::new(),
             suspects: Mask::NONE,
             sources: [0; BURST],
             arrivals: [(0, 0); BURST],

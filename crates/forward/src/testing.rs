@@ -100,13 +100,13 @@ impl Resolver for Asked {
 }
 
 /// All accounts and counters of a lab.
-struct Books {
+struct AllCounters {
     registry: Registry,
     accounts: Vec<(String, Account)>,
     slow: Block,
 }
 
-impl Books {
+impl AllCounters {
     fn new(ports: usize) -> Self {
         let registry = Registry::anonymous((4 * ports + 2) * 64).expect("memory for counters");
         let slow = registry.block("slow", &SlowPath::COUNTERS).expect("room for counters");
@@ -142,7 +142,7 @@ pub struct Lab {
     wires: Vec<Wire>,
     linux: Vec<Linux>,
     asked: Asked,
-    books: Books,
+    books: AllCounters,
     depot: Arc<Depot>,
     now: Now,
 }
@@ -185,7 +185,7 @@ impl Lab {
         parse::lines(text, &mut world);
         let published = Arc::new(Published::new(world.tables(), &readers));
         let names: Vec<String> = (0..world.ports()).map(|port| format!("p{port}")).collect();
-        let mut books = Books::new(names.len());
+        let mut books = AllCounters::new(names.len());
         let asked = Asked::default();
         let mut slow = SlowPath::new(SlowConfig {
             published: published.clone(),

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 192.0.2.1 > 198.51.100.7, UDP without payload, two hops left.
+    /// 192.0.2.1 > 198.51.100.7, UDP without payload, a TTL of 2.
     const IPV4: [u8; 20] = [0x45, 0, 0, 20, 0, 1, 0, 0, 2, 17, 0xcc, 0x9c, 192, 0, 2, 1, 198, 51, 100, 7];
     /// 2001:db8::1 > 2001:db8::2, nothing behind.
     const IPV6: [u8; 40] = [
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn reads_what_later_stages_want() {
-        let facts = Facts { length: 20, hops: 2, spent: [1, 17, 0xcd, 0x9c] };
+        let facts = Facts { length: 20, ttl: 2, spent: [1, 17, 0xcd, 0x9c] };
         let expected = Packet { source: 0xc000_0201, destination: 0xc633_6407, facts };
         assert_eq!(common_ipv4(&IPV4, 20), Some(expected));
         assert_eq!(ipv4(&IPV4), Ok(expected));
-        let facts = Facts { length: 40, hops: 64, spent: [0, 0, 59, 63] };
+        let facts = Facts { length: 40, ttl: 64, spent: [0, 0, 59, 63] };
         let address = |last| 0x2001_0db8u128 << 96 | last;
         let expected = Packet { source: address(1), destination: address(2), facts };
         assert_eq!(
@@ -206,9 +206,9 @@ mod tests {
 
     #[test]
     fn a_hop_limit_is_no_matter_here() {
-        for hops in [0, 1] {
+        for ttl in [0, 1] {
             let mut packet = IPV6;
-            packet[7] = hops;
+            packet[7] = ttl;
             assert!(common_ipv6(&packet, 40, AheadOfFragment::NONE).is_some());
         }
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the straight line takes, the closer look takes alike; it may take more.
+        /// What the fast path takes, the closer look takes alike; it may take more.
         #[test]
         fn both_looks_agree(
             bytes in prop::array::uniform20(any::<u8>()),

@@ -13,7 +13,7 @@ use bm_wire::{ethernet, ipv4, ipv6};
 use super::{TOGETHER, Work};
 use crate::compiled::PortView;
 use crate::input::{self, Arrival, Kind};
-use crate::lookup::Lane;
+use crate::lookup::FamilyBatch;
 use crate::rewrite;
 use crate::tables::Tables;
 use crate::validate::vectors::{self, Columns, LANES};
@@ -176,12 +176,12 @@ impl Work {
 
 /// The places of sixteen packets, from `first` on.
 #[inline(always)]
-fn columns<A>(lane: &mut Lane<A>, first: usize) -> Option<Columns<'_, A>> {
+fn columns<A>(batch: &mut FamilyBatch<A>, first: usize) -> Option<Columns<'_, A>> {
     Some(Columns {
-        destinations: lane.destinations[first..].first_chunk_mut()?,
-        lengths: lane.facts.lengths[first..].first_chunk_mut()?,
-        hops: lane.facts.hops[first..].first_chunk_mut()?,
-        spent: lane.facts.spent[first..].first_chunk_mut()?,
+        destinations: batch.destinations[first..].first_chunk_mut()?,
+        lengths: batch.facts.lengths[first..].first_chunk_mut()?,
+        ttl: batch.facts.ttl[first..].first_chunk_mut()?,
+        spent: batch.facts.spent[first..].first_chunk_mut()?,
     })
 }
 

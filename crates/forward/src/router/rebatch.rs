@@ -62,7 +62,7 @@ impl Work {
         if !self.ipv4.mask.is_empty() {
             moved(order, &mut self.ipv4.destinations, words);
             moved(order, &mut self.ipv4.facts.lengths, halves);
-            moved(order, &mut self.ipv4.facts.hops, halves);
+            moved(order, &mut self.ipv4.facts.ttl, halves);
             moved(order, &mut self.ipv4.facts.spent, bytes);
             moved(order, &mut self.ipv4.hops, hops);
             moved(order, &mut self.sources, words);
@@ -70,7 +70,7 @@ impl Work {
         if !self.ipv6.mask.is_empty() {
             moved(order, &mut self.ipv6.destinations, addresses);
             moved(order, &mut self.ipv6.facts.lengths, halves);
-            moved(order, &mut self.ipv6.facts.hops, halves);
+            moved(order, &mut self.ipv6.facts.ttl, halves);
             moved(order, &mut self.ipv6.facts.spent, bytes);
             moved(order, &mut self.ipv6.hops, hops);
         }

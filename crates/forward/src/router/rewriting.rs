@@ -5,9 +5,9 @@ use bm_frame::{BURST, Frame};
 use bm_wire::ethernet;
 
 use super::Work;
-use crate::lookup::Lane;
+use crate::lookup::FamilyBatch;
 use crate::rewrite;
-use crate::rewrite::plain::{self, Eight, KnownHops, LANES};
+use crate::rewrite::fast::{self, Eight, KnownHops, LANES};
 use crate::tables::Tables;
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Refused};
@@ -15,18 +15,18 @@ use crate::verdict::{Refusal, Refused};
 impl Work {
     #[inline(never)]
     pub(super) fn rewrite_ipv4(&mut self, tables: &Tables) {
-        let straight = self.untagged && self.ipv4.mask == self.all;
+        let fast = self.untagged && self.ipv4.mask == self.all;
         let Self { burst, refused, ipv4, arrivals, port, known, .. } = self;
-        let rewrite = Rewrite { tables, known, lane: ipv4, frames: burst.places_mut(), arrivals, port };
-        rewrite.all::<{ rewrite::IPV4_HEAD }, { plain::IPV4_SPENT }>(straight, rewrite::ipv4, refused);
+        let rewrite = Rewrite { tables, known, batch: ipv4, frames: burst.places_mut(), arrivals, port };
+        rewrite.all::<{ rewrite::IPV4_HEAD }, { fast::IPV4_SPENT }>(fast, rewrite::ipv4, refused);
     }
 
     #[inline(never)]
     pub(super) fn rewrite_ipv6(&mut self, tables: &Tables) {
-        let straight = self.untagged && self.ipv6.mask == self.all;
+        let fast = self.untagged && self.ipv6.mask == self.all;
         let Self { burst, refused, ipv6, arrivals, port, known, .. } = self;
-        let rewrite = Rewrite { tables, known, lane: ipv6, frames: burst.places_mut(), arrivals, port };
-        rewrite.all::<{ rewrite::IPV6_HEAD }, { plain::IPV6_SPENT }>(straight, rewrite::ipv6, refused);
+        let rewrite = Rewrite { tables, known, batch: ipv6, frames: burst.places_mut(), arrivals, port };
+        rewrite.all::<{ rewrite::IPV6_HEAD }, { fast::IPV6_SPENT }>(fast, rewrite::ipv6, refused);
     }
 }
 
@@ -34,23 +34,23 @@ impl Work {
 struct Rewrite<'a, A> {
     tables: &'a Tables,
     known: &'a mut KnownHops,
-    lane: &'a Lane<A>,
+    batch: &'a FamilyBatch<A>,
     frames: &'a mut [Option<Frame>],
     arrivals: &'a [(u16, u16); BURST],
     port: &'a mut [u16; BURST],
 }
 
 impl<A> Rewrite<'_, A> {
-    /// Rewrites all frames of the lane, and stores the ports of those without an objection. `straight` says that
+    /// Rewrites all frames of the batch, and stores the ports of those without an objection. `fast` says that
     /// these are all of the burst, and that none has a tag.
     #[inline(always)]
     fn all<const HEAD: usize, const SPENT: usize>(
         mut self,
-        straight: bool,
-        careful: Careful,
+        fast: bool,
+        careful: CarefulRewrite,
         refused: &mut Refused,
     ) {
-        if straight {
+        if fast {
             let eights = self.frames.len() / LANES;
             for first in (0..eights).map(|eight| eight * LANES) {
                 // Written frames have left the first-level cache since they were read, and so have their headers.
@@ -67,7 +67,7 @@ impl<A> Rewrite<'_, A> {
             }
             return;
         }
-        for place in self.lane.mask.iter() {
+        for place in self.batch.mask.iter() {
             if self.arrivals[place].1 == ethernet::HEADER_LEN as u16 {
                 self.one::<HEAD, SPENT>(place, careful, refused);
             } else {
@@ -79,9 +79,9 @@ impl<A> Rewrite<'_, A> {
     /// Eight at a time, from `first` on; returns how many of them are done.
     #[inline(always)]
     fn eight<const HEAD: usize, const SPENT: usize>(&mut self, first: usize) -> usize {
-        let Lane { hops, facts, .. } = self.lane;
+        let FamilyBatch { hops, facts, .. } = self.batch;
         let columns = (hops[first..].first_chunk(), facts.lengths[first..].first_chunk());
-        let more = (facts.hops[first..].first_chunk(), facts.spent[first..].first_chunk());
+        let more = (facts.ttl[first..].first_chunk(), facts.spent[first..].first_chunk());
         let to = (self.frames[first..].first_chunk_mut(), self.port[first..].first_chunk_mut());
         let ((Some(hops), Some(lengths)), (Some(left), Some(spent)), (Some(frames), Some(ports))) =
             (columns, more, to)
@@ -89,30 +89,30 @@ impl<A> Rewrite<'_, A> {
             return 0;
         };
         let eight = Eight { hops, lengths, left, spent };
-        plain::rewrite_eight::<HEAD, SPENT>(self.known, &eight, frames, ports)
+        fast::rewrite_eight::<HEAD, SPENT>(self.known, &eight, frames, ports)
     }
 
     #[inline(always)]
     fn one<const HEAD: usize, const SPENT: usize>(
         &mut self,
         place: usize,
-        careful: Careful,
+        careful: CarefulRewrite,
         refused: &mut Refused,
     ) {
         let Some(frame) = &mut self.frames[place] else { return };
-        let (hop, facts) = (self.lane.hops[place], self.lane.facts.get(place));
-        let to = plain::rewrite::<HEAD, SPENT>(self.tables, self.known, hop, facts, frame);
+        let (hop, facts) = (self.batch.hops[place], self.batch.facts.get(place));
+        let to = fast::rewrite::<HEAD, SPENT>(self.tables, self.known, hop, facts, frame);
         self.port[place] = to;
-        if to == plain::NOT_PLAIN {
+        if to == fast::NOT_FAST {
             self.carefully(place, careful, refused);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn carefully(&mut self, place: usize, careful: Careful, refused: &mut Refused) {
+    fn carefully(&mut self, place: usize, careful: CarefulRewrite, refused: &mut Refused) {
         let Some(frame) = &mut self.frames[place] else { return };
-        let (hop, facts) = (self.lane.hops[place], self.lane.facts.get(place));
+        let (hop, facts) = (self.batch.hops[place], self.batch.facts.get(place));
         match careful(self.tables, hop, facts, self.arrivals[place].1, frame) {
             Ok(to) => self.port[place] = to,
             Err(why) => refused.add(place, why),
@@ -121,4 +121,4 @@ impl<A> Rewrite<'_, A> {
 }
 
 /// What a family does with a frame that is not plain.
-type Careful = fn(&Tables, NextHop, Facts, u16, &mut Frame) -> Result<u16, Refusal>;
+type CarefulRewrite = fn(&Tables, NextHop, Facts, u16, &mut Frame) -> Result<u16, Refusal>;

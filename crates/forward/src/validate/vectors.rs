@@ -39,7 +39,7 @@ const IPV6_KIND: (u32, u32) = {
 pub(crate) struct Columns<'a, A, const FRAMES: usize = { 2 * LANES }> {
     pub destinations: &'a mut [A; FRAMES],
     pub lengths: &'a mut [u16; FRAMES],
-    pub hops: &'a mut [u16; FRAMES],
+    pub ttl: &'a mut [u16; FRAMES],
     pub spent: &'a mut [[u8; 4]; FRAMES],
 }
 
@@ -51,7 +51,7 @@ impl<A> Columns<'_, A> {
         Some(Columns {
             destinations: self.destinations.as_chunks_mut().0.get_mut(index)?,
             lengths: self.lengths.as_chunks_mut().0.get_mut(index)?,
-            hops: self.hops.as_chunks_mut().0.get_mut(index)?,
+            ttl: self.ttl.as_chunks_mut().0.get_mut(index)?,
             spent: self.spent.as_chunks_mut().0.get_mut(index)?,
         })
     }
@@ -138,7 +138,7 @@ mod tests {
         sources: [u32; 2 * LANES],
         destinations: [u32; 2 * LANES],
         lengths: [u16; 2 * LANES],
-        hops: [u16; 2 * LANES],
+        ttl: [u16; 2 * LANES],
         spent: [[u8; 4]; 2 * LANES],
     }
 
@@ -147,14 +147,14 @@ mod tests {
             let columns = Columns {
                 destinations: &mut self.destinations,
                 lengths: &mut self.lengths,
-                hops: &mut self.hops,
+                ttl: &mut self.ttl,
                 spent: &mut self.spent,
             };
             (&mut self.sources, columns)
         }
 
         fn packet(&self, lane: usize) -> validate::Packet<u32> {
-            let facts = Facts { length: self.lengths[lane], hops: self.hops[lane], spent: self.spent[lane] };
+            let facts = Facts { length: self.lengths[lane], ttl: self.ttl[lane], spent: self.spent[lane] };
             validate::Packet { source: self.sources[lane], destination: self.destinations[lane], facts }
         }
     }

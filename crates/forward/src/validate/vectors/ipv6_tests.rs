@@ -60,17 +60,17 @@ fn together(
     frames: &[[Option<Frame>; LANES]],
     asked: (MacKey, AheadOfFragment),
 ) -> Option<(u16, Vec<Packet<u128>>)> {
-    let (mut destinations, mut lengths, mut hops) = ([0; 2 * LANES], [0; 2 * LANES], [0; 2 * LANES]);
+    let (mut destinations, mut lengths, mut ttl) = ([0; 2 * LANES], [0; 2 * LANES], [0; 2 * LANES]);
     let mut spent = [[0; 4]; 2 * LANES];
     let columns = Columns {
         destinations: &mut destinations,
         lengths: &mut lengths,
-        hops: &mut hops,
+        ttl: &mut ttl,
         spent: &mut spent,
     };
     let common = common_ipv6(form, frames, asked, columns)?;
     let packet = |lane: usize| {
-        let facts = Facts { length: lengths[lane], hops: hops[lane], spent: spent[lane] };
+        let facts = Facts { length: lengths[lane], ttl: ttl[lane], spent: spent[lane] };
         Packet { source: 0, destination: destinations[lane], facts }
     };
     Some((common, (0..LANES * frames.len()).map(packet).collect()))

@@ -1,7 +1,7 @@
 //! IPv4.
 //!
 //! ```text
-//! frame 0:  type | start | id | hops | source | destination | . | .     one load a frame
+//! frame 0:  type | start | id | TTL | source | destination | . | .     one load a frame
 //! frame 1:  ...
 //!             '-> turned round: type of all eight, start of all eight, ...
 //! ```
@@ -45,7 +45,7 @@ fn eight(
     (sources, to): (&mut [u32; LANES], Columns<'_, u32, LANES>),
 ) -> Option<(u8, u8)> {
     let (heads, lengths) = heads::<HEAD>(frames)?;
-    let [kind, start, id, hops, source, destination] = fields::<LOAD, HEAD>(&heads);
+    let [kind, start, id, ttl, source, destination] = fields::<LOAD, HEAD>(&heads);
     let length = _mm256_shuffle_epi8(start, each([3, 2, NONE, NONE]));
     let room = _mm256_sub_epi32(lengths, all(ethernet::HEADER_LEN as u32));
     let misfits = _mm256_or_si256(
@@ -60,16 +60,16 @@ fn eight(
     ] {
         common = _mm256_and_si256(common, _mm256_cmpeq_epi32(_mm256_and_si256(word, all(mask)), all(value)));
     }
-    common = _mm256_and_si256(common, is_whole([start, id, hops, source, destination]));
+    common = _mm256_and_si256(common, is_whole([start, id, ttl, source, destination]));
     common = _mm256_andnot_si256(is_no_host(source), common);
     common = _mm256_andnot_si256(is_no_host(destination), common);
 
     // Four of each, then the other four; transposed, all of each.
-    let both = _mm256_packus_epi32(length, _mm256_and_si256(hops, all(0xff)));
+    let both = _mm256_packus_epi32(length, _mm256_and_si256(ttl, all(0xff)));
     let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
     *to.lengths = halves(_mm256_castsi256_si128(both));
-    *to.hops = halves(_mm256_extracti128_si256::<1>(both));
-    store(to.spent.as_flattened_mut(), spent(hops));
+    *to.ttl = halves(_mm256_extracti128_si256::<1>(both));
+    store(to.spent.as_flattened_mut(), spent(ttl));
     let swap = each([3, 2, 1, 0]);
     let source = _mm256_shuffle_epi8(source, swap);
     *sources = lanes(source);
@@ -86,8 +86,8 @@ fn spent(words: __m256i) -> __m256i {
     let risen = _mm256_add_epi32(_mm256_srli_epi32::<16>(words), all(1));
     let risen = _mm256_sub_epi32(risen, _mm256_cmpgt_epi32(risen, all(0xfffe)));
     // Byte by byte: a TTL of 0 must not borrow from the protocol next to it.
-    let hops = _mm256_sub_epi8(_mm256_and_si256(words, all(0xffff)), all(1));
-    _mm256_or_si256(_mm256_slli_epi32::<16>(risen), hops)
+    let ttl = _mm256_sub_epi8(_mm256_and_si256(words, all(0xffff)), all(1));
+    _mm256_or_si256(_mm256_slli_epi32::<16>(risen), ttl)
 }
 
 /// Lanes whose address, in host order, may be an address of this machine.

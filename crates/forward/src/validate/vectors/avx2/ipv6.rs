@@ -1,7 +1,7 @@
 //! IPv6.
 //!
 //! ```text
-//! frame 0:  mac | mac . | . | . type class | . length | next hops source | ...   one load a frame, from byte 0 on
+//! frame 0:  mac | mac . | . | . type class | . length | next TTL source | ...   one load a frame, from byte 0 on
 //! frame 1:  ...
 //!            '-> turned round: first word of all eight, second word of all eight, ...
 //! frame 0:  destination | frame 1: destination                                   one more, two to a vector
@@ -64,10 +64,10 @@ fn eight(
     common = _mm256_and_si256(common, is_plain(first));
 
     // Four of each, then the other four; transposed, all of each.
-    let hops = _mm256_and_si256(_mm256_srli_epi32::<8>(next), all(0xff));
-    let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(length, hops));
+    let ttl = _mm256_and_si256(_mm256_srli_epi32::<8>(next), all(0xff));
+    let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(length, ttl));
     *to.lengths = halves(_mm256_castsi256_si128(both));
-    *to.hops = halves(_mm256_extracti128_si256::<1>(both));
+    *to.ttl = halves(_mm256_extracti128_si256::<1>(both));
     store(to.spent.as_flattened_mut(), spent);
     Some(bits(common))
 }

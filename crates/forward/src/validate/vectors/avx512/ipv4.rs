@@ -1,7 +1,7 @@
 //! IPv4.
 //!
 //! ```text
-//! frame 0:  mac | . | type | start | id | hops | source | destination     one load a frame, from byte 2 on
+//! frame 0:  mac | . | type | start | id | TTL | source | destination     one load a frame, from byte 2 on
 //! frame 1:  ...
 //!                 '-> turned round: mac of all sixteen, type of all sixteen, ...
 //! ```
@@ -36,7 +36,7 @@ pub(in super::super) fn common_ipv4(
     let [0, 0, first, second, rest @ ..] = mac.to_le_bytes() else { return None };
     // One branch per frame, always the same way: collecting sixteen results in a vector would take longer.
     let (heads, lengths) = heads(frames, |head: &[u8; HEAD]| head[..2] == [first, second])?;
-    let [to_mac, kind, start, id, hops, source, destination] = fields(&heads);
+    let [to_mac, kind, start, id, ttl, source, destination] = fields(&heads);
     let length = _mm512_shuffle_epi8(start, each(0x8080_0203));
     let room = _mm512_sub_epi32(_mm512_cvtepu16_epi32(lengths), all(ethernet::HEADER_LEN as u32));
     // Differences to the expected values, in the bits that matter.
@@ -46,7 +46,7 @@ pub(in super::super) fn common_ipv4(
         _mm512_xor_si512(to_mac, all(u32::from_le_bytes(rest))),
         _mm512_or_si512(begin, _mm512_and_si512(kind, all(0xffff_0000))),
         _mm512_and_si512(id, all(FRAGMENT)),
-        _mm512_xor_si512(sum([start, id, hops, source, destination]), all(0xffff)),
+        _mm512_xor_si512(sum([start, id, ttl, source, destination]), all(0xffff)),
     ];
     let [a, b, c, d] = differs;
     let differs = _mm512_or_si512(_mm512_or_si512(a, b), _mm512_or_si512(c, d));
@@ -57,10 +57,10 @@ pub(in super::super) fn common_ipv4(
     let common = (fits & alike) & (may_be_hosts(source) & may_be_hosts(destination));
 
     store(to.lengths, _mm512_cvtepi32_epi16(length));
-    store(to.hops, _mm512_cvtepi32_epi16(_mm512_and_si512(hops, all(0xff))));
+    store(to.ttl, _mm512_cvtepi32_epi16(_mm512_and_si512(ttl, all(0xff))));
     let swap = each(0x0001_0203);
     let source = _mm512_shuffle_epi8(source, swap);
-    store_words(to.spent, spent(hops));
+    store_words(to.spent, spent(ttl));
     store_words(sources, source);
     store_words(to.destinations, _mm512_shuffle_epi8(destination, swap));
     Some(Seen { common, suspects: may_be_ours(common, source, local) })
@@ -114,8 +114,8 @@ fn spent(words: __m512i) -> __m512i {
     let wraps = _mm512_cmpgt_epu32_mask(risen, all(0xfffe));
     let risen = _mm512_mask_add_epi32(risen, wraps, risen, all(1));
     // Byte by byte: a TTL of 0 must not borrow from the protocol next to it.
-    let hops = _mm512_sub_epi8(_mm512_and_si512(words, all(0xffff)), all(1));
-    _mm512_or_si512(_mm512_slli_epi32::<16>(risen), hops)
+    let ttl = _mm512_sub_epi8(_mm512_and_si512(words, all(0xffff)), all(1));
+    _mm512_or_si512(_mm512_slli_epi32::<16>(risen), ttl)
 }
 
 /// Those of `common` whose source, in host order, may be an address of this machine. All bits are in eight vectors,

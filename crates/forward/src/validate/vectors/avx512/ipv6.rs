@@ -1,7 +1,7 @@
 //! IPv6.
 //!
 //! ```text
-//! frame 0:  mac | mac . | . | . type class | . length | next hops source | ...   one load a frame, from byte 0 on
+//! frame 0:  mac | mac . | . | . type class | . length | next TTL source | ...   one load a frame, from byte 0 on
 //! frame 1:  ...
 //!            '-> turned round: first word of all sixteen, second word of all sixteen, ...
 //! frame 0:  destination | frame 1: destination | ...                             one more, four to a vector
@@ -50,8 +50,8 @@ pub(in super::super) fn common_ipv6(
     let common = fits & _mm512_testn_epi32_mask(differs, differs);
 
     store(to.lengths, _mm512_cvtepi32_epi16(length));
-    let hops = _mm512_and_si512(_mm512_srli_epi32::<8>(next), all(0xff));
-    store(to.hops, _mm512_cvtepi32_epi16(hops));
+    let ttl = _mm512_and_si512(_mm512_srli_epi32::<8>(next), all(0xff));
+    store(to.ttl, _mm512_cvtepi32_epi16(ttl));
     store_words(to.spent, spent);
     Some(common & is_plain(_mm512_srli_epi32::<16>(next)) & is_plain(first))
 }

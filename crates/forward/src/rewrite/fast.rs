@@ -1,4 +1,4 @@
-//! The straight line of stage four: frames without a tag, next hops that forward, packets that fit.
+//! The fast path of stage four: frames without a tag, next hops that forward, packets that fit.
 //!
 //! ```text
 //! hop -> known? -- no --> look at all tables once, keep what must be stored and compared
@@ -19,7 +19,7 @@ use crate::tables::Tables;
 use crate::validate::Facts;
 
 /// No port has this index.
-pub(crate) const NOT_PLAIN: u16 = u16::MAX;
+pub(crate) const NOT_FAST: u16 = u16::MAX;
 /// Offset of the word with the TTL in an untagged frame.
 pub(crate) const IPV4_SPENT: usize = HEADER_LEN + 8;
 pub(crate) const IPV6_SPENT: usize = HEADER_LEN + 4;
@@ -98,7 +98,7 @@ fn look(tables: &Tables, hop: NextHop, known: &mut Known) {
 }
 
 /// The fast case: makes `frame` leave through `hop` if nothing about it is special, and returns the port.
-/// [`NOT_PLAIN`] leaves the frame unchanged: [`super::ipv4`] or [`super::ipv6`] then decides.
+/// [`NOT_FAST`] leaves the frame unchanged: [`super::ipv4`] or [`super::ipv6`] then decides.
 ///
 /// The frame has no tag. `HEAD` is [`super::IPV4_HEAD`] or [`super::IPV6_HEAD`], `SPENT` the offset of the word with
 /// the TTL.
@@ -111,10 +111,10 @@ pub(crate) fn rewrite<const HEAD: usize, const SPENT: usize>(
     frame: &mut Frame,
 ) -> u16 {
     let known = known.of(tables, hop);
-    if facts.hops <= 1 || facts.length > known.mtu {
-        return NOT_PLAIN;
+    if facts.ttl <= 1 || facts.length > known.mtu {
+        return NOT_FAST;
     }
-    let Some(head) = frame.data_mut().first_chunk_mut::<HEAD>() else { return NOT_PLAIN };
+    let Some(head) = frame.data_mut().first_chunk_mut::<HEAD>() else { return NOT_FAST };
     head[..8].copy_from_slice(&known.start.to_le_bytes());
     head[8..12].copy_from_slice(&known.rest);
     head[SPENT..SPENT + 4].copy_from_slice(&facts.spent);
@@ -202,8 +202,8 @@ mod tests {
     /// What a rewriting made of a frame: its bytes, and its port if it leaves.
     type Outcome = (Vec<u8>, Option<u16>);
 
-    /// A frame of these bytes, rewritten on the straight line; its outcome if that did it.
-    fn straight<const HEAD: usize, const SPENT: usize>(
+    /// A frame of these bytes, rewritten on the fast path; its outcome if that did it.
+    fn fast<const HEAD: usize, const SPENT: usize>(
         tables: &Tables,
         known: &mut KnownHops,
         (hop, facts): (NextHop, Facts),
@@ -211,7 +211,7 @@ mod tests {
     ) -> Option<Outcome> {
         let before = frame.data().to_vec();
         let port = rewrite::<HEAD, SPENT>(tables, known, hop, facts, frame);
-        if port == NOT_PLAIN {
+        if port == NOT_FAST {
             assert_eq!(frame.data(), before, "it must be left as it was");
             return None;
         }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     proptest! {
-        /// The straight line does what the long way does, or nothing.
+        /// The fast path does what the careful path does, or nothing.
         #[test]
         fn both_ways_agree(
             cases in prop::collection::vec(
@@ -250,14 +250,14 @@ mod tests {
                 let mut frames = [0, 1].map(|_| list.allocate_with(&bytes).expect("a frame"));
                 let work = (hop, facts);
                 let found = if is_ipv4 {
-                    straight::<IPV4_HEAD, IPV4_SPENT>(tables, &mut known, work, &mut frames[0])
+                    fast::<IPV4_HEAD, IPV4_SPENT>(tables, &mut known, work, &mut frames[0])
                 } else {
-                    straight::<IPV6_HEAD, IPV6_SPENT>(tables, &mut known, work, &mut frames[0])
+                    fast::<IPV6_HEAD, IPV6_SPENT>(tables, &mut known, work, &mut frames[0])
                 };
                 let network = HEADER_LEN as u16;
                 let careful = if is_ipv4 { ipv4 } else { ipv6 };
                 let port = careful(tables, hop, facts, network, &mut frames[1]);
-                // Nothing plain is left to the long way, or the straight line would be of no use.
+                // Nothing plain is left to the careful path, or the fast path would be of no use.
                 let entry = tables.next_hops.entry(hop);
                 let egress = tables.compiled.egress.get(usize::from(entry.interface()));
                 let is_plain = port.is_ok() && entry.is_forward() && egress.is_some_and(|to| to.tag.is_none());
@@ -310,10 +310,10 @@ mod tests {
             let done = rewrite_eight::<IPV4_HEAD, IPV4_SPENT>(&known, &eight, together, &mut ports);
             let mut all_plain = true;
             for lane in 0..LANES {
-                let facts = Facts { length: lengths[lane], hops: left[lane], spent: spent[lane] };
+                let facts = Facts { length: lengths[lane], ttl: left[lane], spent: spent[lane] };
                 let mut expected = None;
                 if let Some(frame) = &mut alone[lane] {
-                    let found = straight::<IPV4_HEAD, IPV4_SPENT>(tables, &mut known, (hops[lane], facts), frame);
+                    let found = fast::<IPV4_HEAD, IPV4_SPENT>(tables, &mut known, (hops[lane], facts), frame);
                     expected = found.and_then(|(bytes, port)| Some((bytes, port?)));
                 }
                 all_plain &= expected.is_some();
