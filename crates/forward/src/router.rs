@@ -10,13 +10,14 @@
 //! sleeps.
 
 mod arrive;
+mod family;
 mod rebatch;
 mod rewriting;
 
 use std::sync::Arc;
 
+use bm_fib::Form;
 use bm_fib::published::{Published, ReaderHandle};
-use bm_fib::{Fib, Form};
 use bm_frame::{BURST, Burst, Mask};
 use bm_graph::{App, Io, Stage, StageHook};
 use bm_stats::{Account, Entry, Reason};
@@ -30,8 +31,9 @@ use crate::lookup::FamilyBatch;
 use crate::output::{NO_OUTPUT, Tally};
 use crate::rewrite::fast::KnownHops;
 use crate::source;
-use crate::tables::{ReversePath, Tables, Vrf};
+use crate::tables::{ReversePath, Tables};
 use crate::verdict::{Refusal, Refused, Verdict};
+use family::{FamilyBatches, RoutedFamily};
 use rebatch::Columns;
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
@@ -65,8 +67,7 @@ struct Work {
     family: Kind,
     burst: Burst,
     refused: Refused,
-    ipv4: FamilyBatch<u32>,
-    ipv6: FamilyBatch<u128>,
+    batches: FamilyBatches,
     /// Slots whose source may be an address of this machine.
     suspects: Mask,
     /// Sources, for the two checks that need them.
@@ -215,8 +216,7 @@ impl Work {
             family: Kind::Ipv4,
             burst: Burst::new(),
             refused: Refused::new(),
-            ipv4: FamilyBatch::new(),
-            ipv6: FamilyBatch::new(),
+            batches: FamilyBatches::new(),
             suspects: Mask::NONE,
             sources: [0; BURST],
             arrivals: [(0, 0); BURST],
@@ -232,8 +232,8 @@ impl Work {
     /// All stages up to the last: afterwards each frame is refused, or rewritten and has its port.
     fn route(&mut self, tables: &Tables, port: usize, mut hooks: Option<&mut Hooks>) {
         self.refused.mask = Mask::NONE;
-        self.ipv4.mask = Mask::NONE;
-        self.ipv6.mask = Mask::NONE;
+        self.batches.ipv4.mask = Mask::NONE;
+        self.batches.ipv6.mask = Mask::NONE;
         self.suspects = Mask::NONE;
         let Some(view) = tables.compiled.ports.get(port) else {
             return self.refuse_all(Refusal::Slow(Verdict::Host));
@@ -243,43 +243,36 @@ impl Work {
         }
         self.input_and_validate(tables, view);
         self.rebatch_if_asked();
-        let vrf_of = |vrf| tables.vrfs.get(usize::from(vrf));
-        if !self.ipv4.mask.is_empty() {
-            self.look_up_ipv4(tables, view, vrf_of);
-            if let Some(hooks) = hooks.as_deref_mut().filter(|hooks| hooks.has(Stage::Lookup)) {
-                let Self { burst, ipv4, refused, .. } = &mut *self;
-                hooks.lookup(
-                    &TableRoutes::of(tables, port),
-                    4,
-                    burst,
-                    (&mut ipv4.mask, &mut ipv4.hops),
-                    refused,
-                );
-            }
-            self.check_sources(tables, view);
-            self.rebatch_if_asked();
-            self.rewrite_ipv4(tables);
-        }
-        if !self.ipv6.mask.is_empty() {
-            self.look_up_ipv6(tables, view, vrf_of);
-            if let Some(hooks) = hooks.as_deref_mut().filter(|hooks| hooks.has(Stage::Lookup)) {
-                let Self { burst, ipv6, refused, .. } = &mut *self;
-                hooks.lookup(
-                    &TableRoutes::of(tables, port),
-                    6,
-                    burst,
-                    (&mut ipv6.mask, &mut ipv6.hops),
-                    refused,
-                );
-            }
-            self.rebatch_if_asked();
-            self.rewrite_ipv6(tables);
-        }
+        self.route_family::<u32>(tables, port, view, hooks.as_deref_mut());
+        self.route_family::<u128>(tables, port, view, hooks.as_deref_mut());
         self.rebatch_if_asked();
         if let Some(hooks) = hooks.filter(|hooks| hooks.has(Stage::Egress)) {
             let Self { burst, refused, port: ports, .. } = self;
             hooks.egress(&TableRoutes::of(tables, port), burst, ports, refused);
         }
+    }
+
+    /// The stages from the lookup on, for the packets of one family.
+    #[inline(always)]
+    fn route_family<A: RoutedFamily>(
+        &mut self,
+        tables: &Tables,
+        port: usize,
+        view: &PortView,
+        hooks: Option<&mut Hooks>,
+    ) {
+        if A::batch(&mut self.batches).mask.is_empty() {
+            return;
+        }
+        self.look_up::<A>(tables, view);
+        if let Some(hooks) = hooks.filter(|hooks| hooks.has(Stage::Lookup)) {
+            let Self { burst, batches, refused, .. } = self;
+            let FamilyBatch { mask, hops, .. } = A::batch(batches);
+            hooks.lookup(&TableRoutes::of(tables, port), A::VERSION, burst, (mask, hops), refused);
+        }
+        A::check_sources(self, tables, view);
+        self.rebatch_if_asked();
+        self.rewrite::<A>(tables);
     }
 
     /// Removes what filters drop or leave to Linux; afterwards the burst has no gaps.
@@ -319,41 +312,20 @@ impl Work {
         (0..self.burst.len()).for_each(|place| self.refused.add(place, why));
     }
 
-    /// The table and the number of frames, if all frames of the burst are in `mask` and of one table.
-    fn whole_burst(&self, mask: &Mask, view: &PortView) -> Option<(usize, u16)> {
-        view.vrf.filter(|_| *mask == self.all).map(|vrf| (self.burst.len(), vrf))
-    }
-
     #[inline(never)]
-    fn look_up_ipv4<'a>(
-        &mut self,
-        tables: &'a Tables,
-        view: &PortView,
-        vrf: impl Fn(u16) -> Option<&'a Vrf>,
-    ) {
-        let whole = self.whole_burst(&self.ipv4.mask, view);
-        let vrf_at = |place: usize| ingress(tables, self.arrivals[place].0).map_or(0, |on| on.vrf);
-        let fib = |index| vrf(index).map(|vrf| &*vrf.ipv4 as &dyn Fib<Address = u32>);
-        self.ipv4.look_up(whole, vrf_at, fib);
-    }
-
-    #[inline(never)]
-    fn look_up_ipv6<'a>(
-        &mut self,
-        tables: &'a Tables,
-        view: &PortView,
-        vrf: impl Fn(u16) -> Option<&'a Vrf>,
-    ) {
-        let whole = self.whole_burst(&self.ipv6.mask, view);
-        let vrf_at = |place: usize| ingress(tables, self.arrivals[place].0).map_or(0, |on| on.vrf);
-        let fib = |index| vrf(index).map(|vrf| &*vrf.ipv6 as &dyn Fib<Address = u128>);
-        self.ipv6.look_up(whole, vrf_at, fib);
+    fn look_up<A: RoutedFamily>(&mut self, tables: &Tables, view: &PortView) {
+        let Self { burst, batches, arrivals, all, .. } = self;
+        let batch = A::batch(batches);
+        // The number of frames and their table, if all frames of the burst are of this family and of one table.
+        let whole = view.vrf.filter(|_| batch.mask == *all).map(|vrf| (burst.len(), vrf));
+        let vrf_at = |place: usize| ingress(tables, arrivals[place].0).map_or(0, |on| on.vrf);
+        batch.look_up(whole, vrf_at, |vrf| tables.vrfs.get(usize::from(vrf)).map(A::fib));
     }
 
     /// Both checks of sources, for packets that would be forwarded: after hooks, which may forward what no route
     /// does.
     #[inline(always)]
-    fn check_sources(&mut self, tables: &Tables, view: &PortView) {
+    fn check_ipv4_sources(&mut self, tables: &Tables, view: &PortView) {
         if view.filters {
             self.filter_sources(tables);
         }
@@ -367,7 +339,7 @@ impl Work {
     #[inline(never)]
     fn filter_sources(&mut self, tables: &Tables) {
         let next_hops = &tables.next_hops;
-        let Self { ipv4, refused, sources, arrivals, .. } = self;
+        let Self { batches: FamilyBatches { ipv4, .. }, refused, sources, arrivals, .. } = self;
         let mut left = Mask::NONE;
         for place in ipv4.mask.iter() {
             let filter = ingress(tables, arrivals[place].0).map(|on| on.reverse_path);
@@ -407,7 +379,7 @@ impl Work {
     /// Refuses packets that would be sent on and claim to come from this machine.
     #[cold]
     fn refuse_own_sources(&mut self, tables: &Tables) {
-        let Self { ipv4, refused, suspects, sources, arrivals, .. } = self;
+        let Self { batches: FamilyBatches { ipv4, .. }, refused, suspects, sources, arrivals, .. } = self;
         for place in suspects.iter() {
             let entry = tables.next_hops.entry(ipv4.hops[place]);
             let allowed =
@@ -434,8 +406,12 @@ impl Work {
             let meta = frame.meta_mut();
             (meta.interface, meta.network) = self.arrivals[place];
             meta.chosen = hooks.as_ref().is_some_and(|hooks| hooks.chose(place)).into();
-            meta.next_hop =
-                if self.ipv4.mask.has(place) { self.ipv4.hops[place] } else { self.ipv6.hops[place] }.0;
+            meta.next_hop = if self.batches.ipv4.mask.has(place) {
+                self.batches.ipv4.hops[place]
+            } else {
+                self.batches.ipv6.hops[place]
+            }
+            .0;
             tally.refuse(io, (entrance, outputs), frame, self.refused.why(place));
         }
         if let Some(hooks) = hooks {

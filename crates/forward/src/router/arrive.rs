@@ -10,6 +10,7 @@ use std::ops::Range;
 use bm_frame::{Frame, Mask};
 use bm_wire::{ethernet, ipv4, ipv6};
 
+use super::family::FamilyBatches;
 use super::{TOGETHER, Work};
 use crate::compiled::PortView;
 use crate::input::{self, Arrival, Kind};
@@ -27,7 +28,7 @@ impl Work {
         let mut closer = Mask::NONE;
         // Most bursts are of one family, so bits are cleared for the exceptions.
         self.all = Mask::first(count);
-        self.ipv4.mask = self.all;
+        self.batches.ipv4.mask = self.all;
         self.arrivals[..count].fill((view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16));
         for from in (0..count).step_by(TOGETHER) {
             let group = from..count.min(from + TOGETHER);
@@ -37,8 +38,12 @@ impl Work {
             // The last one stands for all: other frames of its group cost at most a useless cache line.
             let (Some(vrf), Some(last)) = (vrf, group.clone().last()) else { continue };
             match () {
-                () if self.ipv4.mask.has(last) => vrf.ipv4.prefetch(&self.ipv4.destinations[group]),
-                () if self.ipv6.mask.has(last) => vrf.ipv6.prefetch(&self.ipv6.destinations[group]),
+                () if self.batches.ipv4.mask.has(last) => {
+                    vrf.ipv4.prefetch(&self.batches.ipv4.destinations[group])
+                }
+                () if self.batches.ipv6.mask.has(last) => {
+                    vrf.ipv6.prefetch(&self.batches.ipv6.destinations[group])
+                }
                 () => {}
             }
         }
@@ -77,7 +82,7 @@ impl Work {
         view: &PortView,
         places: Range<usize>,
     ) -> Option<(usize, u16)> {
-        let Self { form, burst, ipv4, suspects, sources, .. } = self;
+        let Self { form, burst, batches: FamilyBatches { ipv4, .. }, suspects, sources, .. } = self;
         let first = places.start;
         let (frames, _) = burst.places()[places].as_chunks::<LANES>();
         let columns = (sources[first..].first_chunk_mut()?, columns(ipv4, first)?);
@@ -93,14 +98,14 @@ impl Work {
         let (count, mut common) = self.validate_ipv6_eights(view, places.clone()).unwrap_or((0, 0));
         places.start += count;
         common |= self.validate_ipv6_each(view, places).checked_shl(count as u32).unwrap_or(0);
-        self.ipv4.mask.clear_sixteen(first, common);
-        self.ipv6.mask.set_sixteen(first, common);
+        self.batches.ipv4.mask.clear_sixteen(first, common);
+        self.batches.ipv6.mask.set_sixteen(first, common);
         common
     }
 
     #[inline(always)]
     fn validate_ipv6_eights(&mut self, view: &PortView, places: Range<usize>) -> Option<(usize, u16)> {
-        let Self { form, burst, ipv6, .. } = self;
+        let Self { form, burst, batches: FamilyBatches { ipv6, .. }, .. } = self;
         let first = places.start;
         let (frames, _) = burst.places()[places].as_chunks::<LANES>();
         let common =
@@ -111,7 +116,7 @@ impl Work {
     /// One by one, but with their bits collected.
     #[inline(always)]
     fn validate_ipv6_each(&mut self, view: &PortView, places: Range<usize>) -> u16 {
-        let Self { burst, ipv6, .. } = self;
+        let Self { burst, batches: FamilyBatches { ipv6, .. }, .. } = self;
         let first = places.start;
         let mut common = 0;
         for (lane, frame) in burst.places()[places].iter().enumerate() {
@@ -126,7 +131,7 @@ impl Work {
 
     #[inline(always)]
     fn validate_one(&mut self, tables: &Tables, view: &PortView, place: usize, closer: &mut Mask) {
-        let Self { burst, ipv4, ipv6, suspects, sources, .. } = self;
+        let Self { burst, batches: FamilyBatches { ipv4, ipv6 }, suspects, sources, .. } = self;
         let data = burst.get(place).map_or(&[][..], Frame::data);
         if let Some(packet) = common_ipv4(view, data) {
             if view.filters || tables.compiled.local.may_hold(packet.source) {
@@ -147,7 +152,8 @@ impl Work {
     /// The same for frames that are not of the common sort.
     #[inline(never)]
     fn look_closer(&mut self, tables: &Tables, view: &PortView, places: &Mask) {
-        let Self { burst, refused, ipv4, ipv6, suspects, sources, arrivals, .. } = self;
+        let Self { burst, refused, batches, suspects, sources, arrivals, .. } = self;
+        let FamilyBatches { ipv4, ipv6 } = batches;
         for place in places.iter() {
             let Some(frame) = burst.get(place) else { continue };
             let arrival = input::classify(&tables.compiled, view, frame.data());

@@ -59,20 +59,20 @@ impl Work {
         }
         self.leaving.reset();
         let Columns { halves, words, bytes, addresses, hops, arrivals, refusals } = &mut *room;
-        if !self.ipv4.mask.is_empty() {
-            moved(order, &mut self.ipv4.destinations, words);
-            moved(order, &mut self.ipv4.facts.lengths, halves);
-            moved(order, &mut self.ipv4.facts.ttl, halves);
-            moved(order, &mut self.ipv4.facts.spent, bytes);
-            moved(order, &mut self.ipv4.hops, hops);
+        if !self.batches.ipv4.mask.is_empty() {
+            moved(order, &mut self.batches.ipv4.destinations, words);
+            moved(order, &mut self.batches.ipv4.facts.lengths, halves);
+            moved(order, &mut self.batches.ipv4.facts.ttl, halves);
+            moved(order, &mut self.batches.ipv4.facts.spent, bytes);
+            moved(order, &mut self.batches.ipv4.hops, hops);
             moved(order, &mut self.sources, words);
         }
-        if !self.ipv6.mask.is_empty() {
-            moved(order, &mut self.ipv6.destinations, addresses);
-            moved(order, &mut self.ipv6.facts.lengths, halves);
-            moved(order, &mut self.ipv6.facts.ttl, halves);
-            moved(order, &mut self.ipv6.facts.spent, bytes);
-            moved(order, &mut self.ipv6.hops, hops);
+        if !self.batches.ipv6.mask.is_empty() {
+            moved(order, &mut self.batches.ipv6.destinations, addresses);
+            moved(order, &mut self.batches.ipv6.facts.lengths, halves);
+            moved(order, &mut self.batches.ipv6.facts.ttl, halves);
+            moved(order, &mut self.batches.ipv6.facts.spent, bytes);
+            moved(order, &mut self.batches.ipv6.hops, hops);
         }
         moved(order, &mut self.arrivals, arrivals);
         moved(order, &mut self.port, halves);
@@ -80,7 +80,7 @@ impl Work {
             moved(order, &mut self.refused.why, refusals);
             self.refused.mask = mask_of(order, &self.refused.mask);
         }
-        for mask in [&mut self.ipv4.mask, &mut self.ipv6.mask, &mut self.suspects] {
+        for mask in [&mut self.batches.ipv4.mask, &mut self.batches.ipv6.mask, &mut self.suspects] {
             *mask = mask_of(order, mask);
         }
         self.all = Mask::first(count);

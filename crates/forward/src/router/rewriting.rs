@@ -5,8 +5,8 @@ use bm_frame::{BURST, Frame};
 use bm_wire::ethernet;
 
 use super::Work;
+use super::family::RoutedFamily;
 use crate::lookup::FamilyBatch;
-use crate::rewrite;
 use crate::rewrite::fast::{self, Eight, KnownHops, LANES};
 use crate::tables::Tables;
 use crate::validate::Facts;
@@ -14,24 +14,17 @@ use crate::verdict::{Refusal, Refused};
 
 impl Work {
     #[inline(never)]
-    pub(super) fn rewrite_ipv4(&mut self, tables: &Tables) {
-        let fast = self.untagged && self.ipv4.mask == self.all;
-        let Self { burst, refused, ipv4, arrivals, port, known, .. } = self;
-        let rewrite = Rewrite { tables, known, batch: ipv4, frames: burst.places_mut(), arrivals, port };
-        rewrite.all::<{ rewrite::IPV4_HEAD }, { fast::IPV4_SPENT }>(fast, rewrite::ipv4, refused);
-    }
-
-    #[inline(never)]
-    pub(super) fn rewrite_ipv6(&mut self, tables: &Tables) {
-        let fast = self.untagged && self.ipv6.mask == self.all;
-        let Self { burst, refused, ipv6, arrivals, port, known, .. } = self;
-        let rewrite = Rewrite { tables, known, batch: ipv6, frames: burst.places_mut(), arrivals, port };
-        rewrite.all::<{ rewrite::IPV6_HEAD }, { fast::IPV6_SPENT }>(fast, rewrite::ipv6, refused);
+    pub(super) fn rewrite<A: RoutedFamily>(&mut self, tables: &Tables) {
+        let Self { burst, refused, batches, arrivals, port, known, .. } = self;
+        let batch = &*A::batch(batches);
+        let fast = self.untagged && batch.mask == self.all;
+        let rewrite = Rewrite { tables, known, batch, frames: burst.places_mut(), arrivals, port };
+        A::rewrite(rewrite, fast, refused);
     }
 }
 
 /// One family's frames, at the stage where they become what leaves.
-struct Rewrite<'a, A> {
+pub(super) struct Rewrite<'a, A> {
     tables: &'a Tables,
     known: &'a mut KnownHops,
     batch: &'a FamilyBatch<A>,
@@ -44,7 +37,7 @@ impl<A> Rewrite<'_, A> {
     /// Rewrites all frames of the batch, and stores the ports of those without an objection. `fast` says that
     /// these are all of the burst, and that none has a tag.
     #[inline(always)]
-    fn all<const HEAD: usize, const SPENT: usize>(
+    pub fn all<const HEAD: usize, const SPENT: usize>(
         mut self,
         fast: bool,
         careful: CarefulRewrite,

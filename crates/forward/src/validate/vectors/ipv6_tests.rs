@@ -62,12 +62,8 @@ fn together(
 ) -> Option<(u16, Vec<Packet<u128>>)> {
     let (mut destinations, mut lengths, mut ttl) = ([0; 2 * LANES], [0; 2 * LANES], [0; 2 * LANES]);
     let mut spent = [[0; 4]; 2 * LANES];
-    let columns = Columns {
-        destinations: &mut destinations,
-        lengths: &mut lengths,
-        ttl: &mut ttl,
-        spent: &mut spent,
-    };
+    let columns =
+        Columns { destinations: &mut destinations, lengths: &mut lengths, ttl: &mut ttl, spent: &mut spent };
     let common = common_ipv6(form, frames, asked, columns)?;
     let packet = |lane: usize| {
         let facts = Facts { length: lengths[lane], ttl: ttl[lane], spent: spent[lane] };
