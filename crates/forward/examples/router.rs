@@ -21,7 +21,7 @@ use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Table
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowReturn, WaitLimits};
 use bm_frame::{Burst, Depot, Frame, Freelist};
 use bm_graph::{App, Engine, Io, Network, Waker};
-use bm_stats::{Account, Registry};
+use bm_stats::{Account, Counters, Registry, Scope};
 use bm_wire::checksum;
 use bm_wire::prefix::{Address, Prefix};
 
@@ -259,14 +259,14 @@ fn router(name: &'static str, routes: &Routes, headers: Vec<u8>, header: usize, 
     );
     let published = Arc::new(Published::new(tables, &readers));
     let registry = Registry::anonymous(1024).expect("memory for counters");
-    let account = |name| Account::open(&registry, name).expect("room for counters");
+    let account = |name| Account::open(&registry, Scope::Other(name)).expect("room for counters");
     let mut slow = SlowPath::new(SlowConfig {
         published: published.clone(),
         reader: readers.register(),
         frames: Freelist::new(Depot::new(64, 2048).expect("memory"), 128),
         resolver: Box::new(NoResolver),
         waker: Waker::new().expect("an eventfd"),
-        counters: registry.block("slow", &SlowPath::COUNTERS).expect("room for counters"),
+        counters: Counters::open(&registry, Scope::Slow).expect("room for counters"),
         waits: WaitLimits::default(),
         seed: 1,
     });

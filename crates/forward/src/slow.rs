@@ -38,7 +38,7 @@ use bm_frame::{Frame, Freelist};
 use bm_graph::{StageHook, Waker};
 use bm_link::{Producer, channel};
 use bm_port::HostPort;
-use bm_stats::{Account, Block, Entry, Reason};
+use bm_stats::{Account, Counters, Entry, Reason};
 
 pub use returning::SlowReturn;
 pub use thread::SlowThread;
@@ -105,7 +105,7 @@ pub struct SlowConfig {
     /// Wakes the slow path's thread.
     pub waker: Waker,
     /// Counters of [`SlowPath::COUNTERS`].
-    pub counters: Block,
+    pub counters: Counters<SlowCounter>,
     /// Limits for frames that wait for neighbours.
     pub waits: WaitLimits,
     /// Where the identifications of our own packets begin; any number.
@@ -135,7 +135,7 @@ struct Core {
     limits: IcmpLimits,
     alerts: Bucket,
     resolver: Box<dyn Resolver>,
-    counters: Block,
+    counters: Counters<SlowCounter>,
     random: u64,
     looked_ns: Option<u64>,
 }
@@ -156,18 +156,28 @@ struct Return {
     unrung: bool,
 }
 
-/// Places in [`SlowPath::COUNTERS`].
-#[derive(Clone, Copy)]
-enum Count {
-    ErrorsSent,
-    ErrorsSilent,
-    ErrorsLimitedAll,
-    ErrorsLimitedAddress,
-    ResolveAsked,
-    ResolveAnswered,
-    ResolveFailed,
-    AlertsLimited,
-    LinuxOnly,
+bm_stats::counter_kind! {
+    /// What the slow path counts beside its accounts.
+    pub enum SlowCounter {
+        /// ICMP errors sent.
+        ErrorsSent = "errors_sent",
+        /// ICMP errors not sent, since none may be (RFC 1122 section 3.2.2, RFC 4443 section 2.4) or there is no way.
+        ErrorsSilent = "errors_silent",
+        /// ICMP errors not sent by the limit for all.
+        ErrorsLimitedAll = "errors_limited_all",
+        /// ICMP errors not sent by the limit for one address.
+        ErrorsLimitedAddress = "errors_limited_address",
+        /// Neighbours that the kernel was asked to resolve.
+        ResolveAsked = "resolve_asked",
+        /// Those that answered.
+        ResolveAnswered = "resolve_answered",
+        /// Those that did not.
+        ResolveFailed = "resolve_failed",
+        /// Packets with a Router Alert that were not left to Linux, by their limit.
+        AlertsLimited = "alerts_limited",
+        /// Packets left to Linux for its firewall, IPsec policies or traffic control.
+        LinuxOnly = "linux_firewall",
+    }
 }
 
 /// Frames of one kind handled in one step, so that no queue starves another.
@@ -199,19 +209,6 @@ impl From<Refusal> for Fate {
 }
 
 impl SlowPath {
-    /// Names of the slow path's own counters.
-    pub const COUNTERS: [&'static str; 9] = [
-        "errors_sent",
-        "errors_silent",
-        "errors_limited_all",
-        "errors_limited_address",
-        "resolve_asked",
-        "resolve_answered",
-        "resolve_failed",
-        "alerts_limited",
-        "linux_firewall",
-    ];
-
     /// A slow path without workers and ports yet.
     pub fn new(config: SlowConfig) -> Self {
         let SlowConfig { published, reader, frames, mut resolver, waker, counters, waits, seed } = config;
@@ -331,8 +328,8 @@ impl SlowPath {
 }
 
 impl Core {
-    fn bump(&self, count: Count) {
-        self.counters.add(count as usize, 1);
+    fn bump(&self, counter: SlowCounter) {
+        self.counters.add(counter, 1);
     }
 
     fn account(&self, frame: &Frame) -> Option<&Account> {

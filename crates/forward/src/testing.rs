@@ -22,10 +22,10 @@ use bm_fib::published::{Published, Readers};
 use bm_frame::{Depot, Freelist};
 use bm_graph::{Engine, Network, PortApp, StageHook, Waker};
 use bm_port::{HostPort, MemoryPort, Wire};
-use bm_stats::{Account, Block, Entry, Reason, Registry};
+use bm_stats::{Account, CounterKind, Counters, Entry, Reason, Registry, Scope};
 
 use crate::tables::{Settings, Tables};
-use crate::{Now, Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
+use crate::{Now, Resolver, Router, RouterPort, SlowConfig, SlowCounter, SlowPath, SlowPort, WaitLimits};
 use world::World;
 
 /// Frames in the lab's memory, and the bytes of each slot.
@@ -103,18 +103,18 @@ impl Resolver for Asked {
 struct AllCounters {
     registry: Registry,
     accounts: Vec<(String, Account)>,
-    slow: Block,
+    slow: Counters<SlowCounter>,
 }
 
 impl AllCounters {
     fn new(ports: usize) -> Self {
         let registry = Registry::anonymous((4 * ports + 2) * 64).expect("memory for counters");
-        let slow = registry.block("slow", &SlowPath::COUNTERS).expect("room for counters");
+        let slow = Counters::open(&registry, Scope::Slow).expect("room for counters");
         Self { registry, accounts: Vec::new(), slow }
     }
 
     fn open(&mut self, name: &str) -> Account {
-        let account = Account::open(&self.registry, name).expect("room for counters");
+        let account = Account::open(&self.registry, Scope::Other(name)).expect("room for counters");
         self.accounts.push((name.into(), account));
         account
     }
@@ -366,13 +366,13 @@ impl Lab {
         self.books.accounts.iter().map(|(_, account)| account.get(Entry::Held)).sum()
     }
 
-    /// A counter of the slow path, by its name in [`SlowPath::COUNTERS`].
+    /// A counter of the slow path, by its name.
     ///
     /// # Panics
     /// If there is none of that name.
     pub fn counter(&self, name: &str) -> u64 {
-        let index = SlowPath::COUNTERS.iter().position(|other| *other == name);
-        self.books.slow.get(index.expect("a counter of the slow path"))
+        let index = SlowCounter::NAMES.iter().position(|other| *other == name);
+        self.books.slow.get(SlowCounter::ALL[index.expect("a counter of the slow path")])
     }
 
     /// Whether workers used the next hops through `address` since this was last asked.

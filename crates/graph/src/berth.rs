@@ -194,10 +194,10 @@ impl App for Berth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Engine, Idle, Network, Schedule, Worker, WorkerReport};
+    use crate::{Engine, Idle, Network, Schedule, Worker};
     use bm_frame::{Depot, Freelist};
     use bm_port::{MemoryPort, Wire};
-    use bm_stats::{Account, Entry, Registry};
+    use bm_stats::{Account, Counters, Entry, Registry, Scope};
     use std::time::Duration;
 
     /// Frees what comes in, and counts it.
@@ -225,8 +225,8 @@ mod tests {
     fn bench() -> Bench {
         let (wire, depot) = (Wire::new(), Depot::new(1024, 2048).unwrap());
         let registry = Registry::anonymous(1024).unwrap();
-        let received = Account::open(&registry, "receive").unwrap();
-        let sent = Account::open(&registry, "transmit").unwrap();
+        let received = Account::open(&registry, Scope::Other("receive")).unwrap();
+        let sent = Account::open(&registry, Scope::Other("transmit")).unwrap();
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);
         let (seat, berths) = Seat::new(port, 0, 2).unwrap();
         let counts = vec![Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
@@ -290,9 +290,9 @@ mod tests {
         let mut bench = bench();
         let registry = &bench.registry;
         let start = |(at, engine): (usize, Engine)| {
-            let counters = registry.block(&format!("worker/{at}"), &WorkerReport::NAMES).unwrap();
+            let counters = Counters::open(registry, Scope::Worker { worker: at }).unwrap();
             let schedule = Schedule { idle: Idle::Sleep { after: Duration::ZERO }, ..Schedule::default() };
-            Worker::start("bm-test", schedule, engine, counters, None, Waker::new().unwrap()).unwrap()
+            Worker::start("bm-test", schedule, engine, counters, Vec::new(), Waker::new().unwrap()).unwrap()
         };
         let workers: Vec<_> = std::mem::take(&mut bench.engines).into_iter().enumerate().map(start).collect();
         for round in 0..50usize {

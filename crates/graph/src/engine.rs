@@ -187,7 +187,7 @@ mod tests {
     use crate::PortApp;
     use bm_frame::Depot;
     use bm_port::{MemoryPort, Wire};
-    use bm_stats::{Account, Registry};
+    use bm_stats::{Account, Registry, Scope};
 
     /// Sends every frame from input to output, the first byte raised by one.
     struct Raise;
@@ -208,7 +208,7 @@ mod tests {
         let registry = Registry::anonymous(1024).unwrap();
         let (left, right) = (Wire::new(), Wire::new());
         let mut network = Network::new();
-        let account = |name: String| Account::open(&registry, &name).unwrap();
+        let account = |name: String| Account::open(&registry, Scope::Other(&name)).unwrap();
         for (name, wire) in [("left", &left), ("right", &right)] {
             let port = Box::new(MemoryPort::new(wire.clone()));
             let (receive, transmit) =

@@ -14,6 +14,7 @@
 
 mod app;
 mod berth;
+mod counters;
 mod engine;
 mod hook;
 mod moderation;
@@ -26,10 +27,11 @@ mod worker;
 
 pub use app::{App, Io};
 pub use berth::{Berth, Seat};
+pub use counters::{DeviceCounter, LinkCounter, WorkerCounter};
 pub use engine::{Engine, LinkReport};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
 pub use priority::{URGENT, set_nice};
 pub use replace::{ReplaceablePort, Replacer};
-pub use worker::{Idle, RealTime, Schedule, Waker, Worker, WorkerError, WorkerReport};
+pub use worker::{Idle, RealTime, Schedule, Waker, Worker, WorkerError};

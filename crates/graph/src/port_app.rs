@@ -3,10 +3,11 @@
 use std::os::fd::BorrowedFd;
 
 use bm_frame::{BURST, Burst, Frame};
-use bm_port::{DeviceCounters, Port};
-use bm_stats::{Account, Block, Entry, Reason};
+use bm_port::Port;
+use bm_stats::{Account, Counters, Entry, Reason};
 
 use crate::app::{App, Io};
+use crate::counters::{CountedDevice, DeviceCounter};
 
 /// Nanoseconds between two reads of the device's own counters, which may cost a system call.
 const LOOK_EVERY_NS: u64 = 100_000_000;
@@ -21,7 +22,7 @@ pub struct PortApp {
     held: usize,
     arrived: Burst,
     /// Where the device's own counters are published, and the values there before the start.
-    device: Option<(Block, [u64; 4])>,
+    device: Option<CountedDevice>,
     /// When to read them next.
     look_at_ns: u64,
     /// Bursts received per breath, and frames passed to the device at a time.
@@ -57,32 +58,17 @@ impl PortApp {
         self
     }
 
-    /// Names of the device's own counters, in the order of the block for [`with_device`](Self::with_device).
-    pub const DEVICE_COUNTERS: [&'static str; 4] =
-        ["receive_ring_full", "receive_no_frame", "receive_other", "transmit_invalid"];
-
-    /// Publishes the device's own counters in `block`, continuing from the values there.
+    /// Shows the device's own counters in `counters`, where what stands there is counted on.
     #[must_use]
-    pub fn with_device(mut self, block: Block) -> Self {
-        let now = self.device_counters();
-        // Both wrap: a device that is opened again may start at zero, or continue.
-        let before = std::array::from_fn(|index| block.get(index).wrapping_sub(now[index]));
-        self.device = Some((block, before));
+    pub fn with_device(mut self, counters: Counters<DeviceCounter>) -> Self {
+        self.device = Some(CountedDevice::new(counters, &self.port.device_counters()));
         self
     }
 
     fn look_at_device(&mut self) {
-        let Some((block, before)) = self.device else { return };
-        for (index, (value, before)) in self.device_counters().into_iter().zip(before).enumerate() {
-            block.set(index, before.wrapping_add(value));
+        if let Some(device) = &self.device {
+            device.publish(&self.port.device_counters());
         }
-    }
-
-    /// The device's own counters in the order of [`DEVICE_COUNTERS`](Self::DEVICE_COUNTERS).
-    fn device_counters(&self) -> [u64; 4] {
-        let DeviceCounters { receive_ring_full, receive_no_frame, receive_other, transmit_invalid } =
-            self.port.device_counters();
-        [receive_ring_full, receive_no_frame, receive_other, transmit_invalid]
     }
 
     /// Sends what is pending, then what waits on the inputs, until the device has no more room.
@@ -222,7 +208,8 @@ mod tests {
     use super::*;
     use bm_frame::{Depot, Freelist};
     use bm_link::Link;
-    use bm_stats::Registry;
+    use bm_port::DeviceCounters;
+    use bm_stats::{Registry, Scope};
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
 
@@ -271,7 +258,7 @@ mod tests {
     impl Busy {
         fn new(port: impl Port + 'static, inputs: usize) -> Self {
             let registry = Registry::anonymous(256).unwrap();
-            let account = |name| Account::open(&registry, name).unwrap();
+            let account = |name| Account::open(&registry, Scope::Other(name)).unwrap();
             let mut app = PortApp::new(Box::new(port), account("received"), account("sent"));
             let names: Vec<_> = (0..inputs).map(|input| input.to_string()).collect();
             app.connect(&names, &[]);
@@ -382,15 +369,16 @@ mod tests {
     fn a_device_is_asked_for_its_counters_ten_times_a_second_at_most() {
         let asked = Arc::<AtomicU64>::default();
         let mut port = Busy::new(Looked(Arc::clone(&asked)), 1);
-        let block = Registry::anonymous(256).unwrap().block("device", &PortApp::DEVICE_COUNTERS).unwrap();
-        port.app.device = Some((block, [0; 4]));
+        let scope = Scope::PortDevice { port: "eth0", queue: 0 };
+        let counters = Counters::open(&Registry::anonymous(256).unwrap(), scope).unwrap();
+        port.app.device = Some(CountedDevice::new(counters, &DeviceCounters::default()));
         // A second of naps.
         for nap in 0..13_333 {
             port.now_ns = nap * 75_000;
             port.breathe();
             assert!(port.app.before_sleep());
         }
-        assert_eq!((asked.load(Ordering::Relaxed), block.get(2)), (10, 9));
+        assert_eq!((asked.load(Ordering::Relaxed), counters.get(DeviceCounter::ReceiveOther)), (10, 9));
     }
 
     /// A device that has lost as many frames as it says.
@@ -409,23 +397,24 @@ mod tests {
     fn a_devices_counters_go_on_though_the_port_is_opened_again() {
         let registry = Registry::anonymous(256).unwrap();
         let opened = |lost| {
-            let account = Account::open(&registry, "port/eth0/0/receive").unwrap();
-            let device = registry.block("port/eth0/0/device", &PortApp::DEVICE_COUNTERS).unwrap();
+            let (port, queue) = ("eth0", 0);
+            let account = Account::open(&registry, Scope::PortReceive { port, queue }).unwrap();
+            let device = Counters::open(&registry, Scope::PortDevice { port, queue }).unwrap();
             (PortApp::new(Box::new(Lossy(lost)), account, account).with_device(device), device)
         };
         let (mut app, device) = opened(7);
         app.look_at_device();
-        assert_eq!(device.get(0), 0, "what the device lost before is not ours");
+        assert_eq!(device.get(DeviceCounter::ReceiveRingFull), 0, "what the device lost before is not ours");
         app.port = Box::new(Lossy(10));
         app.look_at_device();
-        assert_eq!(device.get(0), 3);
+        assert_eq!(device.get(DeviceCounter::ReceiveRingFull), 3);
         // One begins at zero again, another goes on.
         for (at_first, then) in [(0, 2), (10, 12)] {
-            let before = device.get(0);
+            let before = device.get(DeviceCounter::ReceiveRingFull);
             let (mut app, device) = opened(at_first);
             app.port = Box::new(Lossy(then));
             app.look_at_device();
-            assert_eq!(device.get(0), before + 2);
+            assert_eq!(device.get(DeviceCounter::ReceiveRingFull), before + 2);
         }
     }
 }

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bm_stats::Block;
+use bm_stats::Counters;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
+use crate::counters::{CountedLink, LinkCounter, WorkerCounter};
 use crate::engine::Engine;
 use crate::moderation::{self, Moderation};
 use crate::nap::Naps;
@@ -137,17 +138,6 @@ impl Waker {
     }
 }
 
-/// The number of counters of a link.
-const LINK_FIELDS: usize = 5;
-
-/// The counters of a worker, in the order of [`WorkerReport::NAMES`].
-pub struct WorkerReport;
-
-impl WorkerReport {
-    /// Names of the counters in a worker's block.
-    pub const NAMES: [&'static str; 4] = ["breaths", "moves", "sleeps", "busy_ns"];
-}
-
 /// A running worker.
 pub struct Worker {
     thread: Option<JoinHandle<Engine>>,
@@ -172,8 +162,8 @@ impl Worker {
         name: &str,
         schedule: Schedule,
         engine: Engine,
-        counters: Block,
-        links: Option<Block>,
+        counters: Counters<WorkerCounter>,
+        links: Vec<Counters<LinkCounter>>,
         waker: Waker,
     ) -> Result<Self, WorkerError> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -182,10 +172,7 @@ impl Worker {
         let Schedule { core, idle, real_time } = schedule;
         let wanted = real_time.filter(|_| idle != Idle::Busy && !engine.must_ask());
         let watch = watch(&waker, &engine).map_err(WorkerError::Watch)?;
-        let links = links.map(|block| {
-            let before = (0..engine.link_stats().count() * LINK_FIELDS).map(|index| block.get(index));
-            (block, before.collect())
-        });
+        let links = links.into_iter().map(CountedLink::new).collect();
         let run = move || {
             let pinned = core.map_or(Ok(()), pin);
             let begin = |wanted: RealTime| priority::RealTime::begin(wanted.priority);
@@ -275,9 +262,9 @@ struct Loop {
     engine: Engine,
     idle: Idle,
     real_time: Option<priority::RealTime>,
-    counters: Block,
+    counters: Counters<WorkerCounter>,
     /// The counters of links, and their values at the start.
-    links: Option<(Block, Vec<u64>)>,
+    links: Vec<CountedLink>,
     waker: Waker,
     watch: OwnedFd,
     naps: Naps,
@@ -291,14 +278,14 @@ impl Loop {
         let mut last_frame = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let moved = self.engine.breathe();
-            self.counters.add(0, 1);
+            self.counters.add(WorkerCounter::Breaths, 1);
             if moved > 0 {
-                self.counters.add(1, moved);
+                self.counters.add(WorkerCounter::Moves, moved);
                 self.moved += moved;
                 self.publish_links();
                 last_frame = Instant::now();
-                self.counters
-                    .add(3, last_frame.saturating_duration_since(self.engine.began()).as_nanos() as u64);
+                let busy = last_frame.saturating_duration_since(self.engine.began());
+                self.counters.add(WorkerCounter::BusyNs, busy.as_nanos() as u64);
                 if let Some(real_time) = &mut self.real_time {
                     real_time.worked(last_frame);
                 }
@@ -314,20 +301,14 @@ impl Loop {
     }
 
     fn publish_links(&self) {
-        let Some((block, before)) = &self.links else { return };
-        let before = before.chunks_exact(LINK_FIELDS);
-        for (at, (stats, before)) in self.engine.link_stats().zip(before).enumerate() {
-            let values: [u64; LINK_FIELDS] =
-                [stats.txpackets, stats.txbytes, stats.rxpackets, stats.rxbytes, stats.txdrop];
-            for (field, (value, before)) in values.into_iter().zip(before).enumerate() {
-                block.set(at * LINK_FIELDS + field, before + value);
-            }
+        for (stats, link) in self.engine.link_stats().zip(&self.links) {
+            link.publish(&stats);
         }
     }
 
     /// Sleeps for a moment, even if frames arrive.
     fn pause(&mut self) {
-        self.counters.add(2, 1);
+        self.counters.add(WorkerCounter::Sleeps, 1);
         self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
         std::thread::sleep(moderation::PAUSE);
         self.real_time.iter_mut().for_each(|real_time| real_time.wakes(Instant::now()));
@@ -341,7 +322,7 @@ impl Loop {
         let may_sleep = self.engine.before_sleep();
         // What a real-time worker waits for, such as room in a device, may need its core.
         if may_sleep || self.real_time.is_some() {
-            self.counters.add(2, 1);
+            self.counters.add(WorkerCounter::Sleeps, 1);
             self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
             // Checked each time: a port may hold frames for a moment without a descriptor that shows it.
             let must_ask = !may_sleep || self.engine.must_ask();
@@ -363,7 +344,7 @@ mod tests {
     use super::*;
     use crate::{App, Io, Network};
     use bm_frame::{Depot, Freelist};
-    use bm_stats::Registry;
+    use bm_stats::{CounterKind, Registry, Scope};
 
     /// Counts pulls until it may sleep.
     struct Pulls(Arc<std::sync::atomic::AtomicU64>);
@@ -386,14 +367,15 @@ mod tests {
     }
 
     /// A worker with one app, that sleeps as soon as nothing comes.
-    fn worker(app: impl App + 'static) -> (Worker, Block, Waker) {
+    fn worker(app: impl App + 'static) -> (Worker, Counters<WorkerCounter>, Waker) {
         let mut network = Network::new();
         network.app("app", Box::new(app)).unwrap();
         let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
-        let counters = Registry::anonymous(64).unwrap().block("worker/0", &WorkerReport::NAMES).unwrap();
+        let scope = Scope::Worker { worker: 0 };
+        let counters = Counters::open(&Registry::anonymous(64).unwrap(), scope).unwrap();
         let waker = Waker::new().unwrap();
         let schedule = Schedule { core: Some(0), ..asleep_at_once() };
-        let worker = Worker::start("bm-test", schedule, engine, counters, None, waker.clone()).unwrap();
+        let worker = Worker::start("bm-test", schedule, engine, counters, Vec::new(), waker.clone()).unwrap();
         (worker, counters, waker)
     }
 
@@ -406,14 +388,16 @@ mod tests {
         network.link("a.out -> b.in").unwrap();
         let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
         let registry = Registry::anonymous(64).unwrap();
-        let block = |group, names: &[&str]| registry.block(group, names).unwrap();
-        let links = block("link/0", &["put", "put_bytes", "taken", "taken_bytes", "dropped"]);
-        (0..LINK_FIELDS).for_each(|field| links.set(field, 40 + field as u64));
-        let (counters, waker) = (block("worker/0", &WorkerReport::NAMES), Waker::new().unwrap());
+        let links = Counters::open(&registry, Scope::Link { worker: 0, link: "a.out -> b.in" }).unwrap();
+        let before = |at: usize| 40 + at as u64;
+        LinkCounter::ALL.iter().enumerate().for_each(|(at, &counter)| links.set(counter, before(at)));
+        let counters = Counters::open(&registry, Scope::Worker { worker: 0 }).unwrap();
+        let waker = Waker::new().unwrap();
         let worker =
-            Worker::start("bm-test", asleep_at_once(), engine, counters, Some(links), waker).unwrap();
+            Worker::start("bm-test", asleep_at_once(), engine, counters, vec![links], waker).unwrap();
         assert!(worker.stop().is_some());
-        assert_eq!([0, 1, 2, 3, 4].map(|field| links.get(field)), [40, 41, 42, 43, 44]);
+        let after: Vec<_> = LinkCounter::ALL.iter().map(|&counter| links.get(counter)).collect();
+        assert_eq!(after, [40, 41, 42, 43, 44]);
     }
 
     /// Can only be asked, and says whether it was.
@@ -428,15 +412,16 @@ mod tests {
     }
 
     /// A worker that was to have real-time priority, and whether it has; `None` where the system refuses it.
-    fn real_time(app: impl App + 'static, idle: Idle) -> Option<(Worker, Block, bool)> {
+    fn real_time(app: impl App + 'static, idle: Idle) -> Option<(Worker, Counters<WorkerCounter>, bool)> {
         let mut network = Network::new();
         network.app("app", Box::new(app)).unwrap();
         let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
-        let counters = Registry::anonymous(64).unwrap().block("worker/0", &WorkerReport::NAMES).unwrap();
+        let scope = Scope::Worker { worker: 0 };
+        let counters = Counters::open(&Registry::anonymous(64).unwrap(), scope).unwrap();
         let wanted = RealTime { priority: 1, after: Duration::ZERO };
         let schedule = Schedule { core: None, idle, real_time: Some(wanted) };
         let waker = Waker::new().unwrap();
-        let worker = Worker::start("bm-test", schedule, engine, counters, None, waker).unwrap();
+        let worker = Worker::start("bm-test", schedule, engine, counters, Vec::new(), waker).unwrap();
         match worker.real_time() {
             Ok(granted) => Some((worker, counters, granted)),
             Err(error) => {
@@ -452,7 +437,7 @@ mod tests {
         let Some((worker, counters, granted)) = real_time(Pulls(Arc::default()), idle) else { return };
         assert!(granted);
         // At once: a normal worker would ask on for an hour.
-        until(|| counters.get(2) >= 1);
+        until(|| counters.get(WorkerCounter::Sleeps) >= 1);
         worker.demote();
         assert!(worker.is_alive() && worker.stop().is_some());
         let granted = |app: Asked, idle| real_time(app, idle).map(|(_, _, granted)| granted);
@@ -466,7 +451,7 @@ mod tests {
         let pulls = Arc::default();
         let (worker, counters, _waker) = worker(Asked(Arc::clone(&pulls)));
         // Nobody wakes it: a sleep of the longest kind would not end in time.
-        until(|| counters.get(2) >= 100);
+        until(|| counters.get(WorkerCounter::Sleeps) >= 100);
         assert!(pulls.load(Ordering::Relaxed) >= 100);
         assert!(worker.stop().is_some());
     }
@@ -475,10 +460,10 @@ mod tests {
     fn sleeps_when_idle_and_wakes_when_told() {
         let pulls = Arc::default();
         let (worker, counters, waker) = worker(Pulls(Arc::clone(&pulls)));
-        until(|| counters.get(2) >= 1);
+        until(|| counters.get(WorkerCounter::Sleeps) >= 1);
         let before = pulls.load(Ordering::Relaxed);
         waker.wake();
-        until(|| counters.get(2) >= 2);
+        until(|| counters.get(WorkerCounter::Sleeps) >= 2);
         assert!(pulls.load(Ordering::Relaxed) > before);
         assert!(worker.is_alive());
         assert!(worker.stop().unwrap().breaths() > 0);

@@ -10,6 +10,7 @@
 //! fails has no effect on the current burst, and its last good version takes over; so an error never loses a frame.
 
 mod burst;
+mod counters;
 pub(crate) mod guard;
 mod loaded;
 mod meter;

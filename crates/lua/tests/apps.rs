@@ -13,7 +13,7 @@ use bm_graph::{Engine, Network, PortApp};
 use bm_lua::NoNatives;
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppWorld, AppsSpec, Module, check};
 use bm_port::{MemoryPort, Wire};
-use bm_stats::{Account, Registry};
+use bm_stats::{Account, Registry, Scope};
 use serde_json::{Value, json};
 
 /// Adds `by` to the first byte of what goes through; what begins with `last` is dropped.
@@ -98,7 +98,8 @@ impl Rig {
         let registry = Registry::anonymous(4096).unwrap();
         let (left, right, mut network) = (Wire::new(), Wire::new(), Network::new());
         for (name, wire) in [("left", &left), ("right", &right)] {
-            let account = |side: &str| Account::open(&registry, &format!("{name}/{side}")).unwrap();
+            let account =
+                |side: &str| Account::open(&registry, Scope::Other(&format!("{name}/{side}"))).unwrap();
             let port = Box::new(MemoryPort::new(wire.clone()));
             network.app(name, Box::new(PortApp::new(port, account("receive"), account("transmit")))).unwrap();
         }

@@ -1,6 +1,7 @@
 //! The account of an app: every frame that it received is counted again where it went, so the sums must agree.
 
 use crate::reason::Reason;
+use crate::scope::Scope;
 use crate::shared::{Block, Registry, StatsError};
 
 /// Where a frame came from, or where it went if it was not dropped.
@@ -29,6 +30,19 @@ pub enum Entry {
 
 impl Entry {
     /// Their names in counters, in order of the variants.
+    pub const ALL: [Self; 9] = [
+        Self::Received,
+        Self::Originated,
+        Self::Sent,
+        Self::Host,
+        Self::Passed,
+        Self::Held,
+        Self::Consumed,
+        Self::ReceivedBytes,
+        Self::SentBytes,
+    ];
+
+    /// Their names in counters, in order.
     pub const NAMES: [&'static str; 9] = [
         "received",
         "originated",
@@ -40,6 +54,11 @@ impl Entry {
         "received_bytes",
         "sent_bytes",
     ];
+
+    /// The entry with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().position(|other| *other == name).map(|at| Self::ALL[at])
+    }
 }
 
 /// Counters with one writer, for which this always holds: `received + originated = sent + host + passed + held +
@@ -48,14 +67,14 @@ impl Entry {
 pub struct Account(Block);
 
 impl Account {
-    /// Opens an account whose counters are called `group/received`, .., `group/drop/<reason>`.
+    /// Opens the account of a scope: `SCOPE/received`, .., `SCOPE/drop/REASON`.
     ///
     /// # Errors
     /// As [`Registry::block`].
-    pub fn open(registry: &Registry, group: &str) -> Result<Self, StatsError> {
+    pub fn open(registry: &Registry, scope: Scope<'_>) -> Result<Self, StatsError> {
         let drops: Vec<_> = Reason::ALL.iter().map(|reason| format!("drop/{}", reason.name())).collect();
         let names: Vec<_> = Entry::NAMES.into_iter().chain(drops.iter().map(String::as_str)).collect();
-        registry.block(group, &names).map(Self)
+        registry.block(&scope.to_string(), &names).map(Self)
     }
 
     /// Counts `n` frames, or bytes, under `entry`.
@@ -108,7 +127,7 @@ mod tests {
     #[test]
     fn balances_only_when_every_frame_is_named() {
         let registry = Registry::anonymous(128).unwrap();
-        let account = Account::open(&registry, "app/router").unwrap();
+        let account = Account::open(&registry, Scope::Other("app/router")).unwrap();
         account.add(Entry::Received, 10);
         account.add(Entry::Sent, 6);
         account.drop(Reason::TtlExceeded, 1);
@@ -119,5 +138,13 @@ mod tests {
         let names = registry.counters();
         assert!(names.contains(&("app/router/drop/ttl_exceeded".into(), 1)));
         assert!(names.contains(&("app/router/held".into(), 2)));
+    }
+
+    #[test]
+    fn entries_have_their_names() {
+        for (at, entry) in Entry::ALL.into_iter().enumerate() {
+            assert_eq!((entry as usize, Entry::named(Entry::NAMES[at])), (at, Some(entry)));
+        }
+        assert_eq!(Entry::named("drop"), None);
     }
 }

@@ -11,9 +11,13 @@
 //! Absent on purpose: removing a counter. A counter exists as long as the process that created it.
 
 mod account;
+mod counters;
 pub mod reason;
+mod scope;
 mod shared;
 
 pub use account::{Account, Entry};
+pub use counters::{CounterKind, Counters};
 pub use reason::Reason;
+pub use scope::Scope;
 pub use shared::{Block, Reader, Registry, StatsError};

@@ -93,7 +93,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Readers in other processes access it at any time, so it has only atomics.
+/// Shared with readers in other processes at any time, so it has only atomics.
 #[repr(C)]
 struct Header {
     magic: AtomicU64,

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use bm_api::Status;
-use bm_stats::Entry;
+use bm_stats::{Entry, Scope};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -52,55 +52,53 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let rest = counter(&mut registry, "counter", "Counters of Lua programs and other groups");
     let mut others: BTreeMap<String, Counters> = BTreeMap::new();
     for (name, value) in counters {
-        let parts: Vec<_> = name.split('/').collect();
-        match parts.as_slice() {
-            ["link", worker, link, field] => {
-                let labels = vec![("worker", (*worker).into()), ("link", (*link).into())];
-                add(other(&mut others, &mut registry, &format!("link_{field}")), labels, *value);
+        let (scope, name) = Scope::parse(name);
+        let app = || ("app", scope.to_string());
+        match scope {
+            Scope::Link { worker, link } => {
+                let labels = vec![("worker", worker.to_string()), ("link", link.into())];
+                add(other(&mut others, &mut registry, &format!("link_{name}")), labels, *value);
             }
-            ["worker", worker, field] => {
-                let labels = vec![("worker", (*worker).into())];
-                add(other(&mut others, &mut registry, &format!("worker_{field}")), labels, *value);
+            Scope::Worker { worker } => {
+                let labels = vec![("worker", worker.to_string())];
+                add(other(&mut others, &mut registry, &format!("worker_{name}")), labels, *value);
             }
-            ["port", port, queue, "device", kind] => {
-                let labels =
-                    vec![("port", (*port).into()), ("queue", (*queue).into()), ("kind", (*kind).into())];
+            Scope::PortDevice { port, queue } => {
+                let labels = vec![("port", port.into()), ("queue", queue.to_string()), ("kind", name.into())];
                 add(&device, labels, *value);
             }
-            ["slow", field] => {
-                add(other(&mut others, &mut registry, &format!("slow_{field}")), Vec::new(), *value)
+            Scope::Slow => {
+                add(other(&mut others, &mut registry, &format!("slow_{name}")), Vec::new(), *value);
             }
-            ["hook", hook, worker, "jit", kind] => {
-                let labels =
-                    vec![("hook", (*hook).into()), ("worker", (*worker).into()), ("kind", (*kind).into())];
-                set(&lua, labels, *value);
-            }
-            ["hook", hook, worker, what @ ..] => {
-                let labels =
-                    vec![("hook", (*hook).into()), ("worker", (*worker).into()), ("counter", what.join("/"))];
-                add(&hooks, labels, *value);
-            }
-            ["filter", rule @ .., "packets"] => add(&filters, vec![("rule", rule.join("/"))], *value),
-            [app @ .., "drop", reason] => {
-                // Most reasons never occur: a series appears with its first frame.
-                if *value > 0 {
-                    add(&drops, vec![("app", app.join("/")), ("reason", (*reason).into())], *value);
+            Scope::Hook { hook, worker } => {
+                let worker = worker.map_or("slow".into(), |worker| worker.to_string());
+                let mut labels = vec![("hook", hook.into()), ("worker", worker)];
+                if let Some(kind) = name.strip_prefix("jit/") {
+                    labels.push(("kind", kind.into()));
+                    set(&lua, labels, *value);
+                } else {
+                    labels.push(("counter", name.into()));
+                    add(&hooks, labels, *value);
                 }
             }
-            [app @ .., "held"] => set(&held, vec![("app", app.join("/"))], *value),
-            [app @ .., "received_bytes"] => {
-                add(&bytes, vec![("app", app.join("/")), ("entry", "received".into())], *value);
-            }
-            [app @ .., "sent_bytes"] => {
-                add(&bytes, vec![("app", app.join("/")), ("entry", "sent".into())], *value);
-            }
-            [app @ .., entry] if Entry::NAMES.contains(entry) => {
-                add(&frames, vec![("app", app.join("/")), ("entry", (*entry).into())], *value)
-            }
-            [group @ .., what] => {
-                add(&rest, vec![("group", group.join("/")), ("counter", (*what).into())], *value)
-            }
-            [] => {}
+            Scope::Filter { rule } => add(&filters, vec![("rule", rule.into())], *value),
+            _ => match (name.strip_prefix("drop/"), Entry::named(name)) {
+                // Most reasons never happen: a series appears with its first frame.
+                (Some(_), _) if *value == 0 => {}
+                (Some(reason), _) => add(&drops, vec![app(), ("reason", reason.into())], *value),
+                (None, Some(Entry::Held)) => set(&held, vec![app()], *value),
+                (None, Some(Entry::ReceivedBytes)) => {
+                    add(&bytes, vec![app(), ("entry", "received".into())], *value);
+                }
+                (None, Some(Entry::SentBytes)) => {
+                    add(&bytes, vec![app(), ("entry", "sent".into())], *value);
+                }
+                (None, Some(_)) => add(&frames, vec![app(), ("entry", name.into())], *value),
+                (None, None) => {
+                    let labels = vec![("group", scope.to_string()), ("counter", name.into())];
+                    add(&rest, labels, *value);
+                }
+            },
         }
     }
     daemon(&mut registry, status);

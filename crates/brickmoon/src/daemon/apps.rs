@@ -9,6 +9,7 @@ use bm_control::config::app::{self, ROUTER};
 use bm_graph::{Network, NetworkError};
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppsSpec, Module};
 use bm_lua::{AppReport, JitReport, LinkReport, Report, Tree};
+use bm_stats::Scope;
 
 use super::hooks;
 use super::path::Paths;
@@ -265,14 +266,9 @@ pub fn lua_of_worker(worker: usize, counters: &Counters, reports: &[Report]) -> 
     for report in reports.iter().filter(|report| report.worker == worker) {
         *sum.get_or_insert_default() += lua_of(report.jit);
     }
-    let thread = worker.to_string();
-    for (name, &value) in
-        counters.range("hook/".to_string()..).take_while(|(name, _)| name.starts_with("hook/"))
-    {
-        let ["hook", _, of, "jit", what] = name.split('/').collect::<Vec<_>>()[..] else { continue };
-        if of != thread {
-            continue;
-        }
+    for (name, &value) in counters {
+        let (Scope::Hook { worker: Some(of), .. }, name) = Scope::parse(name) else { continue };
+        let Some(what) = name.strip_prefix("jit/").filter(|_| of == worker) else { continue };
         let sum = sum.get_or_insert_default();
         match what {
             "traces" => sum.traces += value,

@@ -12,20 +12,18 @@ use bm_fib::published::{Published, Readers};
 use bm_forward::tables::Tables;
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
 use bm_frame::{Depot, Freelist};
-use bm_graph::{Engine, Network, PortApp, Schedule, Waker, Worker, WorkerReport};
+use bm_graph::{Engine, Network, PortApp, Schedule, Waker, Worker, WorkerCounter};
 use bm_lua::apps::AppSet;
 use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
-use bm_stats::{Account, Block, Registry};
+use bm_stats::{Account, CounterKind, Counters, Registry, Scope};
 
 use super::queues::{Move, Queues};
 use crate::Failure;
 
 /// Size of the freelist of each worker, in frames.
 const FREELIST: usize = 1024;
-/// Index of the busy time among the counters of [`WorkerReport`].
-const BUSY_NS: usize = 3;
-/// How long to wait for the first breath of a worker. On a machine so busy that this is too short, packets are lost anyway.
+/// Longest wait for a worker's first breath. On a machine so busy that it takes longer, packets are lost anyway.
 const FIRST_BREATH: Duration = Duration::from_secs(2);
 
 /// The parts of a port that the data path uses.
@@ -56,7 +54,7 @@ pub struct Shared {
 struct Running {
     worker: Worker,
     core: Option<usize>,
-    counters: Block,
+    counters: Counters<WorkerCounter>,
     /// Breaths that its predecessor had counted when this one started.
     breaths_before: u64,
 }
@@ -66,7 +64,7 @@ impl Running {
     /// arrive earlier are lost.
     fn await_first_breath(&self) {
         let started = Instant::now();
-        let breaths = || self.counters.get(0);
+        let breaths = || self.counters.get(WorkerCounter::Breaths);
         while breaths() == self.breaths_before && self.worker.is_alive() && started.elapsed() < FIRST_BREATH {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -119,7 +117,7 @@ impl DataPlane {
         let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
         let mut queues = Queues::default();
         for part in parts {
-            let account = account(shared, &format!("slow/{}", part.name))?;
+            let account = account(shared, Scope::SlowPort { port: &part.name })?;
             // The first worker sends for the slow path: it has a queue of every port.
             slow.add_port(SlowPort { account, host: Some(part.host), worker: 0 });
             for (number, port) in part.queues.into_iter().enumerate() {
@@ -146,7 +144,8 @@ impl DataPlane {
             core: running.core,
             alive: running.worker.is_alive(),
             priority: if matches!(running.worker.real_time(), Ok(true)) { self.priority } else { 0 },
-            counters: [0, 1, 2].map(|index| running.counters.get(index)),
+            counters: [WorkerCounter::Breaths, WorkerCounter::Moves, WorkerCounter::Sleeps]
+                .map(|counter| running.counters.get(counter)),
             queues: self.queues.of_worker(index),
         };
         self.workers.iter().enumerate().map(state).collect()
@@ -174,7 +173,8 @@ impl DataPlane {
 
     /// Moves a queue from the busiest worker to the idlest if that pays; checks every few seconds.
     pub fn balance(&mut self, now: Instant) -> Option<Move> {
-        let busy_ns = self.workers.iter().map(|running| running.counters.get(BUSY_NS)).collect();
+        let busy_ns =
+            self.workers.iter().map(|running| running.counters.get(WorkerCounter::BusyNs)).collect();
         self.queues.balance(busy_ns, now)
     }
 
@@ -200,12 +200,12 @@ impl DataPlane {
     }
 }
 
-fn account(shared: &Shared, group: &str) -> Result<Account, Failure> {
-    Account::open(&shared.registry, group).map_err(Failure::failed)
+fn account(shared: &Shared, scope: Scope<'_>) -> Result<Account, Failure> {
+    Account::open(&shared.registry, scope).map_err(Failure::failed)
 }
 
-fn block(shared: &Shared, group: &str, names: &[&str]) -> Result<Block, Failure> {
-    shared.registry.block(group, names).map_err(Failure::failed)
+fn counters<K: CounterKind>(shared: &Shared, scope: Scope<'_>) -> Result<Counters<K>, Failure> {
+    Counters::open(&shared.registry, scope).map_err(Failure::failed)
 }
 
 /// Creates the slow path of a configuration, without workers and ports.
@@ -229,7 +229,7 @@ pub fn slow_path(
         frames: Freelist::new(depot.clone(), FREELIST),
         resolver,
         waker: Waker::new().map_err(Failure::failed)?,
-        counters: block(shared, "slow", &SlowPath::COUNTERS)?,
+        counters: counters(shared, Scope::Slow)?,
         waits,
         seed: since_epoch.as_nanos() as u64 ^ u64::from(std::process::id()),
     }))
@@ -242,10 +242,9 @@ fn port_app(
     queue: usize,
     port: Box<dyn Port>,
 ) -> Result<(PortApp, Account), Failure> {
-    let group = format!("port/{name}/{queue}");
-    let received = account(shared, &format!("{group}/receive"))?;
-    let sent = account(shared, &format!("{group}/transmit"))?;
-    let device = block(shared, &format!("{group}/device"), &PortApp::DEVICE_COUNTERS)?;
+    let received = account(shared, Scope::PortReceive { port: name, queue })?;
+    let sent = account(shared, Scope::PortTransmit { port: name, queue })?;
+    let device = counters(shared, Scope::PortDevice { port: name, queue })?;
     Ok((PortApp::new(port, received, sent).with_device(device), received))
 }
 
@@ -259,11 +258,12 @@ fn start_worker(
     mut network: Network,
 ) -> Result<Running, Failure> {
     let waker = Waker::new().map_err(Failure::failed)?;
-    let back = account(shared, &format!("return/{index}"))?;
+    let back = account(shared, Scope::Return { worker: index })?;
     let ring = config.slow_path.ring as usize;
     let (entrance, returning) = slow.add_worker(ring, names.to_vec(), back, Some(waker.clone()));
     let ports = names.iter().map(|name| {
-        Ok(RouterPort { name: name.clone(), account: account(shared, &format!("router/{index}/{name}"))? })
+        let scope = Scope::Router { worker: index, port: name };
+        Ok(RouterPort { name: name.clone(), account: account(shared, scope)? })
     });
     let ports = ports.collect::<Result<Vec<_>, Failure>>()?;
     let mut router =
@@ -313,13 +313,10 @@ fn run(
     let core = schedule.core;
     let frames = Freelist::near(depot.clone(), FREELIST, core.and_then(bm_frame::node_of_core));
     let engine = Engine::new(network, frames).map_err(Failure::failed)?;
-    let fields = ["txpackets", "txbytes", "rxpackets", "rxbytes", "txdrop"];
-    let links: Vec<_> =
-        engine.links().flat_map(|link| fields.map(|field| format!("{}/{field}", link.name))).collect();
-    let links: Vec<_> = links.iter().map(String::as_str).collect();
-    let links = block(shared, &format!("link/{index}"), &links)?;
-    let counters = block(shared, &format!("worker/{index}"), &WorkerReport::NAMES)?;
-    let breaths_before = counters.get(0);
-    let worker = Worker::start(name, schedule, engine, counters, Some(links), waker);
+    let links = engine.links().map(|link| counters(shared, Scope::Link { worker: index, link: &link.name }));
+    let links = links.collect::<Result<Vec<_>, Failure>>()?;
+    let counters = counters(shared, Scope::Worker { worker: index })?;
+    let breaths_before = counters.get(WorkerCounter::Breaths);
+    let worker = Worker::start(name, schedule, engine, counters, links, waker);
     Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters, breaths_before })
 }

@@ -8,6 +8,7 @@ use bm_control::config::{self, Config, HookStage};
 use bm_graph::Stage;
 use bm_lua::Tree;
 use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec};
+use bm_stats::Scope;
 
 use super::path::Paths;
 use super::report::Counters;
@@ -144,10 +145,9 @@ fn hook(report: HookReport, counters: &Counters) -> Hook {
 
 /// Counters of hooks: counter name, hook name and value.
 fn of_hooks(counters: &Counters) -> impl Iterator<Item = (&str, &str, &u64)> {
-    counters.range("hook/".to_string()..).map_while(|(name, value)| {
-        let mut parts = name.strip_prefix("hook/")?.splitn(3, '/');
-        let (of, _thread, counter) = (parts.next()?, parts.next()?, parts.next()?);
-        Some((counter, of, value))
+    counters.iter().filter_map(|(name, value)| match Scope::parse(name) {
+        (Scope::Hook { hook, .. }, counter) => Some((counter, hook, value)),
+        _ => None,
     })
 }
 

@@ -1,85 +1,76 @@
 //! Converts counters in shared memory to API replies: apps, links, workers, drops and the accounts of ports.
 //!
-//! Names of counters are paths: `port/NAME/QUEUE/receive/..`, `port/NAME/QUEUE/transmit/..`,
-//! `port/NAME/QUEUE/device/..`, `router/WORKER/PORT/..`, `slow/PORT/..`, `link/WORKER/LINK/..`,
-//! `worker/N/..`.
+//! [`Scope`] says whose a counter is by its name.
 
 use std::collections::BTreeMap;
 
 use bm_api::{Account, App, Apps, Drop, DropAt, Drops, Link, Links};
-use bm_stats::Reason;
+use bm_stats::{Entry, Reason, Scope};
 
 /// All counters with their values, by name.
 pub type Counters = BTreeMap<String, u64>;
 
 /// The account whose counters have names below `group`.
-pub fn account(counters: &Counters, group: &str) -> Account {
-    let prefix = format!("{group}/");
+pub fn account(counters: &Counters, scope: Scope<'_>) -> Account {
+    let path = format!("{scope}/");
     let mut account = Account::default();
-    for (name, &value) in counters.range(prefix.clone()..).take_while(|(name, _)| name.starts_with(&prefix)) {
-        match &name[prefix.len()..] {
-            "received" => account.received = value,
-            "originated" => account.originated = value,
-            "sent" => account.sent = value,
-            "host" => account.host = value,
-            "passed" => account.passed = value,
-            "held" => account.held = value,
-            "consumed" => account.consumed = value,
-            "received_bytes" => account.received_bytes = value,
-            "sent_bytes" => account.sent_bytes = value,
-            other => {
-                if let Some(reason) = other.strip_prefix("drop/")
-                    && value > 0
-                {
-                    account.dropped += value;
-                    account.drops.insert(reason.into(), value);
-                }
+    for (name, &value) in counters.range(path.clone()..).take_while(|(name, _)| name.starts_with(&path)) {
+        add(&mut account, &name[path.len()..], value);
+    }
+    account
+}
+
+/// Adds a counter to the account that it is of; others than those of accounts are left out.
+fn add(account: &mut Account, name: &str, value: u64) {
+    match Entry::named(name) {
+        Some(Entry::Received) => account.received += value,
+        Some(Entry::Originated) => account.originated += value,
+        Some(Entry::Sent) => account.sent += value,
+        Some(Entry::Host) => account.host += value,
+        Some(Entry::Passed) => account.passed += value,
+        Some(Entry::Held) => account.held += value,
+        Some(Entry::Consumed) => account.consumed += value,
+        Some(Entry::ReceivedBytes) => account.received_bytes += value,
+        Some(Entry::SentBytes) => account.sent_bytes += value,
+        None => {
+            if let Some(reason) = name.strip_prefix("drop/").filter(|_| value > 0) {
+                account.dropped += value;
+                *account.drops.entry(reason.into()).or_default() += value;
             }
         }
     }
-    account
 }
 
 /// One account of what the port, the router and the slow path did with the frames that arrived on a port. If apps sit
 /// between port and router, it includes the frames that they consumed or added.
 pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account {
-    let mut sum = Account::default();
-    let (mut passed, mut taken) = (0, 0);
-    let (mut to_slow, mut in_slow) = (0, 0);
-    for group in groups(counters) {
-        let parts: Vec<_> = group.split('/').collect();
-        let part = || account(counters, &group);
-        match parts.as_slice() {
-            ["port", name, _, "receive"] if *name == port => {
-                let part = part();
-                sum.received += part.received;
-                sum.received_bytes += part.received_bytes;
-                passed += part.passed;
-                add_drops(&mut sum, &part);
-            }
-            [app, .., name] if matches!(*app, "router" | "slow") && *name == port => {
-                let part = part();
-                if *app == "router" {
-                    (taken, to_slow) = (taken + part.received, to_slow + part.passed);
-                } else {
-                    in_slow += part.received;
-                }
-                sum.sent += part.sent;
-                sum.sent_bytes += part.sent_bytes;
-                sum.originated += part.originated;
-                sum.host += part.host;
-                sum.held += part.held;
-                sum.consumed += part.consumed;
-                add_drops(&mut sum, &part);
-            }
+    let [mut received, mut routed, mut slow]: [Account; 3] = Default::default();
+    for (name, &value) in counters {
+        let (scope, name) = Scope::parse(name);
+        match scope {
+            Scope::PortReceive { port: of, .. } if of == port => add(&mut received, name, value),
+            Scope::Router { port: of, .. } if of == port => add(&mut routed, name, value),
+            Scope::SlowPort { port: of } if of == port => add(&mut slow, name, value),
             _ => {}
         }
     }
-    // The rest was sent by Linux through the port's twin.
-    sum.originated += u64::saturating_sub(in_slow, to_slow);
+    let mut sum = Account {
+        received: received.received,
+        received_bytes: received.received_bytes,
+        sent: routed.sent + slow.sent,
+        sent_bytes: routed.sent_bytes + slow.sent_bytes,
+        originated: routed.originated + slow.originated,
+        host: routed.host + slow.host,
+        held: routed.held + slow.held,
+        consumed: routed.consumed + slow.consumed,
+        ..Account::default()
+    };
+    [&received, &routed, &slow].into_iter().for_each(|part| add_drops(&mut sum, part));
+    // Linux sent the rest through the port's twin.
+    sum.originated += slow.received.saturating_sub(routed.passed);
     if has_apps {
-        sum.consumed += u64::saturating_sub(passed, taken);
-        sum.originated += u64::saturating_sub(taken, passed);
+        sum.consumed += received.passed.saturating_sub(routed.received);
+        sum.originated += routed.received.saturating_sub(received.passed);
     }
     sum
 }
@@ -91,40 +82,38 @@ fn add_drops(sum: &mut Account, part: &Account) {
     }
 }
 
-/// Groups that are accounts: those with a counter `received`.
-fn groups(counters: &Counters) -> impl Iterator<Item = String> {
-    // Hooks may give their counters any name.
-    let names = counters.keys().filter(|name| !name.starts_with("hook/"));
-    names.filter_map(|name| name.strip_suffix("/received").map(str::to_string))
-}
-
 /// All apps with their accounts.
 pub fn apps(counters: &Counters) -> Apps {
-    let app = |group: String| {
-        let parts: Vec<_> = group.split('/').collect();
-        let (name, worker) = match parts.as_slice() {
-            ["port", port, queue, side] => (format!("{port} {side}"), queue.parse().ok()),
-            ["router", worker, port] => (format!("router from {port}"), worker.parse().ok()),
-            ["slow", port] => (format!("slow path from {port}"), None),
-            ["switch", switch, port] => (format!("switch {switch} from {port}"), None),
-            ["kernel", port] => (format!("kernel path from {port}"), None),
-            _ => (group.clone(), None),
+    let app = |scope: Scope<'_>| {
+        let number = |number: usize| u32::try_from(number).ok();
+        let (name, worker) = match scope {
+            Scope::PortReceive { port, queue } => (format!("{port} receive"), number(queue)),
+            Scope::PortTransmit { port, queue } => (format!("{port} transmit"), number(queue)),
+            Scope::Router { worker, port } => (format!("router from {port}"), number(worker)),
+            Scope::SlowPort { port } => (format!("slow path from {port}"), None),
+            Scope::Switch { switch, port } => (format!("switch {switch} from {port}"), None),
+            Scope::Kernel { port } => (format!("kernel path from {port}"), None),
+            other => (other.to_string(), None),
         };
-        App { name, worker, account: account(counters, &group) }
+        App { name, worker, account: account(counters, scope) }
     };
-    Apps { apps: groups(counters).map(app).collect() }
+    let scopes = counters.keys().map(|name| Scope::parse(name));
+    // Whatever has a counter called `received` has an account; but what hooks count is theirs, whatever they call it.
+    let accounts = scopes.filter(|(scope, name)| *name == "received" && !matches!(scope, Scope::Hook { .. }));
+    Apps { apps: accounts.map(|(scope, _)| app(scope)).collect() }
 }
 
 /// All links with their counters.
 pub fn links(counters: &Counters) -> Links {
-    let mut links: BTreeMap<(u32, String), Link> = BTreeMap::new();
+    let mut links: BTreeMap<(usize, &str), Link> = BTreeMap::new();
     for (name, &value) in counters {
-        let parts: Vec<_> = name.split('/').collect();
-        let ["link", worker, link, field] = parts.as_slice() else { continue };
-        let worker = worker.parse().unwrap_or_default();
-        let entry = links.entry((worker, (*link).into())).or_default();
-        (entry.name, entry.worker) = ((*link).into(), worker);
-        match *field {
+        let (Scope::Link { worker, link }, name) = Scope::parse(name) else { continue };
+        let entry = links.entry((worker, link)).or_insert_with(|| Link {
+            name: link.into(),
+            worker: u32::try_from(worker).unwrap_or(u32::MAX),
+            ..Link::default()
+        });
+        match name {
             "txpackets" => entry.tx = value,
             "txbytes" => entry.tx_bytes = value,
             "rxpackets" => entry.rx = value,
@@ -140,22 +129,23 @@ pub fn links(counters: &Counters) -> Links {
 
 /// All drop reasons with frames, most frames first.
 pub fn drops(counters: &Counters) -> Drops {
-    let mut reasons: Vec<Drop> = Vec::new();
-    for reason in Reason::ALL {
-        let suffix = format!("/drop/{}", reason.name());
-        let at = counters.iter().filter_map(|(name, &frames)| {
-            let group = name.strip_suffix(&suffix)?;
-            (frames > 0).then(|| DropAt { app: group.into(), frames })
-        });
-        let mut at: Vec<_> = at.collect();
-        at.sort_by_key(|at| std::cmp::Reverse(at.frames));
-        let frames = at.iter().map(|at| at.frames).sum();
-        if frames > 0 {
-            reasons.push(Drop { reason: reason.name().into(), meaning: reason.meaning().into(), frames, at });
+    let mut at: BTreeMap<&str, Vec<DropAt>> = BTreeMap::new();
+    for (name, &frames) in counters.iter().filter(|(_, frames)| **frames > 0) {
+        let (scope, name) = Scope::parse(name);
+        let Some(reason) = name.strip_prefix("drop/") else { continue };
+        if !matches!(scope, Scope::Hook { .. }) {
+            at.entry(reason).or_default().push(DropAt { app: scope.to_string(), frames });
         }
     }
-    reasons.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
-    Drops { total: reasons.iter().map(|drop| drop.frames).sum(), drops: reasons }
+    let drop = |reason: &Reason| {
+        let mut at = at.remove(reason.name())?;
+        at.sort_by_key(|at| std::cmp::Reverse(at.frames));
+        let frames = at.iter().map(|at| at.frames).sum();
+        Some(Drop { reason: reason.name().into(), meaning: reason.meaning().into(), frames, at })
+    };
+    let mut drops: Vec<Drop> = Reason::ALL.iter().filter_map(drop).collect();
+    drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
+    Drops { total: drops.iter().map(|drop| drop.frames).sum(), drops }
 }
 
 /// The account of a port of the kernel path.
@@ -206,7 +196,8 @@ pub fn resident_bytes() -> u64 {
 
 /// Adds the account of a port of the kernel path to the counters, for `show drops` and metrics.
 pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Counters) {
-    let mut set = |name: &str, value| counters.insert(format!("kernel/{port}/{name}"), value);
+    let scope = Scope::Kernel { port };
+    let mut set = |name: &str, value| counters.insert(format!("{scope}/{name}"), value);
     let (received_bytes, sent_bytes) = kernel.bytes();
     set("received", kernel.received());
     set("received_bytes", received_bytes);
@@ -222,14 +213,15 @@ pub fn add_kernel(counters: &mut Counters, port: &str, kernel: &bm_fastpath::Cou
 /// Adds the drops of the steering program of a port of workers to the counters, for `show drops` and metrics.
 pub fn add_steering(counters: &mut Counters, port: &str, steering: &bm_fastpath::Counters) {
     let dropped = steering.drops().filter(|(_, frames)| *frames > 0);
-    counters.extend(dropped.map(|(reason, frames)| (format!("steering/{port}/drop/{reason}"), frames)));
+    let scope = Scope::Steering { port };
+    counters.extend(dropped.map(|(reason, frames)| (format!("{scope}/drop/{reason}"), frames)));
 }
 
 /// Adds the matches of filter rules to the counters, for metrics.
 pub fn add_filters(counters: &mut Counters, filters: &bm_api::Filters) {
     let named = filters.filters.iter().map(|filter| (filter.name.as_str(), filter.packets));
     let all = named.chain((!filters.unmatched.is_empty()).then_some(("(none)", filters.unmatched_packets)));
-    counters.extend(all.map(|(name, packets)| (format!("filter/{name}/packets"), packets)));
+    counters.extend(all.map(|(rule, packets)| (format!("{}/packets", Scope::Filter { rule }), packets)));
 }
 
 /// The nonzero counters of the kernel path, by name.
@@ -255,11 +247,10 @@ pub fn with_steering(mut workers: Account, steering: &bm_fastpath::Counters) -> 
 pub fn device_counters(counters: &Counters, port: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for (name, value) in counters {
-        let parts: Vec<_> = name.split('/').collect();
-        if let ["port", of, _, "device", kind] = parts.as_slice()
-            && *of == port
+        if let (Scope::PortDevice { port: of, .. }, kind) = Scope::parse(name)
+            && of == port
         {
-            *sums.entry((*kind).to_string()).or_default() += value;
+            *sums.entry(kind.to_string()).or_default() += value;
         }
     }
     sums

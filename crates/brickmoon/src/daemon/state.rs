@@ -25,7 +25,7 @@ use bm_control::config::{self, Config};
 use bm_control::driver::{Driver, OfControl, OfPort};
 use bm_fastpath::{Claims, Kernel};
 use bm_fib::published::Readers;
-use bm_stats::Registry;
+use bm_stats::{Registry, Scope};
 use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, Shared};
@@ -292,11 +292,11 @@ impl Daemon {
             let in_kernel = info.path.in_kernel.then_some(&before_workers);
             let of_workers = || report::port_account(&counters, &info.name, has_apps(&info.name));
             let queue = |queue: usize| {
-                let group = format!("port/{}/{queue}/receive", info.name);
+                let scope = Scope::PortReceive { port: &info.name, queue };
                 Queue {
                     queue: queue as u32,
                     worker: running.worker_of(&info.name, queue) as u32,
-                    account: report::account(&counters, &group),
+                    account: report::account(&counters, scope),
                 }
             };
             let (state, state_reason) = info.presence.shown(&info.name);

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use bm_api::{Account, Drop, DropAt, Drops, Error, Mac, Station, Stations, SwitchPort, Switches};
 use bm_control::config::Config;
+use bm_stats::Scope;
 use bm_switch::{PortView, Service, StationView, Switch};
 
 use super::report::Counters;
@@ -109,8 +110,9 @@ impl Bridges {
     pub fn add_to(&self, counters: &mut Counters) {
         for switch in self.switches().switches {
             for port in switch.ports {
+                let scope = Scope::Switch { switch: &switch.name, port: &port.name };
                 let mut set = |name: &str, value| {
-                    counters.insert(format!("switch/{}/{}/{name}", switch.name, port.name), value);
+                    counters.insert(format!("{scope}/{name}"), value);
                 };
                 set("received", port.account.received);
                 set("passed", port.account.passed);
@@ -130,7 +132,8 @@ impl Bridges {
                 switches.iter().flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)));
             let at = ports.filter_map(|(switch, port)| {
                 let frames = *port.account.drops.get(reason)?;
-                Some(DropAt { app: format!("switch/{}/{}", switch.name, port.name), frames })
+                let scope = Scope::Switch { switch: &switch.name, port: &port.name };
+                Some(DropAt { app: scope.to_string(), frames })
             });
             let at: Vec<_> = at.collect();
             let frames: u64 = at.iter().map(|at| at.frames).sum();

@@ -17,7 +17,7 @@ use bm_port_dpdk::{DpdkDevice, Spec};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::TapDevice;
 use bm_port_xdp::{Options, Shared, XdpDevice};
-use bm_stats::{Account, Registry};
+use bm_stats::{Account, Registry, Scope};
 use serde_json::Value;
 
 use super::router::Routers;
@@ -75,11 +75,12 @@ impl Apps {
 
     /// Makes an app of a port, with its accounts.
     fn port_app(&self, wanted: &Wanted<'_>, port: Box<dyn Port>) -> Result<Opened, String> {
-        let group = format!("port/{}/{}", wanted.name, wanted.worker);
-        let account = |side: &str| {
-            Account::open(&self.registry, &format!("{group}/{side}")).map_err(|error| error.to_string())
-        };
-        let app = PortApp::new(port, account("receive")?, account("transmit")?);
+        let (name, queue) = (wanted.name, wanted.worker);
+        let account =
+            |scope: Scope<'_>| Account::open(&self.registry, scope).map_err(|error| error.to_string());
+        let received = account(Scope::PortReceive { port: name, queue })?;
+        let sent = account(Scope::PortTransmit { port: name, queue })?;
+        let app = PortApp::new(port, received, sent);
         Ok(Opened { app: Box::new(app), pulls: true })
     }
 }

@@ -21,7 +21,7 @@ use bm_frame::Depot;
 use bm_graph::{App, Io, Waker};
 use bm_lua::{Opened, Wanted};
 use bm_port::Port;
-use bm_stats::{Account, Registry};
+use bm_stats::{Account, Registry, Scope};
 
 use super::natives::PortMemory;
 use crate::daemon::{self, OpenPort, Rings};
@@ -167,17 +167,17 @@ impl Set {
         let mut slow = daemon::slow_path(&config, &shared, asker, depot).map_err(daemon::why)?;
         let names: Vec<_> = parts.iter().map(|(name, _)| name.clone()).collect();
         for (name, host) in parts {
-            let account = Account::open(registry, &format!("slow/{name}")).map_err(text)?;
+            let account = Account::open(registry, Scope::SlowPort { port: &name }).map_err(text)?;
             slow.add_port(SlowPort { account, host: Some(host), worker: 0 });
         }
         let mut apps = Vec::new();
         for worker in 0..wanted.workers {
             let waker = Waker::new().map_err(text)?;
-            let account = Account::open(registry, &format!("return/{worker}")).map_err(text)?;
+            let account = Account::open(registry, Scope::Return { worker }).map_err(text)?;
             let (entrance, back) =
                 slow.add_worker(config.slow_path.ring as usize, names.clone(), account, Some(waker.clone()));
             let port = |name: &String| {
-                let account = Account::open(registry, &format!("router/{worker}/{name}")).map_err(text)?;
+                let account = Account::open(registry, Scope::Router { worker, port: name }).map_err(text)?;
                 Ok(RouterPort { name: name.clone(), account })
             };
             let ports = names.iter().map(port).collect::<Result<Vec<_>, String>>()?;

@@ -14,7 +14,7 @@ use bm_wire::ipv6::Ipv6;
 use super::option::Echo;
 use super::tell::{self, Error};
 use super::waiting::Held;
-use super::{Core, Count, Now};
+use super::{Core, SlowCounter, Now};
 use crate::rewrite;
 use crate::route::{self, Neighbour, Way};
 use crate::tables::Tables;
@@ -60,7 +60,7 @@ impl Core {
 
     fn ask(&mut self, tables: &Tables, neighbour: &Neighbour) {
         if let Some(interface) = tables.interfaces.get(usize::from(neighbour.interface)) {
-            self.bump(Count::ResolveAsked);
+            self.bump(SlowCounter::ResolveAsked);
             self.resolver.resolve(interface.ifindex, neighbour.address);
         }
     }
@@ -90,7 +90,7 @@ impl Core {
             .collect();
         for (neighbour, still_unknown) in all {
             if !still_unknown {
-                self.bump(Count::ResolveAnswered);
+                self.bump(SlowCounter::ResolveAnswered);
                 released += self.go_on(tables, &neighbour, now);
             } else if self.waiting.is_overdue(&neighbour, now.monotonic_ns) {
                 released += self.give_up(tables, &neighbour, now);
@@ -140,7 +140,7 @@ impl Core {
         let frames = self.waiting.release(neighbour);
         let count = frames.len();
         if count > 0 {
-            self.bump(Count::ResolveFailed);
+            self.bump(SlowCounter::ResolveFailed);
         }
         for Waiter { mut frame, own } in frames {
             self.held(&frame, -1);

@@ -12,7 +12,7 @@ use bm_wire::ipv4::{self, Ipv4};
 
 use super::option::{self, Context, Echo, Fault};
 use super::tell::Error;
-use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, Count, Fate, Now, address};
+use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, SlowCounter, Fate, Now, address};
 use crate::compiled::Ingress;
 use crate::rewrite;
 use crate::route::{self, Way};
@@ -100,7 +100,7 @@ impl Core {
     pub(super) fn may_alert(&mut self, now: Now) -> bool {
         let may = self.alerts.take(now.monotonic_ns, ALERTS_PER_SECOND, ALERTS_BURST);
         if !may {
-            self.bump(Count::AlertsLimited);
+            self.bump(SlowCounter::AlertsLimited);
         }
         may
     }

@@ -3,7 +3,7 @@
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
 
-use super::{Core, Count, PortState};
+use super::{Core, SlowCounter, PortState};
 
 /// The most frames that are delivered to Linux together.
 const TOGETHER: usize = 32;
@@ -50,7 +50,7 @@ impl Core {
 
     /// The same for one that only Linux may handle.
     pub(super) fn deliver_linux_only(&mut self, frame: Frame) {
-        self.bump(Count::LinuxOnly);
+        self.bump(SlowCounter::LinuxOnly);
         self.deliver(frame);
     }
 

@@ -21,7 +21,7 @@ use bm_wire::ipv6::Ipv6;
 use super::ipv4::gateway_ipv4;
 use super::limit::Limited;
 use super::option::Echo;
-use super::{Core, Count, Now, address};
+use super::{Core, SlowCounter, Now, address};
 use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
@@ -46,7 +46,7 @@ impl Core {
         };
         match made {
             Ok(frame) => {
-                self.bump(Count::ErrorsSent);
+                self.bump(SlowCounter::ErrorsSent);
                 self.send_own(tables, frame, now);
             }
             Err(why) => self.bump(why),
@@ -61,21 +61,21 @@ impl Core {
         problem: &icmp::Problem,
         by_route: bool,
         now: Now,
-    ) -> Result<(NextHop, u16), Count> {
+    ) -> Result<(NextHop, u16), SlowCounter> {
         let packet = packet(original);
-        let ip = Ipv4::parse(packet).map_err(|_| Count::ErrorsSilent)?;
-        icmp::may_answer(&ip, false).map_err(|_| Count::ErrorsSilent)?;
+        let ip = Ipv4::parse(packet).map_err(|_| SlowCounter::ErrorsSilent)?;
+        icmp::may_answer(&ip, false).map_err(|_| SlowCounter::ErrorsSilent)?;
         let vrf = vrf(tables, original);
         let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
-        let out = route::ipv4(tables, vrf, ip.source(), hash).out().ok_or(Count::ErrorsSilent)?;
+        let out = route::ipv4(tables, vrf, ip.source(), hash).out().ok_or(SlowCounter::ErrorsSilent)?;
         let target = (vrf, IpAddr::V4(ip.source().into()));
         if by_route {
-            self.limits.allow_reject(target, now.monotonic_ns).map_err(Count::from)?;
+            self.limits.allow_reject(target, now.monotonic_ns).map_err(SlowCounter::from)?;
         }
         let always = problem.code == unreachable::FRAGMENTATION_NEEDED
             && problem.kind == icmp::kind::DESTINATION_UNREACHABLE;
         let kind = (!always).then_some(problem.kind);
-        self.limits.allow_ipv4(&tables.settings, kind, target, now.monotonic_ns).map_err(Count::from)?;
+        self.limits.allow_ipv4(&tables.settings, kind, target, now.monotonic_ns).map_err(SlowCounter::from)?;
         Ok(out)
     }
 
@@ -86,9 +86,9 @@ impl Core {
         problem: &icmp::Problem,
         (hop, interface): (NextHop, u16),
         options: &[u8],
-    ) -> Result<Frame, Count> {
+    ) -> Result<Frame, SlowCounter> {
         let packet = packet(original);
-        let ip = Ipv4::parse(packet).map_err(|_| Count::ErrorsSilent)?;
+        let ip = Ipv4::parse(packet).map_err(|_| SlowCounter::ErrorsSilent)?;
         let source = if tables.settings.icmp_source_inbound {
             address::ipv4(tables, original.meta().interface, ip.source())
         } else {
@@ -101,7 +101,7 @@ impl Core {
         // An error that leaves through a narrow link, or has options, quotes less.
         let room = mtu.saturating_sub(ipv4::HEADER_LEN + options.len() + icmp::HEADER_LEN);
         let quoted =
-            Ipv4::parse_quoted(&packet[..packet.len().min(room)]).map_err(|_| Count::ErrorsSilent)?;
+            Ipv4::parse_quoted(&packet[..packet.len().min(room)]).map_err(|_| SlowCounter::ErrorsSilent)?;
         self.fresh(original, icmp::ERROR_LEN_MAX, |buffer| {
             let length = problem.emit(&sender, &quoted, buffer).ok()?;
             insert_options(buffer, length, options)
@@ -114,19 +114,19 @@ impl Core {
         original: &Frame,
         problem: &icmpv6::Problem,
         now: Now,
-    ) -> Result<Frame, Count> {
+    ) -> Result<Frame, SlowCounter> {
         let packet = packet(original);
-        let ip = Ipv6::parse(packet).map_err(|_| Count::ErrorsSilent)?;
-        icmpv6::may_answer(&ip, problem, false).map_err(|_| Count::ErrorsSilent)?;
+        let ip = Ipv6::parse(packet).map_err(|_| SlowCounter::ErrorsSilent)?;
+        icmpv6::may_answer(&ip, problem, false).map_err(|_| SlowCounter::ErrorsSilent)?;
         let vrf = vrf(tables, original);
         let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
         let way = route::ipv6(tables, vrf, ip.source(), hash);
-        let (_, interface) = way.out().ok_or(Count::ErrorsSilent)?;
+        let (_, interface) = way.out().ok_or(SlowCounter::ErrorsSilent)?;
         let target = (vrf, IpAddr::V6(ip.source().into()));
         let kind = (problem.kind != icmpv6::kind::PACKET_TOO_BIG).then_some(problem.kind);
-        self.limits.allow_ipv6(&tables.settings, kind, target, now.monotonic_ns).map_err(Count::from)?;
+        self.limits.allow_ipv6(&tables.settings, kind, target, now.monotonic_ns).map_err(SlowCounter::from)?;
         let source = address::ipv6(tables, original.meta().interface, ip.source());
-        let source = source.ok_or(Count::ErrorsSilent)?;
+        let source = source.ok_or(SlowCounter::ErrorsSilent)?;
         let leaves_on = tables.interfaces.get(usize::from(interface));
         let hop_limit = leaves_on.map_or(tables.settings.default_ttl, |interface| interface.hop_limit);
         let sender = icmpv6::Sender { source, hop_limit };
@@ -139,8 +139,8 @@ impl Core {
         original: &Frame,
         length_max: usize,
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Result<Frame, Count> {
-        let mut frame = self.frames.allocate().ok_or(Count::ErrorsSilent)?;
+    ) -> Result<Frame, SlowCounter> {
+        let mut frame = self.frames.allocate().ok_or(SlowCounter::ErrorsSilent)?;
         *frame.meta_mut() = *original.meta();
         let meta = frame.meta_mut();
         (meta.network, meta.chosen) = (HEADER_LEN as u16, 0);
@@ -151,7 +151,7 @@ impl Core {
             .and_then(|length| frame.set_len(HEADER_LEN + length).ok());
         if written.is_none() {
             self.frames.free(frame);
-            return Err(Count::ErrorsSilent);
+            return Err(SlowCounter::ErrorsSilent);
         }
         self.count(&frame, Entry::Originated);
         Ok(frame)
@@ -209,7 +209,7 @@ fn insert_options(buffer: &mut [u8], length: usize, options: &[u8]) -> Option<us
     Some(whole)
 }
 
-impl From<Limited> for Count {
+impl From<Limited> for SlowCounter {
     fn from(limited: Limited) -> Self {
         match limited {
             Limited::All => Self::ErrorsLimitedAll,

@@ -12,21 +12,17 @@ use mlua::{
 };
 
 use super::burst::Shared;
+use super::counters::{HookCounter, HookCounters};
 use super::guard::{self, BROKEN_OFF, Guard, Pulse};
 use super::meter::{Meter, cycles};
 use super::published::Published;
 use super::version::{Health, Version};
 use crate::native::NoNatives;
-use crate::report::{Desks, JitReport};
+use crate::report::Desks;
 use crate::shown::Shown;
 use crate::state::{LuaError, State};
 use crate::world::World;
 
-/// Counters of every hook, followed by its own.
-pub const FIXED: [&str; 6] = ["calls", "frames", "cycles", "errors", "ejections", "hangs"];
-
-/// Counters after those: statistics of the compiler and the collector in the hook's state.
-const JIT: [&str; 5] = ["traces", "aborts", "flushes", "code_bytes", "heap_bytes"];
 /// Free packets that a hook keeps for itself.
 const KEEP: usize = 128;
 /// Calls between two publications of them, and calls at the start after each of which they are published.
@@ -61,10 +57,7 @@ pub struct Loaded {
     shared: Shown<Shared>,
     guard: Guard,
     meter: Meter,
-    counters: Block,
-    /// Previous values of the hook's own counters.
-    bases: Vec<u64>,
-    reasons: usize,
+    counters: HookCounters,
     calls: u64,
     pub stages: Stages,
     pub version: Arc<Version>,
@@ -112,14 +105,7 @@ impl Loaded {
             .filter(|&(at, _)| matches!(values.get(at + 1), Some(Value::Function(_))));
         let stages: Vec<Stage> = stages.map(|(_, stage)| stage).collect();
         let thread = thread(state.lua(), values)?;
-        let mut names: Vec<String> = FIXED.map(String::from).into();
-        names.extend(declared.reasons.iter().map(|name| format!("drop/{name}")));
-        names.extend(declared.counters.iter().map(|name| format!("count/{name}")));
-        names.extend(JIT.map(|name| format!("jit/{name}")));
-        let counters = (seat.counters)(&names)?;
-        let own = FIXED.len() + declared.reasons.len();
-        let bases = (0..declared.counters.len()).map(|at| counters.get(own + at)).collect();
-        let reasons = declared.reasons.len();
+        let counters = HookCounters::open(&declared.reasons, &declared.counters, seat.counters)?;
         version.declare(declared.reasons.into_iter().zip(declared.meanings).collect(), stages.clone());
         let meter = Meter::new(version.spec.budget, version.spec.patience);
         let stages = stages.into_iter().fold(Stages::NONE, Stages::with);
@@ -132,8 +118,6 @@ impl Loaded {
             guard: Guard::new(),
             meter,
             counters,
-            bases,
-            reasons,
             calls: 0,
             stages,
             version,
@@ -152,33 +136,23 @@ impl Loaded {
             unsafe { guard.call(pulse, thread, function, BURST_AT) }
         });
         let took = cycles().wrapping_sub(start);
-        let counters = self.counters;
-        counters.add(0, 1);
-        counters.add(1, frames);
-        counters.add(2, took);
+        self.counters.add(HookCounter::Calls, 1);
+        self.counters.add(HookCounter::Frames, frames);
+        self.counters.add(HookCounter::Cycles, took);
         if status != 0 {
             return self.failed(status);
         }
-        self.shared.carry_out(burst, |reason| counters.add(FIXED.len() + usize::from(reason) - 1, 1));
-        let own = FIXED.len() + self.reasons;
-        for (at, base) in self.bases.iter().enumerate() {
-            counters.set(own + at, base + self.shared.counters[at].get());
-        }
+        let Self { shared, counters, .. } = &*self;
+        shared.carry_out(burst, |reason| counters.drop(reason));
+        counters.set_own(|at| shared.counters[at].get());
         self.calls += 1;
         if self.calls < LOOK_EVERY || self.calls.is_multiple_of(LOOK_EVERY) {
-            self.publish_jit(own + self.bases.len());
+            self.counters.set_jit(&self.state.jit());
         }
         match self.meter.note(frames, took) {
             Some(each) => self.eject(each),
             None => Health::Good,
         }
-    }
-
-    /// Publishes statistics of the compiler and the collector in this state, from counter `first` on.
-    fn publish_jit(&self, first: usize) {
-        let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = self.state.jit();
-        let values = [traces, aborts, flushes, code_bytes, heap_bytes];
-        values.into_iter().enumerate().for_each(|(at, value)| self.counters.set(first + at, value));
     }
 
     #[cold]
@@ -188,7 +162,7 @@ impl Loaded {
         let why =
             format!("it took {each} cycles a frame for {patience} ms or longer, over its budget of {budget}");
         if self.version.retire(Health::Ejected, why) {
-            self.counters.add(4, 1);
+            self.counters.add(HookCounter::Ejections, 1);
         }
         Health::Ejected
     }
@@ -204,11 +178,11 @@ impl Loaded {
             self.broken_off = true;
             let why = "it did not return from a burst, and was interrupted".to_string();
             if self.version.retire(Health::Hung, why) {
-                self.counters.add(5, 1);
+                self.counters.add(HookCounter::Hangs, 1);
             }
             return Health::Hung;
         }
-        self.counters.add(3, 1);
+        self.counters.add(HookCounter::Errors, 1);
         // SAFETY: a failed call leaves one value on the stack, a string by our message handler; the pointer is good
         // while it stays there.
         let why = unsafe {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bm_frame::Depot;
 use bm_graph::{Stage, StageHook};
 use bm_link::{Consumer, Producer, channel};
-use bm_stats::{Block, Registry};
+use bm_stats::{Block, Registry, Scope};
 
 use super::guard::{self, Pulse, Watch};
 use super::loaded::{Loaded, Seat};
@@ -214,14 +214,14 @@ impl HookSet {
         for &worker in seats {
             let mut parcel = Parcel::new();
             for version in &versions {
-                let group = group(&version.spec.name, worker);
+                let scope = Scope::Hook { hook: &version.spec.name, worker };
                 let seat = Seat {
                     worker,
                     workers,
                     ports,
                     depot: &self.world.depot,
                     published: &self.published,
-                    counters: &|names| self.block(&group, names),
+                    counters: &|names| self.block(scope, names),
                 };
                 parcel.push(Loaded::new(version, &seat)?);
             }
@@ -231,9 +231,9 @@ impl HookSet {
     }
 
     /// Counters with these names; existing ones are used again, so a version with the same counters continues them.
-    fn block(&self, group: &str, names: &[String]) -> Result<Block, LuaError> {
+    fn block(&self, scope: Scope<'_>, names: &[String]) -> Result<Block, LuaError> {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        self.world.registry.block(group, &names).map_err(LuaError::new)
+        self.world.registry.block(&scope.to_string(), &names).map_err(LuaError::new)
     }
 
     /// Supervises everything: closes old versions, interrupts what hangs. Returns the news.
@@ -301,14 +301,6 @@ impl Thread {
         let _pushed = incoming.push(parcel);
         let watch = Watch::default();
         Self { worker, hooks: Some(hooks), incoming, old, sent: 1, taken, pulse, watch }
-    }
-}
-
-/// The group of a hook's counters.
-fn group(name: &str, worker: Option<usize>) -> String {
-    match worker {
-        Some(worker) => format!("hook/{name}/{worker}"),
-        None => format!("hook/{name}/slow"),
     }
 }
 

@@ -21,7 +21,7 @@ use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, W
 use bm_frame::{BURST, Depot, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker};
 use bm_port::Port;
-use bm_stats::{Account, Entry, Registry};
+use bm_stats::{Account, Counters, Entry, Registry, Scope};
 
 use super::circle::{Arrivals, Circle, Sample};
 use super::headers::Headers;
@@ -265,7 +265,8 @@ impl Bed {
     }
 
     fn slow_path(&self, making: &mut Making) -> Result<SlowPath, BenchError> {
-        let counters = making.registry.block(&format!("{}/slow", making.worker), &SlowPath::COUNTERS);
+        let scope = format!("{}/slow", making.worker);
+        let counters = Counters::open(&making.registry, Scope::Other(&scope));
         Ok(SlowPath::new(SlowConfig {
             published: self.published.clone(),
             reader: self.readers.register(),
@@ -371,7 +372,7 @@ impl Making {
     pub fn account(&self, group: &str) -> Result<Account, BenchError> {
         // Workers of one registry each count in lines of their own.
         let group = format!("{}/{group}", self.worker);
-        Account::open(&self.registry, &group).map_err(BenchError::build("counters"))
+        Account::open(&self.registry, Scope::Other(&group)).map_err(BenchError::build("counters"))
     }
 
     pub fn watched(&mut self, group: &str) -> Result<Account, BenchError> {

@@ -1,0 +1,243 @@
+//! Whose counters are whose. A counter's name in the file is the path of its scope and the name that it has there:
+//!
+//! ```text
+//! port/eth0/0/receive/received      router/0/eth0/drop/no_route      worker/0/breaths
+//! '---- scope -----' '-name-'       '-- scope ---' '-- name --'      '-scope-' '-name'
+//! ```
+//!
+//! Paths are written and read here alone.
+
+use std::fmt;
+
+/// What a counter belongs to. Names of ports, switches and hooks hold no `/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope<'a> {
+    /// What a queue of a port receives.
+    PortReceive {
+        /// Its port.
+        port: &'a str,
+        /// The queue's number.
+        queue: usize,
+    },
+    /// What is sent by a queue of a port.
+    PortTransmit {
+        /// Its port.
+        port: &'a str,
+        /// The queue's number.
+        queue: usize,
+    },
+    /// What the device counts itself for a queue.
+    PortDevice {
+        /// Its port.
+        port: &'a str,
+        /// The queue's number.
+        queue: usize,
+    },
+    /// A worker's router, for frames that came in on one port.
+    Router {
+        /// The worker.
+        worker: usize,
+        /// The port that they came in on.
+        port: &'a str,
+    },
+    /// Frames that the slow path sends through a worker.
+    Return {
+        /// The worker.
+        worker: usize,
+    },
+    /// The slow path.
+    Slow,
+    /// The slow path, for frames that came in on one port.
+    SlowPort {
+        /// The port that they came in on.
+        port: &'a str,
+    },
+    /// A link between two apps of a worker.
+    Link {
+        /// The worker.
+        worker: usize,
+        /// Its name, as in `eth0.output -> router.eth0`.
+        link: &'a str,
+    },
+    /// A worker itself.
+    Worker {
+        /// The worker.
+        worker: usize,
+    },
+    /// A hook in one thread.
+    Hook {
+        /// The hook's name.
+        hook: &'a str,
+        /// The worker; the slow path's thread if `None`.
+        worker: Option<usize>,
+    },
+    /// A port of a switch.
+    Switch {
+        /// The switch.
+        switch: &'a str,
+        /// Its port.
+        port: &'a str,
+    },
+    /// A port of the kernel path.
+    Kernel {
+        /// The port.
+        port: &'a str,
+    },
+    /// The program that decides which frames of a port come to workers.
+    Steering {
+        /// The port.
+        port: &'a str,
+    },
+    /// A filter rule.
+    Filter {
+        /// Its name, which may hold any character.
+        rule: &'a str,
+    },
+    /// Any other, such as that of an app in a Lua program: its path.
+    Other(&'a str),
+}
+
+impl<'a> Scope<'a> {
+    /// Takes a counter's full name apart: its scope, and its name there.
+    pub fn parse(name: &'a str) -> (Self, &'a str) {
+        Self::known(name).unwrap_or_else(|| {
+            let (path, own) = name.rsplit_once('/').unwrap_or(("", name));
+            match path.strip_suffix("/drop") {
+                Some(path) => (Self::Other(path), &name[path.len() + 1..]),
+                None => (Self::Other(path), own),
+            }
+        })
+    }
+
+    fn known(name: &'a str) -> Option<(Self, &'a str)> {
+        let (kind, rest) = name.split_once('/')?;
+        let port_and_own = |rest: &'a str| rest.split_once('/');
+        let worker_and_rest = || {
+            let (worker, rest) = rest.split_once('/')?;
+            Some((worker.parse().ok()?, rest))
+        };
+        Some(match kind {
+            "port" => {
+                let (port, rest) = rest.split_once('/')?;
+                let (queue, rest) = rest.split_once('/')?;
+                let (queue, (side, own)) = (queue.parse().ok()?, rest.split_once('/')?);
+                match side {
+                    "receive" => (Self::PortReceive { port, queue }, own),
+                    "transmit" => (Self::PortTransmit { port, queue }, own),
+                    "device" => (Self::PortDevice { port, queue }, own),
+                    _ => return None,
+                }
+            }
+            "router" => {
+                let (worker, rest) = worker_and_rest()?;
+                let (port, own) = port_and_own(rest)?;
+                (Self::Router { worker, port }, own)
+            }
+            "return" => worker_and_rest().map(|(worker, own)| (Self::Return { worker }, own))?,
+            "worker" => worker_and_rest().map(|(worker, own)| (Self::Worker { worker }, own))?,
+            "slow" => match rest.split_once('/') {
+                Some((port, own)) => (Self::SlowPort { port }, own),
+                None => (Self::Slow, rest),
+            },
+            "link" => {
+                let (worker, rest) = worker_and_rest()?;
+                let (link, own) = rest.rsplit_once('/')?;
+                (Self::Link { worker, link }, own)
+            }
+            "hook" => {
+                let (hook, rest) = rest.split_once('/')?;
+                let (worker, own) = rest.split_once('/')?;
+                let worker = if worker == SLOW { None } else { Some(worker.parse().ok()?) };
+                (Self::Hook { hook, worker }, own)
+            }
+            "switch" => {
+                let (switch, rest) = rest.split_once('/')?;
+                let (port, own) = port_and_own(rest)?;
+                (Self::Switch { switch, port }, own)
+            }
+            "kernel" => port_and_own(rest).map(|(port, own)| (Self::Kernel { port }, own))?,
+            "steering" => port_and_own(rest).map(|(port, own)| (Self::Steering { port }, own))?,
+            "filter" => rest.rsplit_once('/').map(|(rule, own)| (Self::Filter { rule }, own))?,
+            _ => return None,
+        })
+    }
+}
+
+/// What stands in a path for the slow path's thread, where others have the worker's number.
+const SLOW: &str = "slow";
+
+impl fmt::Display for Scope<'_> {
+    /// Its path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PortReceive { port, queue } => write!(f, "port/{port}/{queue}/receive"),
+            Self::PortTransmit { port, queue } => write!(f, "port/{port}/{queue}/transmit"),
+            Self::PortDevice { port, queue } => write!(f, "port/{port}/{queue}/device"),
+            Self::Router { worker, port } => write!(f, "router/{worker}/{port}"),
+            Self::Return { worker } => write!(f, "return/{worker}"),
+            Self::Slow => f.write_str("slow"),
+            Self::SlowPort { port } => write!(f, "slow/{port}"),
+            Self::Link { worker, link } => write!(f, "link/{worker}/{link}"),
+            Self::Worker { worker } => write!(f, "worker/{worker}"),
+            Self::Hook { hook, worker: Some(worker) } => write!(f, "hook/{hook}/{worker}"),
+            Self::Hook { hook, worker: None } => write!(f, "hook/{hook}/{SLOW}"),
+            Self::Switch { switch, port } => write!(f, "switch/{switch}/{port}"),
+            Self::Kernel { port } => write!(f, "kernel/{port}"),
+            Self::Steering { port } => write!(f, "steering/{port}"),
+            Self::Filter { rule } => write!(f, "filter/{rule}"),
+            Self::Other(path) => f.write_str(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_read_as_it_was_written() {
+        let (port, worker) = ("eth0.7", 12);
+        for scope in [
+            Scope::PortReceive { port, queue: 0 },
+            Scope::PortTransmit { port, queue: 31 },
+            Scope::PortDevice { port, queue: 1 },
+            Scope::Router { worker, port },
+            Scope::Return { worker },
+            Scope::SlowPort { port },
+            Scope::Link { worker, link: "eth0.output -> router.eth0" },
+            Scope::Worker { worker },
+            Scope::Hook { hook: "acl", worker: Some(3) },
+            Scope::Hook { hook: "acl", worker: None },
+            Scope::Switch { switch: "lan", port },
+            Scope::Kernel { port },
+            Scope::Steering { port },
+            Scope::Filter { rule: "no telnet/ssh" },
+            Scope::Other("app/counter/source"),
+        ] {
+            let name = format!("{scope}/received");
+            assert_eq!(Scope::parse(&name), (scope, "received"), "{name}");
+            if !matches!(scope, Scope::Link { .. } | Scope::Filter { .. }) {
+                let name = format!("{scope}/drop/no_route");
+                assert_eq!(Scope::parse(&name), (scope, "drop/no_route"), "{name}");
+            }
+        }
+        assert_eq!(Scope::parse("slow/resolve_asked"), (Scope::Slow, "resolve_asked"));
+        assert_eq!(Scope::parse("hook/acl/0/count/seen").1, "count/seen");
+    }
+
+    #[test]
+    fn whatever_else_is_called_is_some_other_scope() {
+        for (name, path, own) in [
+            ("lines", "", "lines"),
+            ("lines/read", "lines", "read"),
+            ("port/eth0/receive/received", "port/eth0/receive", "received"),
+            ("port/eth0/x/receive/received", "port/eth0/x/receive", "received"),
+            ("worker/one/breaths", "worker/one", "breaths"),
+            ("a/drop/b", "a", "drop/b"),
+            ("/drop/b", "", "drop/b"),
+            ("", "", ""),
+        ] {
+            assert_eq!(Scope::parse(name), (Scope::Other(path), own), "{name:?}");
+        }
+    }
+}
