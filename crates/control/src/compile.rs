@@ -343,11 +343,11 @@ impl Compiler {
         vrfs: &BTreeSet<Option<u32>>,
         replaced: &mut Replaced,
     ) -> Result<bool, CompileError> {
-        let room = (&self.readers, &*self.memory);
+        let tables = family::TableMemory { readers: &self.readers, memory: &*self.memory };
         let feasible = self.choices.feasible;
-        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, room, feasible, &mut replaced.ipv4);
+        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, &tables, feasible, &mut replaced.ipv4);
         let ipv4 = ipv4.map_err(CompileError::Ipv4)?;
-        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, room, feasible, &mut replaced.ipv6);
+        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, &tables, feasible, &mut replaced.ipv6);
         Ok(ipv6.map_err(CompileError::Ipv6)? || ipv4)
     }
 

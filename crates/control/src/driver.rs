@@ -153,7 +153,7 @@ impl Driver {
         let linux_only = watch.list().to_vec();
         let (tell, told) = mpsc::channel();
         let (config, wake, steps_aside) = (config.clone(), waker.clone(), aside.clone());
-        let run = move || match Control::open(&config, compiler, ports, kernel, (linux_only, steps_aside)) {
+        let run = move || match Control::open(&config, compiler, ports, kernel, linux_only, steps_aside) {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
                 if let Err(error) = set_nice(URGENT) {

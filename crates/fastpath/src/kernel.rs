@@ -94,7 +94,7 @@ impl Kernel {
         let jiffies =
             attended::jiffies(grace).map_err(KernelError::system("finding the length of a jiffy"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
-        let object = object(&tables, &views, None, (None, None, false))?;
+        let object = object(&tables, &views, None, None, None, false)?;
         let (counts, held) = (find(&object, "counts")?, find(&object, hold::MAP)?);
         let mut kernel = Self {
             tables,
@@ -300,12 +300,8 @@ impl Kernel {
             sources: if feasible { self.sources().map_err(&failed)? } else { None },
         };
         let with = filters.as_ref().unwrap_or(&self.filters).as_ref();
-        let mut object = object(
-            &tables,
-            &self.views,
-            Some([&self.counts, &self.held]),
-            (with, self.claims.as_ref(), tags),
-        )?;
+        let mut object =
+            object(&tables, &self.views, Some([&self.counts, &self.held]), with, self.claims.as_ref(), tags)?;
         let forward = program(&mut object, PROGRAM);
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits && attached.held.is_none())
         {
@@ -389,7 +385,9 @@ fn object(
     tables: &Tables,
     views: &MapHandle,
     counts: Option<[&MapHandle; 2]>,
-    (filters, claims, tags): (Option<&FilterMaps>, Option<&MapHandle>, bool),
+    filters: Option<&FilterMaps>,
+    claims: Option<&MapHandle>,
+    tags: bool,
 ) -> Result<Object, KernelError> {
     let failed = KernelError::program("loading the program");
     let mut builder = ObjectBuilder::default();

@@ -73,9 +73,11 @@ impl Hooks {
     fn run(
         &mut self,
         stage: Stage,
-        (routes, family): (&TableRoutes<'_>, u8),
+        routes: &TableRoutes<'_>,
+        family: u8,
         burst: &mut Burst,
-        (mask, ports): (&mut Mask, &[u16]),
+        mask: &mut Mask,
+        ports: &[u16],
     ) -> Mask {
         let before = *mask;
         let frames = burst.places_mut();
@@ -89,10 +91,11 @@ impl Hooks {
     /// Runs before the first stage: frames that the hook removes are gone afterwards, and the burst has no gaps.
     pub fn ingress(
         &mut self,
-        tables: &Tables,
-        port: usize,
+        routes: &TableRoutes<'_>,
         burst: &mut Burst,
-        (io, entrance, outputs): (&mut Io<'_>, &mut Entrance, &[u16]),
+        io: &mut Io<'_>,
+        entrance: &mut Entrance,
+        outputs: &[u16],
         tally: &mut Tally<'_>,
     ) {
         self.chosen = Mask::NONE;
@@ -100,15 +103,14 @@ impl Hooks {
             return;
         }
         let mut mask = Mask::first(burst.len());
-        let routes = TableRoutes::of(tables, port);
-        let gone = self.run(Stage::Ingress, (&routes, 0), burst, (&mut mask, &[]));
+        let gone = self.run(Stage::Ingress, routes, 0, burst, &mut mask, &[]);
         if gone.is_empty() {
             return;
         }
         for place in gone.iter() {
             let Some(mut frame) = burst.take(place) else { continue };
             frame.meta_mut().chosen = 0;
-            tally.refuse(io, (entrance, outputs), frame, self.refusal(place));
+            tally.refuse(io, entrance, outputs, frame, self.refusal(place));
         }
         burst.compact();
     }
@@ -119,13 +121,14 @@ impl Hooks {
         routes: &TableRoutes<'_>,
         family: u8,
         burst: &mut Burst,
-        (mask, hops): (&mut Mask, &mut [NextHop; BURST]),
+        mask: &mut Mask,
+        hops: &mut [NextHop; BURST],
         refused: &mut Refused,
     ) {
         let count = burst.len();
         let numbers = self.room.next_hops.iter_mut().zip(&*hops).take(count);
         numbers.for_each(|(number, hop)| *number = hop.0);
-        let gone = self.run(Stage::Lookup, (routes, family), burst, (mask, &[]));
+        let gone = self.run(Stage::Lookup, routes, family, burst, mask, &[]);
         for place in mask.iter() {
             let chosen = NextHop(self.room.next_hops[place]);
             if std::mem::replace(&mut hops[place], chosen) != chosen {
@@ -144,7 +147,7 @@ impl Hooks {
         refused: &mut Refused,
     ) {
         let mut mask = Mask::first(burst.len()).without(&refused.mask);
-        let gone = self.run(Stage::Egress, (routes, 0), burst, (&mut mask, ports));
+        let gone = self.run(Stage::Egress, routes, 0, burst, &mut mask, ports);
         for place in gone.iter() {
             match self.refusal(place) {
                 Refusal::Slow(_) => refused.add(place, Refusal::Drop(Reason::HookRefused)),

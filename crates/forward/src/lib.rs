@@ -42,5 +42,7 @@ mod verdict;
 
 pub use entrance::Entrance;
 pub use router::{Router, RouterPort};
-pub use slow::{Now, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn, SlowThread, WaitLimits};
+pub use slow::{
+    Now, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn, SlowThread, WaitLimits,
+};
 pub use verdict::{Refusal, Verdict};

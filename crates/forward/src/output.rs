@@ -35,7 +35,8 @@ impl<'a> Tally<'a> {
     pub fn refuse(
         &mut self,
         io: &mut Io<'_>,
-        (entrance, outputs): (&mut Entrance, &[u16]),
+        entrance: &mut Entrance,
+        outputs: &[u16],
         mut frame: Frame,
         why: Refusal,
     ) {

@@ -163,18 +163,19 @@ impl App for Router {
                 }
                 account.add(Entry::Received, count);
                 if let Some(filter) = &filter {
-                    work.filter(filter, io, Tally::new(port, account), (entrance, outputs));
+                    work.filter(filter, io, Tally::new(port, account), entrance, outputs);
                 }
                 if let Some(hooks) = hooks.as_deref_mut() {
                     // Scripts read the port on which a packet arrived.
                     let frames = work.burst.places_mut().iter_mut().flatten();
                     frames.for_each(|frame| frame.meta_mut().port = port as u16);
                     let mut tally = Tally::new(port, account);
-                    hooks.ingress(tables, port, &mut work.burst, (io, entrance, outputs), &mut tally);
+                    let routes = TableRoutes::of(tables, port);
+                    hooks.ingress(&routes, &mut work.burst, io, entrance, outputs, &mut tally);
                     tally.close();
                 }
                 work.route(tables, port, hooks.as_deref_mut());
-                work.leave(io, Tally::new(port, account), (entrance, outputs), hooks.as_deref_mut());
+                work.leave(io, Tally::new(port, account), entrance, outputs, hooks.as_deref_mut());
                 let before = std::mem::replace(&mut sent_bytes, io.sent_bytes());
                 account.add(Entry::SentBytes, (sent_bytes - before) as usize);
                 if count < BURST {
@@ -268,7 +269,7 @@ impl Work {
         if let Some(hooks) = hooks.filter(|hooks| hooks.has(Stage::Lookup)) {
             let Self { burst, batches, refused, .. } = self;
             let FamilyBatch { mask, hops, .. } = A::batch(batches);
-            hooks.lookup(&TableRoutes::of(tables, port), A::VERSION, burst, (mask, hops), refused);
+            hooks.lookup(&TableRoutes::of(tables, port), A::VERSION, burst, mask, hops, refused);
         }
         A::check_sources(self, tables, view);
         self.rebatch_if_asked();
@@ -282,7 +283,8 @@ impl Work {
         filter: &PortFilter<'_>,
         io: &mut Io<'_>,
         mut tally: Tally<'_>,
-        (entrance, outputs): (&mut Entrance, &[u16]),
+        entrance: &mut Entrance,
+        outputs: &[u16],
     ) {
         for place in 0..self.burst.len() {
             let taken = self.burst.get(place).and_then(|frame| filter.takes(frame.data()));
@@ -292,7 +294,7 @@ impl Work {
             match taken {
                 Taken::Drop(reason) => tally.lose(io, frame, reason),
                 Taken::LinuxOnly => {
-                    tally.refuse(io, (entrance, outputs), frame, Refusal::Slow(Verdict::LinuxOnly));
+                    tally.refuse(io, entrance, outputs, frame, Refusal::Slow(Verdict::LinuxOnly));
                 }
             }
         }
@@ -398,7 +400,8 @@ impl Work {
         &mut self,
         io: &mut Io<'_>,
         mut tally: Tally<'_>,
-        (entrance, outputs): (&mut Entrance, &[u16]),
+        entrance: &mut Entrance,
+        outputs: &[u16],
         hooks: Option<&mut Hooks>,
     ) {
         for place in self.refused.mask.iter() {
@@ -412,7 +415,7 @@ impl Work {
                 self.batches.ipv6.hops[place]
             }
             .0;
-            tally.refuse(io, (entrance, outputs), frame, self.refused.why(place));
+            tally.refuse(io, entrance, outputs, frame, self.refused.why(place));
         }
         if let Some(hooks) = hooks {
             hooks.send_made(io, outputs, &mut tally);

@@ -62,7 +62,7 @@ pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) 
         held: Vec::from_iter(twin.hold().map_err(Failure::failed)?),
         host: Box::new(twin),
         steering: Box::new(steering),
-        keep: Box::new(Tended::start(device, handle, (spec, told))?),
+        keep: Box::new(Tended::start(device, handle, spec, told)?),
         hardware: Some(Arc::new(move || counted.counters())),
         trouble: Some(Arc::new(move || asked.get())),
         places: None,
@@ -121,7 +121,7 @@ struct Tended {
 }
 
 impl Tended {
-    fn start(device: Arc<DpdkDevice>, twin: TwinHandle, (spec, told): (Spec, Told)) -> Result<Self, Failure> {
+    fn start(device: Arc<DpdkDevice>, twin: TwinHandle, spec: Spec, told: Told) -> Result<Self, Failure> {
         let (end, ended) = mpsc::channel();
         let (mtu, mac) = (device.mtu(), twin.mac().ok());
         let mut tending = Tending { mtu, mac, up: None, failed: None, device, twin, spec, told };

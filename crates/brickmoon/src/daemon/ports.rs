@@ -155,7 +155,7 @@ impl Opener {
         taking: Taking<'_>,
         most: usize,
     ) -> Result<OnInterface, Failure> {
-        xdp(interface, port, taking, (&self.shared, self.ring), most)
+        xdp(interface, port, taking, &self.shared, self.ring, most)
     }
 }
 
@@ -250,7 +250,8 @@ fn xdp(
     interface: &str,
     port: &config::Port,
     taking: Taking<'_>,
-    (shared, ring): (&Arc<Shared>, u32),
+    shared: &Arc<Shared>,
+    ring: u32,
     most: usize,
 ) -> Result<OnInterface, Failure> {
     check_slots(interface, shared.memory().slot_size()).map_err(Failure::usage)?;

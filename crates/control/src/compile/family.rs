@@ -15,6 +15,12 @@ use bm_netlink::{BodyId, Family, Routes};
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Where tables are put, and who must have left them before their memory is used again.
+pub(super) struct TableMemory<'a> {
+    pub readers: &'a Readers,
+    pub memory: &'a dyn Memory,
+}
+
 /// The routing tables of a family.
 pub(super) struct Tables<A: Side> {
     /// The lookup structure of its tables.
@@ -123,7 +129,7 @@ impl<A: Side> Tables<A> {
         view: View<'_>,
         targets: &mut Targets,
         wanted: &BTreeSet<Option<u32>>,
-        (readers, memory): (&Readers, &dyn Memory),
+        tables: &TableMemory<'_>,
         feasible: bool,
         old: &mut Vec<Table<A>>,
     ) -> Result<bool, TableFull<A>> {
@@ -134,17 +140,18 @@ impl<A: Side> Tables<A> {
             let stages = Stages::of(view.mirror, Self::FAMILY, *vrf);
             let mut context = Context { view, targets, shared: &mut self.shared };
             let source = |part| match vrf {
-                None => memory.source(part),
+                None => tables.memory.source(part),
                 Some(_) => Ok(Source::anonymous()),
             };
             if self.vrfs.get(vrf).is_none_or(|table| *table.stages() != stages) {
                 let source = || source(A::PART);
-                let table = Table::load(self.structure, stages, &mut context, (readers, &source))?;
+                let table = Table::load(self.structure, stages, &mut context, tables.readers, &source)?;
                 old.extend(self.vrfs.insert(*vrf, table));
                 changed = true;
             }
             let Some(table) = self.vrfs.get_mut(vrf) else { continue };
-            let room = Room { readers, source: &|| source(A::SOURCES), width: memory.interfaces() };
+            let (readers, width) = (tables.readers, tables.memory.interfaces());
+            let room = Room { readers, source: &|| source(A::SOURCES), width };
             changed |= table.keep_sources(feasible, self.structure, &mut context, &room);
         }
         Ok(changed)

@@ -62,7 +62,8 @@ impl<A: Side> Table<A> {
         structure: Structure<A>,
         stages: Stages,
         context: &mut Context<'_, A>,
-        (readers, source): (&Readers, &dyn Fn() -> Result<Source, OutOfMemory>),
+        readers: &Readers,
+        source: &dyn Fn() -> Result<Source, OutOfMemory>,
     ) -> Result<Self, TableFull<A>> {
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));

@@ -73,7 +73,8 @@ impl Control {
         mut compiler: Compiler,
         ports: Vec<ControlPort>,
         kernel: Option<KernelPath>,
-        (linux_only, aside): (Vec<LinuxOnly>, Aside),
+        linux_only: Vec<LinuxOnly>,
+        aside: Aside,
     ) -> Result<Self, Error> {
         let started = Instant::now();
         let compare = config.mirror.compare;

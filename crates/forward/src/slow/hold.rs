@@ -14,7 +14,7 @@ use bm_wire::ipv6::Ipv6;
 use super::option::Echo;
 use super::tell::{self, Error};
 use super::waiting::Held;
-use super::{Core, SlowCounter, Now};
+use super::{Core, Now, SlowCounter};
 use crate::rewrite;
 use crate::route::{self, Neighbour, Way};
 use crate::tables::Tables;

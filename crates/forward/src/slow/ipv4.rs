@@ -12,7 +12,7 @@ use bm_wire::ipv4::{self, Ipv4};
 
 use super::option::{self, Context, Echo, Fault};
 use super::tell::Error;
-use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, SlowCounter, Fate, Now, address};
+use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, Fate, Now, SlowCounter, address};
 use crate::compiled::Ingress;
 use crate::rewrite;
 use crate::route::{self, Way};

@@ -3,7 +3,7 @@
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
 
-use super::{Core, SlowCounter, PortState};
+use super::{Core, PortState, SlowCounter};
 
 /// The most frames that are delivered to Linux together.
 const TOGETHER: usize = 32;

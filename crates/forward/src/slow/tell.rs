@@ -21,7 +21,7 @@ use bm_wire::ipv6::Ipv6;
 use super::ipv4::gateway_ipv4;
 use super::limit::Limited;
 use super::option::Echo;
-use super::{Core, SlowCounter, Now, address};
+use super::{Core, Now, SlowCounter, address};
 use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
@@ -75,7 +75,9 @@ impl Core {
         let always = problem.code == unreachable::FRAGMENTATION_NEEDED
             && problem.kind == icmp::kind::DESTINATION_UNREACHABLE;
         let kind = (!always).then_some(problem.kind);
-        self.limits.allow_ipv4(&tables.settings, kind, target, now.monotonic_ns).map_err(SlowCounter::from)?;
+        self.limits
+            .allow_ipv4(&tables.settings, kind, target, now.monotonic_ns)
+            .map_err(SlowCounter::from)?;
         Ok(out)
     }
 
@@ -124,7 +126,9 @@ impl Core {
         let (_, interface) = way.out().ok_or(SlowCounter::ErrorsSilent)?;
         let target = (vrf, IpAddr::V6(ip.source().into()));
         let kind = (problem.kind != icmpv6::kind::PACKET_TOO_BIG).then_some(problem.kind);
-        self.limits.allow_ipv6(&tables.settings, kind, target, now.monotonic_ns).map_err(SlowCounter::from)?;
+        self.limits
+            .allow_ipv6(&tables.settings, kind, target, now.monotonic_ns)
+            .map_err(SlowCounter::from)?;
         let source = address::ipv6(tables, original.meta().interface, ip.source());
         let source = source.ok_or(SlowCounter::ErrorsSilent)?;
         let leaves_on = tables.interfaces.get(usize::from(interface));

@@ -24,7 +24,7 @@ fn what_failed_is_made_good_whoever_comes_next() {
     let compiler = Compiler::new_in(&readers, Options::default(), memory.clone()).unwrap();
     let aside = Aside::new(compiler.aside(), None);
     let mut control =
-        Control::open(&Config::default(), compiler, Vec::new(), None, (Vec::new(), aside)).unwrap();
+        Control::open(&Config::default(), compiler, Vec::new(), None, Vec::new(), aside).unwrap();
     type Next = fn(&mut Control) -> Result<(), Error>;
     let all: [Next; 4] = [
         |control| control.apply(&[]),
