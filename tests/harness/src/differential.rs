@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long a setting without events may take to reach a mirror.
 const UNANNOUNCED: Duration = Duration::from_secs(3);
+/// Longest wait for carriers that the kernel has not noticed yet.
+const CARRIER_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a frame that a failure shows.
 const SHOWN: usize = 96;
 
@@ -67,7 +69,7 @@ pub fn run(group: &str, cases: &[Case]) {
 fn observe(subject: &Subject, group: &str, cases: &[Case], faults: &mut Vec<String>) -> Vec<Vec<Seen>> {
     let lab = Lab::new(group, Ends::Silent);
     let router = subject.start(&lab);
-    let start = state(&lab.rtr);
+    let start = settled_state(&lab.rtr, |state| !state.contains(" linkdown"));
     let mut heard = Vec::new();
     for case in cases {
         let before = apply(&lab.rtr, &case.changes);
@@ -112,7 +114,7 @@ fn settled_exchange(lab: &Lab, case: &Case, subject: &Subject, faults: &mut Vec<
 
 fn settle_again(router: &Router, lab: &Lab, case: &Case, start: &str) {
     router.settle();
-    let now = state(&lab.rtr);
+    let now = settled_state(&lab.rtr, |now| now == start);
     assert_eq!(now, start, "{}: its undoing leaves another state than it found", case.name);
 }
 
@@ -148,6 +150,19 @@ fn undo(router: &Namespace, changes: &[Change], before: &[String]) {
             Change::Ip(_, lines) => drop(router.ip(lines)),
             Change::Setting(name, _) => router.set(&[(name, before)]),
         }
+    }
+}
+
+/// The state once it is as wanted, or after [`CARRIER_MAX`]: the kernel notices late that an interface has a carrier, and
+/// marks its routes `linkdown` until then.
+fn settled_state(router: &Namespace, is_wanted: impl Fn(&str) -> bool) -> String {
+    let deadline = Instant::now() + CARRIER_MAX;
+    loop {
+        let now = state(router);
+        if is_wanted(&now) || Instant::now() > deadline {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
