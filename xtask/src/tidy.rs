@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: every rule of the tree that a program can check.
 
+mod links;
 mod shared;
 mod sizes;
 mod text;
@@ -16,6 +17,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     findings.extend(sizes::check(root, &sources));
     findings.extend(text::check(&layers, &sources));
     findings.extend(shared::check(&sources));
+    findings.extend(links::check(root));
     findings.extend(graph::check(root));
     if findings.is_empty() {
         let functions: usize = sources.iter().map(|source| source.functions.len()).sum();
