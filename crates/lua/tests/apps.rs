@@ -252,7 +252,7 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     let depot = Depot::new(4096, 2048).unwrap();
     let set = AppSet::new(AppWorld { depot, natives: Arc::new(NoNatives) }).unwrap();
     let why = set.start(&rig.spec, 2).unwrap_err().to_string();
-    let link = "link left.output -> app.input: there are 2 workers";
+    let link = "link left.output -> app.input: with 2 workers";
     assert!(why.starts_with(link) && why.contains("set workers = 1"), "{why}");
 }
 

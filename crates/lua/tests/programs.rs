@@ -294,7 +294,7 @@ local parent = "bm-parent-"..ffi.C.getpid()
 assert(ffi.C.symlink(shm.root.."/1", shm.root.."/by-name/"..parent) == 0)
 local fine, why = pcall(engine.claim_name, parent)
 require("brickmoon.sys").remove(shm.root.."/by-name/"..parent)
-assert(not fine and why:find("Name already taken: "..parent.." is process 1", 1, true), why)"#;
+assert(not fine and why:find("Name already taken: "..parent.." is used by process 1", 1, true), why)"#;
     for round in ["names", "names again"] {
         let (outcome, _) = run(round, &format!("local ffi\n{text}"));
         outcome.unwrap_or_else(|error| panic!("{round}: {}", error.message));

@@ -119,7 +119,7 @@ local function test_names (root)
    } do
       assert(M.port(name) == port, name.." gives "..tostring(M.port(name)))
    end
-   assert(select(2, M.port("eth8")):match("no interface") and select(2, M.port("0000:09:00.0")):match("no PCI device"))
+   assert(select(2, M.port("eth8")):match("not a network interface") and select(2, M.port("0000:09:00.0")):match("no PCI device"))
 end
 
 local function test_pci ()
