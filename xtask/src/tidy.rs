@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: every rule of the tree that a program can check.
 
 mod links;
+mod readmes;
 mod shared;
 mod sizes;
 mod text;
@@ -18,6 +19,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     findings.extend(text::check(&layers, &sources));
     findings.extend(shared::check(&sources));
     findings.extend(links::check(root));
+    findings.extend(readmes::check(root));
     findings.extend(graph::check(root));
     if findings.is_empty() {
         let functions: usize = sources.iter().map(|source| source.functions.len()).sum();
