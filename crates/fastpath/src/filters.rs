@@ -3,14 +3,12 @@
 //! The maps exist only while there are filters. One map contains two sets of rules: the one that is not current is
 //! written, then an index is flipped, so each packet is matched against either the old set or the new one.
 
-use std::io;
 use std::net::Ipv6Addr;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bm_filter::{COUNTERS, Filters, Flat, ROOM_RULES, ROOM_WORDS, Rate, SOURCES, SourceCheck};
+use bm_sys::{Access, Map};
 use bm_wire::prefix::Address;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -106,13 +104,11 @@ pub(crate) struct FilterMaps {
     pub filters: MapHandle,
     pub counts: MapHandle,
     pub sources: MapHandle,
-    start: NonNull<u8>,
+    /// The value of `filters`.
+    map: Map,
     /// What the program uses now.
     current: Option<(Arc<Filters>, Asked)>,
 }
-
-// SAFETY: it owns its mapping; what it writes there goes through `&mut self`.
-unsafe impl Send for FilterMaps {}
 
 impl FilterMaps {
     /// Maps for filters, empty.
@@ -126,17 +122,13 @@ impl FilterMaps {
             MapHandle::create(MapType::PercpuArray, Some("filter_counts"), 4, 8, COUNTERS as u32, &options)?;
         let sources =
             MapHandle::create(MapType::LruHash, Some("filter_sources"), 16, 8, SOURCES as u32, &options)?;
-        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, filters.as_fd().as_raw_fd());
-        // SAFETY: the kernel picks a free place for a mapping of the whole value.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), Self::mapped(), protection, libc::MAP_SHARED, fd, 0) };
-        let failed = || libbpf_rs::Error::from(io::Error::last_os_error());
-        let start = NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED).ok_or_else(failed)?;
-        Ok(Self { filters, counts, sources, start, current: None })
+        let map = Map::file(&filters, 0, (FIRST + 2 * SET).next_multiple_of(4096), Access::ReadWrite)?;
+        Ok(Self { filters, counts, sources, map, current: None })
     }
 
-    fn mapped() -> usize {
-        (FIRST + 2 * SET).next_multiple_of(4096)
+    /// The number with which the mapping begins: which set the program goes by. The program only reads it.
+    fn number(&self) -> &AtomicU32 {
+        &self.map.atomics(0, 1)[0]
     }
 
     /// Whether the program uses something else now.
@@ -150,21 +142,19 @@ impl FilterMaps {
     /// Makes the program use `filters`. A grace period must have passed since the last call.
     pub fn publish(&mut self, filters: &Arc<Filters>, asked: Asked) {
         let head = Head::of(filters, &asked);
-        // SAFETY: the mapping begins with this number, which the program only reads.
-        let current = unsafe { self.start.cast::<AtomicU32>().as_ref() };
-        let next = current.load(Ordering::Relaxed) & 1 ^ 1;
+        let next = self.number().load(Ordering::Relaxed) & 1 ^ 1;
         let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
         let rules = &filters.tree.rules[..filters.tree.rules.len().min(ROOM_RULES)];
         // SAFETY: all within the mapping of two sets: `next` is 0 or 1, and the slices are cut to their rooms;
         // places are aligned as their types want, since the mapping begins a page. `&mut self` keeps other
         // writers out, and the caller the program, which has left this set a grace ago.
         unsafe {
-            let set = self.start.add(FIRST + next as usize * SET);
+            let set = self.map.place::<u8>(FIRST + next as usize * SET, SET);
             std::ptr::copy_nonoverlapping(&*head, set.cast().as_ptr(), 1);
             std::ptr::copy_nonoverlapping(words.as_ptr(), set.add(WORDS_AT).cast().as_ptr(), words.len());
             std::ptr::copy_nonoverlapping(rules.as_ptr(), set.add(RULES_AT).cast().as_ptr(), rules.len());
         }
-        current.store(next, Ordering::Release);
+        self.number().store(next, Ordering::Release);
         self.current = Some((Arc::clone(filters), asked));
     }
 
@@ -173,11 +163,11 @@ impl FilterMaps {
         let head = Head::of(filters, asked);
         let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
         let rules = &filters.tree.rules[..filters.tree.rules.len().min(ROOM_RULES)];
+        let current = self.number().load(Ordering::Acquire) & 1;
         // SAFETY: all within the mapping of two sets, of which `current` names one; places are aligned as their types
         // want, all bytes are values of them, and writers need `&mut self`. The program only reads.
         unsafe {
-            let current = self.start.cast::<AtomicU32>().as_ref().load(Ordering::Acquire) & 1;
-            let set = self.start.add(FIRST + current as usize * SET);
+            let set = self.map.place::<u8>(FIRST + current as usize * SET, SET);
             *set.cast::<Head>().as_ref() == *head
                 && std::slice::from_raw_parts(set.add(WORDS_AT).cast::<u32>().as_ptr(), words.len()) == words
                 && std::slice::from_raw_parts(set.add(RULES_AT).cast::<Flat>().as_ptr(), rules.len()) == rules
@@ -195,13 +185,6 @@ impl FilterMaps {
     pub fn clear(&self, counter: u16) -> libbpf_rs::Result<()> {
         let zeros = vec![vec![0u8; 8]; libbpf_rs::num_possible_cpus()?];
         self.counts.update_percpu(&u32::from(counter).to_ne_bytes(), &zeros, MapFlags::ANY)
-    }
-}
-
-impl Drop for FilterMaps {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, borrowed by nobody any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), Self::mapped()) };
     }
 }
 

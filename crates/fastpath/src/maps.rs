@@ -1,9 +1,9 @@
 //! BPF maps with a single value, as memory shared by the program and this process.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
+use std::os::fd::AsFd;
 
+use bm_sys::{Access, Map};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapHandle, MapType};
 
@@ -21,34 +21,20 @@ pub fn create(name: &str, bytes: usize) -> libbpf_rs::Result<MapHandle> {
 
 /// The `views` map, mapped into memory.
 pub struct MappedViews {
-    start: NonNull<Views>,
-    bytes: usize,
+    map: Map,
 }
-
-// SAFETY: it owns its mapping; what others may do with it at the same time goes through atomics, or is kept
-// apart by `&mut self`.
-unsafe impl Send for MappedViews {}
-// SAFETY: shared, it gives only the atomics of `head`; what is in cells is written by `&mut self` alone.
-unsafe impl Sync for MappedViews {}
 
 impl MappedViews {
     pub fn map(map: &impl AsFd) -> io::Result<Self> {
         let bytes = size_of::<Views>().next_multiple_of(4096);
-        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, map.as_fd().as_raw_fd());
-        // SAFETY: the kernel picks a free place for a mapping of the whole value.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, bytes })
+        Ok(Self { map: Map::file(map, 0, bytes, Access::ReadWrite)? })
     }
 
     /// The atomics at its start.
     pub fn head(&self) -> &Views {
         // SAFETY: a mapping as large as the value, which starts as zeros and lives as long as `self`; zeros
         // are a value of `Views`. Behind the reference, `of` is in cells.
-        unsafe { self.start.as_ref() }
+        unsafe { self.map.place::<Views>(0, 1).as_ref() }
     }
 
     /// A copy of one of the two views.
@@ -66,12 +52,5 @@ impl MappedViews {
         // SAFETY: within the mapping; `&mut self` keeps other writers out, and the caller the program, whose
         // reads of a view in the making could at worst be torn numbers.
         unsafe { std::ptr::copy_nonoverlapping(view, cell, 1) };
-    }
-}
-
-impl Drop for MappedViews {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, borrowed by nobody any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

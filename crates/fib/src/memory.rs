@@ -14,14 +14,17 @@
 
 mod source;
 
-pub use source::{NotAttached, Source, memfd};
+pub use bm_sys::memfd;
+pub use source::{NotAttached, Source};
 
+pub(crate) use bm_sys::advise_huge;
+
+use bm_sys::{Commit, HUGE_PAGE as HUGE, Map};
 use std::fmt;
+use std::io;
+use std::marker::PhantomData;
 use std::ops::Deref;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
-
-const HUGE: usize = 2 << 20;
 
 /// Which pages an array got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,25 +106,21 @@ pub enum Part {
 
 /// A flat array of a fixed length.
 pub struct Array<T> {
-    start: NonNull<T>,
+    map: Map,
     len: usize,
     /// Items that may be stored to: fewer than `len` where the source had no room for all.
     room: usize,
-    mapped: usize,
     pages: Pages,
+    /// It owns its items as a Vec does.
+    items: PhantomData<T>,
 }
-
-// SAFETY: the array owns its mapping as a Vec owns its buffer, so it may move where its items may.
-unsafe impl<T: Send> Send for Array<T> {}
-// SAFETY: a shared array yields only `&[T]`.
-unsafe impl<T: Sync> Sync for Array<T> {}
 
 impl<T: Zeroed> Array<T> {
     /// An array of `len` zeroed items.
     pub fn zeroed(len: usize, filled: Filled) -> Result<Self, OutOfMemory> {
         let bytes = len * size_of::<T>();
-        let (start, mapped, pages) = map(bytes.max(1), filled).ok_or(OutOfMemory { bytes })?;
-        Ok(Self { start: start.cast(), len, room: len, mapped, pages })
+        let (map, pages) = map(bytes.max(1), filled).map_err(|_| OutOfMemory { bytes })?;
+        Ok(Self { map, len, room: len, pages, items: PhantomData })
     }
 }
 
@@ -141,33 +140,15 @@ impl<T> Deref for Array<T> {
     type Target = [T];
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `map` gave at least `len` items of zeroed, page-aligned memory that this array owns
+        // SAFETY: the map has room for at least `len` items of zeroed, page-aligned memory, which this array owns
         // until its drop; zero is a value of `T` (`Zeroed`).
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl<T> Drop for Array<T> {
-    fn drop(&mut self) {
-        // SAFETY: `start` and `mapped` are what `map` left mapped, and nobody borrows from us any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.mapped) };
+        unsafe { std::slice::from_raw_parts(self.map.start().cast().as_ptr(), self.len) }
     }
 }
 
 impl<T> fmt::Debug for Array<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Array of {} in {}", self.len, self.pages)
-    }
-}
-
-/// Requests huge pages for the space of a large vector, whose pages are not touched yet.
-pub(crate) fn advise_huge<T>(vec: &Vec<T>) {
-    let start = vec.as_ptr().cast::<u8>();
-    let ahead = start.align_offset(HUGE);
-    let bytes = (vec.capacity() * size_of::<T>()).saturating_sub(ahead) / HUGE * HUGE;
-    if bytes > 0 {
-        // SAFETY: advice on memory that the vector owns, which no advice of this kind changes.
-        unsafe { libc::madvise(start.wrapping_add(ahead).cast_mut().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 }
 
@@ -184,48 +165,20 @@ pub(crate) fn prefetch<T>(item: &T) {
     let _ = item;
 }
 
-fn map(bytes: usize, filled: Filled) -> Option<(NonNull<u8>, usize, Pages)> {
+fn map(bytes: usize, filled: Filled) -> io::Result<(Map, Pages)> {
     // From half a huge page up, the saved TLB misses are worth the unused rest.
     if bytes < HUGE / 2 {
-        return anonymous(bytes, 0).map(|start| (start, bytes, Pages::Plain));
+        return Ok((Map::anonymous(bytes, Commit::OnDemand)?, Pages::Plain));
     }
-    let mapped = bytes.next_multiple_of(HUGE);
+    let whole = bytes.next_multiple_of(HUGE);
     if filled == Filled::Whole
-        && let Some(start) = anonymous(mapped, libc::MAP_HUGETLB)
+        && let Ok(map) = Map::huge(whole, false)
     {
-        return Some((start, mapped, Pages::Huge));
+        return Ok((map, Pages::Huge));
     }
-    let start = aligned(mapped)?;
-    // SAFETY: advice on a mapping of our own, which no one has seen yet.
-    let noted = unsafe { libc::madvise(start.as_ptr().cast(), mapped, libc::MADV_HUGEPAGE) } == 0;
-    Some((start, mapped, if noted { Pages::Transparent } else { Pages::Plain }))
-}
-
-fn anonymous(bytes: usize, more: libc::c_int) -> Option<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more;
-    let flags = if more == 0 { flags | libc::MAP_NORESERVE } else { flags };
-    // SAFETY: a fresh anonymous mapping touches no memory that exists.
-    let start =
-        unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
-}
-
-/// A mapping whose start is a multiple of the huge page: one page too much, with the ends unmapped.
-fn aligned(bytes: usize) -> Option<NonNull<u8>> {
-    let start = anonymous(bytes + HUGE, 0)?;
-    let ahead = start.as_ptr().align_offset(HUGE);
-    // SAFETY: both cuts lie within the fresh mapping and outside the `bytes` that are kept, and the
-    // sum of all three is `bytes + HUGE`.
-    unsafe {
-        let kept = start.as_ptr().add(ahead);
-        if ahead > 0 {
-            libc::munmap(start.as_ptr().cast(), ahead);
-        }
-        if HUGE > ahead {
-            libc::munmap(kept.add(bytes).cast(), HUGE - ahead);
-        }
-        NonNull::new(kept)
-    }
+    let map = Map::aligned(whole, Commit::OnDemand)?;
+    let pages = if map.advise_huge() { Pages::Transparent } else { Pages::Plain };
+    Ok((map, pages))
 }
 
 #[cfg(test)]

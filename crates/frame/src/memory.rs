@@ -6,10 +6,8 @@ use std::ptr::NonNull;
 
 use crate::DATA_OFFSET;
 use crate::frame::{FRONT, Frame, HEADER_STRIDE};
-use crate::node::{Node, populate, prefer};
-
-/// A huge page of x86-64, and the alignment of the region.
-const HUGE: usize = 2 << 20;
+use crate::node::Node;
+use bm_sys::{Commit, HUGE_PAGE as HUGE, Map};
 
 /// The pages of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,16 +70,11 @@ impl std::error::Error for MemoryError {}
 
 /// The region. It is never unmapped, so frames may be plain pointers into it.
 pub struct Memory {
-    base: NonNull<u8>,
+    map: Map,
     slots: usize,
     slot_size: usize,
     pages: Pages,
 }
-
-// SAFETY: the region's bytes are reached only through frames, each of which owns its slot.
-unsafe impl Send for Memory {}
-// SAFETY: as above; the fields never change.
-unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Maps a region of `slots` slots of `slot_size` bytes, on huge pages if there are enough. AF_XDP supports only
@@ -98,7 +91,7 @@ impl Memory {
     /// # Errors
     /// See [`MemoryError`].
     pub fn on(slots: usize, slot_size: usize, best: Pages) -> Result<&'static Self, MemoryError> {
-        Self::mapped(slots, slot_size, best, libc::MAP_POPULATE)
+        Self::mapped(slots, slot_size, best, true)
     }
 
     /// The same, without allocating the pages yet, so that they can be [placed](Self::place).
@@ -110,14 +103,14 @@ impl Memory {
         slot_size: usize,
         best: Pages,
     ) -> Result<&'static Self, MemoryError> {
-        Self::mapped(slots, slot_size, best, 0)
+        Self::mapped(slots, slot_size, best, false)
     }
 
     fn mapped(
         slots: usize,
         slot_size: usize,
         best: Pages,
-        populate: i32,
+        populate: bool,
     ) -> Result<&'static Self, MemoryError> {
         if !slot_size.is_multiple_of(64) || !(1024..=usize::from(u16::MAX)).contains(&slot_size) {
             return Err(MemoryError::SlotSize(slot_size));
@@ -126,8 +119,8 @@ impl Memory {
             return Err(MemoryError::Slots(slots));
         }
         let bytes = (slots * (slot_size + HEADER_STRIDE) + FRONT).next_multiple_of(HUGE);
-        let (base, pages) = map(bytes, best, populate).map_err(|error| MemoryError::Map { bytes, error })?;
-        Ok(Box::leak(Box::new(Self { base, slots, slot_size, pages })))
+        let (map, pages) = map(bytes, best, populate).map_err(|error| MemoryError::Map { bytes, error })?;
+        Ok(Box::leak(Box::new(Self { map, slots, slot_size, pages })))
     }
 
     /// Places the slots from `first` up to `end`, and their headers, on `node` if that has free memory, with the
@@ -141,21 +134,19 @@ impl Memory {
         let headers = [first, end].map(|slot| whole(self.bytes() + slot * HEADER_STRIDE));
         let headers = [headers[0], if end == self.slots { self.region_bytes() } else { headers[1] }];
         for [from, to] in [slots, headers].into_iter().filter(|[from, to]| from < to) {
-            // SAFETY: within the region.
-            let start = unsafe { self.base.add(from) };
-            prefer(start, to - from, node)?;
+            self.map.prefer_node(from..to, node)?;
         }
         Ok(())
     }
 
     /// Makes the kernel allocate all pages now, which it has already done for huge pages that are not to be placed.
     pub(crate) fn populate(&self) {
-        populate(self.base, self.region_bytes());
+        self.map.populate();
     }
 
     /// The address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
-        self.base
+        self.map.start()
     }
 
     /// Number of slots.
@@ -177,7 +168,7 @@ impl Memory {
     /// front of it.
     pub fn headers(&self) -> NonNull<u8> {
         // SAFETY: headers follow the slots within the region.
-        unsafe { self.base.add(self.bytes() + FRONT) }
+        unsafe { self.base().add(self.bytes() + FRONT) }
     }
 
     /// Bytes of the whole region, including headers and the padding to 2 MiB.
@@ -202,7 +193,7 @@ impl Memory {
 
     /// Offset of `frame`'s data from the base, in bytes: an AF_XDP address.
     pub fn data_offset(&self, frame: &Frame) -> u64 {
-        (frame.data().as_ptr() as usize - self.base.as_ptr() as usize) as u64
+        (frame.data().as_ptr() as usize - self.base().as_ptr() as usize) as u64
     }
 
     /// The frame of slot `index`, without data.
@@ -218,45 +209,23 @@ impl Memory {
         // SAFETY: in bounds by the assertion, and headers follow the slots, whose bytes are a multiple of 64;
         // the caller hands over ownership.
         unsafe {
-            let slot = self.base.add(index as usize * self.slot_size);
+            let slot = self.base().add(index as usize * self.slot_size);
             let header = self.headers().add(index as usize * HEADER_STRIDE);
             Frame::at(slot, (index, self.slot_size), header)
         }
     }
 }
 
-fn map(bytes: usize, best: Pages, populate: i32) -> io::Result<(NonNull<u8>, Pages)> {
+fn map(bytes: usize, best: Pages, populate: bool) -> io::Result<(Map, Pages)> {
     if best == Pages::Huge
-        && let Ok(base) = map_with(bytes, libc::MAP_HUGETLB | populate)
+        && let Ok(map) = Map::huge(bytes, populate)
     {
-        return Ok((base, Pages::Huge));
+        return Ok((map, Pages::Huge));
     }
-    // One page more than needed, for the alignment that huge pages need.
-    let base = map_with(bytes + HUGE, 0)?;
-    let aligned = base.as_ptr().align_offset(HUGE);
-    // SAFETY: the mapping is `bytes + HUGE` long and `aligned` is below `HUGE`.
-    let base = unsafe { base.add(aligned) };
-    // SAFETY: advice on a range that we just mapped; refusal changes nothing, so it is ignored.
-    unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
-    Ok((base, Pages::Plain))
-}
-
-fn map_with(bytes: usize, flags: i32) -> io::Result<NonNull<u8>> {
-    // SAFETY: a fresh anonymous mapping, placed by the kernel.
-    let base = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
-            -1,
-            0,
-        )
-    };
-    match NonNull::new(base.cast::<u8>()) {
-        Some(base) if base.as_ptr() as isize != -1 => Ok(base),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let map = Map::aligned(bytes, Commit::Now)?;
+    // Refusal changes nothing.
+    map.advise_huge();
+    Ok((map, Pages::Plain))
 }
 
 #[cfg(test)]

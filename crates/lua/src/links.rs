@@ -1,53 +1,37 @@
 //! The pool of links: side by side, at an address that never changes, zero until they are used.
 
 use std::io;
-use std::ptr::NonNull;
 
 use bm_link::Link;
+use bm_sys::{Commit, Map};
 
 /// The most links of a worker. Only those in use occupy memory.
 pub(crate) const LINKS: usize = 4096;
 
 /// The pool.
 pub(crate) struct Links {
-    base: NonNull<Link>,
+    map: Map,
     free: Vec<usize>,
     used: usize,
 }
 
-// SAFETY: the pool owns its memory; whoever holds it may take it to another thread.
-unsafe impl Send for Links {}
-
 impl Links {
     /// An empty pool.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: a fresh anonymous mapping, placed by the kernel.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                LINKS * size_of::<Link>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        match NonNull::new(base.cast::<Link>()) {
-            Some(base) if base.as_ptr() as isize != -1 => Ok(Self { base, free: Vec::new(), used: 0 }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let map = Map::anonymous(LINKS * size_of::<Link>(), Commit::OnDemand)?;
+        Ok(Self { map, free: Vec::new(), used: 0 })
     }
 
     /// The address of the first one.
     pub fn address(&self) -> *mut Link {
-        self.base.as_ptr()
+        self.map.start().cast().as_ptr()
     }
 
     /// All links, used or not.
     pub fn slice(&mut self) -> &mut [Link] {
         // SAFETY: the mapping holds that many links; zero bytes are an empty link, since an absent frame is a null
         // pointer. `&mut self` keeps other holders out, and Lua waits.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), LINKS) }
+        unsafe { std::slice::from_raw_parts_mut(self.address(), LINKS) }
     }
 
     /// The links that were in use at some time.
@@ -69,12 +53,5 @@ impl Links {
     /// Returns an empty link.
     pub fn give(&mut self, index: usize) {
         self.free.push(index);
-    }
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, and unreachable from now on.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), LINKS * size_of::<Link>()) };
     }
 }

@@ -7,9 +7,9 @@
 //! Having the kernel run a program on a frame takes about 18 us, nearly all of which is the fixed cost of the call.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 
+use bm_sys::{Access, Map};
 use libbpf_rs::libbpf_sys;
 
 use crate::host::{DELIVER_MAX, DELIVER_MIN};
@@ -50,17 +50,16 @@ pub(crate) fn is_possible() -> bool {
 /// The program and its memory.
 pub(crate) struct Batch {
     program: OwnedFd,
-    queue: NonNull<Queue>,
+    /// The value of the map: a `Queue`.
+    map: Map,
     filled: usize,
 }
-
-// SAFETY: the mapping belongs to this alone, and is touched through `&mut self`.
-unsafe impl Send for Batch {}
 
 impl Batch {
     /// Maps the queue of a steering program.
     pub fn open(program: &OwnedFd, queue: &impl AsFd) -> io::Result<Self> {
-        Ok(Self { program: program.try_clone()?, queue: map(queue)?, filled: 0 })
+        let map = Map::file(queue, 0, size_of::<Queue>(), Access::ReadWrite)?;
+        Ok(Self { program: program.try_clone()?, map, filled: 0 })
     }
 
     /// Adds the next frame; `false` if there is no room, or the frame is too long or too short.
@@ -71,13 +70,17 @@ impl Batch {
         // SAFETY: the place is within the mapping since `filled` is below `FRAMES`, and the packet fits by the check
         // above. The program does not run now, so nobody else touches the memory.
         unsafe {
-            let held = &raw mut (*self.queue.as_ptr()).of[self.filled];
+            let held = &raw mut (*self.queue()).of[self.filled];
             (&raw mut (*held).length).write(packet.len() as u32);
             let data = (&raw mut (*held).data).cast::<u8>();
             std::ptr::copy_nonoverlapping(packet.as_ptr(), data, packet.len());
         }
         self.filled += 1;
         true
+    }
+
+    fn queue(&mut self) -> *mut Queue {
+        self.map.place(0, 1).as_ptr()
     }
 
     /// Whether it has no frames.
@@ -89,7 +92,7 @@ impl Batch {
     /// for each frame that Linux got; afterwards there is room again.
     pub fn run(&mut self, run: impl FnOnce(&OwnedFd, u32) -> io::Result<()>) -> u64 {
         let count = std::mem::take(&mut self.filled) as u32;
-        let queue = self.queue.as_ptr();
+        let queue = self.queue();
         // SAFETY: the mapping lives as long as `self`, and the program does not run now.
         unsafe {
             (&raw mut (*queue).passed).write(0);
@@ -104,25 +107,4 @@ impl Batch {
             (&raw const (*queue).passed).read()
         }
     }
-}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, of which no reference is left.
-        unsafe { libc::munmap(self.queue.as_ptr().cast(), size_of::<Queue>()) };
-    }
-}
-
-/// Maps the only value of a map into memory.
-fn map(map: &impl AsFd) -> io::Result<NonNull<Queue>> {
-    // SAFETY: a fresh mapping, placed by the kernel, of a map whose value has this layout.
-    let base = unsafe {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let fd = map.as_fd().as_raw_fd();
-        libc::mmap(std::ptr::null_mut(), size_of::<Queue>(), protection, libc::MAP_SHARED, fd, 0)
-    };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }

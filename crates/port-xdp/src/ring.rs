@@ -5,14 +5,14 @@
 //! is read when the port has reached the value that it knew.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bm_sys::Map;
+
 /// Entries of type `T` shared with the kernel.
 pub(crate) struct Ring<T> {
-    base: NonNull<libc::c_void>,
-    bytes: usize,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
@@ -22,6 +22,8 @@ pub(crate) struct Ring<T> {
     ours: u32,
     /// The kernel's index, as it was read last.
     theirs: u32,
+    /// What the pointers above point into.
+    _map: Map,
 }
 
 // SAFETY: the mapping belongs to the ring alone, and the kernel does not care which thread uses it.
@@ -35,37 +37,22 @@ impl<T: Copy> Ring<T> {
     /// ring.
     pub(crate) unsafe fn map(
         socket: &OwnedFd,
-        page_offset: libc::off_t,
+        page_offset: usize,
         offsets: &libc::xdp_ring_offset,
         size: u32,
     ) -> io::Result<Self> {
         debug_assert!(size.is_power_of_two());
         let bytes = offsets.desc as usize + size as usize * size_of::<T>();
-        // SAFETY: a fresh mapping chosen by the kernel.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                socket.as_raw_fd(),
-                page_offset,
-            )
-        };
-        let base = NonNull::new(base).filter(|base| base.as_ptr() != libc::MAP_FAILED);
-        let Some(base) = base else { return Err(io::Error::last_os_error()) };
-        // SAFETY: the kernel's offsets lie within the mapping, and are aligned for what is there.
-        let at = |offset: u64| unsafe { base.byte_add(offset as usize) };
+        let map = Map::file_populated(socket, page_offset, bytes)?;
         Ok(Self {
-            producer: at(offsets.producer).cast(),
-            consumer: at(offsets.consumer).cast(),
-            flags: at(offsets.flags).cast(),
-            entries: at(offsets.desc).cast(),
-            base,
-            bytes,
+            producer: map.place(offsets.producer as usize, 1),
+            consumer: map.place(offsets.consumer as usize, 1),
+            flags: map.place(offsets.flags as usize, 1),
+            entries: map.place(offsets.desc as usize, size as usize),
             size,
             ours: 0,
             theirs: 0,
+            _map: map,
         })
     }
 
@@ -142,12 +129,5 @@ impl<T: Copy> Ring<T> {
     #[inline]
     pub(crate) fn release(&mut self) {
         self.consumer().store(self.ours, Ordering::Release);
-    }
-}
-
-impl<T> Drop for Ring<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the references into it end with the ring.
-        unsafe { libc::munmap(self.base.as_ptr(), self.bytes) };
     }
 }

@@ -100,13 +100,13 @@ fn rings(socket: &OwnedFd, binding: &Binding) -> io::Result<Rings> {
     // SAFETY: a struct of numbers, for which zero is valid.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
     get(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
-    let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
-    let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
+    let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING as usize;
+    let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING as usize;
     // SAFETY: the four rings were made just now with these sizes, and these are their places and types.
     unsafe {
         Ok(Rings {
-            receive: Ring::map(socket, libc::XDP_PGOFF_RX_RING, &offsets.rx, receive)?,
-            transmit: Ring::map(socket, libc::XDP_PGOFF_TX_RING, &offsets.tx, transmit)?,
+            receive: Ring::map(socket, libc::XDP_PGOFF_RX_RING as usize, &offsets.rx, receive)?,
+            transmit: Ring::map(socket, libc::XDP_PGOFF_TX_RING as usize, &offsets.tx, transmit)?,
             fill: Ring::map(socket, fill_at, &offsets.fr, receive)?,
             completion: Ring::map(socket, completion_at, &offsets.cr, transmit)?,
         })

@@ -1,16 +1,17 @@
 //! The shared-memory file: a header, then names, then values.
 
 use std::collections::HashMap;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bm_sys::{Access, Atomic, Map};
 
 /// "bmstats" and the version of the layout below.
 const MAGIC: u64 = 0x626d_7374_6174_7301;
@@ -101,40 +102,20 @@ struct Header {
     used: AtomicU32,
 }
 
+// SAFETY: atomics alone, of which the first is as long as the others together, so there is no padding.
+unsafe impl Atomic for Header {}
+
 fn bytes(capacity: usize) -> usize {
     HEADER + capacity * (NAME + size_of::<u64>())
 }
 
-fn map(file: &File, capacity: usize, writable: bool) -> io::Result<Mapping> {
-    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-    // SAFETY: a fresh mapping chosen by the kernel, of a file that is at least this long.
-    let base = unsafe {
-        libc::mmap(std::ptr::null_mut(), bytes(capacity), protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the mapping is page-aligned, `bytes(capacity)` long and lives as long as the process; the
-    // values begin at a multiple of eight, since the header and each name are multiples of eight.
-    Ok(unsafe {
-        let base = base.cast::<u8>();
-        let values = base.add(HEADER + capacity * NAME).cast::<AtomicU64>();
-        Mapping {
-            header: &*base.cast::<Header>(),
-            names: base.add(HEADER).cast(),
-            values: std::slice::from_raw_parts(values, capacity),
-        }
+fn map(file: &File, capacity: usize, access: Access) -> io::Result<Mapping> {
+    let map = Map::file(file, 0, bytes(capacity), access)?.leak();
+    Ok(Mapping {
+        header: &map.atomics(0, 1)[0],
+        names: map.place(HEADER, capacity).as_ptr(),
+        values: map.atomics(HEADER + capacity * NAME, capacity),
     })
-}
-
-/// Makes the file system allocate the pages now. If it is full, that gives an error here instead of a SIGBUS at a
-/// later store to the mapping.
-fn allocate(file: &File, bytes: usize) -> io::Result<()> {
-    // SAFETY: takes numbers.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
 }
 
 /// The counters of this process, for the side that creates them.
@@ -172,22 +153,15 @@ impl Registry {
     /// [`StatsError::Io`] if the memory cannot be allocated.
     pub fn anonymous(capacity: usize) -> Result<Self, StatsError> {
         let failed = |error| StatsError::Io { path: "memory".into(), error };
-        let name = CString::new("bm-stats").expect("the literal has no zero byte");
-        // SAFETY: the name is a C string that outlives the call.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(failed(io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is fresh and owned by nobody else.
-        let file = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
-        Self::over(&file, capacity).map_err(failed)
+        let file = bm_sys::memfd(c"bm-stats").map_err(failed)?;
+        Self::over(&File::from(file), capacity).map_err(failed)
     }
 
     fn over(file: &File, capacity: usize) -> io::Result<Self> {
         let capacity = capacity.next_multiple_of(LINE);
         file.set_len(bytes(capacity) as u64)?;
-        allocate(file, bytes(capacity))?;
-        let mapping = map(file, capacity, true)?;
+        bm_sys::allocate(file, bytes(capacity))?;
+        let mapping = map(file, capacity, Access::ReadWrite)?;
         mapping.header.capacity.store(capacity as u32, Ordering::Relaxed);
         mapping.header.magic.store(MAGIC, Ordering::Release);
         Ok(Self { mapping, made: Mutex::default() })
@@ -288,12 +262,12 @@ impl Reader {
         if !meta.is_file() || length < HEADER {
             return Err(StatsError::Format { path: name() });
         }
-        let header = map(&file, 0, false).map_err(failed)?.header;
+        let header = map(&file, 0, Access::Read).map_err(failed)?.header;
         let capacity = header.capacity.load(Ordering::Relaxed) as usize;
         if header.magic.load(Ordering::Acquire) != MAGIC || length < bytes(capacity) {
             return Err(StatsError::Format { path: name() });
         }
-        Ok(Self { mapping: map(&file, capacity, false).map_err(failed)? })
+        Ok(Self { mapping: map(&file, capacity, Access::Read).map_err(failed)? })
     }
 
     /// All counters and their current values.
@@ -320,6 +294,7 @@ fn counters(mapping: &Mapping) -> Vec<(String, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CString;
 
     #[test]
     fn counts_and_is_read_from_outside() {

@@ -7,19 +7,20 @@
 //!
 //! A builder requests arrays from its source in a fixed order. In a file the first page is a directory with the
 //! position and length of each array; a reader requests the same arrays in the same order and is refused if they
-//! differ. The file is a memfd ([`memfd`]), which grows as needed, or anything else of a fixed size that can be
+//! differ. The file is a memfd ([`super::memfd`]), which grows as needed, or anything else of a fixed size that can be
 //! mapped shared and starts zeroed, such as a BPF array map with `BPF_F_MMAPABLE`.
 //!
 //! Absent on purpose: telling the writer how far readers in other processes are. Whoever shares a table keeps a
 //! [`crate::published::ReaderHandle`] for them and calls `quiescent` once they have moved on.
 
-use super::{Array, Filled, HUGE, OutOfMemory, Pages, Zeroed, aligned};
+use super::{Array, Filled, HUGE, OutOfMemory, Pages, Zeroed};
+use bm_sys::{Access, Map};
 use std::cell::{Cell, RefCell};
-use std::ffi::CStr;
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -46,7 +47,7 @@ enum Kind {
 /// A file with its directory.
 #[derive(Debug)]
 struct Area {
-    file: OwnedFd,
+    file: File,
     directory: Array<AtomicU64>,
     /// Arrays handed out so far.
     given: Cell<usize>,
@@ -126,7 +127,7 @@ impl Source {
 
 impl Area {
     fn map(file: &impl AsFd, writable: bool) -> io::Result<Self> {
-        let file = file.as_fd().try_clone_to_owned()?;
+        let file = File::from(file.as_fd().try_clone_to_owned()?);
         let length = length(&file)?;
         let grows = length.is_some();
         match length {
@@ -136,9 +137,8 @@ impl Area {
             }
             _ => (),
         }
-        let start = map_file(&file, 0, PAGE, writable)?;
-        let len = PAGE / 8;
-        let directory = Array { start: start.cast(), len, room: len, mapped: PAGE, pages: Pages::Plain };
+        let map = map_file(&file, 0, PAGE, access(writable))?;
+        let directory = array(map, PAGE / 8, PAGE / 8);
         let end = writable.then_some(RefCell::new(PAGE));
         Ok(Self { file, directory, given: Cell::new(0), end, grows, rooms: None })
     }
@@ -150,7 +150,7 @@ impl Area {
         let entry = self.directory.get(HEAD + place * EACH..).filter(|_| place < ARRAYS).ok_or(full)?;
         let mapped = bytes.max(1).next_multiple_of(PAGE);
         let mut room = len;
-        let start = match &self.end {
+        let map = match &self.end {
             Some(end) if let Some(rooms) = &self.rooms => {
                 let (offset, given) = (*end.borrow(), *rooms.get(place).ok_or(full)?);
                 *end.borrow_mut() += given;
@@ -158,14 +158,14 @@ impl Area {
                 entry[1].store(bytes.min(given) as u64, Release);
                 self.directory[1].store(place as u64 + 1, Release);
                 room = len.min(given / size_of::<T>());
-                map_front(&self.file, offset, given.min(mapped), mapped)
+                Map::file_then_zeros(&self.file, offset, given.min(mapped), mapped)
             }
             Some(end) => {
                 let offset = self.extend(&mut end.borrow_mut(), mapped).ok_or(full)?;
                 entry[0].store(offset as u64, Release);
                 entry[1].store(bytes as u64, Release);
                 self.directory[1].store(place as u64 + 1, Release);
-                map_file(&self.file, offset, mapped, true)
+                map_file(&self.file, offset, mapped, Access::ReadWrite)
             }
             None if place as u64 >= self.directory[1].load(Acquire) => return Err(full),
             None if entry[1].load(Acquire) != bytes as u64 => return Err(full),
@@ -176,13 +176,13 @@ impl Area {
                 if end > length {
                     Err(io::ErrorKind::UnexpectedEof.into())
                 } else {
-                    map_file(&self.file, offset, mapped, false)
+                    map_file(&self.file, offset, mapped, Access::Read)
                 }
             }
         };
-        let start = start.map_err(|_| full)?.cast();
+        let map = map.map_err(|_| full)?;
         self.given.set(place + 1);
-        Ok(Array { start, len, room, mapped, pages: Pages::Plain })
+        Ok(array(map, len, room))
     }
 
     /// Where `bytes` more go. Large arrays of a file that grows start on a huge page of it.
@@ -215,113 +215,45 @@ impl From<OutOfMemory> for NotAttached {
     }
 }
 
-/// A nameless file in memory that cannot be shortened, for [`Source::shared`]. `name` shows in /proc.
-///
-/// # Errors
-/// What `memfd_create` or `fcntl` say.
-pub fn memfd(name: &CStr) -> io::Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a string that ends in zero, and the call only makes a new file.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call gave us the file, and nobody else has its number.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: a seal on a file of our own; no memory is touched.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(file)
-}
-
 /// The file's length, if it has one.
-fn length(file: &OwnedFd) -> io::Result<Option<usize>> {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: `stat` is writable and as large as the call expects.
-    if unsafe { libc::fstat(file.as_raw_fd(), stat.as_mut_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: zeroed before, filled by the call.
-    let stat = unsafe { stat.assume_init() };
-    Ok((stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as usize))
+fn length(file: &File) -> io::Result<Option<usize>> {
+    let meta = file.metadata()?;
+    Ok(meta.is_file().then_some(meta.len() as usize))
 }
 
 /// Makes the file as long as `bytes` if it is shorter.
-fn lengthen(file: &OwnedFd, bytes: usize) -> io::Result<()> {
+fn lengthen(file: &File, bytes: usize) -> io::Result<()> {
     if length(file)?.is_some_and(|length| length >= bytes) {
         return Ok(());
     }
-    // SAFETY: the file is shorter, so nothing that is mapped goes away.
-    match unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    file.set_len(bytes as u64)
+}
+
+fn access(writable: bool) -> Access {
+    if writable { Access::ReadWrite } else { Access::Read }
+}
+
+/// An array in a mapped part of a file.
+fn array<T>(map: Map, len: usize, room: usize) -> Array<T> {
+    Array { map, len, room, pages: Pages::Plain, items: PhantomData }
 }
 
 /// Maps a part of a file shared; a large one at a huge page's start, so that it may be in huge pages.
-fn map_file(file: &OwnedFd, offset: usize, bytes: usize, writable: bool) -> io::Result<NonNull<u8>> {
-    let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-    let (at, fixed) = if bytes >= HUGE {
-        let reserved = aligned(bytes.next_multiple_of(HUGE)).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: within the fresh reservation: what lies past the last page of the file is given back.
-        unsafe { unmap_tail(reserved, bytes) };
-        (reserved.as_ptr().cast(), libc::MAP_FIXED)
-    } else {
-        (std::ptr::null_mut(), 0)
-    };
-    let (flags, fd) = (libc::MAP_SHARED | fixed, file.as_raw_fd());
-    // SAFETY: either the kernel picks a free place, or it replaces our own fresh reservation of exactly
-    // this length.
-    let start = unsafe { libc::mmap(at, bytes, protection, flags, fd, offset as libc::off_t) };
-    if start == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+fn map_file(file: &File, offset: usize, bytes: usize, access: Access) -> io::Result<Map> {
+    if bytes < HUGE {
+        return Map::file(file, offset, bytes, access);
     }
-    if bytes >= HUGE {
-        // SAFETY: advice on a mapping of our own; refused where the file has no huge pages.
-        unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
-    }
-    NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-}
-
-/// Maps a part of a file shared and writable, and zeros that cannot be stored to behind it, `whole` bytes
-/// together.
-fn map_front(file: &OwnedFd, offset: usize, bytes: usize, whole: usize) -> io::Result<NonNull<u8>> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the kernel picks a free place.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_READ, flags, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: replaces the front of our own fresh reservation, which is at least as long.
-    let front =
-        unsafe { libc::mmap(start, bytes, protection, flags, file.as_raw_fd(), offset as libc::off_t) };
-    if front == libc::MAP_FAILED {
-        let error = io::Error::last_os_error();
-        // SAFETY: our own reservation, which nobody else knows.
-        unsafe { libc::munmap(start, whole) };
-        return Err(error);
-    }
-    NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-}
-
-/// Gives back what a reservation of whole huge pages has past `bytes`.
-///
-/// # Safety
-/// `start` is a reservation of `bytes` rounded up to huge pages, and `bytes` is a multiple of a page.
-unsafe fn unmap_tail(start: NonNull<u8>, bytes: usize) {
-    let tail = bytes.next_multiple_of(HUGE) - bytes;
-    if tail > 0 {
-        // SAFETY: the caller's promise.
-        unsafe { libc::munmap(start.as_ptr().add(bytes).cast(), tail) };
-    }
+    let map = Map::file_aligned(file, offset, bytes, access)?;
+    // Refused where the file has no huge pages.
+    map.advise_huge();
+    Ok(map)
 }
 
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+    use bm_sys::memfd;
     use std::sync::atomic::AtomicU16;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -343,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_laid_out_file_has_each_array_where_its_reader_looks() {
-        let file = memfd(c"test").unwrap();
+        let file = File::from(memfd(c"test").unwrap());
         lengthen(&file, 4 * PAGE).unwrap();
         let source = Source::laid_out(&file, &[2 * PAGE, PAGE]).unwrap();
         let small = source.array::<AtomicU16>(100, Filled::Whole).unwrap();
@@ -352,8 +284,8 @@ mod tests {
         assert!(cut.iter().all(|item| item.load(Relaxed) == 0));
         small[99].store(7, Relaxed);
         cut[PAGE / 8 - 1].store(8, Relaxed);
-        let whole = map_file(&file, 0, 4 * PAGE, false).unwrap().cast::<u16>();
-        let whole = Array { start: whole, len: 2 * PAGE, room: 0, mapped: 4 * PAGE, pages: Pages::Plain };
+        let whole = map_file(&file, 0, 4 * PAGE, Access::Read).unwrap();
+        let whole: Array<u16> = array(whole, 2 * PAGE, 0);
         assert_eq!((whole[PAGE / 2 + 99], whole[2 * PAGE - 4]), (7, 8));
         assert!(source.array::<AtomicU16>(1, Filled::Whole).is_err());
         assert!(Source::laid_out(&memfd(c"test").unwrap(), &[1]).is_err());

@@ -67,15 +67,11 @@ impl Rig {
 
     fn destinations(&self, of: impl Iterator<Item = [u64; 2]>) {
         let (bytes, map) = (DESTINATIONS * 16, self.map("addresses"));
-        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, map.as_fd().as_raw_fd());
-        // SAFETY: the kernel picks a free place for a mapping of the whole value.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
+        let map = bm_sys::Map::file(&map, 0, bytes, bm_sys::Access::ReadWrite).unwrap();
+        let at = map.place::<[u64; 2]>(0, DESTINATIONS).as_ptr();
         // SAFETY: the mapping is as long, starts as zeros, and no program runs meanwhile.
-        let pairs = unsafe { std::slice::from_raw_parts_mut(at.cast::<[u64; 2]>(), DESTINATIONS) };
+        let pairs = unsafe { std::slice::from_raw_parts_mut(at, DESTINATIONS) };
         pairs.iter_mut().zip(of).for_each(|(pair, address)| *pair = address);
-        // SAFETY: our own mapping, borrowed by nobody any more.
-        unsafe { libc::munmap(at, bytes) };
     }
 
     /// Nanoseconds a packet.
