@@ -1,19 +1,19 @@
 //! Interfaces: the program on them, and whether their devices can send redirected frames.
 
-use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use bm_bpf::Occupant;
+use bm_sys::Interfaces;
 use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut};
 
 use crate::error::KernelError;
-use crate::{ethtool, tags};
+use crate::tags;
 
 /// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
 const TAKES_FRAMES: u64 = 4;
@@ -52,33 +52,18 @@ pub struct Attached {
 
 /// The index of an interface of this thread's network namespace.
 pub fn ifindex(interface: &str) -> Result<u32, KernelError> {
-    let none = || KernelError::NoInterface { interface: interface.into() };
-    let name = CString::new(interface).map_err(|_| none())?;
-    // SAFETY: the name is a string that ends in zero.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(none()),
-        index => Ok(index),
-    }
+    bm_sys::interface::index(interface)
+        .ok_or_else(|| KernelError::NoInterface { interface: interface.into() })
 }
 
 /// The name of an interface of this thread's network namespace; its index, if it no longer exists.
 pub fn name(ifindex: u32) -> String {
-    name_now(ifindex).unwrap_or_else(|_| ifindex.to_string())
-}
-
-fn name_now(ifindex: u32) -> io::Result<String> {
-    let mut name = [0u8; libc::IF_NAMESIZE];
-    // SAFETY: the array is as long as the longest name with its zero.
-    if unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) }.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
-    Ok(name.to_string_lossy().into_owned())
+    bm_sys::interface::name(ifindex).unwrap_or_else(|_| ifindex.to_string())
 }
 
 fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
     // Before Linux 6.3 the answer for a deleted interface is the same as for one without a program.
-    name_now(ifindex)?;
+    bm_sys::interface::name(ifindex)?;
     let mut options = bpf_xdp_query_opts {
         sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
         ..bpf_xdp_query_opts::default()
@@ -108,14 +93,15 @@ pub fn why_no_frames(interface: &str) -> Option<String> {
     if takes_frames(ifindex) {
         return None;
     }
-    let driver = ethtool::driver(interface).map(|driver| driver.name());
+    let interfaces = Interfaces::open();
+    let driver = interfaces.as_ref().ok().and_then(|interfaces| interfaces.driver(interface).ok());
     if driver.as_deref() != Some("veth") {
         let driver = driver.map_or_else(String::new, |driver| format!(" ({driver})"));
         return Some(format!("the driver of {interface}{driver} cannot send frames that XDP redirects"));
     }
     let why = format!("XDP cannot send through {interface} while the other end of this veth has GRO off");
     // Its name cannot be found: it may be in another namespace, which has its own indices.
-    Some(match ethtool::veth_peer(interface) {
+    Some(match interfaces.ok().and_then(|interfaces| interfaces.veth_peer(interface)) {
         Some(number) => format!(
             "{why}: turn it on with `ethtool -K NAME gro on` in the network namespace of the other end, where the interface has index {number}"
         ),
@@ -130,32 +116,13 @@ pub fn is_there(interface: &str) -> bool {
 
 /// Whether an interface of that name exists, has Ethernet headers and a MAC address.
 pub fn is_ethernet(interface: &str) -> bool {
-    // SAFETY: an `ifreq` of zeroes is valid: numbers, bytes and null pointers.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero.
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
-        *to = from as libc::c_char;
-    }
-    // SAFETY: no pointers are passed.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: the descriptor is fresh and owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the code reads and writes one `ifreq`, which outlives the call.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &mut request) } != 0 {
-        return false;
-    }
-    // SAFETY: the kernel has written this field of the union.
-    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
-    address.sa_family == libc::ARPHRD_ETHER && address.sa_data[..6].iter().any(|byte| *byte != 0)
+    let address = Interfaces::open().and_then(|interfaces| interfaces.hardware_address(interface));
+    address.is_ok_and(|address| address.kind == libc::ARPHRD_ETHER && address.mac != [0; 6])
 }
 
 /// Whether an interface with that index still exists.
 pub fn exists(ifindex: u32) -> bool {
-    name_now(ifindex).is_ok()
+    bm_sys::interface::name(ifindex).is_ok()
 }
 
 /// Attaches the program to an interface, in native mode if the driver supports it.

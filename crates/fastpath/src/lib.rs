@@ -28,7 +28,6 @@ mod attach;
 mod claims;
 mod counters;
 mod error;
-mod ethtool;
 mod filters;
 mod grace;
 mod kernel;

@@ -15,11 +15,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bm_sys::Waker;
 use rustix::event::epoll;
 
 use crate::app::{App, Io};
 use crate::port_app::PortApp;
-use crate::worker::{Waker, WorkerError};
+use crate::worker::WorkerError;
 
 /// Wakes a worker to check its berth.
 struct Bell {

@@ -27,6 +27,7 @@ mod worker;
 
 pub use app::{App, Io};
 pub use berth::{Berth, Seat};
+pub use bm_sys::Waker;
 pub use counters::{DeviceCounter, LinkCounter, WorkerCounter};
 pub use engine::{Engine, LinkReport};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
@@ -34,4 +35,4 @@ pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
 pub use priority::{URGENT, set_nice};
 pub use replace::{ReplaceablePort, Replacer};
-pub use worker::{Idle, RealTime, Schedule, Waker, Worker, WorkerError};
+pub use worker::{Idle, RealTime, Schedule, Worker, WorkerError};

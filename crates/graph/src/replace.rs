@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use bm_frame::{Burst, Freelist};
 use bm_port::{DeviceCounters, Port};
+use bm_sys::Waker;
 use rustix::event::epoll;
 
-use crate::worker::{Waker, WorkerError};
+use crate::worker::WorkerError;
 
 /// A device used by a worker, or none.
 type Device = Option<Box<dyn Port>>;

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_stats::Counters;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use bm_sys::{NoWaker, Waker};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::counters::{CountedLink, LinkCounter, WorkerCounter};
 use crate::engine::Engine;
@@ -78,7 +79,7 @@ pub enum WorkerError {
         error: io::Error,
     },
     /// The descriptor that wakes it could not be created.
-    Waker(io::Error),
+    Waker(NoWaker),
     /// The descriptors that it waits for could not be watched.
     Watch(io::Error),
 }
@@ -88,7 +89,7 @@ impl fmt::Display for WorkerError {
         match self {
             Self::Spawn(error) => write!(f, "cannot start a worker thread: {error}"),
             Self::Pin { core, error } => write!(f, "cannot pin a worker to core {core}: {error}"),
-            Self::Waker(error) => write!(f, "cannot create the eventfd that wakes a worker: {error}"),
+            Self::Waker(error) => error.fmt(f),
             Self::Watch(error) => write!(f, "cannot watch a worker's ports with epoll: {error}"),
         }
     }
@@ -96,45 +97,9 @@ impl fmt::Display for WorkerError {
 
 impl std::error::Error for WorkerError {}
 
-/// Wakes a sleeping worker, or a sleeping slow path.
-#[derive(Clone)]
-pub struct Waker(Arc<OwnedFd>);
-
-impl Waker {
-    /// A waker without a waiting thread.
-    ///
-    /// # Errors
-    /// [`WorkerError::Waker`].
-    pub fn new() -> Result<Self, WorkerError> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        fd.map(|fd| Self(Arc::new(fd))).map_err(|error| WorkerError::Waker(error.into()))
-    }
-
-    /// Wakes the waiting thread; does nothing if it is awake.
-    pub fn wake(&self) {
-        // A full counter (EAGAIN) means that it has been woken already.
-        let _full = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
-    }
-
-    /// Forgets earlier wakes.
-    pub fn clear(&self) {
-        // EAGAIN means that there was none.
-        let _none = rustix::io::read(&*self.0, &mut [0u8; 8]);
-    }
-
-    /// The descriptor that becomes readable.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// Sleeps until it is woken, a descriptor of `also` becomes readable, or `timeout` has passed. Earlier wakes
-    /// count until they are cleared.
-    pub fn wait<'a>(&'a self, also: impl IntoIterator<Item = BorrowedFd<'a>>, timeout: Duration) {
-        let watched = std::iter::once(self.fd()).chain(also);
-        let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
-        // Interrupted or timed out: the caller checks everything in any case.
-        let _woken = poll(&mut watched, Some(&timeout));
+impl From<NoWaker> for WorkerError {
+    fn from(error: NoWaker) -> Self {
+        Self::Waker(error)
     }
 }
 

@@ -74,7 +74,7 @@ impl TapDevice {
             Some(first) => first,
             None => self.interface.open_queue()?,
         };
-        let silent = interface::silent().map_err(|error| TapError::System {
+        let silent = bm_sys::never_readable().map_err(|error| TapError::System {
             name: self.name(),
             step: "opening the device that replaces it once it is deleted",
             error,

@@ -115,7 +115,7 @@ impl TwinHandle {
     /// # Errors
     /// [`TapError::System`] if the kernel does not support it (before 5.0).
     pub fn set_carrier(&self, up: bool) -> Result<(), TapError> {
-        interface::set_carrier(&self.file, up).map_err(|error| TapError::System {
+        bm_sys::tap::set_carrier(&self.file, up).map_err(|error| TapError::System {
             name: self.interface.name(),
             step: "setting its carrier",
             error,

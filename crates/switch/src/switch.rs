@@ -14,12 +14,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bm_bpf::Occupant;
+use bm_sys::{Flag, Interfaces};
 use libbpf_rs::{Link, libbpf_sys};
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::error::SwitchError;
 use crate::features::Features;
-use crate::interface::{self, Asker, Driver, Facts};
+use crate::interface::{self, Driver, Facts};
 use crate::layout::{
     PORT_DHCP_GUARD, PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_RA_GUARD,
     PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS,
@@ -58,7 +59,7 @@ struct Joined {
 pub struct Switch {
     settings: Settings,
     programs: Programs,
-    asker: Asker,
+    interfaces: Interfaces,
     pins: Option<Pins>,
     /// Links of an earlier daemon that have not been taken over yet.
     left: Vec<Pinned>,
@@ -83,8 +84,9 @@ impl Switch {
     /// # Errors
     /// What the kernel refused. An interface that cannot be a port is not an error; see [`Self::refused`].
     pub fn open(settings: Settings) -> Result<Self, SwitchError> {
-        let asker = Asker::open().map_err(SwitchError::system("opening a socket to query interfaces"))?;
-        own_interface(&settings, &asker)?;
+        let interfaces =
+            Interfaces::open().map_err(SwitchError::system("opening a socket to query interfaces"))?;
+        own_interface(&settings, &interfaces)?;
         let programs = Programs::load(&settings)?;
         let mut notes = Vec::new();
         let pins = Pins::claim(&settings.name).map_err(|why| {
@@ -95,7 +97,7 @@ impl Switch {
         let mut switch = Self {
             settings,
             programs,
-            asker,
+            interfaces,
             pins,
             inherited: left.iter().find(|pinned| pinned.is_ours()).map(Pinned::slots).unwrap_or_default(),
             left,
@@ -153,13 +155,13 @@ impl Switch {
         };
         for (&ifindex, name) in &wanted {
             if let Some(port) = self.joined.get(&ifindex) {
-                if let Ok(facts) = self.asker.renewed(name, &port.facts) {
+                if let Ok(facts) = port.facts.renewed(&self.interfaces, name) {
                     self.refresh(ifindex, &facts);
                 }
                 continue;
             }
             let Some(takes) = features.as_ref().map(|features| features.of(ifindex)) else { continue };
-            let Ok(facts) = self.asker.facts(name, takes) else { continue };
+            let Ok(facts) = Facts::of(&self.interfaces, name, takes) else { continue };
             match self.enter(ifindex, name, &facts) {
                 Ok(()) => new.push(ifindex),
                 Err(why) => self.refuse(name, &why),
@@ -213,7 +215,7 @@ impl Switch {
             entry,
             generic: false,
             promiscuous: facts.driver == Driver::Other
-                && self.asker.set_promiscuous(name, true).unwrap_or(false),
+                && self.interfaces.set_flag(name, Flag::Promiscuous, true).unwrap_or(false),
             link: None,
             pin: None,
             settings,
@@ -282,7 +284,7 @@ impl Switch {
         }
         take_off(&mut port);
         if port.promiscuous {
-            let _gone = self.asker.set_promiscuous(&port.name, false);
+            let _gone = self.interfaces.set_flag(&port.name, Flag::Promiscuous, false);
         }
         self.programs.remove_port(port.slot, ifindex);
         self.unbind(&port.name, port.slot);
@@ -368,7 +370,7 @@ impl Drop for Switch {
         for port in self.joined.values_mut() {
             take_off(port);
             if port.promiscuous {
-                let _gone = self.asker.set_promiscuous(&port.name, false);
+                let _gone = self.interfaces.set_flag(&port.name, Flag::Promiscuous, false);
             }
         }
         if let Some(ifindex) = self.settings.own_port().and_then(|name| interface::index(&name)) {
@@ -389,15 +391,17 @@ fn take_off(port: &mut Joined) {
 }
 
 /// Creates the interface that connects Linux to the switch, or uses the existing one.
-fn own_interface(settings: &Settings, asker: &Asker) -> Result<(), SwitchError> {
+fn own_interface(settings: &Settings, interfaces: &Interfaces) -> Result<(), SwitchError> {
     let (Some(name), Some(port)) = (&settings.interface, settings.own_port()) else { return Ok(()) };
     let failed = |error| SwitchError::Own { interface: name.clone(), error };
     if interface::index(name).is_none() || interface::index(&port).is_none() {
         Netlink::open().and_then(|netlink| netlink.make_veth(name, &port)).map_err(failed)?;
     }
-    asker.prepare_far_end(name).map_err(failed)?;
-    asker.set_up(&port).map_err(failed)?;
-    asker.set_up(name).map_err(failed)
+    interface::prepare_far_end(interfaces, name).map_err(failed)?;
+    for name in [&port, name] {
+        interfaces.set_flag(name, Flag::Up, true).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// The entry of a port in the program's map.

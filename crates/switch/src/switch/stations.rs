@@ -48,7 +48,7 @@ impl Switch {
             return;
         };
         let Some(port) = self.joined.values().find(|port| port.name == name) else { return };
-        let own = match self.asker.mac(&interface) {
+        let own = match self.interfaces.mac(&interface) {
             Ok(mac) => Some((mac, port.slot)),
             Err(error) => {
                 tracing::warn!(%error, "the MAC address of {interface} cannot be read, so switch {} does not protect it", self.settings.name);

@@ -66,7 +66,7 @@ fn pair(number: usize) {
     for end in ["p", "f"] {
         ip(&format!("link set {end}{number} up"));
     }
-    Asker::open().unwrap().prepare_far_end(&format!("f{number}")).unwrap();
+    interface::prepare_far_end(&Interfaces::open().unwrap(), &format!("f{number}")).unwrap();
 }
 
 fn settings() -> Settings {

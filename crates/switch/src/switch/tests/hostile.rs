@@ -72,7 +72,7 @@ fn one_port_cannot_fill_the_table_for_others() {
 fn the_switchs_own_mac_cannot_be_taken() {
     let interface = Some("lan0".to_string());
     let Some(mut lab) = Lab::of(2, Settings { interface, ..settings() }) else { return };
-    let own = lab.switch.asker.mac("lan0").unwrap();
+    let own = lab.switch.interfaces.mac("lan0").unwrap();
     let reaches_linux = |lab: &Lab, to: [u8; 6]| {
         for number in 0..10 {
             lab.goes(0, &frame(BROADCAST, to, &format!("I am lan0 {number}")), &[1]);

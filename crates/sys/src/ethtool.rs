@@ -1,0 +1,190 @@
+//! What drivers say of themselves, and what of a card can be set: the ioctl that ethtool uses.
+
+use std::io;
+
+use crate::interface::{Command, Interfaces};
+
+/// Numbers of commands (`ETHTOOL_*` of `<linux/ethtool.h>`).
+mod command {
+    pub const GET_DRIVER: u32 = 0x03;
+    pub const GET_STATISTICS: u32 = 0x1d;
+    pub const GET_FLAGS: u32 = 0x25;
+    pub const SET_FLAGS: u32 = 0x26;
+    pub const SET_GRO: u32 = 0x2c;
+    pub const GET_CHANNELS: u32 = 0x3c;
+}
+
+/// Statistics that there is room for; a veth has fewer than twenty a queue.
+const STATISTICS: usize = 4096;
+
+/// `struct ethtool_drvinfo`.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
+#[repr(C)]
+struct Driver {
+    command: u32,
+    name: [u8; 32],
+    others: [[u8; 32]; 4],
+    reserved: [u8; 12],
+    private_flags: u32,
+    statistics: u32,
+    sizes: [u32; 3],
+}
+
+impl Driver {
+    fn name(&self) -> String {
+        let end = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
+        String::from_utf8_lossy(&self.name[..end]).into_owned()
+    }
+}
+
+// SAFETY: `ETHTOOL_GDRVINFO` fills in this structure, of this length.
+unsafe impl Command for Driver {}
+
+/// `struct ethtool_stats` with room.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
+#[repr(C)]
+struct Statistics {
+    command: u32,
+    count: u32,
+    of: [u64; STATISTICS],
+}
+
+// SAFETY: `ETHTOOL_GSTATS` fills in as many as the driver said it has, which is checked against the room.
+unsafe impl Command for Statistics {}
+
+/// `struct ethtool_channels`.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    max: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+// SAFETY: `ETHTOOL_GCHANNELS` fills in this structure.
+unsafe impl Command for Channels {}
+
+/// `struct ethtool_value`.
+///
+/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+// SAFETY: `ETHTOOL_GFLAGS`, `ETHTOOL_SFLAGS` and `ETHTOOL_SGRO` read and write this structure.
+unsafe impl Command for Value {}
+
+/// What a card may do with VLAN tags (`ETH_FLAG_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Takes tags off received frames, and puts them where no XDP program sees them (`rxvlan`).
+    ReceiveVlan,
+    /// Puts tags into frames that it sends (`txvlan`).
+    TransmitVlan,
+}
+
+impl Offload {
+    fn bit(self) -> u32 {
+        match self {
+            Self::TransmitVlan => 1 << 7,
+            Self::ReceiveVlan => 1 << 8,
+        }
+    }
+}
+
+impl Interfaces {
+    fn driver_info(&self, name: &str) -> io::Result<Driver> {
+        let mut driver = Driver {
+            command: command::GET_DRIVER,
+            name: [0; 32],
+            others: [[0; 32]; 4],
+            reserved: [0; 12],
+            private_flags: 0,
+            statistics: 0,
+            sizes: [0; 3],
+        };
+        self.ethtool(name, &mut driver).map(|()| driver)
+    }
+
+    /// What the driver is called, such as `veth`.
+    ///
+    /// # Errors
+    /// What the kernel says: no such interface, or a driver that does not say.
+    pub fn driver(&self, name: &str) -> io::Result<String> {
+        self.driver_info(name).map(|driver| driver.name())
+    }
+
+    /// The number of a veth's other end in the network namespace where that is; `None` for what is no veth.
+    ///
+    /// It is the first of a veth's statistics.
+    pub fn veth_peer(&self, name: &str) -> Option<u32> {
+        let driver = self.driver_info(name).ok().filter(|driver| driver.name() == "veth")?;
+        if driver.statistics == 0 || driver.statistics as usize > STATISTICS {
+            return None;
+        }
+        let (command, count) = (command::GET_STATISTICS, driver.statistics);
+        let mut statistics = Box::new(Statistics { command, count, of: [0; STATISTICS] });
+        self.ethtool(name, &mut *statistics).ok()?;
+        u32::try_from(statistics.of[0]).ok().filter(|number| *number != 0)
+    }
+
+    /// How many receive queues the driver has now, combined ones among them.
+    ///
+    /// # Errors
+    /// What the kernel says: mostly that the driver does not say.
+    pub fn receive_queues(&self, name: &str) -> io::Result<u32> {
+        let mut channels = Channels { command: command::GET_CHANNELS, ..Channels::default() };
+        self.ethtool(name, &mut channels)?;
+        Ok(channels.combined + channels.receive)
+    }
+
+    /// Turns an offload on or off; whether that changed anything.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_offload(&self, name: &str, offload: Offload, on: bool) -> io::Result<bool> {
+        let mut value = Value { command: command::GET_FLAGS, data: 0 };
+        self.ethtool(name, &mut value)?;
+        let wanted = if on { value.data | offload.bit() } else { value.data & !offload.bit() };
+        if wanted == value.data {
+            return Ok(false);
+        }
+        self.ethtool(name, &mut Value { command: command::SET_FLAGS, data: wanted }).map(|()| true)
+    }
+
+    /// Turns generic receive offload on or off.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_gro(&self, name: &str, on: bool) -> io::Result<()> {
+        self.ethtool(name, &mut Value { command: command::SET_GRO, data: on.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_kernels() {
+        assert_eq!((size_of::<Driver>(), size_of::<Channels>()), (196, 36));
+        assert_eq!(std::mem::offset_of!(Statistics, of), 8);
+    }
+
+    #[test]
+    fn the_loopback_is_no_veth() {
+        let interfaces = Interfaces::open().unwrap();
+        assert_eq!(interfaces.veth_peer("lo"), None);
+        assert!(interfaces.driver("no-such-one").is_err());
+        assert!(interfaces.receive_queues("lo").is_err());
+    }
+}

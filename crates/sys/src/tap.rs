@@ -1,0 +1,47 @@
+//! Queues of TAP interfaces: an open `/dev/net/tun` becomes one.
+
+use std::ffi::{c_int, c_short};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::interface::{Code, Request, ioctl};
+
+const SET_INTERFACE: Code<c_short> = Code::new(libc::TUNSETIFF as _);
+const GET_INTERFACE: Code<c_short> = Code::new(libc::TUNGETIFF as _);
+
+/// Makes an open `/dev/net/tun` a queue of the TAP interface `name`, and makes that if it is not there. The name may be a
+/// pattern (`bm%d`); gives the one that the kernel chose.
+///
+/// # Errors
+/// What the kernel says: EBUSY or EINVAL for an interface that cannot have this queue.
+pub fn attach(device: &impl AsFd, name: &str, multi_queue: bool) -> io::Result<String> {
+    let queues = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | queues;
+    let mut request = Request::new(name, flags as c_short)?;
+    ioctl(device, SET_INTERFACE, &mut request)?;
+    Ok(request.name())
+}
+
+/// Whether the interface behind a queue can have several.
+///
+/// # Errors
+/// What the kernel says: EBADFD if the interface is no more.
+pub fn is_multi_queue(queue: &impl AsFd) -> io::Result<bool> {
+    // The kernel fills in the name, too.
+    let mut request = Request::new("tap", 0)?;
+    ioctl(queue, GET_INTERFACE, &mut request)?;
+    Ok(c_int::from(request.value) & libc::IFF_MULTI_QUEUE != 0)
+}
+
+/// Gives the interface behind a queue a carrier, or takes it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_carrier(queue: &impl AsFd, up: bool) -> io::Result<()> {
+    let carrier = c_int::from(up);
+    // SAFETY: the request reads one number, which outlives the call.
+    match unsafe { libc::ioctl(queue.as_fd().as_raw_fd(), libc::TUNSETCARRIER as _, &carrier) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
