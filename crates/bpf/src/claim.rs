@@ -6,7 +6,6 @@
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -110,8 +109,7 @@ impl ClaimedFolder {
                 result => result?,
             };
         }
-        // SAFETY: passes numbers.
-        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        if lock.try_lock().is_err() {
             return Err(taken());
         }
         let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
@@ -146,8 +144,7 @@ fn private(folder: &Path) -> Result<File, NotClaimed> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(folder).map_err(system)?;
     let meta = opened.metadata().map_err(system)?;
-    // SAFETY: has no arguments and cannot fail.
-    if meta.uid() != unsafe { libc::geteuid() } {
+    if meta.uid() != bm_sys::effective_user() {
         return Err(NotClaimed::Foreign { folder: folder.into(), owner: meta.uid() });
     }
     // Earlier versions created it readable for everybody.
@@ -171,8 +168,7 @@ mod tests {
     }
 
     fn is_root() -> bool {
-        // SAFETY: has no arguments and cannot fail.
-        unsafe { libc::geteuid() == 0 }
+        bm_sys::effective_user() == 0
     }
 
     #[test]

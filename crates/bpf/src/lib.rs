@@ -1,17 +1,22 @@
-//! Shared by everything that loads BPF programs: where programs are pinned, and which program an interface already
-//! has.
+//! Shared by everything that loads BPF programs: XDP on interfaces, pinned links, and the file system that they are
+//! pinned in.
 //!
 //! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. The daemon, its successor and
 //! `brickmoon stop` must all find the same one, whatever mount namespace each runs in.
 //!
-//! Absent on purpose: programs, maps and links. They belong to the crates that load them.
+//! Absent on purpose: programs and maps. They belong to the crates that load them.
 
 mod bpffs;
 mod claim;
 mod mount;
 mod occupant;
+pub mod pins;
+mod program;
 pub mod testing;
+pub mod xdp;
 
 pub use bpffs::{Bpffs, NotMounted};
 pub use claim::{ClaimedFolder, NotClaimed};
 pub use occupant::Occupant;
+pub use pins::{PinFolder, PinnedLink};
+pub use program::ProgramInfo;

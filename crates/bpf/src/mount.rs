@@ -6,10 +6,11 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null;
+
+use bm_sys::Namespace;
 
 use crate::bpffs::is_bpffs;
 
@@ -57,8 +58,7 @@ pub(crate) fn unmount_here(at: &Path, flags: libc::c_int) -> io::Result<()> {
 
 /// Gives this thread a mount namespace of its own, from which mounts do not propagate.
 pub(crate) fn leave() -> io::Result<()> {
-    // SAFETY: takes a number; this thread's root and working directory are its own from here on, too.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    Namespace::Mount.unshare()?;
     let flags = libc::MS_REC | libc::MS_PRIVATE;
     // SAFETY: the path ends in zero and outlives the call; this kind of mount reads no other string.
     let done = unsafe { libc::mount(null(), c"/".as_ptr(), null(), flags, null()) };
@@ -94,11 +94,7 @@ fn in_init_namespace(deed: impl FnOnce() -> io::Result<()> + Send) -> io::Result
 /// with this mount namespace is better than none.
 fn enter_init_namespace() {
     let Ok(namespace) = File::open("/proc/1/ns/mnt") else { return };
-    // SAFETY: takes a number. From here on this thread's root and working directory are its own.
-    if unsafe { libc::unshare(libc::CLONE_FS) } == 0 {
-        // SAFETY: the descriptor is open over the call.
-        let _refused = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) };
-    }
+    let _refused = Namespace::Mount.enter(&namespace);
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {

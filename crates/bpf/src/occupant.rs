@@ -6,8 +6,9 @@
 
 use std::fmt;
 
-use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
+
+use crate::xdp::query;
 
 /// An XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,14 +28,7 @@ pub struct Occupant {
 impl Occupant {
     /// The program on an interface; `None` if there is none, or no such interface.
     pub fn of(ifindex: u32, interface: &str) -> Option<Self> {
-        let mut options = bpf_xdp_query_opts {
-            sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
-            ..bpf_xdp_query_opts::default()
-        };
-        // SAFETY: the options are whole and outlive the call.
-        if unsafe { libbpf_sys::bpf_xdp_query(ifindex.cast_signed(), 0, &mut options) } != 0 {
-            return None;
-        }
+        let options = query(ifindex).ok()?;
         let ids = [
             (options.drv_prog_id, false),
             (options.hw_prog_id, false),

@@ -2,25 +2,20 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use bm_bpf::Occupant;
+use bm_bpf::xdp::{self, Xdp};
 use bm_sys::Interfaces;
-use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut};
 
 use crate::error::KernelError;
 use crate::tags;
 
-/// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
-const TAKES_FRAMES: u64 = 4;
 /// The first Linux version that reports which devices can send redirected frames.
 const FEATURES_ARE_TOLD: (u32, u32) = (6, 3);
-/// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
-const ATTACHED_GENERIC: u8 = 2;
 
 /// The result of [`crate::Kernel::attach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,24 +56,16 @@ pub fn name(ifindex: u32) -> String {
     bm_sys::interface::name(ifindex).unwrap_or_else(|_| ifindex.to_string())
 }
 
-fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
+fn query(ifindex: u32) -> io::Result<Xdp> {
     // Before Linux 6.3 the answer for a deleted interface is the same as for one without a program.
     bm_sys::interface::name(ifindex)?;
-    let mut options = bpf_xdp_query_opts {
-        sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
-        ..bpf_xdp_query_opts::default()
-    };
-    // SAFETY: the options are whole and outlive the call.
-    match unsafe { libbpf_sys::bpf_xdp_query(ifindex as i32, 0, &mut options) } {
-        0 => Ok(options),
-        error => Err(io::Error::from_raw_os_error(-error)),
-    }
+    Xdp::of(ifindex)
 }
 
 /// Whether the device of an interface can send frames that XDP redirects to it: a veth can once its other end has GRO
 /// or a program, most network cards always can. Linux before 6.3 does not say; then the answer is yes.
 pub fn takes_frames(ifindex: u32) -> bool {
-    query(ifindex).is_ok_and(|options| options.feature_flags & TAKES_FRAMES != 0 || !features_are_told())
+    query(ifindex).is_ok_and(|xdp| xdp.sends_frames || !features_are_told())
 }
 
 fn features_are_told() -> bool {
@@ -146,12 +133,12 @@ pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, Ker
 
 /// Whether the program of an interface runs in generic mode.
 pub fn is_generic(ifindex: u32) -> bool {
-    query(ifindex).is_ok_and(|options| options.attach_mode == ATTACHED_GENERIC)
+    query(ifindex).is_ok_and(|xdp| xdp.generic)
 }
 
 /// The ID of the program on an interface.
 pub fn program_on(ifindex: u32) -> Option<u32> {
-    query(ifindex).ok().map(|options| options.prog_id).filter(|id| *id != 0)
+    query(ifindex).ok()?.program_id
 }
 
 impl Attached {
@@ -175,8 +162,6 @@ impl Drop for Attached {
         if self.tags_kept && self.is_live() {
             tags::keep(&name(self.ifindex), false);
         }
-        // At once, also while a child that was just forked has our descriptors.
-        // SAFETY: passes a number.
-        unsafe { libbpf_sys::bpf_link_detach(std::os::fd::AsFd::as_fd(&self.link).as_raw_fd()) };
+        xdp::detach(&self.link);
     }
 }

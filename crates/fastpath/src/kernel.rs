@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use bm_bpf::PinnedLink;
 use bm_fib::memory::{Part, Source};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
 
@@ -17,7 +18,7 @@ use crate::filters::FilterMaps;
 use crate::grace;
 use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, SOURCES4_ROOMS, SOURCES6_ROOMS, View, Views};
 use crate::maps::{self, MappedViews};
-use crate::pins::{Pinned, Pins};
+use crate::pins::{Pins, version_of};
 use crate::situation::Situation;
 use crate::tags;
 
@@ -55,7 +56,7 @@ pub struct Kernel {
     object: Object,
     attached: Vec<Attached>,
     /// Links of an earlier daemon that no port has taken over.
-    left: Vec<Pinned>,
+    left: Vec<PinnedLink>,
     /// The small tables that the program uses now.
     view: Box<View>,
     grace: Duration,
@@ -163,7 +164,7 @@ impl Kernel {
             return Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted: None });
         }
         let on = attach::program_on(ifindex);
-        let of_it = |pinned: &Pinned| pinned.ifindex == ifindex && Some(pinned.program.0) == on;
+        let of_it = |pinned: &PinnedLink| pinned.ifindex == ifindex && Some(pinned.program.id) == on;
         let adopted = match self.left.iter().position(of_it) {
             Some(at) => Some(self.adopt(interface, at)?),
             None => {
@@ -188,11 +189,11 @@ impl Kernel {
     /// Adopts a pinned link; returns the layout version of its program.
     fn adopt(&mut self, interface: &str, at: usize) -> Result<u32, KernelError> {
         let pinned = &self.left[at];
-        let Some(version) = pinned.version() else {
+        let Some(version) = version_of(pinned) else {
             let (interface, path) = (interface.into(), pinned.path.clone());
-            return Err(KernelError::Foreign { interface, path, program: pinned.program.1.clone() });
+            return Err(KernelError::Foreign { interface, path, program: pinned.program.name.clone() });
         };
-        let Pinned { path, link, ifindex, .. } = self.left.swap_remove(at);
+        let PinnedLink { path, link, ifindex, .. } = self.left.swap_remove(at);
         // The earlier daemon did this already, and how it was before is unknown.
         let tags_kept = tags::keep(interface, true);
         self.attached.push(Attached {
@@ -224,11 +225,11 @@ impl Kernel {
             bm_heartbeat::beat();
         }
         for pinned in self.left.drain(..) {
-            if pinned.version().is_some() {
+            if version_of(&pinned).is_some() {
                 done.removed.push(attach::name(pinned.ifindex));
                 pinned.remove();
             } else {
-                done.foreign.push((pinned.path, pinned.program.1));
+                done.foreign.push((pinned.path, pinned.program.name));
             }
         }
         Ok(done)

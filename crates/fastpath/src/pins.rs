@@ -10,20 +10,14 @@
 //! last tables. Nothing else is pinned, since the next daemon creates its own maps. The program's name shows its
 //! layout version.
 //!
-//! The folder is claimed with a lock that ends with the process, so no two daemons use it. Files are named by
-//! interface index: bpffs allows no dot in a name, and some interface names have one.
+//! `bm_bpf::pins` creates and removes the files, and locks the folder.
 
-use std::ffi::CStr;
 use std::fmt;
-use std::fs;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use bm_bpf::{Bpffs, ClaimedFolder, NotClaimed, NotMounted};
-use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, Program, libbpf_sys};
+use bm_bpf::pins::{self, NotPinned, PinFolder, PinnedLink};
+use bm_bpf::{Bpffs, NotClaimed, NotMounted};
+use libbpf_rs::Link;
 
 use crate::error::KernelError;
 
@@ -31,11 +25,12 @@ use crate::error::KernelError;
 const FOLDER: &str = "brickmoon";
 /// The program's name starts with this; its layout version follows.
 const PREFIX: &str = "bm_forward_";
+
 /// The folder of this network namespace in bpffs, claimed until this is dropped.
 #[derive(Debug)]
 pub struct Pins {
     bpffs: Bpffs,
-    folder: ClaimedFolder,
+    folder: PinFolder,
 }
 
 /// Why links cannot be pinned.
@@ -58,56 +53,14 @@ impl fmt::Display for NoPins {
 
 impl std::error::Error for NoPins {}
 
-/// A pinned link.
-pub(crate) struct Pinned {
-    pub path: PathBuf,
-    pub link: Link,
-    /// Its interface index; 0 if the interface is deleted.
-    pub ifindex: u32,
-    /// ID and name of its program.
-    pub program: (u32, String),
-}
-
-impl Pinned {
-    fn open(path: PathBuf) -> Option<Self> {
-        let link = Link::open(&path).ok()?;
-        let info = link.info().ok()?;
-        let LinkTypeInfo::Xdp(of) = info.info else { return None };
-        let program = (info.prog_id, program_name(info.prog_id).unwrap_or_default());
-        Some(Self { path, link, ifindex: of.ifindex, program })
-    }
-
-    /// The layout version of the program; `None` if it is not brickmoon's.
-    pub fn version(&self) -> Option<u32> {
-        version(&self.program.1)
-    }
-
-    /// Detaches the program from its interface and removes the file.
-    pub fn remove(self) {
-        // A link whose interface is gone is already detached; only its file is left.
-        let _detached = self.link.detach();
-        let _gone = fs::remove_file(&self.path);
-    }
+/// The layout version of the program of a link; `None` if it is not brickmoon's.
+pub(crate) fn version_of(pinned: &PinnedLink) -> Option<u32> {
+    version(&pinned.program.name)
 }
 
 /// The layout version in the name of a program of brickmoon.
 fn version(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.parse().ok()
-}
-
-fn program_name(id: u32) -> io::Result<String> {
-    let program = Program::fd_from_id(id).map_err(io::Error::other)?;
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: the structure is whole, as long as `len` says, and asks for no arrays: all its pointers are null.
-    let failed =
-        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len) };
-    if failed != 0 {
-        return Err(io::Error::from_raw_os_error(-failed));
-    }
-    let name = info.name.map(|byte| byte as u8);
-    let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
-    Ok(name.to_string_lossy().into_owned())
 }
 
 impl Pins {
@@ -122,11 +75,9 @@ impl Pins {
 
     fn claim_in(bpffs: Bpffs) -> Result<Self, NoPins> {
         let root = bpffs.path().join(FOLDER);
-        sweep(&root);
-        let namespace = fs::metadata("/proc/thread-self/ns/net")
-            .map_err(|error| NoPins::Folder(NotClaimed::System { folder: root.clone(), error }))?;
-        let below = namespace.ino().to_string();
-        let folder = ClaimedFolder::claim(&root, below.as_ref()).map_err(NoPins::Folder)?;
+        pins::sweep(&root, 1);
+        let below = pins::of_namespace(&root).map_err(NoPins::Folder)?;
+        let folder = PinFolder::claim(&root, &below).map_err(NoPins::Folder)?;
         Ok(Self { bpffs, folder })
     }
 
@@ -136,41 +87,20 @@ impl Pins {
     }
 
     /// The links that are pinned for existing interfaces; files of other interfaces are removed.
-    pub(crate) fn links(&self) -> Vec<Pinned> {
-        links(self.folder.path())
+    pub(crate) fn links(&self) -> Vec<PinnedLink> {
+        self.folder.links()
     }
 
     /// The file of an interface.
+    #[cfg(test)]
     pub(crate) fn path(&self, ifindex: u32) -> PathBuf {
-        self.folder.path().join(ifindex.to_string())
+        self.folder.path(ifindex)
     }
 
     /// Pins a link.
     pub(crate) fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, KernelError> {
-        let path = self.path(ifindex);
-        match link.pin(&path) {
-            Ok(()) => Ok(path),
-            Err(error) => Err(KernelError::Pin { path, error }),
-        }
-    }
-}
-
-fn links(folder: &Path) -> Vec<Pinned> {
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    let links = files.filter_map(|file| Pinned::open(file.path()));
-    let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
-    here.sort_by_key(|pinned| pinned.ifindex);
-    gone.into_iter().for_each(Pinned::remove);
-    here
-}
-
-/// Removes files in folders that no process claims and whose interface no longer exists.
-fn sweep(root: &Path) {
-    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        // Tries only once: this visits the folders of all running daemons, and must not wait for any.
-        if let Ok(folder) = ClaimedFolder::try_claim(root, entry.file_name().as_ref()) {
-            links(folder.path());
-        }
+        let failed = |NotPinned { path, error }| KernelError::Pin { path, error };
+        self.folder.pin(ifindex, link).map_err(failed)
     }
 }
 
@@ -182,7 +112,7 @@ pub fn remove_kept() -> Result<Vec<String>, NoPins> {
     // Without a bpffs, nothing can have been left.
     let Some(bpffs) = Bpffs::find() else { return Ok(Vec::new()) };
     let pins = Pins::claim_in(bpffs)?;
-    let ours = pins.links().into_iter().filter(|pinned| pinned.version().is_some());
+    let ours = pins.links().into_iter().filter(|pinned| version_of(pinned).is_some());
     let removed = ours.map(|pinned| {
         let name = crate::attach::name(pinned.ifindex);
         pinned.remove();

@@ -3,12 +3,12 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bm_bpf::Occupant;
+use bm_bpf::xdp::{self, Mode};
 use bm_port::Steering;
-use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
@@ -116,11 +116,9 @@ pub(crate) struct Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Immediately, even if a forked child still has the descriptors. A link whose interface is gone has nothing
-        // to detach.
-        let Some(link) = &self.link else { return };
-        // SAFETY: passes a number.
-        unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
+        if let Some(link) = &self.link {
+            xdp::detach(link);
+        }
     }
 }
 
@@ -130,13 +128,13 @@ impl Program {
         refuse_if_taken(port)?;
         let mut native = None;
         if options.attach != Attach::Generic {
-            match Self::load(port, shared, options, Some(false))? {
+            match Self::load(port, shared, options, Some(Mode::Native))? {
                 Ok(program) => return Ok(program),
                 Err(error) => native = Some(error),
             }
         }
         if options.attach != Attach::Native {
-            match Self::load(port, shared, options, Some(true))? {
+            match Self::load(port, shared, options, Some(Mode::Generic))? {
                 Ok(mut program) => {
                     program.native_error = native;
                     return Ok(program);
@@ -162,10 +160,10 @@ impl Program {
         port: &Interface,
         shared: &Shared,
         options: &Options,
-        mode: Option<bool>,
+        mode: Option<Mode>,
     ) -> Result<io::Result<Self>, XdpError> {
-        let generic = mode == Some(true);
-        let many = mode == Some(false) && batch::is_possible();
+        let generic = mode == Some(Mode::Generic);
+        let many = mode == Some(Mode::Native) && batch::is_possible();
         let failed = |error| XdpError::Program { interface: port.name.clone(), error };
         let mut storage = MaybeUninit::uninit();
         let mut open = SteerSkelBuilder::default().open(&mut storage).map_err(failed)?;
@@ -186,8 +184,8 @@ impl Program {
         open.maps.local6.reuse_fd(local.v6.as_fd()).map_err(failed)?;
         open.maps.local_hints.reuse_fd(local.hints.as_fd()).map_err(failed)?;
         let loaded = open.load().map_err(failed)?;
-        let steer = loaded.progs.steer.as_fd().as_raw_fd();
-        let link = match mode.map(|generic| link(steer, port.index, generic)).transpose() {
+        let steer = &loaded.progs.steer;
+        let link = match mode.map(|mode| xdp::attach(steer, port.index, mode)).transpose() {
             Ok(link) => link,
             Err(error) => return Ok(Err(error)),
         };
@@ -271,23 +269,6 @@ fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish() | 1
-}
-
-/// Attaches with a BPF link, so that the kernel detaches the program when the link's last descriptor is closed.
-fn link(program: i32, ifindex: u32, generic: bool) -> io::Result<OwnedFd> {
-    let flags = if generic { libbpf_sys::XDP_FLAGS_SKB_MODE } else { libbpf_sys::XDP_FLAGS_DRV_MODE };
-    let options = bpf_link_create_opts {
-        sz: size_of::<bpf_link_create_opts>() as libbpf_sys::size_t,
-        flags,
-        ..bpf_link_create_opts::default()
-    };
-    // SAFETY: the options are whole and outlive the call.
-    let fd = unsafe { libbpf_sys::bpf_link_create(program, ifindex as i32, libbpf_sys::BPF_XDP, &options) };
-    match fd {
-        // SAFETY: the descriptor is fresh and owned by nobody else.
-        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        error => Err(io::Error::from_raw_os_error(-error)),
-    }
 }
 
 fn refuse_if_taken(port: &Interface) -> Result<(), XdpError> {

@@ -45,8 +45,7 @@ fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let file = options.open(path)?;
-    // SAFETY: has no arguments and cannot fail.
-    let own = unsafe { libc::geteuid() };
+    let own = rustix::process::geteuid().as_raw();
     match file.metadata()?.uid() {
         owner if owner == own => Ok(file),
         owner => {

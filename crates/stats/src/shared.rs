@@ -254,8 +254,7 @@ impl Reader {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
-        // SAFETY: has no arguments and cannot fail.
-        if ![0, unsafe { libc::geteuid() }].contains(&meta.uid()) {
+        if ![0, bm_sys::effective_user()].contains(&meta.uid()) {
             return Err(StatsError::Owner { path: name(), owner: meta.uid() });
         }
         let length = meta.len() as usize;

@@ -2,14 +2,11 @@
 
 use std::io;
 
+use bm_bpf::xdp::Xdp;
 pub use bm_sys::interface::{index, list};
 use bm_sys::{Flag, Interfaces, Offload};
-use libbpf_rs::libbpf_sys::{self, bpf_xdp_query_opts};
 
 use crate::features::Takes;
-
-/// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
-const ATTACHED_GENERIC: u8 = 2;
 
 /// The kind of device that an interface is, as far as it matters to a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,17 +56,7 @@ pub fn prepare_far_end(interfaces: &Interfaces, name: &str) -> io::Result<()> {
     interfaces.set_offload(name, Offload::TransmitVlan, false).map(drop)
 }
 
-fn query(ifindex: u32) -> Option<bpf_xdp_query_opts> {
-    let mut options = bpf_xdp_query_opts {
-        sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
-        ..bpf_xdp_query_opts::default()
-    };
-    // SAFETY: the options are whole and outlive the call.
-    let result = unsafe { libbpf_sys::bpf_xdp_query(ifindex as i32, 0, &mut options) };
-    (result == 0).then_some(options)
-}
-
 /// Whether the program of an interface runs in generic mode.
 pub fn is_generic(ifindex: u32) -> bool {
-    query(ifindex).is_some_and(|options| options.attach_mode == ATTACHED_GENERIC)
+    Xdp::of(ifindex).is_ok_and(|xdp| xdp.generic)
 }

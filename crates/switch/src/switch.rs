@@ -13,10 +13,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bm_bpf::Occupant;
+use bm_bpf::{Occupant, PinnedLink, xdp};
 use bm_sys::{Flag, Interfaces};
-use libbpf_rs::{Link, libbpf_sys};
-use std::os::fd::{AsFd, AsRawFd};
+use libbpf_rs::Link;
 
 use crate::error::SwitchError;
 use crate::features::Features;
@@ -26,7 +25,7 @@ use crate::layout::{
     PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS,
 };
 use crate::netlink::Netlink;
-use crate::pins::{Pinned, Pins};
+use crate::pins::{self, Pins};
 use crate::program::Programs;
 use crate::settings::{PortSettings, Settings};
 use crate::view::PortView;
@@ -62,7 +61,7 @@ pub struct Switch {
     interfaces: Interfaces,
     pins: Option<Pins>,
     /// Links of an earlier daemon that have not been taken over yet.
-    left: Vec<Pinned>,
+    left: Vec<PinnedLink>,
     /// The slots that ports had under that daemon.
     inherited: BTreeMap<u32, u32>,
     /// By interface index.
@@ -99,7 +98,7 @@ impl Switch {
             programs,
             interfaces,
             pins,
-            inherited: left.iter().find(|pinned| pinned.is_ours()).map(Pinned::slots).unwrap_or_default(),
+            inherited: left.iter().find(|pinned| pins::is_ours(pinned)).map(pins::slots).unwrap_or_default(),
             left,
             joined: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -232,7 +231,7 @@ impl Switch {
     /// Attaches the program to a port, or updates the link that an earlier daemon left there.
     fn attach(&mut self, ifindex: u32) -> Result<(), SwitchError> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
-        let ours = self.left.iter().position(|pinned| pinned.ifindex == ifindex && pinned.is_ours());
+        let ours = self.left.iter().position(|pinned| pinned.ifindex == ifindex && pins::is_ours(pinned));
         let program = self.programs.on_ports();
         let (link, pin) = match ours {
             Some(at) => {
@@ -293,7 +292,7 @@ impl Switch {
 
     /// Detaches an earlier daemon's programs from interfaces that are no longer ports.
     fn let_go(&mut self) {
-        for pinned in self.left.drain(..).filter(Pinned::is_ours) {
+        for pinned in self.left.drain(..).filter(pins::is_ours) {
             pinned.remove();
         }
     }
@@ -385,8 +384,7 @@ fn take_off(port: &mut Joined) {
         let _gone = std::fs::remove_file(pin);
     }
     if let Some(link) = port.link.take() {
-        // SAFETY: passes a number.
-        unsafe { libbpf_sys::bpf_link_detach(link.as_fd().as_raw_fd()) };
+        xdp::detach(&link);
     }
 }
 

@@ -5,6 +5,7 @@
 //! memfd       files in memory
 //! Interfaces  numbers, names, MTU, MAC and flags of interfaces; what ethtool asks drivers and sets
 //! tap         queues of TAP interfaces
+//! Namespace   the network or mounts of a thread
 //! Waker       what one thread waits on and another makes ready
 //! ```
 //!
@@ -19,6 +20,7 @@ mod ethtool;
 mod file;
 pub mod interface;
 mod map;
+mod namespace;
 pub mod tap;
 mod waker;
 
@@ -26,4 +28,10 @@ pub use ethtool::Offload;
 pub use file::{allocate, memfd};
 pub use interface::{Flag, HardwareAddress, Interfaces};
 pub use map::{Access, Atomic, Commit, HUGE_PAGE, Map, advise_huge};
+pub use namespace::Namespace;
 pub use waker::{NoWaker, Waker, never_readable};
+
+/// The user with whose rights this process runs: 0 is root.
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}

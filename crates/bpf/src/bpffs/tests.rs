@@ -17,8 +17,7 @@ fn without_bpffs(test: &str, deed: impl FnOnce()) {
         assert_eq!(Bpffs::find(), None);
         return deed();
     }
-    // SAFETY: has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if bm_sys::effective_user() != 0 {
         return eprintln!("skipped: {test} needs root for namespaces");
     }
     let mut command = Command::new("unshare");
@@ -39,8 +38,7 @@ fn shell(line: &str) {
 fn in_another_mount_namespace<T: Send>(deed: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let inside = || {
-            // SAFETY: takes a number; only this thread's mount namespace is another one from here on.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+            bm_sys::Namespace::Mount.unshare().unwrap();
             shell("mount --make-rprivate / && mount -t tmpfs none /sys && mount -t tmpfs none /run");
             deed()
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Switch;
 use crate::error::SwitchError;
 use crate::layout::{OWN_PLACES, STATION_STATIC, Station};
+use crate::pins;
 use crate::program::is_static;
 use crate::settings::Address;
 use crate::view::StationView;
@@ -76,12 +77,12 @@ impl Switch {
             return;
         }
         let slots = std::mem::take(&mut self.inherited);
-        let Some(pinned) = self.left.iter().find(|pinned| pinned.is_ours()) else { return };
+        let Some(pinned) = self.left.iter().find(|pinned| pins::is_ours(pinned)) else { return };
         // The number of addresses that each remaining port may have, and how many are used.
         let ports = self.joined.iter().filter(|(ifindex, port)| slots.get(ifindex) == Some(&port.slot));
         let mut places: BTreeMap<u32, (u32, u32)> =
             ports.map(|(_, port)| (port.slot, (port.settings.fdb_max_learned, 0))).collect();
-        let mut stations = pinned.stations().unwrap_or_else(|error| {
+        let mut stations = pins::stations(pinned).unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; learning them again", self.settings.name);
             Vec::new()
         });
