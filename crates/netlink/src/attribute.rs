@@ -81,6 +81,7 @@ macro_rules! number {
 number!(number_u8, u8);
 number!(number_u16, u16);
 number!(number_u32, u32);
+number!(number_u64, u64);
 number!(number_i32, i32);
 
 /// The value as text, up to its first zero byte.

@@ -80,6 +80,14 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<Error> for io::Error {
+    /// Of the kind of the kernel's error, with the whole text.
+    fn from(error: Error) -> Self {
+        let kind = error.errno().map(|errno| Self::from_raw_os_error(errno).kind());
+        Self::new(kind.unwrap_or(io::ErrorKind::Other), error)
+    }
+}
+
 impl From<Malformed> for Error {
     fn from(why: Malformed) -> Self {
         Self::Malformed(why)

@@ -25,6 +25,7 @@ pub mod message;
 pub mod mirror;
 pub mod neighbour;
 pub mod netconf;
+pub mod netdev;
 pub mod next_hop;
 pub mod nft;
 pub mod route;

@@ -1,5 +1,9 @@
 //! Links: the machine's interfaces.
 
+mod change;
+
+pub use change::{LinkEvents, make_veth, remove};
+
 use crate::attribute::{self, Attributes};
 use crate::error::{Error, Malformed};
 use crate::linux_only::dump::{self, Dumped};

@@ -21,7 +21,6 @@ mod features;
 mod flood;
 mod interface;
 mod layout;
-mod netlink;
 mod pins;
 mod program;
 mod service;
@@ -46,7 +45,7 @@ pub fn remove_kept_but(names: &[&str]) -> Vec<String> {
     for (ifindex, name) in all.into_iter().filter(|(ifindex, _)| removed.contains(ifindex)) {
         // A switch's own interface was created by its daemon, and is useless without one.
         if name.ends_with(settings::OWN_SUFFIX) {
-            let _gone = netlink::Netlink::open().and_then(|netlink| netlink.remove(ifindex));
+            let _gone = bm_netlink::link::remove(ifindex);
         }
         names.push(name);
     }

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bm_netlink::link::{self, LinkEvents};
+
 use crate::error::SwitchError;
 use crate::interface;
-use crate::netlink::Netlink;
 use crate::settings::Settings;
 use crate::switch::Switch;
 
@@ -34,11 +35,11 @@ impl Service {
     pub fn start(settings: Settings) -> Result<Self, SwitchError> {
         let failed = SwitchError::system("subscribing to interface events");
         // Subscribed before the first listing, so that no interface is missed in between.
-        let heard = Netlink::listen().map_err(&failed)?;
+        let mut heard = LinkEvents::listen().map_err(|error| failed(error.into()))?;
         let (ends, end) = UnixStream::pair().map_err(&failed)?;
         let switch = Arc::new(Mutex::new(Switch::open(settings)?));
         let shared = Arc::clone(&switch);
-        let run = move || run(&shared, &heard, &end);
+        let run = move || run(&shared, &mut heard, &end);
         let thread = std::thread::Builder::new().name("bm-switch".into()).spawn(run).map_err(&failed)?;
         Ok(Self { switch, ends: Some(ends), thread: Some(thread) })
     }
@@ -63,9 +64,8 @@ impl Service {
         if let Some(ifindex) =
             own.filter(|own| wanted.as_ref() != Some(own)).and_then(|own| interface::index(&own))
         {
-            Netlink::open()
-                .and_then(|netlink| netlink.remove(ifindex))
-                .map_err(SwitchError::system("removing the interface that the switch had"))?;
+            let failed = SwitchError::system("removing the interface that the switch had");
+            link::remove(ifindex).map_err(|error| failed(error.into()))?;
         }
         Ok(service)
     }
@@ -91,7 +91,7 @@ impl Drop for Service {
     }
 }
 
-fn run(switch: &Mutex<Switch>, heard: &Netlink, end: &UnixStream) {
+fn run(switch: &Mutex<Switch>, heard: &mut LinkEvents, end: &UnixStream) {
     let mut follower = Follower::default();
     loop {
         let said = wait(heard, end);
@@ -143,7 +143,7 @@ enum Said {
 }
 
 /// Waits until an interface changes, a check is due, or the switch is to end.
-fn wait(heard: &Netlink, end: &UnixStream) -> Said {
+fn wait(heard: &LinkEvents, end: &UnixStream) -> Said {
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut both = [poll(heard.as_fd().as_raw_fd()), poll(end.as_raw_fd())];
     // SAFETY: an array of two, as said.

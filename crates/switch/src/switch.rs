@@ -10,10 +10,12 @@
 //! first link is updated.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bm_bpf::{Occupant, PinnedLink, xdp};
+use bm_netlink::link;
 use bm_sys::{Flag, Interfaces};
 use libbpf_rs::Link;
 
@@ -24,7 +26,6 @@ use crate::layout::{
     PORT_DHCP_GUARD, PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_RA_GUARD,
     PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS,
 };
-use crate::netlink::Netlink;
 use crate::pins::{self, Pins};
 use crate::program::Programs;
 use crate::settings::{PortSettings, Settings};
@@ -373,7 +374,7 @@ impl Drop for Switch {
             }
         }
         if let Some(ifindex) = self.settings.own_port().and_then(|name| interface::index(&name)) {
-            let _gone = Netlink::open().and_then(|netlink| netlink.remove(ifindex));
+            let _gone = link::remove(ifindex);
         }
     }
 }
@@ -393,7 +394,7 @@ fn own_interface(settings: &Settings, interfaces: &Interfaces) -> Result<(), Swi
     let (Some(name), Some(port)) = (&settings.interface, settings.own_port()) else { return Ok(()) };
     let failed = |error| SwitchError::Own { interface: name.clone(), error };
     if interface::index(name).is_none() || interface::index(&port).is_none() {
-        Netlink::open().and_then(|netlink| netlink.make_veth(name, &port)).map_err(failed)?;
+        link::make_veth(name, &port).map_err(io::Error::from).map_err(failed)?;
     }
     interface::prepare_far_end(interfaces, name).map_err(failed)?;
     for name in [&port, name] {

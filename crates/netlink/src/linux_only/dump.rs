@@ -26,7 +26,7 @@ pub(crate) fn dump(
 }
 
 /// Sends a request and calls `each` for the answer.
-pub(super) fn request(
+pub(crate) fn request(
     socket: &mut Socket,
     name: &'static str,
     kind: u16,
@@ -36,6 +36,21 @@ pub(super) fn request(
     // The kernel's acknowledgement ends the answer.
     let sequence = socket.ask(kind, flag::ACK, body)?;
     answer(socket, name, sequence, each).map(drop)
+}
+
+/// Sends a request that changes something, and waits for the answer.
+pub(crate) fn change(
+    socket: &mut Socket,
+    name: &'static str,
+    kind: u16,
+    flags: u16,
+    body: &[u8],
+) -> Result<(), Error> {
+    let sequence = socket.ask(kind, flag::ACK | flags, body)?;
+    match answer(socket, name, sequence, |_| Ok(()))? {
+        Dumped::Whole => Ok(()),
+        Dumped::Interrupted => Err(Error::Refused { request: name, errno: libc::EINTR, text: None }),
+    }
 }
 
 fn answer(
