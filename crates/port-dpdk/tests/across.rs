@@ -24,8 +24,7 @@ fn packet(number: u8) -> Vec<u8> {
 
 /// This thread alone goes to a network of its own, which ends with it. `false` where that needs root.
 fn alone() -> bool {
-    // SAFETY: a flag; other threads stay where they are.
-    unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
+    bm_sys::Namespace::Network.unshare().is_ok()
 }
 
 fn ip(line: &str) {

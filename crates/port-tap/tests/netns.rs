@@ -32,8 +32,7 @@ impl Drop for Namespace {
 
 /// Runs `test` in a thread of its own in a fresh namespace.
 fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 || !std::path::Path::new("/dev/net/tun").exists() {
+    if bm_sys::effective_user() != 0 || !std::path::Path::new("/dev/net/tun").exists() {
         eprintln!("skipped: {name} needs root and /dev/net/tun");
         return;
     }
@@ -44,8 +43,7 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
     let path = format!("/run/netns/{}", namespace.0);
     let done = std::thread::spawn(move || {
         let file = File::open(path).unwrap();
-        // SAFETY: a descriptor of a namespace; only the calling thread changes.
-        assert_eq!(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+        bm_sys::Namespace::Network.enter(&file).unwrap();
         test();
     });
     if let Err(panic) = done.join() {

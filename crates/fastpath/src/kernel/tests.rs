@@ -56,8 +56,7 @@ fn run(arguments: &str) {
 
 /// A lab in a namespace of this thread's own; `None`, said aloud, where that needs rights that are missing.
 fn lab() -> Option<Lab> {
-    // SAFETY: takes a number; only this thread's network namespace is another one from here on.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+    if bm_sys::Namespace::Network.unshare().is_err() {
         eprintln!("skipped: needs root for a network namespace and BPF");
         return None;
     }

@@ -228,8 +228,7 @@ mod tests {
     /// Runs a test in a network namespace of its own, unless that or BPF is not to be had.
     fn alone(test: impl FnOnce() + Send + 'static) {
         let run = move || {
-            // SAFETY: this changes the namespace of this thread, which ends soon, and no memory.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 || next_link(0).is_err() {
+            if bm_sys::Namespace::Network.unshare().is_err() || next_link(0).is_err() {
                 eprintln!("skipped: needs root to make a network namespace and to list BPF links");
                 return;
             }

@@ -1,7 +1,6 @@
 //! Namespaces that clean up after themselves, and a watch in one.
 
 use bm_netlink::{Change, Findings, Mirror, Options, Watch};
-use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,8 +12,7 @@ pub struct Namespace {
 impl Namespace {
     /// Makes one; none, and a word on what is skipped, without root.
     pub fn new(tag: &str) -> Option<Self> {
-        // SAFETY: geteuid has no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
+        if bm_sys::effective_user() != 0 {
             eprintln!("skipped: {tag} needs root to make network namespaces");
             return None;
         }
@@ -69,9 +67,7 @@ impl Namespace {
     /// Moves the calling thread into it. Each test has a thread of its own.
     pub fn enter(&self) {
         let file = std::fs::File::open(format!("/run/netns/{}", self.name)).unwrap();
-        // SAFETY: the descriptor is open for the call, which changes this thread's namespace and no memory.
-        let rc = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-        assert_eq!(rc, 0, "setns: {}", std::io::Error::last_os_error());
+        bm_sys::Namespace::Network.enter(&file).unwrap();
     }
 
     /// Two veth pairs `a`/`a2` and `b`/`b2`, all up; `a` has 192.0.2.1/24 and 2001:db8:a::1/64, `b` has

@@ -81,14 +81,12 @@ fn run(program: &str, words: &[&str]) {
 /// Moves the calling thread into a namespace.
 pub fn enter(namespace: &str) {
     let file = File::open(format!("/run/netns/{namespace}")).expect("the namespace is there");
-    // SAFETY: a descriptor of a namespace; only the calling thread changes.
-    assert_eq!(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+    bm_sys::Namespace::Network.enter(&file).expect("the thread may enter it");
 }
 
 /// Runs `test` in the router's namespace of a fresh net, with `queues` queues on each interface.
 pub fn in_net(name: &str, queues: u32, test: impl FnOnce(&Net) + Send + 'static) {
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
+    if bm_sys::effective_user() != 0 {
         eprintln!("skipped: {name} needs root for network namespaces");
         return;
     }

@@ -49,8 +49,7 @@ fn ip(arguments: &str) {
 
 /// A namespace with so many pairs; `None`, said aloud, where that needs rights that are missing.
 fn pairs(count: usize) -> Option<()> {
-    // SAFETY: takes a number; only this thread's network namespace is another one from here on.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+    if bm_sys::Namespace::Network.unshare().is_err() {
         eprintln!("skipped: needs root for a network namespace and BPF");
         return None;
     }
