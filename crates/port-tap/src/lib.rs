@@ -11,6 +11,8 @@
 //! work with. Both vanish with the process. Because frames have no header in front (`IFF_VNET_HDR`), Linux completes
 //! checksums and segments packets before they are read here.
 
+#![forbid(unsafe_code)]
+
 mod error;
 mod interface;
 mod port;
