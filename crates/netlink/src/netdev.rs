@@ -35,7 +35,7 @@ pub fn xdp_features() -> Result<Option<BTreeMap<u32, u64>>, Error> {
     for _ in 0..PASSES {
         let mut all = BTreeMap::new();
         let dumped =
-            dump::dump(&mut socket, "list what devices do with XDP", family, &header(DEV_GET), |raw| {
+            dump::dump(&mut socket, "list the XDP features of devices", family, &header(DEV_GET), |raw| {
                 let attributes = Attributes::behind(raw.body, HEADER);
                 let Some(ifindex) = attributes.find(DEV_IFINDEX)? else { return Ok(()) };
                 let features = attributes.find(DEV_XDP_FEATURES)?;

@@ -18,7 +18,7 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 /// What the kernel said: mostly that there is an interface of one of the names.
 pub fn make_veth(name: &str, peer: &str) -> Result<(), Error> {
     let flags = flag::CREATE | flag::EXCLUSIVE;
-    change("make a veth", libc::RTM_NEWLINK, flags, &veth(name, peer))
+    change("create a veth pair", libc::RTM_NEWLINK, flags, &veth(name, peer))
 }
 
 /// Deletes an interface of this thread's network namespace.
@@ -28,7 +28,7 @@ pub fn make_veth(name: &str, peer: &str) -> Result<(), Error> {
 pub fn remove(ifindex: u32) -> Result<(), Error> {
     let mut body = [0; HEADER];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
-    change("remove an interface", libc::RTM_DELLINK, 0, &body)
+    change("delete an interface", libc::RTM_DELLINK, 0, &body)
 }
 
 fn change(name: &'static str, kind: u16, flags: u16, body: &[u8]) -> Result<(), Error> {
@@ -124,7 +124,7 @@ mod tests {
             assert!(index("two").is_some());
             let again = make_veth("one", "three").unwrap_err();
             assert_eq!(again.errno(), Some(libc::EEXIST));
-            assert!(again.to_string().starts_with("the kernel refused to make a veth: "), "{again}");
+            assert!(again.to_string().starts_with("the kernel refused to create a veth pair: "), "{again}");
             remove(one).unwrap();
             assert!(events.drain());
             assert_eq!(Link::list().unwrap().len(), 1);
