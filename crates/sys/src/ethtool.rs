@@ -1,4 +1,4 @@
-//! What drivers say of themselves, and what of a card can be set: the ioctl that ethtool uses.
+//! Queries to drivers, and offloads: the ioctl that ethtool uses.
 
 use std::io;
 
@@ -83,12 +83,12 @@ struct Value {
 // SAFETY: `ETHTOOL_GFLAGS`, `ETHTOOL_SFLAGS` and `ETHTOOL_SGRO` read and write this structure.
 unsafe impl Command for Value {}
 
-/// What a card may do with VLAN tags (`ETH_FLAG_*`).
+/// VLAN offloads of a device (`ETH_FLAG_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Takes tags off received frames, and puts them where no XDP program sees them (`rxvlan`).
+    /// Strips VLAN tags from received frames, and stores them where XDP programs cannot see them (`rxvlan`).
     ReceiveVlan,
-    /// Puts tags into frames that it sends (`txvlan`).
+    /// Inserts VLAN tags into frames that are sent (`txvlan`).
     TransmitVlan,
 }
 
@@ -115,17 +115,18 @@ impl Interfaces {
         self.ethtool(name, &mut driver).map(|()| driver)
     }
 
-    /// What the driver is called, such as `veth`.
+    /// The driver's name, such as `veth`.
     ///
     /// # Errors
-    /// What the kernel says: no such interface, or a driver that does not say.
+    /// What the kernel says: no such interface, or a driver without this query.
     pub fn driver(&self, name: &str) -> io::Result<String> {
         self.driver_info(name).map(|driver| driver.name())
     }
 
-    /// The number of a veth's other end in the network namespace where that is; `None` for what is no veth.
+    /// The interface index of the other end of a veth, in the network namespace of that end; `None` if it is not a
+    /// veth.
     ///
-    /// It is the first of a veth's statistics.
+    /// It is the first of the statistics of a veth.
     pub fn veth_peer(&self, name: &str) -> Option<u32> {
         let driver = self.driver_info(name).ok().filter(|driver| driver.name() == "veth")?;
         if driver.statistics == 0 || driver.statistics as usize > STATISTICS {
@@ -137,10 +138,10 @@ impl Interfaces {
         u32::try_from(statistics.of[0]).ok().filter(|number| *number != 0)
     }
 
-    /// How many receive queues the driver has now, combined ones among them.
+    /// The number of receive queues that the driver uses, including combined ones.
     ///
     /// # Errors
-    /// What the kernel says: mostly that the driver does not say.
+    /// What the kernel says: usually that the driver does not support the query.
     pub fn receive_queues(&self, name: &str) -> io::Result<u32> {
         let mut channels = Channels { command: command::GET_CHANNELS, ..Channels::default() };
         self.ethtool(name, &mut channels)?;
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_is_no_veth() {
+    fn the_loopback_is_not_a_veth() {
         let interfaces = Interfaces::open().unwrap();
         assert_eq!(interfaces.veth_peer("lo"), None);
         assert!(interfaces.driver("no-such-one").is_err());

@@ -1,4 +1,4 @@
-//! Files in memory, and room in files.
+//! Files in memory, and allocation of a file's pages.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -25,8 +25,8 @@ pub fn memfd(name: &CStr) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Has the file system set aside the pages of a file now. Where it is full, this is an error; later, a store to a page
-/// of a mapping would be a SIGBUS.
+/// Makes the file system allocate the pages of a file now. If it is full, that gives an error here instead of a SIGBUS
+/// at a later store to a mapping.
 ///
 /// # Errors
 /// What `posix_fallocate` says.

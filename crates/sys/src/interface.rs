@@ -1,7 +1,7 @@
 //! Interfaces of a network namespace: numbers, names, MTU, MAC, flags.
 //!
-//! By ioctl, which answers for the network namespace of the socket, and a socket stays in the namespace of the thread
-//! that opened it. Files below `/sys/class/net` are those of the namespace in which `/sys` was mounted.
+//! With ioctls, which refer to the network namespace of the socket: that of the thread that opened it. Files in
+//! `/sys/class/net` show the namespace in which `/sys` was mounted, which may be another one.
 
 use std::ffi::{CStr, c_int, c_short, c_ulong, c_void};
 use std::io;
@@ -41,7 +41,7 @@ pub(crate) struct Request<T> {
 }
 
 impl<T> Request<T> {
-    /// Where the name may be one of an interface; the kernel's error for an unknown one where not.
+    /// A request about an interface. A name that no interface can have gives the kernel's error for an unknown one.
     pub(crate) fn new(name: &str, value: T) -> io::Result<Self> {
         let mut padded = [0; libc::IFNAMSIZ];
         if name.is_empty() || name.len() >= padded.len() || name.contains('\0') {
@@ -51,7 +51,7 @@ impl<T> Request<T> {
         Ok(Self { name: padded, value, room: [0; 24] })
     }
 
-    /// The name, which the kernel may have chosen.
+    /// The interface's name, which the kernel may have chosen.
     pub(crate) fn name(&self) -> String {
         let end = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
         String::from_utf8_lossy(&self.name[..end]).into_owned()
@@ -84,12 +84,12 @@ pub struct HardwareAddress {
     pub mac: [u8; 6],
 }
 
-/// What can be switched on and off about an interface (`IFF_*`).
+/// Flags of an interface that can be set and cleared (`IFF_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flag {
     /// It is administratively up.
     Up,
-    /// It receives frames to MACs that are not its own.
+    /// It receives frames for all MAC addresses.
     Promiscuous,
 }
 
@@ -103,12 +103,12 @@ impl Flag {
     }
 }
 
-/// Asks about interfaces of one network namespace, by name, and changes them.
+/// Queries and changes interfaces of one network namespace, by name.
 #[derive(Debug)]
 pub struct Interfaces(OwnedFd);
 
 impl Interfaces {
-    /// Those of the network namespace that the thread is in now.
+    /// For the interfaces of this thread's network namespace.
     ///
     /// # Errors
     /// What `socket` says.
@@ -122,15 +122,15 @@ impl Interfaces {
         Ok(request.value)
     }
 
-    /// Has the driver carry out an ethtool command.
+    /// Makes the driver carry out an ethtool command.
     pub(crate) fn ethtool<T: Command>(&self, name: &str, argument: &mut T) -> io::Result<()> {
         self.request(ETHTOOL, name, std::ptr::from_mut(argument).cast()).map(drop)
     }
 
-    /// The number of an interface.
+    /// The index of an interface.
     ///
     /// # Errors
-    /// What the kernel says: mostly that there is none of that name.
+    /// What the kernel says: usually that there is no interface of that name.
     pub fn index(&self, name: &str) -> io::Result<u32> {
         Ok(netdevice::name_to_index(&self.0, name)?)
     }
@@ -146,7 +146,7 @@ impl Interfaces {
     /// Changes the MTU.
     ///
     /// # Errors
-    /// What the kernel says: mostly that the driver has no such MTU.
+    /// What the kernel says: usually that the driver does not support such an MTU.
     pub fn set_mtu(&self, name: &str, bytes: u32) -> io::Result<()> {
         self.request(SET_MTU, name, bytes.cast_signed()).map(drop)
     }
@@ -203,7 +203,7 @@ impl Interfaces {
     }
 }
 
-/// The number of an interface of this thread's network namespace; `None` if there is none of that name.
+/// The index of an interface of this thread's network namespace; `None` if there is no interface of that name.
 pub fn index(name: &str) -> Option<u32> {
     Interfaces::open().ok()?.index(name).ok()
 }
@@ -211,12 +211,12 @@ pub fn index(name: &str) -> Option<u32> {
 /// The name of an interface of this thread's network namespace.
 ///
 /// # Errors
-/// What the kernel says: mostly that there is no such interface any more.
+/// What the kernel says: usually that the interface does not exist.
 pub fn name(index: u32) -> io::Result<String> {
     Ok(netdevice::index_to_name(&Interfaces::open()?.0, index)?)
 }
 
-/// Number and name of every interface of this thread's network namespace.
+/// Index and name of every interface of this thread's network namespace.
 ///
 /// # Errors
 /// What the C library says.
@@ -227,7 +227,7 @@ pub fn list() -> io::Result<Vec<(u32, String)>> {
     };
     let mut found = Vec::new();
     let mut at = all;
-    // SAFETY: the array ends with an entry of number 0, behind which nothing is read. Names are strings that end in
+    // SAFETY: the array ends with an entry of index 0, behind which nothing is read. Names are strings that end in
     // zero. Nothing of the array is used after it was given back.
     unsafe {
         while at.as_ref().if_index != 0 {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_is_known_by_number_and_name() {
+    fn the_loopback_is_found_by_index_and_name() {
         let interfaces = Interfaces::open().unwrap();
         assert_eq!(interfaces.index("lo").unwrap(), 1);
         assert_eq!((index("lo"), name(1).unwrap()), (Some(1), "lo".into()));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_name_is_no_interface() {
+    fn an_impossible_name_is_an_unknown_interface() {
         let interfaces = Interfaces::open().unwrap();
         for name in ["", "sixteen-letters-", "l\0", "no-such-one"] {
             let error = interfaces.mtu(name).unwrap_err();

@@ -1,20 +1,19 @@
-//! Linux as several crates use it, with the proofs for `unsafe` in one place.
+//! Access to Linux that several crates need, with the proofs for `unsafe` in one place.
 //!
 //! ```text
-//! Map         memory that the kernel maps: files and BPF maps that others share, huge pages, anonymous memory
+//! Map         mapped memory: files and BPF maps that others share, huge pages, anonymous memory
 //! memfd       files in memory
-//! Interfaces  numbers, names, MTU, MAC and flags of interfaces; what ethtool asks drivers and sets
+//! Interfaces  index, MTU, MAC address, flags, driver and offloads of network interfaces
 //! tap         queues of TAP interfaces
-//! Namespace   the network or mounts of a thread
-//! Waker       what one thread waits on and another makes ready
+//! Namespace   the network or mount namespace of a thread
+//! Waker       wakes a thread that waits
 //! ```
 //!
-//! Everything here is safe to call. A [`Map`] gives its address, checked places in it and slices of atomics; what else
-//! lies in shared memory is read through pointers by the crate that knows its layout, because that crate alone knows
-//! who writes there, and when (`docs/decisions/0020-memory-that-others-see.md`).
+//! Every function is safe to call. A [`Map`] provides its address, checked places in it and slices of atomics. Other
+//! shared memory is read through pointers by the crate that knows its layout, because only that crate knows who writes
+//! there, and when (`docs/decisions/0020-memory-that-others-see.md`).
 //!
-//! Absent on purpose: names of ports, messages for users, anything of BPF or netlink. Callers add what they were doing
-//! to the `io::Error` that they get.
+//! Absent on purpose: messages for users, BPF and netlink. Callers add what they were doing to the `io::Error`.
 
 mod ethtool;
 mod file;
@@ -31,7 +30,7 @@ pub use map::{Access, Atomic, Commit, HUGE_PAGE, Map, advise_huge};
 pub use namespace::Namespace;
 pub use waker::{NoWaker, Waker, never_readable};
 
-/// The user with whose rights this process runs: 0 is root.
+/// The effective user ID of this process; 0 is root.
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

@@ -20,7 +20,7 @@ pub const HUGE_PAGE: usize = 2 << 20;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// What may be done with a mapped file.
+/// How a mapped file may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Loads. A store ends the process with SIGSEGV.
@@ -38,16 +38,16 @@ impl Access {
     }
 }
 
-/// When anonymous memory is counted against what the system has.
+/// When anonymous memory counts towards the memory that the system has committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// At once: more than there is gives an error now.
+    /// Immediately: asking for more memory than the system has is an error.
     Now,
-    /// As pages are touched: for large tables of which most may never be used.
+    /// As pages are accessed: for large tables that may never be used completely.
     OnDemand,
 }
 
-/// What may lie in memory that others write at any time.
+/// A type for memory that others write at any time.
 ///
 /// # Safety
 /// The type consists of atomics, without padding: all bytes are a value, and a store by somebody else is no data race.
@@ -127,8 +127,8 @@ impl Map {
         Self::new(bytes, Access::ReadWrite.protection(), flags, None)
     }
 
-    /// As [`anonymous`](Self::anonymous), beginning on a huge page: one page too much is mapped, then the ends are cut
-    /// off.
+    /// As [`anonymous`](Self::anonymous), beginning on a huge page: one huge page more is mapped, then the ends are
+    /// unmapped.
     ///
     /// # Errors
     /// What `mmap` says.
@@ -140,11 +140,11 @@ impl Map {
         Ok(map)
     }
 
-    /// Zeroed memory of this process in pages of the system's reserve (`vm.nr_hugepages`), `bytes` being a multiple of
-    /// one. With `populate` all of them are made now.
+    /// Zeroed memory of this process in huge pages of the system's reserve (`vm.nr_hugepages`); `bytes` is a multiple of
+    /// their size. With `populate` all of them are allocated now.
     ///
     /// # Errors
-    /// What `mmap` says: mostly that the reserve has too few.
+    /// What `mmap` says: usually that the reserve has too few.
     pub fn huge(bytes: usize, populate: bool) -> io::Result<Self> {
         let populate = if populate { libc::MAP_POPULATE } else { 0 };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | populate;
@@ -200,19 +200,19 @@ impl Map {
         self.bytes = kept.len();
     }
 
-    /// First byte.
+    /// The address of the first byte.
     #[inline(always)]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// How many bytes are mapped.
+    /// Its size in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where `count` items of type `T` begin, `offset` bytes from the start.
+    /// The address of `count` items of type `T`, `offset` bytes from the start.
     ///
     /// # Panics
     /// If they do not fit into the map, or `offset` is not aligned for them.
@@ -239,21 +239,22 @@ impl Map {
         unsafe { std::slice::from_raw_parts(self.place(offset, count).as_ptr(), count) }
     }
 
-    /// Asks for transparent huge pages; whether the kernel took note.
+    /// Asks for transparent huge pages; returns whether the kernel accepted that.
     pub fn advise_huge(&self) -> bool {
         advise(self.start.as_ptr(), self.bytes, libc::MADV_HUGEPAGE).is_ok()
     }
 
-    /// Has the kernel make all pages now. One that cannot (before Linux 5.14) makes each when it is touched.
+    /// Makes the kernel allocate all pages now. A kernel that cannot do this (before Linux 5.14) allocates each at its
+    /// first access.
     pub fn populate(&self) {
         let _later = advise(self.start.as_ptr(), self.bytes, libc::MADV_POPULATE_WRITE);
     }
 
-    /// Has the pages of a range, which may not have been touched yet, lie on a memory node (NUMA) where that has room,
-    /// and elsewhere where not.
+    /// Places the pages of a range on a NUMA node if that has free memory, else elsewhere. They must not have been
+    /// accessed yet.
     ///
     /// # Errors
-    /// What `mbind` says: there is no such node, say, or the kernel knows none.
+    /// What `mbind` says: for example, that there is no such node.
     ///
     /// # Panics
     /// If the range lies outside the map.
@@ -274,7 +275,7 @@ impl Map {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Keeps the memory mapped for as long as the process lives.
+    /// Keeps the memory mapped until the process ends.
     pub fn leak(self) -> &'static Self {
         Box::leak(Box::new(self))
     }
@@ -287,7 +288,7 @@ impl Drop for Map {
     }
 }
 
-/// Asks for huge pages for the room of a large vector, whose pages are not touched yet.
+/// Asks for huge pages for the capacity of a large vector whose pages have not been accessed yet.
 pub fn advise_huge<T>(vec: &Vec<T>) {
     let start = vec.as_ptr().cast::<u8>();
     let ahead = start.align_offset(HUGE_PAGE);
@@ -297,7 +298,7 @@ pub fn advise_huge<T>(vec: &Vec<T>) {
     }
 }
 
-/// Gives the kernel advice that changes no byte of memory: huge pages, or pages made now.
+/// Gives the kernel advice that changes no byte of memory: huge pages, or pages allocated now.
 fn advise(start: *mut u8, bytes: usize, advice: libc::c_int) -> io::Result<()> {
     // SAFETY: neither kind of advice changes what is in memory, whosever it is.
     match unsafe { libc::madvise(start.cast(), bytes, advice) } {

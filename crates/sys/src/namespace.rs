@@ -1,9 +1,9 @@
-//! Namespaces of the calling thread. Other threads stay where they are.
+//! Namespaces of the calling thread. Other threads are not affected.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// What a thread can have of its own.
+/// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
     /// Interfaces, addresses, routes.
@@ -20,10 +20,10 @@ impl Namespace {
         }
     }
 
-    /// Gives the thread a new one, which ends with the last that uses it.
+    /// Moves the thread into a new namespace.
     ///
     /// # Errors
-    /// What `unshare` says: mostly that it takes root.
+    /// What `unshare` says: usually that it needs root.
     pub fn unshare(self) -> io::Result<()> {
         unshare(self.flag())
     }

@@ -9,8 +9,8 @@ use crate::interface::{Code, Request, ioctl};
 const SET_INTERFACE: Code<c_short> = Code::new(libc::TUNSETIFF as _);
 const GET_INTERFACE: Code<c_short> = Code::new(libc::TUNGETIFF as _);
 
-/// Makes an open `/dev/net/tun` a queue of the TAP interface `name`, and makes that if it is not there. The name may be a
-/// pattern (`bm%d`); gives the one that the kernel chose.
+/// Makes an open `/dev/net/tun` a queue of the TAP interface `name`, and creates the interface if it does not exist. The
+/// name may be a pattern (`bm%d`); returns the name that the kernel chose.
 ///
 /// # Errors
 /// What the kernel says: EBUSY or EINVAL for an interface that cannot have this queue.
@@ -22,10 +22,10 @@ pub fn attach(device: &impl AsFd, name: &str, multi_queue: bool) -> io::Result<S
     Ok(request.name())
 }
 
-/// Whether the interface behind a queue can have several.
+/// Whether the interface of a queue can have several queues.
 ///
 /// # Errors
-/// What the kernel says: EBADFD if the interface is no more.
+/// What the kernel says: EBADFD if the interface is deleted.
 pub fn is_multi_queue(queue: &impl AsFd) -> io::Result<bool> {
     // The kernel fills in the name, too.
     let mut request = Request::new("tap", 0)?;
@@ -33,7 +33,7 @@ pub fn is_multi_queue(queue: &impl AsFd) -> io::Result<bool> {
     Ok(c_int::from(request.value) & libc::IFF_MULTI_QUEUE != 0)
 }
 
-/// Gives the interface behind a queue a carrier, or takes it.
+/// Turns the carrier of a queue's interface on or off.
 ///
 /// # Errors
 /// What the kernel says.

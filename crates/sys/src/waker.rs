@@ -1,4 +1,4 @@
-//! What one thread waits on and another makes ready: an eventfd.
+//! Wakes a thread that waits for descriptors, with an eventfd.
 
 use std::fmt;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// The system made no eventfd.
+/// The eventfd could not be created.
 #[derive(Debug)]
 pub struct NoWaker(io::Error);
 
@@ -30,7 +30,7 @@ fn fresh() -> io::Result<OwnedFd> {
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// A waker that nobody waits on yet.
+    /// A waker without a waiting thread.
     ///
     /// # Errors
     /// What `eventfd` says.
@@ -38,9 +38,9 @@ impl Waker {
         fresh().map(|fd| Self(Arc::new(fd))).map_err(NoWaker)
     }
 
-    /// Wakes whoever waits; does nothing if it is awake.
+    /// Wakes the waiting thread; does nothing if it is awake.
     pub fn wake(&self) {
-        // A full counter (EAGAIN) means that the sleeper has been woken already.
+        // A full counter (EAGAIN) means that it has been woken already.
         let _full = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
@@ -50,23 +50,23 @@ impl Waker {
         let _none = rustix::io::read(&*self.0, &mut [0u8; 8]);
     }
 
-    /// What becomes readable.
+    /// The descriptor that becomes readable.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Sleeps until it is woken, something of `also` becomes readable, or `timeout` is over. Earlier wakes
+    /// Sleeps until it is woken, a descriptor of `also` becomes readable, or `timeout` has passed. Earlier wakes
     /// count until they are cleared.
     pub fn wait<'a>(&'a self, also: impl IntoIterator<Item = BorrowedFd<'a>>, timeout: Duration) {
         let watched = std::iter::once(self.fd()).chain(also);
         let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
-        // Interrupted or timed out: whoever waits looks at everything in any case.
+        // Interrupted or timed out: the caller checks everything in any case.
         let _woken = poll(&mut watched, Some(&timeout));
     }
 }
 
-/// Something to wait on that never becomes readable.
+/// A file that never becomes readable.
 ///
 /// # Errors
 /// What `eventfd` says.
