@@ -509,7 +509,7 @@ fn errors_say_what_to_mend() {
         );
         assert!(taken.contains("detach it with `bpftool link detach id "), "{taken}");
         let none = first.queue(1).map(|_| ()).unwrap_err().to_string();
-        assert_eq!(none, "r0 has no queue 1: it has 1, counted from 0");
+        assert_eq!(none, "r0 has no queue 1: the number of queues is 1, counted from 0");
         let port = first.queue(0).unwrap();
         assert!(!port.is_zero_copy());
         let busy = first.queue(0).map(|_| ()).unwrap_err().to_string();
