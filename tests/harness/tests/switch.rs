@@ -147,10 +147,10 @@ fn learns_moves_and_forgets() {
     let stations = bridge.stations();
     assert!(stations.contains(&(mac_text(0), 0, "p2".into())), "{stations:?}");
     assert!(stations.contains(&("02:00:00:00:00:63".into(), 0, "p2".into())), "{stations:?}");
-    assert!(bridge.ask("show macs").contains("given"));
+    assert!(bridge.ask("show macs").contains("static"));
     // Nobody is heard for more than a second.
     std::thread::sleep(Duration::from_millis(1300));
-    assert_eq!(bridge.stations().len(), 1, "the given one alone");
+    assert_eq!(bridge.stations().len(), 1, "the static one alone");
     send(b, &frame(mac(0), 1, 5));
     assert_eq!((take(a, 1, "forgotten").len(), take(c, 1, "forgotten").len()), (1, 1));
     nothing(&[a, b, c], "no more than that");
