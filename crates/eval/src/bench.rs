@@ -14,13 +14,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::addresses::Sizes;
+use bm_testbed::addresses::Sizes;
+use bm_testbed::rib::{self, RibError};
+use bm_testbed::tables::{self, Table, TableError, TableOptions};
+use bm_testbed::testbed::TestbedError;
+use bm_testbed::traffic::Arrived;
+
 use crate::demo::DaemonError;
 use crate::report::{self, Row};
-use crate::rib::{self, RibError};
-use crate::tables::{self, Table, TableError, TableOptions};
-use crate::testbed::TestbedError;
-use crate::traffic::Arrived;
 
 pub use forward::batch::batch;
 pub use forward::ports::{PortsFound, ports};

@@ -14,10 +14,11 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use crate::interrupt::{Interrupted, Watch};
-use crate::rib::{self, RibError};
-use crate::tables::{Table, TableError, TableOptions, generate};
-use crate::testbed::{self, TestbedError, TestbedOptions};
+use bm_testbed::interrupt::{Interrupted, Watch};
+use bm_testbed::rib::{self, RibError};
+use bm_testbed::tables::{Table, TableError, TableOptions, generate};
+use bm_testbed::testbed::{self, TestbedError, TestbedOptions};
+
 pub use daemon::DaemonError;
 use daemon::Way;
 pub(crate) use scene::POLLING_PRIORITY;

@@ -1,26 +1,18 @@
-//! Benches, the demo, seeded tables and traffic: what brickmoon measures itself with.
+//! Benches and the demo: what brickmoon measures itself with.
 //!
-//! `brickmoon bench ...` and `brickmoon demo` are thin shells over this crate: functions with option
-//! structs, no command line of its own. Everything is made from seeds, and every figure names what it was
-//! measured against in the same run.
+//! `brickmoon bench ...` and `brickmoon demo` are thin shells over this crate: functions with option structs, no command
+//! line of its own. Tables, namespaces and traffic come from `bm-testbed`.
+//! Everything is made from seeds, and every figure names what it was measured against in the same run.
 //!
 //! ```text
-//! tables, rib ──► addresses ──► traffic (generator, sink) ─┐
-//!             └─► testbed (namespaces, kernel routes) ─────┼─► demo
-//!                 alternate ──► report (table, JSON, SVG) ◄┘
+//! bm-testbed ──► measure ──► bench ─┬─► alternate ──► report (table, JSON, SVG)
+//!                        └─► demo ──┘
 //! ```
 //!
 //! Absent on purpose: anything the router itself needs. No other crate but the binary may use this one.
 
-pub mod addresses;
 pub mod alternate;
 pub mod bench;
 pub mod demo;
-pub mod interrupt;
-pub mod oracle;
-pub mod random;
+mod measure;
 pub mod report;
-pub mod rib;
-pub mod tables;
-pub mod testbed;
-pub mod traffic;

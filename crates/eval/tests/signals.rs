@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bm_eval::demo::{self, DemoOptions};
-use bm_eval::interrupt::{Interrupted, Watch, check, sleep};
-use bm_eval::testbed::{self, TestbedOptions};
+use bm_testbed::interrupt::{Interrupted, Watch, check, sleep};
+use bm_testbed::testbed::{self, TestbedOptions};
 
 /// Signals are the process's, so these tests take turns.
 static ONE: Mutex<()> = Mutex::new(());

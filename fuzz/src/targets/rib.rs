@@ -6,7 +6,7 @@ use super::capture::in_file;
 
 /// Tries a file.
 pub fn run(bytes: &[u8]) {
-    in_file(bytes, |path| match bm_eval::rib::read(&[path]) {
+    in_file(bytes, |path| match bm_testbed::rib::read(&[path]) {
         Ok(rib) => {
             assert!(!rib.table.ipv4.is_empty() || !rib.table.ipv6.is_empty(), "a table without a route");
             assert!(rib.table.ipv4.is_sorted_by(|a, b| a.prefix < b.prefix), "IPv4 routes out of order");

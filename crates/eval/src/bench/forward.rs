@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 
 use bm_fib::NextHop;
 use bm_frame::BURST;
+use bm_testbed::addresses::{FCS_BYTES, Pattern, Sizes, destinations};
+use bm_testbed::random::Seed;
+use bm_testbed::tables::{self, Table};
+use bm_testbed::testbed::cores;
 
 use super::{BenchError, Options, SMALLEST, size_suffix};
-use crate::addresses::{FCS_BYTES, Pattern, Sizes, destinations};
 use crate::alternate::{Measured, Subject, Turns, alternate, thread_time};
-use crate::random::Seed;
 use crate::report::Row;
-use crate::tables::{self, Table};
-use crate::testbed::cores;
 use bed::{Batching, Bed, FRAMES, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
 use packet::{FRAME, Packet, arriving, leaving};
 

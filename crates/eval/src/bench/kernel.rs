@@ -25,18 +25,18 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::{BenchError, Options};
-use crate::addresses::{Pattern, Sizes, destinations};
 use crate::demo::daemon;
-use crate::interrupt::Watch;
-use crate::oracle::Oracle;
-use crate::random::Seed;
 use crate::report::Row;
-use crate::tables::{Route, Table};
-use crate::testbed::TestbedOptions;
-use crate::testbed::kernel::Change;
-use crate::testbed::napi::kernel_threads_are_seen;
-use crate::traffic::{DESTINATIONS_MAX, Traffic};
 use bed::{Bed, Flows, Turns};
+use bm_testbed::addresses::{Pattern, Sizes, destinations};
+use bm_testbed::interrupt::Watch;
+use bm_testbed::oracle::Oracle;
+use bm_testbed::random::Seed;
+use bm_testbed::tables::{Route, Table};
+use bm_testbed::testbed::TestbedOptions;
+use bm_testbed::testbed::kernel::Change;
+use bm_testbed::testbed::napi::kernel_threads_are_seen;
+use bm_testbed::traffic::{DESTINATIONS_MAX, Traffic};
 use bm_wire::prefix::Prefix;
 
 /// Seconds that the bench takes if it is not told.
@@ -125,7 +125,7 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let routers = Case::ALL.iter().map(|case| (case.name(), case.table == "full"));
     let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
     options.common.refuse_unused_rib(routers.chain(switches))?;
-    crate::testbed::require_root()?;
+    bm_testbed::testbed::require_root()?;
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
     }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong_before_it_makes_anything() {
-        if crate::testbed::require_root().is_err() {
+        if bm_testbed::testbed::require_root().is_err() {
             return eprintln!("skipped says_what_is_wrong_before_it_makes_anything: needs root");
         }
         let common = Options { case: Some("ipv5".into()), ..Options::default() };

@@ -24,14 +24,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_fib::Form;
+use bm_testbed::addresses::{Pattern, destinations};
+use bm_testbed::random::Seed;
+use bm_testbed::tables::Table;
+use bm_testbed::testbed::cores;
 
 use super::{BenchError, Options};
-use crate::addresses::{Pattern, destinations};
 use crate::alternate::{Measured, Sample, Subject, Turns, alternate, thread_time};
-use crate::random::Seed;
 use crate::report::Row;
-use crate::tables::Table;
-use crate::testbed::cores;
 use check::Probes;
 use contender::{Contender, Queries};
 use family::Family;
@@ -349,7 +349,7 @@ fn lookups<A: Family>(
 
 fn updates<A: Family>(
     contenders: &mut [Contender<A>],
-    routes: &[crate::tables::Route<A>],
+    routes: &[bm_testbed::tables::Route<A>],
     singly: bool,
     turns: Turns,
 ) -> Result<Vec<Measured>, BenchError> {

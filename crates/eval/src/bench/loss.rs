@@ -20,20 +20,20 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{BenchError, Options};
-use crate::addresses::{Pattern, Sizes, destinations};
 use crate::alternate::{Measured, Sample, spread};
 use crate::demo::daemon::{self, Daemon, Way};
-use crate::interrupt::{self, Watch};
-use crate::oracle::Oracle;
-use crate::random::Seed;
 use crate::report::Row;
-use crate::tables::{Route, Table};
-use crate::testbed::busy::Busy;
-use crate::testbed::kernel::Change;
-use crate::testbed::namespace::command;
-use crate::testbed::{Testbed, TestbedError, TestbedOptions};
-use crate::traffic::host::{self, Pace};
-use crate::traffic::{Arrived, Generator, Programs, Sink, SinkMode, Stream, Tracked, Traffic};
+use bm_testbed::addresses::{Pattern, Sizes, destinations};
+use bm_testbed::interrupt::{self, Watch};
+use bm_testbed::oracle::Oracle;
+use bm_testbed::random::Seed;
+use bm_testbed::tables::{Route, Table};
+use bm_testbed::testbed::busy::Busy;
+use bm_testbed::testbed::kernel::Change;
+use bm_testbed::testbed::namespace::command;
+use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions};
+use bm_testbed::traffic::host::{self, Pace};
+use bm_testbed::traffic::{Arrived, Generator, Programs, Sink, SinkMode, Stream, Tracked, Traffic};
 use bm_wire::prefix::Prefix;
 
 /// Seconds that the bench takes if it is not told.
@@ -140,7 +140,7 @@ impl Turn {
 /// See [`BenchError`]; without root there is nothing to measure.
 pub fn loss(options: &LossOptions) -> Result<Vec<Row>, BenchError> {
     let began = Instant::now();
-    crate::testbed::require_root()?;
+    bm_testbed::testbed::require_root()?;
     let cases: Vec<_> = Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
     if cases.is_empty() {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong_before_it_makes_anything() {
-        if crate::testbed::require_root().is_err() {
+        if bm_testbed::testbed::require_root().is_err() {
             return eprintln!("skipped says_what_is_wrong_before_it_makes_anything: needs root");
         }
         let common = Options { case: Some("ipv5".into()), ..Options::default() };

@@ -14,11 +14,11 @@ use std::time::Duration;
 use bm_frame::{Depot, Freelist};
 use bm_graph::{Engine, Network};
 use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
+use bm_testbed::testbed::cores;
 
 use super::{BenchError, Options};
 use crate::alternate::{Sample, Turns, alternate, alternate_samples, process_time};
 use crate::report::Row;
-use crate::testbed::cores;
 
 pub use soak::{Minute, soak, soak_table};
 

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bm_bpf::Bpffs;
+use bm_testbed::interrupt;
+use bm_testbed::testbed::{Testbed, TestbedError, cores};
 
 use super::scene::POLLING_PRIORITY;
-use crate::interrupt;
-use crate::testbed::{Testbed, TestbedError, cores};
 
 /// How long it may take until it is ready: a full table is mirrored meanwhile.
 const READY: Duration = Duration::from_secs(60);

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use bm_testbed::interrupt;
+use bm_testbed::traffic::{Paced, Sink, SinkMode};
+
 use super::daemon::{Daemon, Way};
 use super::results::Gap;
 use super::scene::Scene;
 use super::story::Story;
 use super::{DemoError, DemoOptions};
-use crate::interrupt;
-use crate::traffic::{Paced, Sink, SinkMode};
 
 /// Before the event, for the flow to be steady; after it, for all effects to show; at last, for packets that
 /// are still on their way.

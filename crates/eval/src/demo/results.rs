@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::story::thousands;
 use crate::alternate::Measured;
+use crate::measure::Flow;
 use crate::report::{Align, Row, aligned, json_lines};
-use crate::traffic::Flow;
 
 /// One kind of traffic through one router.
 pub struct Outcome {
@@ -172,7 +172,7 @@ fn percent(share: f64) -> String {
 mod tests {
     use super::*;
     use crate::alternate::Sample;
-    use crate::traffic::Arrived;
+    use bm_testbed::traffic::Arrived;
 
     fn outcome(rate: f64, lost: u64) -> Outcome {
         let sample = Sample { items: 1000, rate, ns: 1e9 / rate };

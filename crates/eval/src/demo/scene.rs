@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
+use bm_testbed::addresses::{Pattern, Sizes, destinations};
+use bm_testbed::interrupt;
+use bm_testbed::oracle::Oracle;
+use bm_testbed::random::Seed;
+use bm_testbed::tables::{Route, Table};
+use bm_testbed::testbed::cores::Cores;
+use bm_testbed::testbed::kernel::Change;
+use bm_testbed::testbed::napi::{Napi, kernel_threads_are_seen};
+use bm_testbed::testbed::{Testbed, TestbedError};
+use bm_testbed::traffic::{DESTINATIONS_MAX, Programs, Sink, SinkMode, Stream, Traffic};
+
 use super::daemon::{Daemon, Way};
 use super::results::Outcome;
 use super::story::{Story, thousands};
 use super::{DemoError, DemoOptions};
-use crate::addresses::{Pattern, Sizes, destinations};
-use crate::interrupt;
-use crate::oracle::Oracle;
-use crate::random::Seed;
-use crate::tables::{Route, Table};
-use crate::testbed::cores::Cores;
-use crate::testbed::kernel::Change;
-use crate::testbed::napi::{Napi, kernel_threads_are_seen};
-use crate::testbed::{Testbed, TestbedError};
-use crate::traffic::{DESTINATIONS_MAX, Measure, Programs, Sink, SinkMode, Stream, Traffic};
+use crate::measure::Measure;
 
 /// Slices of one measurement.
 const SLICES: u32 = 5;

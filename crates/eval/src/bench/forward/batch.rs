@@ -13,9 +13,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bm_testbed::addresses::Pattern;
+
 use super::bed::{Batching, Bed, NEXT_HOPS};
 use super::{BenchError, Options, breathe, check_all, pin, routable};
-use crate::addresses::Pattern;
 use crate::alternate::{Measured, Sample, alternate_samples, repeat};
 use crate::report::Row;
 
@@ -119,7 +120,7 @@ fn row(cell: &Cell, measured: &Measured, best: f64) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::{TableOptions, generate};
+    use bm_testbed::tables::{TableOptions, generate};
 
     #[test]
     fn every_cell_forwards_all_it_receives() {

@@ -22,14 +22,14 @@ use bm_frame::{BURST, Depot, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker};
 use bm_port::Port;
 use bm_stats::{Account, Counters, Entry, Registry, Scope};
+use bm_testbed::addresses::Sizes;
+use bm_testbed::oracle::Oracle;
+use bm_testbed::tables::{Route, Table};
 
 use super::circle::{Arrivals, Circle, Sample};
 use super::headers::Headers;
 use super::packet::{FRAME, Packet};
-use crate::addresses::Sizes;
 use crate::bench::{BenchError, SMALLEST};
-use crate::oracle::Oracle;
-use crate::tables::{Route, Table};
 
 /// Names of the ports.
 pub(super) const PORTS: [&str; 2] = ["left", "right"];

@@ -4,12 +4,12 @@
 //! experiments (RFC 3692): a router does not ask. Payload behind the first 60 bytes is the same in all frames, each
 //! byte the lowest of its place's number: it is written once, since a device's writing costs a router nothing.
 
+use bm_testbed::tables::Space;
 use bm_wire::checksum;
 use bm_wire::ipv4::is_single_host;
 use bm_wire::prefix::Prefix;
 
 use super::bed::{Bed, Side};
-use crate::tables::Space;
 
 /// Bytes of the least frame, within which all headers are.
 pub(super) const FRAME: usize = 60;

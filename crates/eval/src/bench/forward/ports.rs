@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use bm_frame::{BURST, Depot};
 use bm_port_dpdk::{BUILT, DpdkDevice, DpdkError, Options as DeviceOptions, Spec};
+use bm_testbed::addresses::{Pattern, Sizes};
 
 use super::bed::{Bed, NEXT_HOPS, Running, port_mac};
 use super::{BREATHS, BenchError, LEAST, SAMPLE_BREATHS, breathe, cores, routable};
-use crate::addresses::{Pattern, Sizes};
 use crate::alternate::{Measured, Turns, alternate_samples, repeat};
 use crate::bench::{Options, SMALLEST, size_suffix};
 use crate::report::Row;
@@ -268,11 +268,11 @@ mod tests {
     #[cfg(feature = "dpdk")]
     #[test]
     fn every_case_forwards_rightly() {
-        let table = crate::tables::generate(&crate::tables::TableOptions {
+        let table = bm_testbed::tables::generate(&bm_testbed::tables::TableOptions {
             ipv4: 1000,
             ipv6: 10,
             next_hops: NEXT_HOPS,
-            ..crate::tables::TableOptions::default()
+            ..bm_testbed::tables::TableOptions::default()
         });
         let depot = Depot::new(SLOTS, 2048).expect("memory");
         let bed =

@@ -1,7 +1,8 @@
 //! The bench on small tables: what it reports, and that it notices what goes wrong.
 
+use bm_testbed::tables::{Route, TableOptions, generate};
+
 use super::*;
-use crate::tables::{Route, TableOptions, generate};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -128,7 +129,7 @@ fn notices_a_frame_that_leaves_the_wrong_way() {
     let mut router = bed.router(&destinations, Batching::default()).unwrap();
     // The oracle is told another default route than the router has.
     bed.ipv4.oracle =
-        crate::oracle::Oracle::new(&[Route { prefix: "0.0.0.0/0".parse().unwrap(), next_hop: 16 }]);
+        bm_testbed::oracle::Oracle::new(&[Route { prefix: "0.0.0.0/0".parse().unwrap(), next_hop: 16 }]);
     let wrong = check(&Case::ALL[0], &bed.ipv4, &mut router).unwrap_err();
     assert!(matches!(wrong, BenchError::Wrong { .. }), "{wrong}");
 }

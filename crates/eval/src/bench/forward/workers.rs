@@ -15,15 +15,16 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use bm_testbed::addresses::Pattern;
+use bm_testbed::tables::Table;
+use bm_testbed::testbed::cores;
+
 use super::bed::{Bed, Making, NEXT_HOPS, Running};
 use super::packet::Packet;
 use super::pipeline::Cut;
 use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
-use crate::addresses::Pattern;
 use crate::alternate::{Measured, Sample, Turns, alternate_samples, spread, thread_time};
 use crate::report::Row;
-use crate::tables::Table;
-use crate::testbed::cores;
 
 /// Seconds that the bench takes if it is not told.
 const SECONDS: u64 = 30;
@@ -308,7 +309,7 @@ fn row(case: &str, layout: Layout, measured: &Measured) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::{TableOptions, generate};
+    use bm_testbed::tables::{TableOptions, generate};
 
     fn beds() -> Beds {
         let options = TableOptions { ipv4: 3_000, ipv6: 1_000, ..TableOptions::default() };

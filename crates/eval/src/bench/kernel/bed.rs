@@ -4,6 +4,12 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bm_testbed::interrupt;
+use bm_testbed::testbed::cores::{self, Cores};
+use bm_testbed::testbed::namespace::command;
+use bm_testbed::testbed::napi::Napi;
+use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions};
+use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
 use serde_json::Value;
 
 use super::rivals::{OnRouter, Rivals, borrow_program};
@@ -11,12 +17,7 @@ use super::{KernelOptions, SUBJECTS};
 use crate::bench::BenchError;
 use crate::demo::POLLING_PRIORITY;
 use crate::demo::daemon::{Daemon, Way};
-use crate::interrupt;
-use crate::testbed::cores::{self, Cores};
-use crate::testbed::namespace::command;
-use crate::testbed::napi::Napi;
-use crate::testbed::{Testbed, TestbedError, TestbedOptions};
-use crate::traffic::{Flow, Measure, Programs, Sink, SinkMode, Stream};
+use crate::measure::{Flow, Measure};
 
 /// Time for attaching, sending the first packets and draining, in each turn.
 pub const OVERHEAD: Duration = Duration::from_millis(350);

@@ -4,12 +4,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use bm_testbed::testbed::{Testbed, TestbedError, mac};
+use bm_testbed::traffic::{attach, system};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-use crate::testbed::{Testbed, TestbedError, mac};
-use crate::traffic::{attach, system};
 use skeleton::RivalsSkelBuilder;
 
 /// Made from `bpf/rivals.bpf.c` at build.

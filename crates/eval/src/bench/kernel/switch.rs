@@ -7,19 +7,20 @@
 use std::time::Duration;
 
 use bm_switch::{Pattern, Settings, Switch};
+use bm_testbed::addresses::Sizes;
+use bm_testbed::testbed::cores::Cores;
+use bm_testbed::testbed::napi::Napi;
+use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, mac};
+use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
 
 use super::KernelOptions;
 use super::bed::{Ahead, OVERHEAD, SLOT, WARM_UP};
 use super::figures::{rounded, with_spread};
-use crate::addresses::Sizes;
 use crate::alternate::{Measured as Rates, Sample};
 use crate::bench::BenchError;
 use crate::demo::POLLING_PRIORITY;
+use crate::measure::{Flow, Measure};
 use crate::report::Row;
-use crate::testbed::cores::Cores;
-use crate::testbed::napi::Napi;
-use crate::testbed::{Testbed, TestbedError, TestbedOptions, mac};
-use crate::traffic::{Flow, Measure, Programs, Sink, SinkMode, Stream};
 
 const SUBJECTS: [&str; 2] = ["linux", "brickmoon"];
 /// Flows that are sent in turn.

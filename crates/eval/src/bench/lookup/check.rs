@@ -1,12 +1,13 @@
 //! Every structure against the plain oracle, before it counts.
 
+use bm_testbed::addresses::{Pattern, destinations};
+use bm_testbed::oracle::Oracle;
+use bm_testbed::random::{Random, Seed};
+use bm_testbed::tables::Route;
+
 use super::contender::{Contender, Queries};
 use super::family::Family;
-use crate::addresses::{Pattern, destinations};
 use crate::bench::BenchError;
-use crate::oracle::Oracle;
-use crate::random::{Random, Seed};
-use crate::tables::Route;
 
 /// Addresses of each pattern.
 const DRAWN: usize = 1 << 16;

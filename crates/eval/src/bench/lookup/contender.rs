@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bm_fib::published::Readers;
 use bm_fib::structure::Builder;
 use bm_fib::{Change, Fib, Form, NextHop, Structure};
+use bm_testbed::tables::Route;
 use bm_wire::prefix::Prefix;
 use serde_json::{Map, Value};
 
@@ -14,7 +15,6 @@ use super::family::Family;
 use super::peers::Peer;
 use crate::alternate::{spread, thread_time};
 use crate::bench::BenchError;
-use crate::tables::Route;
 
 /// Addresses, as ours and as DPDK take them.
 pub struct Queries<A: Family> {

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use bm_fib::Structure;
 use bm_fib::structure;
+use bm_testbed::tables::{Route, Space, Table};
 use bm_wire::prefix::Prefix;
 
 use super::peers::{self, Variant};
-use crate::tables::{Route, Space, Table};
 
 /// An address family with its structures.
 pub trait Family: Space {

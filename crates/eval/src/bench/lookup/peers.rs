@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
 use bm_fib::memory::{Array, Filled, Pages};
+use bm_testbed::tables::Route;
 
 use super::family::Family;
-use crate::tables::Route;
 
 const SOURCE: &str = include_str!("peers.c");
 /// Memory for all tables of DPDK: two of IPv4 with their routes, or the one of IPv6; untouched it costs

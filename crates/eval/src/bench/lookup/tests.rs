@@ -1,5 +1,6 @@
+use bm_testbed::tables::{Route, TableOptions, generate};
+
 use super::*;
-use crate::tables::{Route, TableOptions, generate};
 
 fn table() -> Table {
     let options = TableOptions { ipv4: 20_000, ipv6: 4_000, next_hops: NEXT_HOPS, ..TableOptions::default() };

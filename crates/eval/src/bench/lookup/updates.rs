@@ -1,13 +1,13 @@
 //! Prefix changes as routing protocols make them, and those that undo them.
 
 use bm_fib::{Change, NextHop};
+use bm_testbed::random::{Random, Seed};
+use bm_testbed::tables::Route;
 use bm_wire::prefix::Prefix;
 use std::collections::HashSet;
 
 use super::contender::hop_of;
 use super::family::Family;
-use crate::random::{Random, Seed};
-use crate::tables::Route;
 
 /// Changes to a table and their undoing: each prefix is there at most once, so after both the table is as
 /// it was.
@@ -56,7 +56,7 @@ fn more_specific<A: Family>(prefix: Prefix<A>, random: &mut Random) -> Option<Pr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::{TableOptions, generate};
+    use bm_testbed::tables::{TableOptions, generate};
     use std::collections::BTreeMap;
 
     #[test]

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Arrived, Generator, Programs, Sink, Stream};
+use bm_testbed::interrupt;
+use bm_testbed::testbed::{Testbed, TestbedError};
+use bm_testbed::traffic::{Arrived, Generator, Programs, Sink, Stream};
+
 use crate::alternate::{Sample, spread};
-use crate::interrupt;
-use crate::testbed::{Testbed, TestbedError};
 
 /// Where and how long to measure.
 pub struct Measure<'a> {

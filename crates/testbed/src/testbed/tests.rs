@@ -10,7 +10,7 @@ fn testbed(name: &str, tag: &str) -> Option<Testbed> {
         return None;
     }
     let options =
-        TestbedOptions { prefix: format!("bm-eval-{name}"), tag: tag.into(), ..TestbedOptions::default() };
+        TestbedOptions { prefix: format!("bm-testbed-{name}"), tag: tag.into(), ..TestbedOptions::default() };
     Some(Testbed::up(&options).unwrap())
 }
 
@@ -28,9 +28,9 @@ fn hosts_reach_each_other_and_nothing_is_left() {
     let neighbours = testbed.router.run(&["ip", "neigh", "show", "dev", "ear1"]).unwrap();
     assert!(neighbours.contains("10.0.16.17 lladdr 02:00:00:01:00:10 PERMANENT"), "{neighbours}");
     assert!(neighbours.contains("fd00:2::11 lladdr 02:00:00:01:00:10 PERMANENT"), "{neighbours}");
-    assert_eq!(namespaces().matches("bm-eval-reach-").count(), 3);
+    assert_eq!(namespaces().matches("bm-testbed-reach-").count(), 3);
     drop(testbed);
-    assert!(!namespaces().contains("bm-eval-reach-"));
+    assert!(!namespaces().contains("bm-testbed-reach-"));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn clears_what_an_earlier_run_left() {
     let second = testbed("again", "eb").unwrap();
     assert!(!sleeper.wait().unwrap().success());
     drop(second);
-    assert!(!namespaces().contains("bm-eval-again-"));
+    assert!(!namespaces().contains("bm-testbed-again-"));
 }
 
 #[test]

@@ -190,7 +190,7 @@ pub fn delete(name: &str) {
 }
 
 /// Runs a command to its end with `input`, and returns what it printed.
-pub(crate) fn command(program: &mut Command, words: &[&str], input: &str) -> Result<String, TestbedError> {
+pub fn command(program: &mut Command, words: &[&str], input: &str) -> Result<String, TestbedError> {
     let shown = format!("{} {}", program.get_program().to_string_lossy(), words.join(" "));
     match output(program.args(words), input) {
         Ok(done) if done.status.success() => Ok(String::from_utf8_lossy(&done.stdout).into()),

@@ -90,11 +90,12 @@ impl From<Interrupted> for TestbedError {
 
 impl TestbedError {
     /// The last system error, and what was attempted.
-    pub(crate) fn last_os(what: impl Into<String>) -> Self {
+    pub fn last_os(what: impl Into<String>) -> Self {
         Self::System { what: what.into(), error: io::Error::last_os_error() }
     }
 
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    /// A system error with what was attempted, for `map_err`.
+    pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::System { what, error }
     }

@@ -10,7 +10,7 @@ impl Scratch {
     fn new(bytes: &[u8]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bm-eval-rib-{}-{number}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("bm-testbed-rib-{}-{number}", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
         Self(path)
     }

@@ -20,7 +20,7 @@ fn is_skipped(name: &str) -> bool {
 
 fn testbed(name: &str, tag: &str) -> Testbed {
     let options =
-        TestbedOptions { prefix: format!("bm-eval-{name}"), tag: tag.into(), ..TestbedOptions::default() };
+        TestbedOptions { prefix: format!("bm-testbed-{name}"), tag: tag.into(), ..TestbedOptions::default() };
     Testbed::up(&options).unwrap()
 }
 

@@ -13,7 +13,6 @@ mod generator;
 pub mod host;
 mod layout;
 mod mapped;
-mod measure;
 mod paced;
 mod program;
 mod sink;
@@ -25,10 +24,8 @@ use crate::oracle::Oracle;
 use crate::tables::{self, Space};
 pub use generator::{Generator, Sent};
 use layout::Destination;
-pub use measure::{Flow, Measure};
 pub use paced::{Paced, PacedSent};
-pub use program::Programs;
-pub(crate) use program::{attach, system};
+pub use program::{Programs, attach, system};
 pub use sink::{Arrived, Sink, SinkMode, Tracked};
 
 /// Made from `bpf/traffic.bpf.c` at build.
