@@ -36,7 +36,7 @@ pub struct DemoOptions {
     pub seconds: f64,
     /// One JSON object a line as the result, and the story on standard error.
     pub json: bool,
-    /// The program that has `up`; by default the one that is running.
+    /// The router's program; by default `brickmoon` beside the one that is running, or in PATH.
     pub program: Option<PathBuf>,
     /// Names of namespaces and interfaces, and the number of next hops.
     pub testbed: TestbedOptions,

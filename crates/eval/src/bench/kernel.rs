@@ -50,14 +50,14 @@ const SUBJECTS: [&str; 4] = ["linux", "fib-helper", "brickmoon", "floor"];
 pub struct KernelOptions {
     /// As every bench has them.
     pub common: Options,
-    /// The program that has `up`; by default the one that is running.
+    /// The router's program; by default `brickmoon` beside the one that is running, or in PATH.
     pub program: Option<PathBuf>,
     /// Names of namespaces and interfaces, and the number of next hops.
     pub testbed: TestbedOptions,
 }
 
 impl KernelOptions {
-    /// With the usual test bed and the running program.
+    /// With the usual test bed and the router that is installed.
     pub fn new(common: Options) -> Self {
         let testbed = TestbedOptions { prefix: "bm-kernel".into(), ..TestbedOptions::default() };
         Self { common, program: None, testbed }

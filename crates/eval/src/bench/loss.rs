@@ -22,6 +22,7 @@ use serde_json::Value;
 use super::{BenchError, Options};
 use crate::alternate::{Measured, Sample, spread};
 use crate::demo::daemon::{self, Daemon, Way};
+use crate::program::router;
 use crate::report::Row;
 use bm_testbed::addresses::{Pattern, Sizes, destinations};
 use bm_testbed::interrupt::{self, Watch};
@@ -56,14 +57,14 @@ const DRAIN: Duration = Duration::from_millis(500);
 pub struct LossOptions {
     /// As every bench has them.
     pub common: Options,
-    /// The program that has `up`; by default the one that is running.
+    /// The router's program; by default `brickmoon` beside the one that is running, or in PATH.
     pub program: Option<PathBuf>,
     /// Names of namespaces and interfaces.
     pub testbed: TestbedOptions,
 }
 
 impl LossOptions {
-    /// With the usual test bed and the running program.
+    /// With the usual test bed and the router that is installed.
     pub fn new(common: Options) -> Self {
         // Its own for each process: tests run it beside others.
         let prefix = format!("bm-loss-{}", std::process::id());
@@ -274,8 +275,7 @@ impl Bed<'_> {
         let Some(daemon) = daemon else { return Ok(Vec::new()) };
         // The worker shows them ten times a second.
         interrupt::sleep(Duration::from_millis(150)).map_err(TestbedError::from)?;
-        let running = || std::env::current_exe().map_err(TestbedError::system("find this program"));
-        let program = self.options.program.clone().map_or_else(running, Ok)?;
+        let program = self.options.program.clone().unwrap_or_else(router);
         let socket = daemon.socket();
         let words = ["show", "ports", "--json", "--socket", socket.to_str().unwrap_or_default()];
         let said = command(&mut std::process::Command::new(program), &words, "")?;

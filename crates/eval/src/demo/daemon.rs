@@ -17,6 +17,7 @@ use bm_testbed::interrupt;
 use bm_testbed::testbed::{Testbed, TestbedError, cores};
 
 use super::scene::POLLING_PRIORITY;
+use crate::program::router;
 
 /// How long it may take until it is ready: a full table is mirrored meanwhile.
 const READY: Duration = Duration::from_secs(60);
@@ -67,6 +68,13 @@ pub enum DaemonError {
 impl fmt::Display for DaemonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Start { program, error } if error.kind() == io::ErrorKind::NotFound => {
+                let program = program.display();
+                write!(
+                    f,
+                    "start {program}: {error}; install brickmoon in the folder of brickmoon-bench or in PATH"
+                )
+            }
             Self::Start { program, error } => write!(f, "start {}: {error}", program.display()),
             Self::Ended { status, said } => {
                 write!(f, "brickmoon up ended ({status}) before it was ready\n{said}")
@@ -125,10 +133,7 @@ impl Daemon {
         way: Way,
         core: Option<usize>,
     ) -> Result<Self, DaemonError> {
-        let program = match program {
-            Some(program) => program.to_owned(),
-            None => std::env::current_exe().map_err(TestbedError::system("find this program"))?,
-        };
+        let program = program.map_or_else(router, Path::to_owned);
         let folder = Folder(folder(prefix));
         // The kernel path has no workers, and refuses settings of theirs.
         let core = core.filter(|_| way == Way::User);

@@ -18,6 +18,7 @@ use crate::bench::BenchError;
 use crate::demo::POLLING_PRIORITY;
 use crate::demo::daemon::{Daemon, Way};
 use crate::measure::{Flow, Measure};
+use crate::program::router;
 
 /// Time for attaching, sending the first packets and draining, in each turn.
 pub const OVERHEAD: Duration = Duration::from_millis(350);
@@ -241,8 +242,7 @@ fn ipv6_forwarded(snmp6: &str) -> u64 {
 
 /// What the daemon says that its tables take.
 fn tables_bytes(options: &KernelOptions, daemon: &Daemon) -> Result<u64, BenchError> {
-    let running = || std::env::current_exe().map_err(TestbedError::system("find this program"));
-    let program = options.program.clone().map_or_else(running, Ok)?;
+    let program = options.program.clone().unwrap_or_else(router);
     let socket = daemon.socket();
     let words = ["status", "--json", "--socket", socket.to_str().unwrap_or_default()];
     let said = command(&mut Command::new(program), &words, "")?;
