@@ -9,7 +9,7 @@ const FILE: &str = "xtask/suites.toml";
 /// A program to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its crate, and its file if it is not the crate's own.
+    /// Its crate, and its file if it is not the crate's own; a binary's name.
     pub name: String,
     pub path: PathBuf,
     pub arguments: Vec<String>,
@@ -91,7 +91,8 @@ fn program(message: &Value) -> Option<Program> {
     let package = package(message["package_id"].as_str()?)?;
     let name = match kind {
         "test" => format!("{package} {target}"),
-        "lib" | "bin" => package,
+        "lib" => package,
+        "bin" => target.to_string(),
         kind => format!("{package} {kind} {target}"),
     };
     Some(Program { name, path, arguments: Vec::new(), environment: Vec::new(), folder })
@@ -122,6 +123,7 @@ mod tests {
         let messages = r#"{"reason":"compiler-artifact","package_id":"path+file:///b/tests/harness#bm-tests@0.1.0","manifest_path":"/b/tests/harness/Cargo.toml","target":{"kind":["test"],"name":"kept"},"profile":{"test":true},"executable":"/b/target/release/deps/kept-1"}
 {"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon"},"profile":{"test":false},"executable":"/b/target/release/brickmoon"}
 {"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon"},"profile":{"test":true},"executable":"/b/target/release/deps/brickmoon-2"}
+{"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon-bench"},"profile":{"test":true},"executable":"/b/target/release/deps/brickmoon_bench-3"}
 {"reason":"compiler-artifact","package_id":"registry+x#libc@0.2.0","manifest_path":"/r/Cargo.toml","target":{"kind":["lib"],"name":"libc"},"profile":{"test":false},"executable":null}
 {"reason":"build-finished","success":true}"#;
         let found = programs(messages).unwrap();
@@ -134,6 +136,7 @@ mod tests {
             [
                 ("bm-tests kept", "/b/target/release/deps/kept-1", "/b/tests/harness"),
                 ("brickmoon", "/b/target/release/deps/brickmoon-2", "/b/crates/brickmoon"),
+                ("brickmoon-bench", "/b/target/release/deps/brickmoon_bench-3", "/b/crates/brickmoon"),
             ]
         );
         assert!(programs("error: no such command").is_err());
