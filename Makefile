@@ -3,6 +3,8 @@
 .PHONY: build demo test test-vm test-asan soak lint check models instructions install clean
 
 BRICKMOON := target/release/brickmoon
+# What `brickmoon bench` and `brickmoon demo` run.
+BENCH := target/release/brickmoon-bench
 # In the profile of everything else, so that what it needs is compiled once.
 XTASK := cargo run --quiet --release --locked --package xtask --
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -57,6 +59,7 @@ soak: build
 
 install: build
 	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon
+	$(SUDO) install -D -m 755 $(BENCH) $(DESTDIR)/usr/sbin/brickmoon-bench
 	$(SUDO) install -D -m 644 packaging/brickmoon.service $(DESTDIR)/lib/systemd/system/brickmoon.service
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon README.md CHANGELOG.md ARCHITECTURE.md SECURITY.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.svg

@@ -1,8 +1,10 @@
-//! The binary: `brickmoon up` is the daemon; most other commands query it, and some run Lua programs or benchmarks.
+//! The router: `brickmoon up` is the daemon; most other commands query it, and some run Lua programs. `brickmoon-bench`
+//! has the benchmarks.
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod client;
 mod commands;
 mod daemon;
@@ -39,7 +41,7 @@ impl Failure {
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
     log::start(cli.verbose);
-    let (status, why) = match commands::run(cli.command) {
+    let (status, why) = match commands::run(cli) {
         Ok(()) => (0, None),
         Err(Failure::Failed(why)) => (1, Some(why)),
         Err(Failure::Usage(why)) => (2, Some(why)),

@@ -31,8 +31,8 @@ fn the_unit_names_files_that_are_installed() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = std::env::temp_dir().join(format!("bm-install-{}", std::process::id()));
     let mut make = Command::new("make");
-    // The binary need not be built: `-o` uses a file as it is.
-    make.args(["-o", "build", "install", "SUDO=", "BRICKMOON=/bin/true"]);
+    // The binaries need not be built: `-o` uses files as they are.
+    make.args(["-o", "build", "install", "SUDO=", "BRICKMOON=/bin/true", "BENCH=/bin/true"]);
     make.arg(format!("DESTDIR={}", folder.display())).current_dir(&repository);
     let Ok(made) = make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").output() else {
         eprintln!("skipped: there is no `make`");
@@ -43,6 +43,7 @@ fn the_unit_names_files_that_are_installed() {
     let unit = unit.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&made.stderr)));
     let values =
         |key: &'static str| unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='));
+    assert!(installed("/usr/sbin/brickmoon-bench"), "brickmoon looks for it in its own folder");
     for file in values("Documentation").filter_map(|value| value.strip_prefix("file:")) {
         assert!(installed(file), "{file} is not installed");
     }

@@ -10,12 +10,18 @@ pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
         .flat_map(|source| {
             let mut findings = Vec::new();
             let path = source.path.display().to_string();
-            let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+            let is_root = path.ends_with("src/lib.rs") || path.ends_with("/main.rs");
             if !source.is_test && !source.text.starts_with("//!") {
                 findings.push(format!("{path}: opens without its reason; begin with a //! page"));
             }
             if is_root && forbids(layers, &path) && !source.text.contains("#![forbid(unsafe_code)]") {
                 findings.push(format!("{path}: may hold no unsafe code; add #![forbid(unsafe_code)]"));
+            }
+            if is_of_router(&path) {
+                let found = OF_BENCHES.iter().filter(|name| source.text.contains(**name));
+                findings.extend(found.map(|name| {
+                    format!("{path}: uses {name}, which the router must not contain; use it in src/bin/brickmoon-bench")
+                }));
             }
             findings.extend(source.text.lines().enumerate().filter_map(|(index, line)| {
                 leftover(line).map(|what| format!("{path}:{}: {what}", index + 1))
@@ -23,6 +29,14 @@ pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
             findings
         })
         .collect()
+}
+
+/// What is for benches and tests only (docs/decisions/0027-benches-apart.md).
+const OF_BENCHES: [&str; 2] = ["bm_eval", "bm_testbed"];
+
+/// Whether the file is of the program `brickmoon`, whose package also has `brickmoon-bench`.
+fn is_of_router(path: &str) -> bool {
+    path.strip_prefix("crates/brickmoon/src/").is_some_and(|rest| !rest.starts_with("bin/"))
 }
 
 fn forbids(layers: &Layers, path: &str) -> bool {
@@ -49,6 +63,17 @@ fn leftover(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keeps_benches_out_of_the_router() {
+        let findings = |path: &str| {
+            let text = "//! Why.\nuse bm_eval::bench;\n".to_string();
+            let (path, functions) = (path.into(), Vec::new());
+            check(&Layers::new(), &[Source { path, text, lines: 2, functions, is_test: false }])
+        };
+        assert!(findings("crates/brickmoon/src/commands.rs")[0].contains("uses bm_eval"));
+        assert!(findings("crates/brickmoon/src/bin/brickmoon-bench/commands.rs").is_empty());
+    }
 
     #[test]
     fn finds_what_is_left_and_nothing_else() {

@@ -1,0 +1,148 @@
+//! The command line: the benches and the demo with their options.
+//!
+//! It reads the same words as `brickmoon`, which starts this program with its own command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bm_testbed::addresses::Sizes;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// What `brickmoon bench` and `brickmoon demo` run.
+#[derive(Debug, Parser)]
+#[command(name = "brickmoon", bin_name = "brickmoon", version, about)]
+#[command(propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Log more: once for what is done, twice for why, three times for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a benchmark: alternatives take turns in one run; prints min, median and max.
+    Bench(Bench),
+    /// Run a demonstration in network namespaces: Linux and brickmoon side by side, with a full table (`make demo`).
+    Demo(Demo),
+}
+
+/// `brickmoon bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// What to measure.
+    #[arg(value_enum)]
+    pub what: BenchWhat,
+    /// All but lua and loss: routing table as an MRT dump or as lines of PREFIX/LENGTH [NEXT_HOP], plain or
+    /// compressed. May be repeated. Without it a table is generated.
+    #[arg(long, value_name = "FILE")]
+    pub rib: Vec<PathBuf>,
+    /// Time limit of the whole run, in seconds; 0 for the benchmark's own.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seconds: u64,
+    /// Run only cases whose name contains this, such as ipv4-full.
+    #[arg(long, value_name = "CASE")]
+    pub case: Option<String>,
+    /// forward, ports: frame sizes in bytes with the FCS, 64 to 1518, or imix (7 of 64, 4 of 594, 1 of 1518),
+    /// separated by commas, or all [default: 64].
+    #[arg(long, value_name = "BYTES|imix|all", value_delimiter = ',', value_parser = sizes)]
+    pub sizes: Vec<Vec<Sizes>>,
+    /// lookup: measure only this structure, also in its scalar version. A wrong name lists the right ones.
+    #[arg(long, value_name = "all|NAME")]
+    pub structure: Option<String>,
+    /// batch: measure only this strategy, masks or rebatch.
+    #[arg(long, value_name = "NAME")]
+    pub strategy: Option<String>,
+    /// lookup: measure DPDK's structures, too, if DPDK is installed (apt-get install libdpdk-dev).
+    #[arg(long)]
+    pub peers: bool,
+    /// lua: run for this long (90s, 20m, 2h) and report each minute whether the speed holds; best with one --case,
+    /// which then gets the whole time.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub soak: Option<Duration>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+    /// Write a chart of the results to this file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchWhat {
+    /// Longest-prefix match: lookups, updates, build time and memory of every structure, on one core with full tables.
+    Lookup,
+    /// The whole router in memory, on one core with full tables.
+    Forward,
+    /// The same with different batch sizes, with masks and with new batches for frames that leave the common case.
+    Batch,
+    /// The whole router in memory on one core, on two and so on up to all, and as a pipeline over two cores.
+    Workers,
+    /// DPDK ports on virtual devices, with and without the router, compared with DPDK's testpmd; needs a build with DPDK.
+    Ports,
+    /// Networks of Lua apps, compared with the same apps in Rust.
+    Lua,
+    /// The kernel path, compared with Linux, bpf_fib_lookup and a fixed next hop, and the switch, compared with Linux's
+    /// bridge (--case switch), in network namespaces; needs root and two cores.
+    Kernel,
+    /// Packet loss of Linux, the user path and the kernel path with bursts, steady rates and overload while a process
+    /// keeps each core busy, in network namespaces; needs root and two cores.
+    Loss,
+}
+
+/// `brickmoon demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Routing table file, as for bench. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub rib: Vec<PathBuf>,
+    /// Number of generated IPv4 routes; IPv6 gets a fifth of that.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub routes: usize,
+    /// Duration of each measurement, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 4.0)]
+    pub seconds: f64,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Parses one frame size, or `all`.
+fn sizes(text: &str) -> Result<Vec<Sizes>, String> {
+    if text == "all" { Ok(Sizes::ALL.to_vec()) } else { Ok(vec![text.parse()?]) }
+}
+
+/// Parses a duration with its unit: `90s`, `20m`, `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let of_unit = |(letter, seconds): (char, u64)| {
+        let number: u64 = text.strip_suffix(letter)?.parse().ok()?;
+        number.checked_mul(seconds).filter(|&seconds| (1..=1_000_000).contains(&seconds))
+    };
+    let seconds = units.into_iter().find_map(of_unit);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "expected a number and a unit, such as 90s, 20m or 2h".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_times_and_sizes() {
+        let seconds = |text| duration(text).map(|time| time.as_secs());
+        assert_eq!((sizes("imix"), sizes("all").map(|all| all.len())), (Ok(vec![Sizes::Imix]), Ok(7)));
+        assert!(sizes("65536").is_err());
+        assert_eq!(["1s", "20m", "2h"].map(|text| seconds(text).unwrap()), [1, 1200, 7200]);
+        assert!(
+            ["", "20", "m", "0s", "-1s", "1.5h", "5x", "99999999999999999999h", "300h"]
+                .iter()
+                .all(|text| seconds(text).is_err())
+        );
+    }
+}

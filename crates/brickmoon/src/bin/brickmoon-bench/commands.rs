@@ -1,0 +1,140 @@
+//! The commands: turns options into those of `bm-eval`, and prints its results.
+
+use bm_eval::demo::DemoOptions;
+
+use crate::Failure;
+use crate::args::{Bench, BenchWhat, Command, Demo};
+
+/// Runs a command.
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Bench(bench) => self::bench(&bench),
+        Command::Demo(demo) => self::demo(demo),
+    }
+}
+
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
+fn write(text: &str) -> Result<(), Failure> {
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The exit status of a bench error: wrong usage or failure.
+fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
+    use bm_eval::bench::BenchError::{NoCase, NoStructure, UnusedRib};
+    match error {
+        NoCase { .. } | NoStructure { .. } | UnusedRib { .. } => Failure::usage(error),
+        other => Failure::failed(other),
+    }
+}
+
+/// The benches that use a routing table.
+const WITH_ROUTES: [BenchWhat; 6] = [
+    BenchWhat::Lookup,
+    BenchWhat::Forward,
+    BenchWhat::Batch,
+    BenchWhat::Workers,
+    BenchWhat::Ports,
+    BenchWhat::Kernel,
+];
+
+/// Rejects options that have no effect on the bench.
+fn fits(bench: &Bench) -> Result<(), Failure> {
+    let options = [
+        ("--rib", !bench.rib.is_empty(), &WITH_ROUTES[..], "lookup|forward|batch|workers|ports|kernel"),
+        ("--peers", bench.peers, &[BenchWhat::Lookup], "lookup"),
+        ("--structure", bench.structure.is_some(), &[BenchWhat::Lookup], "lookup"),
+        ("--strategy", bench.strategy.is_some(), &[BenchWhat::Batch], "batch"),
+        ("--sizes", !bench.sizes.is_empty(), &[BenchWhat::Forward, BenchWhat::Ports], "forward|ports"),
+        ("--soak", bench.soak.is_some(), &[BenchWhat::Lua], "lua"),
+    ];
+    match options.into_iter().find(|(_, given, whats, _)| *given && !whats.contains(&bench.what)) {
+        Some((option, _, _, names)) => {
+            Err(Failure::usage(format!("{option} is only for `brickmoon bench {names}`")))
+        }
+        None if bench.soak.is_some() && bench.plot.is_some() => {
+            Err(Failure::usage("--soak cannot draw a chart: remove --plot"))
+        }
+        None if bench.soak.is_some() && bench.seconds != 0 => {
+            Err(Failure::usage("--soak already sets the duration: remove --seconds"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Runs a benchmark; the results of all cases are printed at the end.
+fn bench(bench: &Bench) -> Result<(), Failure> {
+    use bm_eval::bench;
+    fits(bench)?;
+    let common = bench::Options {
+        rib: bench.rib.clone(),
+        seconds: bench.seconds,
+        case: bench.case.clone(),
+        sizes: bench.sizes.concat(),
+    };
+    let structure = bench.structure.clone().filter(|name| name != "all");
+    if let Some(time) = bench.soak {
+        return soak(bench, &common, time);
+    }
+    let (title, rows) = match bench.what {
+        BenchWhat::Lookup => {
+            let options = bench::LookupOptions { common, structure, peers: bench.peers };
+            let found = bench::lookup(&options).map_err(asked_wrongly)?;
+            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            ("brickmoon bench lookup", found.rows)
+        }
+        BenchWhat::Batch => {
+            let rows = bench::batch(&common, bench.strategy.as_deref()).map_err(asked_wrongly)?;
+            ("brickmoon bench batch", rows)
+        }
+        BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
+        BenchWhat::Workers => {
+            let found = bench::workers(&common).map_err(asked_wrongly)?;
+            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            ("brickmoon bench workers", found.rows)
+        }
+        BenchWhat::Ports => {
+            let found = bench::ports(&common).map_err(asked_wrongly)?;
+            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            ("brickmoon bench ports", found.rows)
+        }
+        BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(asked_wrongly)?),
+        BenchWhat::Kernel => {
+            let options = bench::KernelOptions::new(common);
+            ("brickmoon bench kernel", bench::kernel(&options).map_err(asked_wrongly)?)
+        }
+        BenchWhat::Loss => {
+            let options = bench::LossOptions::new(common);
+            ("brickmoon bench loss", bench::loss(&options).map_err(asked_wrongly)?)
+        }
+    };
+    if let Some(file) = &bench.plot {
+        bench::plot(title, &rows, file).map_err(Failure::failed)?;
+    }
+    write(&bench::text(&rows, bench.json))
+}
+
+/// Runs a long benchmark; with `--json` the results of each minute are printed at its end.
+fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Duration) -> Result<(), Failure> {
+    use bm_eval::bench;
+    let json = bench.json;
+    let mut written = Ok(());
+    let each = |minutes: &[bench::Minute]| {
+        let rows: Vec<_> = minutes.iter().flat_map(bench::Minute::rows).collect();
+        if json && written.is_ok() {
+            written = write(&bench::text(&rows, true));
+        }
+    };
+    let minutes = bench::soak(options, time, each).map_err(asked_wrongly)?;
+    written?;
+    if json { Ok(()) } else { write(&bench::soak_table(&minutes)) }
+}
+
+fn demo(demo: Demo) -> Result<(), Failure> {
+    let Demo { rib, routes, seconds, json } = demo;
+    let options = DemoOptions { rib, routes, seconds, json, ..DemoOptions::default() };
+    bm_eval::demo::run(&options, &mut std::io::stdout()).map_err(Failure::failed)
+}

@@ -1,0 +1,61 @@
+//! `brickmoon-bench`: what `brickmoon bench` and `brickmoon demo` run.
+//!
+//! It is a program beside the router, so that the router contains nothing that exists only to be measured
+//! (docs/decisions/0027-benches-apart.md). The benches and the demo themselves are in `bm-eval`.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+/// Why a command failed, and so its exit status.
+#[derive(Debug)]
+pub enum Failure {
+    /// Exit status 1.
+    Failed(String),
+    /// Wrong options: exit status 2.
+    Usage(String),
+}
+
+impl Failure {
+    /// A failure with the text of `error`.
+    pub fn failed(error: impl ToString) -> Self {
+        Self::Failed(error.to_string())
+    }
+
+    /// A mistake in the options, with the text of `error`.
+    pub fn usage(error: impl ToString) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    start_log(cli.verbose);
+    let (status, why) = match commands::run(cli.command) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Failed(why)) => (1, why),
+        Err(Failure::Usage(why)) => (2, why),
+    };
+    eprintln!("brickmoon: {why}");
+    ExitCode::from(status)
+}
+
+/// Logs to standard error, by how often `-v` was given or as `RUST_LOG` says, like the router.
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).with_target(verbose > 1).init();
+}
