@@ -9,7 +9,7 @@
 //!                 0 ranges: a next hop        block of ranges: [ start, next hop ] ..., by start
 //! ```
 //!
-//! Without an extension (X = 0: D16R to D20R) the root contains the entries. A range is four bytes: its start within
+//! Without an extension (X = 0) the root contains the entries. A range is four bytes: its start within
 //! its slot, and its next hop; the last one that does not start after the address applies. Blocks of ranges are
 //! shared when equal. With 1,023 ranges or more, the block's first word counts them.
 //!
@@ -39,14 +39,9 @@ const PADDING: usize = 8;
 
 /// DXR as control builds and changes it, with a root of `D` bits and an extension of `X` more.
 pub type Dxr<const D: u8, const X: u8> = Table<Shared<D, X>>;
-/// A root of 16 bits: the smallest, 1.9 MiB for a full table.
-pub type D16R = Dxr<16, 0>;
-/// A root of 18 bits: 2.7 MiB.
-pub type D18R = Dxr<18, 0>;
-/// A root of 20 bits: 5.6 MiB; few slots have more than sixteen ranges.
-pub type D20R = Dxr<20, 0>;
-/// A root of 16 bits and an extension of 4: the slots of D20R, and half its memory.
-pub type D16X4R = Dxr<16, 4>;
+/// The shape that configuration offers, the paper's D18R: a root of 18 bits, 2.7 MiB for a full table. `bench lookup`
+/// measures others beside it.
+pub type Dxr18 = Dxr<18, 0>;
 
 /// DXR as workers read it.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ pub use chunk::{Chunk17, Chunk17Fib};
 pub use cpu::Form;
 pub use dir18::{Dir18, Dir18Fib};
 pub use dir24_8::{Dir24_8, Dir24_8Fib};
-pub use dxr::{D16R, D16X4R, D18R, D20R, Dxr, DxrFib};
+pub use dxr::{Dxr, Dxr18, DxrFib};
 pub use memory::{NotAttached, Source};
 pub use next_hop::NextHop;
 pub use range6::{Range6, Range6Fib};

@@ -5,7 +5,7 @@
 
 use crate::memory::Source;
 use crate::published::Readers;
-use crate::{BuildFib, Chunk17, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, NextHop, Range6, TableFull};
+use crate::{BuildFib, Chunk17, Dir18, Dir24_8, Dxr18, NextHop, Range6, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 
@@ -17,10 +17,7 @@ pub const IPV4: &[Structure<u32>] = &[
         "chunk17",
         "17-bit root, then a bitmap of ranges, equal blocks shared: under 2 MiB, for cold or shared caches",
     ),
-    Structure::of::<D16R>("dxr16", "DXR, 16-bit root, then ranges: 2 MiB"),
-    Structure::of::<D18R>("dxr18", "DXR, 18-bit root, then ranges: 3 MiB"),
-    Structure::of::<D20R>("dxr20", "DXR, 20-bit root, then ranges: 6 MiB"),
-    Structure::of::<D16X4R>("dxr16x4", "DXR, 16-bit root, 4-bit extension, then ranges: 3 MiB"),
+    Structure::of::<Dxr18>("dxr18", "DXR, 18-bit root, then ranges: 3 MiB"),
 ];
 
 /// For IPv6, the default first.

@@ -6,9 +6,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{
-    BuildFib, Change, Chunk17, D16R, D16X4R, D18R, D20R, Dir18, Dir24_8, Dxr, Fib, Form, NextHop, Range6,
-};
+use bm_fib::{BuildFib, Change, Chunk17, Dir18, Dir24_8, Dxr, Dxr18, Fib, Form, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Plain, Seeded};
 use proptest::prelude::*;
@@ -96,22 +94,22 @@ proptest! {
 
     #[test]
     fn d16r_on_nested_tables(changes in changes::<u32>(&[16, 20, 24, 28, 32], 60), seed: u64) {
-        check::<D16R>(&changes, seed);
+        check::<Dxr<16, 0>>(&changes, seed);
     }
 
     #[test]
     fn d18r_on_nested_tables(changes in changes::<u32>(&[16, 18, 24, 28, 32], 60), seed: u64) {
-        check::<D18R>(&changes, seed);
+        check::<Dxr18>(&changes, seed);
     }
 
     #[test]
     fn d20r_on_nested_tables(changes in changes::<u32>(&[16, 20, 24, 28, 32], 60), seed: u64) {
-        check::<D20R>(&changes, seed);
+        check::<Dxr<20, 0>>(&changes, seed);
     }
 
     #[test]
     fn d16x4r_on_nested_tables(changes in changes::<u32>(&[16, 20, 24, 28, 32], 60), seed: u64) {
-        check::<D16X4R>(&changes, seed);
+        check::<Dxr<16, 4>>(&changes, seed);
     }
 
     #[test]
@@ -210,10 +208,10 @@ fn chunk17_on_the_real_table() {
 
 #[test]
 fn d18r_on_the_real_table() {
-    churn::<D18R>("rib4-full.txt.gz", 100_000, 100);
+    churn::<Dxr18>("rib4-full.txt.gz", 100_000, 100);
 }
 
 #[test]
 fn d16x4r_on_the_real_table() {
-    churn::<D16X4R>("rib4-full.txt.gz", 100_000, 100);
+    churn::<Dxr<16, 4>>("rib4-full.txt.gz", 100_000, 100);
 }

@@ -7,8 +7,8 @@ mod common;
 use bm_fib::memory::memfd;
 use bm_fib::published::Readers;
 use bm_fib::{
-    BuildFib, Change, Chunk17, Chunk17Fib, D16X4R, Dir18, Dir18Fib, Dir24_8, Dir24_8Fib, DxrFib, Fib,
-    NextHop, Range6, Range6Fib, SharedFib, Source,
+    BuildFib, Change, Chunk17, Chunk17Fib, Dir18, Dir18Fib, Dir24_8, Dir24_8Fib, Dxr, DxrFib, Fib, NextHop,
+    Range6, Range6Fib, SharedFib, Source,
 };
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
@@ -69,7 +69,7 @@ fn chunk17_in_a_memfd() {
 
 #[test]
 fn dxr_in_a_memfd() {
-    shared::<D16X4R, DxrFib<16, 4>>();
+    shared::<Dxr<16, 4>, DxrFib<16, 4>>();
 }
 
 #[test]

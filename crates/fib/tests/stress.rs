@@ -9,7 +9,7 @@
 mod common;
 
 use bm_fib::published::Readers;
-use bm_fib::{BuildFib, Change, Chunk17, D16X4R, D18R, Dir18, Dir24_8, Fib, NextHop, Range6};
+use bm_fib::{BuildFib, Change, Chunk17, Dir18, Dir24_8, Dxr, Dxr18, Fib, NextHop, Range6};
 use bm_wire::prefix::Prefix;
 use common::{Number, Seeded};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -144,11 +144,11 @@ fn chunk17_under_churn() {
 #[test]
 fn d18r_under_churn() {
     // A host route each, four to a slot.
-    stress::<D18R>(0x0a00_0001, 12, 20);
+    stress::<Dxr18>(0x0a00_0001, 12, 20);
 }
 
 #[test]
 fn d16x4r_under_churn() {
     // The slots of one extension come and go one by one.
-    stress::<D16X4R>(0x0a00_0001, 12, 20);
+    stress::<Dxr<16, 4>>(0x0a00_0001, 12, 20);
 }

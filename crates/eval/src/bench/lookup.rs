@@ -175,7 +175,7 @@ impl LookupOptions {
 
 /// All structures by name, DPDK's last.
 pub fn names() -> Vec<&'static str> {
-    let ours = u32::STRUCTURES.iter().map(|of| of.name).chain(u128::STRUCTURES.iter().map(|of| of.name));
+    let ours = u32::structures().map(|of| of.name).chain(u128::structures().map(|of| of.name));
     let peers = u32::PEERS.iter().chain(u128::PEERS).map(|of| of.name);
     let mut names: Vec<_> = ours.chain(peers).collect();
     let mut seen = Vec::new();
@@ -201,7 +201,7 @@ impl Bench<'_> {
     }
 
     fn has_work<A: Family>(&self, table: &Table) -> bool {
-        let ours = A::STRUCTURES.iter().any(|of| self.options.wants(of.name));
+        let ours = A::structures().any(|of| self.options.wants(of.name));
         let peers = A::PEERS.iter().any(|of| self.options.wants(of.name));
         !A::routes(table).is_empty() && (ours || peers) && !self.cases::<A>().is_empty()
     }
@@ -276,7 +276,7 @@ impl Bench<'_> {
         }
         let mut ours: Vec<Contender<A>> = Vec::new();
         for round in 0..BUILDS {
-            let wanted = A::STRUCTURES.iter().filter(|of| self.options.wants(of.name));
+            let wanted = A::structures().filter(|of| self.options.wants(of.name));
             for (index, structure) in wanted.enumerate() {
                 let built = Contender::ours(structure, None, routes)?;
                 match ours.get_mut(index) {
@@ -287,7 +287,7 @@ impl Bench<'_> {
         }
         contenders.extend(ours);
         if self.options.structure.is_some() {
-            let of_name = |name: &str| A::STRUCTURES.iter().find(|of| of.name == name);
+            let of_name = |name: &str| A::structures().find(|of| of.name == name);
             let wide = contenders.iter().filter(|built| built.is_wide());
             let scalar: Vec<_> = wide.filter_map(|built| of_name(&built.name)).collect();
             for structure in scalar {

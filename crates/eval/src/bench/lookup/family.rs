@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use bm_fib::Structure;
 use bm_fib::structure;
+use bm_fib::{Dxr, Structure};
 use bm_testbed::tables::{Route, Space, Table};
 use bm_wire::prefix::Prefix;
 
@@ -13,14 +13,21 @@ use super::peers::{self, Variant};
 pub trait Family: Space {
     /// As cases are named.
     const NAME: &'static str;
-    /// Our structures, the default first.
-    const STRUCTURES: &'static [Structure<Self>];
+    /// Our structures that a router can be configured with, the default first.
+    const CONFIGURABLE: &'static [Structure<Self>];
+    /// Other shapes of them, which only this bench builds.
+    const FURTHER: &'static [Structure<Self>];
     /// DPDK's.
     const PEERS: &'static [Variant];
     /// Updates make no prefix longer than this: what networks announce.
     const LONGEST: u8;
     /// An address as DPDK takes it.
     type Wire: Copy;
+
+    /// All of our structures.
+    fn structures() -> impl Iterator<Item = &'static Structure<Self>> {
+        Self::CONFIGURABLE.iter().chain(Self::FURTHER)
+    }
 
     /// The address after this one, unless it is the last.
     fn after(self) -> Option<Self>;
@@ -38,7 +45,12 @@ pub trait Family: Space {
 
 impl Family for u32 {
     const NAME: &'static str = "ipv4";
-    const STRUCTURES: &'static [Structure<Self>] = structure::IPV4;
+    const CONFIGURABLE: &'static [Structure<Self>] = structure::IPV4;
+    const FURTHER: &'static [Structure<Self>] = &[
+        Structure::of::<Dxr<16, 0>>("dxr16", "DXR, 16-bit root, then ranges: 2 MiB"),
+        Structure::of::<Dxr<20, 0>>("dxr20", "DXR, 20-bit root, then ranges: 6 MiB"),
+        Structure::of::<Dxr<16, 4>>("dxr16x4", "DXR, 16-bit root, 4-bit extension, then ranges: 3 MiB"),
+    ];
     const PEERS: &'static [Variant] = peers::IPV4;
     const LONGEST: u8 = 24;
     type Wire = Self;
@@ -68,7 +80,8 @@ impl Family for u32 {
 
 impl Family for u128 {
     const NAME: &'static str = "ipv6";
-    const STRUCTURES: &'static [Structure<Self>] = structure::IPV6;
+    const CONFIGURABLE: &'static [Structure<Self>] = structure::IPV6;
+    const FURTHER: &'static [Structure<Self>] = &[];
     const PEERS: &'static [Variant] = peers::IPV6;
     const LONGEST: u8 = 48;
     type Wire = [u8; 16];

@@ -8,7 +8,7 @@ fn table() -> Table {
 }
 
 fn of<A: Family>(routes: &[Route<A>]) -> Vec<Contender<A>> {
-    A::STRUCTURES.iter().map(|structure| Contender::ours(structure, None, routes).unwrap()).collect()
+    A::structures().map(|structure| Contender::ours(structure, None, routes).unwrap()).collect()
 }
 
 fn churned<A: Family>(table: &Table, peers: bool, mut contenders: Vec<Contender<A>>) {
