@@ -495,7 +495,7 @@ fn one_port_that_the_kernel_path_cannot_have_moves_no_other() {
     assert!(why.starts_with("the driver of vx0"), "{why}");
     assert_eq!(state(&router, "tun0"), "refused");
     assert!(
-        port(&router, "tun0")["state_reason"].as_str().is_some_and(|why| why.contains("no Ethernet header"))
+        port(&router, "tun0")["state_reason"].as_str().is_some_and(|why| why.contains("not an Ethernet interface"))
     );
     unharmed("beside vxlan and tun", &flow().for_a_while(&lab, PATIENCE / 50));
     assert!(sent(&router, "r0") > 0);
