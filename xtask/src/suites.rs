@@ -1,6 +1,6 @@
 //! `cargo xtask test`: builds all test programs at once, and runs several of them in parallel.
 //!
-//! `cargo test` runs one program after the other, and most of them sleep: they wait for neighbours, timers and
+//! `cargo test` runs one program after the other, and most of them sleep: they wait for neighbors, timers and
 //! daemons. Here as many run in parallel as there are cores. The output of a program is kept together and shown when
 //! it has ended, in cargo's own format, with a sum over all of them at the end.
 //!

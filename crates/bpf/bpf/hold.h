@@ -12,7 +12,7 @@
 
 /*
  * Whether Linux might route a frame. It never routes what came by a group MAC or goes to a link-local address
- * (fe80::/10, RFC 4291 2.5.6), so ARP, neighbour discovery and routing protocols work meanwhile.
+ * (fe80::/10, RFC 4291 2.5.6), so ARP, neighbor discovery and routing protocols work meanwhile.
  */
 static __always_inline bool may_be_routed(const void *data, const void *end)
 {

@@ -6,7 +6,7 @@
 
 use bm_control::compile::{Compiler, Options};
 use bm_fib::published::Readers;
-use bm_netlink::{Change, Hop, Link, Message, Mirror, RouteBody, RouteEvent, RouteMessage, Via, neighbour};
+use bm_netlink::{Change, Hop, Link, Message, Mirror, RouteBody, RouteEvent, RouteMessage, Via, neighbor};
 use bm_wire::prefix::{Address, Prefix};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -68,8 +68,8 @@ fn machine() -> Mirror {
     for number in 0..GATEWAYS {
         for address in [ipv4_gateway(number), ipv6_gateway(number)] {
             let (ifindex, mac) = (1 + (number % 2) as u32, Some([2, 0, 0, 0, 0, number as u8]));
-            let state = neighbour::state::REACHABLE;
-            mirror.apply(Message::Neighbour(bm_netlink::Neighbour {
+            let state = neighbor::state::REACHABLE;
+            mirror.apply(Message::Neighbor(bm_netlink::Neighbor {
                 ifindex,
                 address,
                 state,

@@ -314,8 +314,8 @@ impl Compiler {
             self.published.publish(self.tables(&vrfs));
         }
         let all = reshaped.moved || remade;
-        let near4 = self.ipv4.note_neighbours(view, &work, all);
-        let near6 = self.ipv6.note_neighbours(view, &work, all);
+        let near4 = self.ipv4.note_neighbors(view, &work, all);
+        let near6 = self.ipv6.note_neighbors(view, &work, all);
         let entries = self.ipv4.refresh(view, &mut self.targets, &work.ipv4, &near4)
             + self.ipv6.refresh(view, &mut self.targets, &work.ipv6, &near6);
 
@@ -416,8 +416,8 @@ impl Compiler {
         }
         work.links.iter().for_each(|ifindex| self.targets.refresh_link(view, *ifindex));
         work.objects.iter().for_each(|id| self.targets.refresh_object(view, *id));
-        for (ifindex, address) in &work.neighbours {
-            self.targets.refresh_neighbour(view, *ifindex, *address);
+        for (ifindex, address) in &work.neighbors {
+            self.targets.refresh_neighbor(view, *ifindex, *address);
         }
         self.targets.retry(view);
     }

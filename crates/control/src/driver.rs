@@ -5,7 +5,7 @@
 //!                            └► Steering                     (what ports leave to Linux)
 //! firewall, IPsec policies, traffic control ─► Follower, a thread of its own ─► what is left to Linux
 //! slow path ─► Asker ─┐
-//! marks of use ───────┴─► "use this neighbour" ─► kernel     (resolves, confirms)
+//! marks of use ───────┴─► "use this neighbor" ─► kernel     (resolves, confirms)
 //! Handle::routes, verify, ... ─► a request, handled between two changes
 //! ```
 //!
@@ -21,7 +21,7 @@ mod follower;
 mod kernel;
 mod known;
 mod linux_only;
-mod neighbours;
+mod neighbors;
 mod ports;
 mod tally;
 mod told;

@@ -150,7 +150,7 @@ fn follows_the_kernel() {
         assert_eq!(to(&driver, "192.0.2.9"), ("192.0.2.0/24".into(), Action::Resolve, RouteState::Route));
         ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev a");
         let host = ("192.0.2.9/32".to_string(), Action::Forward, RouteState::Neighbor);
-        until("the neighbour's entry", || to(&driver, "192.0.2.9") == host);
+        until("the neighbor's entry", || to(&driver, "192.0.2.9") == host);
         ip("route add 203.0.113.0/24 via 192.0.2.9");
         until("the route", || to(&driver, "203.0.113.1").1 == Action::Forward);
         ip("nexthop add id 7 via 192.0.2.9 dev a");
@@ -195,8 +195,8 @@ fn carries_out_a_hundred_thousand_changes() {
 }
 
 #[test]
-fn asks_for_neighbours_and_says_who_does_not_answer() {
-    inside("asks_for_neighbours_and_says_who_does_not_answer", || {
+fn asks_for_neighbors_and_says_who_does_not_answer() {
+    inside("asks_for_neighbors_and_says_who_does_not_answer", || {
         let driver = start(&Told::default());
         let mut asker = driver.handle().asker().unwrap();
         let nobody = (ifindex("a"), "192.0.2.77".parse().unwrap());

@@ -2,7 +2,7 @@
 //!
 //! Each round gives every subject one turn, beginning one further on than the round before. A turn warms
 //! up, then repeats the subject's work for a slot: short slots start cold and flatter large tables. Time
-//! is the thread's own CPU time, so that a neighbour's load does not count.
+//! is the thread's own CPU time, so that a neighbor's load does not count.
 
 use std::time::{Duration, Instant};
 

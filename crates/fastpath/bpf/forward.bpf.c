@@ -6,7 +6,7 @@
  *                '--------'-----------'-----------'----------'--> Linux, untouched, with the reason counted
  *
  * Nothing is dropped here but by filters, where there are any (filter.h). What is not plain forwarding
- * (local, options, fragments, used-up TTL, unknown neighbours, no route, too big) goes to Linux, which
+ * (local, options, fragments, used-up TTL, unknown neighbors, no route, too big) goes to Linux, which
  * answers, resolves and drops as it always does. In doubt: XDP_PASS.
  */
 #include <linux/bpf.h>

@@ -27,7 +27,7 @@ struct hops {
 	__u64 entries[HOPS];
 	__u32 buckets[BUCKETS];
 	__u16 mtus[HOPS]; /* of the route; 0 where the interface's holds */
-	__u8 used[HOPS];  /* set here, taken by control, which keeps the neighbour fresh in Linux */
+	__u8 used[HOPS];  /* set here, taken by control, which keeps the neighbor fresh in Linux */
 };
 
 #define FIB4_WORDS (1 << 20)
@@ -135,7 +135,7 @@ enum verdict {
 	PASSED_HEADER,	   /* options, fragments, special addresses, anything malformed */
 	PASSED_HOPS,	   /* TTL or hop limit used up */
 	PASSED_LOCAL,
-	PASSED_UNRESOLVED, /* a neighbour without a MAC, no route, blackhole, unreachable, prohibit */
+	PASSED_UNRESOLVED, /* a neighbor without a MAC, no route, blackhole, unreachable, prohibit */
 	PASSED_MTU,
 	PASSED_EGRESS, /* interface down, or one that XDP cannot send through */
 	PASSED_SOURCE, /* our own address, or the reverse path filter has to be asked */

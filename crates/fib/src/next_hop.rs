@@ -4,14 +4,14 @@
 //!  63        48 47                                      0
 //! [ interface  |  destination MAC, first byte lowest     ]   forward (interface below 0xff00)
 //! [ 0xff00 ... |  0                                      ]   host, blackhole, ...
-//! [ 0xff02     |  0                     | interface (16) ]   resolve: where the neighbour is to be asked for
+//! [ 0xff02     |  0                     | interface (16) ]   resolve: where the neighbor is to be asked for
 //! [ 0xff06     |  log2 of count (8)  |  first bucket (32) ]   group: bucket[first + hash % count]
 //! [ 0xff07     |  0                     | interface (16) ]   Linux only: Linux sends it out of the interface
 //! ```
 //!
 //! All routes and all tables share this one, so a changed MAC address is a single aligned store, never seen
 //! partially, and changes no route. Next to the word are, per index: the route's MTU, the gateway (for the slow path,
-//! which resolves it) and a mark that workers set when they use the next hop, so that control keeps its neighbour
+//! which resolves it) and a mark that workers set when they use the next hop, so that control keeps its neighbor
 //! fresh in Linux. The writer is [`NextHopWriter`]; workers have an `Arc<NextHops>` and only load, except for the
 //! mark.
 //!
@@ -80,7 +80,7 @@ pub enum Action {
     Host,
     /// Hand it to Linux unchanged: something on the egress interface exists only in Linux, such as a qdisc.
     LinuxOnly,
-    /// The neighbour is not resolved yet: slow path.
+    /// The neighbor is not resolved yet: slow path.
     Resolve,
     /// Drop it silently.
     Blackhole,
@@ -198,7 +198,7 @@ impl fmt::Debug for Entry {
 /// The destination of a next hop, for the slow path: it does not change as long as the index is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Gateway {
-    /// The neighbour to resolve; `None` if destinations are neighbours themselves (on link).
+    /// The neighbor to resolve; `None` if destinations are neighbors themselves (on link).
     pub address: Option<IpAddr>,
     /// The interface it is on, by whatever number the writer uses.
     pub interface: u32,

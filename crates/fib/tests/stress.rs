@@ -126,7 +126,7 @@ fn dir18_under_churn() {
 
 #[test]
 fn range6_under_churn() {
-    // Neighbouring host routes in one /64, so that they share nodes, each under a /112.
+    // Neighboring host routes in one /64, so that they share nodes, each under a /112.
     stress::<Range6>(0x2001_0db8 << 96 | 1, 16, 112);
 }
 

@@ -8,7 +8,7 @@ mod errors;
 mod forwarding;
 mod fragments;
 mod frames;
-mod neighbours;
+mod neighbors;
 mod random;
 mod version_six;
 
@@ -20,12 +20,12 @@ const LINES: &str = "
     interface left 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64 fe80::1/64
     interface right 1 02:00:00:00:00:02 198.51.100.1/24 2001:db8:2::1/64 fe80::2/64
     interface narrow 2 02:00:00:00:00:03 mtu 1300 203.0.113.1/24 2001:db8:3::1/64
-    neighbour 192.0.2.9 left 02:00:00:00:01:09
-    neighbour 2001:db8:1::9 left 02:00:00:00:01:09
-    neighbour 198.51.100.7 right 02:00:00:00:02:07
-    neighbour 2001:db8:2::7 right 02:00:00:00:02:07
-    neighbour 203.0.113.5 narrow 02:00:00:00:03:05
-    neighbour 2001:db8:3::5 narrow 02:00:00:00:03:05
+    neighbor 192.0.2.9 left 02:00:00:00:01:09
+    neighbor 2001:db8:1::9 left 02:00:00:00:01:09
+    neighbor 198.51.100.7 right 02:00:00:00:02:07
+    neighbor 2001:db8:2::7 right 02:00:00:00:02:07
+    neighbor 203.0.113.5 narrow 02:00:00:00:03:05
+    neighbor 2001:db8:3::5 narrow 02:00:00:00:03:05
     route 8.0.0.0/8 via 198.51.100.7 right
     route 9.0.0.0/8 via 203.0.113.5 narrow
     route 2001:db8:8::/48 via 2001:db8:2::7 right

@@ -204,8 +204,8 @@ mod tests {
             "
             interface left 0 02:00:00:00:00:01 {left} 192.0.2.1/24
             interface right 1 02:00:00:00:00:02 198.51.100.1/24
-            neighbour 192.0.2.9 left 02:00:00:00:01:09
-            neighbour 198.51.100.7 right 02:00:00:00:02:07"
+            neighbor 192.0.2.9 left 02:00:00:00:01:09
+            neighbor 198.51.100.7 right 02:00:00:00:02:07"
         );
         Lab::with_hooks(&text, |_| [Some(Box::new(Detour(u32::from_be_bytes([198, 51, 100, 7])))), None])
     }
@@ -256,24 +256,24 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_waits_for_the_neighbour_that_a_hook_chose() {
+    fn a_packet_waits_for_the_neighbor_that_a_hook_chose() {
         let mut lab = lab("");
-        lab.change("no neighbour 198.51.100.7 right");
+        lab.change("no neighbor 198.51.100.7 right");
         lab.change("route 9.0.0.0/8 via 192.0.2.9 left\nroute 198.51.100.7/32 via 198.51.100.7 right");
         assert!(lab.exchange(0, &packet([192, 0, 2, 9])).is_silence());
         assert_eq!(lab.asked(), [("right".into(), "198.51.100.7".parse().unwrap())]);
-        lab.change("neighbour 198.51.100.7 right 02:00:00:00:02:07");
+        lab.change("neighbor 198.51.100.7 right 02:00:00:00:02:07");
         lab.pass(1000);
         assert_eq!(lab.answer().only().map(|(port, frame)| (port, frame[5])), Some((1, 7)));
     }
 
     #[test]
-    fn on_a_link_that_a_hook_chose_the_packets_own_neighbour_is_asked_for() {
+    fn on_a_link_that_a_hook_chose_the_packets_own_neighbor_is_asked_for() {
         let mut lab = lab("");
-        lab.change("no neighbour 198.51.100.7 right");
+        lab.change("no neighbor 198.51.100.7 right");
         assert!(lab.exchange(0, &packet([192, 0, 2, 9])).is_silence());
         assert_eq!(lab.asked(), [("right".into(), "9.9.9.9".parse().unwrap())]);
-        lab.change("neighbour 9.9.9.9 right 02:00:00:00:02:09");
+        lab.change("neighbor 9.9.9.9 right 02:00:00:00:02:09");
         lab.pass(1000);
         assert_eq!(lab.answer().only().map(|(port, frame)| (port, frame[5])), Some((1, 9)));
     }

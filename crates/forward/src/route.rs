@@ -8,9 +8,9 @@ use bm_frame::Meta;
 
 use crate::tables::{Tables, Vrf};
 
-/// A neighbour: an address on a logical interface.
+/// A neighbor: an address on a logical interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Neighbour {
+pub(crate) struct Neighbor {
     pub interface: u16,
     pub address: IpAddr,
 }
@@ -18,10 +18,10 @@ pub(crate) struct Neighbour {
 /// Where a destination is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Through a neighbour whose MAC address is known.
+    /// Through a neighbor whose MAC address is known.
     Forward { hop: NextHop, entry: Entry },
-    /// Through a neighbour, or to one, whose MAC address must be resolved.
-    Resolve { hop: NextHop, neighbour: Neighbour },
+    /// Through a neighbor, or to one, whose MAC address must be resolved.
+    Resolve { hop: NextHop, neighbor: Neighbor },
     /// At Linux.
     Host,
     /// At no place, in silence.
@@ -39,7 +39,7 @@ impl Way {
     pub fn out(&self) -> Option<(NextHop, u16)> {
         match *self {
             Self::Forward { hop, entry } => Some((hop, entry.interface())),
-            Self::Resolve { hop, neighbour } => Some((hop, neighbour.interface)),
+            Self::Resolve { hop, neighbor } => Some((hop, neighbor.interface)),
             _ => None,
         }
     }
@@ -70,9 +70,9 @@ pub(crate) fn chosen(
     }
     let chosen = way(tables, NextHop(meta.next_hop), destination, hash);
     match chosen {
-        // No neighbour yet, but on a link: the table has an entry for each neighbour of the link.
-        Way::Resolve { hop, neighbour } if tables.next_hops.gateway(hop).address.is_none() => {
-            let there = found.out().is_some_and(|(_, interface)| interface == neighbour.interface);
+        // No neighbor yet, but on a link: the table has an entry for each neighbor of the link.
+        Way::Resolve { hop, neighbor } if tables.next_hops.gateway(hop).address.is_none() => {
+            let there = found.out().is_some_and(|(_, interface)| interface == neighbor.interface);
             if there { found } else { chosen }
         }
         // A number that is not a next hop, or no longer.
@@ -95,7 +95,7 @@ fn way(tables: &Tables, hop: NextHop, destination: IpAddr, hash: impl FnOnce() -
             let gateway = next_hops.gateway(hop);
             let address = gateway.address.unwrap_or(destination);
             match u16::try_from(gateway.interface) {
-                Ok(interface) => Way::Resolve { hop, neighbour: Neighbour { interface, address } },
+                Ok(interface) => Way::Resolve { hop, neighbor: Neighbor { interface, address } },
                 // An interface that the tables cannot represent is not used for sending.
                 Err(_) => Way::Host,
             }

@@ -4,13 +4,13 @@
 //! workers' queues -> decide anew -> Linux                      (HostPort of the frame's port)
 //!                                -> error to the source        (ICMP, ICMPv6: chosen, limited, routed)
 //!                                -> cut, options written       (sent)
-//!                                -> wait for the neighbour     (asked for, bounded, given up in time)
+//!                                -> wait for the neighbor     (asked for, bounded, given up in time)
 //!                                -> a named drop
 //! sent: queue of the worker that owns the port -> SlowReturn -> the port's link
 //! ```
 //!
 //! [`SlowPath::run`] is one step; [`SlowThread`](crate::SlowThread) calls it repeatedly, tests call it with their own
-//! clock. It may allocate and make system calls, but it never waits: an unresolved neighbour delays only the frames
+//! clock. It may allocate and make system calls, but it never waits: an unresolved neighbor delays only the frames
 //! that need it.
 
 mod address;
@@ -57,17 +57,17 @@ use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
 use waiting::Waiting;
 
-/// Makes the kernel resolve neighbours. Control does this with netlink.
+/// Makes the kernel resolve neighbors. Control does this with netlink.
 pub trait Resolver: Send {
     /// Requests `address` on the interface with Linux's index `ifindex`. The answer arrives as a changed next hop or
-    /// as a route to the neighbour; this does not wait for it.
+    /// as a route to the neighbor; this does not wait for it.
     fn resolve(&mut self, ifindex: u32, address: IpAddr);
 
-    /// Passes the waker of the slow path: it should be woken when a neighbour has answered, so that waiting frames
+    /// Passes the waker of the slow path: it should be woken when a neighbor has answered, so that waiting frames
     /// are sent before later ones. Without that, the answer is noticed within a millisecond.
     fn set_waker(&mut self, _waker: Waker) {}
 
-    /// A neighbour that the kernel has given up on since the last call, so that frames for it do not wait longer.
+    /// A neighbor that the kernel has given up on since the last call, so that frames for it do not wait longer.
     fn next_failed(&mut self) -> Option<(u32, IpAddr)> {
         None
     }
@@ -100,13 +100,13 @@ pub struct SlowConfig {
     pub reader: ReaderHandle,
     /// Frames to build with, and where frames end.
     pub frames: Freelist,
-    /// Resolves neighbours.
+    /// Resolves neighbors.
     pub resolver: Box<dyn Resolver>,
     /// Wakes the slow path's thread.
     pub waker: Waker,
     /// Counters of [`SlowPath::COUNTERS`].
     pub counters: Counters<SlowCounter>,
-    /// Limits for frames that wait for neighbours.
+    /// Limits for frames that wait for neighbors.
     pub waits: WaitLimits,
     /// Where the identifications of our own packets begin; any number.
     pub seed: u64,
@@ -119,7 +119,7 @@ pub struct SlowPath {
     bell: Arc<Bell>,
     arrivals: Vec<Arrivals>,
     hooks: Option<Box<SlowHooks>>,
-    /// The longest sleep while no frame waits for a neighbour.
+    /// The longest sleep while no frame waits for a neighbor.
     sleep_max: Duration,
     core: Core,
 }
@@ -167,7 +167,7 @@ bm_stats::counter_kind! {
         ErrorsLimitedAll = "errors_limited_all",
         /// ICMP errors not sent by the limit for one address.
         ErrorsLimitedAddress = "errors_limited_address",
-        /// Neighbours that the kernel was asked to resolve.
+        /// Neighbors that the kernel was asked to resolve.
         ResolveAsked = "resolve_asked",
         /// Those that answered.
         ResolveAnswered = "resolve_answered",
@@ -196,7 +196,7 @@ enum Fate {
     Tell(tell::Error, Reason),
     Send(NextHop, Hop),
     Cut(NextHop, Hop, usize),
-    Hold(route::Neighbour),
+    Hold(route::Neighbor),
 }
 
 impl From<Refusal> for Fate {
@@ -267,7 +267,7 @@ impl SlowPath {
         self.core.ports.push(PortState { account, host, worker, held: 0, for_host: Vec::new() });
     }
 
-    /// One step: handles waiting frames, up to a limit, and those that wait for neighbours. Returns how many frames
+    /// One step: handles waiting frames, up to a limit, and those that wait for neighbors. Returns how many frames
     /// it handled; 0 means that it may sleep.
     pub fn run(&mut self, now: Now) -> usize {
         let Self { published, reader, arrivals, hooks, core, .. } = self;
@@ -314,13 +314,13 @@ impl SlowPath {
         let queued = |arrivals: &mut Arrivals| arrivals.host.readable() + arrivals.work.readable() > 0;
         if !self.arrivals.iter_mut().any(queued) {
             self.reader.offline();
-            // A neighbour's answer appears in the tables, which wake no thread.
+            // A neighbor's answer appears in the tables, which wake no thread.
             let look = Duration::from_nanos(self.core.waiting.look_every_ns(now.monotonic_ns));
             let timeout = if self.core.waiting.is_empty() { self.sleep_max } else { look };
             let twins = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
             self.bell.waker().wait(twins, timeout);
             self.reader.online();
-            // The thread that woke this one may have resolved a neighbour.
+            // The thread that woke this one may have resolved a neighbor.
             self.core.looked_ns = None;
         }
         self.bell.wakes();
@@ -408,7 +408,7 @@ impl Core {
                 Err(Refusal::Slow(_) | Refusal::Send(_)) => self.lose(frame, Reason::TooBig),
             },
             Fate::Cut(hop, entry, mtu) => self.cut(tables, frame, (hop, entry), mtu),
-            Fate::Hold(neighbour) => self.hold(tables, Waiter { frame, own: false }, neighbour, now),
+            Fate::Hold(neighbor) => self.hold(tables, Waiter { frame, own: false }, neighbor, now),
         }
     }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! interface left 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64
 //! interface right 1 02:00:00:00:00:02 mtu 1400 198.51.100.1/24
-//! neighbour 198.51.100.7 right 02:00:00:00:01:07
+//! neighbor 198.51.100.7 right 02:00:00:00:01:07
 //! route 0.0.0.0/0 via 198.51.100.7 right
 //! route 203.0.113.0/24 blackhole
 //! ```
@@ -290,7 +290,7 @@ impl Lab {
         take_all(&self.linux[port].delivered)
     }
 
-    /// The neighbours that the kernel was asked to resolve, by the interface's name.
+    /// The neighbors that the kernel was asked to resolve, by the interface's name.
     pub fn asked(&self) -> Vec<(String, IpAddr)> {
         let name = |(ifindex, address)| (self.world.name_of(ifindex), address);
         take_all(&self.asked.asked).into_iter().map(name).collect()
@@ -311,7 +311,7 @@ impl Lab {
         Answer { sent: sent.collect(), host: host.collect() }
     }
 
-    /// Reads further lines, and publishes the changes. `no` before a route or neighbour removes it.
+    /// Reads further lines, and publishes the changes. `no` before a route or neighbor removes it.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -335,7 +335,7 @@ impl Lab {
         self.world.tables()
     }
 
-    /// Reports that the kernel has given up on a neighbour.
+    /// Reports that the kernel has given up on a neighbor.
     ///
     /// # Panics
     /// If the interface is not known.
@@ -361,7 +361,7 @@ impl Lab {
         fast.map(|(_, account)| account.get(Entry::Passed)).sum()
     }
 
-    /// Frames that wait for a neighbour.
+    /// Frames that wait for a neighbor.
     pub fn held(&self) -> u64 {
         self.books.accounts.iter().map(|(_, account)| account.get(Entry::Held)).sum()
     }

@@ -32,7 +32,7 @@ fn replay_keeps_order_and_time() {
 }
 
 #[test]
-fn ttl_guard_passes_neighbours_alone() {
+fn ttl_guard_passes_neighbors_alone() {
     run("ttl-guard");
 }
 

@@ -24,8 +24,8 @@ pub(crate) const WORLD: &str = "
     interface left 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64
     interface right 1 02:00:00:00:00:02 198.51.100.1/24 2001:db8:2::1/64
     interface other 2 02:00:00:00:00:03 203.0.113.1/24
-    neighbour 198.51.100.7 right 02:00:00:00:02:07
-    neighbour 203.0.113.5 other 02:00:00:00:03:05
+    neighbor 198.51.100.7 right 02:00:00:00:02:07
+    neighbor 203.0.113.5 other 02:00:00:00:03:05
     route 0.0.0.0/0 via 198.51.100.7 right";
 
 /// 192.0.2.9:12345 > 8.8.8.8:53, UDP "data", TTL 64, to the router; the same as it leaves, TTL 63.

@@ -49,7 +49,7 @@ fn open() -> Result<Watch, Error> {
         mirror.ipv4().body_count(),
         mirror.ipv6().body_count(),
         mirror.links().count(),
-        mirror.neighbours().count(),
+        mirror.neighbors().count(),
         mirror.next_hops().count(),
     );
     println!(

@@ -1,4 +1,4 @@
-//! Many requests in one send: adding full tables to the kernel, and resolving neighbours.
+//! Many requests in one send: adding full tables to the kernel, and resolving neighbors.
 //!
 //! The kernel handles all requests of a send before it returns. Only the last request of a send asks for an
 //! acknowledgement, and failed ones are answered in any case; so a million routes cost a few hundred system calls and
@@ -9,7 +9,7 @@ use crate::message::{self, Messages};
 use crate::next_hop::{self, NextHop};
 use crate::route::{RouteBody, RouteMessage};
 use crate::socket::{Socket, answer_end, flag};
-use crate::{Neighbour, neighbour};
+use crate::{Neighbor, neighbor};
 use bm_wire::prefix::{Address, Prefix};
 use std::net::IpAddr;
 
@@ -110,16 +110,16 @@ impl Batch {
         self.add(next_hop::RTM_DELNEXTHOP, 0, |message| NextHop::write_delete(id, message))
     }
 
-    /// Makes the kernel use a neighbour as for a packet of its own: an unknown one is resolved, a stale one is
+    /// Makes the kernel use a neighbor as for a packet of its own: an unknown one is resolved, a stale one is
     /// confirmed. The result arrives as an event.
-    pub fn use_neighbour(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
-        self.add(libc::RTM_NEWNEIGH, flag::CREATE, |message| Neighbour::write_use(ifindex, address, message))
+    pub fn use_neighbor(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
+        self.add(libc::RTM_NEWNEIGH, flag::CREATE, |message| Neighbor::write_use(ifindex, address, message))
     }
 
-    /// Adds a permanent neighbour.
-    pub fn put_neighbour(&mut self, ifindex: u32, address: &IpAddr, mac: [u8; 6]) -> Result<(), Error> {
+    /// Adds a permanent neighbor.
+    pub fn put_neighbor(&mut self, ifindex: u32, address: &IpAddr, mac: [u8; 6]) -> Result<(), Error> {
         self.add(libc::RTM_NEWNEIGH, flag::CREATE | flag::REPLACE, |message| {
-            neighbour::write_permanent(ifindex, address, mac, message);
+            neighbor::write_permanent(ifindex, address, mac, message);
         })
     }
 
@@ -209,7 +209,7 @@ mod tests {
         let (ours, kernel) = UnixDatagram::pair().unwrap();
         // SAFETY: both are open; the socket's number stays its own and now stands for `ours`.
         assert!(unsafe { libc::dup2(ours.as_raw_fd(), batch.socket.as_fd().as_raw_fd()) } >= 0);
-        let ask = |batch: &mut Batch| batch.use_neighbour(1, &IpAddr::from([192, 0, 2, 1])).unwrap();
+        let ask = |batch: &mut Batch| batch.use_neighbor(1, &IpAddr::from([192, 0, 2, 1])).unwrap();
         let answer = |sequence: u32, code: i32| {
             let [length, kind] = [36u32.to_ne_bytes(), [libc::NLMSG_ERROR as u8, 0, 0, 0]];
             let message = [length, kind, sequence.to_ne_bytes(), [0; 4], code.to_ne_bytes()].concat();

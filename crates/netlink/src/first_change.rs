@@ -12,7 +12,7 @@
 //! not learn from that socket (rulesets, settings) is watched from the start: a change shortly before the daemon's
 //! end counts as one that it did not follow.
 //!
-//! A message that changes nothing does not count: a neighbour that is confirmed or becomes stale with the same MAC
+//! A message that changes nothing does not count: a neighbor that is confirmed or becomes stale with the same MAC
 //! address, an address whose lifetime is renewed, an interface message with the same content as before. In doubt, it
 //! counts.
 
@@ -21,7 +21,7 @@ use crate::legacy_tables;
 use crate::message::{Message, Messages, Raw};
 use crate::socket::{Socket, answer_end};
 use crate::sysctl::{LinkSysctls, SysctlFiles, Sysctls};
-use crate::{Address, Link, Neighbour};
+use crate::{Address, Link, Neighbor};
 use bm_wire::Family;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -205,13 +205,13 @@ fn receive(socket: &mut Socket, mut each: impl FnMut(&Raw<'_>) -> Result<(), Err
     }
 }
 
-/// The state of interfaces, addresses and neighbours, to distinguish a change from a message without news.
+/// The state of interfaces, addresses and neighbors, to distinguish a change from a message without news.
 #[derive(Debug, Default)]
 struct Known {
     links: HashMap<u32, Link>,
     addresses: HashSet<Address>,
-    /// The MAC address of each neighbour; no entry if it is not reachable.
-    neighbours: HashMap<(u32, IpAddr), [u8; 6]>,
+    /// The MAC address of each neighbor; no entry if it is not reachable.
+    neighbors: HashMap<(u32, IpAddr), [u8; 6]>,
 }
 
 impl Known {
@@ -237,15 +237,15 @@ impl Known {
             Message::Address(address) => {
                 self.addresses.insert(address);
             }
-            Message::Neighbour(neighbour) => {
-                let at = (neighbour.ifindex, neighbour.address);
-                match neighbour.reachable_at() {
-                    Some(mac) => self.neighbours.insert(at, mac),
-                    None => self.neighbours.remove(&at),
+            Message::Neighbor(neighbor) => {
+                let at = (neighbor.ifindex, neighbor.address);
+                match neighbor.reachable_at() {
+                    Some(mac) => self.neighbors.insert(at, mac),
+                    None => self.neighbors.remove(&at),
                 };
             }
-            Message::NeighbourGone(neighbour) => {
-                self.neighbours.remove(&(neighbour.ifindex, neighbour.address));
+            Message::NeighborGone(neighbor) => {
+                self.neighbors.remove(&(neighbor.ifindex, neighbor.address));
             }
             _ => {}
         }
@@ -262,20 +262,20 @@ impl Known {
             Message::LinkGone(_) => Some("an interface"),
             Message::Address(address) => (!self.addresses.contains(address)).then_some("an address"),
             Message::AddressGone(_) => Some("an address"),
-            Message::Neighbour(neighbour) => self.moved(neighbour, neighbour.reachable_at()),
-            Message::NeighbourGone(neighbour) => self.moved(neighbour, None),
+            Message::Neighbor(neighbor) => self.moved(neighbor, neighbor.reachable_at()),
+            Message::NeighborGone(neighbor) => self.moved(neighbor, None),
         };
         self.take(message);
         what
     }
 
-    /// Whether a neighbour in use now has another MAC address, or is not reachable any more. A neighbour that was not
+    /// Whether a neighbor in use now has another MAC address, or is not reachable any more. A neighbor that was not
     /// reachable before is not used by the tables, so it does not matter.
-    fn moved(&self, neighbour: &Neighbour, now: Option<[u8; 6]>) -> Option<What> {
-        let before = self.neighbours.get(&(neighbour.ifindex, neighbour.address));
-        // Before neighbours are listed, this may be any of them.
+    fn moved(&self, neighbor: &Neighbor, now: Option<[u8; 6]>) -> Option<What> {
+        let before = self.neighbors.get(&(neighbor.ifindex, neighbor.address));
+        // Before neighbors are listed, this may be any of them.
         let unknown = self.links.is_empty();
-        (unknown || before.is_some_and(|mac| now != Some(*mac))).then_some("a neighbour")
+        (unknown || before.is_some_and(|mac| now != Some(*mac))).then_some("a neighbor")
     }
 }
 
@@ -347,17 +347,17 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::neighbour::state;
+    use crate::neighbor::state;
 
-    fn neighbour(state: u16, mac: Option<[u8; 6]>) -> Neighbour {
+    fn neighbor(state: u16, mac: Option<[u8; 6]>) -> Neighbor {
         let address = "192.0.2.2".parse().unwrap();
-        Neighbour { ifindex: 7, address, state, mac, router: false }
+        Neighbor { ifindex: 7, address, state, mac, router: false }
     }
 
     fn known() -> Known {
         let mut known = Known::default();
         known.links.insert(7, link(7, 1500));
-        known.take(Message::Neighbour(neighbour(state::REACHABLE, Some([1; 6]))));
+        known.take(Message::Neighbor(neighbor(state::REACHABLE, Some([1; 6]))));
         known
     }
 
@@ -366,23 +366,22 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_counts_when_its_mac_or_its_use_changes() {
-        let says =
-            |known: &mut Known, state, mac| known.changed_by(Message::Neighbour(neighbour(state, mac)));
+    fn a_neighbor_counts_when_its_mac_or_its_use_changes() {
+        let says = |known: &mut Known, state, mac| known.changed_by(Message::Neighbor(neighbor(state, mac)));
         let mut known = known();
         for refreshed in [state::STALE, state::DELAY, state::PROBE, state::REACHABLE, state::PERMANENT] {
             assert_eq!(says(&mut known, refreshed, Some([1; 6])), None);
         }
-        assert_eq!(says(&mut known, state::REACHABLE, Some([2; 6])), Some("a neighbour"), "another MAC");
-        assert_eq!(says(&mut known, state::FAILED, Some([2; 6])), Some("a neighbour"), "no answer");
+        assert_eq!(says(&mut known, state::REACHABLE, Some([2; 6])), Some("a neighbor"), "another MAC");
+        assert_eq!(says(&mut known, state::FAILED, Some([2; 6])), Some("a neighbor"), "no answer");
         assert_eq!(says(&mut known, state::INCOMPLETE, None), None, "it was of no use before");
         assert_eq!(
             says(&mut known, state::REACHABLE, Some([2; 6])),
             None,
             "its packets are Linux's until then"
         );
-        let gone = Message::NeighbourGone(neighbour(state::STALE, Some([2; 6])));
-        assert_eq!(known.changed_by(gone.clone()), Some("a neighbour"));
+        let gone = Message::NeighborGone(neighbor(state::STALE, Some([2; 6])));
+        assert_eq!(known.changed_by(gone.clone()), Some("a neighbor"));
         assert_eq!(known.changed_by(gone), None, "once");
     }
 
@@ -402,7 +401,7 @@ mod tests {
 
     #[test]
     fn before_anything_is_known_every_message_is_a_change() {
-        let reachable = Message::Neighbour(neighbour(state::REACHABLE, Some([1; 6])));
-        assert_eq!(Known::default().changed_by(reachable), Some("a neighbour"));
+        let reachable = Message::Neighbor(neighbor(state::REACHABLE, Some([1; 6])));
+        assert_eq!(Known::default().changed_by(reachable), Some("a neighbor"));
     }
 }

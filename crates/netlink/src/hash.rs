@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spreads_neighbouring_keys() {
+    fn spreads_neighboring_keys() {
         let seed = Seeded::default();
         let mut buckets = [0u32; 1024];
         for address in 0..102_400u32 {

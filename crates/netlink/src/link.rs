@@ -164,7 +164,7 @@ impl Link {
         self.flags & iff::LOOPBACK != 0
     }
 
-    /// Whether it has a single peer and no neighbours to resolve.
+    /// Whether it has a single peer and no neighbors to resolve.
     pub fn point_to_point(&self) -> bool {
         self.flags & iff::POINT_TO_POINT != 0
     }

@@ -3,7 +3,7 @@
 use crate::attribute::{self, aligned};
 use crate::error::Malformed;
 use crate::route::{RouteEvent, RouteMessage};
-use crate::{Address, Link, Neighbour, NextHop, Rule, netconf, next_hop};
+use crate::{Address, Link, Neighbor, NextHop, Rule, netconf, next_hop};
 use bm_wire::Family;
 
 /// Length of the netlink header.
@@ -59,10 +59,10 @@ pub enum Message {
     Address(Address),
     /// An address was deleted.
     AddressGone(Address),
-    /// A neighbour was added or changed.
-    Neighbour(Neighbour),
-    /// A neighbour was deleted.
-    NeighbourGone(Neighbour),
+    /// A neighbor was added or changed.
+    Neighbor(Neighbor),
+    /// A neighbor was deleted.
+    NeighborGone(Neighbor),
     /// An IPv4 route.
     Route4(RouteMessage<u32>),
     /// An IPv6 route.
@@ -104,8 +104,8 @@ impl Message {
             libc::RTM_DELLINK => Link::read(body)?.map(|link| Self::LinkGone(link.ifindex)),
             libc::RTM_NEWADDR => Address::read(body)?.map(Self::Address),
             libc::RTM_DELADDR => Address::read(body)?.map(Self::AddressGone),
-            libc::RTM_NEWNEIGH => Neighbour::read(body)?.map(Self::Neighbour),
-            libc::RTM_DELNEIGH => Neighbour::read(body)?.map(Self::NeighbourGone),
+            libc::RTM_NEWNEIGH => Neighbor::read(body)?.map(Self::Neighbor),
+            libc::RTM_DELNEIGH => Neighbor::read(body)?.map(Self::NeighborGone),
             libc::RTM_NEWRULE => Rule::read(body)?.map(Self::Rule),
             libc::RTM_DELRULE => Rule::read(body)?.map(Self::RuleGone),
             next_hop::RTM_NEWNEXTHOP => NextHop::read(body)?.map(Self::NextHop),

@@ -29,7 +29,7 @@ use crate::hash::Map;
 use crate::hop::HopFlags;
 use crate::message::Message;
 use crate::route::RouteBody;
-use crate::{Address, Link, LinkSysctls, Neighbour, Netconf, NextHop, Rule, Sysctls, netconf};
+use crate::{Address, Link, LinkSysctls, Neighbor, Netconf, NextHop, Rule, Sysctls, netconf};
 use births::Births;
 use bm_wire::Family;
 use change::Changes;
@@ -42,7 +42,7 @@ pub struct Mirror {
     links: BTreeMap<u32, Link>,
     births: Births,
     addresses: BTreeMap<u32, Vec<Address>>,
-    neighbours: Map<(u32, IpAddr), Neighbour>,
+    neighbors: Map<(u32, IpAddr), Neighbor>,
     next_hops: BTreeMap<u32, NextHop>,
     rules: Vec<Rule>,
     netconf: BTreeMap<(Family, i32), Netconf>,
@@ -67,8 +67,8 @@ impl Mirror {
                 self.settle(Family::V6, &mut route.body);
                 self.doubt |= !self.ipv6.apply(route, &mut self.changes);
             }
-            Message::Neighbour(neighbour) => self.put_neighbour(neighbour),
-            Message::NeighbourGone(neighbour) => self.drop_neighbour(neighbour.ifindex, neighbour.address),
+            Message::Neighbor(neighbor) => self.put_neighbor(neighbor),
+            Message::NeighborGone(neighbor) => self.drop_neighbor(neighbor.ifindex, neighbor.address),
             Message::Link(link) => self.put_link(link),
             Message::LinkGone(ifindex) => self.drop_link(ifindex),
             Message::Address(address) => self.put_address(address),
@@ -140,18 +140,18 @@ impl Mirror {
         }
     }
 
-    fn put_neighbour(&mut self, neighbour: Neighbour) {
-        let key = (neighbour.ifindex, neighbour.address);
-        if neighbour.state == 0 {
-            self.drop_neighbour(key.0, key.1);
-        } else if self.neighbours.insert(key, neighbour) != Some(neighbour) {
-            self.changes.push(Change::Neighbour(key.0, key.1));
+    fn put_neighbor(&mut self, neighbor: Neighbor) {
+        let key = (neighbor.ifindex, neighbor.address);
+        if neighbor.state == 0 {
+            self.drop_neighbor(key.0, key.1);
+        } else if self.neighbors.insert(key, neighbor) != Some(neighbor) {
+            self.changes.push(Change::Neighbor(key.0, key.1));
         }
     }
 
-    fn drop_neighbour(&mut self, ifindex: u32, address: IpAddr) {
-        if self.neighbours.remove(&(ifindex, address)).is_some() {
-            self.changes.push(Change::Neighbour(ifindex, address));
+    fn drop_neighbor(&mut self, ifindex: u32, address: IpAddr) {
+        if self.neighbors.remove(&(ifindex, address)).is_some() {
+            self.changes.push(Change::Neighbor(ifindex, address));
         }
     }
 
@@ -185,10 +185,10 @@ impl Mirror {
             }
         }
         let changes = &mut self.changes;
-        self.neighbours.retain(|&(link, address), _| {
+        self.neighbors.retain(|&(link, address), _| {
             let gone = link == ifindex;
             if gone {
-                changes.push(Change::Neighbour(link, address));
+                changes.push(Change::Neighbor(link, address));
             }
             !gone
         });

@@ -38,7 +38,7 @@ pub struct Netconf {
     pub rp_filter: u8,
     /// Multicast is forwarded.
     pub mc_forwarding: bool,
-    /// The machine answers on behalf of neighbours elsewhere.
+    /// The machine answers on behalf of neighbors elsewhere.
     pub proxy_neigh: bool,
     /// Hops over a link without carrier are not used.
     pub ignore_routes_with_linkdown: bool,

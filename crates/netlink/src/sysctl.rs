@@ -44,7 +44,7 @@ sysctls! {
     ipv4_multipath_hash_policy: "ipv4/fib_multipath_hash_policy" = 0,
     /// The chosen fields, as bits.
     ipv4_multipath_hash_fields: "ipv4/fib_multipath_hash_fields" = 7,
-    /// Whether a next hop whose neighbour is known not to answer is skipped.
+    /// Whether a next hop whose neighbor is known not to answer is skipped.
     ipv4_multipath_use_neigh: "ipv4/fib_multipath_use_neigh" = 0,
     /// TTL of the machine's own packets.
     ip_default_ttl: "ipv4/ip_default_ttl" = 64,

@@ -6,7 +6,7 @@
 
 use bm_netlink::next_hop::{Member, Resilient};
 use bm_netlink::{Hop, HopFlags, Kind, Malformed, Message, NextHop, Object, RouteBody, RouteEvent, Via};
-use bm_netlink::{RouteKind, RouteMessage, neighbour};
+use bm_netlink::{RouteKind, RouteMessage, neighbor};
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_route::{RouteNetlinkMessage, route::RouteAttribute};
 use std::net::IpAddr;
@@ -284,7 +284,7 @@ fn addresses_with_their_peers_and_their_state() {
 }
 
 /// `ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev va`
-const NEIGHBOUR: &str = "4c0000001c000000 00000000ce4d0000 02000000 03000000 80000001 08000100c0000209
+const NEIGHBOR: &str = "4c0000001c000000 00000000ce4d0000 02000000 03000000 80000001 08000100c0000209
     0a000200020000000009 0000 0800040000000000 1400030000000000000000000000000001000000";
 /// ff02::16 on vb: needs no resolution.
 const MULTICAST: &str = "580000001c000000 0000000000000000 0a000000 02000000 40000005
@@ -292,19 +292,16 @@ const MULTICAST: &str = "580000001c000000 0000000000000000 0a000000 02000000 400
     14000300e8170000780100007801000000000000";
 
 #[test]
-fn neighbours_but_no_proxies_bridges_or_silent_ones() {
-    let Message::Neighbour(known) = read(NEIGHBOUR) else { panic!("not a neighbour") };
-    assert_eq!(
-        (known.ifindex, known.address, known.state),
-        (3, ip("192.0.2.9"), neighbour::state::PERMANENT)
-    );
+fn neighbors_but_no_proxies_bridges_or_silent_ones() {
+    let Message::Neighbor(known) = read(NEIGHBOR) else { panic!("not a neighbor") };
+    assert_eq!((known.ifindex, known.address, known.state), (3, ip("192.0.2.9"), neighbor::state::PERMANENT));
     assert_eq!(known.reachable_at(), Some([2, 0, 0, 0, 0, 9]));
-    let Message::Neighbour(silent) = read(MULTICAST) else { panic!("not a neighbour") };
+    let Message::Neighbor(silent) = read(MULTICAST) else { panic!("not a neighbor") };
     assert_eq!((silent.state, silent.reachable_at()), (0, None));
-    let mut proxy = bytes(NEIGHBOUR);
+    let mut proxy = bytes(NEIGHBOR);
     proxy[26] = 8;
     assert_eq!(Message::read_all(&proxy), Ok(vec![]));
-    let mut bridge = bytes(NEIGHBOUR);
+    let mut bridge = bytes(NEIGHBOR);
     bridge[16] = 7;
     assert_eq!(Message::read_all(&bridge), Ok(vec![]));
 }
@@ -346,7 +343,7 @@ fn settings_change_one_at_a_time() {
 #[test]
 fn no_cut_and_no_flipped_bit_makes_a_panic() {
     let samples =
-        [REPLACED, TWO_HOPS, VIA_SIX, SIX_APPENDED, RESILIENT, VETH, VLAN, PEER, NEIGHBOUR, RULE, NETCONF];
+        [REPLACED, TWO_HOPS, VIA_SIX, SIX_APPENDED, RESILIENT, VETH, VLAN, PEER, NEIGHBOR, RULE, NETCONF];
     for hex in samples {
         let whole = bytes(hex);
         for end in 0..whole.len() {

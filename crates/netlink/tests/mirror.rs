@@ -4,10 +4,8 @@
 
 use bm_netlink::mirror::Findings;
 use bm_netlink::next_hop::{Member, Resilient};
-use bm_netlink::{
-    Address, Change, Difference, Family, Hop, HopFlags, Kind, Link, Message, Mirror, Neighbour,
-};
-use bm_netlink::{NextHop, Object, RouteBody, RouteEvent, RouteKind, RouteMessage, Via, neighbour::state};
+use bm_netlink::{Address, Change, Difference, Family, Hop, HopFlags, Kind, Link, Message, Mirror, Neighbor};
+use bm_netlink::{NextHop, Object, RouteBody, RouteEvent, RouteKind, RouteMessage, Via, neighbor::state};
 use bm_wire::prefix::{self, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::net::IpAddr;
 
@@ -361,7 +359,7 @@ fn an_object_that_is_not_there_is_named_and_a_blackhole_is_one() {
 #[test]
 fn a_link_that_is_gone_takes_all_that_names_it() {
     let mut mirror = two_links();
-    let neighbour = Neighbour {
+    let neighbor = Neighbor {
         ifindex: 2,
         address: ip("192.0.2.2"),
         state: state::REACHABLE,
@@ -370,7 +368,7 @@ fn a_link_that_is_gone_takes_all_that_names_it() {
     };
     for message in [
         Message::Address(address(2, "192.0.2.1")),
-        Message::Neighbour(neighbour),
+        Message::Neighbor(neighbor),
         object(10, "192.0.2.2", 2),
         route4(RouteEvent::Added, P, body(0, many(&[("192.0.2.2", 2), ("10.0.0.2", 3)]))),
         Message::LinkGone(2),
@@ -378,7 +376,7 @@ fn a_link_that_is_gone_takes_all_that_names_it() {
         mirror.apply(message);
     }
     assert!(mirror.link(2).is_none() && mirror.addresses(2).is_empty());
-    assert!(mirror.neighbour(2, ip("192.0.2.2")).is_none() && mirror.next_hop(10).is_none());
+    assert!(mirror.neighbor(2, ip("192.0.2.2")).is_none() && mirror.next_hop(10).is_none());
     assert!(gateways4(&mirror, P).is_empty(), "with one hop gone for good the kernel drops them all");
 }
 

@@ -16,8 +16,8 @@ mod frr;
 mod links;
 #[path = "namespace/linux_only.rs"]
 mod linux_only;
-#[path = "namespace/neighbours.rs"]
-mod neighbours;
+#[path = "namespace/neighbors.rs"]
+mod neighbors;
 #[path = "namespace/overrun.rs"]
 mod overrun;
 #[path = "namespace/routes.rs"]

@@ -226,7 +226,7 @@ int bm_device_start(uint16_t port)
 	if (!strcmp(info.driver_name, "net_virtio"))
 		rte_eth_promiscuous_enable(port);
 	spread_evenly(port, info.nb_rx_queues, info.reta_size);
-	/* Neighbour discovery and routing protocols speak to groups; not every driver can tell them apart. */
+	/* Neighbor discovery and routing protocols speak to groups; not every driver can tell them apart. */
 	if (rte_eth_allmulticast_enable(port) < 0)
 		rte_eth_promiscuous_enable(port);
 	return done;

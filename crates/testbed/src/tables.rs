@@ -2,7 +2,7 @@
 //!
 //! A table grows from the shortest prefixes to the longest. Each length has its share of *roots*, which
 //! lie in no other prefix, and of *more-specifics*, which lie in a prefix already there. Both come in runs
-//! of neighbours with one next hop, since that is how networks announce their space, and it is what the
+//! of neighbors with one next hop, since that is how networks announce their space, and it is what the
 //! size of a lookup structure depends on. The counts are those of `histogram`, to the last prefix.
 
 pub mod histogram;
@@ -82,7 +82,7 @@ pub struct TableOptions {
 }
 
 /// Most next hops that a table may have: what two bytes an entry hold beside flags, and what one
-/// neighbour table of Linux takes without tuning.
+/// neighbor table of Linux takes without tuning.
 pub const NEXT_HOPS_MAX: u16 = 1023;
 
 impl Default for TableOptions {
@@ -213,7 +213,7 @@ impl<A: Space> Growing<A> {
         placed
     }
 
-    /// A run of neighbours where nothing is yet; returns its length, 0 if the place was taken.
+    /// A run of neighbors where nothing is yet; returns its length, 0 if the place was taken.
     fn root_run(&mut self, length: u8, room: usize) -> usize {
         let Some(start) = A::fresh(&mut self.random, self.salt, length) else { return 0 };
         let next_hop = self.any_next_hop();
@@ -232,7 +232,7 @@ impl<A: Space> Growing<A> {
         added
     }
 
-    /// A run of neighbours within one of the first `parents` routes.
+    /// A run of neighbors within one of the first `parents` routes.
     fn nested_run(&mut self, length: u8, parents: usize, room: usize) -> usize {
         let parent = self.any_parent(parents);
         let keeps = self.random.unit() < KEEPS_PARENTS_HOP;

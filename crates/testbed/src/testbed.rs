@@ -7,7 +7,7 @@
 //!                                                         MAC 02:00:00:01 and n in two bytes
 //! ```
 //!
-//! The neighbours are static, so nothing is resolved while it is measured. What an earlier run left under
+//! The neighbors are static, so nothing is resolved while it is measured. What an earlier run left under
 //! the same prefix is cleared away first; dropping the `Testbed` clears away this one.
 
 pub mod busy;
@@ -192,7 +192,7 @@ impl Testbed {
         testbed.join()?;
         testbed.settings()?;
         testbed.addresses()?;
-        testbed.neighbours()?;
+        testbed.neighbors()?;
         Ok(testbed)
     }
 
@@ -259,8 +259,8 @@ impl Testbed {
         ))
     }
 
-    /// Everything that is sent has a neighbour that never goes stale.
-    fn neighbours(&self) -> Result<(), TestbedError> {
+    /// Everything that is sent has a neighbor that never goes stale.
+    fn neighbors(&self) -> Result<(), TestbedError> {
         let Interfaces { source, router_in, router_out, sink } = &self.interfaces;
         let line = |address: &dyn fmt::Display, mac, interface| {
             format!("neigh replace {address} lladdr {} dev {interface} nud permanent\n", mac::text(mac))

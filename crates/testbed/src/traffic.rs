@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Every packet carries a sequence number, the time it was sent and the next hop that the table asks for; so
-//! the sink knows whether a packet was lost, late, out of order or sent to the wrong neighbour. Frames of
+//! the sink knows whether a packet was lost, late, out of order or sent to the wrong neighbor. Frames of
 //! IPv4 are at least 60 bytes and of IPv6 78: below that the headers and the payload do not fit.
 
 mod generator;

@@ -50,10 +50,10 @@ pub mod kind {
     pub const ROUTER_SOLICITATION: u8 = 133;
     /// Router advertisement.
     pub const ROUTER_ADVERTISEMENT: u8 = 134;
-    /// Neighbour solicitation.
-    pub const NEIGHBOUR_SOLICITATION: u8 = 135;
-    /// Neighbour advertisement.
-    pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+    /// Neighbor solicitation.
+    pub const NEIGHBOR_SOLICITATION: u8 = 135;
+    /// Neighbor advertisement.
+    pub const NEIGHBOR_ADVERTISEMENT: u8 = 136;
     /// Redirect.
     pub const REDIRECT: u8 = 137;
     /// Multicast listener report, version 2.
@@ -68,7 +68,7 @@ pub mod unreachable {
     pub const PROHIBITED: u8 = 1;
     /// A link-local source would leave its link.
     pub const BEYOND_SCOPE: u8 = 2;
-    /// The neighbour does not answer, or any other reason.
+    /// The neighbor does not answer, or any other reason.
     pub const ADDRESS: u8 = 3;
     /// Nothing listens on the port.
     pub const PORT: u8 = 4;

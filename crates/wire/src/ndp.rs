@@ -96,7 +96,7 @@ impl Message {
         };
         let header = Icmpv6::parse(message)?;
         match header.kind() {
-            kind::NEIGHBOUR_SOLICITATION => {
+            kind::NEIGHBOR_SOLICITATION => {
                 let (target, source_mac) = (target()?, mac(options, option::SOURCE_MAC));
                 let probes = ipv6::is_unspecified(ip.source());
                 // RFC 4861 7.1.1: a host without an address yet sends to the solicited-node group, without a
@@ -106,7 +106,7 @@ impl Message {
                 }
                 Ok(Self::Solicitation { target, source_mac })
             }
-            kind::NEIGHBOUR_ADVERTISEMENT => {
+            kind::NEIGHBOR_ADVERTISEMENT => {
                 let flags = Flags::from_word(header.rest());
                 if flags.solicited && ipv6::is_multicast(ip.destination()) {
                     return Err(Malformed::Address);
@@ -133,7 +133,7 @@ fn checked<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> Result<(&[u8], &[u8]), Malformed> {
     let options_at = match (header.kind(), header.code()) {
         (kind::ROUTER_SOLICITATION, 0) => 8,
         (kind::ROUTER_ADVERTISEMENT, 0) => 16,
-        (kind::NEIGHBOUR_SOLICITATION | kind::NEIGHBOUR_ADVERTISEMENT, 0) => 24,
+        (kind::NEIGHBOR_SOLICITATION | kind::NEIGHBOR_ADVERTISEMENT, 0) => 24,
         (kind::REDIRECT, 0) => 40,
         _ => return Err(Malformed::Kind),
     };
@@ -193,7 +193,7 @@ pub fn solicitation(
     // A probe has no address whose link-layer address could be announced (RFC 4861 4.3).
     let body = if ipv6::is_unspecified(source) { &body[..16] } else { &body[..] };
     let sender = Sender { source, hop_limit: HOP_LIMIT };
-    icmpv6::emit(&sender, destination, 0, [kind::NEIGHBOUR_SOLICITATION, 0], 0, body, buffer)
+    icmpv6::emit(&sender, destination, 0, [kind::NEIGHBOR_SOLICITATION, 0], 0, body, buffer)
 }
 
 /// Writes the whole packet that announces `target` to `destination`; returns its length.
@@ -207,7 +207,7 @@ pub fn advertisement(
 ) -> Result<usize, NoRoom> {
     let body = body(target, option::TARGET_MAC, target_mac);
     let sender = Sender { source, hop_limit: HOP_LIMIT };
-    let header = [kind::NEIGHBOUR_ADVERTISEMENT, 0];
+    let header = [kind::NEIGHBOR_ADVERTISEMENT, 0];
     icmpv6::emit(&sender, destination, 0, header, flags.word(), &body, buffer)
 }
 

@@ -21,7 +21,7 @@ local spread = hook.counter("spread")
 
 return { lookup = function (burst)
    if burst.family ~= 4 then return end
-   -- Neighbours change: their next hops are looked up once per burst.
+   -- Neighbors change: their next hops are looked up once per burst.
    for k = 1, n do hops[k - 1] = burst.route4(gateways[k]) end
    local from = burst.route4(only)
    for i in burst.each() do

@@ -3,7 +3,7 @@
 --    brickmoon run firewall.lua --inside PORT --outside PORT [--in FILTER]... [--out FILTER]... [--duration SECONDS]
 --
 -- From inside, what matches an --out filter passes (all, if there is none) and opens its way back. From outside, what
--- answers, or matches an --in filter, passes. ARP and neighbour discovery always do. The rest is dropped and counted.
+-- answers, or matches an --in filter, passes. ARP and neighbor discovery always do. The rest is dropped and counted.
 local ffi = require("ffi")
 local lib, link, packet = require("core.lib"), require("core.link"), require("core.packet")
 local counter = require("core.counter")
@@ -13,7 +13,7 @@ local hash, filter, views = require("brickmoon.table"), require("brickmoon.filte
 local flow_t = ffi.typeof [[
    struct { uint32_t inside, outside; uint16_t inside_port, outside_port; uint32_t protocol; }
 ]]
-local has_flow, is_neighbour = filter("ip and (tcp or udp or icmp)"), filter("arp or (icmp6 and ip6[40] >= 133)")
+local has_flow, is_neighbor = filter("ip and (tcp or udp or icmp)"), filter("arp or (icmp6 and ip6[40] >= 133)")
 
 local Firewall = {
    config = { out_rules = { default = {} }, in_rules = { default = {} }, idle = { default = 120 } },
@@ -53,7 +53,7 @@ function Firewall:flow_of (p, outward)
 end
 
 function Firewall:leaves (p)
-   if is_neighbour(p.data, p.length) then return true end
+   if is_neighbor(p.data, p.length) then return true end
    if not self.out(p.data, p.length) then return false end
    local flow = self:flow_of(p, true)
    if flow then
@@ -71,7 +71,7 @@ function Firewall:enters (p)
       counter.add(self.shm.answered)
       return true
    end
-   return is_neighbour(p.data, p.length) or self.back(p.data, p.length)
+   return is_neighbor(p.data, p.length) or self.back(p.data, p.length)
 end
 
 local function judge (self, input, output, decide)

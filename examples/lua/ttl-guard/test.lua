@@ -1,4 +1,4 @@
--- Neighbours' packets pass, those from further away do not.
+-- Neighbors' packets pass, those from further away do not.
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/") or "."
 local TtlGuard = dofile(folder.."/ttl-guard.lua")
 

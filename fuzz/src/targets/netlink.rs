@@ -1,4 +1,4 @@
-//! Messages of rtnetlink: links, addresses, neighbours, routes, next hops, rules.
+//! Messages of rtnetlink: links, addresses, neighbors, routes, next hops, rules.
 //!
 //! Held: a message is read or refused; two mirrors that have read the same messages agree; every body of a route is
 //! there; tables compiled from the mirror are what it says, and again so after it has changed.

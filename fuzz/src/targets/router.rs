@@ -20,12 +20,12 @@ const LINES: &str = "
     interface right 1 02:00:00:00:00:02 198.51.100.1/24 2001:db8:2::1/64 fe80::2/64
     interface narrow 2 02:00:00:00:00:03 mtu 1300 203.0.113.1/24 2001:db8:3::1/64
     interface blue 0 02:00:00:00:00:01 vlan 7 vrf 1 10.7.0.1/24 2001:db8:7::1/64
-    neighbour 192.0.2.9 left 02:00:00:00:01:09
-    neighbour 2001:db8:1::9 left 02:00:00:00:01:09
-    neighbour 198.51.100.7 right 02:00:00:00:02:07
-    neighbour 2001:db8:2::7 right 02:00:00:00:02:07
-    neighbour 203.0.113.5 narrow 02:00:00:00:03:05
-    neighbour 2001:db8:3::5 narrow 02:00:00:00:03:05
+    neighbor 192.0.2.9 left 02:00:00:00:01:09
+    neighbor 2001:db8:1::9 left 02:00:00:00:01:09
+    neighbor 198.51.100.7 right 02:00:00:00:02:07
+    neighbor 2001:db8:2::7 right 02:00:00:00:02:07
+    neighbor 203.0.113.5 narrow 02:00:00:00:03:05
+    neighbor 2001:db8:3::5 narrow 02:00:00:00:03:05
     route 8.0.0.0/8 via 198.51.100.7 right
     route 8.8.0.0/16 via 198.51.100.7 right mtu 600
     route 9.0.0.0/8 via 203.0.113.5 narrow
@@ -46,11 +46,11 @@ const LINES: &str = "
 const CHANGES: [&str; 8] = [
     "no route 8.0.0.0/8",
     "route 8.0.0.0/8 via 203.0.113.5 narrow",
-    "no neighbour 198.51.100.7 right",
-    "neighbour 198.51.100.7 right 02:00:00:00:02:08",
-    "neighbour 198.51.100.99 right 02:00:00:00:02:99",
-    "no neighbour 2001:db8:2::7 right",
-    "neighbour 2001:db8:2::7 right 02:00:00:00:02:07",
+    "no neighbor 198.51.100.7 right",
+    "neighbor 198.51.100.7 right 02:00:00:00:02:08",
+    "neighbor 198.51.100.99 right 02:00:00:00:02:99",
+    "no neighbor 2001:db8:2::7 right",
+    "neighbor 2001:db8:2::7 right 02:00:00:00:02:07",
     "route 0.0.0.0/0 via 198.51.100.7 right",
 ];
 

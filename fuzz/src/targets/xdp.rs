@@ -20,18 +20,18 @@ use bm_forward::testing::Lab;
 use super::router::framed;
 use crate::input::Input;
 
-/// MACs of the interface `in`, of the other one, and of the two neighbours.
+/// MACs of the interface `in`, of the other one, and of the two neighbors.
 const IN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OUT: [u8; 6] = [2, 0, 0, 0, 0, 2];
-const NEIGHBOURS: [[u8; 6]; 2] = [[2, 0, 0, 0, 2, 7], [2, 0, 0, 0, 2, 8]];
+const NEIGHBORS: [[u8; 6]; 2] = [[2, 0, 0, 0, 2, 7], [2, 0, 0, 0, 2, 8]];
 /// The same for the router in memory.
 const LINES: &str = "
     interface in 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64
     interface out 1 02:00:00:00:00:02 198.51.100.1/24 2001:db8:2::1/64
-    neighbour 198.51.100.7 out 02:00:00:00:02:07
-    neighbour 2001:db8:2::7 out 02:00:00:00:02:07
-    neighbour 198.51.100.8 out 02:00:00:00:02:08
-    neighbour 2001:db8:2::8 out 02:00:00:00:02:08
+    neighbor 198.51.100.7 out 02:00:00:00:02:07
+    neighbor 2001:db8:2::7 out 02:00:00:00:02:07
+    neighbor 198.51.100.8 out 02:00:00:00:02:08
+    neighbor 2001:db8:2::8 out 02:00:00:00:02:08
     route 8.0.0.0/8 via 198.51.100.7 out
     route 8.8.0.0/16 via 198.51.100.8 out
     route 9.0.0.0/8 blackhole
@@ -123,7 +123,7 @@ impl Both {
         let before = self.filter_drops();
         let answer = self.router.exchange(0, frame);
         self.router.check();
-        // What waits for its neighbour is given up, so that rates of errors and places are there for the next.
+        // What waits for its neighbor is given up, so that rates of errors and places are there for the next.
         self.router.pass(4000);
         self.router.answer();
         let filtered = self.filter_drops() - before;
@@ -181,7 +181,7 @@ fn tables(kernel: &mut Kernel) -> (NextHopWriter, Chunk17, Range6) {
     let mut ipv4 = Chunk17::build_in(&mut [].into_iter(), &readers, &of_ipv4).expect(ROOM);
     let mut ipv6 = Range6::build_in(&mut [].into_iter(), &readers, &of_ipv6).expect(ROOM);
     let mut hop = |action| hops.add(action, Gateway::default(), 0).expect(ROOM);
-    let [one, other] = NEIGHBOURS.map(|mac| hop(Action::Forward { mac, interface: 1 }));
+    let [one, other] = NEIGHBORS.map(|mac| hop(Action::Forward { mac, interface: 1 }));
     let (host, blackhole) = (hop(Action::Host), hop(Action::Blackhole));
     let set4 = |prefix: &str, hop: NextHop| Change::Set(prefix.parse().expect("a prefix"), hop);
     let set6 = |prefix: &str, hop: NextHop| Change::Set(prefix.parse().expect("a prefix"), hop);

@@ -63,7 +63,7 @@ impl Case {
         Self { check, name, changes, frames, expected, linux: None, fenced: true }
     }
 
-    /// After this change to routes, rules, neighbours or links, which `undo` reverts.
+    /// After this change to routes, rules, neighbors or links, which `undo` reverts.
     pub fn after(mut self, lines: &str, undo: &str) -> Self {
         self.changes.push(Change::Ip(lines.into(), undo.into()));
         self
@@ -103,21 +103,21 @@ impl Case {
         self
     }
 
-    /// Sends a packet and expects it forwarded, at neighbour `n` of `side`.
+    /// Sends a packet and expects it forwarded, at neighbor `n` of `side`.
     pub fn forwards(self, packet: impl Packet, side: Side, n: u8) -> Self {
         let packet = packet.into_bytes();
-        let out = side.to_neighbour(n, &packet::routed(&packet));
+        let out = side.to_neighbor(n, &packet::routed(&packet));
         self.sends(packet).expects(side, out)
     }
 
-    /// The same with the usual next hop, neighbour 2 of the sink.
+    /// The same with the usual next hop, neighbor 2 of the sink.
     pub fn passes(self, packet: impl Packet) -> Self {
         self.forwards(packet, Side::Snk, 2)
     }
 
     /// Expects a packet of the router's own to the source.
     pub fn replies(self, packet: impl Packet) -> Self {
-        self.expects(Side::Src, Side::Src.to_neighbour(2, &packet.into_bytes()))
+        self.expects(Side::Src, Side::Src.to_neighbor(2, &packet.into_bytes()))
     }
 
     /// Sends a packet and expects an answer to it.
@@ -134,7 +134,7 @@ impl Case {
         self
     }
 
-    /// Linux behaves differently: it forwards everything that is sent, to neighbour 2 of the sink.
+    /// Linux behaves differently: it forwards everything that is sent, to neighbor 2 of the sink.
     pub fn but_linux_passes(self, words: &'static str) -> Self {
         let packets: Vec<_> = self.frames.iter().map(|(_, frame)| frame[14..].to_vec()).collect();
         self.but_linux(words, |case| packets.into_iter().fold(case, Self::passes))

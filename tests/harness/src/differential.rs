@@ -166,7 +166,7 @@ fn settled_state(router: &Namespace, is_wanted: impl Fn(&str) -> bool) -> String
     }
 }
 
-/// Addresses, routes, rules, next hops and neighbours as text.
+/// Addresses, routes, rules, next hops and neighbors as text.
 fn state(router: &Namespace) -> String {
     let text = router.ip(
         "addr show\nroute show table all\nrule show\nnexthop show\nneigh show\n-6 route show table all\n-6 rule show",

@@ -1,7 +1,7 @@
-//! Three namespaces in a row with fixed addresses, neighbours and routes.
+//! Three namespaces in a row with fixed addresses, neighbors and routes.
 //!
-//! Neighbour `n` of a side has the last byte `n` in all its addresses; the router is neighbour 1, the interface
-//! opposite to it is neighbour 2, and the others exist only in tables.
+//! Neighbor `n` of a side has the last byte `n` in all its addresses; the router is neighbor 1, the interface
+//! opposite to it is neighbor 2, and the others exist only in tables.
 
 use crate::netns::Namespace;
 use crate::packet;
@@ -41,28 +41,28 @@ impl Side {
         if self == Side::Src { src } else { snk }
     }
 
-    /// MAC of neighbour `n`.
+    /// MAC of neighbor `n`.
     pub fn mac(self, n: u8) -> Mac {
         Mac([2, 0, 0, 0, self as u8, n])
     }
 
-    /// IPv4 address of neighbour `n`.
+    /// IPv4 address of neighbor `n`.
     pub fn v4(self, n: u8) -> String {
         format!("{}.{n}", ["192.0.2", "198.51.100", "203.0.113"][self as usize])
     }
 
-    /// IPv6 address of neighbour `n`.
+    /// IPv6 address of neighbor `n`.
     pub fn v6(self, n: u8) -> String {
         format!("2001:db8:{}::{n:x}", self as u8 + 1)
     }
 
-    /// The frame in which neighbour 2 sends a packet to the router.
+    /// The frame in which neighbor 2 sends a packet to the router.
     pub fn to_router(self, packet: &[u8]) -> Vec<u8> {
         packet::ip_frame(self.mac(1), self.mac(2), packet)
     }
 
-    /// The frame in which the router sends a packet to neighbour `n`.
-    pub fn to_neighbour(self, n: u8, packet: &[u8]) -> Vec<u8> {
+    /// The frame in which the router sends a packet to neighbor `n`.
+    pub fn to_neighbor(self, n: u8, packet: &[u8]) -> Vec<u8> {
         packet::ip_frame(self.mac(n), self.mac(1), packet)
     }
 }
@@ -113,9 +113,9 @@ const ROUTER_SETTINGS: [(&str, &str); 18] = [
 /// What the ends do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// No end answers: frames are created and captured here, and the router's neighbours 2 to 9 are permanent.
+    /// No end answers: frames are created and captured here, and the router's neighbors 2 to 9 are permanent.
     Silent,
-    /// No end answers, and the router has no neighbours: a test that answers for them brings its own code.
+    /// No end answers, and the router has no neighbors: a test that answers for them brings its own code.
     Unknown,
     /// Linux hosts with addresses and a default route, for real programs.
     Hosts,
@@ -190,15 +190,15 @@ impl Lab {
         sent.unwrap_or_else(|error| panic!("sending {} bytes at {side:?}: {error}", frame.len()));
     }
 
-    /// Checks that a packet from the source to this address leaves to this neighbour of the sink.
+    /// Checks that a packet from the source to this address leaves to this neighbor of the sink.
     #[track_caller]
     pub fn leaves_by(&self, to: &str, mac: u8) {
         let packet = packet::Ip4::udp("192.0.2.2", to, 20).bytes();
-        let expected = Side::Snk.to_neighbour(mac, &packet::routed(&packet));
+        let expected = Side::Snk.to_neighbor(mac, &packet::routed(&packet));
         self.drain();
         self.send(Side::Src, &Side::Src.to_router(&packet));
         let found = self.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
-        assert!(found.is_some(), "{to} does not leave by neighbour {mac:x}");
+        assert!(found.is_some(), "{to} does not leave by neighbor {mac:x}");
     }
 
     /// Deletes a link of the router with its other end, and so everything that depends on it in Linux's tables.
@@ -220,7 +220,7 @@ impl Lab {
         self.host(side).ip(&host_lines(&[side], Ends::Silent));
     }
 
-    /// The second half: the router's end is up, with its addresses, neighbours and routes.
+    /// The second half: the router's end is up, with its addresses, neighbors and routes.
     pub fn bring_up(&self, side: Side) {
         self.rtr.ip(&(side_lines(side, Ends::Silent) + &routes_by(side)));
         for (namespace, name) in [(self.host(side), side.host()), (&self.rtr, side.router())] {
@@ -271,7 +271,7 @@ fn router_lines(ends: Ends) -> String {
     format!("link set lo up\n{sides}{ROUTES}")
 }
 
-/// A link of the router, up and with addresses and neighbours.
+/// A link of the router, up and with addresses and neighbors.
 fn side_lines(side: Side, ends: Ends) -> String {
     let (name, v4, v6) = (side.router(), side.v4(1), side.v6(1));
     let mut lines = format!("link set {name} addrgenmode none\nlink set {name} up\n");

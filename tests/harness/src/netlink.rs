@@ -1,4 +1,4 @@
-//! Adds routes and neighbours to the kernel by the thousand: many requests in one send.
+//! Adds routes and neighbors to the kernel by the thousand: many requests in one send.
 //!
 //! `ip -batch` takes 30 to 40 us per route, most of it in ip itself, which is too much for a test that changes ten
 //! thousand per second in addition to what it tests. The kernel handles a send before it returns, and answers only
@@ -53,20 +53,20 @@ impl Requests {
         self.add(libc::RTM_DELROUTE, REQUEST, &route(prefix), &[(libc::RTA_DST, bytes(prefix.0))]);
     }
 
-    /// A permanent neighbour.
-    pub fn replace_neighbour(&mut self, address: IpAddr, mac: [u8; 6]) {
+    /// A permanent neighbor.
+    pub fn replace_neighbor(&mut self, address: IpAddr, mac: [u8; 6]) {
         let attributes = [(libc::NDA_DST, bytes(address)), (libc::NDA_LLADDR, mac.to_vec())];
-        self.add(libc::RTM_NEWNEIGH, REPLACE, &self.neighbour(address), &attributes);
+        self.add(libc::RTM_NEWNEIGH, REPLACE, &self.neighbor(address), &attributes);
     }
 
-    /// Deletes a neighbour.
-    pub fn delete_neighbour(&mut self, address: IpAddr) {
+    /// Deletes a neighbor.
+    pub fn delete_neighbor(&mut self, address: IpAddr) {
         let attributes = [(libc::NDA_DST, bytes(address))];
-        self.add(libc::RTM_DELNEIGH, REQUEST, &self.neighbour(address), &attributes);
+        self.add(libc::RTM_DELNEIGH, REQUEST, &self.neighbor(address), &attributes);
     }
 
     /// `struct ndmsg`.
-    fn neighbour(&self, address: IpAddr) -> [u8; 12] {
+    fn neighbor(&self, address: IpAddr) -> [u8; 12] {
         let mut header = [0; 12];
         header[0] = family(address);
         header[4..8].copy_from_slice(&self.interface.to_ne_bytes());
@@ -164,17 +164,17 @@ mod tests {
             }
         }
         requests.replace_route((address("2001:db8:1::"), 48), address("fe80::2"));
-        requests.replace_neighbour(address("192.0.2.9"), [2, 0, 0, 0, 0, 9]);
-        requests.replace_neighbour(address("192.0.2.8"), [2, 0, 0, 0, 0, 8]);
-        requests.delete_neighbour(address("192.0.2.8"));
+        requests.replace_neighbor(address("192.0.2.9"), [2, 0, 0, 0, 0, 9]);
+        requests.replace_neighbor(address("192.0.2.8"), [2, 0, 0, 0, 0, 8]);
+        requests.delete_neighbor(address("192.0.2.8"));
         assert_eq!(requests.finish().0, 0);
         let routes = namespace.ip("route show proto bgp\n");
         assert_eq!(routes.lines().count(), 1000);
         assert!(routes.contains("10.0.7.0/24 via 192.0.2.3 dev w0"), "{routes}");
         assert!(namespace.ip("-6 route show proto bgp\n").contains("2001:db8:1::/48 via fe80::2"));
-        let neighbours = namespace.ip("neigh show dev w0 nud permanent\n");
-        assert!(neighbours.contains("192.0.2.9 lladdr 02:00:00:00:00:09"), "{neighbours}");
-        assert!(!neighbours.contains("192.0.2.8"), "{neighbours}");
+        let neighbors = namespace.ip("neigh show dev w0 nud permanent\n");
+        assert!(neighbors.contains("192.0.2.9 lladdr 02:00:00:00:00:09"), "{neighbors}");
+        assert!(!neighbors.contains("192.0.2.8"), "{neighbors}");
         // There is none any more.
         requests.delete_route((address("10.0.0.0"), 24));
         let (refused, why) = requests.finish();

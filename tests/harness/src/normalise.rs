@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_id_of_an_error_does_not_count_but_its_checksum_does() {
         let about = Ip4::udp("192.0.2.2", "10.0.0.1", 8).ttl(1).bytes();
-        let error = |id| Side::Src.to_neighbour(2, &time_exceeded4("192.0.2.1", &about).id(id).bytes());
+        let error = |id| Side::Src.to_neighbor(2, &time_exceeded4("192.0.2.1", &about).id(id).bytes());
         assert_eq!(frame(error(0x77)), frame(error(0)));
         let mut wrong = error(0x77);
         wrong[PACKET + 10] ^= 1;
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_id_of_a_forwarded_packet_counts() {
-        let sent = Side::Snk.to_neighbour(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).id(7).bytes());
+        let sent = Side::Snk.to_neighbor(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).id(7).bytes());
         assert_eq!(frame(sent.clone()), sent);
     }
 
@@ -125,7 +125,7 @@ mod tests {
     fn times_do_not_count_but_addresses_do() {
         let with = |time: u8| {
             let option = [68, 20, 13, 1, 192, 0, 2, 1, 1, 2, 3, time, 0, 0, 0, 0, 0, 0, 0, 0];
-            Side::Snk.to_neighbour(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).options(&option).bytes())
+            Side::Snk.to_neighbor(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).options(&option).bytes())
         };
         assert_ne!(with(1), with(2));
         assert_eq!(frame(with(1)), frame(with(2)));

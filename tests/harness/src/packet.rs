@@ -7,7 +7,7 @@ mod expect;
 mod icmp;
 mod ipv4;
 mod ipv6;
-mod neighbour;
+mod neighbor;
 
 pub use expect::{
     fragments4, routed, time_exceeded4, time_exceeded6, too_big4, too_big6, unreachable4, unreachable6,
@@ -15,8 +15,8 @@ pub use expect::{
 pub use icmp::{Quote, echo4, echo6, error4, error6, parameter_problem4, parameter_problem6, reply4, reply6};
 pub use ipv4::Ip4;
 pub use ipv6::Ip6;
-pub use neighbour::{
-    arp_reply, arp_request, neighbour_advertisement, neighbour_solicitation, option_link_address,
+pub use neighbor::{
+    arp_reply, arp_request, neighbor_advertisement, neighbor_solicitation, option_link_address,
 };
 
 use bm_wire::Mac;
@@ -46,7 +46,7 @@ pub fn with(mut bytes: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// `length` bytes that differ from their neighbours, so that a shift is noticed.
+/// `length` bytes that differ from their neighbors, so that a shift is noticed.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 7 + index / 251) as u8).collect()
 }

@@ -1,7 +1,7 @@
-//! Answers ARP and neighbour solicitations for hosts that do not exist, and records the requests.
+//! Answers ARP and neighbor solicitations for hosts that do not exist, and records the requests.
 
 use crate::lab::{Lab, Side};
-use crate::packet::{arp_reply, get16, neighbour_advertisement};
+use crate::packet::{arp_reply, get16, neighbor_advertisement};
 use crate::sys::{self, PacketSocket};
 use bm_wire::Mac;
 use bm_wire::ethernet::ethertype;
@@ -42,7 +42,7 @@ impl Responder {
         Self { stop, asked, thread: Some(thread) }
     }
 
-    /// Answers for every neighbour of a side with its usual MAC address.
+    /// Answers for every neighbor of a side with its usual MAC address.
     pub fn usual(lab: &Lab, side: Side) -> Self {
         Self::start(lab, side, Duration::ZERO, Box::new(move |address| Some(usual(side, address))))
     }
@@ -53,7 +53,7 @@ impl Responder {
     }
 }
 
-/// MAC address of the neighbour with this address, according to its last byte.
+/// MAC address of the neighbor with this address, according to its last byte.
 pub fn usual(side: Side, address: IpAddr) -> Mac {
     side.mac(match address {
         IpAddr::V4(address) => address.octets()[3],
@@ -111,14 +111,14 @@ impl Question {
                 arp_reply((mac, target), (self.from.0, from), through)
             }
             (IpAddr::V6(target), IpAddr::V6(from)) => {
-                neighbour_advertisement((mac, target), (self.from.0, from))
+                neighbor_advertisement((mac, target), (self.from.0, from))
             }
             _ => Vec::new(),
         }
     }
 }
 
-/// An ARP request or a neighbour solicitation.
+/// An ARP request or a neighbor solicitation.
 fn read(frame: &[u8]) -> Option<Question> {
     let unicast = frame.first()? & 1 == 0;
     let from_mac = Mac(frame.get(6..12)?.try_into().ok()?);

@@ -27,7 +27,7 @@ fn bytes_of_forwarded_and_refused_frames_are_counted() {
         ];
         for packet in packets {
             let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 1, true);
-            let out = Side::Snk.to_neighbour(2, &routed(&packet));
+            let out = Side::Snk.to_neighbor(2, &routed(&packet));
             assert!(heard.seen.iter().any(|seen| seen.frame == out), "{}: a packet is lost", router.name());
             expected[0] += 14 + packet.len() as u64;
             expected[1] += 14 + packet.len() as u64;

@@ -86,7 +86,7 @@ fn with_apps(test: &str, deed: impl FnOnce(&Lab, &mut Router, &Path)) {
 /// Where a packet of the source to 10/8 comes out, and what stands in its sender's MAC then.
 fn comes_out(lab: &Lab, packet: &[u8]) -> Option<u8> {
     let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
-    let mut expected = Side::Snk.to_neighbour(2, &routed(packet));
+    let mut expected = Side::Snk.to_neighbor(2, &routed(packet));
     let same = |frame: &[u8]| frame.len() == expected.len() && frame[12..] == expected[12..];
     let seen = heard.seen.iter().find(|seen| seen.side == Side::Snk && same(&seen.frame))?;
     expected[6] = seen.frame[6];

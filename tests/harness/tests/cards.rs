@@ -121,7 +121,7 @@ fn cards_forward_byte_by_byte_and_have_twins() {
         let carrier = || router.run(&format!("ip -o link show dev {twin}")).contains("LOWER_UP");
         eventually("the cards have their links", carrier);
     }
-    // To Linux behind the twin, and through the router: neighbours are found, both families, a tag, a full frame.
+    // To Linux behind the twin, and through the router: neighbors are found, both families, a tag, a full frame.
     ping(&src, "10.0.1.1", 56, 64);
     ping(&src, "10.0.2.2", 1472, 63);
     ping(&snk, "fd00:1::2", 1400, 63);

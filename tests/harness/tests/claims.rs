@@ -41,7 +41,7 @@ fn udp(destination: &str, port: u16) -> Vec<u8> {
 
 /// Whether a packet from the source comes out where it should, once.
 fn passes(lab: &Lab, to: Side, packet: &[u8]) -> bool {
-    let expected = to.to_neighbour(2, &routed(packet));
+    let expected = to.to_neighbor(2, &routed(packet));
     let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
     heard.complete && heard.seen.iter().filter(|seen| seen.side == to && seen.frame == expected).count() == 1
 }

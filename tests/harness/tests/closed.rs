@@ -75,7 +75,7 @@ fn allowed(round: u16) -> Vec<Vec<u8>> {
 fn judged(lab: &Lab, from: &PacketSocket, mac: Mac) -> (usize, usize) {
     let all = |packets: fn(u16) -> Vec<Vec<u8>>| (0..ROUNDS).flat_map(packets).collect::<Vec<_>>();
     let out = |packets: &[Vec<u8>]| -> Vec<Vec<u8>> {
-        packets.iter().map(|packet| Side::Snk.to_neighbour(2, &routed(packet))).collect()
+        packets.iter().map(|packet| Side::Snk.to_neighbor(2, &routed(packet))).collect()
     };
     let (forbidden, allowed) = (all(forbidden), all(allowed));
     lab.drain();
@@ -228,7 +228,7 @@ fn an_interface_that_is_made_again_is_filtered_from_its_first_moment() {
     with("closed-again", RULES, |lab, router, path| {
         let (mac, taken) = (Side::Low.mac(0x51), AtomicU64::new(0));
         let expected: Vec<_> =
-            forbidden(0).iter().map(|packet| Side::Snk.to_neighbour(2, &routed(packet))).collect();
+            forbidden(0).iter().map(|packet| Side::Snk.to_neighbor(2, &routed(packet))).collect();
         lab.drain();
         for round in 0..10 {
             lab.delete(Side::Low);

@@ -69,7 +69,7 @@ fn a_port_is_an_interface_of_linux() {
             "addr add 10.0.{net}.1/24 dev bm-tap{net}\naddr add fd00:{net}::1/64 dev bm-tap{net} nodad"
         ));
     }
-    // To Linux, and through the router: ARP, neighbour discovery, both families, a full frame.
+    // To Linux, and through the router: ARP, neighbor discovery, both families, a full frame.
     ping(&a, "10.0.1.1", 56, 64);
     ping(&a, "10.0.2.2", 1472, 63);
     ping(&b, "fd00:1::2", 1400, 63);

@@ -41,7 +41,7 @@ fn with_config(test: &str, config: &str, deed: impl Fn(&Lab, &mut Router)) {
 
 /// Whether a packet of the source comes out where it should.
 fn passes(lab: &Lab, out: Side, packet: &[u8]) -> bool {
-    let expected = out.to_neighbour(2, &routed(packet));
+    let expected = out.to_neighbor(2, &routed(packet));
     let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
     assert!(heard.complete, "the fence passes, whatever is filtered");
     heard.seen.iter().any(|seen| seen.side == out && seen.frame == expected)

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Routes announced.
 const ROUTES: u32 = 100_000;
-/// The neighbours that they are spread over: 3 to 9 of the sink.
+/// The neighbors that they are spread over: 3 to 9 of the sink.
 const NEXT_HOPS: u32 = 7;
 /// How long FRR may take for all of them; it makes some 10,000 a second here.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,13 +27,13 @@ fn prefix(number: u32) -> Prefix {
     (Ipv4Addr::from(20 << 24 | number << 8), 24)
 }
 
-/// Neighbour that a route leads to, after `shift` moves.
-fn neighbour(number: u32, shift: u32) -> u8 {
+/// Neighbor that a route leads to, after `shift` moves.
+fn neighbor(number: u32, shift: u32) -> u8 {
     (3 + (number / 100 + shift) % NEXT_HOPS) as u8
 }
 
 fn routes(shift: u32) -> Vec<(Prefix, Ipv4Addr)> {
-    let next_hop = |number| Side::Snk.v4(neighbour(number, shift)).parse().expect("an address");
+    let next_hop = |number| Side::Snk.v4(neighbor(number, shift)).parse().expect("an address");
     (0..ROUTES).map(|number| (prefix(number), next_hop(number))).collect()
 }
 
@@ -47,12 +47,12 @@ fn kernel_prefixes(lab: &Lab) -> u32 {
         .unwrap_or_else(|| panic!("fib_triestat has no count:\n{text}"))
 }
 
-/// Whether the last routes to each neighbour have come to it: FRR keeps the order more or less.
+/// Whether the last routes to each neighbor have come to it: FRR keeps the order more or less.
 fn moved(lab: &Lab, shift: u32) -> bool {
     let last = (ROUTES - 100 * NEXT_HOPS + 99..ROUTES).step_by(100);
     let lines: String = last.clone().map(|number| format!("route show {}/24\n", prefix(number).0)).collect();
     let shown = lab.rtr.ip(&lines);
-    let via = |number| format!("via {} ", Side::Snk.v4(neighbour(number, shift)));
+    let via = |number| format!("via {} ", Side::Snk.v4(neighbor(number, shift)));
     shown.lines().count() == last.clone().count()
         && shown.lines().zip(last).all(|(line, number)| line.contains(&via(number)))
 }
@@ -77,7 +77,7 @@ fn measure(lab: &Lab, router: &Router, what: &str, done: impl Fn() -> bool) {
     assert!(lag < LAG, "{what}: the mirror lags {lag:?}");
 }
 
-/// Packets to routes all over the table leave by the neighbour that was announced.
+/// Packets to routes all over the table leave by the neighbor that was announced.
 fn assert_forwarded(lab: &Lab, router: &Router, shift: u32) {
     let numbers: Vec<u32> = (0..ROUTES).step_by(199).collect();
     let packet = |index: usize| {
@@ -87,7 +87,7 @@ fn assert_forwarded(lab: &Lab, router: &Router, shift: u32) {
     let packets: Vec<_> = (0..numbers.len()).map(packet).collect();
     let exits = spread::exits(lab, &packets);
     for (index, number) in numbers.iter().enumerate() {
-        let expected = (Side::Snk, Side::Snk.mac(neighbour(*number, shift)));
+        let expected = (Side::Snk, Side::Snk.mac(neighbor(*number, shift)));
         let name = router.name();
         assert_eq!(exits.get(&(index as u32)), Some(&expected), "{name}: {:?}", prefix(*number));
     }
@@ -104,7 +104,7 @@ fn bgp_feeds_and_withdraws_a_table() {
             let (address, mac) = (Side::Snk.v4(n), Side::Snk.mac(n));
             lab.rtr.ip(&format!("neigh replace {address} lladdr {mac} dev r1 nud permanent"));
         }
-        // The neighbour of the undisturbed stream must not depend on anybody's cache.
+        // The neighbor of the undisturbed stream must not depend on anybody's cache.
         lab.rtr.ip(&format!(
             "neigh replace {} lladdr {} dev r1 nud permanent",
             Side::Snk.v4(2),

@@ -1,6 +1,6 @@
 //! The daemon comes, goes and crashes while packets flow: Linux forwards whenever brickmoon does not.
 //!
-//! Neighbours are learnt, not given, so the flow also shows that the kernel's entries were kept usable.
+//! Neighbors are learnt, not given, so the flow also shows that the kernel's entries were kept usable.
 
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab, Side};
@@ -33,7 +33,7 @@ fn judge(router: &str, what: &str, outcome: &Outcome) {
     assert!(lost < GAP_MAX, "{router}: {what}: {outcome}");
 }
 
-/// A lab whose neighbours answer and are known.
+/// A lab whose neighbors answer and are known.
 fn warm(lab: &Lab) -> [Responder; 2] {
     let responders = [Side::Src, Side::Snk].map(|side| Responder::usual(lab, side));
     stream().for_a_while(lab, Duration::from_millis(300));
@@ -112,11 +112,11 @@ neigh replace 198.51.100.2 lladdr 02:00:00:00:01:99 dev r1 nud permanent");
         router.settle();
         for (to, mac) in [("10.90.1.1", 4), ("10.1.2.3", 8), ("10.1.1.200", 5), ("10.9.9.9", 0x99)] {
             let packet = bm_tests::packet::Ip4::udp("192.0.2.2", to, 20).bytes();
-            let expected = Side::Snk.to_neighbour(mac, &bm_tests::packet::routed(&packet));
+            let expected = Side::Snk.to_neighbor(mac, &bm_tests::packet::routed(&packet));
             lab.drain();
             lab.send(Side::Src, &Side::Src.to_router(&packet));
             let found = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
-            assert!(found.is_some(), "{}: {to} does not leave by neighbour {mac:x}", router.name());
+            assert!(found.is_some(), "{}: {to} does not leave by neighbor {mac:x}", router.name());
         }
     });
 }

@@ -51,7 +51,7 @@ fn passed(lab: &Lab, packets: &[Packet]) -> Vec<bool> {
         packets.iter().map(|packet| (Side::Src, Side::Src.to_router(&packet.bytes))).collect();
     let heard = lab.exchange(&frames, packets.len(), false);
     let came = |packet: &Packet| {
-        let expected = packet.out.to_neighbour(2, &routed(&packet.bytes));
+        let expected = packet.out.to_neighbor(2, &routed(&packet.bytes));
         heard.seen.iter().any(|seen| seen.side == packet.out && seen.frame == expected)
     };
     packets.iter().map(came).collect()
@@ -363,7 +363,7 @@ fn a_bypass_is_effective_and_shown() {
 /// Whether a frame comes out at a side after a packet is sent into the router from another.
 fn crosses(lab: &Lab, from: Side, packet: &Ip4, out: Side, expected: &Ip4) -> bool {
     let heard = lab.exchange(&[(from, from.to_router(&packet.bytes()))], 1, false);
-    let frame = out.to_neighbour(2, &routed(&expected.bytes()));
+    let frame = out.to_neighbor(2, &routed(&expected.bytes()));
     heard.seen.iter().any(|seen| seen.side == out && seen.frame == frame)
 }
 
@@ -493,7 +493,7 @@ fn an_interface_without_ipv6_forwards_none() {
     each("no-ipv6", Ends::Silent, |lab, router| {
         for (interface, mend) in [
             ("r0", ""),
-            // With the setting go addresses, neighbours and routes.
+            // With the setting go addresses, neighbors and routes.
             (
                 "r1",
                 "addr add 2001:db8:2::1/64 dev r1 nodad\n\

@@ -21,7 +21,7 @@ fn with_paths(test: &str, paths: [&str; 3], more: &str, deed: impl Fn(&Lab, &mut
 
 /// Whether a packet that comes in on one side leaves by another as it should.
 fn passes(lab: &Lab, from: Side, to: Side, packet: &[u8]) -> bool {
-    let expected = to.to_neighbour(2, &routed(packet));
+    let expected = to.to_neighbor(2, &routed(packet));
     let heard = lab.exchange(&[(from, from.to_router(packet))], 1, true);
     heard.complete && heard.seen.iter().any(|seen| seen.side == to && seen.frame == expected)
 }

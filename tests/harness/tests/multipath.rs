@@ -45,7 +45,7 @@ fn exits(lab: &Lab, router: &Router, packets: &[Vec<u8>]) -> BTreeMap<u32, Exit>
     exits
 }
 
-/// Share of each neighbour of the sink's two links, in percent of all.
+/// Share of each neighbor of the sink's two links, in percent of all.
 fn percents(exits: &BTreeMap<u32, Exit>) -> BTreeMap<(Side, u8), f64> {
     let shares = spread::shares(exits).into_iter();
     shares.map(|((side, mac), count)| ((side, mac.0[5]), count as f64 * 100.0 / exits.len() as f64)).collect()

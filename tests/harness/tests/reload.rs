@@ -26,7 +26,7 @@ fn on_workers(test: &str, names: &[&str], deed: impl FnOnce(&Lab, &mut Router)) 
 /// Sends a packet from one side that must leave by another.
 fn crosses(lab: &Lab, from: Side, to: Side) {
     let packet = Ip4::udp(&from.v4(2), ["172.16.0.7", "10.9.9.9", "10.2.3.4"][to as usize], 20).bytes();
-    let expected = to.to_neighbour(2, &routed(&packet));
+    let expected = to.to_neighbor(2, &routed(&packet));
     let heard = lab.exchange(&[(from, from.to_router(&packet))], 1, true);
     let came = heard.seen.iter().filter(|seen| seen.side == to && seen.frame == expected).count();
     assert_eq!(came, 1, "{from:?} to {to:?}: {:?}", heard.seen);

@@ -111,7 +111,7 @@ impl Far {
         for packet in back {
             lab.drain();
             self.socket.send(&ip_frame(ours, side.mac(2), &packet)).expect("a frame");
-            let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+            let expected = Side::Snk.to_neighbor(2, &routed(&packet));
             let came = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
             assert!(came.is_some(), "a packet from {side:?} is not there as it should be");
         }
@@ -271,7 +271,7 @@ fn filters_hold_when_an_interface_comes_back() {
                 let packet = Ip4::udp(&Side::Low.v4(2), "10.9.9.9", 20).bytes();
                 lab.drain();
                 far.socket.send(&ip_frame(Side::Low.mac(last), Side::Low.mac(2), &packet)).expect("a frame");
-                let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+                let expected = Side::Snk.to_neighbor(2, &routed(&packet));
                 let came = lab.await_frame(Side::Snk, Duration::from_millis(300), |frame| frame == expected);
                 assert!(came.is_none(), "{way}: what is filtered passes");
                 let packet = Ip4::udp(&Side::Src.v4(2), "10.2.3.4", 20).bytes();
@@ -371,7 +371,7 @@ fn claims_go_to_workers_again_when_an_interface_comes_back() {
             let packet = Ip4::udp_ports(&Side::Low.v4(2), "10.9.9.9", 4000, 53, &[7; 20]).bytes();
             lab.drain();
             far.socket.send(&ip_frame(Side::Low.mac(last), Side::Low.mac(2), &packet)).expect("a frame");
-            let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+            let expected = Side::Snk.to_neighbor(2, &routed(&packet));
             let came = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
             assert!(came.is_some(), "what is claimed does not come out");
             far.crosses(lab);
@@ -463,7 +463,7 @@ fn starts_without_ports_and_takes_them_late() {
         reloads(&router, &named(&["r0", "r1", "r2"], way));
         assert_eq!(state(&router, "r2"), "missing", "{way}");
         let packet = Ip4::udp(&Side::Src.v4(2), "10.9.9.9", 20).bytes();
-        let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+        let expected = Side::Snk.to_neighbor(2, &routed(&packet));
         let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 1, true);
         assert!(heard.seen.iter().any(|seen| seen.frame == expected), "{way}: {:?}", heard.seen);
         lab.make_again(Side::Low, 0x51);
@@ -495,7 +495,9 @@ fn one_port_that_the_kernel_path_cannot_have_moves_no_other() {
     assert!(why.starts_with("the driver of vx0"), "{why}");
     assert_eq!(state(&router, "tun0"), "refused");
     assert!(
-        port(&router, "tun0")["state_reason"].as_str().is_some_and(|why| why.contains("not an Ethernet interface"))
+        port(&router, "tun0")["state_reason"]
+            .as_str()
+            .is_some_and(|why| why.contains("not an Ethernet interface"))
     );
     unharmed("beside vxlan and tun", &flow().for_a_while(&lab, PATIENCE / 50));
     assert!(sent(&router, "r0") > 0);

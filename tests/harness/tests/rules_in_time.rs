@@ -144,10 +144,10 @@ fn a_rule_holds_at_once_while_packets_flow() {
 /// Routes of a batch.
 const ROUTES: u32 = 50_000;
 
-/// Lines that have all of them lead to a neighbour of the sink.
-fn routes(neighbour: u32) -> String {
+/// Lines that have all of them lead to a neighbor of the sink.
+fn routes(neighbor: u32) -> String {
     let to = |number: u32| format!("{}.{}.{}.0/24", 20 + (number >> 16), number >> 8 & 255, number & 255);
-    let line = |number| format!("route replace {} via 198.51.100.{neighbour}\n", to(number));
+    let line = |number| format!("route replace {} via 198.51.100.{neighbor}\n", to(number));
     (0..ROUTES).map(line).collect()
 }
 

@@ -47,7 +47,7 @@ fn forward_chain(rules: &str) -> String {
     format!("table ip t {{ chain f {{ type filter hook forward priority 0; {rules} }}\n}}")
 }
 
-/// Gives a twin its addresses and the neighbour behind the port.
+/// Gives a twin its addresses and the neighbor behind the port.
 fn settle_twin(lab: &Lab, router: &Router, twin: &str) {
     lab.rtr.ip(&format!(
         "addr add 10.66.0.1/24 dev {twin}\nneigh replace {FAR} lladdr {FAR_MAC} dev {twin} nud permanent\n"
@@ -113,7 +113,7 @@ impl<'a> Vm<'a> {
     fn sends(&self, port: u16, passes: bool, what: &str) {
         let packet = udp(FAR, "10.9.9.9", port);
         self.wire.send(&ip_frame(self.twin, FAR_MAC, &packet)).expect("a frame into the TAP");
-        let expected = Side::Snk.to_neighbour(2, &routed(&packet));
+        let expected = Side::Snk.to_neighbor(2, &routed(&packet));
         let came = comes(self.lab.socket(Side::Snk), &expected, wait_for(passes));
         assert_eq!(came, passes, "{what}: from the TAP");
     }
@@ -214,7 +214,7 @@ fn rules_hold_for_capture_files() {
         let first = forward_chain("udp dport 5000 drop;");
         with_port(&format!("pcap-{way}"), &port, (config, &first), |lab, router| {
             let sink = lab.socket(Side::Snk);
-            let out = |packet: &Vec<u8>| Side::Snk.to_neighbour(2, &routed(packet));
+            let out = |packet: &Vec<u8>| Side::Snk.to_neighbor(2, &routed(packet));
             assert!(comes(sink, &out(&sent[0]), PATIENCE), "beside the rule\n{}", router.told());
             assert!(!comes(sink, &out(&sent[1]), QUIET), "the rule\n{}", router.told());
             settle_twin(lab, router, "bm-pcap2");

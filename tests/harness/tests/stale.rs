@@ -34,9 +34,9 @@ a blackhole is added | ip route add blackhole 10.77.0.0/16 | ip route del blackh
 an IPv6 route is deleted | ip -6 route del 2001:db8:b000::/36 | ip -6 route add 2001:db8:b000::/36 via 2001:db8:3::2
 an IPv6 route is added | ip -6 route add 2001:db8:d000::/36 via 2001:db8:3::2 | ip -6 route del 2001:db8:d000::/36
 a next hop is replaced | ip nexthop replace id 7 via 198.51.100.5 dev r1 | ip nexthop replace id 7 via 198.51.100.4 dev r1
-a neighbour has another MAC | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:99 dev r1 nud permanent | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
-a neighbour is deleted | ip neigh del 198.51.100.9 dev r1 | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
-an IPv6 neighbour is deleted | ip neigh del 2001:db8:2::9 dev r1 | ip neigh replace 2001:db8:2::9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
+a neighbor has another MAC | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:99 dev r1 nud permanent | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
+a neighbor is deleted | ip neigh del 198.51.100.9 dev r1 | ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
+an IPv6 neighbor is deleted | ip neigh del 2001:db8:2::9 dev r1 | ip neigh replace 2001:db8:2::9 lladdr 02:00:00:00:01:09 dev r1 nud permanent
 an address is added | ip addr add 198.51.100.77/24 dev r1 | ip addr del 198.51.100.77/24 dev r1
 an address is removed | ip addr del 198.51.100.78/24 dev r1 | ip addr add 198.51.100.78/24 dev r1
 a link goes down | ip link set x0 down | ip link set x0 up
@@ -71,7 +71,7 @@ fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     deed(&lab, &mut router);
 }
 
-/// To neighbours that no test changes.
+/// To neighbors that no test changes.
 fn stream() -> Stream {
     Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 4000 }
 }
@@ -152,7 +152,7 @@ fn what_changes_nothing_does_not_end_the_grace() {
             router.kill();
             pause(Duration::from_millis(400));
             let before = by_linux(lab);
-            // A neighbour is confirmed and grows old, another namespace changes, and a file is read.
+            // A neighbor is confirmed and grows old, another namespace changes, and a file is read.
             lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud stale");
             lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud reachable");
             lab.rtr.run("sysctl -qw net.ipv4.fib_multipath_hash_policy=0");
@@ -295,7 +295,7 @@ fn settings_are_followed_while_the_daemon_lives() {
                 let packet = Ip4::udp_ports("192.0.2.2", "10.60.1.1", port, 5000, b"flow").bytes();
                 lab.drain();
                 lab.send(Side::Src, &Side::Src.to_router(&packet));
-                let [four, five] = [4, 5].map(|n| Side::Snk.to_neighbour(n, &routed(&packet)));
+                let [four, five] = [4, 5].map(|n| Side::Snk.to_neighbor(n, &routed(&packet)));
                 let came = lab
                     .await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == four || frame == five);
                 came.expect("it arrives").frame == four

@@ -19,7 +19,7 @@ fn bind(to: &str) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram until it has come back whole; the first ones may wait for neighbours in vain.
+/// Sends a datagram until it has come back whole; the first ones may wait for neighbors in vain.
 fn there_and_back(socket: &UdpSocket, to: &str, bytes: usize, what: &str) {
     let sent: Vec<u8> = (0..bytes).map(|at| (at * 31 + bytes) as u8).collect();
     let mut buffer = vec![0; 1 << 16];

@@ -21,7 +21,7 @@ pub(super) struct Shared<A> {
     pub bodies: Bodies,
     /// Neighbors that packets can be sent to, by address and link. A route of any table may lead to any link, so all tables
     /// use the same set.
-    pub neighbours: BTreeSet<(A, u32)>,
+    pub neighbors: BTreeSet<(A, u32)>,
     /// Prefix lengths that the kernel's tables have had, longest first, and whether they may have `throw` routes. Both only
     /// grow: they are hints where to search.
     tables: BTreeMap<u32, Seen>,
@@ -29,7 +29,7 @@ pub(super) struct Shared<A> {
 
 impl<A> Default for Shared<A> {
     fn default() -> Self {
-        Self { bodies: Bodies::default(), neighbours: BTreeSet::new(), tables: BTreeMap::new() }
+        Self { bodies: Bodies::default(), neighbors: BTreeSet::new(), tables: BTreeMap::new() }
     }
 }
 

@@ -165,8 +165,8 @@ impl<A: Side> Tables<A> {
 
     /// Updates the neighbors from `work`, or all of them if interfaces have been added or removed.
     /// Returns the addresses whose entries must be checked.
-    pub fn note_neighbours(&mut self, view: View<'_>, work: &Work, all: bool) -> Vec<A> {
-        let known = &mut self.shared.neighbours;
+    pub fn note_neighbors(&mut self, view: View<'_>, work: &Work, all: bool) -> Vec<A> {
+        let known = &mut self.shared.neighbors;
         let usable = |ifindex: u32, address| {
             view.interfaces.index_of(ifindex).is_some() && view.mac(ifindex, address).is_some()
         };
@@ -175,17 +175,17 @@ impl<A: Side> Tables<A> {
             addresses.extend(known.iter().map(|(address, _)| *address));
             addresses.extend(self.vrfs.values().flat_map(Table::host_entries));
             known.clear();
-            for neighbour in view.mirror.neighbours() {
-                if let Some(number) = A::number(neighbour.address)
-                    && usable(neighbour.ifindex, neighbour.address)
+            for neighbor in view.mirror.neighbors() {
+                if let Some(number) = A::number(neighbor.address)
+                    && usable(neighbor.ifindex, neighbor.address)
                 {
-                    known.insert((number, neighbour.ifindex));
+                    known.insert((number, neighbor.ifindex));
                     addresses.push(number);
                 }
             }
             return addresses;
         }
-        for (ifindex, address) in &work.neighbours {
+        for (ifindex, address) in &work.neighbors {
             let Some(number) = A::number(*address) else { continue };
             let changed = match usable(*ifindex, *address) {
                 true => known.insert((number, *ifindex)),

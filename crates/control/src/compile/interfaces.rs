@@ -187,6 +187,6 @@ fn retire(interface: &mut Interface) {
 }
 
 /// Whether a link has no neighbors to resolve, so that the kernel reports none.
-pub(super) fn without_neighbours(link: &Link) -> bool {
+pub(super) fn without_neighbors(link: &Link) -> bool {
     link.flags & NO_ARP != 0
 }

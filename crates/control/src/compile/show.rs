@@ -8,7 +8,7 @@ use super::stages;
 use super::targets::{Entry, State, Target};
 use bm_api::{Hop, Mac, Neighbor, Neighbors, NextHop, NextHops, Share};
 use bm_fib::next_hop::Action;
-use bm_netlink::neighbour::state;
+use bm_netlink::neighbor::state;
 use bm_netlink::{Family, Kind, Mirror};
 
 /// Sizes of the compiled tables.
@@ -114,21 +114,21 @@ impl Compiler {
     /// The kernel's neighbors on our interfaces.
     pub fn shown_neighbors(&self, mirror: &Mirror) -> Neighbors {
         let ours =
-            mirror.neighbours().filter(|neighbour| self.interfaces().index_of(neighbour.ifindex).is_some());
-        let show = |neighbour: &bm_netlink::Neighbour| {
-            let link = mirror.link(neighbour.ifindex);
+            mirror.neighbors().filter(|neighbor| self.interfaces().index_of(neighbor.ifindex).is_some());
+        let show = |neighbor: &bm_netlink::Neighbor| {
+            let link = mirror.link(neighbor.ifindex);
             Neighbor {
-                address: neighbour.address,
+                address: neighbor.address,
                 interface: link.map_or_else(String::new, |link| link.name.to_string()),
-                ifindex: neighbour.ifindex,
-                mac: neighbour.mac.map(Mac),
-                state: state_name(neighbour.state).into(),
-                usable: neighbour.reachable_at().is_some(),
-                router: neighbour.router,
-                used: self.used.contains(&(neighbour.ifindex, neighbour.address)),
+                ifindex: neighbor.ifindex,
+                mac: neighbor.mac.map(Mac),
+                state: state_name(neighbor.state).into(),
+                usable: neighbor.reachable_at().is_some(),
+                router: neighbor.router,
+                used: self.used.contains(&(neighbor.ifindex, neighbor.address)),
                 next_hop: self
                     .targets
-                    .of_place(neighbour.ifindex, neighbour.address)
+                    .of_place(neighbor.ifindex, neighbor.address)
                     .map(|target| self.targets.hop(target).0),
             }
         };

@@ -215,7 +215,7 @@ impl<A: Side> Table<A> {
             }
             let value = context.value(&self.stages, prefix);
             changes.extend(self.change(prefix, value, context));
-            self.neighbours_within(prefix, &mut addresses, context);
+            self.neighbors_within(prefix, &mut addresses, context);
         }
         self.carry_out(&changes, context);
         addresses.sort_unstable();
@@ -223,8 +223,8 @@ impl<A: Side> Table<A> {
         changes.len() + self.refresh_hosts(&addresses, context)
     }
 
-    fn neighbours_within(&self, prefix: Prefix<A>, addresses: &mut Vec<A>, context: &Context<'_, A>) {
-        let near = context.shared.neighbours.range((prefix.first(), 0)..=(prefix.last(), u32::MAX));
+    fn neighbors_within(&self, prefix: Prefix<A>, addresses: &mut Vec<A>, context: &Context<'_, A>) {
+        let near = context.shared.neighbors.range((prefix.first(), 0)..=(prefix.last(), u32::MAX));
         addresses.extend(near.map(|(address, _)| *address));
         addresses.extend(self.hosts.range(prefix.first()..=prefix.last()).map(|(address, _)| *address));
     }
@@ -235,14 +235,14 @@ impl<A: Side> Table<A> {
         for address in addresses {
             let prefix = Prefix::host(*address);
             let own = context.value(&self.stages, prefix);
-            let neighbour = self.neighbour_entry(*address, own, context);
-            let value = neighbour.or(own);
+            let neighbor = self.neighbor_entry(*address, own, context);
+            let value = neighbor.or(own);
             changes.extend(self.change(prefix, value, context));
-            match neighbour == Some(Fixed::Host.target()) {
+            match neighbor == Some(Fixed::Host.target()) {
                 true => self.without_next_hop.insert(*address),
                 false => self.without_next_hop.remove(address),
             };
-            let before = match neighbour {
+            let before = match neighbor {
                 Some(target) => self.hosts.insert(*address, target),
                 None => self.hosts.remove(address),
             };
@@ -256,13 +256,13 @@ impl<A: Side> Table<A> {
 
     /// The target of a neighbor's own entry; adds a user. There is one if the longest route to it (`own`, if that is for the
     /// address alone) is the link that it is on. It leads to Linux if there is no room.
-    fn neighbour_entry(
+    fn neighbor_entry(
         &self,
         address: A,
         own: Option<Target>,
         context: &mut Context<'_, A>,
     ) -> Option<Target> {
-        let mut near = context.shared.neighbours.range((address, 0)..=(address, u32::MAX));
+        let mut near = context.shared.neighbors.range((address, 0)..=(address, u32::MAX));
         if near.next().is_none() || address.link_local() {
             return None;
         }
@@ -271,7 +271,7 @@ impl<A: Side> Table<A> {
             context.targets.of_hop(hop)
         })?;
         let link = context.targets.on_link(base)?;
-        if !context.shared.neighbours.contains(&(address, link.ifindex)) {
+        if !context.shared.neighbors.contains(&(address, link.ifindex)) {
             return None;
         }
         let adjacency = Adjacency { gateway: Some(address.show()), ..link };

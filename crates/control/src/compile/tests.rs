@@ -10,8 +10,8 @@ mod sources;
 use super::*;
 use bm_fib::NextHop;
 use bm_netlink::{
-    Address, Feature, Hop, HopFlags, Kind, Link, LinuxOnly, Match, Message, Neighbour, RouteBody, RouteEvent,
-    RouteKind, RouteMessage, Traffic, Via, neighbour,
+    Address, Feature, Hop, HopFlags, Kind, Link, LinuxOnly, Match, Message, Neighbor, RouteBody, RouteEvent,
+    RouteKind, RouteMessage, Traffic, Via, neighbor,
 };
 use bm_wire::prefix::Prefix;
 use oracle::{Answer, Oracle};
@@ -149,9 +149,9 @@ impl World {
         self.route(RouteEvent::Deleted, 254, prefix, body)
     }
 
-    pub fn neighbour(&mut self, ifindex: u32, address: &str, state: u16, mac: Option<[u8; 6]>) -> &mut Self {
+    pub fn neighbor(&mut self, ifindex: u32, address: &str, state: u16, mac: Option<[u8; 6]>) -> &mut Self {
         let address = ip(address);
-        self.tell(Message::Neighbour(Neighbour { ifindex, address, state, mac, router: false }))
+        self.tell(Message::Neighbor(Neighbor { ifindex, address, state, mac, router: false }))
     }
 
     /// What workers do with a packet of the VRF with this index.

@@ -1,6 +1,6 @@
 //! What the mirror says about one hop: its adjacency, whether it is alive, and what happens to packets there.
 
-use super::interfaces::{Interfaces, without_neighbours};
+use super::interfaces::{Interfaces, without_neighbors};
 use bm_fib::next_hop::{Action, Gateway};
 use bm_netlink::{Family, Hop, Link, Mirror};
 use std::net::IpAddr;
@@ -77,7 +77,7 @@ impl View<'_> {
         }
         match self.mirror.link(adjacency.ifindex) {
             None => return Action::Host,
-            Some(link) if without_neighbours(link) => return Action::Host,
+            Some(link) if without_neighbors(link) => return Action::Host,
             Some(link) if !link.running() => return Action::Unreachable,
             Some(_) => {}
         }
@@ -92,7 +92,7 @@ impl View<'_> {
 
     /// The MAC of a neighbor, if packets can be sent to it.
     pub fn mac(&self, ifindex: u32, address: IpAddr) -> Option<[u8; 6]> {
-        self.mirror.neighbour(ifindex, address)?.reachable_at()
+        self.mirror.neighbor(ifindex, address)?.reachable_at()
     }
 
     /// Whether only Linux may send on a link.
@@ -107,7 +107,7 @@ impl View<'_> {
     /// Whether Linux skips a hop because its neighbor does not answer (`fib_multipath_use_neigh`).
     fn passed_over(&self, hop: &Hop) -> bool {
         let asked = self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
-        let neighbour = || self.mirror.neighbour(hop.ifindex, hop.gateway?);
-        asked && neighbour().is_some_and(|neighbour| neighbour.reachable_at().is_none())
+        let neighbor = || self.mirror.neighbor(hop.ifindex, hop.gateway?);
+        asked && neighbor().is_some_and(|neighbor| neighbor.reachable_at().is_none())
     }
 }

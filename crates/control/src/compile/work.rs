@@ -18,7 +18,7 @@ pub(super) struct Work {
     /// Links that changed, or whose settings changed.
     pub links: BTreeSet<u32>,
     pub objects: BTreeSet<u32>,
-    pub neighbours: Vec<(u32, IpAddr)>,
+    pub neighbors: Vec<(u32, IpAddr)>,
     pub ipv4: FamilyWork<u32>,
     pub ipv6: FamilyWork<u128>,
 }
@@ -60,7 +60,7 @@ impl Work {
                 self.settings = true;
             }
             Change::Addresses(_) | Change::Rules(_) => self.shape = true,
-            Change::Neighbour(ifindex, address) => self.neighbours.push((ifindex, address)),
+            Change::Neighbor(ifindex, address) => self.neighbors.push((ifindex, address)),
             Change::NextHop(id) => {
                 self.objects.insert(id);
             }

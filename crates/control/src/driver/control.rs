@@ -183,7 +183,7 @@ impl Control {
         if let Some(audit) = self.watch.take_audit() {
             self.answer_verify(&audit);
         }
-        self.ask_for_neighbours();
+        self.ask_for_neighbors();
         // The program must not see incomplete tables.
         let aside = self.compiler.aside().load(std::sync::atomic::Ordering::Relaxed);
         if self.behind.is_none() && !aside && self.kernel.as_ref().is_some_and(KernelPath::is_due) {

@@ -90,7 +90,7 @@ impl Work {
         let sweep =
             (0..=BATCH_MAX.ilog2()).map(|log| Self::Lookups { pattern: Pattern::Prefix, batch: 1 << log });
         let rest = [Self::Updates { singly: false }, Self::Updates { singly: true }, Self::Build];
-        // The sweep has a case of 64 of its own, beside its neighbours in time.
+        // The sweep has a case of 64 of its own, beside its neighbors in time.
         patterns.into_iter().chain(sweep).chain(rest).collect()
     }
 

@@ -144,7 +144,7 @@ fn turn(program: &Prepared, failed: &mut Option<bm_lua::LuaError>) -> u64 {
 }
 
 /// The same network on one worker and on two: packets of all, in the CPU time that each worker had. What two take
-/// from each other (memory, caches) shows in it, and what a neighbour takes does not.
+/// from each other (memory, caches) shows in it, and what a neighbor takes does not.
 fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
     let prepare = |workers: usize| -> Result<(State, Prepared), BenchError> {
         let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;

@@ -198,7 +198,7 @@ fn forwards_ipv4_with_one_hop_less() {
     let padded = [&IPV4[..], &[0; 14]].concat();
     assert_eq!(lab.pass(&padded), (XDP_REDIRECT, expected.to_vec()));
     assert_eq!(bytes(&lab), (46 + 60, 2 * 46));
-    assert!(lab.hops.take_used(hop), "control learns that the neighbour is in use");
+    assert!(lab.hops.take_used(hop), "control learns that the neighbor is in use");
     // Another MAC is one store and meets the next packet.
     lab.hops.set(hop, Action::Forward { mac: [2, 9, 9, 9, 9, 9], interface: 1 }).unwrap();
     assert_eq!(lab.pass(&IPV4).1[..6], [2, 9, 9, 9, 9, 9]);

@@ -148,7 +148,7 @@ impl NextHopWriter {
         Ok(hop)
     }
 
-    /// Changes the action at `hop`: a MAC address, or that the neighbour is lost. One store.
+    /// Changes the action at `hop`: a MAC address, or that the neighbor is lost. One store.
     pub fn set(&mut self, hop: NextHop, action: Action) -> Result<(), NextHopError> {
         self.check(hop)?;
         let entry = encoded(action, self.table.gateway(hop).interface)?;

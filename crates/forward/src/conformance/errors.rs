@@ -78,7 +78,7 @@ fn c41_the_source_is_that_of_the_way_back() {
     for (inbound, source) in [(false, [198, 51, 100, 1]), (true, [192, 0, 2, 1])] {
         let settings = Settings { icmp_source_inbound: inbound, ..Settings::default() };
         let mut lab = Lab::with(super::LINES, settings, WaitLimits::default());
-        lab.change("neighbour 198.51.100.9 right 02:00:00:00:02:09");
+        lab.change("neighbor 198.51.100.9 right 02:00:00:00:02:09");
         let answer = lab.exchange(LEFT, &packet.sent());
         let (port, error) = answer.only().unwrap();
         assert_eq!((port, &error[26..30]), (RIGHT, &source[..]));
@@ -92,9 +92,9 @@ fn c41_several_addresses_and_none() {
         let answer = lab.exchange(LEFT, &V4 { source, ..spent() }.sent());
         answer.only().map(|(_, error)| error[26..30].to_vec())
     };
-    let routed = "neighbour 192.0.2.9 left 02:00:00:00:01:09
+    let routed = "neighbor 192.0.2.9 left 02:00:00:00:01:09
         interface right 1 02:00:00:00:00:02 198.51.100.1/24
-        neighbour 198.51.100.7 right 02:00:00:00:02:07
+        neighbor 198.51.100.7 right 02:00:00:00:02:07
         route 8.0.0.0/8 via 198.51.100.7 right
         route 77.0.0.0/8 via 192.0.2.9 left";
     let two = format!("interface left 0 02:00:00:00:00:01 10.9.9.1/24 192.0.2.1/24\n{routed}");
@@ -224,12 +224,12 @@ fn default_ttl_is_linuxs() {
 }
 
 #[test]
-fn errors_wait_for_neighbours_too() {
+fn errors_wait_for_neighbors_too() {
     let mut lab = lab();
     let packet = V4 { source: "192.0.2.50", ..spent() };
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
     assert_eq!(lab.asked(), [("left".to_string(), "192.0.2.50".parse().unwrap())]);
-    lab.change("neighbour 192.0.2.50 left 02:00:00:00:01:50");
+    lab.change("neighbor 192.0.2.50 left 02:00:00:00:01:50");
     lab.pass(5);
     let answer = lab.answer();
     let (port, error) = answer.only().unwrap();

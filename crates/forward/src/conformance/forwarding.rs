@@ -124,7 +124,7 @@ fn a12_a13_the_longest_match_wins_and_falls_back() {
     let mut lab = lab();
     for (at, prefix) in prefixes.iter().enumerate() {
         let gateway = format!("198.51.100.{}", 100 + at);
-        lab.change(&format!("neighbour {gateway} right 02:00:00:00:09:{at:02x}"));
+        lab.change(&format!("neighbor {gateway} right 02:00:00:00:09:{at:02x}"));
         lab.change(&format!("route {prefix} via {gateway} right"));
     }
     let matched = |lab: &mut Lab| {
@@ -419,9 +419,9 @@ fn vlans_are_interfaces() {
         interface trunk 0 02:00:00:00:00:01 192.0.2.1/24
         interface trunk.10 0 02:00:00:00:00:01 vlan 10 10.10.0.1/24
         interface trunk.20 0 02:00:00:00:00:20 vlan 20 10.20.0.1/24
-        neighbour 192.0.2.9 trunk 02:00:00:00:01:09
-        neighbour 10.10.0.9 trunk.10 02:00:00:00:10:09
-        neighbour 10.20.0.9 trunk.20 02:00:00:00:20:09";
+        neighbor 192.0.2.9 trunk 02:00:00:00:01:09
+        neighbor 10.10.0.9 trunk.10 02:00:00:00:10:09
+        neighbor 10.20.0.9 trunk.20 02:00:00:00:20:09";
     let tagged = |mac: [u8; 6], from: [u8; 6], id: u8, packet: &[u8]| {
         frame(mac, from, 0x8100, &[&[0, id, 8, 0][..], packet].concat())
     };
@@ -464,8 +464,8 @@ fn vrfs_keep_to_themselves() {
         interface blue 1 02:00:00:00:00:02 vrf 2 192.0.2.1/24
         interface mixed 2 02:00:00:00:00:03 vrf 1 10.0.0.1/24
         interface mixed.7 2 02:00:00:00:00:03 vlan 7 vrf 2 10.0.0.1/24
-        neighbour 192.0.2.9 red 02:00:00:00:01:09
-        neighbour 192.0.2.9 blue 02:00:00:00:02:09
+        neighbor 192.0.2.9 red 02:00:00:00:01:09
+        neighbor 192.0.2.9 blue 02:00:00:00:02:09
         route 8.0.0.0/8 vrf 1 via 192.0.2.9 red
         route 8.0.0.0/8 vrf 2 via 192.0.2.9 blue";
     let mut lab = Lab::new(text);

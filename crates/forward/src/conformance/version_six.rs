@@ -99,7 +99,7 @@ fn d54_errors_hold_1280_bytes() {
 fn d54_the_source_is_of_the_interface_it_came_in_on() {
     // Towards a host on the other side: still the address that the packet came to.
     let mut lab = lab();
-    lab.change("neighbour 2001:db8:2::9 right 02:00:00:00:02:09");
+    lab.change("neighbor 2001:db8:2::9 right 02:00:00:00:02:09");
     let packet = V6 { source: "2001:db8:2::9", hop_limit: 1, ..V6::default() };
     let answer = lab.exchange(LEFT, &packet.sent());
     let (port, error) = answer.only().unwrap();

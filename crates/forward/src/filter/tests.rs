@@ -8,8 +8,8 @@ use bm_filter::{Action, Flat, Rate, Rule, Tree};
 const TWO: &str = "
     interface a 0 02:00:00:00:00:01 192.0.2.1/24
     interface b 1 02:00:00:00:00:02 198.51.100.1/24
-    neighbour 192.0.2.9 a 02:00:00:00:01:09
-    neighbour 198.51.100.9 b 02:00:00:00:02:09
+    neighbor 192.0.2.9 a 02:00:00:00:01:09
+    neighbor 198.51.100.9 b 02:00:00:00:02:09
     route 10.0.0.0/8 via 198.51.100.9 b
     route 172.16.0.0/12 via 192.0.2.9 a";
 
@@ -105,7 +105,7 @@ fn a_vrf_is_asked_for_its_own_ways_back() {
     let mut lab = Lab::new(
         "interface red 0 02:00:00:00:00:01 vrf 1 192.0.2.1/24
         interface out 1 02:00:00:00:00:02 vrf 1 198.51.100.1/24
-        neighbour 198.51.100.9 out 02:00:00:00:02:09
+        neighbor 198.51.100.9 out 02:00:00:00:02:09
         route 10.0.0.0/8 vrf 1 via 198.51.100.9 out
         route 172.16.0.0/12 vrf 1 via 192.0.2.9 red
         route 172.17.0.0/16 via 192.0.2.9 red",

@@ -185,10 +185,10 @@ mod tests {
         interface short 1 02:00:00:00:00:02 mtu 600 198.51.100.1/24 2001:db8:2::1/64
         interface down 2 02:00:00:00:00:03 down 203.0.113.1/24
         interface lan.7 0 02:00:00:00:00:01 vlan 7 10.7.0.1/16
-        neighbour 192.0.2.7 lan 02:00:00:00:01:07
-        neighbour 198.51.100.7 short 02:00:00:00:01:08
-        neighbour 203.0.113.7 down 02:00:00:00:01:09
-        neighbour 10.7.0.7 lan.7 02:00:00:00:01:0a
+        neighbor 192.0.2.7 lan 02:00:00:00:01:07
+        neighbor 198.51.100.7 short 02:00:00:00:01:08
+        neighbor 203.0.113.7 down 02:00:00:00:01:09
+        neighbor 10.7.0.7 lan.7 02:00:00:00:01:0a
         route 8.0.0.0/16 via 192.0.2.7 lan
         route 8.1.0.0/16 via 192.0.2.7 lan mtu 300
         route 8.2.0.0/16 via 198.51.100.7 short
@@ -344,7 +344,7 @@ mod tests {
         };
         let to = |last| vec![2, 0, 0, 0, 1, last];
         assert_eq!(frame(&mut lab), Some((0, to(7))));
-        lab.change("neighbour 192.0.2.7 lan 02:00:00:00:01:77");
+        lab.change("neighbor 192.0.2.7 lan 02:00:00:00:01:77");
         assert_eq!(frame(&mut lab), Some((0, to(0x77))));
         lab.change("route 8.0.0.0/16 via 198.51.100.7 short");
         assert_eq!(frame(&mut lab), Some((1, to(8))));

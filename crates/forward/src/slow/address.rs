@@ -13,7 +13,7 @@ use crate::tables::{Interface, Tables};
 /// The source of a router without any IPv4 address (RFC 7600 4.8), so that traceroute shows a hop.
 const DUMMY: u32 = 0xc000_0008;
 
-/// The IPv4 address of `interface` towards `peer`: a next hop, or a neighbour.
+/// The IPv4 address of `interface` towards `peer`: a next hop, or a neighbor.
 pub(crate) fn ipv4(tables: &Tables, interface: u16, peer: u32) -> u32 {
     let own = tables.interfaces.get(usize::from(interface));
     let near = own.and_then(|own| {

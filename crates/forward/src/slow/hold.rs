@@ -1,4 +1,4 @@
-//! Frames and their unresolved neighbours: hold, resolve, release, give up.
+//! Frames and their unresolved neighbors: hold, resolve, release, give up.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use super::tell::{self, Error};
 use super::waiting::Held;
 use super::{Core, Now, SlowCounter};
 use crate::rewrite;
-use crate::route::{self, Neighbour, Way};
+use crate::route::{self, Neighbor, Way};
 use crate::tables::Tables;
 use crate::validate::Facts;
 
@@ -28,10 +28,10 @@ pub(super) struct Waiter {
 }
 
 impl Core {
-    /// Lets a frame wait for its neighbour, and makes the kernel resolve it.
-    pub(super) fn hold(&mut self, tables: &Tables, waiter: Waiter, neighbour: Neighbour, now: Now) {
-        // Checked first: an interface that is gone or down has no neighbours.
-        let reason = match rewrite::egress(tables, neighbour.interface) {
+    /// Lets a frame wait for its neighbor, and makes the kernel resolve it.
+    pub(super) fn hold(&mut self, tables: &Tables, waiter: Waiter, neighbor: Neighbor, now: Now) {
+        // Checked first: an interface that is gone or down has no neighbors.
+        let reason = match rewrite::egress(tables, neighbor.interface) {
             Ok(egress) if egress.mtu > 0 => None,
             Ok(_) => Some(Reason::InterfaceDown),
             Err(_) => Some(Reason::NoInterface),
@@ -40,9 +40,9 @@ impl Core {
             return self.lose(waiter.frame, reason);
         }
         self.held(&waiter.frame, 1);
-        match self.waiting.hold(neighbour, waiter, now.monotonic_ns) {
+        match self.waiting.hold(neighbor, waiter, now.monotonic_ns) {
             Held::Waits => {}
-            Held::Asks => self.ask(tables, &neighbour),
+            Held::Asks => self.ask(tables, &neighbor),
             Held::Instead(other) | Held::Full(other) => {
                 self.held(&other.frame, -1);
                 self.lose(other.frame, Reason::NeighborQueueFull);
@@ -58,10 +58,10 @@ impl Core {
         }
     }
 
-    fn ask(&mut self, tables: &Tables, neighbour: &Neighbour) {
-        if let Some(interface) = tables.interfaces.get(usize::from(neighbour.interface)) {
+    fn ask(&mut self, tables: &Tables, neighbor: &Neighbor) {
+        if let Some(interface) = tables.interfaces.get(usize::from(neighbor.interface)) {
             self.bump(SlowCounter::ResolveAsked);
-            self.resolver.resolve(interface.ifindex, neighbour.address);
+            self.resolver.resolve(interface.ifindex, neighbor.address);
         }
     }
 
@@ -71,8 +71,8 @@ impl Core {
         while let Some((ifindex, address)) = self.resolver.next_failed() {
             let interface = tables.interfaces.iter().position(|other| other.ifindex == ifindex);
             if let Some(interface) = interface {
-                let neighbour = Neighbour { interface: interface as u16, address };
-                released += self.give_up(tables, &neighbour, now);
+                let neighbor = Neighbor { interface: interface as u16, address };
+                released += self.give_up(tables, &neighbor, now);
             }
         }
         let every = self.waiting.look_every_ns(now.monotonic_ns);
@@ -82,26 +82,26 @@ impl Core {
         }
         self.looked_ns = Some(now.monotonic_ns);
         // The tables decide: as soon as the first frame of a queue would take another route, all are released.
-        let still = |neighbour: &Neighbour, way: Way| matches!(way, Way::Resolve { neighbour: other, .. } if other == *neighbour);
+        let still = |neighbor: &Neighbor, way: Way| matches!(way, Way::Resolve { neighbor: other, .. } if other == *neighbor);
         let all: Vec<_> = self
             .waiting
             .heads()
-            .map(|(neighbour, waiter)| (*neighbour, still(neighbour, way_of(tables, &waiter.frame))))
+            .map(|(neighbor, waiter)| (*neighbor, still(neighbor, way_of(tables, &waiter.frame))))
             .collect();
-        for (neighbour, still_unknown) in all {
+        for (neighbor, still_unknown) in all {
             if !still_unknown {
                 self.bump(SlowCounter::ResolveAnswered);
-                released += self.go_on(tables, &neighbour, now);
-            } else if self.waiting.is_overdue(&neighbour, now.monotonic_ns) {
-                released += self.give_up(tables, &neighbour, now);
-            } else if self.waiting.asks_again(&neighbour, now.monotonic_ns) {
-                self.ask(tables, &neighbour);
+                released += self.go_on(tables, &neighbor, now);
+            } else if self.waiting.is_overdue(&neighbor, now.monotonic_ns) {
+                released += self.give_up(tables, &neighbor, now);
+            } else if self.waiting.asks_again(&neighbor, now.monotonic_ns) {
+                self.ask(tables, &neighbor);
             }
         }
         released
     }
 
-    /// Sends the frames that wait for the neighbour to which `frame` is about to leave: they came earlier.
+    /// Sends the frames that wait for the neighbor to which `frame` is about to leave: they came earlier.
     pub(super) fn let_waiting_go_first(
         &mut self,
         tables: &Tables,
@@ -115,18 +115,18 @@ impl Core {
         }
         let address = tables.next_hops.gateway(hop).address.or_else(|| destination(frame));
         if let Some(address) = address {
-            let neighbour = Neighbour { interface: entry.interface(), address };
-            self.go_on(tables, &neighbour, now);
+            let neighbor = Neighbor { interface: entry.interface(), address };
+            self.go_on(tables, &neighbor, now);
         }
     }
 
-    /// Sends the frames that waited for a neighbour, in order.
-    fn go_on(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
-        let frames = self.waiting.release(neighbour);
+    /// Sends the frames that waited for a neighbor, in order.
+    fn go_on(&mut self, tables: &Tables, neighbor: &Neighbor, now: Now) -> usize {
+        let frames = self.waiting.release(neighbor);
         let count = frames.len();
         for Waiter { mut frame, own } in frames {
             self.held(&frame, -1);
-            if frame.meta().chosen != 0 && !leads_to(tables, way_of(tables, &frame), neighbour) {
+            if frame.meta().chosen != 0 && !leads_to(tables, way_of(tables, &frame), neighbor) {
                 // While it waited the hook's next hop became another's number.
                 frame.meta_mut().chosen = 0;
             }
@@ -135,9 +135,9 @@ impl Core {
         count
     }
 
-    /// The neighbour does not answer: each source gets an error, as from Linux, with the TTL decremented.
-    fn give_up(&mut self, tables: &Tables, neighbour: &Neighbour, now: Now) -> usize {
-        let frames = self.waiting.release(neighbour);
+    /// The neighbor does not answer: each source gets an error, as from Linux, with the TTL decremented.
+    fn give_up(&mut self, tables: &Tables, neighbor: &Neighbor, now: Now) -> usize {
+        let frames = self.waiting.release(neighbor);
         let count = frames.len();
         if count > 0 {
             self.bump(SlowCounter::ResolveFailed);
@@ -166,15 +166,15 @@ impl Core {
     }
 }
 
-/// Whether a route uses a neighbour.
-fn leads_to(tables: &Tables, way: Way, neighbour: &Neighbour) -> bool {
+/// Whether a route uses a neighbor.
+fn leads_to(tables: &Tables, way: Way, neighbor: &Neighbor) -> bool {
     match way {
         Way::Forward { hop, entry } => {
             let address = tables.next_hops.gateway(hop).address;
-            entry.interface() == neighbour.interface
-                && address.is_none_or(|address| address == neighbour.address)
+            entry.interface() == neighbor.interface
+                && address.is_none_or(|address| address == neighbor.address)
         }
-        Way::Resolve { neighbour: other, .. } => other == *neighbour,
+        Way::Resolve { neighbor: other, .. } => other == *neighbor,
         _ => false,
     }
 }

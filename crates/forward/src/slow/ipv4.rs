@@ -203,7 +203,7 @@ fn reject(code: u8, reason: Reason) -> Fate {
     Fate::Tell(Error::Ipv4 { problem, by_route: true, options: Echo::default() }, reason)
 }
 
-/// The rest: route, TTL, size, neighbour.
+/// The rest: route, TTL, size, neighbor.
 fn onward(tables: &Tables, packet: &[u8], asked: &Asked) -> Fate {
     let (hop, interface) = match asked.way {
         Way::Host => return Fate::Host,
@@ -212,7 +212,7 @@ fn onward(tables: &Tables, packet: &[u8], asked: &Asked) -> Fate {
         Way::Unreachable => return reject(unreachable::HOST, Reason::Unreachable),
         Way::Prohibit => return reject(unreachable::ADMINISTRATIVELY_PROHIBITED, Reason::Prohibit),
         Way::Forward { hop, entry } => (hop, entry.interface()),
-        Way::Resolve { hop, neighbour } => (hop, neighbour.interface),
+        Way::Resolve { hop, neighbor } => (hop, neighbor.interface),
     };
     let Ok(ip) = Ipv4::parse(packet) else { return Fate::Drop(Reason::Ipv4Short) };
     if ip.ttl() <= 1 {
@@ -229,7 +229,7 @@ fn onward(tables: &Tables, packet: &[u8], asked: &Asked) -> Fate {
         _ if too_big && ip.dont_fragment() => {
             tell(icmp::destination_unreachable(unreachable::FRAGMENTATION_NEEDED, mtu), Reason::TooBig)
         }
-        Way::Resolve { neighbour, .. } => Fate::Hold(neighbour),
+        Way::Resolve { neighbor, .. } => Fate::Hold(neighbor),
         Way::Forward { hop, entry } if too_big => Fate::Cut(hop, entry, usize::from(mtu)),
         Way::Forward { hop, entry } => Fate::Send(hop, entry),
         _ => Fate::Drop(Reason::NoRoute),

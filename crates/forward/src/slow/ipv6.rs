@@ -44,7 +44,7 @@ impl Core {
     }
 }
 
-/// A link-local source, or none. The first is for Linux to answer: it knows the links and their neighbours, and never
+/// A link-local source, or none. The first is for Linux to answer: it knows the links and their neighbors, and never
 /// lets such a packet leave its link (RFC 4291 2.5.6).
 fn beyond_scope(ip: &Ipv6<&[u8]>) -> Fate {
     if ipv6::is_link_local(ip.source()) { Fate::Host } else { Fate::Drop(Reason::Ipv6Source) }
@@ -67,7 +67,7 @@ fn tell(problem: icmpv6::Problem, reason: Reason) -> Fate {
     Fate::Tell(Error::Ipv6 { problem }, reason)
 }
 
-/// The rest: route, hop limit, size, neighbour.
+/// The rest: route, hop limit, size, neighbor.
 fn onward(tables: &Tables, ip: &Ipv6<&[u8]>, way: Way) -> Fate {
     let unreachable = |code, reason| tell(icmpv6::destination_unreachable(code), reason);
     let (hop, interface) = match way {
@@ -78,7 +78,7 @@ fn onward(tables: &Tables, ip: &Ipv6<&[u8]>, way: Way) -> Fate {
         Way::Unreachable => return unreachable(unreachable::NO_ROUTE, Reason::Unreachable),
         Way::Prohibit => return unreachable(unreachable::PROHIBITED, Reason::Prohibit),
         Way::Forward { hop, entry } => (hop, entry.interface()),
-        Way::Resolve { hop, neighbour } => (hop, neighbour.interface),
+        Way::Resolve { hop, neighbor } => (hop, neighbor.interface),
     };
     if ip.hop_limit() <= 1 {
         return tell(icmpv6::time_exceeded(exceeded::IN_TRANSIT), Reason::TtlExceeded);
@@ -91,7 +91,7 @@ fn onward(tables: &Tables, ip: &Ipv6<&[u8]>, way: Way) -> Fate {
     let mtu = rewrite::mtu_ipv6(rewrite::mtu(egress, tables.next_hops.mtu(hop)));
     match way {
         _ if ip.total_len() > mtu => tell(icmpv6::packet_too_big(mtu as u32), Reason::TooBig),
-        Way::Resolve { neighbour, .. } => Fate::Hold(neighbour),
+        Way::Resolve { neighbor, .. } => Fate::Hold(neighbor),
         Way::Forward { hop, entry } => Fate::Send(hop, entry),
         _ => Fate::Drop(Reason::NoRoute),
     }

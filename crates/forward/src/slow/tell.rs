@@ -178,8 +178,8 @@ impl Core {
             _ => return self.lose(frame, Reason::NoRoute),
         };
         match way {
-            Way::Resolve { neighbour, .. } => {
-                self.hold(tables, super::Waiter { frame, own: true }, neighbour, now);
+            Way::Resolve { neighbor, .. } => {
+                self.hold(tables, super::Waiter { frame, own: true }, neighbor, now);
             }
             Way::Forward { hop, entry } => {
                 tables.next_hops.mark_used(hop);

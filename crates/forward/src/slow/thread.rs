@@ -98,9 +98,9 @@ mod tests {
     const LINES: &str = "
         interface left 0 02:00:00:00:00:01 192.0.2.1/24
         interface right 1 02:00:00:00:00:02 198.51.100.1/24
-        neighbour 192.0.2.9 left 02:00:00:00:01:09";
+        neighbor 192.0.2.9 left 02:00:00:00:01:09";
 
-    /// ARP, which is Linux's; and a packet for a neighbour that nobody knows.
+    /// ARP, which is Linux's; and a packet for a neighbor that nobody knows.
     const ARP: [u8; 16] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 1, 9, 8, 6, 0, 1];
     const UNRESOLVED: [u8; 34] = [
         2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 9, 8, 0, 0x45, 0, 0, 20, 0, 1, 0, 0, 64, 17, 0x8e, 0x9a, 192, 0, 2,
@@ -171,7 +171,7 @@ mod tests {
         lab.run();
         until(|| lab.held() == 1);
         assert!(thread.is_alive());
-        lab.change("neighbour 198.51.100.9 right 02:00:00:00:02:09");
+        lab.change("neighbor 198.51.100.9 right 02:00:00:00:02:09");
         until(|| {
             lab.run();
             lab.take(1).len() == 1

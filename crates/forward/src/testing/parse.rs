@@ -45,9 +45,9 @@ pub fn lines(text: &str, world: &mut World) {
         let removes = words.has("no");
         match words.next() {
             "interface" => world.add_interface(interface(&mut words)),
-            "neighbour" => neighbour(&mut words, world, removes),
+            "neighbor" => neighbor(&mut words, world, removes),
             "route" => route(&mut words, world, removes),
-            other => panic!("{line:?}: {other:?} is neither interface, neighbour nor route"),
+            other => panic!("{line:?}: {other:?} is neither interface, neighbor nor route"),
         }
     }
 }
@@ -98,11 +98,11 @@ fn interface(words: &mut Words<'_>) -> Interface {
 }
 
 /// `ADDRESS INTERFACE [MAC]`
-fn neighbour(words: &mut Words<'_>, world: &mut World, removes: bool) {
+fn neighbor(words: &mut Words<'_>, world: &mut World, removes: bool) {
     let address = words.read();
     let interface = world.interface(words.next());
     let mac = (!removes).then(|| words.read::<Mac>().0);
-    world.set_neighbour(interface, address, mac);
+    world.set_neighbor(interface, address, mac);
 }
 
 /// `PREFIX [vrf N] via ADDRESS INTERFACE [mtu N] | dev INTERFACE | host | blackhole | unreachable | prohibit |

@@ -56,7 +56,7 @@ pub struct World {
     hops: NextHopWriter,
     /// Next hops through a gateway, by gateway and route MTU.
     gateways: HashMap<(Gateway, u16), NextHop>,
-    neighbours: HashMap<(u16, IpAddr), [u8; 6]>,
+    neighbors: HashMap<(u16, IpAddr), [u8; 6]>,
     plain: HashMap<u8, NextHop>,
     settings: Settings,
 }
@@ -68,7 +68,7 @@ impl World {
             tables: vec![Table::default()],
             hops: NextHopWriter::with_room(4096, 16, readers).expect("memory for next hops"),
             gateways: HashMap::new(),
-            neighbours: HashMap::new(),
+            neighbors: HashMap::new(),
             plain: HashMap::new(),
             settings,
         }
@@ -147,10 +147,10 @@ impl World {
         *self.plain.entry(kind).or_insert_with(add)
     }
 
-    /// The next hop for a neighbour, or for the link itself.
+    /// The next hop for a neighbor, or for the link itself.
     pub fn gateway_hop(&mut self, interface: u16, address: Option<IpAddr>, mtu: u16) -> NextHop {
         let gateway = Gateway { address, interface: u32::from(interface) };
-        let mac = address.and_then(|address| self.neighbours.get(&(interface, address)));
+        let mac = address.and_then(|address| self.neighbors.get(&(interface, address)));
         let action = mac.map_or(Action::Resolve, |&mac| Action::Forward { mac, interface });
         let hops = &mut self.hops;
         let add = || hops.add(action, gateway, mtu).expect("room for next hops");
@@ -162,18 +162,18 @@ impl World {
         self.hops.add_group(members).expect("room for a group")
     }
 
-    /// Sets or removes a neighbour's MAC address.
-    pub fn set_neighbour(&mut self, interface: u16, address: IpAddr, mac: Option<[u8; 6]>) {
+    /// Sets or removes a neighbor's MAC address.
+    pub fn set_neighbor(&mut self, interface: u16, address: IpAddr, mac: Option<[u8; 6]>) {
         let vrf = self.interfaces[usize::from(interface)].vrf;
         let own = AnyPrefix::of(address, if address.is_ipv4() { 32 } else { 128 });
         match mac {
             Some(mac) => {
-                self.neighbours.insert((interface, address), mac);
+                self.neighbors.insert((interface, address), mac);
                 let hop = self.gateway_hop(interface, Some(address), 0);
                 self.set(vrf, own, Some(hop));
             }
             None => {
-                self.neighbours.remove(&(interface, address));
+                self.neighbors.remove(&(interface, address));
                 self.set(vrf, own, None);
             }
         }

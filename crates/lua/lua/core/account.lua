@@ -63,7 +63,7 @@ function M.held (app)
 end
 
 -- Every { writer, reader } of a link between two apps whose accounts are ours.
-local function neighbours (app_table)
+local function neighbors (app_table)
    local readers, list = {}, {}
    for _, app in pairs(app_table) do
       for key, l in pairs(app.input) do
@@ -87,14 +87,14 @@ local function settle_between (writer, reader)
    end
 end
 
--- The neighbours when accounts were last settled, and the apps stopped since.
+-- The neighbors when accounts were last settled, and the apps stopped since.
 local known, stopped = {}, {}
 
 -- An app may put packets back into its own input, as Snabb's IPFIX exporter does to look at them twice. A link cannot
 -- tell that from what its writer sends: so what the writer sent beyond what it had, and the reader lacks, was put
 -- there by the reader. To be called before accounts are read.
 function M.settle (app_table)
-   known = neighbours(app_table)
+   known = neighbors(app_table)
    for _, pair in ipairs(known) do settle_between(pair[1], pair[2]) end
 end
 

@@ -24,7 +24,7 @@ M.huge_page_bits = math.floor(math.log(M.huge_page_size) / math.log(2) + 0.5)
 
 -- Bytes that a mapping of huge pages is a multiple of; those of a plain page where the system has put none aside.
 -- Programs ask for huge pages, take plain ones where there are none, and round up what they unmap in both cases: with
--- the larger number they would take their neighbours' memory away.
+-- the larger number they would take their neighbors' memory away.
 function M.get_huge_page_size ()
    local size, pages = read_huge_pages()
    return pages > 0 and size or M.base_page_size

@@ -157,7 +157,7 @@ fn dns_filter() {
 fn nat44() {
     const OUTSIDE: [u8; 4] = [198, 18, 0, 1];
     let arguments = json!({ "inside": "192.0.2", "outside": "198.18.0.1" });
-    let more = "neighbour 192.0.2.9 left 02:00:00:00:01:09";
+    let more = "neighbor 192.0.2.9 left 02:00:00:00:01:09";
     let mut rig = rig("nat44", arguments, more);
     for (protocol, first) in [(17, 1024), (6, 1024)] {
         for (port, external) in [(4000, first), (4001, first + 1)] {

@@ -2,9 +2,9 @@
 
 use super::{BodyId, Change, Mirror, Routes};
 use crate::hop::{Hop, HopFlags};
-use crate::neighbour::state;
+use crate::neighbor::state;
 use crate::route::RouteBody;
-use crate::{Address, Link, Neighbour, Netconf, NextHop, Rule};
+use crate::{Address, Link, Neighbor, Netconf, NextHop, Rule};
 use bm_wire::Family;
 use bm_wire::prefix::{self, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +21,8 @@ pub enum Item {
     Link(Link),
     /// The addresses of a link.
     Addresses(Vec<Address>),
-    /// A neighbour.
-    Neighbour(Neighbour),
+    /// A neighbor.
+    Neighbor(Neighbor),
     /// A next-hop object.
     NextHop(NextHop),
     /// A rule.
@@ -48,7 +48,7 @@ impl fmt::Display for Item {
                 f.write_str("address")?;
                 list.iter().try_for_each(|address| write!(f, " [{address}]"))
             }
-            Self::Neighbour(neighbour) => write!(f, "neighbour {neighbour}"),
+            Self::Neighbor(neighbor) => write!(f, "neighbor {neighbor}"),
             Self::NextHop(next_hop) => write!(f, "nexthop {next_hop}"),
             Self::Rule(rule) => write!(f, "rule {rule}"),
             Self::Netconf(family, ifindex, netconf) => write!(f, "netconf {family} dev {ifindex} {netconf}"),
@@ -152,7 +152,7 @@ impl Mirror {
             findings.note(ours.map(item), theirs.map(item));
         });
         self.adopt_rules(fresh.rules, findings);
-        self.adopt_neighbours(fresh.neighbours, findings);
+        self.adopt_neighbors(fresh.neighbors, findings);
         let (four, six) = (self.ignoring(Family::V4), self.ignoring(Family::V6));
         adopt_routes(&mut self.ipv4, &fresh.ipv4, &four, &mut self.changes, findings);
         adopt_routes(&mut self.ipv6, &fresh.ipv6, &six, &mut self.changes, findings);
@@ -203,26 +203,22 @@ impl Mirror {
 
     /// There are not events for each step of a resolution. What matters is where packets can be sent; a missed step
     /// is applied but not reported.
-    fn adopt_neighbours(
-        &mut self,
-        fresh: crate::hash::Map<(u32, IpAddr), Neighbour>,
-        findings: &mut Findings,
-    ) {
-        let meaning = |neighbour: Option<&Neighbour>| {
-            neighbour.filter(|neighbour| neighbour.state & state::VALID != 0).map(|neighbour| neighbour.mac)
+    fn adopt_neighbors(&mut self, fresh: crate::hash::Map<(u32, IpAddr), Neighbor>, findings: &mut Findings) {
+        let meaning = |neighbor: Option<&Neighbor>| {
+            neighbor.filter(|neighbor| neighbor.state & state::VALID != 0).map(|neighbor| neighbor.mac)
         };
-        let ours = std::mem::take(&mut self.neighbours);
+        let ours = std::mem::take(&mut self.neighbors);
         let gone = ours.keys().filter(|key| !fresh.contains_key(key));
         for key in fresh.keys().chain(gone) {
             let (our, their) = (ours.get(key), fresh.get(key));
             if our != their {
-                self.changes.push(Change::Neighbour(key.0, key.1));
+                self.changes.push(Change::Neighbor(key.0, key.1));
             }
             if meaning(our) != meaning(their) {
-                findings.note(our.copied().map(Item::Neighbour), their.copied().map(Item::Neighbour));
+                findings.note(our.copied().map(Item::Neighbor), their.copied().map(Item::Neighbor));
             }
         }
-        self.neighbours = fresh;
+        self.neighbors = fresh;
     }
 }
 

@@ -20,8 +20,8 @@ pub enum Change {
     Sysctls,
     /// The rules of a family.
     Rules(Family),
-    /// A neighbour.
-    Neighbour(u32, IpAddr),
+    /// A neighbor.
+    Neighbor(u32, IpAddr),
     /// A next-hop object, or a group with that object in it.
     NextHop(u32),
     /// A body: its hops have appeared or disappeared with their links, or its ID now means another body or none.

@@ -4,7 +4,7 @@ use super::{BodyId, Mirror, Routes};
 use crate::hop::{Hop, HopFlags, Via};
 use crate::next_hop::{Object, Resilient};
 use crate::route::RouteBody;
-use crate::{Address, Link, LinkSysctls, Neighbour, NextHop, Rule, Sysctls};
+use crate::{Address, Link, LinkSysctls, Neighbor, NextHop, Rule, Sysctls};
 use bm_wire::Family;
 use bm_wire::prefix::{self, Prefix};
 use std::net::IpAddr;
@@ -55,14 +55,14 @@ impl Mirror {
         self.addresses.values().flatten()
     }
 
-    /// A neighbour.
-    pub fn neighbour(&self, ifindex: u32, address: IpAddr) -> Option<&Neighbour> {
-        self.neighbours.get(&(ifindex, address))
+    /// A neighbor.
+    pub fn neighbor(&self, ifindex: u32, address: IpAddr) -> Option<&Neighbor> {
+        self.neighbors.get(&(ifindex, address))
     }
 
-    /// All neighbours, in any order.
-    pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
-        self.neighbours.values()
+    /// All neighbors, in any order.
+    pub fn neighbors(&self) -> impl Iterator<Item = &Neighbor> {
+        self.neighbors.values()
     }
 
     /// A next-hop object or group.

@@ -25,9 +25,9 @@ fn hosts_reach_each_other_and_nothing_is_left() {
         let said = testbed.source.run(&["ping", "-c", "1", "-W", "2", target]).unwrap();
         assert!(said.contains(" 0% packet loss"), "{said}");
     }
-    let neighbours = testbed.router.run(&["ip", "neigh", "show", "dev", "ear1"]).unwrap();
-    assert!(neighbours.contains("10.0.16.17 lladdr 02:00:00:01:00:10 PERMANENT"), "{neighbours}");
-    assert!(neighbours.contains("fd00:2::11 lladdr 02:00:00:01:00:10 PERMANENT"), "{neighbours}");
+    let neighbors = testbed.router.run(&["ip", "neigh", "show", "dev", "ear1"]).unwrap();
+    assert!(neighbors.contains("10.0.16.17 lladdr 02:00:00:01:00:10 PERMANENT"), "{neighbors}");
+    assert!(neighbors.contains("fd00:2::11 lladdr 02:00:00:01:00:10 PERMANENT"), "{neighbors}");
     assert_eq!(namespaces().matches("bm-testbed-reach-").count(), 3);
     drop(testbed);
     assert!(!namespaces().contains("bm-testbed-reach-"));

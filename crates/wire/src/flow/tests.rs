@@ -234,8 +234,8 @@ fn every_bit_counts_for_every_bit() {
     check(Box::new(move || random.key6()));
 }
 
-/// Flows as they are, not as a generator makes them: neighbouring hosts, ports that count up.
-fn neighbours(flows: u32) -> impl Iterator<Item = Key> {
+/// Flows as they are, not as a generator makes them: neighboring hosts, ports that count up.
+fn neighbors(flows: u32) -> impl Iterator<Item = Key> {
     (0..flows).map(|i| Key::V4 {
         source: 0x0a00_0000 + i / 100,
         destination: 0xc633_6400 + i % 7,
@@ -244,7 +244,7 @@ fn neighbours(flows: u32) -> impl Iterator<Item = Key> {
     })
 }
 
-fn neighbours6(flows: u32) -> impl Iterator<Item = Key> {
+fn neighbors6(flows: u32) -> impl Iterator<Item = Key> {
     (0..flows).map(|i| Key::V6 {
         source: 0x2001_0db8 << 96 | u128::from(i / 100) << 64 | 1,
         destination: 0x2001_0db8_ffff << 80 | u128::from(i % 7),
@@ -271,15 +271,15 @@ fn shares_are_within_one_percent_at_10_000_flows() {
     for count in [2, 3, 4, 5, 8, 16] {
         for seed in 0..200 {
             for uneven in
-                [unevenness(neighbours(10_000), seed, count), unevenness(neighbours6(10_000), seed, count)]
+                [unevenness(neighbors(10_000), seed, count), unevenness(neighbors6(10_000), seed, count)]
             {
                 assert!(uneven < 0.025, "{count} choices, seed {seed}: {uneven}");
                 tries += 1;
                 within += u32::from(uneven <= 0.01);
             }
         }
-        assert!(unevenness(neighbours(10_000), 1, count) <= 0.01, "{count} choices");
-        assert!(unevenness(neighbours6(10_000), 1, count) <= 0.01, "{count} choices");
+        assert!(unevenness(neighbors(10_000), 1, count) <= 0.01, "{count} choices");
+        assert!(unevenness(neighbors6(10_000), 1, count) <= 0.01, "{count} choices");
     }
     assert!(within * 100 >= tries * 94, "{within} of {tries}");
 }
@@ -290,7 +290,7 @@ fn seeds_choose_independently() {
     const COUNT: u32 = 4;
     for (first, second) in (0..24).flat_map(|a| (0..24).map(move |b| (a, b))).filter(|(a, b)| a != b) {
         let over_link = |key: &Key| choose(key.hash(first), COUNT) == 0;
-        let arriving: Vec<Key> = neighbours(10_000).filter(over_link).collect();
+        let arriving: Vec<Key> = neighbors(10_000).filter(over_link).collect();
         let uneven = unevenness(arriving.into_iter(), second, COUNT);
         // About 2,500 flows over 4 links: one deviation is 0.87 %.
         assert!(uneven < 0.045, "seeds {first} and {second}: {uneven}");

@@ -14,12 +14,12 @@ fn sized(to: &str, bytes: usize) -> Ip4 {
     Ip4::udp(HOST, to, bytes - 28)
 }
 
-/// Sends a packet and expects its fragments at neighbour 2 of a side.
+/// Sends a packet and expects its fragments at neighbor 2 of a side.
 fn cut(case: Case, packet: &Ip4, side: Side, mtu: usize) -> Case {
     let case = case.sends(packet.clone());
     fragments4(&packet.bytes(), mtu)
         .iter()
-        .fold(case, |case, part| case.expects(side, side.to_neighbour(2, part)))
+        .fold(case, |case, part| case.expects(side, side.to_neighbor(2, part)))
 }
 
 fn low(case: Case, packet: &Ip4) -> Case {
@@ -97,7 +97,7 @@ fn with_options() -> Vec<Case> {
     recorded.options = vec![7, 7, 8, 203, 0, 113, 1, 0];
     let parts = fragments4(&recorded.bytes(), LOW_MTU);
     let record = parts.iter().fold(Case::new(32, "record-route-in-the-first-alone"), |case, part| {
-        case.expects(Side::Low, Side::Low.to_neighbour(2, part))
+        case.expects(Side::Low, Side::Low.to_neighbor(2, part))
     });
     vec![
         low(low(Case::new(32, "copied-options"), &both), &copied),
@@ -111,7 +111,7 @@ fn with_options() -> Vec<Case> {
                     part
                 };
                 let parts = fragments4(&later.bytes(), LOW_MTU).into_iter().map(keep);
-                parts.fold(case, |case, part| case.expects(Side::Low, Side::Low.to_neighbour(2, &part)))
+                parts.fold(case, |case, part| case.expects(Side::Low, Side::Low.to_neighbor(2, &part)))
             },
         ),
         record.sends(sent),

@@ -38,7 +38,7 @@ fn quotes() -> Vec<Case> {
 fn sources() -> Vec<Case> {
     let behind = Ip4::udp("172.16.9.9", FAR, 20).ttl(1);
     let other = Ip4::udp("198.51.100.9", FAR, 20).ttl(1);
-    let to_9 = |from: &str| Side::Snk.to_neighbour(9, &time_exceeded4(from, &other.bytes()).bytes());
+    let to_9 = |from: &str| Side::Snk.to_neighbor(9, &time_exceeded4(from, &other.bytes()).bytes());
     let preferred = ["172.16.0.0/16 via 192.0.2.2 src 198.51.100.1", "172.16.0.0/16 via 192.0.2.2"];
     vec![
         exceeds(Case::new(41, "source-towards-a-routed-host"), behind.clone()),
@@ -127,7 +127,7 @@ fn echoes() -> Vec<Case> {
         answered(Case::new(48, "echo-keeps-tos"), echo4(HOST, ROUTER, 7, 20).tos(0x28)),
         answered(Case::new(48, "echo-from-afar"), far),
         Case::new(50, "echo-with-a-wrong-checksum").sends(broken).sends(no_sum),
-        Case::new(48, "echo-to-a-neighbour-is-forwarded").forwards(
+        Case::new(48, "echo-to-a-neighbor-is-forwarded").forwards(
             echo4(HOST, "198.51.100.4", 7, 20),
             Side::Snk,
             4,

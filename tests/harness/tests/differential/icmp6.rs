@@ -1,10 +1,10 @@
-//! Group D, checks 54 to 58, 64 and 65: ICMPv6 and neighbour discovery (RFC 4443, 4861); 35 and 36: fragments to us.
+//! Group D, checks 54 to 58, 64 and 65: ICMPv6 and neighbor discovery (RFC 4443, 4861); 35 and 36: fragments to us.
 
 use bm_tests::case::{Case, Packet};
 use bm_tests::lab::Side;
 use bm_tests::packet::{
-    self, Ip6, echo6, neighbour_solicitation, option_link_address, parameter_problem6, reply6,
-    time_exceeded6, unreachable6,
+    self, Ip6, echo6, neighbor_solicitation, option_link_address, parameter_problem6, reply6, time_exceeded6,
+    unreachable6,
 };
 use bm_wire::Mac;
 use std::net::Ipv6Addr;
@@ -35,7 +35,7 @@ fn errors() -> Vec<Case> {
         exceeds(Case::new(54, "towards-a-routed-host"), Ip6::udp("2001:db8:c000::9", FAR, 20).hop_limit(1)),
         Case::new(54, "ipv6-source-when-the-answer-leaves-elsewhere")
             .sends(other.clone())
-            .expects(Side::Snk, Side::Snk.to_neighbour(9, &time_exceeded6(ROUTER, &other.bytes()).bytes())),
+            .expects(Side::Snk, Side::Snk.to_neighbor(9, &time_exceeded6(ROUTER, &other.bytes()).bytes())),
         exceeds(Case::new(54, "error-about-a-later-fragment"), spent(20).fragment(1480, true, 7)),
         exceeds(Case::new(54, "error-about-an-echo-request"), echo6(HOST, FAR, 9, 20).hop_limit(1)),
         exceeds(
@@ -79,7 +79,7 @@ fn echoes() -> Vec<Case> {
         answered(Case::new(48, "echo6-on-the-link"), echo6("fe80::2", "fe80::1", 7, 20)),
         answered(Case::new(48, "echo6-from-afar"), echo6("2001:db8:c000::7", ROUTER, 7, 20)),
         Case::new(50, "echo6-with-a-wrong-checksum").sends(broken),
-        Case::new(48, "echo6-to-a-neighbour-is-forwarded").forwards(
+        Case::new(48, "echo6-to-a-neighbor-is-forwarded").forwards(
             echo6(HOST, "2001:db8:2::4", 7, 20),
             Side::Snk,
             4,
@@ -102,7 +102,7 @@ fn discovery() -> Vec<Case> {
     let router: Ipv6Addr = ROUTER.parse().expect("an address");
     let asked = "ff02::1:ff00:1";
     let own = option_link_address(1, Side::Src.mac(2));
-    let ask = |options: &[u8]| neighbour_solicitation(HOST, asked, router, options);
+    let ask = |options: &[u8]| neighbor_solicitation(HOST, asked, router, options);
     let frame =
         |packet: Ip6| packet::ip_frame(Mac([0x33, 0x33, 0xff, 0, 0, 1]), Side::Src.mac(2), &packet.bytes());
     let target = option_link_address(2, Side::Src.mac(1));
@@ -110,7 +110,7 @@ fn discovery() -> Vec<Case> {
     let answer = Ip6::icmp(ROUTER, HOST, 136, 0, &body).hop_limit(255);
     let long = [own.clone(), vec![250, 1, 0, 0, 0, 0, 0, 0]].concat();
     vec![
-        Case::new(65, "neighbour-solicitation-is-answered")
+        Case::new(65, "neighbor-solicitation-is-answered")
             .sends_frame(Side::Src, frame(ask(&own)))
             .replies(answer.clone())
             .sends_frame(Side::Src, frame(ask(&long)))
@@ -125,7 +125,7 @@ fn discovery() -> Vec<Case> {
             .sends_frame(Side::Src, frame(ask(&[1, 2, 2, 0, 0, 0, 0, 2]))),
         Case::new(64, "discovery-for-somebody-else").sends_frame(
             Side::Src,
-            frame(neighbour_solicitation(HOST, asked, "2001:db8:1::77".parse().expect("an address"), &own)),
+            frame(neighbor_solicitation(HOST, asked, "2001:db8:1::77".parse().expect("an address"), &own)),
         ),
     ]
 }

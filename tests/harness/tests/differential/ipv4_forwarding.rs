@@ -153,13 +153,13 @@ fn other_ways() -> Vec<Case> {
     vec![
         Case::new(0, "from-sink-to-source")
             .sends_from(Side::Snk, back.clone())
-            .expects(Side::Src, Side::Src.to_neighbour(2, &packet::routed(&back.bytes())))
+            .expects(Side::Src, Side::Src.to_neighbor(2, &packet::routed(&back.bytes())))
             .sends_from(Side::Snk, to_host.clone())
-            .expects(Side::Src, Side::Src.to_neighbour(2, &packet::routed(&to_host.bytes()))),
+            .expects(Side::Src, Side::Src.to_neighbor(2, &packet::routed(&to_host.bytes()))),
         Case::new(0, "between-the-links-of-the-sink")
             .sends_from(Side::Snk, across.clone())
-            .expects(Side::Low, Side::Low.to_neighbour(4, &packet::routed(&across.bytes()))),
-        Case::new(0, "to-a-neighbour-on-a-link").forwards(udp("198.51.100.5"), Side::Snk, 5).forwards(
+            .expects(Side::Low, Side::Low.to_neighbor(4, &packet::routed(&across.bytes()))),
+        Case::new(0, "to-a-neighbor-on-a-link").forwards(udp("198.51.100.5"), Side::Snk, 5).forwards(
             udp("203.0.113.9"),
             Side::Low,
             9,

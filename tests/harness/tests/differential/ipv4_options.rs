@@ -21,7 +21,7 @@ pub fn cases() -> Vec<Case> {
 /// Sends one option and expects another a hop on.
 fn becomes(case: Case, sent: &[u8], out: &[u8]) -> Case {
     let out = with_options(out).ttl(63).bytes();
-    case.sends(with_options(sent)).expects(Side::Snk, Side::Snk.to_neighbour(2, &out))
+    case.sends(with_options(sent)).expects(Side::Snk, Side::Snk.to_neighbor(2, &out))
 }
 
 /// Sends an option and expects Parameter Problem at this byte of the header.
@@ -88,7 +88,7 @@ fn two_record_routes() -> Case {
 fn timestamp_with_address() -> Case {
     let sent = [68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     let written = |address: [u8; 4]| [&[68, 12, 13, 1], &address[..], &[0; 4]].concat();
-    let out = |address| Side::Snk.to_neighbour(2, &with_options(&written(address)).ttl(63).bytes());
+    let out = |address| Side::Snk.to_neighbor(2, &with_options(&written(address)).ttl(63).bytes());
     Case::new(23, "timestamp-with-address")
         .sends(with_options(&sent))
         .expects(Side::Snk, out(OUT))
@@ -142,7 +142,7 @@ fn source_routes() -> Vec<Case> {
             .setting("net.ipv4.conf.all.accept_source_route", "1")
             .setting("net.ipv4.conf.r0.accept_source_route", "1")
             .sends(to_us(131))
-            .expects(Side::Snk, Side::Snk.to_neighbour(2, &out.bytes())),
+            .expects(Side::Snk, Side::Snk.to_neighbor(2, &out.bytes())),
     ]
 }
 

@@ -60,7 +60,7 @@ fn checksums() -> Vec<Case> {
     let two_zeroes = Case::new(11, "checksum-0000-and-ffff")
         .passes(zero.clone())
         .sends(with(zero.clone(), |bytes| put16(bytes, 10, 0xffff)))
-        .expects(Side::Snk, Side::Snk.to_neighbour(2, &packet::routed(&zero)));
+        .expects(Side::Snk, Side::Snk.to_neighbor(2, &packet::routed(&zero)));
     // The shortcut RFC 1624 warns of goes wrong where the sum is about to wrap.
     let edges = [0x0001, 0x00ff, 0x0100, 0xfe00, 0xfefe, 0xfeff, 0xff00, 0xfffe];
     let incremental =

@@ -277,7 +277,7 @@ fn what_is_kept() -> Vec<Case> {
             .passes(with(udp(FAR).bytes(), |bytes| bytes[46] ^= 0x5a)),
         Case::new(0, "ipv6-from-sink-to-source")
             .sends_from(Side::Snk, back.clone())
-            .expects(Side::Src, Side::Src.to_neighbour(2, &packet::routed(&back.bytes()))),
-        Case::new(0, "ipv6-to-a-neighbour-on-a-link").forwards(udp("2001:db8:2::5"), Side::Snk, 5),
+            .expects(Side::Src, Side::Src.to_neighbor(2, &packet::routed(&back.bytes()))),
+        Case::new(0, "ipv6-to-a-neighbor-on-a-link").forwards(udp("2001:db8:2::5"), Side::Snk, 5),
     ]
 }

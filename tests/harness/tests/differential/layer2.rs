@@ -40,7 +40,7 @@ fn types() -> Vec<Case> {
         .sends_frame(Side::Src, typed(ethertype::VLAN, &[]));
     let odd_source = [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1]), Mac::default(), Side::Src.mac(1)];
     let odd_source = odd_source.into_iter().fold(Case::new(0, "odd-source-macs"), |case, source| {
-        let expected = Side::Snk.to_neighbour(2, &packet::routed(&udp()));
+        let expected = Side::Snk.to_neighbor(2, &packet::routed(&udp()));
         case.sends_frame(Side::Src, packet::ip_frame(Side::Src.mac(1), source, &udp()))
             .expects(Side::Snk, expected)
     });
@@ -56,8 +56,8 @@ fn tags() -> Vec<Case> {
         })
     };
     let out = |case: Case| {
-        let v4 = Side::Snk.to_neighbour(2, &packet::routed(&udp()));
-        case.expects(Side::Snk, v4).expects(Side::Snk, Side::Snk.to_neighbour(2, &packet::routed(&udp6())))
+        let v4 = Side::Snk.to_neighbor(2, &packet::routed(&udp()));
+        case.expects(Side::Snk, v4).expects(Side::Snk, Side::Snk.to_neighbor(2, &packet::routed(&udp6())))
     };
     let urgent = Tag { pcp: 7, dei: true, ..Tag::vlan(0) };
     let inner = packet::tagged(&Side::Src.to_router(&udp()), Tag::vlan(0));

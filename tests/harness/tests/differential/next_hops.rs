@@ -1,4 +1,4 @@
-//! Group E, checks 70 to 75, as far as one packet shows them. What takes time is in `tests/neighbours.rs`.
+//! Group E, checks 70 to 75, as far as one packet shows them. What takes time is in `tests/neighbors.rs`.
 
 use bm_tests::case::Case;
 use bm_tests::lab::Side;
@@ -25,10 +25,10 @@ fn routes(check: u16, name: &'static str, routes: &[&str]) -> Case {
 }
 
 pub fn cases() -> Vec<Case> {
-    [neighbours(), kinds_of_next_hop(), objects()].concat()
+    [neighbors(), kinds_of_next_hop(), objects()].concat()
 }
 
-fn neighbours() -> Vec<Case> {
+fn neighbors() -> Vec<Case> {
     let moved = Mac([2, 0, 0, 0, 1, 0x99]);
     let replace =
         |address: &str, mac: Mac| format!("neigh replace {address} lladdr {mac} dev r1 nud permanent");
@@ -45,7 +45,7 @@ fn neighbours() -> Vec<Case> {
         ["2001:db8:a000::9", "2001:db8:2::2"]
             .into_iter()
             .fold(changed("changed-mac-ipv6", "2001:db8:2::2"), |case, to| at_new(case, udp6(to).bytes())),
-        Case::new(70, "new-neighbour-on-a-link")
+        Case::new(70, "new-neighbor-on-a-link")
             .after(&replace("198.51.100.77", moved), "neigh del 198.51.100.77 dev r1")
             .sends(udp("198.51.100.77"))
             .expects(
@@ -63,7 +63,7 @@ fn neighbours() -> Vec<Case> {
 }
 
 fn kinds_of_next_hop() -> Vec<Case> {
-    let neighbour = |address: &str, n: u8| {
+    let neighbor = |address: &str, n: u8| {
         let mac = Side::Snk.mac(n);
         (
             format!("neigh replace {address} lladdr {mac} dev r1 nud permanent"),
@@ -84,19 +84,19 @@ fn kinds_of_next_hop() -> Vec<Case> {
         )
         .forwards(udp(TO), Side::Snk, 5)
         .forwards(udp("10.75.1.1"), Side::Low, 5),
-        with(routes(0, "on-link-route", &["10.74.0.0/16 dev r1"]), neighbour(TO, 6)).forwards(
+        with(routes(0, "on-link-route", &["10.74.0.0/16 dev r1"]), neighbor(TO, 6)).forwards(
             udp(TO),
             Side::Snk,
             6,
         ),
-        with(routes(0, "on-link-route-ipv6", &["2001:db8:a074::/48 dev r1"]), neighbour(TO6, 6)).forwards(
+        with(routes(0, "on-link-route-ipv6", &["2001:db8:a074::/48 dev r1"]), neighbor(TO6, 6)).forwards(
             udp6(TO6),
             Side::Snk,
             6,
         ),
         with(
             routes(0, "next-hop-outside-the-net", &["10.74.0.0/16 via 10.250.0.1 dev r1 onlink"]),
-            neighbour("10.250.0.1", 7),
+            neighbor("10.250.0.1", 7),
         )
         .forwards(udp(TO), Side::Snk, 7),
         routes(

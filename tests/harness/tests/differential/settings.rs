@@ -93,7 +93,7 @@ fn others() -> Vec<Case> {
             .forwards(hairpin.clone(), Side::Src, 2)
             .but_linux("sends redirects", |case| {
                 case.forwards(hairpin, Side::Src, 2)
-                    .expects(Side::Src, Side::Src.to_neighbour(3, &redirect.bytes()))
+                    .expects(Side::Src, Side::Src.to_neighbor(3, &redirect.bytes()))
             }),
         Case::new(18, "directed-broadcast-where-allowed")
             .setting("net.ipv4.conf.all.bc_forwarding", "1")

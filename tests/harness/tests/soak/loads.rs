@@ -1,4 +1,4 @@
-//! What goes on around a router all the time: routes, neighbours and a link that change, and reloads.
+//! What goes on around a router all the time: routes, neighbors and a link that change, and reloads.
 
 use crate::Plan;
 use crate::clients;
@@ -11,14 +11,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Neighbours that routes lead to: 3 to 9 of the sink.
+/// Neighbors that routes lead to: 3 to 9 of the sink.
 const NEXT_HOPS: u32 = 7;
 /// One route in so many is of IPv6.
 const IPV6_EVERY: u32 = 20;
-/// Neighbours that come, change and go, and how many of these changes there are a second.
-const NEIGHBOURS: u32 = 4000;
-const NEIGHBOUR_CHANGES: f64 = 1000.0;
-/// Packets a second to neighbours that nobody has, and how many of those there are: the neighbour table's limit of
+/// Neighbors that come, change and go, and how many of these changes there are a second.
+const NEIGHBORS: u32 = 4000;
+const NEIGHBOR_CHANGES: f64 = 1000.0;
+/// Packets a second to neighbors that nobody has, and how many of those there are: the neighbor table's limit of
 /// 1024 holds over all namespaces of the machine.
 const SCANS: f64 = 200.0;
 const SCANNED: u32 = 60;
@@ -66,9 +66,9 @@ pub struct Done {
     pub refused: u64,
     /// Times that the file of counters was read.
     pub counters: u64,
-    /// Changes of neighbours.
-    pub neighbours: u64,
-    /// Packets to neighbours that nobody has.
+    /// Changes of neighbors.
+    pub neighbors: u64,
+    /// Packets to neighbors that nobody has.
     pub scans: u64,
     /// Times that the link went down and up.
     pub flaps: u64,
@@ -100,9 +100,9 @@ pub fn address(number: u32) -> String {
 }
 
 fn via(number: u32, turn: u32) -> IpAddr {
-    let neighbour = (3 + number.wrapping_add(turn) % NEXT_HOPS) as u8;
+    let neighbor = (3 + number.wrapping_add(turn) % NEXT_HOPS) as u8;
     let text =
-        if number.is_multiple_of(IPV6_EVERY) { Side::Snk.v6(neighbour) } else { Side::Snk.v4(neighbour) };
+        if number.is_multiple_of(IPV6_EVERY) { Side::Snk.v6(neighbor) } else { Side::Snk.v4(neighbor) };
     text.parse().expect("an address of the lab")
 }
 
@@ -124,7 +124,7 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
     let counters = clients::open_counters(socket);
     std::thread::scope(|scope| {
         let routes = scope.spawn(|| change_routes(lab, plan, &loads));
-        let neighbours = scope.spawn(|| change_neighbours(lab, &loads));
+        let neighbors = scope.spawn(|| change_neighbors(lab, &loads));
         let scans = scope.spawn(|| scan(lab, &loads));
         let flaps = scope.spawn(|| flap(lab, &loads));
         let reloads = scope.spawn(|| reload(router, plan, &loads));
@@ -141,7 +141,7 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
         let all = Done {
             routes,
             refused,
-            neighbours: neighbours.join().expect("neighbours change"),
+            neighbors: neighbors.join().expect("neighbors change"),
             scans: scans.join().expect("the scan goes on"),
             flaps: flaps.join().expect("the link flaps"),
             reloads,
@@ -157,7 +157,7 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
     })
 }
 
-/// Most routes move to another neighbour, those of the stream among them; of every 64 numbers eight go and come back,
+/// Most routes move to another neighbor, those of the stream among them; of every 64 numbers eight go and come back,
 /// none of which the stream uses.
 fn change_routes(lab: &Lab, plan: &Plan, loads: &Loads) -> (u64, u64) {
     let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
@@ -183,15 +183,15 @@ pub fn comes_and_goes(number: u32) -> bool {
     number % 64 >= 56
 }
 
-fn change_neighbours(lab: &Lab, loads: &Loads) -> u64 {
+fn change_neighbors(lab: &Lab, loads: &Loads) -> u64 {
     let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
     let address = |number: u32| IpAddr::from(((10 << 24 | 200 << 16) + number).to_be_bytes());
-    let done = loads.paced(NEIGHBOUR_CHANGES, |due| {
+    let done = loads.paced(NEIGHBOR_CHANGES, |due| {
         for change in due {
-            let number = (change % u64::from(NEIGHBOURS)) as u32;
-            match (change / u64::from(NEIGHBOURS)) % 3 {
-                2 => requests.delete_neighbour(address(number)),
-                turn => requests.replace_neighbour(
+            let number = (change % u64::from(NEIGHBORS)) as u32;
+            match (change / u64::from(NEIGHBORS)) % 3 {
+                2 => requests.delete_neighbor(address(number)),
+                turn => requests.replace_neighbor(
                     address(number),
                     [2, 0, 9, turn as u8, (number >> 8) as u8, number as u8],
                 ),
@@ -199,7 +199,7 @@ fn change_neighbours(lab: &Lab, loads: &Loads) -> u64 {
         }
         requests.finish();
     });
-    (0..NEIGHBOURS).for_each(|number| requests.delete_neighbour(address(number)));
+    (0..NEIGHBORS).for_each(|number| requests.delete_neighbor(address(number)));
     requests.finish();
     done
 }

@@ -1,6 +1,6 @@
 //! Every counter by which a packet of the stream may have been lost, of brickmoon and of Linux.
 //!
-//! What other loads lose is not here: packets of the scan have no neighbour, and those for the link that flaps have
+//! What other loads lose is not here: packets of the scan have no neighbor, and those for the link that flaps have
 //! no way out.
 
 use bm_tests::lab::{Lab, Side};

@@ -7,7 +7,7 @@
 //!
 //! A full table of which 10,000 routes change a second, among them those of the stream; reloads each second, which
 //! change filters and hooks; counters read from shared memory a thousand times a second, and as many questions as the
-//! daemon answers up to that; clients that let long answers lie; neighbours that come and go, a scan of addresses that nobody has, and a link that flaps.
+//! daemon answers up to that; clients that let long answers lie; neighbors that come and go, a scan of addresses that nobody has, and a link that flaps.
 //!
 //! At the end every packet that was lost must be in a counter of the router, of Linux or of the receiver's own
 //! socket; memory and descriptors must not have grown, and `verify` must be clean. The report has all of it.
@@ -78,7 +78,7 @@ impl Plan {
         (self.time / 200).clamp(Duration::from_millis(500), Duration::from_secs(10))
     }
 
-    /// The stream's packets go to routes all over the table that change their neighbour, but are never gone.
+    /// The stream's packets go to routes all over the table that change their neighbor, but are never gone.
     fn stream(&self) -> Stream {
         let steps = self.routes / DESTINATIONS;
         let numbers = (0..DESTINATIONS).map(|step| step * steps / 64 * 64 + step % 56);

@@ -117,13 +117,13 @@ fn of_loads(plan: &Plan, run: &Run, say: &dyn Fn(String), faults: &mut Vec<Strin
     let done = &run.done;
     let a_second = |count: u64| count as f64 / plan.time.as_secs_f64();
     say(format!(
-        "{} routes, {:.0} changes a second ({} in all, {} refused by Linux), {:.0} changes of neighbours a second, \
+        "{} routes, {:.0} changes a second ({} in all, {} refused by Linux), {:.0} changes of neighbors a second, \
          {:.0} packets a second to unknown ones, {} flaps",
         plan.routes,
         a_second(done.routes),
         done.routes,
         done.refused,
-        a_second(done.neighbours),
+        a_second(done.neighbors),
         a_second(done.scans),
         done.flaps
     ));
@@ -144,7 +144,7 @@ fn of_loads(plan: &Plan, run: &Run, say: &dyn Fn(String), faults: &mut Vec<Strin
     }
     if [
         done.routes,
-        done.neighbours,
+        done.neighbors,
         done.scans,
         done.flaps,
         done.reloads,

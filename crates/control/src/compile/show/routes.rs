@@ -102,13 +102,13 @@ impl Compiler {
         });
         let body = found.map(|(_, body, _)| body);
         let target = self.targets.of_hop(hop);
-        let neighbour = prefix.length() == A::WIDTH && table.is_host_entry(prefix.first()) && body.is_none();
+        let neighbor = prefix.length() == A::WIDTH && table.is_host_entry(prefix.first()) && body.is_none();
         let lack = table.refused().find(|(refused, _)| *refused == prefix).map(|(_, lack)| lack);
         let why = found.and_then(|(.., why)| why);
         let linux = self.is_left_to_linux::<A>();
         let action = if linux { Action::Host } else { shown(self.targets.table().action(hop)) };
         let refused = lack.is_some() || why.is_some_and(|why| why.is_fault());
-        let state = match (refused, neighbour) {
+        let state = match (refused, neighbor) {
             (true, _) => RouteState::Refused,
             (false, true) => RouteState::Neighbor,
             (false, false) => RouteState::Route,

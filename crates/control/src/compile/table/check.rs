@@ -33,20 +33,20 @@ impl<A: Side> Table<A> {
 
     fn check_hosts(&self, context: &mut Context<'_, A>, checked: &mut Checked) {
         let hosts = self.fib.rib().iter().filter(|(prefix, _)| prefix.length() == A::WIDTH);
-        let neighbours: Vec<_> = context.shared.neighbours.iter().map(|(address, _)| *address).collect();
-        let mut addresses: Vec<_> = hosts.map(|(prefix, _)| prefix.first()).chain(neighbours).collect();
+        let neighbors: Vec<_> = context.shared.neighbors.iter().map(|(address, _)| *address).collect();
+        let mut addresses: Vec<_> = hosts.map(|(prefix, _)| prefix.first()).chain(neighbors).collect();
         addresses.sort_unstable();
         addresses.dedup();
         for address in addresses {
             let own = context.value(&self.stages, Prefix::host(address));
-            let neighbour = self.neighbour_entry(address, own, context);
-            self.check_entry(Prefix::host(address), neighbour.or(own), context, checked);
-            if neighbour == Some(Fixed::Host.target()) {
+            let neighbor = self.neighbor_entry(address, own, context);
+            self.check_entry(Prefix::host(address), neighbor.or(own), context, checked);
+            if neighbor == Some(Fixed::Host.target()) {
                 checked.differs(Area::Refused, || {
                     format!("neighbor {} is left to Linux: no free next hop for it", address.show())
                 });
             }
-            if let Some(target) = neighbour {
+            if let Some(target) = neighbor {
                 context.targets.release(target);
             }
         }

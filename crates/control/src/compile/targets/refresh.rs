@@ -22,7 +22,7 @@ impl Entry {
 
 impl Targets {
     /// A neighbor was added, removed or changed.
-    pub(in super::super) fn refresh_neighbour(&mut self, view: View<'_>, ifindex: u32, address: IpAddr) {
+    pub(in super::super) fn refresh_neighbor(&mut self, view: View<'_>, ifindex: u32, address: IpAddr) {
         let there = self.by_place.get(&ifindex).and_then(|of_link| of_link.get(&Some(address)));
         let Some(there) = there.cloned() else { return };
         for target in &there {

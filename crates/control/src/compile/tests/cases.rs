@@ -3,7 +3,7 @@
 use super::*;
 use bm_netlink::next_hop::{Member, Object};
 use bm_netlink::{Netconf, Rule};
-use neighbour::state::{FAILED, REACHABLE, STALE};
+use neighbor::state::{FAILED, REACHABLE, STALE};
 
 fn via(gateway: &str, ifindex: u32) -> RouteBody {
     unicast(Via::One(Hop::via(ip(gateway), ifindex)))
@@ -38,14 +38,14 @@ fn used(world: &World) -> usize {
 fn a_changed_mac_touches_no_route() {
     let mut world = World::new();
     world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("203.0.113.0/24", via("10.0.0.1", 1));
-    world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(1))).compile();
+    world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(1))).compile();
     assert_eq!(world.to("203.0.113.9"), forward(1, 1));
     let hop = world.hop("203.0.113.9");
     assert_eq!(hop, world.hop("198.51.100.1"), "equal ways share a next hop");
-    world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(2))).compile();
+    world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(2))).compile();
     assert_eq!(world.last, Report { published: false, entries: 0 });
     assert_eq!((world.to("203.0.113.9"), world.hop("203.0.113.9")), (forward(2, 1), hop));
-    world.neighbour(1, "10.0.0.1", FAILED, None).compile();
+    world.neighbor(1, "10.0.0.1", FAILED, None).compile();
     assert_eq!((world.last.entries, world.to("8.8.8.8")), (0, resolve(1, "10.0.0.1")));
 }
 
@@ -54,7 +54,7 @@ fn a_changed_mac_touches_no_route() {
 fn a_link_local_gateway_is_one_for_each_link() {
     let mut world = World::new();
     world.add("2001:db8:1::/48", via("fe80::1", 1)).add("2001:db8:2::/48", via("fe80::1", 2));
-    world.neighbour(1, "fe80::1", STALE, Some(mac(1))).neighbour(2, "fe80::1", STALE, Some(mac(2))).compile();
+    world.neighbor(1, "fe80::1", STALE, Some(mac(1))).neighbor(2, "fe80::1", STALE, Some(mac(2))).compile();
     assert_eq!(world.to("2001:db8:1::9"), forward(1, 1));
     assert_eq!(world.to("2001:db8:2::9"), forward(2, 2));
 }
@@ -65,7 +65,7 @@ fn ipv4_goes_through_an_ipv6_gateway() {
     let mut world = World::new();
     world.add("192.0.2.0/24", via("fe80::1", 1)).compile();
     assert_eq!(world.to("192.0.2.1"), resolve(1, "fe80::1"));
-    world.neighbour(1, "fe80::1", REACHABLE, Some(mac(7))).compile();
+    world.neighbor(1, "fe80::1", REACHABLE, Some(mac(7))).compile();
     assert_eq!(world.to("192.0.2.1"), forward(7, 1));
 }
 
@@ -76,7 +76,7 @@ fn a_lost_carrier_shrinks_groups_and_comes_back() {
     world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
     world.add("198.51.100.0/24", via("10.0.1.1", 2));
     for (ifindex, gateway) in [(1, "10.0.0.1"), (2, "10.0.1.1")] {
-        world.neighbour(ifindex, gateway, REACHABLE, Some(mac(ifindex as u8)));
+        world.neighbor(ifindex, gateway, REACHABLE, Some(mac(ifindex as u8)));
     }
     world.compile();
     let both = half(forward(1, 1), forward(2, 2));
@@ -111,7 +111,7 @@ fn an_ignored_hop_leaves_its_addresses_to_the_shorter_route() {
 fn an_object_changes_under_its_routes() {
     let mut world = World::new();
     world.object(1, Object::Hop(Hop::via(ip("10.0.0.1"), 1)));
-    world.add("0.0.0.0/0", unicast(Via::Object(1))).neighbour(1, "10.0.0.1", STALE, Some(mac(1))).compile();
+    world.add("0.0.0.0/0", unicast(Via::Object(1))).neighbor(1, "10.0.0.1", STALE, Some(mac(1))).compile();
     let hop = world.hop("8.8.8.8");
     assert_eq!(world.to("8.8.8.8"), forward(1, 1));
     world.object(1, Object::Hop(Hop::via(ip("10.0.1.1"), 2)));
@@ -133,7 +133,7 @@ fn a_group_is_changed_in_place_and_restored() {
     let mut world = World::new();
     for (id, gateway, ifindex) in [(1, "10.0.0.1", 1), (2, "10.0.1.1", 2)] {
         world.object(id, Object::Hop(Hop::via(ip(gateway), ifindex)));
-        world.neighbour(ifindex, gateway, STALE, Some(mac(id as u8)));
+        world.neighbor(ifindex, gateway, STALE, Some(mac(id as u8)));
     }
     let group = |ids: &[u32]| {
         let members = ids.iter().map(|id| Member { id: *id, weight: 1 }).collect();
@@ -171,16 +171,16 @@ fn an_unknown_object_leaves_its_routes_to_linux() {
 }
 
 #[test]
-fn neighbours_on_the_link_have_entries_of_their_own() {
+fn neighbors_on_the_link_have_entries_of_their_own() {
     let mut world = World::new();
-    world.add("192.0.2.0/24", on_link(1)).neighbour(1, "192.0.2.7", REACHABLE, Some(mac(7)));
-    world.neighbour(2, "192.0.2.8", REACHABLE, Some(mac(8))).compile();
+    world.add("192.0.2.0/24", on_link(1)).neighbor(1, "192.0.2.7", REACHABLE, Some(mac(7)));
+    world.neighbor(2, "192.0.2.8", REACHABLE, Some(mac(8))).compile();
     assert_eq!(world.to("192.0.2.7"), forward(7, 1));
-    assert_eq!(world.to("192.0.2.8"), Answer::Resolve(1, None), "that neighbour is on another link");
+    assert_eq!(world.to("192.0.2.8"), Answer::Resolve(1, None), "that neighbor is on another link");
     assert_eq!(world.to("192.0.2.9"), Answer::Resolve(1, None));
-    world.neighbour(1, "192.0.2.7", FAILED, None).compile();
+    world.neighbor(1, "192.0.2.7", FAILED, None).compile();
     assert_eq!(world.to("192.0.2.7"), Answer::Resolve(1, None));
-    world.neighbour(1, "192.0.2.7", REACHABLE, Some(mac(7))).compile();
+    world.neighbor(1, "192.0.2.7", REACHABLE, Some(mac(7))).compile();
     // A more specific route takes the neighbor's address, and releases it.
     world.add("192.0.2.0/29", via("10.0.1.1", 2)).compile();
     assert_eq!(world.to("192.0.2.7"), resolve(2, "10.0.1.1"));
@@ -196,10 +196,10 @@ fn neighbours_on_the_link_have_entries_of_their_own() {
 }
 
 #[test]
-fn a_neighbours_entry_keeps_the_mtu_of_its_link_route() {
+fn a_neighbors_entry_keeps_the_mtu_of_its_link_route() {
     let mut world = World::new();
     world.add("192.0.2.0/24", RouteBody { mtu: 1400, ..on_link(1) });
-    world.neighbour(1, "192.0.2.7", REACHABLE, Some(mac(7))).compile();
+    world.neighbor(1, "192.0.2.7", REACHABLE, Some(mac(7))).compile();
     assert_eq!(world.answer(0, ip("192.0.2.7")), (forward(7, 1), 1400));
     assert_eq!(world.answer(0, ip("192.0.2.8")), (Answer::Resolve(1, None), 1400));
 }
@@ -297,7 +297,7 @@ fn rules_that_only_linux_can_follow_leave_the_family_to_it() {
 #[test]
 fn what_is_not_ours_to_send_is_linuxs() {
     let mut world = World::new();
-    world.tell(Message::Link(link(4, UP))).neighbour(1, "10.0.0.1", STALE, Some(mac(1)));
+    world.tell(Message::Link(link(4, UP))).neighbor(1, "10.0.0.1", STALE, Some(mac(1)));
     world.add("192.0.2.0/24", via("10.0.4.1", 4));
     let encap = Hop { encap: 6, ..Hop::via(ip("10.0.0.1"), 1) };
     world.add("198.51.100.0/24", unicast(Via::One(encap)));
@@ -456,12 +456,12 @@ fn without_room_for_next_hops_linux_forwards_until_there_is() {
 
 /// A neighbor without room for its next hop is left to Linux and reported, and is added when there is room.
 #[test]
-fn neighbours_without_a_next_hop_are_linuxs_until_there_is_room() {
+fn neighbors_without_a_next_hop_are_linuxs_until_there_is_room() {
     // Room for the fixed ones, the link, and one neighbor.
     let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
     world.add("192.0.2.0/24", on_link(1));
     for last in 1..4 {
-        world.neighbour(1, &format!("192.0.2.{last}"), STALE, Some(mac(last)));
+        world.neighbor(1, &format!("192.0.2.{last}"), STALE, Some(mac(last)));
     }
     world.compile();
     let count = |world: &World| (world.compiler.without_room(), world.compiler.counts(&world.mirror).refused);
@@ -474,10 +474,10 @@ fn neighbours_without_a_next_hop_are_linuxs_until_there_is_room() {
     assert!(said.contains(&format!("of 8 next hops is full: 0 routes and {without} neighbors")), "{said}");
     assert_eq!(sentences(&mut world).len(), without);
     // The first one goes: another one gets its room, without any change of its own.
-    world.neighbour(1, "192.0.2.1", FAILED, None).compile();
+    world.neighbor(1, "192.0.2.1", FAILED, None).compile();
     (0..2).for_each(|_| world.compile_all(&[]));
     assert_eq!(count(&world), (without - 1, without - 1));
-    world.neighbour(1, "192.0.2.2", FAILED, None).compile();
+    world.neighbor(1, "192.0.2.2", FAILED, None).compile();
     (0..2).for_each(|_| world.compile_all(&[]));
     assert_eq!(count(&world), (0, 0));
     assert_ne!(world.to("192.0.2.3"), Answer::Host);
@@ -513,9 +513,9 @@ fn a_table_without_memory_keeps_no_next_hop_of_others() {
     world.tell(Message::Link(Link { master: Some(9), ..link(2, UP) }));
     for (table, ifindex, net) in [(254, 1, "10.0.0"), (10, 2, "10.0.1")] {
         world.route(RouteEvent::Added, table, &format!("{net}.0/24"), on_link(ifindex));
-        world.neighbour(ifindex, &format!("{net}.9"), REACHABLE, Some(mac(9)));
+        world.neighbor(ifindex, &format!("{net}.9"), REACHABLE, Some(mac(9)));
     }
-    world.add("2001:db8::/64", on_link(1)).neighbour(1, "2001:db8::9", REACHABLE, Some(mac(9))).compile();
+    world.add("2001:db8::/64", on_link(1)).neighbor(1, "2001:db8::9", REACHABLE, Some(mac(9))).compile();
     assert_eq!(world.to("10.0.0.9"), forward(9, 1));
     // The VRF goes and both families look up another table first, but there is memory for only one of them.
     world.tell(Message::Link(link(2, UP)));
@@ -555,7 +555,7 @@ fn nothing_is_left_of_what_is_gone() {
     let mut world = World::new();
     world.object(1, Object::Hop(Hop::via(ip("10.0.0.9"), 2)));
     world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
-    world.add("192.0.2.0/24", on_link(1)).neighbour(1, "192.0.2.1", STALE, Some(mac(1)));
+    world.add("192.0.2.0/24", on_link(1)).neighbor(1, "192.0.2.1", STALE, Some(mac(1)));
     world.add("198.51.100.0/24", unicast(Via::Object(1))).compile();
     assert!(used(&world) > 9);
     world.tell(Message::NextHopGone(1)).delete("192.0.2.0/24", on_link(1));
@@ -585,7 +585,7 @@ fn verify_finds_what_was_not_carried_out() {
     assert_eq!(sentences(&mut world), [&[missing], &more[..]].concat());
     world.compile();
     assert_eq!(sentences(&mut world), [""; 0]);
-    world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(1)));
+    world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(1)));
     let wrong =
         "compiled: next hop 7 does Resolve, expected Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
     assert_eq!(sentences(&mut world), [wrong]);
@@ -608,11 +608,11 @@ fn verify_lists_what_cannot_be_compiled() {
 
 /// 71: gateways of routes, and neighbors that packets were sent to.
 #[test]
-fn says_which_neighbours_are_in_use() {
+fn says_which_neighbors_are_in_use() {
     let mut world = World::new();
     world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)])).add("192.0.2.0/24", on_link(1));
     for last in 1..4 {
-        world.neighbour(1, &format!("192.0.2.{last}"), STALE, Some(mac(last)));
+        world.neighbor(1, &format!("192.0.2.{last}"), STALE, Some(mac(last)));
     }
     world.compile();
     let gateways = [(1, ip("10.0.0.1")), (2, ip("10.0.1.1"))];

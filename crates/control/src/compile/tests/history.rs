@@ -11,15 +11,15 @@ enum Step {
     Link { which: u8, flags: u8, master: bool },
     LinkGone { which: u8 },
     Vlan { on: u8 },
-    Neighbour { at: u8, on: u8, state: u8, mac: u8 },
-    NeighbourGone { at: u8, on: u8 },
+    Neighbor { at: u8, on: u8, state: u8, mac: u8 },
+    NeighborGone { at: u8, on: u8 },
     Route { table: u8, prefix: u8, kind: u8, hops: Vec<(u8, u8, u8)>, metric: u8, mtu: bool, tos: bool },
     RouteGone { table: u8, prefix: u8, nth: u8 },
     Object { id: u8, gateway: u8, on: u8 },
     Group { id: u8, members: Vec<(u8, u8)> },
     ObjectGone { id: u8 },
     Rules { which: u8 },
-    UseNeighbours(bool),
+    UseNeighbors(bool),
     IgnoreLinkdown { on: u8, ignore: bool },
     LinuxOnly { out: u8, comes_in: u8, rules: bool },
 }
@@ -31,8 +31,8 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (0u8..4).prop_map(|which| Step::LinkGone { which }),
         1 => (0u8..2).prop_map(|on| Step::Vlan { on }),
         4 => (any::<u8>(), 0u8..5, any::<u8>(), 0u8..6)
-            .prop_map(|(at, on, state, mac)| Step::Neighbour { at, on, state, mac }),
-        1 => (any::<u8>(), 0u8..5).prop_map(|(at, on)| Step::NeighbourGone { at, on }),
+            .prop_map(|(at, on, state, mac)| Step::Neighbor { at, on, state, mac }),
+        1 => (any::<u8>(), 0u8..5).prop_map(|(at, on)| Step::NeighborGone { at, on }),
         10 => (any::<u8>(), any::<u8>(), any::<u8>(), prop::collection::vec(hop, 1..4), 0u8..2, any::<bool>(), 0u8..12)
             .prop_map(|(table, prefix, kind, hops, metric, mtu, tos)| {
                 Step::Route { table, prefix, kind, hops, metric, mtu, tos: tos == 0 }
@@ -44,7 +44,7 @@ fn steps() -> impl Strategy<Value = Step> {
             .prop_map(|(id, members)| Step::Group { id, members }),
         1 => (0u8..6).prop_map(|id| Step::ObjectGone { id }),
         1 => (0u8..6).prop_map(|which| Step::Rules { which }),
-        1 => any::<bool>().prop_map(Step::UseNeighbours),
+        1 => any::<bool>().prop_map(Step::UseNeighbors),
         1 => (0u8..4, any::<bool>()).prop_map(|(on, ignore)| Step::IgnoreLinkdown { on, ignore }),
         1 => (0u8..32, 0u8..8, any::<bool>())
             .prop_map(|(out, comes_in, rules)| Step::LinuxOnly { out, comes_in, rules }),
@@ -105,14 +105,14 @@ const NEAR: [&str; 12] = [
     "2001:db8:2::1",
 ];
 const STATES: [u16; 8] = [
-    neighbour::state::REACHABLE,
-    neighbour::state::STALE,
-    neighbour::state::DELAY,
-    neighbour::state::PROBE,
-    neighbour::state::PERMANENT,
-    neighbour::state::FAILED,
-    neighbour::state::INCOMPLETE,
-    neighbour::state::REACHABLE,
+    neighbor::state::REACHABLE,
+    neighbor::state::STALE,
+    neighbor::state::DELAY,
+    neighbor::state::PROBE,
+    neighbor::state::PERMANENT,
+    neighbor::state::FAILED,
+    neighbor::state::INCOMPLETE,
+    neighbor::state::REACHABLE,
 ];
 
 fn pick<T: Copy>(list: &[T], at: u8) -> T {
@@ -152,17 +152,17 @@ impl World {
                 let lower = Some(pick(&[1, 4], *on));
                 self.tell(Message::Link(Link { lower, ..machine_link(3, UP, false) }));
             }
-            Step::Neighbour { at, on, state, mac: last } => {
+            Step::Neighbor { at, on, state, mac: last } => {
                 let state = pick(&STATES, *state);
-                let known = state & neighbour::state::VALID != 0;
+                let known = state & neighbor::state::VALID != 0;
                 // One in six is a group MAC, which no neighbor should have.
                 let address = if *last == 0 { [3, 0, 0, 0, 0, 1] } else { mac(*last) };
-                self.neighbour(pick(&LINKS, *on), pick(&NEAR, *at), state, known.then_some(address));
+                self.neighbor(pick(&LINKS, *on), pick(&NEAR, *at), state, known.then_some(address));
             }
-            Step::NeighbourGone { at, on } => {
+            Step::NeighborGone { at, on } => {
                 let (ifindex, address) = (pick(&LINKS, *on), ip(pick(&NEAR, *at)));
-                let gone = Neighbour { ifindex, address, state: 1, mac: None, router: false };
-                self.tell(Message::NeighbourGone(gone));
+                let gone = Neighbor { ifindex, address, state: 1, mac: None, router: false };
+                self.tell(Message::NeighborGone(gone));
             }
             Step::Route { .. } => self.put_route(step),
             Step::RouteGone { table, prefix, nth } => self.drop_route(pick(&TABLES, *table), *prefix, *nth),
@@ -179,7 +179,7 @@ impl World {
                 self.tell(Message::NextHopGone(pick(&[1, 2, 3, 4, 20, 21], *id)));
             }
             Step::Rules { which } => self.change_rules(*which),
-            Step::UseNeighbours(used) => {
+            Step::UseNeighbors(used) => {
                 let sysctls = Sysctls { ipv4_multipath_use_neigh: u32::from(*used), ..Sysctls::default() };
                 self.mirror.set_sysctls(sysctls);
             }

@@ -162,8 +162,8 @@ impl Oracle<'_> {
 
     fn carries(&self, family: Family, hop: &Hop) -> bool {
         let running = self.mirror.link(hop.ifindex).is_some_and(|link| link.flags & 0x41 == 0x41);
-        let silent = hop.gateway.and_then(|gateway| self.mirror.neighbour(hop.ifindex, gateway));
-        let silent = silent.is_some_and(|neighbour| self.mac(neighbour).is_none());
+        let silent = hop.gateway.and_then(|gateway| self.mirror.neighbor(hop.ifindex, gateway));
+        let silent = silent.is_some_and(|neighbor| self.mac(neighbor).is_none());
         let asked = family == Family::V4 && self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
         // For hops on other links, Linux decides whether they are alive.
         !self.ours(hop.ifindex) || running && !(asked && silent && hop.encap == 0)
@@ -182,17 +182,17 @@ impl Oracle<'_> {
         }
         let link_local = matches!(address, Some(IpAddr::V6(six)) if six.segments()[0] & 0xffc0 == 0xfe80);
         let asked = hop.gateway.or(address.filter(|_| !link_local));
-        let neighbour = asked.and_then(|asked| self.mirror.neighbour(hop.ifindex, asked));
-        match neighbour.and_then(|neighbour| self.mac(neighbour)) {
+        let neighbor = asked.and_then(|asked| self.mirror.neighbor(hop.ifindex, asked));
+        match neighbor.and_then(|neighbor| self.mac(neighbor)) {
             Some(mac) if mac[0] & 1 == 1 => Answer::Host,
             Some(mac) => Answer::Forward { mac, ifindex: hop.ifindex },
             None => Answer::Resolve(hop.ifindex, hop.gateway),
         }
     }
 
-    fn mac(&self, neighbour: &bm_netlink::Neighbour) -> Option<[u8; 6]> {
-        let valid = [0x02, 0x04, 0x08, 0x10, 0x40, 0x80].contains(&neighbour.state);
-        neighbour.mac.filter(|_| valid)
+    fn mac(&self, neighbor: &bm_netlink::Neighbor) -> Option<[u8; 6]> {
+        let valid = [0x02, 0x04, 0x08, 0x10, 0x40, 0x80].contains(&neighbor.state);
+        neighbor.mac.filter(|_| valid)
     }
 
     /// Whether only Linux may send on one of our links: it is listed, or the link below or the VRF above it is.

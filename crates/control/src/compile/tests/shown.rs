@@ -4,7 +4,7 @@ use super::*;
 use bm_api::request::RouteQuery;
 use bm_api::{Action, Route, RouteState};
 use bm_netlink::next_hop::{Member, Object};
-use neighbour::state::{REACHABLE, STALE};
+use neighbor::state::{REACHABLE, STALE};
 
 fn via(gateway: &str, ifindex: u32) -> RouteBody {
     RouteBody { protocol: 186, priority: 20, ..unicast(Via::One(Hop::via(ip(gateway), ifindex))) }
@@ -110,7 +110,7 @@ fn a_question_that_makes_no_sense_is_answered_with_the_mend() {
 #[test]
 fn a_route_tells_what_it_is_and_why() {
     let mut world = World::new();
-    world.neighbour(1, "10.0.0.1", REACHABLE, Some(mac(1))).neighbour(1, "192.0.2.9", STALE, Some(mac(9)));
+    world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(1))).neighbor(1, "192.0.2.9", STALE, Some(mac(9)));
     world.add("203.0.113.0/24", RouteBody { mtu: 1400, ..via("10.0.0.1", 1) });
     world.add("192.0.2.0/24", unicast(Via::One(Hop::link(1))));
     world.add("198.51.100.0/24", via("10.0.4.1", 4)).add("100.64.0.0/10", unicast(Via::Object(9)));
@@ -151,14 +151,14 @@ fn a_route_tells_what_it_is_and_why() {
 }
 
 #[test]
-fn next_hops_and_neighbours_are_shown_with_their_parts() {
+fn next_hops_and_neighbors_are_shown_with_their_parts() {
     let mut world = World::new();
     for (id, gateway, ifindex) in [(1, "10.0.0.1", 1), (2, "10.0.1.1", 2)] {
         world.object(id, Object::Hop(Hop::via(ip(gateway), ifindex)));
     }
     let members = [(1, 1), (2, 3)].map(|(id, weight)| Member { id, weight });
     world.object(9, Object::Group { members: members.into(), resilient: None });
-    world.add("0.0.0.0/0", unicast(Via::Object(9))).neighbour(2, "10.0.1.1", STALE, Some(mac(2))).compile();
+    world.add("0.0.0.0/0", unicast(Via::Object(9))).neighbor(2, "10.0.1.1", STALE, Some(mac(2))).compile();
     let next_hops = world.compiler.shown_next_hops(&world.mirror).next_hops;
     let group = next_hops.iter().find(|hop| hop.object == Some(9)).unwrap();
     assert_eq!((group.action, group.members.len(), group.users), (Action::Group, 2, 1));

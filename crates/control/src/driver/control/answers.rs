@@ -20,7 +20,7 @@ impl Control {
             next_hops_room: counts.next_hops_room,
             tables_bytes: counts.bytes as u64,
             lookup: self.compiler.lookup(),
-            neighbors: mirror.neighbours().filter(|neighbour| of_ours(neighbour.ifindex)).count(),
+            neighbors: mirror.neighbors().filter(|neighbor| of_ours(neighbor.ifindex)).count(),
             mirror: Mirror {
                 synced: self.watch.in_step() && self.behind.is_none(),
                 messages: statistics.events,

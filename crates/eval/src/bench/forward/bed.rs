@@ -55,7 +55,7 @@ pub(super) struct Side<A: Packet> {
     pub pages: String,
 }
 
-/// The tables of a router with static neighbours.
+/// The tables of a router with static neighbors.
 pub(super) struct Bed {
     pub ipv4: Side<u32>,
     pub ipv6: Side<u128>,
@@ -280,7 +280,7 @@ impl Bed {
     }
 }
 
-/// There is no neighbour to ask for: all are static.
+/// There is no neighbor to ask for: all are static.
 struct Nobody;
 
 impl Resolver for Nobody {

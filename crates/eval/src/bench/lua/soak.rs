@@ -2,7 +2,7 @@
 //!
 //! A machine that others use is faster in one minute and slower in the next. So the same network in Rust, which has
 //! no compiler at work and no garbage, takes turns with the one in Lua, a fiftieth of a second each, and what counts is
-//! the ratio of the two by minute: its last minute beside its second one, when all is warm. A neighbour's burst of work
+//! the ratio of the two by minute: its last minute beside its second one, when all is warm. A neighbor's burst of work
 //! falls on both turns of a pair, or makes a pair that is far off: so of a minute's pairs the median is taken.
 
 use std::time::{Duration, Instant};

@@ -118,7 +118,7 @@ fn what_is_for_this_machine_is_left_to_linux() {
     lab.check_linux(&with(&IPV4, 30, &[192, 0, 2, 254]), "linux_local");
     lab.check_linux(&with(&IPV6, 38, &own.octets()), "linux_local");
     lab.check_drop(&with(&IPV4, 30, &[203, 0, 113, 9]), "drop_filter");
-    // Groups, broadcasts and the link's own: routing daemons and neighbour discovery live by them.
+    // Groups, broadcasts and the link's own: routing daemons and neighbor discovery live by them.
     lab.check_linux(&with(&IPV4, 30, &[224, 0, 0, 5]), "linux_header");
     lab.check_linux(&with(&IPV4, 30, &[255; 4]), "linux_header");
     lab.check_linux(&with(&IPV6, 38, &[0xff, 2]), "linux_header");

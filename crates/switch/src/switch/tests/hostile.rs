@@ -23,7 +23,7 @@ fn places(lab: &Lab) -> Vec<([u8; 6], String)> {
 #[test]
 fn a_port_at_its_limit_forgets_its_own_oldest_station() {
     let Some(mut lab) = Lab::of(3, Settings { fdb_max_learned: 4, ..settings() }) else { return };
-    lab.run(1, &frame(BROADCAST, mac(1), "a neighbour"));
+    lab.run(1, &frame(BROADCAST, mac(1), "a neighbor"));
     for number in 0..10 {
         lab.run(0, &frame(BROADCAST, one_of_many(number), "one of many"));
         // The clock of the table is coarse.
@@ -156,7 +156,7 @@ fn a_locked_port_passes_frames_of_its_given_stations_alone() {
     lab.goes(0, &frame(BROADCAST, mac(0), "the one"), &[1, 2]);
     lab.drops(0, &frame(BROADCAST, mac(5), "another"), "drop_locked");
     lab.goes(1, &frame(BROADCAST, mac(1), "elsewhere"), &[0, 2]);
-    lab.drops(0, &frame(BROADCAST, mac(1), "that of a neighbour"), "drop_locked");
+    lab.drops(0, &frame(BROADCAST, mac(1), "that of a neighbor"), "drop_locked");
     lab.goes(2, &frame(mac(1), mac(2), "still there"), &[1]);
     assert_eq!(lab.count(0, "learned") + lab.count(0, "moved"), 0);
 }

@@ -1,4 +1,4 @@
--- ICMPv6 (RFC 4443) and the messages of neighbour discovery (RFC 4861).
+-- ICMPv6 (RFC 4443) and the messages of neighbor discovery (RFC 4861).
 
 local icmp = subClass(require("lib.protocol.icmp.base"))
 icmp._ulp = {

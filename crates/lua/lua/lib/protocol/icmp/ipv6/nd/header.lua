@@ -1,4 +1,4 @@
--- The base class of neighbour discovery messages: options may follow (RFC 4861, section 4.6).
+-- The base class of neighbor discovery messages: options may follow (RFC 4861, section 4.6).
 
 local tlv = require("lib.protocol.icmp.ipv6.nd.options.tlv")
 local nd = subClass(require("lib.protocol.header"))

@@ -1,4 +1,4 @@
--- Neighbour advertisement (RFC 4861, section 4.4).
+-- Neighbor advertisement (RFC 4861, section 4.4).
 
 local ffi = require("ffi")
 local fields = require("lib.protocol.fields")

@@ -1,4 +1,4 @@
--- Neighbour solicitation (RFC 4861, section 4.3).
+-- Neighbor solicitation (RFC 4861, section 4.3).
 
 local ffi = require("ffi")
 local ns = subClass(require("lib.protocol.icmp.ipv6.nd.header"))

@@ -1,4 +1,4 @@
--- Options of neighbour discovery: type, length in units of 8 bytes, content. The two that hold a link-layer
+-- Options of neighbor discovery: type, length in units of 8 bytes, content. The two that hold a link-layer
 -- address are known.
 
 local ffi = require("ffi")

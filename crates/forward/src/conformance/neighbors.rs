@@ -1,4 +1,4 @@
-//! Group E: neighbours and next hops.
+//! Group E: neighbors and next hops.
 
 use bm_stats::Reason;
 
@@ -21,7 +21,7 @@ fn e67_a_router_not_known_yet() {
         assert!(lab.exchange(LEFT, &packet(id).sent()).is_silence());
     }
     assert_eq!((lab.held(), lab.asked()), (5, vec![asked("right", "198.51.100.8")]));
-    lab.change("neighbour 198.51.100.8 right 02:00:00:00:02:08");
+    lab.change("neighbor 198.51.100.8 right 02:00:00:00:02:08");
     lab.pass(2);
     let expected: Vec<_> =
         (0..5).map(|id| frame([2, 0, 0, 0, 2, 8], RIGHT_MAC, 0x0800, &packet(id).one_hop_on())).collect();
@@ -37,11 +37,11 @@ fn e67_a_host_on_the_link_not_known_yet() {
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
     assert!(lab.exchange(LEFT, &six.sent()).is_silence());
     assert_eq!(lab.asked(), [asked("right", "198.51.100.50"), asked("right", "2001:db8:2::50")]);
-    lab.change("neighbour 198.51.100.50 right 02:00:00:00:02:50");
+    lab.change("neighbor 198.51.100.50 right 02:00:00:00:02:50");
     lab.pass(2);
     let expected = frame([2, 0, 0, 0, 2, 0x50], RIGHT_MAC, 0x0800, &packet.one_hop_on());
     assert_eq!(lab.answer().only(), Some((RIGHT, &expected[..])));
-    lab.change("neighbour 2001:db8:2::50 right 02:00:00:00:02:50");
+    lab.change("neighbor 2001:db8:2::50 right 02:00:00:00:02:50");
     lab.pass(2);
     let expected = frame([2, 0, 0, 0, 2, 0x50], RIGHT_MAC, 0x86dd, &six.one_hop_on());
     assert_eq!(lab.answer().only(), Some((RIGHT, &expected[..])));
@@ -102,7 +102,7 @@ fn e67_queues_are_bounded() {
     lab.run();
     // The oldest makes room for the newest of its own queue; other queues keep their room.
     assert_eq!((lab.held(), lab.drops()), (5, vec![(Reason::NeighborQueueFull, 4)]));
-    lab.change("neighbour 198.51.100.50 right 02:00:00:00:02:50");
+    lab.change("neighbor 198.51.100.50 right 02:00:00:00:02:50");
     lab.pass(2);
     let ids: Vec<_> = lab.take(RIGHT).iter().map(|frame| frame[19]).collect();
     assert_eq!(ids, [2, 3, 4]);
@@ -116,7 +116,7 @@ fn e67_options_are_written_once_though_the_packet_waited() {
     let options = vec![7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let packet = V4 { options, ..V4::to("198.51.100.50") };
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
-    lab.change("neighbour 198.51.100.50 right 02:00:00:00:02:50");
+    lab.change("neighbor 198.51.100.50 right 02:00:00:00:02:50");
     lab.pass(2);
     let options = vec![7, 11, 8, 198, 51, 100, 1, 0, 0, 0, 0, 0];
     let routed = V4 { options, ..packet }.one_hop_on();
@@ -126,7 +126,7 @@ fn e67_options_are_written_once_though_the_packet_waited() {
 
 #[test]
 fn e67_who_waits_goes_first() {
-    // The neighbour answers, and a packet arrives on the slow path before waiting frames were checked.
+    // The neighbor answers, and a packet arrives on the slow path before waiting frames were checked.
     let mut lab = lab();
     lab.change("route 10.0.0.0/8 via 198.51.100.8 right");
     lab.pass(5);
@@ -134,14 +134,14 @@ fn e67_who_waits_goes_first() {
     for id in 0..3 {
         assert!(lab.exchange(LEFT, &packet(id, &[]).sent()).is_silence());
     }
-    lab.change("neighbour 198.51.100.8 right 02:00:00:00:02:08");
+    lab.change("neighbor 198.51.100.8 right 02:00:00:00:02:08");
     lab.send(LEFT, &packet(3, &[1; 4]).sent());
     lab.run();
     let ids: Vec<_> = lab.take(RIGHT).iter().map(|frame| frame[19]).collect();
     assert_eq!(ids, [0, 1, 2, 3]);
 }
 
-/// The same without a gateway: the packet's own destination is the neighbour.
+/// The same without a gateway: the packet's own destination is the neighbor.
 #[test]
 fn e67_who_waits_for_a_host_on_the_link_goes_first() {
     let mut lab = lab();
@@ -150,7 +150,7 @@ fn e67_who_waits_for_a_host_on_the_link_goes_first() {
     for id in 0..3 {
         assert!(lab.exchange(LEFT, &packet(id, &[]).sent()).is_silence());
     }
-    lab.change("neighbour 198.51.100.50 right 02:00:00:00:02:50");
+    lab.change("neighbor 198.51.100.50 right 02:00:00:00:02:50");
     lab.send(LEFT, &packet(3, &[1; 4]).sent());
     lab.run();
     let ids: Vec<_> = lab.take(RIGHT).iter().map(|frame| frame[19]).collect();
@@ -168,7 +168,7 @@ fn e67_what_is_too_big_is_told_before_it_waits() {
     // What may be fragmented waits unfragmented.
     let packet = V4 { payload: vec![0; 1400], ..V4::to("203.0.113.50") };
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
-    lab.change("neighbour 203.0.113.50 narrow 02:00:00:00:03:50");
+    lab.change("neighbor 203.0.113.50 narrow 02:00:00:00:03:50");
     lab.pass(2);
     assert_eq!(lab.take(NARROW).len(), 2);
 }
@@ -203,7 +203,7 @@ fn e69_a_scan_is_bounded() {
     }
     lab.send(LEFT, &V4::default().sent());
     lab.run();
-    // Packets to known neighbours are sent; requests for others are rate-limited.
+    // Packets to known neighbors are sent; requests for others are rate-limited.
     assert_eq!(lab.take(RIGHT).len(), 1);
     let (asked, lost) = (lab.asked().len() as u64, lab.dropped(Reason::NeighborQueueFull));
     assert!(asked <= 512, "{asked} questions");
@@ -217,13 +217,13 @@ fn e70_a_changed_mac_is_used_at_once() {
     let mut lab = lab();
     let packet = V4::default();
     assert_eq!(lab.exchange(LEFT, &packet.sent()).only(), Some((RIGHT, &packet.routed()[..])));
-    lab.change("neighbour 198.51.100.7 right 02:00:00:00:02:99");
+    lab.change("neighbor 198.51.100.7 right 02:00:00:00:02:99");
     for destination in ["8.8.8.8", "8.1.1.1", "198.51.100.7"] {
         let answer = lab.exchange(LEFT, &V4::to(destination).sent());
         assert_eq!(answer.only().unwrap().1[..6], [2, 0, 0, 0, 2, 0x99]);
     }
-    // A lost neighbour is resolved again.
-    lab.change("no neighbour 198.51.100.7 right");
+    // A lost neighbor is resolved again.
+    lab.change("no neighbor 198.51.100.7 right");
     assert!(lab.exchange(LEFT, &packet.sent()).is_silence());
     assert_eq!(lab.asked(), [asked("right", "198.51.100.7")]);
 }
@@ -247,8 +247,8 @@ fn e71_next_hops_in_use_are_marked() {
 fn e72_one_link_local_next_hop_on_two_links() {
     let mut lab = lab();
     lab.change(
-        "neighbour fe80::9 right 02:00:00:00:02:09
-        neighbour fe80::9 narrow 02:00:00:00:03:09
+        "neighbor fe80::9 right 02:00:00:00:02:09
+        neighbor fe80::9 narrow 02:00:00:00:03:09
         route 2001:db8:a1::/48 via fe80::9 right
         route 2001:db8:a2::/48 via fe80::9 narrow",
     );
@@ -290,8 +290,8 @@ fn e73_a_member_not_known_yet() {
     let mut questions = lab.asked();
     questions.sort();
     assert_eq!(questions, [asked("right", "198.51.100.8"), asked("right", "198.51.100.9")]);
-    lab.change("neighbour 198.51.100.8 right 02:00:00:00:02:08");
-    lab.change("neighbour 198.51.100.9 right 02:00:00:00:02:09");
+    lab.change("neighbor 198.51.100.8 right 02:00:00:00:02:08");
+    lab.change("neighbor 198.51.100.9 right 02:00:00:00:02:09");
     lab.pass(2);
     assert_eq!((lab.take(RIGHT).len(), lab.held()), (8, 0));
 }

@@ -23,7 +23,7 @@ fn millis(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// Clocks of the router's neighbour tables made short enough for a test.
+/// Clocks of the router's neighbor tables made short enough for a test.
 fn hasten(lab: &Lab) {
     for family in ["ipv4", "ipv6"] {
         for link in ["r0", "r1", "r2"] {
@@ -186,7 +186,7 @@ fn state(lab: &Lab, address: &str) -> String {
 }
 
 #[test]
-fn neighbour_in_use_stays_fresh() {
+fn neighbor_in_use_stays_fresh() {
     each("fresh", Ends::Unknown, |lab, router| {
         hasten(lab);
         let _source = Responder::usual(lab, Side::Src);

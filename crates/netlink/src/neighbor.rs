@@ -1,4 +1,4 @@
-//! Neighbours: which MAC address belongs to an IP address on a link.
+//! Neighbors: which MAC address belongs to an IP address on a link.
 
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
@@ -44,9 +44,9 @@ pub mod state {
     pub const VALID: u16 = PERMANENT | NOARP | REACHABLE | PROBE | STALE | DELAY;
 }
 
-/// A neighbour.
+/// A neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Neighbour {
+pub struct Neighbor {
     /// The link.
     pub ifindex: u32,
     /// The address.
@@ -59,7 +59,7 @@ pub struct Neighbour {
     pub router: bool,
 }
 
-impl Neighbour {
+impl Neighbor {
     /// Where packets for it can be sent now.
     pub fn reachable_at(&self) -> Option<[u8; 6]> {
         self.mac.filter(|_| self.state & state::VALID != 0)
@@ -100,7 +100,7 @@ impl Neighbour {
         }))
     }
 
-    /// Appends the part after the netlink header of a request to use the neighbour: the kernel resolves it if it is
+    /// Appends the part after the netlink header of a request to use the neighbor: the kernel resolves it if it is
     /// unknown, and confirms it if it is stale, as for a packet of its own.
     pub(crate) fn write_use(ifindex: u32, address: &IpAddr, message: &mut Vec<u8>) {
         message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
@@ -110,7 +110,7 @@ impl Neighbour {
     }
 }
 
-/// Appends the part after the netlink header of a request to add a permanent neighbour.
+/// Appends the part after the netlink header of a request to add a permanent neighbor.
 pub(crate) fn write_permanent(ifindex: u32, address: &IpAddr, mac: [u8; 6], message: &mut Vec<u8>) {
     message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
     message.extend_from_slice(&ifindex.to_ne_bytes());
@@ -120,7 +120,7 @@ pub(crate) fn write_permanent(ifindex: u32, address: &IpAddr, mac: [u8; 6], mess
     attribute::put(message, nda::LLADDR, &mac);
 }
 
-impl fmt::Display for Neighbour {
+impl fmt::Display for Neighbor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} dev {}", self.address, self.ifindex)?;
         if let Some([a, b, c, d, e, g]) = self.mac {

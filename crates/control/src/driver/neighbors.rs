@@ -2,7 +2,7 @@
 
 use super::control::Control;
 use bm_netlink::Change;
-use bm_netlink::neighbour::state;
+use bm_netlink::neighbor::state;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use std::time::Instant;
 impl Control {
     /// Passes requests of the slow path on to the kernel. A scan of a subnet causes very many: requests for unknown
     /// neighbors are limited, and the slow path repeats those that packets wait for.
-    pub(super) fn ask_for_neighbours(&mut self) {
+    pub(super) fn ask_for_neighbors(&mut self) {
         let Some(asked) = &self.slow_path else { return };
         let asked: BTreeSet<_> = asked.wanted.try_iter().collect();
         let now = Instant::now();
         let mut any = false;
         for (ifindex, address) in asked {
             if self.compiler.is_known(ifindex, address) || self.budget.take(now) {
-                self.use_neighbour(ifindex, address);
+                self.use_neighbor(ifindex, address);
                 any = true;
             }
         }
@@ -32,12 +32,12 @@ impl Control {
         let in_use = self.compiler.take_in_use();
         let mirror = self.watch.mirror();
         let wanting = |&(ifindex, address): &(u32, IpAddr)| {
-            mirror.neighbour(ifindex, address).is_none_or(|neighbour| neighbour.needs_use())
+            mirror.neighbor(ifindex, address).is_none_or(|neighbor| neighbor.needs_use())
                 && mirror.link(ifindex).is_some_and(bm_netlink::Link::running)
         };
         let wanting: Vec<_> = in_use.into_iter().filter(wanting).collect();
         for &(ifindex, address) in &wanting {
-            self.use_neighbour(ifindex, address);
+            self.use_neighbor(ifindex, address);
         }
         if !wanting.is_empty() {
             self.send_batch();
@@ -48,14 +48,14 @@ impl Control {
     /// tables: packets wait for them.
     pub(super) fn tell_slow_path(&self, changes: &[Change]) {
         let Some(asked) = &self.slow_path else { return };
-        let neighbours = |change: &Change| matches!(change, Change::Everything | Change::Neighbour(..));
-        if !changes.iter().any(neighbours) {
+        let neighbors = |change: &Change| matches!(change, Change::Everything | Change::Neighbor(..));
+        if !changes.iter().any(neighbors) {
             return;
         }
         for change in changes {
-            let Change::Neighbour(ifindex, address) = *change else { continue };
-            let failed = |neighbour: &bm_netlink::Neighbour| neighbour.state & state::FAILED != 0;
-            if self.watch.mirror().neighbour(ifindex, address).is_some_and(failed) {
+            let Change::Neighbor(ifindex, address) = *change else { continue };
+            let failed = |neighbor: &bm_netlink::Neighbor| neighbor.state & state::FAILED != 0;
+            if self.watch.mirror().neighbor(ifindex, address).is_some_and(failed) {
                 // Lost if the queue is full; the slow path gives up by itself after a while.
                 let _full = asked.failed.try_send((ifindex, address));
             }
@@ -63,8 +63,8 @@ impl Control {
         asked.wake();
     }
 
-    fn use_neighbour(&mut self, ifindex: u32, address: IpAddr) {
-        if let Err(error) = self.batch.use_neighbour(ifindex, &address) {
+    fn use_neighbor(&mut self, ifindex: u32, address: IpAddr) {
+        if let Err(error) = self.batch.use_neighbor(ifindex, &address) {
             tracing::warn!(%error, ifindex, %address, "cannot request a neighbor");
         }
     }

@@ -1,13 +1,13 @@
-//! Neighbours: set by hand, resolved on request, failed.
+//! Neighbors: set by hand, resolved on request, failed.
 
 use super::support::{Namespace, agrees, alone, settle, until, watch};
-use bm_netlink::neighbour::state;
+use bm_netlink::neighbor::state;
 use bm_netlink::{Batch, Mirror};
 use std::net::IpAddr;
 
 fn state_of(mirror: &Mirror, address: &str) -> u16 {
     let (a, address) = (mirror.link_named("a").unwrap().ifindex, address.parse().unwrap());
-    mirror.neighbour(a, address).map_or(0, |neighbour| neighbour.state)
+    mirror.neighbor(a, address).map_or(0, |neighbor| neighbor.state)
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn the_kernel_resolves_and_keeps_fresh_what_we_use() {
     let mut batch = Batch::open().unwrap();
     let ask = |batch: &mut Batch, addresses: &[&str]| {
         for address in addresses {
-            batch.use_neighbour(a, &address.parse().unwrap()).unwrap();
+            batch.use_neighbor(a, &address.parse().unwrap()).unwrap();
         }
         let outcome = batch.finish().unwrap();
         assert_eq!(outcome.refused, 0, "{:?}", outcome.first);
@@ -56,21 +56,21 @@ fn the_kernel_resolves_and_keeps_fresh_what_we_use() {
     for address in ["192.0.2.2", "2001:db8:a::2"] {
         let address: IpAddr = address.parse().unwrap();
         until(&mut watch, "resolution", |mirror| {
-            mirror.neighbour(a, address).is_some_and(|neighbour| neighbour.reachable_at() == mac)
+            mirror.neighbor(a, address).is_some_and(|neighbor| neighbor.reachable_at() == mac)
         });
     }
     until(&mut watch, "failure", |mirror| state_of(mirror, "192.0.2.99") == state::FAILED);
     // A stale one is confirmed again once it is used.
     namespace.ip("neigh change 192.0.2.2 dev a nud stale");
     until(&mut watch, "staleness", |mirror| state_of(mirror, "192.0.2.2") == state::STALE);
-    assert!(watch.mirror().neighbour(a, "192.0.2.2".parse().unwrap()).unwrap().needs_use());
+    assert!(watch.mirror().neighbor(a, "192.0.2.2".parse().unwrap()).unwrap().needs_use());
     ask(&mut batch, &["192.0.2.2"]);
     until(&mut watch, "confirmation", |mirror| state_of(mirror, "192.0.2.2") == state::REACHABLE);
-    // A changed address is one change, of the neighbour alone (docs/conformance.md 70).
+    // A changed address is one change, of the neighbor alone (docs/conformance.md 70).
     settle(&mut watch);
     namespace.ip("neigh replace 192.0.2.2 lladdr 02:00:00:00:00:03 dev a nud reachable");
     let changes = settle(&mut watch);
-    assert_eq!(changes, [bm_netlink::Change::Neighbour(a, "192.0.2.2".parse().unwrap())]);
+    assert_eq!(changes, [bm_netlink::Change::Neighbor(a, "192.0.2.2".parse().unwrap())]);
     agrees(&mut watch, "all that");
 }
 
@@ -79,7 +79,7 @@ fn a_refused_request_says_why_in_the_kernels_words() {
     let Some(namespace) = Namespace::new("refused").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut batch = Batch::open().unwrap();
-    batch.use_neighbour(1_000_000, &"192.0.2.2".parse().unwrap()).unwrap();
+    batch.use_neighbor(1_000_000, &"192.0.2.2".parse().unwrap()).unwrap();
     let body = bm_netlink::RouteBody {
         via: bm_netlink::Via::One(bm_netlink::Hop::via("203.0.113.1".parse().unwrap(), 0)),
         ..Default::default()

@@ -1,4 +1,4 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861).
+//! ARP (RFC 826) and neighbor discovery (RFC 4861).
 
 use super::{Ip6, frame, ip_frame};
 use bm_wire::Mac;
@@ -20,19 +20,19 @@ pub fn arp_reply(sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr), through: Mac)
     frame(target.0, through, ethertype::ARP, &arp(2, sender, target))
 }
 
-/// An option of neighbour discovery that holds a MAC: 1 source, 2 target.
+/// An option of neighbor discovery that holds a MAC: 1 source, 2 target.
 pub fn option_link_address(kind: u8, mac: Mac) -> Vec<u8> {
     [&[kind, 1], &mac.0[..]].concat()
 }
 
 /// Who has `target`? As a packet to `destination`, with options as given.
-pub fn neighbour_solicitation(source: &str, destination: &str, target: Ipv6Addr, options: &[u8]) -> Ip6 {
+pub fn neighbor_solicitation(source: &str, destination: &str, target: Ipv6Addr, options: &[u8]) -> Ip6 {
     let body = [&[0; 4][..], &target.octets(), options].concat();
     Ip6::icmp(source, destination, 135, 0, &body).hop_limit(255)
 }
 
 /// `target` is at `mac`: solicited, override, sent to `destination` as a whole frame.
-pub fn neighbour_advertisement(target: (Mac, Ipv6Addr), destination: (Mac, Ipv6Addr)) -> Vec<u8> {
+pub fn neighbor_advertisement(target: (Mac, Ipv6Addr), destination: (Mac, Ipv6Addr)) -> Vec<u8> {
     let option = option_link_address(2, target.0);
     let body = [&[0x60, 0, 0, 0][..], &target.1.octets(), &option].concat();
     let packet = Ip6::icmp(&target.1.to_string(), &destination.1.to_string(), 136, 0, &body).hop_limit(255);
