@@ -112,7 +112,7 @@ pub struct Queue {
 pub struct Account {
     /// Frames received.
     pub received: u64,
-    /// Frames created by brickmoon, such as ICMP errors and fragments, and those that Linux sends through the twin of a port.
+    /// Frames created by brickmoon, such as ICMP errors and fragments, and those that Linux sends through the host TAP of a port.
     pub originated: u64,
     /// Frames sent.
     pub sent: u64,

@@ -19,7 +19,7 @@ use bm_fib::published::{Published, Readers};
 use bm_fib::{BuildFib, Dir24_8, NextHop, Range6};
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowReturn, WaitLimits};
-use bm_frame::{Burst, Depot, Frame, Freelist};
+use bm_frame::{Burst, Frame, FramePool, Freelist};
 use bm_graph::{App, Engine, Io, Network, Waker};
 use bm_stats::{Account, Counters, Registry, Scope};
 use bm_wire::checksum;
@@ -229,8 +229,8 @@ fn ring(headers: Vec<u8>, header: usize, length: usize, frames: usize, list: &mu
 }
 
 fn engine(middle: Box<dyn App>, headers: Vec<u8>, header: usize, frames: usize) -> Engine {
-    let depot = Depot::new(frames + 512, 2048).expect("memory for frames");
-    let mut list = Freelist::new(depot, 256);
+    let frame_pool = FramePool::new(frames + 512, 2048).expect("memory for frames");
+    let mut list = Freelist::new(frame_pool, 256);
     let ring = ring(headers, header, 60, frames, &mut list);
     let mut network = Network::new();
     network.app("ring", Box::new(ring)).expect("names differ");
@@ -263,7 +263,7 @@ fn router(name: &'static str, routes: &Routes, headers: Vec<u8>, header: usize, 
     let mut slow = SlowPath::new(SlowConfig {
         published: published.clone(),
         reader: readers.register(),
-        frames: Freelist::new(Depot::new(64, 2048).expect("memory"), 128),
+        frames: Freelist::new(FramePool::new(64, 2048).expect("memory"), 128),
         resolver: Box::new(NoResolver),
         waker: Waker::new().expect("an eventfd"),
         counters: Counters::open(&registry, Scope::Slow).expect("room for counters"),

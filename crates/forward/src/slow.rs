@@ -127,8 +127,8 @@ pub struct SlowPath {
 /// All that changes while a step has the tables in hand.
 struct Core {
     frames: Freelist,
-    /// Buffer for a packet from a twin: a byte more than a frame can hold, so that a truncated one is noticed.
-    twin: Box<[u8]>,
+    /// Buffer for a packet from a host TAP: a byte more than a frame can hold, so that a truncated one is noticed.
+    host_tap: Box<[u8]>,
     ports: Vec<PortState>,
     workers: Vec<Return>,
     waiting: Waiting<Waiter>,
@@ -213,10 +213,10 @@ impl SlowPath {
     pub fn new(config: SlowConfig) -> Self {
         let SlowConfig { published, reader, frames, mut resolver, waker, counters, waits, seed } = config;
         resolver.set_waker(waker.clone());
-        let twin = vec![0; frames.memory().room() + 1].into_boxed_slice();
+        let host_tap = vec![0; frames.memory().room() + 1].into_boxed_slice();
         let core = Core {
             frames,
-            twin,
+            host_tap,
             ports: Vec::new(),
             workers: Vec::new(),
             waiting: Waiting::new(waits),
@@ -308,7 +308,7 @@ impl SlowPath {
         self.core.drop_waiting();
     }
 
-    /// Sleeps until a worker wakes it, Linux sends through a twin, or waiting frames are due for a check.
+    /// Sleeps until a worker wakes it, Linux sends through a host TAP, or waiting frames are due for a check.
     fn sleep(&mut self, now: Now) {
         self.bell.sleeps();
         let queued = |arrivals: &mut Arrivals| arrivals.host.readable() + arrivals.work.readable() > 0;
@@ -317,8 +317,8 @@ impl SlowPath {
             // A neighbor's answer appears in the tables, which wake no thread.
             let look = Duration::from_nanos(self.core.waiting.look_every_ns(now.monotonic_ns));
             let timeout = if self.core.waiting.is_empty() { self.sleep_max } else { look };
-            let twins = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
-            self.bell.waker().wait(twins, timeout);
+            let host_taps = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
+            self.bell.waker().wait(host_taps, timeout);
             self.reader.online();
             // The thread that woke this one may have resolved a neighbor.
             self.core.looked_ns = None;

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_fib::published::{Published, Readers};
-use bm_frame::{Depot, Freelist};
+use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, StageHook, Waker};
 use bm_port::{HostPort, MemoryPort, Wire};
 use bm_stats::{Account, CounterKind, Counters, Entry, Reason, Registry, Scope};
@@ -38,11 +38,11 @@ const QUEUE: usize = 512;
 type Shared<T> = Arc<Mutex<Vec<T>>>;
 
 /// Frame memory is never returned to the system, so labs pass theirs on to later ones.
-static DEPOTS: Mutex<Vec<Arc<Depot>>> = Mutex::new(Vec::new());
+static DEPOTS: Mutex<Vec<Arc<FramePool>>> = Mutex::new(Vec::new());
 
-fn depot() -> Arc<Depot> {
+fn frame_pool() -> Arc<FramePool> {
     let unused = DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    unused.unwrap_or_else(|| Depot::new(FRAMES, SLOT).expect("memory for frames"))
+    unused.unwrap_or_else(|| FramePool::new(FRAMES, SLOT).expect("memory for frames"))
 }
 
 fn take_all<T>(list: &Shared<T>) -> Vec<T> {
@@ -53,7 +53,7 @@ fn add<T>(list: &Shared<T>, item: T) {
     list.lock().unwrap_or_else(PoisonError::into_inner).push(item);
 }
 
-/// What Linux got from a port, and what it sends through its twin.
+/// What Linux got from a port, and what it sends through its host TAP.
 #[derive(Clone, Default)]
 struct Linux {
     delivered: Shared<Vec<u8>>,
@@ -143,7 +143,7 @@ pub struct Lab {
     linux: Vec<Linux>,
     asked: Asked,
     books: AllCounters,
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     now: Now,
 }
 
@@ -161,7 +161,7 @@ impl Lab {
     /// # Panics
     /// As [`new`](Self::new).
     pub fn with(text: &str, settings: Settings, waits: WaitLimits) -> Self {
-        Self::build(depot(), text, settings, waits, |_| [None, None])
+        Self::build(frame_pool(), text, settings, waits, |_| [None, None])
     }
 
     /// The same with slots of `slot_size` bytes, which the process keeps.
@@ -169,16 +169,16 @@ impl Lab {
     /// # Panics
     /// As for [`new`](Self::new), or if there is no memory.
     pub fn with_slots(text: &str, slot_size: usize) -> Self {
-        let depot = Depot::new(FRAMES, slot_size).expect("memory for frames");
-        Self::build(depot, text, Settings::default(), WaitLimits::default(), |_| [None, None])
+        let frame_pool = FramePool::new(FRAMES, slot_size).expect("memory for frames");
+        Self::build(frame_pool, text, Settings::default(), WaitLimits::default(), |_| [None, None])
     }
 
     fn build(
-        depot: Arc<Depot>,
+        frame_pool: Arc<FramePool>,
         text: &str,
         settings: Settings,
         waits: WaitLimits,
-        hooks: impl FnOnce(&Arc<Depot>) -> [Option<Box<dyn StageHook>>; 2],
+        hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
     ) -> Self {
         let readers = Readers::new();
         let mut world = World::new(settings, &readers);
@@ -190,7 +190,7 @@ impl Lab {
         let mut slow = SlowPath::new(SlowConfig {
             published: published.clone(),
             reader: readers.register(),
-            frames: Freelist::new(depot.clone(), 128),
+            frames: Freelist::new(frame_pool.clone(), 128),
             resolver: Box::new(asked.clone()),
             waker: Waker::new().expect("an eventfd"),
             counters: books.slow,
@@ -214,7 +214,7 @@ impl Lab {
             linux.push(host);
         }
         let mut router = Router::new(router_ports, published.clone(), readers.register(), entrance);
-        let [fast_hook, slow_hook] = hooks(&depot);
+        let [fast_hook, slow_hook] = hooks(&frame_pool);
         if let Some(hook) = fast_hook {
             router = router.with_hook(hook);
         }
@@ -222,10 +222,11 @@ impl Lab {
         network.app("router", Box::new(router)).expect("names differ");
         network.app("slow", Box::new(back)).expect("names differ");
         join(&mut network, &names);
-        let engine = Engine::new(network, Freelist::new(depot.clone(), 128)).expect("the network is whole");
+        let engine =
+            Engine::new(network, Freelist::new(frame_pool.clone(), 128)).expect("the network is whole");
         let now = Now { monotonic_ns: 1_000_000_000, midnight_ms: 0x0102_0304 };
         let (engine, slow) = (Some(engine), Some(slow));
-        Self { world, published, engine, slow, wires, linux, asked, books, depot, now }
+        Self { world, published, engine, slow, wires, linux, asked, books, frame_pool, now }
     }
 
     /// The same with hooks: one for the worker, one for the slow path, created with access to the lab's frames.
@@ -234,9 +235,9 @@ impl Lab {
     /// As [`new`](Self::new).
     pub fn with_hooks(
         text: &str,
-        hooks: impl FnOnce(&Arc<Depot>) -> [Option<Box<dyn StageHook>>; 2],
+        hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
     ) -> Self {
-        Self::build(depot(), text, Settings::default(), WaitLimits::default(), hooks)
+        Self::build(frame_pool(), text, Settings::default(), WaitLimits::default(), hooks)
     }
 
     /// Puts a frame on the wire of `port`.
@@ -244,7 +245,7 @@ impl Lab {
         self.wires[port].send(frame);
     }
 
-    /// Makes Linux send a frame through the twin of `port`.
+    /// Makes Linux send a frame through the host TAP of `port`.
     pub fn send_from_linux(&self, port: usize, frame: &[u8]) {
         add(&self.linux[port].outgoing, frame.to_vec());
     }
@@ -408,9 +409,9 @@ impl Drop for Lab {
         (self.engine, self.slow) = (None, None);
         self.check();
         assert_eq!(self.held(), 0, "held after the end");
-        assert_eq!(self.depot.available(), FRAMES, "frames are lost");
-        if self.depot.memory().slot_size() == SLOT {
-            DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).push(self.depot.clone());
+        assert_eq!(self.frame_pool.available(), FRAMES, "frames are lost");
+        if self.frame_pool.memory().slot_size() == SLOT {
+            DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).push(self.frame_pool.clone());
         }
     }
 }

@@ -270,7 +270,7 @@ impl Burst {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::freelist::Depot;
+    use crate::freelist::FramePool;
 
     #[test]
     fn mask_lists_its_places_in_order() {
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn burst_keeps_every_frame() {
-        let depot = Depot::new(300, 2048).unwrap();
-        let mut list = Freelist::new(depot.clone(), 512);
+        let frame_pool = FramePool::new(300, 2048).unwrap();
+        let mut list = Freelist::new(frame_pool.clone(), 512);
         let mut burst = Burst::new();
         while let Some(frame) = list.allocate() {
             if let Err(frame) = burst.push(frame) {
@@ -306,6 +306,6 @@ mod tests {
         assert_eq!((burst.len(), burst.frames()), (255, 255));
         assert_eq!(burst.free_all(&mut list), 255);
         drop(list);
-        assert_eq!(depot.available(), 300);
+        assert_eq!(frame_pool.available(), 300);
     }
 }

@@ -1,7 +1,7 @@
-//! Free frames: a list for each worker, and a depot that all workers share.
+//! Free frames: a list for each worker, and a frame pool that all workers share.
 //!
 //! A worker allocates and frees frames in its own list, without a lock or a shared cache line. Only when that becomes
-//! empty or full does it exchange frames with the depot, a lock-free queue, many at a time: so frames that one worker
+//! empty or full does it exchange frames with the frame pool, a lock-free queue, many at a time: so frames that one worker
 //! receives and another sends come back. If workers are on several NUMA nodes there is a queue for each node, so that
 //! frames stay near the workers that receive into them.
 
@@ -15,11 +15,11 @@ use crate::memory::{Memory, MemoryError, Pages};
 use crate::node::Node;
 use crate::stack::{Stack, StackHead};
 
-/// Frames exchanged with the depot at a time.
+/// Frames exchanged with the frame pool at a time.
 const TRADE: usize = 64;
 
 /// The free frames of a region that are not in any worker's list.
-pub struct Depot {
+pub struct FramePool {
     memory: &'static Memory,
     /// A single one if no nodes were requested.
     shares: Box<[Share]>,
@@ -44,7 +44,7 @@ impl Share {
     }
 }
 
-impl Depot {
+impl FramePool {
     /// All frames of `memory`, none of which may have been claimed yet.
     ///
     /// # Safety
@@ -143,32 +143,32 @@ impl Depot {
 
 /// A worker's own free frames. Lua allocates and frees them on the same stack.
 pub struct Freelist {
-    depot: Arc<Depot>,
-    /// The depot's share from which it allocates first.
+    frame_pool: Arc<FramePool>,
+    /// The frame pool's share from which it allocates first.
     near: usize,
     local: Stack,
 }
 
 impl Freelist {
     /// An empty list that keeps up to `limit` frames.
-    pub fn new(depot: Arc<Depot>, limit: usize) -> Self {
-        Self::near(depot, limit, None)
+    pub fn new(frame_pool: Arc<FramePool>, limit: usize) -> Self {
+        Self::near(frame_pool, limit, None)
     }
 
     /// The same for a worker on a NUMA node, whose frames are allocated first.
-    pub fn near(depot: Arc<Depot>, limit: usize, node: Option<Node>) -> Self {
-        let near = node.and_then(|node| depot.shares.iter().position(|share| share.node == Some(node)));
-        Self { depot, near: near.unwrap_or(0), local: Stack::new(limit.max(2 * TRADE)) }
+    pub fn near(frame_pool: Arc<FramePool>, limit: usize, node: Option<Node>) -> Self {
+        let near = node.and_then(|node| frame_pool.shares.iter().position(|share| share.node == Some(node)));
+        Self { frame_pool, near: near.unwrap_or(0), local: Stack::new(limit.max(2 * TRADE)) }
     }
 
     /// The region.
     pub fn memory(&self) -> &'static Memory {
-        self.depot.memory
+        self.frame_pool.memory
     }
 
-    /// The depot from which the list is refilled.
-    pub fn depot(&self) -> &Arc<Depot> {
-        &self.depot
+    /// The frame pool from which the list is refilled.
+    pub fn frame_pool(&self) -> &Arc<FramePool> {
+        &self.frame_pool
     }
 
     /// The number of frames in this list.
@@ -217,12 +217,12 @@ impl Freelist {
         }
     }
 
-    /// Takes frames from the depot until the list has some; none if all are in use.
+    /// Takes frames from the frame pool until the list has some; none if all are in use.
     #[cold]
     pub fn refill(&mut self) {
         let mut count = 0;
         while count < TRADE && !self.local.is_full() {
-            let Some(frame) = self.depot.take_near(self.near) else { break };
+            let Some(frame) = self.frame_pool.take_near(self.near) else { break };
             let pushed = self.local.push(frame);
             debug_assert!(pushed.is_ok(), "the list is not full");
             count += 1;
@@ -230,7 +230,7 @@ impl Freelist {
         self.local.trade(count as i64);
     }
 
-    /// Returns frames to the depot, so that a full list has room again.
+    /// Returns frames to the frame pool, so that a full list has room again.
     #[cold]
     pub fn make_room(&mut self) {
         self.spill(TRADE);
@@ -241,7 +241,7 @@ impl Freelist {
         let mut gone = 0;
         while gone < count {
             let Some(frame) = self.local.pop() else { break };
-            self.depot.give(frame);
+            self.frame_pool.give(frame);
             gone += 1;
         }
         self.local.trade(-(gone as i64));
@@ -260,36 +260,36 @@ mod tests {
 
     #[test]
     fn hands_out_each_frame_once_and_then_none() {
-        let depot = Depot::new(100, 2048).unwrap();
-        let mut list = Freelist::new(depot.clone(), 128);
+        let frame_pool = FramePool::new(100, 2048).unwrap();
+        let mut list = Freelist::new(frame_pool.clone(), 128);
         let frames: Vec<_> = std::iter::from_fn(|| list.allocate()).collect();
-        let mut slots: Vec<_> = frames.iter().map(|frame| depot.memory().index(frame)).collect();
+        let mut slots: Vec<_> = frames.iter().map(|frame| frame_pool.memory().index(frame)).collect();
         slots.sort_unstable();
         assert_eq!(slots, (0..100).collect::<Vec<_>>());
         frames.into_iter().for_each(|frame| list.free(frame));
         drop(list);
-        assert_eq!(depot.available(), 100);
+        assert_eq!(frame_pool.available(), 100);
     }
 
     #[test]
     fn frames_find_their_way_from_one_worker_to_another() {
-        let depot = Depot::new(256, 2048).unwrap();
+        let frame_pool = FramePool::new(256, 2048).unwrap();
         let (mut receiver, mut sender) =
-            (Freelist::new(depot.clone(), 128), Freelist::new(depot.clone(), 128));
+            (Freelist::new(frame_pool.clone(), 128), Freelist::new(frame_pool.clone(), 128));
         for _ in 0..10_000 {
             let frame = receiver.allocate().expect("the sender's list spills what it does not need");
             sender.free(frame);
         }
         drop((receiver, sender));
-        assert_eq!(depot.available(), 256);
+        assert_eq!(frame_pool.available(), 256);
     }
 
     /// Each frame is written by whoever has it; with two owners at a time a number would change under one of them.
     #[test]
     fn workers_trade_frames_and_none_has_two_owners() {
-        let depot = Depot::new(512, 2048).unwrap();
-        let owns = |depot: &Arc<Depot>, worker: u32| {
-            let mut list = Freelist::new(depot.clone(), 128);
+        let frame_pool = FramePool::new(512, 2048).unwrap();
+        let owns = |frame_pool: &Arc<FramePool>, worker: u32| {
+            let mut list = Freelist::new(frame_pool.clone(), 128);
             for turn in 0..2_000u32 {
                 let number = (worker << 24 | turn).to_be_bytes();
                 let frames: Vec<_> = std::iter::from_fn(|| list.allocate_with(&number)).take(150).collect();
@@ -301,31 +301,31 @@ mod tests {
         std::thread::scope(|scope| {
             (0..4).for_each(|worker| {
                 _ = scope.spawn({
-                    let depot = &depot;
-                    move || owns(depot, worker)
+                    let frame_pool = &frame_pool;
+                    move || owns(frame_pool, worker)
                 })
             });
         });
-        assert_eq!(depot.available(), 512);
+        assert_eq!(frame_pool.available(), 512);
     }
 
-    /// A machine has node 0, and node 1 perhaps not: the depot is what it would be where both are there.
-    fn two_nodes() -> Arc<Depot> {
+    /// A machine has node 0, and node 1 perhaps not: the frame pool is what it would be where both are there.
+    fn two_nodes() -> Arc<FramePool> {
         let memory = Memory::on(192, 2048, Pages::Plain).unwrap();
         let shares = [Share::new(0, TRADE, Some(0)), Share::new(TRADE, 192, Some(1))].into();
-        Arc::new(Depot { memory, shares })
+        Arc::new(FramePool { memory, shares })
     }
 
     #[test]
     fn a_worker_gets_frames_of_its_own_node_first() {
-        let depot = two_nodes();
-        assert_eq!(depot.nodes().collect::<Vec<_>>(), [(0, 64), (1, 128)]);
+        let frame_pool = two_nodes();
+        assert_eq!(frame_pool.nodes().collect::<Vec<_>>(), [(0, 64), (1, 128)]);
         let slots = |node, count: usize| {
-            let mut list = Freelist::near(depot.clone(), 0, node);
+            let mut list = Freelist::near(frame_pool.clone(), 0, node);
             let frames: Vec<_> = std::iter::from_fn(|| list.allocate()).take(count).collect();
-            let slots: Vec<_> = frames.iter().map(|frame| depot.memory().index(frame)).collect();
+            let slots: Vec<_> = frames.iter().map(|frame| frame_pool.memory().index(frame)).collect();
             // They come back to where they belong, whoever frees them.
-            frames.into_iter().for_each(|frame| Freelist::new(depot.clone(), 0).free(frame));
+            frames.into_iter().for_each(|frame| Freelist::new(frame_pool.clone(), 0).free(frame));
             slots
         };
         for _ in 0..3 {
@@ -334,14 +334,14 @@ mod tests {
             // When its own are used up there are others', and a node without a share has any.
             assert_eq!((slots(Some(1), 200).len(), slots(Some(7), 200).len()), (192, 192));
         }
-        assert_eq!(depot.available(), 192);
+        assert_eq!(frame_pool.available(), 192);
     }
 
     #[test]
     fn one_node_is_as_none_and_a_node_that_is_not_there_is_an_error() {
-        let depot = Depot::on_nodes(100, 2048, Pages::Plain, &[0, 0]).unwrap();
-        assert_eq!((depot.nodes().count(), depot.available()), (0, 100));
-        let wrong = Depot::on_nodes(100, 2048, Pages::Plain, &[0, 1023]).err().unwrap().to_string();
+        let frame_pool = FramePool::on_nodes(100, 2048, Pages::Plain, &[0, 0]).unwrap();
+        assert_eq!((frame_pool.nodes().count(), frame_pool.available()), (0, 100));
+        let wrong = FramePool::on_nodes(100, 2048, Pages::Plain, &[0, 1023]).err().unwrap().to_string();
         assert!(wrong.starts_with("cannot allocate memory on NUMA node 1023: "), "{wrong}");
     }
 }

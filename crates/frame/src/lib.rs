@@ -37,7 +37,7 @@ mod swap;
 
 pub use burst::{BURST, Burst, Mask, Places};
 pub use frame::{FRONT, Frame, HEADER_STRIDE, MBUF_OFFSET, Meta, NoRoom};
-pub use freelist::{Depot, Freelist};
+pub use freelist::{FramePool, Freelist};
 pub use memory::{Memory, MemoryError, Pages};
 pub use node::{Node, node_of_core};
 pub use stack::StackHead;

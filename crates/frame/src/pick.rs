@@ -156,7 +156,7 @@ mod wide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::freelist::{Depot, Freelist};
+    use crate::freelist::{FramePool, Freelist};
     use proptest::prelude::*;
     use std::sync::{Arc, OnceLock};
 
@@ -199,9 +199,9 @@ mod tests {
             key in 0u16..3,
         ) {
             // One for all cases: its memory is never given back.
-            static DEPOT: OnceLock<Arc<Depot>> = OnceLock::new();
-            let depot = DEPOT.get_or_init(|| Depot::new(3 * BURST, 2048).unwrap());
-            let mut frames = Freelist::new(depot.clone(), 64);
+            static DEPOT: OnceLock<Arc<FramePool>> = OnceLock::new();
+            let frame_pool = DEPOT.get_or_init(|| FramePool::new(3 * BURST, 2048).unwrap());
+            let mut frames = Freelist::new(frame_pool.clone(), 64);
             let keys: Vec<u16> = places.iter().map(|&(_, key)| key).collect();
             let mut found = Vec::new();
             for way in ways(keys.len() <= BURST - before) {
@@ -216,7 +216,7 @@ mod tests {
             }
             prop_assert!(found.iter().all(|way| *way == found[0]), "{:?}", found);
             drop(frames);
-            prop_assert_eq!(depot.available(), 3 * BURST);
+            prop_assert_eq!(frame_pool.available(), 3 * BURST);
         }
     }
 }

@@ -15,7 +15,7 @@ pub struct StackHead {
     pub held: i32,
     /// The maximum number of frames.
     pub limit: i32,
-    /// Frames that came from the depot, less those that were returned.
+    /// Frames that came from the frame pool, less those that were returned.
     pub traded: i64,
 }
 
@@ -99,7 +99,7 @@ impl Stack {
         Some(unsafe { self.place(self.len()).read() })
     }
 
-    /// Records that `count` frames came from the depot, or were returned if it is negative.
+    /// Records that `count` frames came from the frame pool, or were returned if it is negative.
     pub fn trade(&mut self, count: i64) {
         self.head_mut().traded += count;
     }

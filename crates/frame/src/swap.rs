@@ -30,12 +30,12 @@ fn by_fours(a: &mut [Option<Frame>], b: &mut [Option<Frame>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::freelist::{Depot, Freelist};
+    use crate::freelist::{FramePool, Freelist};
 
     #[test]
     fn every_place_changes_sides() {
-        let depot = Depot::new(128, 2048).unwrap();
-        let mut list = Freelist::new(depot.clone(), 128);
+        let frame_pool = FramePool::new(128, 2048).unwrap();
+        let mut list = Freelist::new(frame_pool.clone(), 128);
         for count in [0, 1, 7, 8, 31, 64] {
             let mut side = |gap: usize| -> Vec<Option<Frame>> {
                 (0..count)
@@ -52,6 +52,6 @@ mod tests {
             a.into_iter().chain(b).flatten().for_each(|frame| list.free(frame));
         }
         drop(list);
-        assert_eq!(depot.available(), 128);
+        assert_eq!(frame_pool.available(), 128);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use bm_frame::{Depot, Freelist, HEADER_STRIDE, Node, Pages, node_of_core};
+use bm_frame::{FramePool, Freelist, HEADER_STRIDE, Node, Pages, node_of_core};
 
 /// The node of the page at `address`.
 fn node_of_page(address: usize) -> i32 {
@@ -28,12 +28,12 @@ fn frames_lie_on_the_node_of_their_worker() {
     }
     assert!(cores.contains(&0) && cores.contains(&1), "{cores:?}");
     const SLOTS: usize = 16_384;
-    let depot = Depot::on_nodes(SLOTS, 2048, Pages::Plain, &[0, 1]).unwrap();
-    assert_eq!(depot.nodes().collect::<Vec<_>>(), [(0, SLOTS / 2), (1, SLOTS / 2)]);
-    let memory = depot.memory();
+    let frame_pool = FramePool::on_nodes(SLOTS, 2048, Pages::Plain, &[0, 1]).unwrap();
+    assert_eq!(frame_pool.nodes().collect::<Vec<_>>(), [(0, SLOTS / 2), (1, SLOTS / 2)]);
+    let memory = frame_pool.memory();
     let mut apart = 0;
     for node in [0, 1] {
-        let mut list = Freelist::near(depot.clone(), 128, Some(node));
+        let mut list = Freelist::near(frame_pool.clone(), 128, Some(node));
         for _ in 0..SLOTS / 2 {
             let frame = list.allocate().unwrap();
             let slot = frame.data().as_ptr() as usize;

@@ -178,11 +178,11 @@ impl<'a> Io<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::Depot;
+    use bm_frame::FramePool;
 
     #[test]
     fn scatters_a_burst_and_leaves_what_has_no_way() {
-        let mut frames = Freelist::new(Depot::new(2048, 2048).unwrap(), 128);
+        let mut frames = Freelist::new(FramePool::new(2048, 2048).unwrap(), 128);
         let mut links = [Link::new(), Link::new()];
         let mut io = Io { links: &mut links, inputs: &[], outputs: &[1, 0], frames: &mut frames, now_ns: 0 };
         let (mut burst, mut between) = (Burst::new(), Burst::new());

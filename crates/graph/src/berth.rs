@@ -196,7 +196,7 @@ impl App for Berth {
 mod tests {
     use super::*;
     use crate::{Engine, Idle, Network, Schedule, Worker};
-    use bm_frame::{Depot, Freelist};
+    use bm_frame::{FramePool, Freelist};
     use bm_port::{MemoryPort, Wire};
     use bm_stats::{Account, Counters, Entry, Registry, Scope};
     use std::time::Duration;
@@ -214,7 +214,7 @@ mod tests {
 
     struct Bench {
         wire: Wire,
-        depot: Arc<Depot>,
+        frame_pool: Arc<FramePool>,
         received: Account,
         seat: Seat,
         engines: Vec<Engine>,
@@ -224,7 +224,7 @@ mod tests {
 
     /// A queue, first of the worker 0 of two, before two sinks.
     fn bench() -> Bench {
-        let (wire, depot) = (Wire::new(), Depot::new(1024, 2048).unwrap());
+        let (wire, frame_pool) = (Wire::new(), FramePool::new(1024, 2048).unwrap());
         let registry = Registry::anonymous(1024).unwrap();
         let received = Account::open(&registry, Scope::Other("receive")).unwrap();
         let sent = Account::open(&registry, Scope::Other("transmit")).unwrap();
@@ -236,10 +236,10 @@ mod tests {
             network.app("q", Box::new(berth)).unwrap();
             network.app("sink", Box::new(Sink(count.clone()))).unwrap();
             network.link("q.output -> sink.input").unwrap();
-            Engine::new(network, Freelist::new(depot.clone(), 128)).unwrap()
+            Engine::new(network, Freelist::new(frame_pool.clone(), 128)).unwrap()
         };
         let engines = berths.into_iter().zip(&counts).map(engine).collect();
-        Bench { wire, depot, received, seat, engines, counts, registry }
+        Bench { wire, frame_pool, received, seat, engines, counts, registry }
     }
 
     fn counted(bench: &Bench) -> [usize; 2] {
@@ -271,7 +271,7 @@ mod tests {
         bench.engines.iter_mut().for_each(|engine| assert_eq!(engine.stop(), 0));
         assert_eq!((bench.received.get(Entry::Received), bench.received.balance()), (12, 0));
         bench.engines.clear();
-        assert_eq!(bench.depot.available(), 1024);
+        assert_eq!(bench.frame_pool.available(), 1024);
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         bench.wire.send(&[1; 60]);
         bench.engines.iter_mut().for_each(|engine| _ = engine.stop());
         bench.engines.clear();
-        assert_eq!((bench.depot.available(), bench.received.balance()), (1024, 0));
+        assert_eq!((bench.frame_pool.available(), bench.received.balance()), (1024, 0));
     }
 
     #[test]
@@ -306,6 +306,6 @@ mod tests {
         }
         workers.into_iter().for_each(|worker| assert!(worker.stop().is_some()));
         assert_eq!((bench.received.get(Entry::Received), bench.received.balance()), (500, 0));
-        assert_eq!(bench.depot.available(), 1024);
+        assert_eq!(bench.frame_pool.available(), 1024);
     }
 }

@@ -185,7 +185,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::PortApp;
-    use bm_frame::Depot;
+    use bm_frame::FramePool;
     use bm_port::{MemoryPort, Wire};
     use bm_stats::{Account, Registry, Scope};
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_breath_carries_frames_from_port_to_port() {
-        let depot = Depot::new(256, 2048).unwrap();
+        let frame_pool = FramePool::new(256, 2048).unwrap();
         let registry = Registry::anonymous(1024).unwrap();
         let (left, right) = (Wire::new(), Wire::new());
         let mut network = Network::new();
@@ -218,7 +218,7 @@ mod tests {
         network.app("raise", Box::new(Raise)).unwrap();
         network.link("left.output -> raise.input").unwrap();
         network.link("raise.output -> right.input").unwrap();
-        let mut engine = Engine::new(network, Freelist::new(depot.clone(), 128)).unwrap();
+        let mut engine = Engine::new(network, Freelist::new(frame_pool.clone(), 128)).unwrap();
         (0..100).for_each(|n| left.send(&[n; 60]));
         assert_eq!(engine.breathe(), 400);
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
         left.send(&[0; 60]);
         assert_eq!(engine.stop(), 0);
         drop(engine);
-        assert_eq!(depot.available(), 256);
+        assert_eq!(frame_pool.available(), 256);
         let counters = registry.counters();
         let counted = |name: &str| counters.iter().find(|(other, _)| other == name).unwrap().1;
         assert_eq!((counted("left/receive/received"), counted("left/receive/passed")), (100, 100));

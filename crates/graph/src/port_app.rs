@@ -206,7 +206,7 @@ impl App for PortApp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::{Depot, Freelist};
+    use bm_frame::{FramePool, Freelist};
     use bm_link::Link;
     use bm_port::DeviceCounters;
     use bm_stats::{Registry, Scope};
@@ -263,7 +263,7 @@ mod tests {
             let names: Vec<_> = (0..inputs).map(|input| input.to_string()).collect();
             app.connect(&names, &[]);
             let links = (0..inputs).map(|_| Link::new()).collect();
-            let frames = Freelist::new(Depot::new(4096, 2048).unwrap(), 1024);
+            let frames = Freelist::new(FramePool::new(4096, 2048).unwrap(), 1024);
             Self { app, links, inputs: (0..inputs).collect(), frames, now_ns: 0 }
         }
 

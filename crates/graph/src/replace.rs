@@ -206,7 +206,7 @@ impl Port for ReplaceablePort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::Depot;
+    use bm_frame::FramePool;
     use bm_port::{MemoryPort, Wire};
 
     fn memory(wire: &Wire) -> Device {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn frames() -> Freelist {
-        Freelist::new(Depot::new(64, 2048).unwrap(), 64)
+        Freelist::new(FramePool::new(64, 2048).unwrap(), 64)
     }
 
     /// Replaces the device while another thread asks the port for frames.

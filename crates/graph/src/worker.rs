@@ -308,7 +308,7 @@ impl Loop {
 mod tests {
     use super::*;
     use crate::{App, Io, Network};
-    use bm_frame::{Depot, Freelist};
+    use bm_frame::{FramePool, Freelist};
     use bm_stats::{CounterKind, Registry, Scope};
 
     /// Counts pulls until it may sleep.
@@ -335,7 +335,7 @@ mod tests {
     fn worker(app: impl App + 'static) -> (Worker, Counters<WorkerCounter>, Waker) {
         let mut network = Network::new();
         network.app("app", Box::new(app)).unwrap();
-        let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
+        let engine = Engine::new(network, Freelist::new(FramePool::new(64, 2048).unwrap(), 128)).unwrap();
         let scope = Scope::Worker { worker: 0 };
         let counters = Counters::open(&Registry::anonymous(64).unwrap(), scope).unwrap();
         let waker = Waker::new().unwrap();
@@ -351,7 +351,7 @@ mod tests {
             network.app(name, Box::new(Pulls(Arc::default()))).unwrap();
         }
         network.link("a.out -> b.in").unwrap();
-        let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
+        let engine = Engine::new(network, Freelist::new(FramePool::new(64, 2048).unwrap(), 128)).unwrap();
         let registry = Registry::anonymous(64).unwrap();
         let links = Counters::open(&registry, Scope::Link { worker: 0, link: "a.out -> b.in" }).unwrap();
         let before = |at: usize| 40 + at as u64;
@@ -380,7 +380,7 @@ mod tests {
     fn real_time(app: impl App + 'static, idle: Idle) -> Option<(Worker, Counters<WorkerCounter>, bool)> {
         let mut network = Network::new();
         network.app("app", Box::new(app)).unwrap();
-        let engine = Engine::new(network, Freelist::new(Depot::new(64, 2048).unwrap(), 128)).unwrap();
+        let engine = Engine::new(network, Freelist::new(FramePool::new(64, 2048).unwrap(), 128)).unwrap();
         let scope = Scope::Worker { worker: 0 };
         let counters = Counters::open(&Registry::anonymous(64).unwrap(), scope).unwrap();
         let wanted = RealTime { priority: 1, after: Duration::ZERO };

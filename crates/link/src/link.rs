@@ -232,10 +232,10 @@ fn sums(places: &[Option<Frame>]) -> (usize, u64) {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use bm_frame::{Depot, Freelist};
+    use bm_frame::{FramePool, Freelist};
 
     fn frames(count: usize) -> (Freelist, Vec<Frame>) {
-        let mut list = Freelist::new(Depot::new(2048, 2048).unwrap(), 4096);
+        let mut list = Freelist::new(FramePool::new(2048, 2048).unwrap(), 4096);
         let frames = (0..count).map(|n| list.allocate_with(&(n as u32).to_be_bytes()).unwrap()).collect();
         (list, frames)
     }

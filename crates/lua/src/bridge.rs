@@ -73,8 +73,8 @@ fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat:
     let (world, seat) = (world.clone(), seat.clone());
     let open = move |lua: &Lua, (class, name, argument, workers): (String, String, Value, usize)| {
         let argument: serde_json::Value = lua.from_value(argument)?;
-        let (depot, worker) = (&world.depot, if seat.apart { 0 } else { seat.worker });
-        let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, depot };
+        let (frame_pool, worker) = (&world.frame_pool, if seat.apart { 0 } else { seat.worker });
+        let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, frame_pool };
         // Must not be interrupted here: it may hold locks.
         let opened = held(|| seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
         let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;

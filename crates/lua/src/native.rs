@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_graph::{App, Io};
 use bm_link::Link;
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub struct Wanted<'a> {
     /// How many workers run the program.
     pub workers: usize,
     /// Where its frames come from.
-    pub depot: &'a Arc<Depot>,
+    pub frame_pool: &'a Arc<FramePool>,
 }
 
 /// An app in Rust, ready to run.

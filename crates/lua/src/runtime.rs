@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Instant;
 
-use bm_frame::{Depot, Freelist, StackHead};
+use bm_frame::{FramePool, Freelist, StackHead};
 use bm_link::Link;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -139,19 +139,24 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// For worker `worker`, with frames from `depot`, of which up to `keep` free ones are kept.
+    /// For worker `worker`, with frames from `frame_pool`, of which up to `keep` free ones are kept.
     ///
     /// # Errors
     /// The system's error for the memory of links.
-    pub(crate) fn new(depot: &Arc<Depot>, keep: usize, worker: usize, flags: Flags) -> io::Result<Box<Self>> {
-        let frames = Freelist::new(depot.clone(), keep);
+    pub(crate) fn new(
+        frame_pool: &Arc<FramePool>,
+        keep: usize,
+        worker: usize,
+        flags: Flags,
+    ) -> io::Result<Box<Self>> {
+        let frames = Freelist::new(frame_pool.clone(), keep);
         let links = Links::new()?;
         let places = Shown::new(Places(UnsafeCell::new([Place { from: 0, to: 0, line: [0; 112] }; PLACES])));
         let shared = Shared {
             freelist: frames.stack().as_ptr(),
             links: links.address(),
             links_max: Cell::new(LINKS as i32),
-            room: Cell::new(depot.memory().room().min(10_240) as i32),
+            room: Cell::new(frame_pool.memory().room().min(10_240) as i32),
             now_ns: Cell::default(),
             failed: Cell::default(),
             worker: Cell::new(worker as i32),

@@ -79,7 +79,8 @@ impl State {
     /// A state for a worker of a program.
     pub(crate) fn of_worker(world: &World, seat: &Seat) -> Result<Self, LuaError> {
         let flags = seat.flags.clone();
-        let runtime = Runtime::new(&world.depot, world.keep, seat.worker, flags).map_err(LuaError::new)?;
+        let runtime =
+            Runtime::new(&world.frame_pool, world.keep, seat.worker, flags).map_err(LuaError::new)?;
         let runtime = Box::into_raw(runtime);
         // SAFETY: programs may use FFI and so break anything; that is what they are for. Whoever runs a program
         // trusts it as he trusts a binary.

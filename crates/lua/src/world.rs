@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bm_frame::{Depot, MemoryError};
+use bm_frame::{FramePool, MemoryError};
 
 use crate::modules::Tree;
 use crate::native::Natives;
@@ -19,7 +19,7 @@ const KEEP: usize = 8192;
 #[derive(Clone)]
 pub struct World {
     /// Where all packets come from.
-    pub depot: Arc<Depot>,
+    pub frame_pool: Arc<FramePool>,
     /// Creates apps in Rust.
     pub natives: Arc<dyn Natives>,
     /// Folders with modules, searched before the binary.
@@ -34,10 +34,10 @@ impl World {
     /// With memory for packets of up to `room` bytes.
     ///
     /// # Errors
-    /// As for [`Depot::new`].
+    /// As for [`FramePool::new`].
     pub fn new(natives: Arc<dyn Natives>, trees: Vec<Tree>, room: usize) -> Result<Self, MemoryError> {
-        let depot = Depot::new(SLOTS, slot_size(room))?;
-        Ok(Self { depot, natives, trees, desks: Desks::default(), keep: KEEP })
+        let frame_pool = FramePool::new(SLOTS, slot_size(room))?;
+        Ok(Self { frame_pool, natives, trees, desks: Desks::default(), keep: KEEP })
     }
 }
 

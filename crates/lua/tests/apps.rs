@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use bm_frame::{Depot, Freelist};
+use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp};
 use bm_lua::NoNatives;
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppWorld, AppsSpec, Module, check};
@@ -43,7 +43,7 @@ struct Rig {
     right: Wire,
     set: AppSet,
     spec: AppsSpec,
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     folder: PathBuf,
 }
 
@@ -91,8 +91,8 @@ impl Rig {
         (workers, inwards): (usize, &[&str]),
     ) -> Result<Self, String> {
         std::fs::write(folder.join("app.lua"), text).unwrap();
-        let depot = Depot::new(4096, 2048).unwrap();
-        let world = AppWorld { depot: depot.clone(), natives: Arc::new(NoNatives) };
+        let frame_pool = FramePool::new(4096, 2048).unwrap();
+        let world = AppWorld { frame_pool: frame_pool.clone(), natives: Arc::new(NoNatives) };
         let set = AppSet::new(world).unwrap();
         set.start(&spec, workers).map_err(|error| error.to_string())?;
         let registry = Registry::anonymous(4096).unwrap();
@@ -106,8 +106,8 @@ impl Rig {
         network.app("lua", Box::new(set.part(0).unwrap())).unwrap();
         inwards.iter().for_each(|link| network.link(link).unwrap());
         network.link("lua.right:input -> right.input").unwrap();
-        let engine = Engine::new(network, Freelist::new(depot.clone(), 128)).unwrap();
-        Ok(Self { engine, left, right, set, spec, depot, folder })
+        let engine = Engine::new(network, Freelist::new(frame_pool.clone(), 128)).unwrap();
+        Ok(Self { engine, left, right, set, spec, frame_pool, folder })
     }
 
     /// What comes out on the right when this goes in on the left.
@@ -183,8 +183,8 @@ fn apps_find_modules_in_the_trees_of_their_specification() {
         )
     );
     assert_eq!(check(&with).unwrap(), []);
-    let depot = Depot::new(4096, 2048).unwrap();
-    let set = AppSet::new(AppWorld { depot, natives: Arc::new(NoNatives) }).unwrap();
+    let frame_pool = FramePool::new(4096, 2048).unwrap();
+    let set = AppSet::new(AppWorld { frame_pool, natives: Arc::new(NoNatives) }).unwrap();
     assert!(set.start(&without, 1).is_err());
     set.start(&with, 1).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
@@ -200,10 +200,10 @@ fn packets_go_through_an_app_and_none_is_lost() {
         assert_eq!(rig.pass(&many).len(), 200, "round {round}");
     }
     assert_eq!(rig.engine.stop(), 0);
-    let Rig { engine, depot, .. } = &mut rig;
-    let nothing = Engine::new(Network::new(), Freelist::new(depot.clone(), 128)).unwrap();
+    let Rig { engine, frame_pool, .. } = &mut rig;
+    let nothing = Engine::new(Network::new(), Freelist::new(frame_pool.clone(), 128)).unwrap();
     drop(std::mem::replace(engine, nothing));
-    assert_eq!(rig.depot.available(), 4096);
+    assert_eq!(rig.frame_pool.available(), 4096);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     assert_eq!((index, core, apart.len(), rig.set.apart().len()), (1, 1, 0, 0));
     let mut network = Network::new();
     network.app("lua", Box::new(part)).unwrap();
-    let mut engine = Engine::new(network, Freelist::new(rig.depot.clone(), 128)).unwrap();
+    let mut engine = Engine::new(network, Freelist::new(rig.frame_pool.clone(), 128)).unwrap();
     // Both workers breathe in turn here.
     let mut pass = |rig: &mut Rig, packets: &[[u8; 60]]| {
         packets.iter().for_each(|packet| rig.left.send(packet));
@@ -249,8 +249,8 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     assert_eq!(rig.right.take(), [out(11, 1)]);
     assert_eq!((rig.engine.stop(), engine.stop()), (0, 0));
     // What several workers have each for itself cannot be linked with it.
-    let depot = Depot::new(4096, 2048).unwrap();
-    let set = AppSet::new(AppWorld { depot, natives: Arc::new(NoNatives) }).unwrap();
+    let frame_pool = FramePool::new(4096, 2048).unwrap();
+    let set = AppSet::new(AppWorld { frame_pool, natives: Arc::new(NoNatives) }).unwrap();
     let why = set.start(&rig.spec, 2).unwrap_err().to_string();
     let link = "link left.output -> app.input: with 2 workers";
     assert!(why.starts_with(link) && why.contains("set workers = 1"), "{why}");
@@ -349,7 +349,7 @@ fn a_worker_goes_back_to_what_it_had_when_another_refuses() {
     let mut rig = Rig::joined(ADD, folder, spec, (2, &["left.output -> lua.left:output"])).unwrap();
     let mut network = Network::new();
     network.app("lua", Box::new(rig.set.part(1).unwrap())).unwrap();
-    let mut second = Engine::new(network, Freelist::new(rig.depot.clone(), 128)).unwrap();
+    let mut second = Engine::new(network, Freelist::new(rig.frame_pool.clone(), 128)).unwrap();
     assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
     // The first worker that makes it can, and the second cannot.
     let flag = rig.folder.join("made");

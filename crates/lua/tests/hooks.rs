@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bm_forward::testing::Lab;
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_graph::Stage;
 use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec, HookWorld};
 use bm_stats::Registry;
@@ -80,8 +80,8 @@ impl Rig {
     pub(crate) fn of(specs: Vec<HookSpec>, folder: PathBuf, world: &str) -> Result<Self, String> {
         let registry = Arc::new(Registry::anonymous(4096).unwrap());
         let mut set = None;
-        let hooks = |depot: &Arc<Depot>| {
-            let world = HookWorld { depot: depot.clone(), registry: registry.clone() };
+        let hooks = |frame_pool: &Arc<FramePool>| {
+            let world = HookWorld { frame_pool: frame_pool.clone(), registry: registry.clone() };
             let made = HookSet::new(world).unwrap();
             let ports = ["left", "right", "other"].map(String::from).to_vec();
             let started = made.start(&specs, 1, ports);

@@ -96,7 +96,7 @@ fn an_app_on_another_core_gets_and_gives_packets_and_is_reconfigured() {
         ),
     );
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn packets_that_an_app_on_another_core_puts_back_into_its_input_are_its_own() {
         ),
     );
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_replicated_network_runs_on_every_worker_and_its_counters_are_summed() {
         ),
     );
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_program_that_names_no_number_runs_on_the_workers_asked_for() {
     );
     let (outcome, world) = run_on(2, "unmodified", &text);
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
 }
 
 #[test]
@@ -217,7 +217,7 @@ engine.main()"#,
     let message = outcome.unwrap_err().message;
     assert!(message.starts_with("worker 1: "), "{message}");
     assert!(message.ends_with("trouble.lua:3: out of order (in app bad)"), "{message}");
-    assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn an_app_that_does_not_come_back_while_it_is_made_is_broken_off() {
         let message = outcome.unwrap_err().message;
         assert!(message.contains("endless.lua:3: it did not return, and was interrupted"), "{message}");
         if body.starts_with("jit.off") {
-            assert_eq!(world.depot.available(), world.depot.memory().slots(), "packets are lost");
+            assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
         }
     }
 }

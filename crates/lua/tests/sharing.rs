@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_frame::{Burst, Depot, Freelist, Mask};
+use bm_frame::{Burst, FramePool, Freelist, Mask};
 use bm_graph::{HookBurst, HookRoom, NoRoutes, Stage, StageHook};
 use bm_lua::hook::{Health, HookNews, HookSet, HookSpec, HookWorld};
 use bm_stats::Registry;
@@ -36,7 +36,7 @@ end }
 
 struct Rig {
     set: Arc<HookSet>,
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     registry: Arc<Registry>,
     folder: PathBuf,
 }
@@ -47,9 +47,10 @@ impl Rig {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("hook.lua");
         std::fs::write(&file, HOOK).unwrap();
-        let depot = Depot::new(4096, 2048).unwrap();
+        let frame_pool = FramePool::new(4096, 2048).unwrap();
         let registry = Arc::new(Registry::anonymous(4096).unwrap());
-        let set = HookSet::new(HookWorld { depot: depot.clone(), registry: registry.clone() }).unwrap();
+        let set =
+            HookSet::new(HookWorld { frame_pool: frame_pool.clone(), registry: registry.clone() }).unwrap();
         let (arguments, patience) = (serde_json::Value::Null, Duration::from_secs(3600));
         let spec = HookSpec {
             name: "hook".into(),
@@ -61,13 +62,13 @@ impl Rig {
             trees: Vec::new(),
         };
         set.start(&[spec], 2, vec!["left".into()]).unwrap();
-        Self { set: Arc::new(set), depot, registry, folder }
+        Self { set: Arc::new(set), frame_pool, registry, folder }
     }
 
     fn worker(&self, index: usize) -> Worker {
         let mut hook = self.set.worker(index).unwrap();
         hook.begin();
-        Worker { hook, frames: Freelist::new(self.depot.clone(), 128), room: HookRoom::new() }
+        Worker { hook, frames: Freelist::new(self.frame_pool.clone(), 128), room: HookRoom::new() }
     }
 
     /// A counter of the hook, summed over threads.

@@ -20,8 +20,8 @@
 #define FLAGS (RTE_MEMPOOL_F_NO_SPREAD | RTE_MEMPOOL_F_NO_IOVA_CONTIG)
 
 struct bm_pool {
-	void *depot;
-	/* Slots are handed to the pool only to be known to it; they stay in the depot. */
+	void *frame_pool;
+	/* Slots are handed to the pool only to be known to it; they stay in the frame_pool. */
 	int populating;
 };
 
@@ -65,7 +65,7 @@ static int pool_enqueue(struct rte_mempool *mp, void *const *mbufs, unsigned int
 		return 0;
 	if (unlikely(!stack || bm_current.pool != mp)) {
 		for (unsigned int i = 0; i < count; i++)
-			bm_calls.give(pool->depot, bm_header_of(mbufs[i]));
+			bm_calls.give(pool->frame_pool, bm_header_of(mbufs[i]));
 		return 0;
 	}
 	for (unsigned int i = 0; i < count; i++) {
@@ -94,7 +94,7 @@ static int pool_dequeue(struct rte_mempool *mp, void **mbufs, unsigned int count
 		}
 	} else {
 		for (; got < count; got++) {
-			struct bm_header *header = bm_calls.take(pool->depot);
+			struct bm_header *header = bm_calls.take(pool->frame_pool);
 
 			if (!header)
 				break;
@@ -111,7 +111,7 @@ static unsigned int pool_count(const struct rte_mempool *mp)
 {
 	const struct bm_pool *pool = mp->pool_data;
 
-	return bm_calls.available(pool->depot);
+	return bm_calls.available(pool->frame_pool);
 }
 
 int bm_eal_start(int count, char **arguments, const struct bm_calls *calls)
@@ -191,7 +191,7 @@ int bm_memory_register(const struct bm_region *region)
 	return done;
 }
 
-int bm_pool_make(const char *name, const struct bm_region *region, void *depot, void **made)
+int bm_pool_make(const char *name, const struct bm_region *region, void *frame_pool, void **made)
 {
 	struct rte_pktmbuf_pool_private private = {
 		.mbuf_data_room_size = region->slot_size - (COLOURS - 1) * RTE_CACHE_LINE_SIZE,
@@ -214,7 +214,7 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *depot, 
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return -ENOMEM;
-	pool->depot = depot;
+	pool->frame_pool = frame_pool;
 	mp = rte_mempool_create_empty(name, region->count, sizeof(struct rte_mbuf), 0, sizeof(private), SOCKET_ID_ANY,
 				      FLAGS);
 	if (!mp) {

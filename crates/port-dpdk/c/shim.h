@@ -24,13 +24,13 @@ struct bm_stack {
 	struct bm_header *frames[];
 };
 
-/* What the shim asks of crates/frame. `depot` and `freelist` are given back as they came. */
+/* What the shim asks of crates/frame. `frame_pool` and `freelist` are given back as they came. */
 struct bm_calls {
 	void (*refill)(void *freelist);
 	void (*make_room)(void *freelist);
-	struct bm_header *(*take)(void *depot);
-	void (*give)(void *depot, struct bm_header *frame);
-	unsigned int (*available)(void *depot);
+	struct bm_header *(*take)(void *frame_pool);
+	void (*give)(void *frame_pool, struct bm_header *frame);
+	unsigned int (*available)(void *frame_pool);
 	void (*log)(const char *text, size_t length);
 };
 
@@ -96,7 +96,7 @@ const char *bm_error_text(int error);
 
 int bm_eal_start(int count, char **arguments, const struct bm_calls *calls);
 const char *bm_eal_folder(void);
-int bm_pool_make(const char *name, const struct bm_region *region, void *depot, void **pool);
+int bm_pool_make(const char *name, const struct bm_region *region, void *frame_pool, void **pool);
 
 int bm_device_probe(const char *device, uint16_t *port);
 int bm_device_info(uint16_t port, struct bm_info *info);

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::{Port, Steering};
 
 use crate::{DpdkError, Link, Options, Spec, Spread};
@@ -22,7 +22,7 @@ impl DpdkDevice {
     ///
     /// # Errors
     /// [`DpdkError::NotBuilt`], always.
-    pub fn open(spec: &Spec, _depot: &Arc<Depot>, _options: Options) -> Result<Self, DpdkError> {
+    pub fn open(spec: &Spec, _frame_pool: &Arc<FramePool>, _options: Options) -> Result<Self, DpdkError> {
         Err(DpdkError::NotBuilt { device: spec.as_str().into() })
     }
 
@@ -126,8 +126,9 @@ mod tests {
 
     #[test]
     fn says_how_to_build_with_it() {
-        let depot = Depot::new(8, 2048).unwrap();
-        let refused = DpdkDevice::open(&Spec::new("net_null0"), &depot, Options::default()).err().unwrap();
+        let frame_pool = FramePool::new(8, 2048).unwrap();
+        let refused =
+            DpdkDevice::open(&Spec::new("net_null0"), &frame_pool, Options::default()).err().unwrap();
         assert!(refused.to_string().contains("cargo build --release --features dpdk"), "{refused}");
     }
 }

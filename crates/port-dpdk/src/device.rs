@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bm_frame::{Depot, Memory, Pages};
+use bm_frame::{FramePool, Memory, Pages};
 
 use crate::eal;
 use crate::ffi::{self, Info, Named, Setup};
@@ -101,12 +101,12 @@ fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
 }
 
 impl DpdkDevice {
-    /// Starts DPDK if needed, then the device, with the number of queues that it has and `options` asks for. `depot`
+    /// Starts DPDK if needed, then the device, with the number of queues that it has and `options` asks for. `frame_pool`
     /// is where frames come from: its memory is registered with DPDK.
     ///
     /// # Errors
     /// See [`DpdkError`]; the device is then unchanged.
-    pub fn open(spec: &Spec, depot: &Arc<Depot>, options: Options) -> Result<Self, DpdkError> {
+    pub fn open(spec: &Spec, frame_pool: &Arc<FramePool>, options: Options) -> Result<Self, DpdkError> {
         let Ok(name) = CString::new(spec.as_str()) else {
             return Err(DpdkError::Name { device: spec.as_str().into() });
         };
@@ -117,7 +117,7 @@ impl DpdkDevice {
         if eal::start(!shares)? && shares {
             return Err(DpdkError::HugePages { device: spec.as_str().into() });
         }
-        let pool = pool::over(depot)?;
+        let pool = pool::over(frame_pool)?;
         let alone = opening();
         let _before = eal::said();
         let mut port = 0;
@@ -127,7 +127,7 @@ impl DpdkDevice {
             let kept = pci::kept_from_us(Path::new(pci::DEVICES), Path::new(pci::IOMMUS), spec);
             return Err(kept.unwrap_or(refused));
         }
-        let memory = depot.memory();
+        let memory = frame_pool.memory();
         let mut shared = Shared {
             spec: spec.clone(),
             port,
@@ -373,10 +373,10 @@ mod tests {
 
     #[test]
     fn a_device_is_changed_while_its_queue_is_left_alone() {
-        let depot = Depot::new(1024, 2048).unwrap();
-        let device = DpdkDevice::open(&Spec::new("net_ring_rest"), &depot, Options::default()).unwrap();
+        let frame_pool = FramePool::new(1024, 2048).unwrap();
+        let device = DpdkDevice::open(&Spec::new("net_ring_rest"), &frame_pool, Options::default()).unwrap();
         let mut port = device.queue(0).unwrap();
-        let mut frames = Freelist::new(depot.clone(), 128);
+        let mut frames = Freelist::new(frame_pool.clone(), 128);
         let mut burst = Burst::new();
         let ended = std::sync::atomic::AtomicBool::new(false);
         let refused = std::thread::scope(|scope| {
@@ -399,6 +399,6 @@ mod tests {
         burst.free_all(&mut frames);
         port.close(&mut frames);
         drop((port, device, frames));
-        assert_eq!(depot.available(), 1024);
+        assert_eq!(frame_pool.available(), 1024);
     }
 }

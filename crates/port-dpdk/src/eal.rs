@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use bm_frame::{Depot, Frame, Freelist};
+use bm_frame::{Frame, FramePool, Freelist};
 
 use crate::DpdkError;
 use crate::ffi::{self, Calls, Header};
@@ -153,26 +153,26 @@ unsafe extern "C" fn make_room(freelist: *mut c_void) {
 }
 
 /// # Safety
-/// `depot` must be a [`Depot`] that is never freed.
-unsafe extern "C" fn take(depot: *mut c_void) -> *mut Header {
-    // SAFETY: by the contract; a depot may be used by many threads.
-    let frame = unsafe { (*depot.cast::<Depot>()).take() };
+/// `frame_pool` must be a [`FramePool`] that is never freed.
+unsafe extern "C" fn take(frame_pool: *mut c_void) -> *mut Header {
+    // SAFETY: by the contract; a frame pool may be used by many threads.
+    let frame = unsafe { (*frame_pool.cast::<FramePool>()).take() };
     frame.map_or(std::ptr::null_mut(), |frame| frame.into_header().as_ptr().cast())
 }
 
 /// # Safety
-/// As for [`take`], and `header` must be that of a frame of this depot that the caller owns.
-unsafe extern "C" fn give(depot: *mut c_void, header: *mut Header) {
+/// As for [`take`], and `header` must be that of a frame of this frame pool that the caller owns.
+unsafe extern "C" fn give(frame_pool: *mut c_void, header: *mut Header) {
     let Some(header) = NonNull::new(header.cast::<u8>()) else { return };
     // SAFETY: by the contract.
-    unsafe { (*depot.cast::<Depot>()).give(Frame::from_header(header)) };
+    unsafe { (*frame_pool.cast::<FramePool>()).give(Frame::from_header(header)) };
 }
 
 /// # Safety
 /// As for [`take`].
-unsafe extern "C" fn available(depot: *mut c_void) -> c_uint {
+unsafe extern "C" fn available(frame_pool: *mut c_void) -> c_uint {
     // SAFETY: by the contract.
-    unsafe { (*depot.cast::<Depot>()).available() as c_uint }
+    unsafe { (*frame_pool.cast::<FramePool>()).available() as c_uint }
 }
 
 /// # Safety

@@ -108,7 +108,7 @@ unsafe extern "C" {
     pub fn bm_pool_make(
         name: *const c_char,
         region: *const Region,
-        depot: *mut c_void,
+        frame_pool: *mut c_void,
         pool: *mut *mut c_void,
     ) -> c_int;
     pub fn bm_device_probe(device: *const c_char, port: *mut u16) -> c_int;

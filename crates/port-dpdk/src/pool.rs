@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bm_frame::{Depot, HEADER_STRIDE, MBUF_OFFSET, Memory, Pages};
+use bm_frame::{FramePool, HEADER_STRIDE, MBUF_OFFSET, Memory, Pages};
 
 use crate::DpdkError;
 use crate::eal;
@@ -43,19 +43,19 @@ pub(crate) fn region(memory: &Memory) -> Region {
     }
 }
 
-/// The pool over the slots of `depot`, created at the first call for it.
-pub(crate) fn over(depot: &Arc<Depot>) -> Result<Pool, DpdkError> {
+/// The pool over the slots of `frame_pool`, created at the first call for it.
+pub(crate) fn over(frame_pool: &Arc<FramePool>) -> Result<Pool, DpdkError> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = depot.memory().base().as_ptr() as usize;
+    let key = frame_pool.memory().base().as_ptr() as usize;
     if let Some((_, pool)) = pools.iter().find(|(base, _)| *base == key) {
         return Ok(*pool);
     }
     let name = CString::new(format!("bm-{key:x}")).unwrap_or_default();
     let mut made = std::ptr::null_mut();
-    // The pool outlives all current owners of the depot.
-    let kept = Arc::into_raw(depot.clone()).cast_mut().cast();
-    // SAFETY: the region is as said, all its bytes are mapped and stay so; the depot is never freed.
-    let done = unsafe { ffi::bm_pool_make(name.as_ptr(), &region(depot.memory()), kept, &mut made) };
+    // The pool outlives all current owners of the frame pool.
+    let kept = Arc::into_raw(frame_pool.clone()).cast_mut().cast();
+    // SAFETY: the region is as said, all its bytes are mapped and stay so; the frame pool is never freed.
+    let done = unsafe { ffi::bm_pool_make(name.as_ptr(), &region(frame_pool.memory()), kept, &mut made) };
     if done < 0 {
         return Err(DpdkError::Memory { why: eal::text(done), said: eal::said() });
     }
@@ -70,15 +70,15 @@ mod tests {
     #[test]
     fn a_pool_that_failed_can_be_made_again() {
         eal::start(true).unwrap();
-        let depot = Depot::new(64, 2048).unwrap();
+        let frame_pool = FramePool::new(64, 2048).unwrap();
         let (name, mut made) = (CString::new("bm-again").unwrap(), std::ptr::null_mut());
-        let kept: *mut c_void = Arc::into_raw(depot.clone()).cast_mut().cast();
-        let whole = region(depot.memory());
+        let kept: *mut c_void = Arc::into_raw(frame_pool.clone()).cast_mut().cast();
+        let whole = region(frame_pool.memory());
         // SAFETY: within the headers: the last one has 192 bytes.
         let headers = unsafe { whole.headers.add(8) };
         let shifted = Region { headers, ..whole };
         let mut make = |region: &Region| {
-            // SAFETY: all bytes of the region are mapped, the depot is never freed, and nobody has frames of it.
+            // SAFETY: all bytes of the region are mapped, the frame pool is never freed, and nobody has frames of it.
             unsafe { ffi::bm_pool_make(name.as_ptr(), region, kept, &mut made) }
         };
         // Headers that do not begin at a line leave room for one less.

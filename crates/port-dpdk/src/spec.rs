@@ -2,7 +2,7 @@
 
 /// Longest interface name: `IFNAMSIZ` less the terminating zero.
 const NAME_MAX: usize = 15;
-/// Prefix of the name of a twin interface.
+/// Prefix of the name of a host TAP interface.
 const PREFIX: &str = "bm-";
 
 /// Drivers whose frames must be in DPDK's own memory, with the reason.
@@ -58,7 +58,7 @@ impl Spec {
     /// Name of the interface in Linux that represents the device: `bm-` and the device's name, without the driver's
     /// `net_` and without a PCI domain of zeros, with `-` for `:` and `.` (which separate app and link in link
     /// names), truncated to the longest valid name.
-    pub fn twin(&self) -> String {
+    pub fn host_tap(&self) -> String {
         let name = self.name();
         let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);
         let fit = |c: char| if matches!(c, ':' | '.' | '/') || c.is_whitespace() { '-' } else { c };
@@ -73,18 +73,18 @@ mod tests {
     #[test]
     fn knows_names_from_arguments() {
         let pcap = Spec::new("net_pcap0,rx_pcap=a.pcap,tx_pcap=b.pcap");
-        assert_eq!((pcap.name(), pcap.is_pci(), pcap.twin().as_str()), ("net_pcap0", false, "bm-pcap0"));
+        assert_eq!((pcap.name(), pcap.is_pci(), pcap.host_tap().as_str()), ("net_pcap0", false, "bm-pcap0"));
         assert!(Spec::new("net_af_xdp0,iface=eth0").copied().is_some() && pcap.copied().is_none());
-        for (text, twin) in [
+        for (text, host_tap) in [
             ("0000:01:00.0", "bm-01-00-0"),
             ("01:00.1,arg=1", "bm-01-00-1"),
             ("0001:af:00.0", "bm-0001-af-00-0"),
         ] {
             assert!(Spec::new(text).is_pci(), "{text}");
-            assert_eq!(Spec::new(text).twin(), twin);
+            assert_eq!(Spec::new(text).host_tap(), host_tap);
             assert_eq!(Spec::new(text).place().len(), "0000:01:00.0".len());
         }
-        assert_eq!(Spec::new("net_virtio_user_long0").twin(), "bm-virtio_user_");
+        assert_eq!(Spec::new("net_virtio_user_long0").host_tap(), "bm-virtio_user_");
         assert!(["net_tap0", "", "a:b", "1.2.3"].iter().all(|text| !Spec::new(text).is_pci()));
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::{Port, Steering as _};
 use bm_port_dpdk::{DpdkDevice, DpdkPort, Options, Spec};
 use bm_port_tap::TapDevice;
@@ -94,8 +94,8 @@ fn receive(port: &mut dyn Port, frames: &mut Freelist, wanted: &[u8]) -> Burst {
     panic!("nothing came in");
 }
 
-fn ring(name: &str, depot: &Arc<Depot>) -> DpdkPort {
-    let device = DpdkDevice::open(&Spec::new(name), depot, Options::default()).unwrap();
+fn ring(name: &str, frame_pool: &Arc<FramePool>) -> DpdkPort {
+    let device = DpdkDevice::open(&Spec::new(name), frame_pool, Options::default()).unwrap();
     device.queue(0).unwrap()
 }
 
@@ -123,11 +123,11 @@ fn there_and_back(port: &mut dyn Port, ring: &mut DpdkPort, frames: &mut Freelis
     }
 }
 
-fn whole(depot: &Arc<Depot>, mut frames: Freelist, mut port: Box<dyn Port>, mut ring: DpdkPort) {
+fn whole(frame_pool: &Arc<FramePool>, mut frames: Freelist, mut port: Box<dyn Port>, mut ring: DpdkPort) {
     port.close(&mut frames);
     ring.close(&mut frames);
     drop((port, ring, frames));
-    assert_eq!(depot.available(), depot.memory().slots(), "every frame has come back");
+    assert_eq!(frame_pool.available(), frame_pool.memory().slots(), "every frame has come back");
 }
 
 #[test]
@@ -138,15 +138,15 @@ fn frames_of_af_xdp_and_dpdk_are_the_same() {
     ip("link add x0 type veth peer name x1");
     ip("link set x0 up");
     ip("link set x1 up");
-    let depot = Depot::new(8192, 2048).unwrap();
-    let shared = Shared::new(&depot).unwrap();
+    let frame_pool = FramePool::new(8192, 2048).unwrap();
+    let shared = Shared::new(&frame_pool).unwrap();
     let options = bm_port_xdp::Options { everything: true, ..bm_port_xdp::Options::default() };
     let device = XdpDevice::attach("x0", &shared, options).unwrap();
     let mut port: Box<dyn Port> = Box::new(device.queue(0).unwrap());
     device.steering().unwrap().set_active(true).unwrap();
-    let (mut ring, mut frames) = (ring("net_ring_xdp", &depot), Freelist::new(depot.clone(), 1024));
+    let (mut ring, mut frames) = (ring("net_ring_xdp", &frame_pool), Freelist::new(frame_pool.clone(), 1024));
     there_and_back(&mut *port, &mut ring, &mut frames, &Wire::on("x1"));
-    whole(&depot, frames, port, ring);
+    whole(&frame_pool, frames, port, ring);
 }
 
 #[test]
@@ -154,12 +154,12 @@ fn frames_of_tap_and_dpdk_are_the_same() {
     if !alone() {
         return eprintln!("skipped: a network of its own needs root");
     }
-    let depot = Depot::new(4096, 2048).unwrap();
+    let frame_pool = FramePool::new(4096, 2048).unwrap();
     let mut device = TapDevice::open("t0").unwrap();
-    let mut port: Box<dyn Port> = Box::new(device.queue(depot.memory().room()).unwrap());
-    let (mut ring, mut frames) = (ring("net_ring_tap", &depot), Freelist::new(depot.clone(), 1024));
+    let mut port: Box<dyn Port> = Box::new(device.queue(frame_pool.memory().room()).unwrap());
+    let (mut ring, mut frames) = (ring("net_ring_tap", &frame_pool), Freelist::new(frame_pool.clone(), 1024));
     there_and_back(&mut *port, &mut ring, &mut frames, &Wire::on("t0"));
-    whole(&depot, frames, port, ring);
+    whole(&frame_pool, frames, port, ring);
 }
 
 /// Tags that a device takes off are put back: as Linux does to whoever reads a packet socket.
@@ -171,11 +171,11 @@ fn a_tag_that_the_device_took_off_is_there_again() {
     ip("link add y0 type veth peer name y1");
     ip("link set y0 up");
     ip("link set y1 up");
-    let depot = Depot::new(4096, 4096).unwrap();
+    let frame_pool = FramePool::new(4096, 4096).unwrap();
     let device =
-        DpdkDevice::open(&Spec::new("net_af_packet_tag,iface=y0"), &depot, Options::default()).unwrap();
+        DpdkDevice::open(&Spec::new("net_af_packet_tag,iface=y0"), &frame_pool, Options::default()).unwrap();
     assert_eq!(device.copied(), None, "slots of 4096 bytes are large enough for the driver");
-    let (mut port, mut frames) = (device.queue(0).unwrap(), Freelist::new(depot.clone(), 1024));
+    let (mut port, mut frames) = (device.queue(0).unwrap(), Freelist::new(frame_pool.clone(), 1024));
     let outside = Wire::on("y1");
     let mut tagged = packet(7);
     tagged.splice(12..12, [0x81, 0x00, 0x20, 0x2a]);
@@ -184,7 +184,7 @@ fn a_tag_that_the_device_took_off_is_there_again() {
     burst.free_all(&mut frames);
     port.close(&mut frames);
     drop((port, device, frames));
-    assert_eq!(depot.available(), 4096);
+    assert_eq!(frame_pool.available(), 4096);
 }
 
 /// A frame longer than those of DPDK's own does not keep its place in front of all others.
@@ -196,11 +196,11 @@ fn what_never_fits_a_copying_port_is_dropped() {
     ip("link add w0 type veth peer name w1");
     ip("link set w0 up");
     ip("link set w1 up");
-    let depot = Depot::new(4096, 4096).unwrap();
+    let frame_pool = FramePool::new(4096, 4096).unwrap();
     let device =
-        DpdkDevice::open(&Spec::new("net_af_xdp_long,iface=w0"), &depot, Options::default()).unwrap();
+        DpdkDevice::open(&Spec::new("net_af_xdp_long,iface=w0"), &frame_pool, Options::default()).unwrap();
     assert!(device.copied().is_some());
-    let (mut port, mut frames) = (device.queue(0).unwrap(), Freelist::new(depot.clone(), 1024));
+    let (mut port, mut frames) = (device.queue(0).unwrap(), Freelist::new(frame_pool.clone(), 1024));
     let outside = Wire::on("w1");
     let before = port.device_counters().transmit_invalid;
     let mut burst = Burst::new();
@@ -212,7 +212,7 @@ fn what_never_fits_a_copying_port_is_dropped() {
     outside.expect(&packet(9));
     port.close(&mut frames);
     drop((port, device, frames));
-    assert_eq!(depot.available(), 4096);
+    assert_eq!(frame_pool.available(), 4096);
 }
 
 /// Flow rules and further MACs, on a driver that knows rules (net_tap, by tc) and on one that knows neither.
@@ -221,10 +221,10 @@ fn what_control_says_is_taken_or_done_without() {
     if !alone() {
         return eprintln!("skipped: a network of its own needs root");
     }
-    let depot = Depot::new(8192, 4096).unwrap();
+    let frame_pool = FramePool::new(8192, 4096).unwrap();
     for text in ["net_tap_rules,iface=z0", "net_ring_rules"] {
         let options = Options { queues: 2, mtu: None };
-        let device = DpdkDevice::open(&Spec::new(text), &depot, options).unwrap();
+        let device = DpdkDevice::open(&Spec::new(text), &frame_pool, options).unwrap();
         assert_eq!(device.queues(), 2, "{text}");
         let mut steering = device.steering();
         let addresses = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
@@ -234,7 +234,7 @@ fn what_control_says_is_taken_or_done_without() {
         steering.set_macs(&[device.mac()]).unwrap();
         steering.set_active(true).unwrap();
         drop(steering);
-        let mut frames = Freelist::new(depot.clone(), 1024);
+        let mut frames = Freelist::new(frame_pool.clone(), 1024);
         for queue in 0..2 {
             let mut port = device.queue(queue).unwrap();
             let mut burst = Burst::new();
@@ -244,6 +244,6 @@ fn what_control_says_is_taken_or_done_without() {
             port.close(&mut frames);
         }
         drop((device, frames));
-        assert_eq!(depot.available(), 8192, "{text}");
+        assert_eq!(frame_pool.available(), 8192, "{text}");
     }
 }

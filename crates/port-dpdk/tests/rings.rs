@@ -7,20 +7,20 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::Port;
 use bm_port_dpdk::{DpdkDevice, DpdkError, DpdkPort, Options, Spec};
 
 const SLOTS: usize = 4096;
 
-fn open(text: &str, depot: &Arc<Depot>) -> (DpdkDevice, DpdkPort) {
-    let device = DpdkDevice::open(&Spec::new(text), depot, Options::default()).unwrap();
+fn open(text: &str, frame_pool: &Arc<FramePool>) -> (DpdkDevice, DpdkPort) {
+    let device = DpdkDevice::open(&Spec::new(text), frame_pool, Options::default()).unwrap();
     let port = device.queue(0).unwrap();
     (device, port)
 }
 
-fn depot() -> Arc<Depot> {
-    Depot::new(SLOTS, 2048).unwrap()
+fn frame_pool() -> Arc<FramePool> {
+    FramePool::new(SLOTS, 2048).unwrap()
 }
 
 /// A frame to a group, so that any device takes it, with `number` at its end.
@@ -38,10 +38,10 @@ fn addresses(burst: &Burst) -> Vec<*const u8> {
 
 #[test]
 fn a_ring_gives_back_the_same_slots_and_bytes() {
-    let depot = depot();
-    let (device, mut port) = open("net_ring_same", &depot);
+    let frame_pool = frame_pool();
+    let (device, mut port) = open("net_ring_same", &frame_pool);
     assert_eq!((device.driver(), device.queues()), ("net_ring", 1));
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut burst = Burst::new();
     for round in 0..20u8 {
         (0..200u8).for_each(|n| burst.push(frames.allocate_with(&packet(n ^ round)).unwrap()).unwrap());
@@ -59,14 +59,14 @@ fn a_ring_gives_back_the_same_slots_and_bytes() {
     }
     port.close(&mut frames);
     drop((port, device, frames));
-    assert_eq!(depot.available(), SLOTS);
+    assert_eq!(frame_pool.available(), SLOTS);
 }
 
 #[test]
 fn what_a_full_ring_refuses_stays_in_the_burst_and_the_rest_is_drained() {
-    let depot = depot();
-    let (device, mut port) = open("net_ring_full", &depot);
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let frame_pool = frame_pool();
+    let (device, mut port) = open("net_ring_full", &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut burst = Burst::new();
     let mut sent = 0;
     while burst.frames() == 0 {
@@ -84,14 +84,14 @@ fn what_a_full_ring_refuses_stays_in_the_burst_and_the_rest_is_drained() {
     burst.free_all(&mut frames);
     port.close(&mut frames);
     drop((port, device, frames));
-    assert_eq!(depot.available(), SLOTS);
+    assert_eq!(frame_pool.available(), SLOTS);
 }
 
 #[test]
 fn moved_data_leaves_as_it_is() {
-    let depot = depot();
-    let (_device, mut port) = open("net_ring_moved", &depot);
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let frame_pool = frame_pool();
+    let (_device, mut port) = open("net_ring_moved", &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut burst = Burst::new();
     for back in [0, 4, 100, usize::MAX] {
         for _ in 0..8 {
@@ -112,9 +112,9 @@ fn moved_data_leaves_as_it_is() {
 
 #[test]
 fn what_is_no_frame_is_refused() {
-    let depot = depot();
-    let (_device, mut port) = open("net_ring_short", &depot);
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let frame_pool = frame_pool();
+    let (_device, mut port) = open("net_ring_short", &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut burst = Burst::new();
     for length in [13, 14] {
         burst.push(frames.allocate_with(&packet(0)[..length]).unwrap()).unwrap();
@@ -125,20 +125,20 @@ fn what_is_no_frame_is_refused() {
     assert_eq!(port.device_counters().transmit_invalid, 0, "the device never saw it");
     burst.free_all(&mut frames);
     drop(frames);
-    assert_eq!(depot.available(), SLOTS);
+    assert_eq!(frame_pool.available(), SLOTS);
 }
 
 /// Frames of net_null come out of our freelist and go back there; when that is used up, none come.
 #[test]
 fn a_driver_takes_and_gives_at_our_freelist() {
-    let depot = Depot::new(300, 2048).unwrap();
-    let (device, mut port) = open("net_null_take,size=100", &depot);
-    let mut frames = Freelist::new(depot.clone(), 64);
+    let frame_pool = FramePool::new(300, 2048).unwrap();
+    let (device, mut port) = open("net_null_take,size=100", &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 64);
     let (mut one, mut two) = (Burst::new(), Burst::new());
     port.receive(&mut one, &mut frames);
     assert!(one.places().iter().flatten().all(|frame| frame.len() == 100));
     let taken = one.len();
-    assert!(taken > 0 && depot.available() + frames.held() == 300 - taken);
+    assert!(taken > 0 && frame_pool.available() + frames.held() == 300 - taken);
     port.receive(&mut two, &mut frames);
     let mut lines: Vec<_> = addresses(&one).iter().map(|&data| data as usize / 64 % 32).collect();
     lines.sort_unstable();
@@ -148,7 +148,7 @@ fn a_driver_takes_and_gives_at_our_freelist() {
     two.free_all(&mut frames);
     port.close(&mut frames);
     drop((port, device, frames));
-    assert_eq!(depot.available(), 300);
+    assert_eq!(frame_pool.available(), 300);
 }
 
 /// Toeplitz hash of 12 bytes: addresses and ports of a flow over IPv4.
@@ -163,9 +163,9 @@ fn toeplitz(key: &[u8], input: [u8; 12]) -> u32 {
 /// share. The key is the one that the shim gives to devices that take one.
 #[test]
 fn flows_are_spread_evenly_and_both_ways_alike() {
-    let depot = depot();
+    let frame_pool = frame_pool();
     let options = Options { queues: 3, mtu: None };
-    let device = DpdkDevice::open(&Spec::new("net_null_spread"), &depot, options).unwrap();
+    let device = DpdkDevice::open(&Spec::new("net_null_spread"), &frame_pool, options).unwrap();
     let spread = device.spread();
     assert!(spread.queues.len() >= 64, "{spread:?}");
     let key = [0x6d, 0x5a].repeat(20);
@@ -182,7 +182,7 @@ fn flows_are_spread_evenly_and_both_ways_alike() {
         seen[usize::from(spread.queues[value])] += 1;
     }
     assert!(seen.iter().all(|&share| (500..1700).contains(&share)), "{seen:?}");
-    let one = DpdkDevice::open(&Spec::new("net_ring_spread"), &depot, Options::default()).unwrap();
+    let one = DpdkDevice::open(&Spec::new("net_ring_spread"), &frame_pool, Options::default()).unwrap();
     assert!(one.spread().queues.is_empty(), "net_ring has no table");
 }
 
@@ -231,16 +231,18 @@ fn read_capture(file: &Path) -> Vec<Vec<u8>> {
 
 #[test]
 fn capture_files_come_in_and_go_out_byte_by_byte() {
-    let (depot, folder) = (depot(), Folder::new("pcap"));
+    let (frame_pool, folder) = (frame_pool(), Folder::new("pcap"));
     let packets: Vec<Vec<u8>> = (60..1500)
         .step_by(97)
         .map(|length| (0..length).map(|at| (at * 7 + length) as u8).collect())
         .collect();
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
     write_capture(&input, &packets);
-    let (device, mut port) =
-        open(&format!("net_pcap_files,rx_pcap={},tx_pcap={}", input.display(), output.display()), &depot);
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let (device, mut port) = open(
+        &format!("net_pcap_files,rx_pcap={},tx_pcap={}", input.display(), output.display()),
+        &frame_pool,
+    );
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut burst = Burst::new();
     let mut came = Vec::new();
     while came.len() < packets.len() {
@@ -257,14 +259,14 @@ fn capture_files_come_in_and_go_out_byte_by_byte() {
     port.close(&mut frames);
     drop((port, device, frames));
     assert_eq!(read_capture(&output), packets);
-    assert_eq!(depot.available(), SLOTS);
+    assert_eq!(frame_pool.available(), SLOTS);
 }
 
 /// With slots of 16 KiB a device takes an MTU of 9000, and frames of that size pass whole and without a copy; with
 /// slots of 2 KiB it is refused, with the setting that helps.
 #[test]
 fn jumbo_frames_pass_where_slots_hold_them() {
-    let (small, large, folder) = (depot(), Depot::new(1024, 16_384).unwrap(), Folder::new("9000"));
+    let (small, large, folder) = (frame_pool(), FramePool::new(1024, 16_384).unwrap(), Folder::new("9000"));
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
     let packets: Vec<Vec<u8>> = [9014, 60, 9018, 4097]
         .map(|length: usize| (0..length).map(|at| (at * 7 + at / 251) as u8).collect())
@@ -291,11 +293,11 @@ fn jumbo_frames_pass_where_slots_hold_them() {
 
 #[test]
 fn frames_larger_than_a_slot_are_counted() {
-    let (depot, folder) = (depot(), Folder::new("jumbo"));
+    let (frame_pool, folder) = (frame_pool(), Folder::new("jumbo"));
     let input = folder.0.join("in.pcap");
     write_capture(&input, &[vec![1; 1536], vec![1; 2000], vec![1; 60]]);
-    let (_device, mut port) = open(&format!("net_pcap_jumbo,rx_pcap={}", input.display()), &depot);
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let (_device, mut port) = open(&format!("net_pcap_jumbo,rx_pcap={}", input.display()), &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut burst = Burst::new();
     port.receive(&mut burst, &mut frames);
     let lengths: Vec<_> = burst.places().iter().flatten().map(|frame| frame.len()).collect();
@@ -303,34 +305,35 @@ fn frames_larger_than_a_slot_are_counted() {
     assert_eq!(port.device_counters().receive_other, 1);
     burst.free_all(&mut frames);
     drop(frames);
-    assert_eq!(depot.available(), SLOTS);
+    assert_eq!(frame_pool.available(), SLOTS);
 }
 
 #[test]
 fn errors_say_what_dpdk_said() {
-    let depot = depot();
-    let refused = |text: &str| DpdkDevice::open(&Spec::new(text), &depot, Options::default()).err().unwrap();
+    let frame_pool = frame_pool();
+    let refused =
+        |text: &str| DpdkDevice::open(&Spec::new(text), &frame_pool, Options::default()).err().unwrap();
     let missing = refused("net_pcap_missing,rx_pcap=/nonexistent/in.pcap");
     assert!(missing.to_string().contains("/nonexistent/in.pcap"), "{missing}");
     let unknown = refused("net_nosuch0");
     assert!(unknown.to_string().starts_with("dpdk:net_nosuch0: no DPDK driver accepts it"), "{unknown}");
     assert_eq!(refused(",x"), DpdkError::Name { device: ",x".into() });
-    let (device, _port) = open("net_ring_errors", &depot);
+    let (device, _port) = open("net_ring_errors", &frame_pool);
     assert!(matches!(device.queue(1), Err(DpdkError::Queues { wanted: 2, has: 1, .. })));
     assert!(matches!(device.set_mtu(9000), Err(DpdkError::Mtu { mtu: 9000, mtu_max: 1514, .. })));
     assert!(device.link().up);
     // A name that was given back can be taken again.
     drop((device, _port));
-    open("net_ring_errors", &depot);
+    open("net_ring_errors", &frame_pool);
 }
 
 #[test]
 fn many_queues_are_as_many_ports() {
-    let depot = depot();
+    let frame_pool = frame_pool();
     let options = Options { queues: 4, mtu: None };
-    let device = DpdkDevice::open(&Spec::new("net_ring_queues"), &depot, options).unwrap();
+    let device = DpdkDevice::open(&Spec::new("net_ring_queues"), &frame_pool, options).unwrap();
     assert_eq!(device.queues(), 4);
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut ports: Vec<_> = (0..4).map(|queue| device.queue(queue).unwrap()).collect();
     let mut burst = Burst::new();
     for (queue, port) in ports.iter_mut().enumerate() {
@@ -344,5 +347,5 @@ fn many_queues_are_as_many_ports() {
         port.close(&mut frames);
     }
     drop((ports, device, frames));
-    assert_eq!(depot.available(), SLOTS);
+    assert_eq!(frame_pool.available(), SLOTS);
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::Port;
 use bm_port_pcap::PcapPort;
 
@@ -54,7 +54,7 @@ impl Drop for Temporary {
 }
 
 fn frames() -> Freelist {
-    Freelist::new(Depot::new(512, 2048).unwrap(), 512)
+    Freelist::new(FramePool::new(512, 2048).unwrap(), 512)
 }
 
 /// All packets that the port has, in bursts.
@@ -97,9 +97,9 @@ fn what_comes_in_goes_out_byte_by_byte() {
     port.close(&mut frames);
     assert!(port.error().is_none());
     assert_eq!(std::fs::read(&output.0).unwrap(), TWO);
-    let depot = frames.depot().clone();
+    let frame_pool = frames.frame_pool().clone();
     drop(frames);
-    assert_eq!(depot.available(), 512);
+    assert_eq!(frame_pool.available(), 512);
 }
 
 /// A packet larger than what waits in memory finds the disk full at once.
@@ -120,7 +120,7 @@ fn what_was_sent_is_in_the_file_while_the_port_is_open() {
 
 #[test]
 fn what_cannot_be_written_is_refused() {
-    let mut frames = Freelist::new(Depot::new(16, 10_816).unwrap(), 16);
+    let mut frames = Freelist::new(FramePool::new(16, 10_816).unwrap(), 16);
     let mut port = PcapPort::new(None, Some(Path::new("/dev/full")), false).unwrap();
     let mut burst = Burst::new();
     (0..2).for_each(|_| burst.push(frames.allocate_with(&[7; 9000]).unwrap()).unwrap());
@@ -131,9 +131,9 @@ fn what_cannot_be_written_is_refused() {
     let mut port = PcapPort::new(None, Some(Path::new("/dev/full")), false).unwrap();
     burst.push(frames.allocate_with(&[7; 60]).unwrap()).unwrap();
     assert_eq!(port.transmit(&mut burst, &mut frames), 1, "a frame that only the buffer took");
-    let depot = frames.depot().clone();
+    let frame_pool = frames.frame_pool().clone();
     drop(frames);
-    assert_eq!(depot.available(), 16);
+    assert_eq!(frame_pool.available(), 16);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_loop_goes_round_and_round() {
 fn waits_for_frames_and_loses_none() {
     let file = Temporary::holding("wait", &TWO);
     let mut port = PcapPort::new(Some(&file.0), None, false).unwrap();
-    let mut frames = Freelist::new(Depot::new(1, 2048).unwrap(), 128);
+    let mut frames = Freelist::new(FramePool::new(1, 2048).unwrap(), 128);
     let mut burst = Burst::new();
     port.receive(&mut burst, &mut frames);
     assert_eq!((burst.len(), burst.get(0).unwrap().len()), (1, 14));
@@ -237,5 +237,5 @@ fn no_broken_file_breaks_the_port() {
 }
 
 fn frames_once() -> Freelist {
-    Freelist::new(Depot::new(4, 2048).unwrap(), 128)
+    Freelist::new(FramePool::new(4, 2048).unwrap(), 128)
 }

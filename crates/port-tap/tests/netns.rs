@@ -1,4 +1,4 @@
-//! TAP ports and twins against Linux, in a network namespace.
+//! TAP ports and host TAPs against Linux, in a network namespace.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::{HostPort, Port};
-use bm_port_tap::{TapDevice, TapError, Twin};
+use bm_port_tap::{HostTap, TapDevice, TapError};
 use bm_wire::checksum::Pseudo;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -86,9 +86,9 @@ fn a_port_carries_frames_both_ways() {
         ip("addr add 10.0.3.1/24 dev bm0");
         ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev bm0");
         assert_eq!((device.mac().unwrap(), device.mtu().unwrap()), (MAC, 1500));
-        let depot = Depot::new(512, 2048).unwrap();
-        let mut frames = Freelist::new(depot.clone(), 128);
-        let mut port = device.queue(depot.memory().room()).unwrap();
+        let frame_pool = FramePool::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(frame_pool.clone(), 128);
+        let mut port = device.queue(frame_pool.memory().room()).unwrap();
         let socket = UdpSocket::bind("10.0.3.1:1000").unwrap();
         socket.set_read_timeout(Some(SECOND)).unwrap();
         let mut burst = Burst::new();
@@ -108,7 +108,7 @@ fn a_port_carries_frames_both_ways() {
         assert_eq!(frame[..14], [2, 0, 0, 0, 3, 2, 2, 0, 0, 0, 3, 1, 8, 0]);
         assert!(has_right_checksum(&frame));
         drop((port, device, frames));
-        assert_eq!(depot.available(), 512);
+        assert_eq!(frame_pool.available(), 512);
         assert!(!Command::new("ip").args(["link", "show", "bm0"]).output().unwrap().status.success());
     });
 }
@@ -119,9 +119,9 @@ fn a_frame_larger_than_a_slot_is_counted() {
         let mut device = TapDevice::open("bm0").unwrap();
         ip("addr add 10.0.3.1/24 dev bm0");
         ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev bm0");
-        let depot = Depot::new(512, 2048).unwrap();
-        let mut frames = Freelist::new(depot.clone(), 128);
-        let mut port = device.queue(depot.memory().room()).unwrap();
+        let frame_pool = FramePool::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(frame_pool.clone(), 128);
+        let mut port = device.queue(frame_pool.memory().room()).unwrap();
         ip("link set bm0 mtu 4000");
         let socket = UdpSocket::bind("10.0.3.1:1000").unwrap();
         // 42 bytes of headers: 1536 in all, which just fits, and one more.
@@ -133,7 +133,9 @@ fn a_frame_larger_than_a_slot_is_counted() {
         assert!(lengths.contains(&1536) && !lengths.contains(&1537), "{lengths:?}");
         assert_eq!(port.device_counters().receive_other, 1);
         burst.free_all(&mut frames);
-        let Err(error) = device.queue(depot.memory().room()) else { panic!("an MTU of 4000 does not fit") };
+        let Err(error) = device.queue(frame_pool.memory().room()) else {
+            panic!("an MTU of 4000 does not fit")
+        };
         assert_eq!(
             error.to_string(),
             "bm0 has an MTU of 4000, but a slot has room for at most 1514: use larger slots, or lower the MTU with: \
@@ -148,9 +150,9 @@ fn flows_spread_over_queues() {
         let mut device = TapDevice::open("bm0").unwrap();
         ip("addr add 10.0.3.1/24 dev bm0");
         ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev bm0");
-        let depot = Depot::new(512, 2048).unwrap();
-        let mut frames = Freelist::new(depot.clone(), 128);
-        let mut ports = [0, 1].map(|_| device.queue(depot.memory().room()).unwrap());
+        let frame_pool = FramePool::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(frame_pool.clone(), 128);
+        let mut ports = [0, 1].map(|_| device.queue(frame_pool.memory().room()).unwrap());
         for _ in 0..100 {
             UdpSocket::bind("10.0.3.1:0").unwrap().send_to(b"hello", "10.0.3.2:2000").unwrap();
         }
@@ -168,8 +170,8 @@ fn flows_spread_over_queues() {
 
 #[test]
 fn a_twin_stands_for_its_port() {
-    in_namespace("twin", || {
-        let mut twin = Twin::new("twin0", MAC, 1400).unwrap();
+    in_namespace("host_tap", || {
+        let mut host_tap = HostTap::new("twin0", MAC, 1400).unwrap();
         ip("addr add 10.0.3.1/24 dev twin0");
         ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev twin0");
         let link = Command::new("ip").args(["link", "show", "twin0"]).output().unwrap();
@@ -180,14 +182,14 @@ fn a_twin_stands_for_its_port() {
         );
         let socket = UdpSocket::bind("10.0.3.1:1000").unwrap();
         socket.set_read_timeout(Some(SECOND)).unwrap();
-        twin.deliver(&TO_LINUX).unwrap();
+        host_tap.deliver(&TO_LINUX).unwrap();
         let mut buffer = [0; 100];
         assert_eq!(socket.recv_from(&mut buffer).unwrap(), (2, "10.0.3.2:2000".parse().unwrap()));
         socket.send_to(b"hello", "10.0.3.2:2000").unwrap();
         let mut room = [0; 1500];
-        let frame = first_udp(|| twin.collect(&mut room).unwrap().map(<[u8]>::to_vec));
+        let frame = first_udp(|| host_tap.collect(&mut room).unwrap().map(<[u8]>::to_vec));
         assert!(frame.ends_with(b"hello") && has_right_checksum(&frame));
-        assert!(twin.deliver(&[0; 5]).is_err());
+        assert!(host_tap.deliver(&[0; 5]).is_err());
     });
 }
 
@@ -213,15 +215,18 @@ fn epoll_on(fd: BorrowedFd<'_>) -> OwnedFd {
 #[test]
 fn a_deleted_interface_keeps_nobody_awake() {
     in_namespace("deleted", || {
-        let depot = Depot::new(512, 2048).unwrap();
-        let mut frames = Freelist::new(depot.clone(), 128);
+        let frame_pool = FramePool::new(512, 2048).unwrap();
+        let mut frames = Freelist::new(frame_pool.clone(), 128);
         let mut device = TapDevice::open("bm0").unwrap();
-        let mut port = device.queue(depot.memory().room()).unwrap();
-        let mut twin = Twin::new("twin0", MAC, 1500).unwrap();
+        let mut port = device.queue(frame_pool.memory().room()).unwrap();
+        let mut host_tap = HostTap::new("twin0", MAC, 1500).unwrap();
         let waits = epoll_on(port.wait_on().unwrap());
         ip("link del bm0");
         ip("link del twin0");
-        assert!(is_ready(waits.as_fd()) && is_ready(twin.wait_on().unwrap()), "Linux says so by an error");
+        assert!(
+            is_ready(waits.as_fd()) && is_ready(host_tap.wait_on().unwrap()),
+            "Linux says so by an error"
+        );
         let mut burst = Burst::new();
         port.receive(&mut burst, &mut frames);
         assert!(burst.is_empty());
@@ -238,12 +243,12 @@ fn a_deleted_interface_keeps_nobody_awake() {
         port.receive(&mut burst, &mut frames);
         assert!(burst.is_empty());
         let mut buffer = [0; 100];
-        assert_eq!(twin.collect(&mut buffer).unwrap_err().raw_os_error(), Some(libc::EBADFD));
-        assert!(twin.wait_on().is_none());
-        assert!(twin.collect(&mut buffer).unwrap().is_none(), "told once");
-        assert!(twin.deliver(&TO_LINUX).is_err());
-        drop((port, device, twin, frames));
-        assert_eq!(depot.available(), 512);
+        assert_eq!(host_tap.collect(&mut buffer).unwrap_err().raw_os_error(), Some(libc::EBADFD));
+        assert!(host_tap.wait_on().is_none());
+        assert!(host_tap.collect(&mut buffer).unwrap().is_none(), "told once");
+        assert!(host_tap.deliver(&TO_LINUX).is_err());
+        drop((port, device, host_tap, frames));
+        assert_eq!(frame_pool.available(), 512);
     });
 }
 

@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::{Port, Steering};
 use bm_port_xdp::{Attach, BusyPoll, Checksums, Options, Shared, XdpDevice};
 
@@ -59,14 +59,14 @@ fn settings() -> Result<Settings, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let settings = settings()?;
-    let depot = Depot::new(settings.slots, 2048)?;
-    let shared = Shared::new(&depot)?;
+    let frame_pool = FramePool::new(settings.slots, 2048)?;
+    let shared = Shared::new(&frame_pool)?;
     let input = XdpDevice::attach(&settings.input, &shared, settings.options.clone())?;
     let output = XdpDevice::attach(&settings.output, &shared, settings.options.clone())?;
     let (mut from, mut to) = (input.queue(0)?, output.queue(0)?);
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     input.steering()?.set_active(true)?;
-    println!("{input}; {output}; {}", depot.memory().pages());
+    println!("{input}; {output}; {}", frame_pool.memory().pages());
     let header = [settings.to, output.mac()].concat();
     let (mut burst, mut moved, mut bursts, mut idle, mut lost) = (Burst::new(), 0, 0, 0, 0);
     let begin = Instant::now();

@@ -122,9 +122,9 @@ impl XdpDevice {
         let pulse = Pulse::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
             XdpError::System { interface: interface(), step: "mapping the heartbeat of a queue", error }
         })?;
-        let depot = self.shared.depot();
-        let mut port = XdpPort::new(socket, rings, pulse, depot, binding, self.completes_checksums());
-        port.tend(&mut Freelist::new(depot.clone(), 0));
+        let frame_pool = self.shared.frame_pool();
+        let mut port = XdpPort::new(socket, rings, pulse, frame_pool, binding, self.completes_checksums());
+        port.tend(&mut Freelist::new(frame_pool.clone(), 0));
         self.program
             .xsks
             .update(&key, &value, MapFlags::ANY)

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_frame::{BURST, Burst, Depot, Frame, Freelist};
+use bm_frame::{BURST, Burst, Frame, FramePool, Freelist};
 use bm_port::{DeviceCounters, Port};
 use bm_wire::checksum;
 use bm_wire::ethernet::Ethernet;
 
-use crate::lent::Lent;
+use crate::in_flight::InFlight;
 use crate::pulse::Pulse;
 use crate::socket::{self, Binding, Rings};
 
@@ -30,8 +30,8 @@ pub struct XdpPort {
     bound: Option<Bound>,
     binding: Binding,
     /// Takes the frames if the port is dropped without being closed.
-    depot: Arc<Depot>,
-    lent: Lent,
+    frame_pool: Arc<FramePool>,
+    in_flight: InFlight,
     /// Free frames that the driver has; at most the size of the ring.
     filled: u32,
     /// Frames sent and not returned yet.
@@ -60,15 +60,15 @@ impl XdpPort {
         socket: Arc<OwnedFd>,
         rings: Rings,
         pulse: Pulse,
-        depot: &Arc<Depot>,
+        frame_pool: &Arc<FramePool>,
         binding: Binding,
         complete_checksums: bool,
     ) -> Self {
         Self {
             bound: Some(Bound { socket, rings, pulse }),
             binding,
-            depot: depot.clone(),
-            lent: Lent::new(depot.memory()),
+            frame_pool: frame_pool.clone(),
+            in_flight: InFlight::new(frame_pool.memory()),
             filled: 0,
             sending: 0,
             is_stuck: false,
@@ -97,7 +97,7 @@ impl XdpPort {
 
     /// Frames that the kernel has now, to receive into or to send.
     pub fn in_kernel(&self) -> usize {
-        self.lent.count()
+        self.in_flight.count()
     }
 
     /// Gives free frames to the driver, up to the size of its ring.
@@ -108,7 +108,7 @@ impl XdpPort {
         let mut filled = 0;
         while filled < count {
             let Some(frame) = frames.allocate() else { break };
-            fill.write(self.lent.lend(frame));
+            fill.write(self.in_flight.lend(frame));
             filled += 1;
         }
         if filled > 0 {
@@ -123,7 +123,7 @@ impl XdpPort {
 
     /// The frame of a receive descriptor, unless it is part of a frame in several buffers, or invalid.
     fn received(&mut self, descriptor: libc::xdp_desc, frames: &mut Freelist) -> Option<Frame> {
-        let (mut frame, offset) = self.lent.take_back(descriptor.addr)?;
+        let (mut frame, offset) = self.in_flight.take_back(descriptor.addr)?;
         self.filled -= 1;
         let goes_on = descriptor.options & libc::XDP_PKT_CONTD != 0;
         let whole = !goes_on && !self.in_large;
@@ -147,7 +147,7 @@ impl XdpPort {
         let completion = &mut bound.rings.completion;
         let count = completion.available(self.sending);
         for _ in 0..count {
-            if let Some((frame, _)) = self.lent.take_back(completion.read()) {
+            if let Some((frame, _)) = self.in_flight.take_back(completion.read()) {
                 frames.free(frame);
                 self.sending -= 1;
             }
@@ -238,7 +238,7 @@ impl Port for XdpPort {
                 refused += 1;
                 continue;
             }
-            transmit.write(libc::xdp_desc { addr: self.lent.lend(frame), len, options: 0 });
+            transmit.write(libc::xdp_desc { addr: self.in_flight.lend(frame), len, options: 0 });
             sent += 1;
         }
         if sent > 0 {
@@ -292,7 +292,7 @@ impl Port for XdpPort {
         }
         // SAFETY: the socket is closed, and its queue is free for others or the interface is down or gone:
         // the kernel has let go of the memory.
-        for frame in unsafe { self.lent.take_all() } {
+        for frame in unsafe { self.in_flight.take_all() } {
             frames.free(frame);
         }
         (self.filled, self.sending) = (0, 0);
@@ -303,7 +303,7 @@ impl Port for XdpPort {
 impl Drop for XdpPort {
     fn drop(&mut self) {
         if self.bound.is_some() {
-            self.close(&mut Freelist::new(self.depot.clone(), 0));
+            self.close(&mut Freelist::new(self.frame_pool.clone(), 0));
         }
     }
 }

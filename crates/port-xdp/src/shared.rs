@@ -4,14 +4,14 @@
 //! All sockets use one UMEM, so a frame received on one port is sent on another without a copy. The first socket
 //! registers it; later ones share that of any socket that is still open. Such a socket cannot choose between copy and
 //! zero-copy: the kernel uses the mode of the socket that shares its UMEM. So there is up to one UMEM for each mode,
-//! over the same memory; which slots the kernel has is recorded here (`Lent`), not by UMEM.
+//! over the same memory; which slots the kernel has is recorded here (`InFlight`), not by UMEM.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use bm_frame::{Depot, Memory};
+use bm_frame::{FramePool, Memory};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
@@ -25,7 +25,7 @@ const HINT_BITS: usize = 1024;
 
 /// What all AF_XDP ports of a process share.
 pub struct Shared {
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     lenders: Mutex<Vec<Lender>>,
     local: Mutex<Local>,
 }
@@ -53,11 +53,11 @@ pub(crate) struct LocalMaps {
 }
 
 impl Shared {
-    /// For ports that take their frames from `depot`.
+    /// For ports that take their frames from `frame_pool`.
     ///
     /// # Errors
     /// [`XdpError::Program`] if the kernel refuses BPF maps.
-    pub fn new(depot: &Arc<Depot>) -> Result<Arc<Self>, XdpError> {
+    pub fn new(frame_pool: &Arc<FramePool>) -> Result<Arc<Self>, XdpError> {
         let hash = |name, key_size| create(MapType::Hash, name, key_size, 1, LOCAL_MAX);
         let local = Local {
             v4: hash("local4", 4)?,
@@ -65,17 +65,21 @@ impl Shared {
             hints: create(MapType::Array, "local_hints", 4, HINT_BITS as u32 / 8, 1)?,
             known: HashSet::new(),
         };
-        Ok(Arc::new(Self { depot: depot.clone(), lenders: Mutex::default(), local: Mutex::new(local) }))
+        Ok(Arc::new(Self {
+            frame_pool: frame_pool.clone(),
+            lenders: Mutex::default(),
+            local: Mutex::new(local),
+        }))
     }
 
     /// The frame memory.
     pub fn memory(&self) -> &'static Memory {
-        self.depot.memory()
+        self.frame_pool.memory()
     }
 
     /// Free frames, for the fill ring of a new socket.
-    pub(crate) fn depot(&self) -> &Arc<Depot> {
-        &self.depot
+    pub(crate) fn frame_pool(&self) -> &Arc<FramePool> {
+        &self.frame_pool
     }
 
     /// Handles of the maps of local addresses.

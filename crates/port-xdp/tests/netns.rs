@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::{HostPort, Port, Steering};
 use bm_port_xdp::{Attach, Bind, Options, Shared, XdpDevice, XdpError, XdpHost, XdpPort};
 use common::{MAC_A, MAC_B, MAC_R0, MAC_R1, Net, in_net, udp4};
@@ -29,7 +29,7 @@ fn local() -> Vec<IpAddr> {
 
 /// Both ports of the router, and the worker's part of it.
 struct Router {
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     frames: Freelist,
     devices: [XdpDevice; 2],
     ports: [Vec<XdpPort>; 2],
@@ -38,8 +38,8 @@ struct Router {
 
 impl Router {
     fn open(options: &Options) -> Self {
-        let depot = Depot::new(SLOTS, 2048).unwrap();
-        let shared = Shared::new(&depot).unwrap();
+        let frame_pool = FramePool::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(&frame_pool).unwrap();
         let devices = ["r0", "r1"].map(|name| XdpDevice::attach(name, &shared, options.clone()).unwrap());
         let steering = [0, 1].map(|i| {
             let mut steering = devices[i].steering().unwrap();
@@ -47,12 +47,12 @@ impl Router {
             steering.set_active(true).unwrap();
             steering
         });
-        let frames = Freelist::new(depot.clone(), 512);
+        let frames = Freelist::new(frame_pool.clone(), 512);
         let ports = [0, 1].map(|i: usize| {
             let queues = 0..devices[i].queues();
             queues.map(|queue| devices[i].queue(queue).unwrap()).collect::<Vec<_>>()
         });
-        Self { depot, frames, devices, ports, steering }
+        Self { frame_pool, frames, devices, ports, steering }
     }
 
     /// Moves frames for `time` or until `enough` have moved: r0 to r1 and r1 to r0, addressed to the host there.
@@ -88,7 +88,7 @@ impl Router {
             assert_eq!(port.in_kernel(), 0);
         }
         drop(self.frames);
-        SLOTS - self.depot.available()
+        SLOTS - self.frame_pool.available()
     }
 }
 
@@ -145,15 +145,15 @@ fn without_a_worker_linux_forwards() {
         net.settle();
         let ping =
             || net.succeeds("a", "ping -c 1 -W 1 10.0.2.2") && net.succeeds("a", "ping -c 1 -W 1 fd00:2::2");
-        let depot = Depot::new(SLOTS, 2048).unwrap();
-        let shared = Shared::new(&depot).unwrap();
+        let frame_pool = FramePool::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(&frame_pool).unwrap();
         let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
         assert!(ping(), "steering off");
         let mut steering = device.steering().unwrap();
         steering.set_local(&local()).unwrap();
         steering.set_active(true).unwrap();
         assert!(ping(), "no socket");
-        let mut frames = Freelist::new(depot.clone(), 512);
+        let mut frames = Freelist::new(frame_pool.clone(), 512);
         let mut port = device.queue(0).unwrap();
         assert!(!ping(), "the worker has it now");
         assert!(ping(), "the worker does not come for it");
@@ -171,15 +171,15 @@ fn without_a_worker_linux_forwards() {
         assert!(counters.inactive > 0 && counters.no_worker > 0 && counters.steered > 0, "{counters:?}");
         drop((device, frames));
         assert!(ping(), "program gone");
-        assert_eq!(depot.available(), SLOTS);
+        assert_eq!(frame_pool.available(), SLOTS);
     });
 }
 
 #[test]
 fn frames_that_come_before_the_worker_wait_for_it() {
     in_net("before", 1, |net| {
-        let depot = Depot::new(SLOTS, 2048).unwrap();
-        let shared = Shared::new(&depot).unwrap();
+        let frame_pool = FramePool::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(&frame_pool).unwrap();
         let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
         device.steering().unwrap().set_active(true).unwrap();
         let mut port = device.queue(0).unwrap();
@@ -187,7 +187,7 @@ fn frames_that_come_before_the_worker_wait_for_it() {
         let sent: Vec<_> = (0..32).map(|n| udp4(MAC_R0, A, B, (1000, n), 60 + n as usize)).collect();
         sent.iter().for_each(|frame| a.send(frame));
         let (mut frames, mut burst, begin) =
-            (Freelist::new(depot.clone(), 512), Burst::new(), Instant::now());
+            (Freelist::new(frame_pool.clone(), 512), Burst::new(), Instant::now());
         while burst.len() < sent.len() && begin.elapsed() < SECOND {
             port.receive(&mut burst, &mut frames);
         }
@@ -196,7 +196,7 @@ fn frames_that_come_before_the_worker_wait_for_it() {
         burst.free_all(&mut frames);
         // Nobody closes it: what the driver had to receive into comes back nevertheless.
         drop((port, frames));
-        assert_eq!(depot.available(), SLOTS);
+        assert_eq!(frame_pool.available(), SLOTS);
     });
 }
 
@@ -301,8 +301,8 @@ fn each_queue_has_its_own_port() {
 #[test]
 fn what_the_program_goes_by_is_read_back() {
     in_net("readback", 1, |_| {
-        let depot = Depot::new(SLOTS, 2048).unwrap();
-        let shared = Shared::new(&depot).unwrap();
+        let frame_pool = FramePool::new(SLOTS, 2048).unwrap();
+        let shared = Shared::new(&frame_pool).unwrap();
         let device = XdpDevice::attach("r0", &shared, Options::default()).unwrap();
         let [mut ours, mut other] = [0; 2].map(|_| device.steering().unwrap());
         ours.set_active(true).unwrap();
@@ -337,12 +337,12 @@ fn many_are_delivered(host: &mut XdpHost, socket: &UdpSocket) {
 }
 
 fn is_delivered(attach: Attach) {
-    let depot = Depot::new(SLOTS, 2048).unwrap();
-    let shared = Shared::new(&depot).unwrap();
+    let frame_pool = FramePool::new(SLOTS, 2048).unwrap();
+    let shared = Shared::new(&frame_pool).unwrap();
     let device = XdpDevice::attach("r0", &shared, Options { attach, ..Options::default() }).unwrap();
     let mut steering = device.steering().unwrap();
     steering.set_active(true).unwrap();
-    let mut frames = Freelist::new(depot.clone(), 512);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
     let mut port = device.queue(0).unwrap();
     let mut host = device.host().unwrap();
     let socket = UdpSocket::bind("10.0.1.1:9").unwrap();
@@ -489,8 +489,8 @@ fn lost_frames_are_counted_by_the_device() {
 #[test]
 fn errors_say_what_to_mend() {
     in_net("errors", 1, |net| {
-        let depot = Depot::new(256, 2048).unwrap();
-        let shared = Shared::new(&depot).unwrap();
+        let frame_pool = FramePool::new(256, 2048).unwrap();
+        let shared = Shared::new(&frame_pool).unwrap();
         let attach = |name: &str, options: Options| XdpDevice::attach(name, &shared, options);
         let error = |result: Result<XdpDevice, XdpError>| result.map(|_| ()).unwrap_err().to_string();
         assert_eq!(
@@ -524,7 +524,7 @@ fn errors_say_what_to_mend() {
             "r1 has an MTU of 2000, but a slot of 2048 bytes has room for at most 1514: set slot_size = 4096 in [daemon], or \
              lower the MTU with `ip link set dev r1 mtu 1514`"
         );
-        let large = Shared::new(&Depot::new(256, 4096).unwrap()).unwrap();
+        let large = Shared::new(&FramePool::new(256, 4096).unwrap()).unwrap();
         assert!(XdpDevice::attach("r1", &large, Options::default()).is_ok());
     });
 }

@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use bm_frame::{Burst, Depot, Frame, Freelist};
+use bm_frame::{Burst, Frame, FramePool, Freelist};
 
 use crate::{DeviceCounters, Port};
 
@@ -23,9 +23,9 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Wraps `inner`, whose frames come from `depot`.
-    pub fn new(inner: Box<dyn Port>, depot: Arc<Depot>) -> Self {
-        let own = Freelist::new(depot, KEEP);
+    /// Wraps `inner`, whose frames come from `frame_pool`.
+    pub fn new(inner: Box<dyn Port>, frame_pool: Arc<FramePool>) -> Self {
+        let own = Freelist::new(frame_pool, KEEP);
         Self { inner, own, arrived: Burst::new(), leaving: Burst::new() }
     }
 
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn copies_both_ways_and_refuses_what_is_too_long() {
-        let (small, large) = (Depot::new(512, 2048).unwrap(), Depot::new(512, 10_816).unwrap());
+        let (small, large) = (FramePool::new(512, 2048).unwrap(), FramePool::new(512, 10_816).unwrap());
         let wire = Wire::new();
         let mut port = Copied::new(Box::new(MemoryPort::new(wire.clone())), small.clone());
         let mut frames = Freelist::new(large.clone(), 128);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_stays_with_the_caller_and_what_is_refused_is_told() {
-        let (small, large) = (Depot::new(512, 2048).unwrap(), Depot::new(512, 10_816).unwrap());
+        let (small, large) = (FramePool::new(512, 2048).unwrap(), FramePool::new(512, 10_816).unwrap());
         let sent = Arc::<Mutex<Vec<u8>>>::default();
         let mut port = Copied::new(Box::new(Choosy(sent.clone())), small.clone());
         let mut frames = Freelist::new(large.clone(), 128);

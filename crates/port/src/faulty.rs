@@ -83,10 +83,10 @@ impl<P: Port> Port for Faulty<P> {
 mod tests {
     use super::*;
     use crate::{MemoryPort, Wire};
-    use bm_frame::Depot;
+    use bm_frame::FramePool;
 
     fn received(seed: u64, faults: Faults) -> Vec<u8> {
-        let mut frames = Freelist::new(Depot::new(512, 2048).unwrap(), 512);
+        let mut frames = Freelist::new(FramePool::new(512, 2048).unwrap(), 512);
         let wire = Wire::new();
         (0..100).for_each(|n| wire.send(&[n; 60]));
         let mut port = Faulty::new(MemoryPort::new(wire), faults, seed);

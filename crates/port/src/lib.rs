@@ -78,7 +78,7 @@ pub trait HostPort: Send {
         packets.iter().enumerate().filter_map(lost).collect()
     }
 
-    /// The next packet that Linux wants to send on the port, for ports that have a twin interface in Linux; `None` if
+    /// The next packet that Linux wants to send on the port, for ports that have a host TAP interface in Linux; `None` if
     /// there is none, or if Linux sends by itself.
     ///
     /// # Errors

@@ -86,12 +86,12 @@ impl Port for MemoryPort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::Depot;
+    use bm_frame::FramePool;
 
     #[test]
     fn carries_packets_both_ways_and_waits_for_frames() {
-        let depot = Depot::new(2, 2048).unwrap();
-        let mut frames = Freelist::new(depot, 128);
+        let frame_pool = FramePool::new(2, 2048).unwrap();
+        let mut frames = Freelist::new(frame_pool, 128);
         let wire = Wire::new();
         let mut port = MemoryPort::new(wire.clone());
         (0..3u8).for_each(|n| wire.send(&[n; 60]));

@@ -45,12 +45,12 @@ impl Port for LoopPort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::Depot;
+    use bm_frame::FramePool;
 
     #[test]
     fn gives_back_what_it_was_given_and_holds_so_many() {
-        let depot = Depot::new(HOLDS + 256, 2048).unwrap();
-        let (mut frames, mut port) = (Freelist::new(depot.clone(), 128), LoopPort::default());
+        let frame_pool = FramePool::new(HOLDS + 256, 2048).unwrap();
+        let (mut frames, mut port) = (Freelist::new(frame_pool.clone(), 128), LoopPort::default());
         let mut burst = Burst::new();
         for n in 0..=HOLDS / 256 {
             (0..256).for_each(|_| burst.push(frames.allocate_with(&[n as u8]).unwrap()).unwrap());
@@ -69,6 +69,6 @@ mod tests {
         }));
         port.close(&mut frames);
         drop(frames);
-        assert_eq!(depot.available(), HOLDS + 256);
+        assert_eq!(frame_pool.available(), HOLDS + 256);
     }
 }

@@ -9,13 +9,13 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use bm_frame::{Burst, Depot, Freelist};
+use bm_frame::{Burst, FramePool, Freelist};
 use bm_port::Port;
 use bm_port_pcap::PcapPort;
 use std::sync::Arc;
 
-static DEPOT: LazyLock<Arc<Depot>> =
-    LazyLock::new(|| Depot::new(1024, 2048).expect("memory for a few frames"));
+static DEPOT: LazyLock<Arc<FramePool>> =
+    LazyLock::new(|| FramePool::new(1024, 2048).expect("memory for a few frames"));
 
 /// Tries a file.
 pub fn run(bytes: &[u8]) {

@@ -177,8 +177,8 @@ pub struct End<'a> {
     pub host: &'a Namespace,
     /// Its interface.
     pub wire: &'a str,
-    /// The port's twin in the router's namespace.
-    pub twin: String,
+    /// The port's host TAP in the router's namespace.
+    pub host_tap: String,
     /// Its addresses are 10.0.NET.2 and fd00:NET::2.
     pub net: u8,
 }
@@ -204,7 +204,7 @@ fn packets(from: &End<'_>, to: &End<'_>) -> Vec<Vec<u8>> {
 /// Sends packets from one end to the other and waits for what the router must make of each, byte by byte, and exactly
 /// once. Both must have resolved each other's MAC address already.
 pub fn cross(router: &Namespace, from: &End<'_>, to: &End<'_>) {
-    let [near, far] = [from, to].map(|end| (mac(end.host, end.wire), mac(router, &end.twin)));
+    let [near, far] = [from, to].map(|end| (mac(end.host, end.wire), mac(router, &end.host_tap)));
     let [source, sink] = [from, to].map(|end| end.host.packet_socket(end.wire));
     for packet in packets(from, to) {
         let expected = ip_frame(far.0, far.1, &routed(&packet));

@@ -45,8 +45,8 @@ impl Card {
         format!("dpdk:{}", self.place)
     }
 
-    /// Its twin in Linux.
-    fn twin(&self) -> String {
+    /// Its host TAP in Linux.
+    fn host_tap(&self) -> String {
         format!("bm-{}", self.place.trim_start_matches("0000:").replace([':', '.'], "-"))
     }
 }
@@ -110,18 +110,18 @@ fn cards_forward_byte_by_byte_and_have_twins() {
     let (src, snk) = (host(&one, "src", 0), host(&two, "snk", 1));
     let Some(daemon) = Daemon::start(&router, &[&one.port(), &two.port()]) else { return };
     for (n, card) in [&one, &two].into_iter().enumerate() {
-        let (twin, net, tagged) = (card.twin(), n + 1, n + 101);
+        let (host_tap, net, tagged) = (card.host_tap(), n + 1, n + 101);
         router.ip(&format!(
-            "addr add 10.0.{net}.1/24 dev {twin}\naddr add fd00:{net}::1/64 dev {twin} nodad\n\
-             link add link {twin} name vlan{n} type vlan id 10\nlink set vlan{n} up\n\
+            "addr add 10.0.{net}.1/24 dev {host_tap}\naddr add fd00:{net}::1/64 dev {host_tap} nodad\n\
+             link add link {host_tap} name vlan{n} type vlan id 10\nlink set vlan{n} up\n\
              addr add 10.0.{tagged}.1/24 dev vlan{n}"
         ));
-        // The twin is the card: its MAC as QEMU gave it, and its link.
-        assert_eq!(mac(&router, &twin).0, [2, 0, 0, 0, 0x0b, n as u8]);
-        let carrier = || router.run(&format!("ip -o link show dev {twin}")).contains("LOWER_UP");
+        // The host TAP is the card: its MAC as QEMU gave it, and its link.
+        assert_eq!(mac(&router, &host_tap).0, [2, 0, 0, 0, 0x0b, n as u8]);
+        let carrier = || router.run(&format!("ip -o link show dev {host_tap}")).contains("LOWER_UP");
         eventually("the cards have their links", carrier);
     }
-    // To Linux behind the twin, and through the router: neighbors are found, both families, a tag, a full frame.
+    // To Linux behind the host TAP, and through the router: neighbors are found, both families, a tag, a full frame.
     ping(&src, "10.0.1.1", 56, 64);
     ping(&src, "10.0.2.2", 1472, 63);
     ping(&snk, "fd00:1::2", 1400, 63);
@@ -129,17 +129,17 @@ fn cards_forward_byte_by_byte_and_have_twins() {
     snk.ip("route add 10.0.101.0/24 via 10.0.102.1");
     ping(&src, "10.0.102.2", 1472, 63);
     let ends = [(&src, &one, 1), (&snk, &two, 2)];
-    let ends = ends.map(|(host, card, net)| End { host, wire: &card.far, twin: card.twin(), net });
+    let ends = ends.map(|(host, card, net)| End { host, wire: &card.far, host_tap: card.host_tap(), net });
     cross(&router, &ends[0], &ends[1]);
     cross(&router, &ends[1], &ends[0]);
     for card in [&one, &two] {
-        let port = daemon.port(&card.twin());
+        let port = daemon.port(&card.host_tap());
         assert_eq!((port["mode"].as_str(), port["mode_reason"].is_null()), (Some("dpdk"), true), "{port}");
         assert!(port["account"]["sent"].as_u64().unwrap() >= 10, "{port}");
         assert!(port["hardware_counters"]["rx_good_packets"].as_u64().unwrap() >= 15, "{port}");
     }
-    // The device follows the twin's MTU: what is longer than it is answered, not sent.
-    router.ip(&format!("link set {} mtu 1400", two.twin()));
+    // The device follows the host TAP's MTU: what is longer than it is answered, not sent.
+    router.ip(&format!("link set {} mtu 1400", two.host_tap()));
     eventually("packets above the new MTU are refused", || {
         let said = src.try_run("ping -c 1 -W 1 -M do -s 1400 10.0.2.2");
         String::from_utf8_lossy(&said.stdout).contains("mtu = 1400") || !said.status.success()

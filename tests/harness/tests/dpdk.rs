@@ -1,7 +1,7 @@
-//! Ports that DPDK drives, on its virtual devices: the twin in Linux, and two processes on one memif.
+//! Ports that DPDK drives, on its virtual devices: the host TAP in Linux, and two processes on one memif.
 //!
 //! ```text
-//!  host-a ─ veth ─ bridge ─ net_tap1 ┤ brickmoon ├ net_tap2 ─ bridge ─ veth ─ host-b      twin
+//!  host-a ─ veth ─ bridge ─ net_tap1 ┤ brickmoon ├ net_tap2 ─ bridge ─ veth ─ host-b      host TAP
 //!
 //!  host-a ─ veth ┤ brickmoon ├ net_memif ═══ net_memif ┤ brickmoon ├ veth ─ host-b        two processes
 //! ```
@@ -34,7 +34,7 @@ fn router(test: &str, role: &str) -> Namespace {
     let router = Namespace::new(test, role);
     router.ip("link set lo up");
     router.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")]);
-    // The kernel's end of a net_tap has the MAC of its twin at first: each would find its address taken.
+    // The kernel's end of a net_tap has the MAC of its host TAP at first: each would find its address taken.
     router.set(&[("net.ipv6.conf.all.accept_dad", "0"), ("net.ipv6.conf.default.accept_dad", "0")]);
     router
 }
@@ -93,11 +93,11 @@ fn a_port_is_an_interface_of_linux() {
     let carrier = || rtr.run("ip -o link show dev bm-tap1").contains("LOWER_UP");
     assert!(carrier());
     rtr.ip("link set dt1 down");
-    eventually("the twin loses its carrier", || !carrier());
+    eventually("the host TAP loses its carrier", || !carrier());
     assert!(!daemon.port("bm-tap1")["up"].as_bool().unwrap());
     eventually("it says why", || reason(&daemon, "bm-tap1").contains("its interface in Linux is down"));
     rtr.ip("link set dt1 up");
-    eventually("the twin has its carrier again", carrier);
+    eventually("the host TAP has its carrier again", carrier);
     eventually("nothing is wrong with it", || !reason(&daemon, "bm-tap1").contains("no link"));
     ping(&a, "10.0.2.2", 56, 63);
     daemon.stop();
@@ -108,7 +108,7 @@ fn reason(daemon: &Daemon, port: &str) -> String {
     daemon.port(port)["state_reason"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What Linux forbids on the twins comes through neither here nor there, and comes through again afterwards.
+/// What Linux forbids on the host TAPs comes through neither here nor there, and comes through again afterwards.
 fn obeys_linux(rtr: &Namespace, a: &Namespace) {
     if !command::has("nft") {
         return report::skip("dpdk", "rules of Linux: there is no nft");
@@ -129,11 +129,11 @@ fn obeys_linux(rtr: &Namespace, a: &Namespace) {
     rtr.run("nft delete table ip t");
 }
 
-/// The hosts behind the twins `bm-KIND1` and `bm-KIND2`.
+/// The hosts behind the host TAPs `bm-KIND1` and `bm-KIND2`.
 fn ends<'a>(kind: &str, hosts: [&'a Namespace; 2]) -> [End<'a>; 2] {
     [1, 2].map(|net: u8| {
         let host = hosts[usize::from(net) - 1];
-        End { host, wire: "v0", twin: format!("bm-{kind}{net}"), net }
+        End { host, wire: "v0", host_tap: format!("bm-{kind}{net}"), net }
     })
 }
 
@@ -180,34 +180,36 @@ fn af_xdp_by_dpdk_carries_packets_byte_by_byte() {
 }
 
 /// Two daemons, each with a host on AF_XDP, joined by two devices of DPDK; `no_copy` says whose frames are ours.
-fn meet(test: &str, devices: [&str; 2], twins: [&str; 2], no_copy: [bool; 2]) {
+fn meet(test: &str, devices: [&str; 2], host_taps: [&str; 2], no_copy: [bool; 2]) {
     if !sys::is_root() {
         return report::skip(test, "it makes namespaces, which needs root");
     }
     let (left, right) = (router(test, "left"), router(test, "right"));
     let (a, b) = (host(test, "a", &left, "w1", 1), host(test, "b", &right, "w2", 2));
     let Some(one) = Daemon::start(&left, &["xdp:w1", devices[0]]) else { return };
-    eventually("it says that nobody is there", || reason(&one, twins[0]).contains("no link"));
+    eventually("it says that nobody is there", || reason(&one, host_taps[0]).contains("no link"));
     let two = Daemon::start(&right, &["xdp:w2", devices[1]]).expect("the same binary");
-    left.ip(&format!("addr add 10.0.1.1/24 dev w1\naddr add 10.0.12.1/24 dev {}", twins[0]));
-    right.ip(&format!("addr add 10.0.2.1/24 dev w2\naddr add 10.0.12.2/24 dev {}", twins[1]));
-    let has_carrier = |router: &Namespace, twin: &str| {
-        router.run(&format!("ip -o link show dev {twin}")).contains("LOWER_UP")
+    left.ip(&format!("addr add 10.0.1.1/24 dev w1\naddr add 10.0.12.1/24 dev {}", host_taps[0]));
+    right.ip(&format!("addr add 10.0.2.1/24 dev w2\naddr add 10.0.12.2/24 dev {}", host_taps[1]));
+    let has_carrier = |router: &Namespace, host_tap: &str| {
+        router.run(&format!("ip -o link show dev {host_tap}")).contains("LOWER_UP")
     };
-    eventually("the devices connect", || has_carrier(&left, twins[0]) && has_carrier(&right, twins[1]));
-    eventually("nothing is wrong any more", || reason(&one, twins[0]).is_empty());
+    eventually("the devices connect", || {
+        has_carrier(&left, host_taps[0]) && has_carrier(&right, host_taps[1])
+    });
+    eventually("nothing is wrong any more", || reason(&one, host_taps[0]).is_empty());
     left.ip("route add 10.0.2.0/24 via 10.0.12.2");
     right.ip("route add 10.0.1.0/24 via 10.0.12.1");
     ping(&left, "10.0.12.2", 56, 64);
     ping(&a, "10.0.2.2", 1472, 62);
     ping(&b, "10.0.1.2", 56, 62);
     for (index, daemon) in [&one, &two].into_iter().enumerate() {
-        let port = daemon.port(twins[index]);
+        let port = daemon.port(host_taps[index]);
         assert!(port["account"]["received"].as_u64().unwrap() >= 20, "{port}");
         assert_eq!(port["mode_reason"].is_null(), no_copy[index], "{port}");
     }
     two.stop();
-    eventually("the link goes with the far end", || !has_carrier(&left, twins[0]));
+    eventually("the link goes with the far end", || !has_carrier(&left, host_taps[0]));
     one.stop();
 }
 

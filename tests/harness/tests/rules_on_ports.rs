@@ -1,4 +1,4 @@
-//! What Linux forbids, on ports that are no interfaces of Linux themselves: a TAP and capture files, whose twins stand for
+//! What Linux forbids, on ports that are no interfaces of Linux themselves: a TAP and capture files, whose host TAPs stand for
 //! them in Linux; and on ports of both paths in one daemon.
 
 use bm_tests::lab::{Ends, Lab, Side};
@@ -47,10 +47,10 @@ fn forward_chain(rules: &str) -> String {
     format!("table ip t {{ chain f {{ type filter hook forward priority 0; {rules} }}\n}}")
 }
 
-/// Gives a twin its addresses and the neighbor behind the port.
-fn settle_twin(lab: &Lab, router: &Router, twin: &str) {
+/// Gives a host TAP its addresses and the neighbor behind the port.
+fn settle_twin(lab: &Lab, router: &Router, host_tap: &str) {
     lab.rtr.ip(&format!(
-        "addr add 10.66.0.1/24 dev {twin}\nneigh replace {FAR} lladdr {FAR_MAC} dev {twin} nud permanent\n"
+        "addr add 10.66.0.1/24 dev {host_tap}\nneigh replace {FAR} lladdr {FAR_MAC} dev {host_tap} nud permanent\n"
     ));
     router.settle();
 }
@@ -86,7 +86,7 @@ struct Vm<'a> {
     lab: &'a Lab,
     wire: PacketSocket,
     /// MAC of the router's end.
-    twin: Mac,
+    host_tap: Mac,
 }
 
 impl<'a> Vm<'a> {
@@ -94,25 +94,25 @@ impl<'a> Vm<'a> {
         let text = lab.rtr.run(&format!("ip -o link show dev bm-{name}"));
         let mac = text.split("link/ether ").nth(1).unwrap_or_else(|| panic!("{text}"));
         let mut bytes = mac[..17].split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a MAC"));
-        let twin = Mac([(); 6].map(|()| bytes.next().expect("six bytes")));
+        let host_tap = Mac([(); 6].map(|()| bytes.next().expect("six bytes")));
         let snk: &Namespace = &lab.snk;
         lab.rtr.ip(&format!("link set {name} netns {}", snk.name()));
         snk.ip(&format!("link set {name} arp off\nlink set {name} up\n"));
-        Self { lab, wire: snk.packet_socket(name), twin }
+        Self { lab, wire: snk.packet_socket(name), host_tap }
     }
 
     /// A packet from the source to the far host comes out of the TAP, or not.
     fn gets(&self, port: u16, passes: bool, what: &str) {
         let packet = udp("192.0.2.2", FAR, port);
         self.lab.send(Side::Src, &Side::Src.to_router(&packet));
-        let expected = ip_frame(FAR_MAC, self.twin, &routed(&packet));
+        let expected = ip_frame(FAR_MAC, self.host_tap, &routed(&packet));
         assert_eq!(comes(&self.wire, &expected, wait_for(passes)), passes, "{what}: to the TAP");
     }
 
     /// A packet from the far host comes to the sink, or not.
     fn sends(&self, port: u16, passes: bool, what: &str) {
         let packet = udp(FAR, "10.9.9.9", port);
-        self.wire.send(&ip_frame(self.twin, FAR_MAC, &packet)).expect("a frame into the TAP");
+        self.wire.send(&ip_frame(self.host_tap, FAR_MAC, &packet)).expect("a frame into the TAP");
         let expected = Side::Snk.to_neighbor(2, &routed(&packet));
         let came = comes(self.lab.socket(Side::Snk), &expected, wait_for(passes));
         assert_eq!(came, passes, "{what}: from the TAP");
@@ -141,7 +141,7 @@ fn rules_hold_for_a_tap() {
             vm.sends(5001, true, "beside a rule by interface");
             rules(lab, router, &forward_chain("oifname bm-vm0 drop;"));
             vm.both(5000, false, true, "a rule by the interface where packets leave");
-            // What Linux lets pass goes by its way: into the twin, and out of it.
+            // What Linux lets pass goes by its way: into the host TAP, and out of it.
             rules(lab, router, &forward_chain("policy drop; ct state new udp dport 5001 accept;"));
             vm.both(5000, false, false, "policy drop");
             vm.both(5001, true, true, "accepted by Linux");
@@ -152,7 +152,7 @@ fn rules_hold_for_a_tap() {
             );
             let packet = udp("192.0.2.2", "10.66.0.9", 5002);
             lab.send(Side::Src, &Side::Src.to_router(&packet));
-            let translated = ip_frame(FAR_MAC, vm.twin, &routed(&udp("192.0.2.2", FAR, 5002)));
+            let translated = ip_frame(FAR_MAC, vm.host_tap, &routed(&udp("192.0.2.2", FAR, 5002)));
             assert!(comes(&vm.wire, &translated, PATIENCE), "DNAT to a host behind the TAP");
             rules(lab, router, "");
             let before = router.sent();
@@ -187,10 +187,10 @@ fn frames(file: &Path) -> Vec<Vec<u8>> {
 }
 
 /// A packet from the source is written to the capture, or not.
-fn is_captured(lab: &Lab, file: &Path, twin: Mac, port: u16, passes: bool, what: &str) {
+fn is_captured(lab: &Lab, file: &Path, host_tap: Mac, port: u16, passes: bool, what: &str) {
     let packet = udp("192.0.2.2", FAR, port);
     lab.send(Side::Src, &Side::Src.to_router(&packet));
-    let expected = ip_frame(FAR_MAC, twin, &routed(&packet));
+    let expected = ip_frame(FAR_MAC, host_tap, &routed(&packet));
     let begin = Instant::now();
     while begin.elapsed() < wait_for(passes) && !frames(file).contains(&expected) {
         std::thread::sleep(Duration::from_millis(5));
@@ -204,10 +204,10 @@ fn rules_hold_for_capture_files() {
         let folder = std::env::temp_dir().join(format!("bm-rules-{way}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for captures");
         let [input, output]: [PathBuf; 2] = ["in.pcap", "out.pcap"].map(|name| folder.join(name));
-        // The third port's twin.
-        let twin = Mac([2, 0, 0, 0, 0xbc, 2]);
+        // The third port's host TAP.
+        let host_tap = Mac([2, 0, 0, 0, 0xbc, 2]);
         let sent = [5001, 5000].map(|port| udp(FAR, "10.9.9.9", port));
-        let arriving: Vec<_> = sent.iter().map(|packet| ip_frame(twin, FAR_MAC, packet)).collect();
+        let arriving: Vec<_> = sent.iter().map(|packet| ip_frame(host_tap, FAR_MAC, packet)).collect();
         std::fs::write(&input, capture(&arriving)).expect("a capture");
         let port = format!("pcap:{},{}", input.display(), output.display());
         // The file is read at once, so the rule is there before the daemon.
@@ -218,13 +218,13 @@ fn rules_hold_for_capture_files() {
             assert!(comes(sink, &out(&sent[0]), PATIENCE), "beside the rule\n{}", router.told());
             assert!(!comes(sink, &out(&sent[1]), QUIET), "the rule\n{}", router.told());
             settle_twin(lab, router, "bm-pcap2");
-            is_captured(lab, &output, twin, 5001, true, "beside the rule, to the file");
-            is_captured(lab, &output, twin, 5000, false, "the rule, to the file");
+            is_captured(lab, &output, host_tap, 5001, true, "beside the rule, to the file");
+            is_captured(lab, &output, host_tap, 5000, false, "the rule, to the file");
             rules(lab, router, &forward_chain("policy drop; ct state new udp dport 5002 accept;"));
-            is_captured(lab, &output, twin, 5003, false, "policy drop");
-            is_captured(lab, &output, twin, 5002, true, "accepted by Linux");
+            is_captured(lab, &output, host_tap, 5003, false, "policy drop");
+            is_captured(lab, &output, host_tap, 5002, true, "accepted by Linux");
             rules(lab, router, "");
-            is_captured(lab, &output, twin, 5000, true, "nothing is set any more");
+            is_captured(lab, &output, host_tap, 5000, true, "nothing is set any more");
         });
         let _gone = std::fs::remove_dir_all(&folder);
     }

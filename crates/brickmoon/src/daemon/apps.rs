@@ -408,7 +408,7 @@ mod tests {
     fn twins_are_called_in_links_as_in_linux() {
         for device in ["net_pcap0,rx_pcap=a.pcap", "0000:01:00.0", "eth_af_packet_with_a_long_name"] {
             let port = bm_control::config::Port::new(bm_control::config::Device::Dpdk(device.into()));
-            assert_eq!(port.name(0), bm_port_dpdk::Spec::new(device).twin());
+            assert_eq!(port.name(0), bm_port_dpdk::Spec::new(device).host_tap());
         }
     }
 

@@ -11,7 +11,7 @@ use bm_control::config::Config;
 use bm_fib::published::{Published, Readers};
 use bm_forward::tables::Tables;
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
-use bm_frame::{Depot, Freelist};
+use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, Schedule, Waker, Worker, WorkerCounter};
 use bm_lua::apps::AppSet;
 use bm_lua::hook::HookSet;
@@ -89,7 +89,7 @@ pub struct WorkerState {
 pub struct DataPlane {
     workers: Vec<Running>,
     slow: Option<SlowThread>,
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     queues: Queues,
     /// Real-time priority of the workers; 0 for none.
     priority: u8,
@@ -103,9 +103,9 @@ impl DataPlane {
         parts: Vec<Part>,
         shared: &Shared,
         resolver: Box<dyn Resolver>,
-        depot: Arc<Depot>,
+        frame_pool: Arc<FramePool>,
     ) -> Result<Self, Failure> {
-        let mut slow = slow_path(config, shared, resolver, &depot)?;
+        let mut slow = slow_path(config, shared, resolver, &frame_pool)?;
         let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
         if let Some(hooks) = shared.hooks.get() {
             hooks.start(&super::hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
@@ -127,15 +127,15 @@ impl DataPlane {
         }
         let mut running = Vec::new();
         for (index, network) in networks.into_iter().enumerate() {
-            running.push(start_worker(config, shared, &mut slow, &depot, index, &names, network)?);
+            running.push(start_worker(config, shared, &mut slow, &frame_pool, index, &names, network)?);
         }
         for (index, core, part) in shared.apps.get().iter().flat_map(|apps| apps.apart()) {
-            running.push(start_apart(config, shared, &depot, index, core, part)?);
+            running.push(start_apart(config, shared, &frame_pool, index, core, part)?);
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
         running.iter().for_each(Running::await_first_breath);
         let priority = config.daemon.schedule().real_time.map_or(0, |real_time| real_time.priority);
-        Ok(Self { workers: running, slow, depot, queues, priority })
+        Ok(Self { workers: running, slow, frame_pool, queues, priority })
     }
 
     /// State of each worker.
@@ -186,12 +186,12 @@ impl DataPlane {
 
     /// Number of frames in total, and of those that no worker holds.
     pub fn frames(&self) -> (usize, usize) {
-        (self.depot.memory().slots(), self.depot.available())
+        (self.frame_pool.memory().slots(), self.frame_pool.available())
     }
 
     /// Stops the slow path, then the workers: they still send its last packets, and what they pass to it then is freed.
     pub fn stop(self) {
-        let Self { workers, slow, depot: _, queues: _, priority: _ } = self;
+        let Self { workers, slow, frame_pool: _, queues: _, priority: _ } = self;
         let end_workers = || workers.into_iter().for_each(|running| drop(running.worker.stop()));
         match slow {
             Some(slow) => drop(slow.stop_with(end_workers)),
@@ -213,7 +213,7 @@ pub fn slow_path(
     config: &Config,
     shared: &Shared,
     resolver: Box<dyn Resolver>,
-    depot: &Arc<Depot>,
+    frame_pool: &Arc<FramePool>,
 ) -> Result<SlowPath, Failure> {
     let settings = &config.slow_path;
     let waits = WaitLimits {
@@ -226,7 +226,7 @@ pub fn slow_path(
     Ok(SlowPath::new(SlowConfig {
         published: shared.published.clone(),
         reader: shared.readers.register(),
-        frames: Freelist::new(depot.clone(), FREELIST),
+        frames: Freelist::new(frame_pool.clone(), FREELIST),
         resolver,
         waker: Waker::new().map_err(Failure::failed)?,
         counters: counters(shared, Scope::Slow)?,
@@ -252,7 +252,7 @@ fn start_worker(
     config: &Config,
     shared: &Shared,
     slow: &mut SlowPath,
-    depot: &Arc<Depot>,
+    frame_pool: &Arc<FramePool>,
     index: usize,
     names: &[String],
     mut network: Network,
@@ -281,14 +281,14 @@ fn start_worker(
     super::apps::join(&mut network, config, names).map_err(Failure::failed)?;
     let core = config.daemon.cores.get(index).map(|&core| core as usize);
     let schedule = Schedule { core, ..config.daemon.schedule() };
-    run(shared, depot, (index, &format!("bm-worker-{index}")), schedule, network, waker)
+    run(shared, frame_pool, (index, &format!("bm-worker-{index}")), schedule, network, waker)
 }
 
 /// Starts a worker without ports for the Lua apps of one core.
 fn start_apart(
     config: &Config,
     shared: &Shared,
-    depot: &Arc<Depot>,
+    frame_pool: &Arc<FramePool>,
     index: usize,
     core: usize,
     part: bm_lua::apps::Part,
@@ -298,20 +298,20 @@ fn start_apart(
     let waker = Waker::new().map_err(Failure::failed)?;
     // No real-time priority: Lua code may run for any time.
     let schedule = Schedule { core: Some(core), real_time: None, ..config.daemon.schedule() };
-    run(shared, depot, (index, &format!("bm-lua-{core}")), schedule, network, waker)
+    run(shared, frame_pool, (index, &format!("bm-lua-{core}")), schedule, network, waker)
 }
 
 /// Starts a worker that runs `network`.
 fn run(
     shared: &Shared,
-    depot: &Arc<Depot>,
+    frame_pool: &Arc<FramePool>,
     (index, name): (usize, &str),
     schedule: Schedule,
     network: Network,
     waker: Waker,
 ) -> Result<Running, Failure> {
     let core = schedule.core;
-    let frames = Freelist::near(depot.clone(), FREELIST, core.and_then(bm_frame::node_of_core));
+    let frames = Freelist::near(frame_pool.clone(), FREELIST, core.and_then(bm_frame::node_of_core));
     let engine = Engine::new(network, frames).map_err(Failure::failed)?;
     let links = engine.links().map(|link| counters(shared, Scope::Link { worker: index, link: &link.name }));
     let links = links.collect::<Result<Vec<_>, Failure>>()?;

@@ -1,9 +1,9 @@
-//! DPDK devices, each with a twin: an interface in Linux with the MAC, MTU and link state of the device.
+//! DPDK devices, each with a host TAP: an interface in Linux with the MAC, MTU and link state of the device.
 //!
 //! ```text
 //! device ─► queues ─► workers            Linux: ip, ARP, routing daemons
 //!    ▲                                      │
-//!    └── MAC and MTU as Linux has them ── twin ◄── carrier as the device has it
+//!    └── MAC and MTU as Linux has them ── host TAP ◄── carrier as the device has it
 //! ```
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,53 +14,58 @@ use std::time::Duration;
 
 use bm_api::PortMode;
 use bm_control::config;
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_port::Port;
 use bm_port_dpdk::{DpdkDevice, Options, Spec};
-use bm_port_tap::{Twin, TwinHandle};
+use bm_port_tap::{HostTap, HostTapHandle};
 
 use super::ports::OpenPort;
 use crate::Failure;
 
-/// How often the states of device and twin are compared.
+/// How often the states of device and host TAP are compared.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long one comparison may take: the driver may reset the device.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 
-/// Opens a device with at most `most` queues, and creates its twin.
-pub fn open(device: &str, port: &config::Port, depot: &Arc<Depot>, most: usize) -> Result<OpenPort, Failure> {
+/// Opens a device with at most `most` queues, and creates its host TAP.
+pub fn open(
+    device: &str,
+    port: &config::Port,
+    frame_pool: &Arc<FramePool>,
+    most: usize,
+) -> Result<OpenPort, Failure> {
     let spec = Spec::new(device);
     let queues = port.queues.unwrap_or(1).min(most as u32).min(u32::from(u16::MAX)) as u16;
     let options = Options { queues, mtu: None };
-    let device = Arc::new(DpdkDevice::open(&spec, depot, options).map_err(Failure::failed)?);
-    let twin = Twin::new(&spec.twin(), mac(&device, &spec), usize::from(device.mtu()));
-    let twin = twin.map_err(Failure::failed)?;
+    let device = Arc::new(DpdkDevice::open(&spec, frame_pool, options).map_err(Failure::failed)?);
+    let host_tap = HostTap::new(&spec.host_tap(), mac(&device, &spec), usize::from(device.mtu()));
+    let host_tap = host_tap.map_err(Failure::failed)?;
     let mut queues: Vec<Box<dyn Port>> = Vec::new();
     for queue in 0..device.queues() {
         queues.push(Box::new(device.queue(queue).map_err(Failure::failed)?));
     }
     let driver = device.driver();
-    tracing::info!(driver, queues = queues.len(), twin = twin.name(), "dpdk:{}", spec.as_str());
+    tracing::info!(driver, queues = queues.len(), host_tap = host_tap.name(), "dpdk:{}", spec.as_str());
     if queues.len() > 1 {
         let spread = device.spread();
         let (buckets, key) = (spread.queues.len(), spread.key.len());
-        tracing::debug!(buckets, key, "{}: flows are spread over {} queues", twin.name(), queues.len());
+        tracing::debug!(buckets, key, "{}: flows are spread over {} queues", host_tap.name(), queues.len());
     }
     let reason = device.copied().map(Into::into);
-    let handle = twin.handle().map_err(Failure::failed)?;
+    let handle = host_tap.handle().map_err(Failure::failed)?;
     let counted = device.clone();
     let steering = device.steering();
     let told = Told::default();
     let asked = told.clone();
     Ok(OpenPort {
-        name: twin.name(),
+        name: host_tap.name(),
         device: port.device.to_string(),
-        ifindex: Some(twin.index().map_err(Failure::failed)?),
+        ifindex: Some(host_tap.index().map_err(Failure::failed)?),
         mode: PortMode::Dpdk,
         reason,
         queues,
-        held: Vec::from_iter(twin.hold().map_err(Failure::failed)?),
-        host: Box::new(twin),
+        held: Vec::from_iter(host_tap.hold().map_err(Failure::failed)?),
+        host: Box::new(host_tap),
         steering: Box::new(steering),
         keep: Box::new(Tended::start(device, handle, spec, told)?),
         hardware: Some(Arc::new(move || counted.counters())),
@@ -114,17 +119,22 @@ fn without_link(device: &str) -> &'static str {
     known.map_or("nothing is connected, or the other end is down", |(_, reason)| reason)
 }
 
-/// A device, and the thread that keeps it and its twin in the same state.
+/// A device, and the thread that keeps it and its host TAP in the same state.
 struct Tended {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Tended {
-    fn start(device: Arc<DpdkDevice>, twin: TwinHandle, spec: Spec, told: Told) -> Result<Self, Failure> {
+    fn start(
+        device: Arc<DpdkDevice>,
+        host_tap: HostTapHandle,
+        spec: Spec,
+        told: Told,
+    ) -> Result<Self, Failure> {
         let (end, ended) = mpsc::channel();
-        let (mtu, mac) = (device.mtu(), twin.mac().ok());
-        let mut tending = Tending { mtu, mac, up: None, failed: None, device, twin, spec, told };
+        let (mtu, mac) = (device.mtu(), host_tap.mac().ok());
+        let mut tending = Tending { mtu, mac, up: None, failed: None, device, host_tap, spec, told };
         let look = move || {
             let _watched = bm_heartbeat::watch(SILENT_MAX);
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -148,11 +158,11 @@ impl Drop for Tended {
 
 struct Tending {
     device: Arc<DpdkDevice>,
-    twin: TwinHandle,
+    host_tap: HostTapHandle,
     mtu: u16,
     mac: Option<[u8; 6]>,
     up: Option<bool>,
-    /// Why the device did not take a setting of its twin.
+    /// Why the device did not take a setting of its host TAP.
     failed: Option<String>,
     spec: Spec,
     told: Told,
@@ -163,16 +173,16 @@ impl Tending {
         let up = self.device.link().up;
         if self.up != Some(up) {
             self.up = Some(up);
-            if let Err(error) = self.twin.set_carrier(up) {
-                tracing::warn!(%error, "cannot set the carrier of the twin");
+            if let Err(error) = self.host_tap.set_carrier(up) {
+                tracing::warn!(%error, "cannot set the carrier of the host TAP");
             }
         }
-        if let Ok(mtu) = self.twin.mtu()
+        if let Ok(mtu) = self.host_tap.mtu()
             && mtu != usize::from(self.mtu)
         {
             self.change_mtu(mtu);
         }
-        if let Ok(mac) = self.twin.mac()
+        if let Ok(mac) = self.host_tap.mac()
             && self.mac != Some(mac)
         {
             self.change_mac(mac);
@@ -186,7 +196,7 @@ impl Tending {
         (!both.is_empty()).then(|| both.join("; "))
     }
 
-    /// Sets the MTU of the twin on the device; if the device rejects it, the twin gets the old one back.
+    /// Sets the MTU of the host TAP on the device; if the device rejects it, the host TAP gets the old one back.
     fn change_mtu(&mut self, mtu: usize) {
         let set = u16::try_from(mtu).map_err(|error| error.to_string());
         match set.and_then(|mtu| self.device.set_mtu(mtu).map_err(|error| error.to_string())) {
@@ -194,19 +204,19 @@ impl Tending {
             Err(error) => {
                 tracing::warn!(%error, "the device rejects the MTU; it stays {}", self.mtu);
                 self.failed = Some(format!("the device rejects the MTU, which stays {}: {error}", self.mtu));
-                let _gone = self.twin.set_mtu(usize::from(self.mtu));
+                let _gone = self.host_tap.set_mtu(usize::from(self.mtu));
             }
         }
     }
 
-    /// Sets the MAC of the twin on the device; if the device rejects it, the twin gets the old one back.
+    /// Sets the MAC of the host TAP on the device; if the device rejects it, the host TAP gets the old one back.
     fn change_mac(&mut self, mac: [u8; 6]) {
         match self.device.set_mac(mac) {
             Ok(()) => (self.mac, self.failed) = (Some(mac), None),
             Err(error) => {
                 tracing::warn!(%error, "the device rejects the MAC; it stays as it was");
                 self.failed = Some(format!("the device rejects the MAC, which stays as it was: {error}"));
-                let _gone = self.mac.map(|mac| self.twin.set_mac(mac));
+                let _gone = self.mac.map(|mac| self.host_tap.set_mac(mac));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bm_frame::{Depot, Freelist};
+use bm_frame::{FramePool, Freelist};
 use bm_graph::Replacer;
 use bm_port::{HostPort, Port};
 
@@ -57,10 +57,15 @@ impl Places {
     /// Replaces the queues and the host port by those of another interface, or by none, and closes the old ones. False
     /// if a worker did not accept its queue in time: then the data path must be restarted.
     #[must_use = "the port is half of one interface and half of another otherwise"]
-    pub fn replace(&self, queues: Vec<Box<dyn Port>>, host: Box<dyn HostPort>, depot: &Arc<Depot>) -> bool {
+    pub fn replace(
+        &self,
+        queues: Vec<Box<dyn Port>>,
+        host: Box<dyn HostPort>,
+        frame_pool: &Arc<FramePool>,
+    ) -> bool {
         let before = std::mem::replace(&mut *lock(&self.host), host);
         drop(before);
-        let mut frames = Freelist::new(depot.clone(), CLOSING);
+        let mut frames = Freelist::new(frame_pool.clone(), CLOSING);
         let mut all = true;
         let mut queues = queues.into_iter();
         for replacer in &self.queues {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use bm_api::{Error, PortMode};
 use bm_control::config::{self, Device, Switch};
 use bm_fastpath::Claims;
-use bm_frame::{Depot, Memory};
+use bm_frame::{FramePool, Memory};
 use bm_graph::ReplaceablePort;
 use bm_port::{HostPort, NoSteering, Port, Steering};
 use bm_port_pcap::PcapPort;
-use bm_port_tap::{TapDevice, Twin};
+use bm_port_tap::{HostTap, TapDevice};
 use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
 
 use super::places::{Nowhere, Places, ReplaceableHost};
@@ -57,13 +57,13 @@ pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 /// Why XDP on an interface is slower than it could be.
 pub const GENERIC: &str =
     "the driver does not support XDP, so the kernel runs it after the driver (generic mode)";
-/// MTU of the twins of devices that have none of their own.
-const TWIN_MTU: usize = 1500;
+/// MTU of the host TAPs of devices that have none of their own.
+const HOST_TAP_MTU: usize = 1500;
 
 /// Frame memory and ring size of the ports.
 pub struct Rings<'a> {
     /// The free frames.
-    pub memory: &'a Arc<Depot>,
+    pub memory: &'a Arc<FramePool>,
     /// Frames that can wait in each queue of an AF_XDP port.
     pub ring: u32,
 }
@@ -97,7 +97,7 @@ pub enum Taking<'c> {
 /// Opens devices that share one frame memory.
 #[derive(Clone)]
 pub struct Opener {
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     shared: Arc<Shared>,
     ring: u32,
 }
@@ -124,7 +124,7 @@ impl Opener {
     /// Opens ports that receive into this memory.
     pub fn new(rings: &Rings<'_>) -> Result<Self, Failure> {
         let shared = Shared::new(rings.memory).map_err(Failure::failed)?;
-        Ok(Self { depot: rings.memory.clone(), shared, ring: rings.ring })
+        Ok(Self { frame_pool: rings.memory.clone(), shared, ring: rings.ring })
     }
 
     /// Frames that can wait in each queue of an AF_XDP port.
@@ -133,17 +133,17 @@ impl Opener {
     }
 
     /// The free frames.
-    pub fn depot(&self) -> &Arc<Depot> {
-        &self.depot
+    pub fn frame_pool(&self) -> &Arc<FramePool> {
+        &self.frame_pool
     }
 
     /// Opens a device; a Linux interface only as missing (see [`Self::interface`]).
     pub fn open(&self, index: usize, port: &config::Port, most: usize) -> Result<OpenPort, Failure> {
         match &port.device {
             Device::Xdp(interface) => OpenPort::on(interface, port, None, most),
-            Device::Tap(name) => tap(name, port, self.depot.memory(), most),
+            Device::Tap(name) => tap(name, port, self.frame_pool.memory(), most),
             Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
-            Device::Dpdk(device) => super::dpdk::open(device, port, &self.depot, most),
+            Device::Dpdk(device) => super::dpdk::open(device, port, &self.frame_pool, most),
         }
     }
 
@@ -307,7 +307,7 @@ fn xdp(
     })
 }
 
-/// Opens a TAP whose other end is outside (a virtual machine, another namespace). In Linux a twin stands for the
+/// Opens a TAP whose other end is outside (a virtual machine, another namespace). In Linux a host TAP stands for the
 /// router's end, so that addresses, ARP and routing daemons have an interface to work on.
 fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<OpenPort, Failure> {
     let mut device = TapDevice::open(name).map_err(Failure::failed)?;
@@ -322,8 +322,8 @@ fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<
     let mut mac = device.mac().map_err(Failure::failed)?;
     // The two ends need different MACs; they differ in the last byte.
     mac[5] ^= 1;
-    let twin = twin(name, mac, mtu)?;
-    let port = behind_twin(port, twin, queues, PortMode::Tap, Box::new(device))?;
+    let host_tap = host_tap(name, mac, mtu)?;
+    let port = behind_host_tap(port, host_tap, queues, PortMode::Tap, Box::new(device))?;
     held.extend(port.held);
     Ok(OpenPort { held, ..port })
 }
@@ -335,31 +335,31 @@ fn pcap(
     port: &config::Port,
 ) -> Result<OpenPort, Failure> {
     let queue: Box<dyn Port> = Box::new(PcapPort::new(input, output, false).map_err(Failure::failed)?);
-    let twin = twin(&format!("pcap{index}"), [2, 0, 0, 0, 0xbc, index as u8], TWIN_MTU)?;
-    behind_twin(port, twin, vec![queue], PortMode::Memory, Box::new(()))
+    let host_tap = host_tap(&format!("pcap{index}"), [2, 0, 0, 0, 0xbc, index as u8], HOST_TAP_MTU)?;
+    behind_host_tap(port, host_tap, vec![queue], PortMode::Memory, Box::new(()))
 }
 
-/// Creates the twin of a device that is not a Linux interface.
-fn twin(name: &str, mac: [u8; 6], mtu: usize) -> Result<Twin, Failure> {
-    Twin::new(&config::app::twin_name(name), mac, mtu).map_err(Failure::failed)
+/// Creates the host TAP of a device that is not a Linux interface.
+fn host_tap(name: &str, mac: [u8; 6], mtu: usize) -> Result<HostTap, Failure> {
+    HostTap::new(&config::app::host_tap_name(name), mac, mtu).map_err(Failure::failed)
 }
 
-fn behind_twin(
+fn behind_host_tap(
     port: &config::Port,
-    twin: Twin,
+    host_tap: HostTap,
     queues: Vec<Box<dyn Port>>,
     mode: PortMode,
     keep: Box<dyn Any + Send>,
 ) -> Result<OpenPort, Failure> {
     Ok(OpenPort {
-        name: twin.name(),
+        name: host_tap.name(),
         device: port.device.to_string(),
-        ifindex: Some(twin.index().map_err(Failure::failed)?),
+        ifindex: Some(host_tap.index().map_err(Failure::failed)?),
         mode,
         reason: None,
         queues,
-        held: Vec::from_iter(twin.hold().map_err(Failure::failed)?),
-        host: Box::new(twin),
+        held: Vec::from_iter(host_tap.hold().map_err(Failure::failed)?),
+        host: Box::new(host_tap),
         steering: Box::new(NoSteering),
         keep,
         hardware: None,

@@ -66,7 +66,7 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
         ..Account::default()
     };
     [&received, &routed, &slow].into_iter().for_each(|part| add_drops(&mut sum, part));
-    // Linux sent the rest through the port's twin.
+    // Linux sent the rest through the port's host TAP.
     sum.originated += slow.received.saturating_sub(routed.passed);
     if has_apps {
         sum.consumed += received.passed.saturating_sub(routed.received);

@@ -9,7 +9,7 @@ use bm_api::{Error, PortMode};
 use bm_control::config::{Config, Device, Port, Switch};
 use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::Claims;
-use bm_frame::{Depot, Node, Pages};
+use bm_frame::{FramePool, Node, Pages};
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::kernel_ports::OnPort;
@@ -151,24 +151,24 @@ pub fn ring(config: &Config, slots: usize) -> u32 {
 }
 
 /// Allocates frame memory that is large enough for all rings of all ports.
-pub fn frame_memory(config: &Config) -> Result<Arc<Depot>, Failure> {
+pub fn frame_memory(config: &Config) -> Result<Arc<FramePool>, Failure> {
     let workers = workers(config);
     let ring = config.daemon.ring(queues_of_all(config)[0]);
     let least = frames(config, ring, FRAMES_SENT);
     let slots = (config.daemon.slots as usize * workers).max(least);
     let best = if config.daemon.huge_pages == Switch::Off { Pages::Plain } else { Pages::Huge };
     let slot_size = config.daemon.slot_size as usize;
-    let depot = Depot::on_nodes(slots, slot_size, best, &nodes(config)).map_err(Failure::failed)?;
-    for (node, slots) in depot.nodes() {
+    let frame_pool = FramePool::on_nodes(slots, slot_size, best, &nodes(config)).map_err(Failure::failed)?;
+    for (node, slots) in frame_pool.nodes() {
         tracing::info!("{slots} frames on NUMA node {node}, for the workers there");
     }
-    if depot.memory().pages() == Pages::Plain && config.daemon.huge_pages == Switch::On {
+    if frame_pool.memory().pages() == Pages::Plain && config.daemon.huge_pages == Switch::On {
         let pages = (slots * slot_size).div_ceil(2 << 20);
         return Err(Failure::Failed(format!(
             "huge_pages = \"on\" needs {pages} free huge pages of 2 MiB: reserve them with `sysctl -w vm.nr_hugepages={pages}`"
         )));
     }
-    Ok(depot)
+    Ok(frame_pool)
 }
 
 /// Checks that the memory that the daemon has had since its start, of `slots` slots, is enough for a configuration.
@@ -293,7 +293,7 @@ impl Opened {
     ) -> Result<Running, Failure> {
         let Self { parts, infos, held, workers, ring: _, notes } = self;
         let asker = Box::new(control.asker().map_err(Failure::failed)?);
-        let plane = DataPlane::start(config, workers, parts, shared, asker, opener.depot().clone())?;
+        let plane = DataPlane::start(config, workers, parts, shared, asker, opener.frame_pool().clone())?;
         let seen = vec![(0, Instant::now()); plane.workers().len()];
         let mut notes = notes;
         notes.extend(plane.priority_refused().map(refused_priority));

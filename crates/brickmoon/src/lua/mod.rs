@@ -51,8 +51,12 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     let apps = Arc::new(natives::Apps::new(registry.clone()));
     let world = World::new(apps, trees, lua.packet_bytes as usize).map_err(Failure::failed)?;
     bm_lua::end_on_signals().map_err(Failure::failed)?;
-    let facts =
-        Facts { registry, desks: world.desks.clone(), depot: world.depot.clone(), started: Instant::now() };
+    let facts = Facts {
+        registry,
+        desks: world.desks.clone(),
+        frame_pool: world.frame_pool.clone(),
+        started: Instant::now(),
+    };
     // A selftest ends before anybody could query it.
     let is_test = matches!(what, What::Test(_)) && lua.socket.is_none();
     let _server = if is_test { None } else { Server::start(lua.socket.as_deref(), facts)? };

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_control::config::Device;
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_graph::PortApp;
 use bm_lua::{Natives, Opened, Wanted};
 use bm_port::{Copied, LoopPort, Port, Steering as _};
@@ -47,23 +47,23 @@ struct Open {
 #[derive(Clone)]
 pub struct PortMemory {
     /// Memory with slots that AF_XDP accepts.
-    pub depot: Arc<Depot>,
+    pub frame_pool: Arc<FramePool>,
     /// Whether frames are copied between this memory and the program's.
     pub copied: bool,
 }
 
 impl PortMemory {
-    fn beside(depot: &Arc<Depot>) -> Result<Self, String> {
-        if matches!(depot.memory().slot_size(), 2048 | 4096) {
-            return Ok(Self { depot: depot.clone(), copied: false });
+    fn beside(frame_pool: &Arc<FramePool>) -> Result<Self, String> {
+        if matches!(frame_pool.memory().slot_size(), 2048 | 4096) {
+            return Ok(Self { frame_pool: frame_pool.clone(), copied: false });
         }
-        let depot = Depot::new(SMALL_SLOTS, SMALL).map_err(|error| error.to_string())?;
-        Ok(Self { depot, copied: true })
+        let frame_pool = FramePool::new(SMALL_SLOTS, SMALL).map_err(|error| error.to_string())?;
+        Ok(Self { frame_pool, copied: true })
     }
 
     /// Wraps a port so that it copies frames if necessary.
     pub fn port(&self, port: Box<dyn Port>) -> Box<dyn Port> {
-        if self.copied { Box::new(Copied::new(port, self.depot.clone())) } else { port }
+        if self.copied { Box::new(Copied::new(port, self.frame_pool.clone())) } else { port }
     }
 }
 
@@ -100,7 +100,7 @@ impl Natives for Apps {
 impl Open {
     fn memory(&mut self, wanted: &Wanted<'_>) -> Result<PortMemory, String> {
         if self.memory.is_none() {
-            self.memory = Some(PortMemory::beside(wanted.depot)?);
+            self.memory = Some(PortMemory::beside(wanted.frame_pool)?);
         }
         self.memory.clone().ok_or_else(|| "no memory for ports".into())
     }
@@ -138,7 +138,7 @@ impl Open {
         let memory = self.memory(wanted)?;
         let text = |error: bm_port_xdp::XdpError| error.to_string();
         if self.shared.is_none() {
-            self.shared = Some(Shared::new(&memory.depot).map_err(text)?);
+            self.shared = Some(Shared::new(&memory.frame_pool).map_err(text)?);
         }
         if !self.xdp.contains_key(name)
             && let Some(shared) = &self.shared
@@ -165,7 +165,7 @@ impl Open {
             self.taps.insert(name.into(), TapDevice::open(name).map_err(text)?);
         }
         let device = self.taps.get_mut(name).ok_or("the interface is gone")?;
-        Ok(Box::new(device.queue(wanted.depot.memory().room()).map_err(text)?))
+        Ok(Box::new(device.queue(wanted.frame_pool.memory().room()).map_err(text)?))
     }
 }
 
@@ -175,7 +175,7 @@ impl Open {
         let text = |error: bm_port_dpdk::DpdkError| error.to_string();
         if !self.dpdk.contains_key(name) {
             let options = bm_port_dpdk::Options { queues: wanted.workers as u16, mtu: None };
-            let device = DpdkDevice::open(&Spec::new(name), wanted.depot, options).map_err(text)?;
+            let device = DpdkDevice::open(&Spec::new(name), wanted.frame_pool, options).map_err(text)?;
             self.dpdk.insert(name.into(), device);
         }
         let device = self.dpdk.get(name).ok_or("the device is gone")?;

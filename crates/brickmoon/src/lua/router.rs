@@ -17,7 +17,7 @@ use bm_control::config::{self, Config};
 use bm_control::driver::{ControlPort, Driver};
 use bm_fib::published::Readers;
 use bm_forward::{Router, RouterPort, SlowPort, SlowReturn, SlowThread};
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_graph::{App, Io, Waker};
 use bm_lua::{Opened, Wanted};
 use bm_port::Port;
@@ -137,7 +137,7 @@ impl Set {
     fn start(wanted: &Wanted<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
         // Other apps of the program use the memory, too.
-        let rings = Rings { memory: &memory.depot, ring: bm_port_xdp::RING };
+        let rings = Rings { memory: &memory.frame_pool, ring: bm_port_xdp::RING };
         let opened = daemon::open_ports(&config.ports, &rings, &|_| wanted.workers);
         let opened = opened.map_err(daemon::why)?;
         let readers = Readers::new();
@@ -163,8 +163,8 @@ impl Set {
             apps: OnceLock::new(),
         };
         let asker = Box::new(driver.handle().asker().map_err(text)?);
-        let depot: &Arc<Depot> = wanted.depot;
-        let mut slow = daemon::slow_path(&config, &shared, asker, depot).map_err(daemon::why)?;
+        let frame_pool: &Arc<FramePool> = wanted.frame_pool;
+        let mut slow = daemon::slow_path(&config, &shared, asker, frame_pool).map_err(daemon::why)?;
         let names: Vec<_> = parts.iter().map(|(name, _)| name.clone()).collect();
         for (name, host) in parts {
             let account = Account::open(registry, Scope::SlowPort { port: &name }).map_err(text)?;

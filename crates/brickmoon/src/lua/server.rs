@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::routing::{get, post};
 use bm_api::request;
 use bm_api::{Account, App, Apps, Drops, Error, Link, Links, Status, Stopping, Worker, Workers};
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_lua::{Desks, Report};
 use bm_stats::Registry;
 use tokio::sync::oneshot;
@@ -32,7 +32,7 @@ pub struct Facts {
     /// For queries to the workers.
     pub desks: Desks,
     /// The free packets.
-    pub depot: Arc<Depot>,
+    pub frame_pool: Arc<FramePool>,
     /// When the program started.
     pub started: Instant,
 }
@@ -173,7 +173,7 @@ impl Facts {
     }
 
     fn workers(&self) -> Workers {
-        let (frames, free) = (self.depot.memory().slots() as u32, self.depot.available() as u32);
+        let (frames, free) = (self.frame_pool.memory().slots() as u32, self.frame_pool.available() as u32);
         let worker = |report: &Report| Worker {
             worker: report.worker as u32,
             alive: true,

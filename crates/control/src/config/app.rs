@@ -77,20 +77,20 @@ impl Port {
     pub fn name(&self, index: usize) -> String {
         match &self.device {
             Device::Xdp(name) => name.clone(),
-            Device::Tap(name) => twin_name(name),
+            Device::Tap(name) => host_tap_name(name),
             Device::Dpdk(device) => {
                 let name = device.split(',').next().unwrap_or_default();
                 let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);
                 let unfit = |c: char| matches!(c, ':' | '.' | '/') || c.is_whitespace();
-                twin_name(&name.replace(unfit, "-"))
+                host_tap_name(&name.replace(unfit, "-"))
             }
-            Device::Pcap { .. } => twin_name(&format!("pcap{index}")),
+            Device::Pcap { .. } => host_tap_name(&format!("pcap{index}")),
         }
     }
 }
 
-/// Name of the twin of a device that is not a Linux interface, cut to the maximum length of interface names.
-pub fn twin_name(name: &str) -> String {
+/// Name of the host TAP of a device that is not a Linux interface, cut to the maximum length of interface names.
+pub fn host_tap_name(name: &str) -> String {
     format!("bm-{name}").chars().take(15).collect()
 }
 

@@ -130,8 +130,8 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     pin();
-    let depot = Bed::depot()?;
-    let (full, one) = (Bed::new(table, depot.clone())?, Bed::new(Table::default(), depot)?);
+    let frame_pool = Bed::frame_pool()?;
+    let (full, one) = (Bed::new(table, frame_pool.clone())?, Bed::new(Table::default(), frame_pool)?);
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
     let measurements = cases.iter().map(Case::subjects).sum::<usize>();
     let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
@@ -210,7 +210,7 @@ pub fn forward_counted(family: &str, options: CountOptions) -> Result<Counted, B
     let CountOptions { breaths, burst, routes } = options;
     let options = tables::TableOptions { ipv4: routes, ipv6: routes, ..tables::TableOptions::default() };
     let table = tables::generate(&options).map_err(BenchError::Table)?;
-    let bed = Bed::new(table, Bed::depot()?)?;
+    let bed = Bed::new(table, Bed::frame_pool()?)?;
     let batching = Batching { receive: burst, ..Batching::default() };
     let mut running = match family {
         "ipv4" => bed.router::<u32>(&routable(Pattern::Prefix, &bed.ipv4), batching)?,

@@ -11,7 +11,7 @@ mod soak;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_frame::{Depot, Freelist};
+use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network};
 use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
 use bm_testbed::testbed::cores;
@@ -100,8 +100,8 @@ fn in_lua(case: &Case) -> Result<(State, Prepared), BenchError> {
 
 /// The same in Rust, with the packets that one breath is worth.
 fn in_rust(case: &Case) -> Result<(Engine, u64), BenchError> {
-    let depot = Depot::new(32_768, 2048).map_err(BenchError::build("frame memory"))?;
-    let mut frames = Freelist::new(depot, 8192);
+    let frame_pool = FramePool::new(32_768, 2048).map_err(BenchError::build("frame memory"))?;
+    let mut frames = Freelist::new(frame_pool, 8192);
     let (network, packets) = (case.rust)(&mut frames);
     let engine = Engine::new(network, frames).map_err(BenchError::build("the network in Rust"))?;
     Ok((engine, packets))
@@ -178,7 +178,7 @@ mod tests {
         for case in &CASES {
             let state = State::new(&world().unwrap()).unwrap();
             let program = state.prepare(case.name, case.lua, ROUND).unwrap();
-            let mut frames = Freelist::new(Depot::new(4096, 2048).unwrap(), 2048);
+            let mut frames = Freelist::new(FramePool::new(4096, 2048).unwrap(), 2048);
             let (network, packets) = (case.rust)(&mut frames);
             let mut engine = Engine::new(network, frames).unwrap();
             (0..50).for_each(|_| _ = engine.breathe());

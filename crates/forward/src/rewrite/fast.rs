@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use crate::testing::Lab;
     use bm_fib::next_hop::Action;
-    use bm_frame::{Depot, Freelist};
+    use bm_frame::{FramePool, Freelist};
     use proptest::prelude::*;
     use std::sync::{Arc, OnceLock};
 
@@ -227,12 +227,12 @@ mod tests {
                 1..40,
             ),
         ) {
-            static LAB: OnceLock<(Tables, Arc<Depot>)> = OnceLock::new();
-            let lab = || (Lab::new(LINES).tables(), Depot::new(256, 2048).expect("memory"));
-            let (tables, depot) = LAB.get_or_init(lab);
+            static LAB: OnceLock<(Tables, Arc<FramePool>)> = OnceLock::new();
+            let lab = || (Lab::new(LINES).tables(), FramePool::new(256, 2048).expect("memory"));
+            let (tables, frame_pool) = LAB.get_or_init(lab);
             let past = (1..99).find(|&hop| tables.next_hops.action(NextHop(hop)) == Action::None);
             let hops = past.expect("few hops are in use") + 1;
-            let mut list = Freelist::new(depot.clone(), 64);
+            let mut list = Freelist::new(frame_pool.clone(), 64);
             let mut known = KnownHops::new();
             for (hop, length, ttl, bytes, is_ipv4, padding) in cases {
                 let hop = NextHop(hop % hops);
@@ -288,10 +288,10 @@ mod tests {
         /// Eight at a time fare as each of them alone: those that are done, and the first that is not.
         #[test]
         fn eight_fare_as_each_alone(cases in prop::collection::vec(case(), LANES), known_before in any::<bool>()) {
-            static LAB: OnceLock<(Tables, Arc<Depot>)> = OnceLock::new();
-            let lab = || (Lab::new(LINES).tables(), Depot::new(256, 2048).expect("memory"));
-            let (tables, depot) = LAB.get_or_init(lab);
-            let mut list = Freelist::new(depot.clone(), 64);
+            static LAB: OnceLock<(Tables, Arc<FramePool>)> = OnceLock::new();
+            let lab = || (Lab::new(LINES).tables(), FramePool::new(256, 2048).expect("memory"));
+            let (tables, frame_pool) = LAB.get_or_init(lab);
+            let mut list = Freelist::new(frame_pool.clone(), 64);
             let mut known = KnownHops::new();
             let (mut hops, mut lengths, mut left) = ([NextHop::NONE; LANES], [0; LANES], [0; LANES]);
             let mut spent = [[0; 4]; LANES];
@@ -354,8 +354,8 @@ mod tests {
     #[test]
     fn too_long_without_a_hop_is_not_rewritten() {
         let tables = Lab::new(LINES).tables();
-        let depot = Depot::new(256, 2048).expect("memory");
-        let mut list = Freelist::new(depot, 64);
+        let frame_pool = FramePool::new(256, 2048).expect("memory");
+        let mut list = Freelist::new(frame_pool, 64);
         let mut known = KnownHops::new();
         let hop =
             (1..20).map(NextHop).find(|&hop| tables.next_hops.entry(hop).is_forward()).expect("one forwards");

@@ -1,4 +1,4 @@
-//! The exits of the slow path: to Linux, to a worker that sends, and from Linux through a twin to a worker.
+//! The exits of the slow path: to Linux, to a worker that sends, and from Linux through a host TAP to a worker.
 
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
@@ -7,7 +7,7 @@ use super::{Core, PortState, SlowCounter};
 
 /// The most frames that are delivered to Linux together.
 const TOGETHER: usize = 32;
-/// The most packets of Linux that are taken from one port's twin in one step.
+/// The most packets of Linux that are taken from one port's host TAP in one step.
 const STEP_TWIN: usize = 64;
 
 impl Core {
@@ -80,14 +80,14 @@ impl Core {
         }
     }
 
-    /// Sends what Linux sends through twins unchanged.
+    /// Sends what Linux sends through host TAPs unchanged.
     pub(super) fn collect_from_twins(&mut self) -> usize {
         let mut collected = 0;
         for index in 0..self.ports.len() {
             for _ in 0..STEP_TWIN {
                 let Some(host) = self.ports[index].host.as_mut() else { break };
                 // An error here has lost no known frame, and the next step tries again.
-                let Ok(Some(packet)) = host.collect(&mut self.twin) else { break };
+                let Ok(Some(packet)) = host.collect(&mut self.host_tap) else { break };
                 collected += 1;
                 self.ports[index].account.add(Entry::Received, 1);
                 if packet.len() > self.frames.memory().room() {

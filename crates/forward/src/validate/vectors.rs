@@ -124,7 +124,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::sync::{Arc, OnceLock};
 
-    use bm_frame::{Depot, Freelist};
+    use bm_frame::{FramePool, Freelist};
     use bm_wire::checksum;
     use proptest::prelude::*;
 
@@ -200,8 +200,8 @@ mod tests {
 
     /// Frames for all cases: their memory is never returned.
     fn list() -> Freelist {
-        static DEPOT: OnceLock<Arc<Depot>> = OnceLock::new();
-        Freelist::new(DEPOT.get_or_init(|| Depot::new(1024, 2048).unwrap()).clone(), 128)
+        static DEPOT: OnceLock<Arc<FramePool>> = OnceLock::new();
+        Freelist::new(DEPOT.get_or_init(|| FramePool::new(1024, 2048).unwrap()).clone(), 128)
     }
 
     /// Frames with these bytes, in groups of eight; a rest is ignored.

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, channel as replies};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_link::{Producer, channel};
 
 use super::loaded::Loaded;
@@ -29,7 +29,7 @@ const KEEP: usize = 1024;
 /// The environment of a set of apps.
 pub struct AppWorld {
     /// Where packets come from.
-    pub depot: Arc<Depot>,
+    pub frame_pool: Arc<FramePool>,
     /// Creates apps in Rust.
     pub natives: Arc<dyn Natives>,
 }
@@ -88,8 +88,8 @@ impl AppSet {
     /// If the system refuses a signal handler.
     pub fn new(world: AppWorld) -> Result<Self, LuaError> {
         guard::install().map_err(LuaError::new)?;
-        let AppWorld { depot, natives } = world;
-        let world = World { depot, natives, trees: Vec::new(), desks: Desks::default(), keep: KEEP };
+        let AppWorld { frame_pool, natives } = world;
+        let world = World { frame_pool, natives, trees: Vec::new(), desks: Desks::default(), keep: KEEP };
         Ok(Self { world, inner: Mutex::default() })
     }
 
@@ -230,9 +230,9 @@ pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
     if spec.apps.is_empty() {
         return Ok(Vec::new());
     }
-    let depot = Depot::new(64, 2048).map_err(LuaError::new)?;
+    let frame_pool = FramePool::new(64, 2048).map_err(LuaError::new)?;
     let natives = Arc::new(NoNatives);
-    let world = World { depot, natives, trees: spec.trees.clone(), desks: Desks::default(), keep: 0 };
+    let world = World { frame_pool, natives, trees: spec.trees.clone(), desks: Desks::default(), keep: 0 };
     let mut loaded = Loaded::new(&world, &Seat::default())?;
     guard::loading(|pulse| loaded.check(pulse, spec)).map_err(LuaError::new)
 }

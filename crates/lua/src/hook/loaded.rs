@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_graph::{HookBurst, Stage, Stages};
 use bm_stats::Block;
 use mlua::{
@@ -41,7 +41,7 @@ pub struct Seat<'a> {
     /// Names of the ports, by index.
     pub ports: &'a [String],
     /// Where hooks allocate packets.
-    pub depot: &'a Arc<Depot>,
+    pub frame_pool: &'a Arc<FramePool>,
     /// What states share.
     pub published: &'a Arc<Published>,
     /// Creates the counters with these names.
@@ -81,7 +81,7 @@ impl Loaded {
     pub fn new(version: &Arc<Version>, seat: &Seat<'_>) -> Result<Self, LuaError> {
         let natives = Arc::new(NoNatives);
         let world = World {
-            depot: seat.depot.clone(),
+            frame_pool: seat.frame_pool.clone(),
             natives,
             trees: version.spec.trees.clone(),
             desks: Desks::default(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_graph::{Stage, StageHook};
 use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Block, Registry, Scope};
@@ -25,7 +25,7 @@ const PARCELS: usize = 16;
 /// The environment of a set of hooks.
 pub struct HookWorld {
     /// Where hooks allocate packets.
-    pub depot: Arc<Depot>,
+    pub frame_pool: Arc<FramePool>,
     /// Where counters are.
     pub registry: Arc<Registry>,
 }
@@ -219,7 +219,7 @@ impl HookSet {
                     worker,
                     workers,
                     ports,
-                    depot: &self.world.depot,
+                    frame_pool: &self.world.frame_pool,
                     published: &self.published,
                     counters: &|names| self.block(scope, names),
                 };

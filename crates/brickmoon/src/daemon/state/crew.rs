@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bm_control::config::Config;
-use bm_frame::Depot;
+use bm_frame::FramePool;
 use bm_lua::apps::{AppSet, AppWorld};
 use bm_lua::hook::{HookSet, HookWorld};
 
@@ -15,34 +15,34 @@ use crate::daemon::running::{self, frame_memory};
 /// What workers need apart from ports; empty before the first workers.
 #[derive(Default)]
 pub(super) struct Crew {
-    pub depot: OnceLock<Arc<Depot>>,
+    pub frame_pool: OnceLock<Arc<FramePool>>,
 }
 
 impl Crew {
     /// The frame memory; allocated for this configuration if there is none yet.
-    pub fn depot(&self, config: &Config) -> Result<&Arc<Depot>, Failure> {
-        if self.depot.get().is_none() {
-            let depot = frame_memory(config)?;
-            let memory = depot.memory();
+    pub fn frame_pool(&self, config: &Config) -> Result<&Arc<FramePool>, Failure> {
+        if self.frame_pool.get().is_none() {
+            let frame_pool = frame_memory(config)?;
+            let memory = frame_pool.memory();
             tracing::info!("{} MiB of frame memory on {}", memory.bytes() >> 20, memory.pages());
-            return Ok(self.depot.get_or_init(|| depot));
+            return Ok(self.frame_pool.get_or_init(|| frame_pool));
         }
-        self.depot.get().ok_or_else(|| Failure::Failed("no frame memory".into()))
+        self.frame_pool.get().ok_or_else(|| Failure::Failed("no frame memory".into()))
     }
 
     /// Creates the opener of ports that use this memory.
     pub fn opener(&self, config: &Config) -> Result<Opener, Failure> {
-        let memory = self.depot(config)?;
+        let memory = self.frame_pool(config)?;
         Opener::new(&Rings { memory, ring: running::ring(config, memory.memory().slots()) })
     }
 
     /// Creates the sets of Lua hooks and apps for workers, if they do not exist yet.
     pub fn scripts(&self, shared: &Shared) -> Result<(), Failure> {
-        let (Some(depot), None) = (self.depot.get(), shared.hooks.get()) else { return Ok(()) };
-        let world = HookWorld { depot: depot.clone(), registry: shared.registry.clone() };
+        let (Some(frame_pool), None) = (self.frame_pool.get(), shared.hooks.get()) else { return Ok(()) };
+        let world = HookWorld { frame_pool: frame_pool.clone(), registry: shared.registry.clone() };
         let hooks = Arc::new(HookSet::new(world).map_err(Failure::failed)?);
         let natives = Arc::new(crate::lua::Natives::new(shared.registry.clone()));
-        let world = AppWorld { depot: depot.clone(), natives };
+        let world = AppWorld { frame_pool: frame_pool.clone(), natives };
         let apps = Arc::new(AppSet::new(world).map_err(Failure::failed)?);
         // Cannot fail: only one thread at a time starts workers.
         let _there = (shared.hooks.set(hooks), shared.apps.set(apps));

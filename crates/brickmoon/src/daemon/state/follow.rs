@@ -194,7 +194,7 @@ impl Daemon {
         let info = &mut running.ports[index];
         if let (Some(places), Some(opener)) = (&info.places, &running.opener) {
             // A worker that does not accept the change hangs, which is handled elsewhere.
-            let _all = places.replace(Vec::new(), Box::new(Nowhere), opener.depot());
+            let _all = places.replace(Vec::new(), Box::new(Nowhere), opener.frame_pool());
         }
         // Now that no worker uses its sockets.
         info.keep = Box::new(());
@@ -337,7 +337,7 @@ impl Daemon {
         let Running { ports, opener, .. } = running;
         let info = &mut ports[index];
         if let (Some(places), Some(opener)) = (&info.places, opener)
-            && !places.replace(queues, host, opener.depot())
+            && !places.replace(queues, host, opener.frame_pool())
         {
             // The worker hangs, which is handled elsewhere.
             tracing::error!("port {}: a worker did not accept its queue", info.name);

@@ -140,10 +140,10 @@ impl Daemon {
             let told = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
             said.needs_restart.extend(told.map(|port| format!("port.{}.path", port.device)));
         }
-        if let Some(depot) =
-            self.crew.depot.get().filter(|_| paths.needs_workers(&new) && !arranged.is_empty())
+        if let Some(frame_pool) =
+            self.crew.frame_pool.get().filter(|_| paths.needs_workers(&new) && !arranged.is_empty())
         {
-            check_memory(&new, depot.memory().slots())?;
+            check_memory(&new, frame_pool.memory().slots())?;
         }
         // The kernel path was loaded without the map for workers' sockets.
         if paths.any_kernel() && self.claims.is_none() && !new.claims.is_empty() {

@@ -81,7 +81,7 @@ pub fn batch(options: &Options, strategy: Option<&str>) -> Result<Vec<Row>, Benc
         return Err(BenchError::NoCase { wanted });
     }
     pin();
-    let bed = Bed::new(options.table(NEXT_HOPS)?, Bed::depot()?)?;
+    let bed = Bed::new(options.table(NEXT_HOPS)?, Bed::frame_pool()?)?;
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
     let turn = whole.saturating_sub(begin.elapsed()) / (cells.len() as u32 * RUNS);
     measure(&bed, &cells, turn.max(LEAST))
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn every_cell_forwards_all_it_receives() {
         let options = TableOptions { ipv4: 1_000, ipv6: 10, ..TableOptions::default() };
-        let bed = Bed::new(generate(&options).unwrap(), Bed::depot().unwrap()).unwrap();
+        let bed = Bed::new(generate(&options).unwrap(), Bed::frame_pool().unwrap()).unwrap();
         let sizes = [(1, 1), (8, 128), (32, 32), (256, 2), (1024, 128)];
         let cells = sizes.into_iter().flat_map(|(receive, send)| WAYS.map(|way| Cell { receive, send, way }));
         let cells: Vec<Cell> = cells.collect();

@@ -18,7 +18,7 @@ use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, NextHop, Structure, next_hop::NextHopWriter};
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
-use bm_frame::{BURST, Depot, Freelist};
+use bm_frame::{BURST, FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker};
 use bm_port::Port;
 use bm_stats::{Account, Counters, Entry, Registry, Scope};
@@ -61,7 +61,7 @@ pub(super) struct Bed {
     pub ipv6: Side<u128>,
     published: Arc<Published<Tables>>,
     readers: Readers,
-    depot: Arc<Depot>,
+    frame_pool: Arc<FramePool>,
     /// Kept, since the table is the writer's.
     _next_hops: NextHopWriter,
 }
@@ -111,14 +111,14 @@ pub(super) fn next_hop_port(number: u16) -> usize {
 impl Bed {
     /// A router of these routes. Both families get a default route if they have none, so that no address is
     /// without a way.
-    pub fn new(table: Table, depot: Arc<Depot>) -> Result<Self, BenchError> {
-        Self::with_hops(table, depot, |number| (next_hop_port(number), next_hop_mac(number)))
+    pub fn new(table: Table, frame_pool: Arc<FramePool>) -> Result<Self, BenchError> {
+        Self::with_hops(table, frame_pool, |number| (next_hop_port(number), next_hop_mac(number)))
     }
 
     /// The same with next hops, counted from 1, behind ports and with MACs as `hop` says.
     pub fn with_hops(
         table: Table,
-        depot: Arc<Depot>,
+        frame_pool: Arc<FramePool>,
         hop: impl Fn(u16) -> (usize, [u8; 6]),
     ) -> Result<Self, BenchError> {
         let readers = Readers::new();
@@ -145,22 +145,22 @@ impl Bed {
             Settings::default(),
         );
         let published = Arc::new(Published::new(tables, &readers));
-        Ok(Self { ipv4, ipv6, published, readers, depot, _next_hops: next_hops })
+        Ok(Self { ipv4, ipv6, published, readers, frame_pool, _next_hops: next_hops })
     }
 
     /// Frame memory for all beds.
-    pub fn depot() -> Result<Arc<Depot>, BenchError> {
-        Self::depot_of(1)
+    pub fn frame_pool() -> Result<Arc<FramePool>, BenchError> {
+        Self::frame_pool_of(1)
     }
 
     /// Frame memory for as many engines at a time, and as many again.
-    pub fn depot_of(workers: usize) -> Result<Arc<Depot>, BenchError> {
-        Depot::new(SLOTS * workers, 2048).map_err(BenchError::build("frame memory"))
+    pub fn frame_pool_of(workers: usize) -> Result<Arc<FramePool>, BenchError> {
+        FramePool::new(SLOTS * workers, 2048).map_err(BenchError::build("frame memory"))
     }
 
     /// Where its frames come from.
-    pub fn frames(&self) -> &Arc<Depot> {
-        &self.depot
+    pub fn frames(&self) -> &Arc<FramePool> {
+        &self.frame_pool
     }
 
     /// The router at work on packets to `destinations`.
@@ -179,7 +179,7 @@ impl Bed {
         sizes: Sizes,
         batching: Batching,
     ) -> Result<Running, BenchError> {
-        let mut making = Making::new(&self.depot)?;
+        let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, sizes, batching)?;
         self.routed(making, PORTS.len(), batching.rebatches)
     }
@@ -193,7 +193,7 @@ impl Bed {
     ) -> Result<Vec<Running>, BenchError> {
         let registry = Making::registry(workers)?;
         let router = |worker| {
-            let mut making = Making::of_worker(&self.depot, &registry, worker);
+            let mut making = Making::of_worker(&self.frame_pool, &registry, worker);
             making.ports(destinations, SMALLEST, Batching::default())?;
             self.routed(making, PORTS.len(), false)
         };
@@ -202,14 +202,14 @@ impl Bed {
 
     /// The router at work on a device of the caller's, the first port; next hops must all be behind it.
     pub fn router_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
-        let mut making = Making::new(&self.depot)?;
+        let mut making = Making::new(&self.frame_pool)?;
         making.device(device)?;
         self.routed(making, 1, false)
     }
 
     /// A device of the caller's alone, sending what it receives.
     pub fn loop_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
-        let mut making = Making::new(&self.depot)?;
+        let mut making = Making::new(&self.frame_pool)?;
         making.device(device)?;
         making.link("left.output -> left.left")?;
         making.running(None)
@@ -251,7 +251,7 @@ impl Bed {
         destinations: &Arc<[A]>,
         sizes: Sizes,
     ) -> Result<Running, BenchError> {
-        let mut making = Making::new(&self.depot)?;
+        let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, sizes, Batching::default())?;
         making.link("left.output -> right.left")?;
         making.link("right.output -> left.right")?;
@@ -260,7 +260,7 @@ impl Bed {
 
     /// As many frames as circle in the router, whose headers alone are read and written.
     pub fn headers<A: Packet>(&self, destinations: &[A]) -> Result<Headers<A>, BenchError> {
-        Headers::new(FRAMES, Freelist::new(self.depot.clone(), 2 * FRAMES), destinations)
+        Headers::new(FRAMES, Freelist::new(self.frame_pool.clone(), 2 * FRAMES), destinations)
             .ok_or_else(|| BenchError::build("frame memory")("too few slots"))
     }
 
@@ -270,7 +270,7 @@ impl Bed {
         Ok(SlowPath::new(SlowConfig {
             published: self.published.clone(),
             reader: self.readers.register(),
-            frames: Freelist::new(self.depot.clone(), 0),
+            frames: Freelist::new(self.frame_pool.clone(), 0),
             resolver: Box::new(Nobody),
             waker: Waker::new().map_err(BenchError::build("slow path"))?,
             counters: counters.map_err(BenchError::build("counters"))?,
@@ -343,8 +343,8 @@ pub(super) struct Making {
 }
 
 impl Making {
-    fn new(depot: &Arc<Depot>) -> Result<Self, BenchError> {
-        Ok(Self::of_worker(depot, &Self::registry(1)?, 0))
+    fn new(frame_pool: &Arc<FramePool>) -> Result<Self, BenchError> {
+        Ok(Self::of_worker(frame_pool, &Self::registry(1)?, 0))
     }
 
     /// Counters of so many workers.
@@ -353,11 +353,11 @@ impl Making {
     }
 
     /// That of the worker with this number.
-    pub fn of_worker(depot: &Arc<Depot>, registry: &Arc<Registry>, worker: usize) -> Self {
+    pub fn of_worker(frame_pool: &Arc<FramePool>, registry: &Arc<Registry>, worker: usize) -> Self {
         Self {
             registry: registry.clone(),
             network: Network::new(),
-            frames: Freelist::new(depot.clone(), 2 * FRAMES),
+            frames: Freelist::new(frame_pool.clone(), 2 * FRAMES),
             sample: Arc::default(),
             accounts: Vec::new(),
             worker,

@@ -80,19 +80,19 @@ impl<A: Packet> Drop for Headers<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::Depot;
+    use bm_frame::FramePool;
 
     #[test]
     fn frames_stay_right_however_often_they_pass() {
-        let depot = Depot::new(512, 2048).unwrap();
-        let list = || Freelist::new(depot.clone(), 128);
+        let frame_pool = FramePool::new(512, 2048).unwrap();
+        let list = || Freelist::new(frame_pool.clone(), 128);
         let mut ipv4 = Headers::<u32>::new(300, list(), &[0x0808_0808, 0x0909_0909]).unwrap();
         assert_eq!((0..600).map(|_| ipv4.pass()).sum::<u64>(), 300 * 300);
         drop(ipv4);
         let mut ipv6 = Headers::<u128>::new(300, list(), &[0x2a00 << 112]).unwrap();
         assert_eq!((0..600).map(|_| ipv6.pass()).sum::<u64>(), 300 * 300);
         drop(ipv6);
-        assert_eq!(depot.available(), 512);
+        assert_eq!(frame_pool.available(), 512);
         assert!(Headers::<u32>::new(513, list(), &[1]).is_none());
     }
 }

@@ -19,7 +19,7 @@ mod testpmd;
 
 use std::time::{Duration, Instant};
 
-use bm_frame::{BURST, Depot};
+use bm_frame::{BURST, FramePool};
 use bm_port_dpdk::{BUILT, DpdkDevice, DpdkError, Options as DeviceOptions, Spec};
 use bm_testbed::addresses::{Pattern, Sizes};
 
@@ -124,10 +124,10 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     let core = cores::allowed().last().copied().unwrap_or(0);
     // A thread that wanders between cores starts with cold caches. Refusal is no harm.
     let _refused = cores::pin(0, core);
-    let depot = Depot::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))?;
+    let frame_pool = FramePool::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))?;
     let table = options.table(NEXT_HOPS)?;
     // What leaves comes in again, so it must be to the port's own MAC.
-    let bed = Bed::with_hops(table, depot, |_| (0, port_mac(0)))?;
+    let bed = Bed::with_hops(table, frame_pool, |_| (0, port_mac(0)))?;
     let destinations = routable(Pattern::Prefix, &bed.ipv4);
     let destinations = &destinations[..destinations.len().min(DESTINATIONS)];
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
@@ -274,9 +274,9 @@ mod tests {
             next_hops: NEXT_HOPS,
             ..bm_testbed::tables::TableOptions::default()
         });
-        let depot = Depot::new(SLOTS, 2048).expect("memory");
+        let frame_pool = FramePool::new(SLOTS, 2048).expect("memory");
         let bed =
-            Bed::with_hops(table.expect("a table"), depot.clone(), |_| (0, port_mac(0))).expect("a bed");
+            Bed::with_hops(table.expect("a table"), frame_pool.clone(), |_| (0, port_mac(0))).expect("a bed");
         let destinations = routable(Pattern::Prefix, &bed.ipv4);
         let destinations = &destinations[..256];
         let sizes = [SMALLEST, Sizes::Fixed(1518), Sizes::Imix];
@@ -291,7 +291,7 @@ mod tests {
             }
             assert!(running.0.sent() > 10_000);
             drop((running, kept));
-            assert_eq!(depot.available(), SLOTS, "{}", case.name());
+            assert_eq!(frame_pool.available(), SLOTS, "{}", case.name());
         }
     }
 }

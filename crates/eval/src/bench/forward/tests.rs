@@ -33,7 +33,7 @@ static COUNTING: Counting = Counting;
 
 fn bed() -> Bed {
     let options = TableOptions { ipv4: 5_000, ipv6: 2_000, ..TableOptions::default() };
-    Bed::new(generate(&options).unwrap(), Bed::depot().unwrap()).unwrap()
+    Bed::new(generate(&options).unwrap(), Bed::frame_pool().unwrap()).unwrap()
 }
 
 fn turns() -> Turns {

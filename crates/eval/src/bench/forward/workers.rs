@@ -142,7 +142,7 @@ struct Beds([Bed; 2]);
 
 impl Beds {
     fn new(table: Table, cores: usize) -> Result<Self, BenchError> {
-        let (one, two) = (Bed::depot_of(cores)?, Bed::depot_of(1)?);
+        let (one, two) = (Bed::frame_pool_of(cores)?, Bed::frame_pool_of(1)?);
         Ok(Self([Bed::new(table.clone(), one)?, Bed::new(table, two)?]))
     }
 

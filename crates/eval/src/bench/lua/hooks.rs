@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_frame::{BURST, Burst, Depot, Frame, Freelist, Mask};
+use bm_frame::{BURST, Burst, Frame, FramePool, Freelist, Mask};
 use bm_graph::{HookBurst, HookFate, HookRoom, NoRoutes, Stage, StageHook, Stages};
 use bm_lua::hook::{HookSet, HookSpec, HookWorld};
 use bm_stats::Registry;
@@ -96,8 +96,8 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(depot: &Arc<Depot>) -> Self {
-        let (mut frames, mut burst) = (Freelist::new(depot.clone(), 2 * BURST), Burst::new());
+    fn new(frame_pool: &Arc<FramePool>) -> Self {
+        let (mut frames, mut burst) = (Freelist::new(frame_pool.clone(), 2 * BURST), Burst::new());
         while let Some(frame) = frames.allocate_with(&packet(burst.len())) {
             if let Err(frame) = burst.push(frame) {
                 frames.free(frame);
@@ -146,10 +146,10 @@ fn packet(number: usize) -> [u8; 60] {
 }
 
 /// The hook of a case, loaded for one worker. The set must outlive it.
-fn loaded(case: &Case, depot: &Arc<Depot>) -> Result<(HookSet, Box<dyn StageHook>), BenchError> {
+fn loaded(case: &Case, frame_pool: &Arc<FramePool>) -> Result<(HookSet, Box<dyn StageHook>), BenchError> {
     let folder = Folder::with(case.lua).map_err(BenchError::build("the hook's file"))?;
     let registry = Registry::anonymous(COUNTERS).map_err(BenchError::build("counters"))?;
-    let world = HookWorld { depot: depot.clone(), registry: Arc::new(registry) };
+    let world = HookWorld { frame_pool: frame_pool.clone(), registry: Arc::new(registry) };
     let set = HookSet::new(world).map_err(BenchError::build("the hook"))?;
     let (file, patience) = (folder.0.join("hook.lua"), Duration::from_secs(1));
     let (name, arguments) = (case.name.into(), serde_json::Value::Null);
@@ -161,9 +161,9 @@ fn loaded(case: &Case, depot: &Arc<Depot>) -> Result<(HookSet, Box<dyn StageHook
 
 /// Measures one case.
 pub(super) fn measure(case: &Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
-    let depot = Depot::new(4096, 2048).map_err(BenchError::build("frame memory"))?;
-    let (set, mut lua) = loaded(case, &depot)?;
-    let (mut rust, mut beds) = (Native(case.rust), [Bed::new(&depot), Bed::new(&depot)]);
+    let frame_pool = FramePool::new(4096, 2048).map_err(BenchError::build("frame memory"))?;
+    let (set, mut lua) = loaded(case, &frame_pool)?;
+    let (mut rust, mut beds) = (Native(case.rust), [Bed::new(&frame_pool), Bed::new(&frame_pool)]);
     lua.begin();
     let [of_lua, of_rust] = &mut beds;
     let measured = alternate(
@@ -190,11 +190,11 @@ mod tests {
 
     #[test]
     fn hooks_in_lua_and_in_rust_drop_the_same_packets() {
-        let depot = Depot::new(4096, 2048).unwrap();
+        let frame_pool = FramePool::new(4096, 2048).unwrap();
         for (case, left) in CASES.iter().zip([256, 256, 256 - 16]) {
-            let (_set, mut lua) = loaded(case, &depot).unwrap();
+            let (_set, mut lua) = loaded(case, &frame_pool).unwrap();
             assert!(lua.begin().has(Stage::Ingress));
-            let mut bed = Bed::new(&depot);
+            let mut bed = Bed::new(&frame_pool);
             let expected = bed.run(&mut Native(case.rust));
             assert_eq!((bed.run(&mut *lua), expected.count()), (expected, left), "{}", case.name);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bm_frame::{Depot, Freelist};
+use bm_frame::{FramePool, Freelist};
 use proptest::prelude::*;
 
 use super::*;
@@ -26,8 +26,8 @@ const FRAME: [u8; 72] = {
 };
 
 fn list() -> Freelist {
-    static DEPOT: OnceLock<Arc<Depot>> = OnceLock::new();
-    Freelist::new(DEPOT.get_or_init(|| Depot::new(1024, 2048).unwrap()).clone(), 128)
+    static DEPOT: OnceLock<Arc<FramePool>> = OnceLock::new();
+    Freelist::new(DEPOT.get_or_init(|| FramePool::new(1024, 2048).unwrap()).clone(), 128)
 }
 
 /// A frame with some bytes changed, sometimes to a special value, and truncated.

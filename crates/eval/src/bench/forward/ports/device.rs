@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bm_frame::{Burst, Depot, Frame, Freelist};
+use bm_frame::{Burst, Frame, FramePool, Freelist};
 use bm_port::Port;
 use bm_port_dpdk::DpdkPort;
 use bm_wire::checksum;
@@ -88,11 +88,11 @@ impl Looped {
     /// A port with so many frames in its ring, which spend hops if they are routed.
     pub fn new(
         mut port: DpdkPort,
-        depot: &Arc<Depot>,
+        frame_pool: &Arc<FramePool>,
         (destinations, lengths): (&[u32], &[u16]),
         (in_ring, routed): (usize, bool),
     ) -> Self {
-        let mut frames = Freelist::new(depot.clone(), 0);
+        let mut frames = Freelist::new(frame_pool.clone(), 0);
         let mut burst = Burst::new();
         for index in 0..in_ring {
             let length = usize::from(lengths[index % lengths.len()]);

@@ -9,15 +9,15 @@ use bm_port::HostPort;
 use crate::error::TapError;
 use crate::interface::{self, Interface, is_gone};
 
-/// The TAP twin of a port: it has the port's MAC address and MTU, and is deleted with the process.
-pub struct Twin {
+/// The TAP host TAP of a port: it has the port's MAC address and MTU, and is deleted with the process.
+pub struct HostTap {
     interface: Interface,
     file: File,
     /// The interface was deleted: its descriptor is always ready, but never has data.
     gone: bool,
 }
 
-impl Twin {
+impl HostTap {
     /// Creates the interface `name` with the port's MAC address and MTU, and brings it up.
     ///
     /// # Errors
@@ -39,8 +39,8 @@ impl Twin {
         self.interface.name()
     }
 
-    /// A descriptor that keeps the interface in Linux, with its addresses and routes, when the twin is dropped;
-    /// another twin of that name then takes it over. `None` if it stays anyway.
+    /// A descriptor that keeps the interface in Linux, with its addresses and routes, when the host TAP is dropped;
+    /// another host TAP of that name then takes it over. `None` if it stays anyway.
     ///
     /// # Errors
     /// [`TapError::System`] if there are no descriptors left.
@@ -57,27 +57,27 @@ impl Twin {
     }
 }
 
-/// Changes a twin while the slow path uses it: Linux may change its MAC address and MTU, the port its carrier.
-pub struct TwinHandle {
+/// Changes a host TAP while the slow path uses it: Linux may change its MAC address and MTU, the port its carrier.
+pub struct HostTapHandle {
     interface: Interface,
     file: File,
 }
 
-impl Twin {
+impl HostTap {
     /// Another descriptor of the interface.
     ///
     /// # Errors
     /// [`TapError::System`] if there are no descriptors left.
-    pub fn handle(&self) -> Result<TwinHandle, TapError> {
+    pub fn handle(&self) -> Result<HostTapHandle, TapError> {
         let name = self.name();
         let file = self.file.try_clone();
         let file =
             file.map_err(|error| TapError::System { name: name.clone(), step: "keeping it open", error })?;
-        Ok(TwinHandle { interface: Interface::new(&name)?, file })
+        Ok(HostTapHandle { interface: Interface::new(&name)?, file })
     }
 }
 
-impl TwinHandle {
+impl HostTapHandle {
     /// The interface's current MAC address.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl TwinHandle {
     }
 }
 
-impl HostPort for Twin {
+impl HostPort for HostTap {
     fn deliver(&mut self, packet: &[u8]) -> io::Result<()> {
         self.file.write(packet).map(drop)
     }

@@ -4,14 +4,14 @@
 use bm_frame::{Frame, Memory};
 
 /// The slots that one socket has lent to the kernel.
-pub(crate) struct Lent {
+pub(crate) struct InFlight {
     memory: &'static Memory,
     /// log2 of the slot size: slots are found by shifts on the packet path.
     shift: u32,
     bits: Box<[u64]>,
 }
 
-impl Lent {
+impl InFlight {
     pub(crate) fn new(memory: &'static Memory) -> Self {
         let shift = memory.slot_size().trailing_zeros();
         Self { memory, shift, bits: vec![0; memory.slots().div_ceil(64)].into() }
@@ -72,34 +72,34 @@ impl Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_frame::{Depot, Freelist};
+    use bm_frame::{FramePool, Freelist};
 
     #[test]
     fn gives_back_each_slot_once_and_only_if_lent() {
-        let depot = Depot::new(100, 4096).unwrap();
-        let mut frames = Freelist::new(depot.clone(), 128);
-        let mut lent = Lent::new(depot.memory());
+        let frame_pool = FramePool::new(100, 4096).unwrap();
+        let mut frames = Freelist::new(frame_pool.clone(), 128);
+        let mut in_flight = InFlight::new(frame_pool.memory());
         let frame = frames.allocate().unwrap();
-        let slot = u64::from(depot.memory().index(&frame));
+        let slot = u64::from(frame_pool.memory().index(&frame));
         let begin = frame.headroom();
-        let address = lent.lend(frame);
+        let address = in_flight.lend(frame);
         assert_eq!(address, slot * 4096 + begin as u64);
-        assert!(lent.take_back(100 * 4096).is_none(), "past the region");
-        assert!(lent.take_back(u64::MAX).is_none());
-        let (frame, offset) = lent.take_back(address + 2).unwrap();
-        assert_eq!((u64::from(depot.memory().index(&frame)), offset), (slot, begin + 2));
-        assert!(lent.take_back(address).is_none(), "taken back already");
+        assert!(in_flight.take_back(100 * 4096).is_none(), "past the region");
+        assert!(in_flight.take_back(u64::MAX).is_none());
+        let (frame, offset) = in_flight.take_back(address + 2).unwrap();
+        assert_eq!((u64::from(frame_pool.memory().index(&frame)), offset), (slot, begin + 2));
+        assert!(in_flight.take_back(address).is_none(), "taken back already");
         frames.free(frame);
         for _ in 0..70 {
             let frame = frames.allocate().unwrap();
-            lent.lend(frame);
+            in_flight.lend(frame);
         }
-        assert_eq!(lent.count(), 70);
+        assert_eq!(in_flight.count(), 70);
         // SAFETY: no kernel ever had them.
-        let all: Vec<_> = unsafe { lent.take_all() }.collect();
-        assert_eq!((all.len(), lent.count()), (70, 0));
+        let all: Vec<_> = unsafe { in_flight.take_all() }.collect();
+        assert_eq!((all.len(), in_flight.count()), (70, 0));
         all.into_iter().for_each(|frame| frames.free(frame));
         drop(frames);
-        assert_eq!(depot.available(), 100);
+        assert_eq!(frame_pool.available(), 100);
     }
 }
