@@ -13,12 +13,12 @@
 #![deny(unsafe_code)]
 
 mod app;
-mod berth;
 mod counters;
 mod engine;
 mod hook;
+mod idle_poll;
 mod moderation;
-mod nap;
+mod movable_queue;
 mod network;
 mod port_app;
 mod priority;
@@ -26,11 +26,11 @@ mod replace;
 mod worker;
 
 pub use app::{App, Io};
-pub use berth::{Berth, Seat};
 pub use bm_sys::Waker;
 pub use counters::{DeviceCounter, LinkCounter, WorkerCounter};
 pub use engine::{Engine, LinkReport};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
+pub use movable_queue::{MovableQueue, QueueOwner};
 pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
 pub use priority::{URGENT, set_nice};

@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::counters::{CountedLink, LinkCounter, WorkerCounter};
 use crate::engine::Engine;
+use crate::idle_poll::IdlePoll;
 use crate::moderation::{self, Moderation};
-use crate::nap::Naps;
 use crate::priority::{self, Demote};
 
 /// What a worker does when no frames arrive.
@@ -154,10 +154,21 @@ impl Worker {
             // By default the kernel may make sleeps 50 us longer, so that wakeups coincide: too much here. If it
             // refuses this setting, naps are that much longer.
             let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
-            let (naps, moderation) = (Naps::new(), Moderation::new(Instant::now()));
+            let (idle_poll, moderation) = (IdlePoll::new(), Moderation::new(Instant::now()));
             let moved = 0;
-            Loop { engine, idle, real_time, counters, links, waker: wake, watch, naps, moderation, moved }
-                .run(&stopped)
+            Loop {
+                engine,
+                idle,
+                real_time,
+                counters,
+                links,
+                waker: wake,
+                watch,
+                idle_poll,
+                moderation,
+                moved,
+            }
+            .run(&stopped)
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(WorkerError::Spawn)?;
         let mut worker = Self { thread: Some(thread), stop, waker, real_time: Ok(None) };
@@ -232,7 +243,7 @@ struct Loop {
     links: Vec<CountedLink>,
     waker: Waker,
     watch: OwnedFd,
-    naps: Naps,
+    idle_poll: IdlePoll,
     moderation: Moderation,
     /// Frame moves since the last sleep.
     moved: u64,
@@ -291,7 +302,7 @@ impl Loop {
             self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
             // Checked each time: a port may hold frames for a moment without a descriptor that shows it.
             let must_ask = !may_sleep || self.engine.must_ask();
-            let most = if must_ask { self.naps.next(idle) } else { SLEEP_MAX };
+            let most = if must_ask { self.idle_poll.next(idle) } else { SLEEP_MAX };
             let timeout = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as _ };
             // With `poll`, whose timeout is not in whole milliseconds. Interrupted or timed out: the loop checks
             // everything in any case, and a wakeup that comes now ends the next sleep immediately.

@@ -13,16 +13,21 @@ use crate::modules;
 use crate::native::{Native, Opened, Wanted};
 use crate::pool::Pool;
 use crate::runtime::Runtime;
-use crate::state::Seat;
+use crate::state::WorkerContext;
 use crate::world::World;
 
 type Names = (Vec<String>, Vec<usize>);
 
 /// The table. `runtime` must outlive `lua`.
-pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat) -> mlua::Result<Table> {
+pub(crate) fn table(
+    lua: &Lua,
+    world: &World,
+    runtime: *mut Runtime,
+    context: &WorkerContext,
+) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("address", LightUserData(runtime.cast()))?;
-    table.set("worker", seat.worker)?;
+    table.set("worker", context.worker)?;
     table.set("version", env!("CARGO_PKG_VERSION"))?;
     let trees = world.trees.clone();
     let theirs = move |lua: &Lua, name: String| file(lua, modules::theirs(&trees, &name));
@@ -42,20 +47,20 @@ pub(crate) fn table(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat
         Ok(())
     };
     table.set("give_link", lua.create_function(give_link)?)?;
-    let (desk, worker) = (seat.flags.desk.clone(), seat.worker);
+    let (report_slot, worker) = (context.flags.report_slot.clone(), context.worker);
     let answer = move |lua: &Lua, report: Value| {
         let report = lua.from_value(report);
         // Packets are processed further even if the answer fails.
         held(|| match report {
-            Ok(report) => desk.answer(report),
+            Ok(report) => report_slot.answer(report),
             Err(error) => eprintln!("brickmoon: worker {worker} cannot report its state: {error}"),
         });
         Ok(())
     };
     table.set("answer", lua.create_function(answer)?)?;
-    natives(lua, &table, world, runtime, seat)?;
-    if seat.worker == 0 {
-        workers(lua, &table, Pool::new(world.clone(), seat.clone()))?;
+    natives(lua, &table, world, runtime, context)?;
+    if context.worker == 0 {
+        workers(lua, &table, Pool::new(world.clone(), context.clone()))?;
     }
     Ok(table)
 }
@@ -69,14 +74,20 @@ fn file(lua: &Lua, found: Option<(String, Vec<u8>)>) -> mlua::Result<(Option<Str
 }
 
 /// The functions for apps in Rust.
-fn natives(lua: &Lua, table: &Table, world: &World, runtime: *mut Runtime, seat: &Seat) -> mlua::Result<()> {
-    let (world, seat) = (world.clone(), seat.clone());
+fn natives(
+    lua: &Lua,
+    table: &Table,
+    world: &World,
+    runtime: *mut Runtime,
+    context: &WorkerContext,
+) -> mlua::Result<()> {
+    let (world, context) = (world.clone(), context.clone());
     let open = move |lua: &Lua, (class, name, argument, workers): (String, String, Value, usize)| {
         let argument: serde_json::Value = lua.from_value(argument)?;
-        let (frame_pool, worker) = (&world.frame_pool, if seat.apart { 0 } else { seat.worker });
+        let (frame_pool, worker) = (&world.frame_pool, if context.apart { 0 } else { context.worker });
         let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, frame_pool };
         // Must not be interrupted here: it may hold locks.
-        let opened = held(|| seat.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
+        let opened = held(|| context.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
         let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
         // SAFETY: as in `table`.
         let native = unsafe { (*runtime).natives.adopt(Native::new(app, runtime)) };

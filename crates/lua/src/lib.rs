@@ -28,7 +28,7 @@ pub use hook::guard::limit_loading;
 pub use modules::{Tree, embedded};
 pub use native::{Natives, NoNatives, Opened, Wanted};
 pub use program::{Outcome, Program, What};
-pub use report::{AppReport, Desks, JitReport, LinkReport, Report};
+pub use report::{AppReport, JitReport, LinkReport, Report, ReportSlots};
 pub use runtime::{end_on_signals, interrupt, interrupted};
 pub use state::{LuaError, Prepared, State};
 pub use world::{PAYLOAD, World};

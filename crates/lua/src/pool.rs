@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use mlua::{IntoLua as _, MultiValue};
 
 use crate::runtime::Flags;
-use crate::state::{LuaError, Seat, State};
+use crate::state::{LuaError, State, WorkerContext};
 use crate::world::World;
 
 /// A request to a worker: a function of `core.workers`, with its argument.
@@ -33,7 +33,7 @@ struct Worker {
 /// The other workers, by number.
 pub(crate) struct Pool {
     world: World,
-    seat: Seat,
+    context: WorkerContext,
     workers: BTreeMap<usize, Worker>,
 }
 
@@ -42,16 +42,16 @@ fn ended(worker: usize) -> LuaError {
 }
 
 impl Pool {
-    /// No workers yet; they will share `seat`'s rings.
-    pub fn new(world: World, seat: Seat) -> Self {
-        Self { world, seat, workers: BTreeMap::new() }
+    /// No workers yet; they will share `context`'s rings.
+    pub fn new(world: World, context: WorkerContext) -> Self {
+        Self { world, context, workers: BTreeMap::new() }
     }
 
     /// Makes `worker` call its function `name`, and returns the result. The worker is started if needed, and paused
     /// for the call if it runs.
     pub fn call(&mut self, worker: usize, core: Option<usize>, name: &str, argument: &[u8]) -> Reply {
         if !self.workers.contains_key(&worker) {
-            let started = Worker::start(&self.world, &self.seat, worker, core)?;
+            let started = Worker::start(&self.world, &self.context, worker, core)?;
             self.workers.insert(worker, started);
         }
         let one = self.workers.get_mut(&worker).ok_or_else(|| ended(worker))?;
@@ -74,15 +74,21 @@ impl Pool {
         // All are told before waiting for the first.
         self.workers.values().for_each(|worker| worker.flags.pause.store(1, Ordering::Relaxed));
         let paused: Vec<_> = self.workers.iter_mut().map(|(&number, worker)| worker.pause(number)).collect();
-        self.seat.flags.trouble.store(0, Ordering::Relaxed);
+        self.context.flags.trouble.store(0, Ordering::Relaxed);
         paused.into_iter().collect()
     }
 }
 
 impl Worker {
-    fn start(world: &World, seat: &Seat, worker: usize, core: Option<usize>) -> Result<Self, LuaError> {
-        let flags = Flags { trouble: seat.flags.trouble.clone(), ..Flags::default() };
-        let seat = Seat { worker, apart: false, flags: flags.clone(), rings: seat.rings.clone() };
+    fn start(
+        world: &World,
+        context: &WorkerContext,
+        worker: usize,
+        core: Option<usize>,
+    ) -> Result<Self, LuaError> {
+        let flags = Flags { trouble: context.flags.trouble.clone(), ..Flags::default() };
+        let context =
+            WorkerContext { worker, apart: false, flags: flags.clone(), rings: context.rings.clone() };
         let (orders, taken) = channel();
         let (answer, replies) = channel();
         let world = world.clone();
@@ -92,7 +98,7 @@ impl Worker {
                 let _gone = answer.send(Err(LuaError::new(why)));
                 return;
             }
-            serve(&world, &seat, &taken, &answer);
+            serve(&world, &context, &taken, &answer);
         };
         let thread = std::thread::Builder::new().name(format!("bm-lua-{worker}")).spawn(work);
         let thread = Some(thread.map_err(LuaError::new)?);
@@ -140,19 +146,19 @@ impl Drop for Worker {
 }
 
 /// Handles requests until the other end is closed.
-fn serve(world: &World, seat: &Seat, orders: &Receiver<Order>, answer: &Sender<Reply>) {
-    let mut state = State::of_worker(world, seat);
+fn serve(world: &World, context: &WorkerContext, orders: &Receiver<Order>, answer: &Sender<Reply>) {
+    let mut state = State::of_worker(world, context);
     while let Ok(Order { name, argument }) = orders.recv() {
         let reply = match &mut state {
             Ok(state) => carry_out(state, &name, &argument),
             Err(error) => Err(error.clone()),
         };
         let reply = reply.map_err(|error| LuaError {
-            message: format!("worker {}: {}", seat.worker, error.message),
+            message: format!("worker {}: {}", context.worker, error.message),
             traceback: error.traceback,
         });
         if reply.is_err() {
-            seat.flags.trouble.store(1, Ordering::Relaxed);
+            context.flags.trouble.store(1, Ordering::Relaxed);
         }
         if answer.send(reply).is_err() {
             return;

@@ -1,7 +1,7 @@
 //! The report of a state on request: its apps, its links, its compiler.
 //!
 //! ```text
-//! control thread: Desks::ask ─► Desk.asked ··· the engine sees it between two breaths ─► core.report ─► Desk.answer
+//! control thread: ReportSlots::ask ─► ReportSlot.asked ··· the engine sees it between two breaths ─► core.report ─► ReportSlot.answer
 //! ```
 //!
 //! Nothing is collected until it is requested, so the packet path pays only an occasional load.
@@ -85,7 +85,7 @@ pub struct JitReport {
 
 /// Where a worker's report is requested.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct ReportSlot {
     asked: AtomicI32,
     /// The number of answers, and the last one.
     answer: Mutex<(u64, Report)>,
@@ -97,7 +97,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Desk {
+impl ReportSlot {
     /// The flag that Lua checks.
     pub fn asked(&self) -> *const AtomicI32 {
         &self.asked
@@ -114,45 +114,45 @@ impl Desk {
 
 /// Where the workers of a program are asked.
 #[derive(Clone, Default)]
-pub struct Desks(Arc<Mutex<BTreeMap<usize, Arc<Desk>>>>);
+pub struct ReportSlots(Arc<Mutex<BTreeMap<usize, Arc<ReportSlot>>>>);
 
-impl Desks {
-    pub(crate) fn open(&self, worker: usize, desk: &Arc<Desk>) {
-        lock(&self.0).insert(worker, desk.clone());
+impl ReportSlots {
+    pub(crate) fn open(&self, worker: usize, report_slot: &Arc<ReportSlot>) {
+        lock(&self.0).insert(worker, report_slot.clone());
     }
 
-    pub(crate) fn close(&self, worker: usize, desk: &Arc<Desk>) {
-        let mut desks = lock(&self.0);
-        if desks.get(&worker).is_some_and(|open| Arc::ptr_eq(open, desk)) {
-            desks.remove(&worker);
+    pub(crate) fn close(&self, worker: usize, report_slot: &Arc<ReportSlot>) {
+        let mut report_slots = lock(&self.0);
+        if report_slots.get(&worker).is_some_and(|open| Arc::ptr_eq(open, report_slot)) {
+            report_slots.remove(&worker);
         }
     }
 
     /// The reports of all workers, by number. For a worker that does not answer within `patience`, because it is busy
     /// with something other than packets, this is its last answer; one that never answered is left out.
     pub fn ask(&self, patience: Duration) -> Vec<Report> {
-        let desks: Vec<_> = lock(&self.0).values().cloned().collect();
-        let before: Vec<u64> = desks
+        let report_slots: Vec<_> = lock(&self.0).values().cloned().collect();
+        let before: Vec<u64> = report_slots
             .iter()
-            .map(|desk| {
-                let answers = lock(&desk.answer).0;
-                desk.asked.store(1, Ordering::Relaxed);
+            .map(|report_slot| {
+                let answers = lock(&report_slot.answer).0;
+                report_slot.asked.store(1, Ordering::Relaxed);
                 answers
             })
             .collect();
         let end = Instant::now() + patience;
-        let wait = |(desk, before): (&Arc<Desk>, u64)| {
-            let mut answer = lock(&desk.answer);
+        let wait = |(report_slot, before): (&Arc<ReportSlot>, u64)| {
+            let mut answer = lock(&report_slot.answer);
             loop {
                 let left = end.saturating_duration_since(Instant::now());
                 if answer.0 > before || left.is_zero() {
                     return (answer.0 > 0).then(|| answer.1.clone());
                 }
-                let woken = desk.answered.wait_timeout(answer, left);
+                let woken = report_slot.answered.wait_timeout(answer, left);
                 answer = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
-        desks.iter().zip(before).filter_map(wait).collect()
+        report_slots.iter().zip(before).filter_map(wait).collect()
     }
 }
 
@@ -162,9 +162,10 @@ mod tests {
 
     #[test]
     fn asks_those_who_are_there_and_remembers_the_others() {
-        let (desks, here, away) = (Desks::default(), Arc::new(Desk::default()), Arc::new(Desk::default()));
+        let (report_slots, here, away) =
+            (ReportSlots::default(), Arc::new(ReportSlot::default()), Arc::new(ReportSlot::default()));
         let breaths = |reports: &[Report]| reports.iter().map(|report| report.breaths).collect::<Vec<_>>();
-        desks.open(0, &here);
+        report_slots.open(0, &here);
         let answering = here.clone();
         let worker = std::thread::spawn(move || {
             while answering.asked.load(Ordering::Relaxed) == 0 {
@@ -172,14 +173,14 @@ mod tests {
             }
             answering.answer(Report { breaths: 3, ..Report::default() });
         });
-        assert_eq!(breaths(&desks.ask(Duration::from_secs(600))), [3]);
+        assert_eq!(breaths(&report_slots.ask(Duration::from_secs(600))), [3]);
         worker.join().unwrap();
-        desks.open(1, &away);
-        assert_eq!(breaths(&desks.ask(Duration::ZERO)), [3], "one has never answered");
+        report_slots.open(1, &away);
+        assert_eq!(breaths(&report_slots.ask(Duration::ZERO)), [3], "one has never answered");
         away.answer(Report { worker: 1, breaths: 7, ..Report::default() });
-        assert_eq!(breaths(&desks.ask(Duration::ZERO)), [3, 7], "as they were");
-        desks.close(1, &here);
-        desks.close(0, &here);
-        assert_eq!(breaths(&desks.ask(Duration::ZERO)), [7]);
+        assert_eq!(breaths(&report_slots.ask(Duration::ZERO)), [3, 7], "as they were");
+        report_slots.close(1, &here);
+        report_slots.close(0, &here);
+        assert_eq!(breaths(&report_slots.ask(Duration::ZERO)), [7]);
     }
 }

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::links::{LINKS, Links};
 use crate::native::{self, Native};
-use crate::report::Desk;
+use crate::report::ReportSlot;
 use crate::shown::{LuaSees, Shown};
 
 /// Longest sleep while an app must be asked again.
@@ -119,7 +119,7 @@ pub(crate) struct Flags {
     /// One for all: a worker has failed.
     pub trouble: Arc<AtomicI32>,
     /// Where the worker's report is requested and answered.
-    pub desk: Arc<Desk>,
+    pub report_slot: Arc<ReportSlot>,
 }
 
 /// What a state and Rust share. `shared` comes first: its address is the runtime's. Lua sees that, and the memory
@@ -164,7 +164,7 @@ impl Runtime {
             interrupted: &INTERRUPTED,
             pause: Arc::as_ptr(&flags.pause),
             trouble: Arc::as_ptr(&flags.trouble),
-            asked: flags.desk.asked(),
+            asked: flags.report_slot.asked(),
             refill,
             spill,
             clock,

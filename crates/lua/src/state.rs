@@ -8,7 +8,7 @@ use mlua::{Function, IntoLua as _, Lua, MultiValue, Table, Value};
 
 use crate::bridge;
 use crate::modules;
-use crate::report::{Desks, JitReport};
+use crate::report::{JitReport, ReportSlots};
 use crate::ring::Rings;
 use crate::runtime::{Flags, JitCounts, Runtime};
 use crate::world::World;
@@ -45,7 +45,7 @@ impl From<mlua::Error> for LuaError {
 
 /// Which worker of a program a state is for, and what it shares with the others.
 #[derive(Clone, Default)]
-pub(crate) struct Seat {
+pub(crate) struct WorkerContext {
     pub worker: usize,
     /// It has devices to itself: no other worker has a queue of them.
     pub apart: bool,
@@ -59,8 +59,8 @@ pub struct State {
     startup: ManuallyDrop<Table>,
     lua: ManuallyDrop<Lua>,
     runtime: *mut Runtime,
-    desks: Desks,
-    seat: Seat,
+    report_slots: ReportSlots,
+    context: WorkerContext,
 }
 
 // SAFETY: the state and all references into it are in this one value, and its methods take it by reference from
@@ -73,24 +73,24 @@ impl State {
     /// # Errors
     /// The error of `core.startup`, or the system's for the memory that it needs.
     pub fn new(world: &World) -> Result<Self, LuaError> {
-        Self::of_worker(world, &Seat::default())
+        Self::of_worker(world, &WorkerContext::default())
     }
 
     /// A state for a worker of a program.
-    pub(crate) fn of_worker(world: &World, seat: &Seat) -> Result<Self, LuaError> {
-        let flags = seat.flags.clone();
+    pub(crate) fn of_worker(world: &World, context: &WorkerContext) -> Result<Self, LuaError> {
+        let flags = context.flags.clone();
         let runtime =
-            Runtime::new(&world.frame_pool, world.keep, seat.worker, flags).map_err(LuaError::new)?;
+            Runtime::new(&world.frame_pool, world.keep, context.worker, flags).map_err(LuaError::new)?;
         let runtime = Box::into_raw(runtime);
         // SAFETY: programs may use FFI and so break anything; that is what they are for. Whoever runs a program
         // trusts it as he trusts a binary.
         let lua = unsafe { Lua::unsafe_new() };
-        match Self::start(&lua, world, runtime, seat) {
+        match Self::start(&lua, world, runtime, context) {
             Ok(startup) => {
-                let (desks, seat) = (world.desks.clone(), seat.clone());
-                desks.open(seat.worker, &seat.flags.desk);
+                let (report_slots, context) = (world.report_slots.clone(), context.clone());
+                report_slots.open(context.worker, &context.flags.report_slot);
                 let (startup, lua) = (ManuallyDrop::new(startup), ManuallyDrop::new(lua));
-                Ok(Self { startup, lua, runtime, desks, seat })
+                Ok(Self { startup, lua, runtime, report_slots, context })
             }
             Err(error) => {
                 drop(lua);
@@ -101,8 +101,13 @@ impl State {
         }
     }
 
-    fn start(lua: &Lua, world: &World, runtime: *mut Runtime, seat: &Seat) -> Result<Table, LuaError> {
-        let bridge = bridge::table(lua, world, runtime, seat)?;
+    fn start(
+        lua: &Lua,
+        world: &World,
+        runtime: *mut Runtime,
+        context: &WorkerContext,
+    ) -> Result<Table, LuaError> {
+        let bridge = bridge::table(lua, world, runtime, context)?;
         let (path, bytes) =
             modules::ours("core/startup.lua").ok_or_else(|| LuaError::new("core.startup is missing"))?;
         Ok(lua.load(bytes).set_name(format!("@{path}")).call(bridge)?)
@@ -142,7 +147,7 @@ impl State {
 
     /// Leaves a state that was interrupted as it is; only what its apps in Rust hold is released.
     pub(crate) fn forget(self) {
-        self.desks.close(self.seat.worker, &self.seat.flags.desk);
+        self.report_slots.close(self.context.worker, &self.context.flags.report_slot);
         let runtime = self.runtime;
         std::mem::forget(self);
         // SAFETY: the runtime lives on with the state, which never runs again.
@@ -217,7 +222,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        self.desks.close(self.seat.worker, &self.seat.flags.desk);
+        self.report_slots.close(self.context.worker, &self.context.flags.report_slot);
         // SAFETY: made in `new`; Lua does not run now. Apps in Rust stop first, while links and frames are there.
         // Finalizers of Lua may reach the runtime's memory, so the state goes before it; none of the three is
         // touched again.

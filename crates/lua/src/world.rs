@@ -6,7 +6,7 @@ use bm_frame::{FramePool, MemoryError};
 
 use crate::modules::Tree;
 use crate::native::Natives;
-use crate::report::Desks;
+use crate::report::ReportSlots;
 
 /// Bytes of a packet that Snabb's programs may rely on.
 pub const PAYLOAD: usize = 10_240;
@@ -25,7 +25,7 @@ pub struct World {
     /// Folders with modules, searched before the binary.
     pub trees: Vec<Tree>,
     /// Where the workers are asked how they are.
-    pub desks: Desks,
+    pub report_slots: ReportSlots,
     /// Free packets that each worker keeps for itself.
     pub keep: usize,
 }
@@ -37,7 +37,7 @@ impl World {
     /// As for [`FramePool::new`].
     pub fn new(natives: Arc<dyn Natives>, trees: Vec<Tree>, room: usize) -> Result<Self, MemoryError> {
         let frame_pool = FramePool::new(SLOTS, slot_size(room))?;
-        Ok(Self { frame_pool, natives, trees, desks: Desks::default(), keep: KEEP })
+        Ok(Self { frame_pool, natives, trees, report_slots: ReportSlots::default(), keep: KEEP })
     }
 }
 

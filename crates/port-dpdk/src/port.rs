@@ -8,7 +8,7 @@ use bm_port::{DeviceCounters, Port};
 
 use crate::device::Shared;
 use crate::ffi::{self, Counts, Header, Queue};
-use crate::rest::Seat;
+use crate::rest::QueuePause;
 
 /// The most frames that an in-memory ring may still contain at the end.
 const DRAIN: usize = 1 << 16;
@@ -17,7 +17,7 @@ const DRAIN: usize = 1 << 16;
 pub struct DpdkPort {
     queue: Queue,
     shared: Arc<Shared>,
-    seat: Seat,
+    pause: QueuePause,
     /// The device's counters when they were read last; they are not read while it is paused.
     counts: Cell<Counts>,
 }
@@ -37,15 +37,15 @@ impl DpdkPort {
             no_frame: 0,
             invalid: 0,
         };
-        let seat = shared.rest.seat();
-        Self { queue, shared, seat, counts: Cell::default() }
+        let pause = shared.rest.pause();
+        Self { queue, shared, pause, counts: Cell::default() }
     }
 }
 
 impl Port for DpdkPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
-        if self.shared.rest.keeps(&self.seat) {
+        if self.shared.rest.keeps(&self.pause) {
             return;
         }
         let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
@@ -60,7 +60,7 @@ impl Port for DpdkPort {
 
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
-        if self.shared.rest.keeps(&self.seat) {
+        if self.shared.rest.keeps(&self.pause) {
             return 0;
         }
         let before = self.queue.invalid;
@@ -77,13 +77,13 @@ impl Port for DpdkPort {
 
     /// Leaves the queue alone while a full link keeps the worker from receiving.
     fn tend(&mut self, _frames: &mut Freelist) {
-        let _at_rest = self.shared.rest.keeps(&self.seat);
+        let _at_rest = self.shared.rest.keeps(&self.pause);
     }
 
     /// A device counts for all of its queues, so the first one reports.
     fn device_counters(&self) -> DeviceCounters {
         let mut counts = Counts::default();
-        if self.shared.rest.keeps(&self.seat) {
+        if self.shared.rest.keeps(&self.pause) {
             counts = self.counts.get();
         } else if self.queue.queue == 0 {
             // SAFETY: the shim writes one `Counts`. What it does not know stays zero.

@@ -19,47 +19,48 @@ pub(crate) struct Rest {
     /// Odd while queues must be left alone.
     number: AtomicU32,
     /// Locked by the thread that changes the device.
-    seats: Mutex<Vec<Weak<AtomicU32>>>,
+    pauses: Mutex<Vec<Weak<AtomicU32>>>,
 }
 
 /// The last pause that a queue has acknowledged.
-pub(crate) struct Seat(Arc<AtomicU32>);
+pub(crate) struct QueuePause(Arc<AtomicU32>);
 
 impl Rest {
     /// Registers one more queue.
-    pub fn seat(&self) -> Seat {
-        let seat = Arc::<AtomicU32>::default();
-        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        seats.retain(|seat| seat.strong_count() > 0);
-        seats.push(Arc::downgrade(&seat));
-        Seat(seat)
+    pub fn pause(&self) -> QueuePause {
+        let pause = Arc::<AtomicU32>::default();
+        let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        pauses.retain(|pause| pause.strong_count() > 0);
+        pauses.push(Arc::downgrade(&pause));
+        QueuePause(pause)
     }
 
-    /// Whether the worker with this seat must leave its queue alone now; if not, it may be in the driver until the
+    /// Whether the worker with this pause must leave its queue alone now; if not, it may be in the driver until the
     /// next call.
     #[inline]
-    pub fn keeps(&self, Seat(seat): &Seat) -> bool {
+    pub fn keeps(&self, QueuePause(pause): &QueuePause) -> bool {
         let number = self.number.load(Ordering::Acquire);
         if number & 1 == 0 {
             return false;
         }
         // Everything that this worker did in the driver happens before this is seen.
-        seat.store(number, Ordering::Release);
+        pause.store(number, Ordering::Release);
         true
     }
 
     /// Calls `change` once all queues are left alone, and then lets workers continue if it returns true. `None` if a
     /// worker does not leave within `patience`; then nothing was called.
     pub fn during<R>(&self, patience: Duration, change: impl FnOnce() -> (R, bool)) -> Option<R> {
-        let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.number.load(Ordering::Relaxed);
         // It is odd already if the last change left the device in an unusable state.
         let number = before | 1;
         self.number.store(number, Ordering::Release);
         let begin = Instant::now();
-        let left =
-            |seat: &Weak<AtomicU32>| seat.upgrade().is_none_or(|seat| seat.load(Ordering::Acquire) == number);
-        while !seats.iter().all(left) {
+        let left = |pause: &Weak<AtomicU32>| {
+            pause.upgrade().is_none_or(|pause| pause.load(Ordering::Acquire) == number)
+        };
+        while !pauses.iter().all(left) {
             if begin.elapsed() > patience {
                 // The next pause gets another number, since some queues have acknowledged this one.
                 let goes_on = if before == number { number } else { number.wrapping_add(1) };
@@ -88,10 +89,10 @@ mod tests {
         let (rest, inside, ended) = (Rest::default(), AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                let (rest, inside, ended, seat) = (&rest, &inside, &ended, rest.seat());
+                let (rest, inside, ended, pause) = (&rest, &inside, &ended, rest.pause());
                 scope.spawn(move || {
                     while !ended.load(Ordering::Relaxed) {
-                        if !rest.keeps(&seat) {
+                        if !rest.keeps(&pause) {
                             inside.fetch_add(1, Ordering::SeqCst);
                             std::hint::spin_loop();
                             inside.fetch_sub(1, Ordering::SeqCst);
@@ -113,10 +114,10 @@ mod tests {
     #[test]
     fn gives_up_where_a_worker_stays_and_forgets_those_that_are_gone() {
         let rest = Rest::default();
-        let seat = rest.seat();
+        let pause = rest.pause();
         assert_eq!(rest.during(Duration::ZERO, || ((), true)), None);
-        assert!(!rest.keeps(&seat), "workers go on");
-        drop(seat);
+        assert!(!rest.keeps(&pause), "workers go on");
+        drop(pause);
         assert_eq!(rest.during(Duration::ZERO, || ((), true)), Some(()));
     }
 
@@ -124,9 +125,9 @@ mod tests {
     fn a_device_that_does_not_run_again_is_left_alone() {
         let rest = Rest::default();
         assert_eq!(rest.during(PATIENCE, || ((), false)), Some(()));
-        let seat = rest.seat();
-        assert!(rest.keeps(&seat));
+        let pause = rest.pause();
+        assert!(rest.keeps(&pause));
         assert_eq!(rest.during(PATIENCE, || ((), true)), Some(()));
-        assert!(!rest.keeps(&seat));
+        assert!(!rest.keeps(&pause));
     }
 }

@@ -208,7 +208,7 @@ impl OpenPort {
             queues.push(Box::new(queue) as Box<dyn Port>);
             replacers.push(replacer);
         }
-        let (host, seat) = ReplaceableHost::new(host);
+        let (host, replaceable) = ReplaceableHost::new(host);
         Ok(Self {
             name: interface.into(),
             device: port.device.to_string(),
@@ -222,7 +222,7 @@ impl OpenPort {
             hardware: None,
             trouble: None,
             held: Vec::new(),
-            places: Some(Places { queues: replacers, host: seat }),
+            places: Some(Places { queues: replacers, host: replaceable }),
         })
     }
 }

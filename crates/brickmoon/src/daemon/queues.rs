@@ -1,12 +1,12 @@
 //! Assigns queues to workers, and moves them from busy workers to idle ones.
 //!
 //! Worker N has queue N of every port and sends through it; that never changes. Additional queues, if `queues` of a port
-//! is greater than the number of workers, are distributed in turn and can move between workers ([`bm_graph::Seat`]).
+//! is greater than the number of workers, are distributed in turn and can move between workers ([`bm_graph::QueueOwner`]).
 
 use std::time::{Duration, Instant};
 
 use bm_control::config::Config;
-use bm_graph::{Network, PortApp, Seat};
+use bm_graph::{Network, PortApp, QueueOwner};
 use bm_stats::{Account, Entry};
 
 use crate::Failure;
@@ -24,7 +24,7 @@ enum Place {
     /// Always the worker with the number of the queue.
     Home(usize),
     /// Any worker; it can change.
-    Shared(Seat),
+    Shared(QueueOwner),
 }
 
 struct Queue {
@@ -38,7 +38,7 @@ impl Queue {
     fn worker(&self) -> usize {
         match &self.place {
             Place::Home(worker) => *worker,
-            Place::Shared(seat) => seat.owner(),
+            Place::Shared(handle) => handle.owner(),
         }
     }
 }
@@ -104,12 +104,12 @@ impl Queues {
     /// initial workers. Queues that cannot move while running are skipped.
     pub fn place(&self, config: &Config, workers: usize) {
         for Queue { port, number, place, .. } in &self.all {
-            let Place::Shared(seat) = place else { continue };
+            let Place::Shared(handle) = place else { continue };
             let dealt = (!config.daemon.rebalance).then_some(number % workers.max(1));
             if let Some(worker) =
-                named(config, port, *number).or(dealt).filter(|&worker| worker != seat.owner())
+                named(config, port, *number).or(dealt).filter(|&worker| worker != handle.owner())
             {
-                seat.give_to(worker);
+                handle.give_to(worker);
             }
         }
     }
@@ -131,13 +131,13 @@ impl Queues {
             None => {
                 let workers = networks.len();
                 let owner = named(config, port, number).unwrap_or(number % workers);
-                let (seat, berths) = Seat::new(app, owner, workers).map_err(Failure::failed)?;
-                for (network, berth) in networks.iter_mut().zip(berths) {
+                let (handle, queues) = QueueOwner::new(app, owner, workers).map_err(Failure::failed)?;
+                for (network, queue) in networks.iter_mut().zip(queues) {
                     let name = format!("{port}#{number}");
-                    network.app(&name, Box::new(berth)).map_err(Failure::failed)?;
+                    network.app(&name, Box::new(queue)).map_err(Failure::failed)?;
                     network.link(&format!("{name}.output -> router.{name}")).map_err(Failure::failed)?;
                 }
-                Place::Shared(seat)
+                Place::Shared(handle)
             }
         };
         self.all.push(Queue { port: port.into(), number, received, place });
@@ -167,9 +167,9 @@ impl Queues {
         let (busy, loads) = self.seen.as_ref().map(|old| self.loads(old, &new)).unwrap_or_default();
         self.seen = Some(new);
         let (at, to) = choose(&busy, &loads)?;
-        let Queue { port, number, place: Place::Shared(seat), .. } = &self.all[at] else { return None };
-        let from = seat.owner();
-        seat.give_to(to);
+        let Queue { port, number, place: Place::Shared(handle), .. } = &self.all[at] else { return None };
+        let from = handle.owner();
+        handle.give_to(to);
         Some(Move { queue: format!("{port}/{number}"), from, to })
     }
 

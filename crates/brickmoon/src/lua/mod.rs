@@ -53,7 +53,7 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     bm_lua::end_on_signals().map_err(Failure::failed)?;
     let facts = Facts {
         registry,
-        desks: world.desks.clone(),
+        report_slots: world.report_slots.clone(),
         frame_pool: world.frame_pool.clone(),
         started: Instant::now(),
     };

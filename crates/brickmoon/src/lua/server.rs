@@ -1,6 +1,6 @@
 //! The control socket of a Lua program: `show apps`, `links`, `workers` and `drops`, as for the daemon.
 //!
-//! Counters of ports and routers are in shared memory. Lua apps are queried through [`Desks`]: their workers answer
+//! Counters of ports and routers are in shared memory. Lua apps are queried through [`ReportSlots`]: their workers answer
 //! between two breaths. Figures of several workers for one app or link are summed.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use axum::routing::{get, post};
 use bm_api::request;
 use bm_api::{Account, App, Apps, Drops, Error, Link, Links, Status, Stopping, Worker, Workers};
 use bm_frame::FramePool;
-use bm_lua::{Desks, Report};
+use bm_lua::{Report, ReportSlots};
 use bm_stats::Registry;
 use tokio::sync::oneshot;
 
@@ -30,7 +30,7 @@ pub struct Facts {
     /// Counters of Rust apps.
     pub registry: Arc<Registry>,
     /// For queries to the workers.
-    pub desks: Desks,
+    pub report_slots: ReportSlots,
     /// The free packets.
     pub frame_pool: Arc<FramePool>,
     /// When the program started.
@@ -128,7 +128,7 @@ fn stop() -> Stopping {
 
 impl Facts {
     fn reports(&self) -> Vec<Report> {
-        self.desks.ask(apps::PATIENCE)
+        self.report_slots.ask(apps::PATIENCE)
     }
 
     fn counters(&self) -> report::Counters {

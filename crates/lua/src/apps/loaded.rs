@@ -10,7 +10,7 @@ use mlua::{LuaSerdeExt as _, MultiValue, Table, ffi};
 use super::spec::AppsSpec;
 use crate::hook::guard::{BROKEN_OFF, Guard, Pulse};
 use crate::runtime::Runtime;
-use crate::state::{LuaError, Seat, State};
+use crate::state::{LuaError, State, WorkerContext};
 use crate::world::World;
 
 /// Positions on the stack of the thread that runs the functions, after the message handler.
@@ -71,8 +71,8 @@ impl Loaded {
     ///
     /// # Errors
     /// The error of the system, or of Lua.
-    pub(crate) fn new(world: &World, seat: &Seat) -> Result<Self, LuaError> {
-        let state = State::of_worker(world, seat)?;
+    pub(crate) fn new(world: &World, context: &WorkerContext) -> Result<Self, LuaError> {
+        let state = State::of_worker(world, context)?;
         let loaded: Table = state.lua().globals().get::<Table>("package")?.get("loaded")?;
         loaded.set(BRIDGE, state.lua().create_table()?)?;
         state.call("part", MultiValue::new())?;

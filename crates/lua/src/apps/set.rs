@@ -12,9 +12,9 @@ use super::part::{Ends, Failure, Order, Part, Reply};
 use super::spec::AppsSpec;
 use crate::hook::guard::{self, Pulse, Watch};
 use crate::native::{Natives, NoNatives};
-use crate::report::{Desks, Report};
+use crate::report::{Report, ReportSlots};
 use crate::ring::Rings;
-use crate::state::{LuaError, Seat};
+use crate::state::{LuaError, WorkerContext};
 use crate::world::World;
 
 /// Configurations that may be on their way to a worker.
@@ -89,7 +89,13 @@ impl AppSet {
     pub fn new(world: AppWorld) -> Result<Self, LuaError> {
         guard::install().map_err(LuaError::new)?;
         let AppWorld { frame_pool, natives } = world;
-        let world = World { frame_pool, natives, trees: Vec::new(), desks: Desks::default(), keep: KEEP };
+        let world = World {
+            frame_pool,
+            natives,
+            trees: Vec::new(),
+            report_slots: ReportSlots::default(),
+            keep: KEEP,
+        };
         Ok(Self { world, inner: Mutex::default() })
     }
 
@@ -108,8 +114,13 @@ impl AppSet {
         let with_ports = parts.iter().take(1).cycle().take(workers);
         let all = with_ports.chain(parts.iter().skip(1)).enumerate();
         let worker = |(worker, (core, spec)): (usize, &(Option<usize>, AppsSpec))| {
-            let seat = Seat { worker, apart: core.is_some(), rings: rings.clone(), ..Seat::default() };
-            self.worker(spec, &seat, *core, if core.is_some() { 1 } else { workers })
+            let context = WorkerContext {
+                worker,
+                apart: core.is_some(),
+                rings: rings.clone(),
+                ..WorkerContext::default()
+            };
+            self.worker(spec, &context, *core, if core.is_some() { 1 } else { workers })
         };
         *inner = Inner { workers: all.map(worker).collect::<Result<_, _>>()?, spec: spec.clone() };
         Ok(())
@@ -118,7 +129,7 @@ impl AppSet {
     fn worker(
         &self,
         spec: &AppsSpec,
-        seat: &Seat,
+        context: &WorkerContext,
         core: Option<usize>,
         workers: usize,
     ) -> Result<Worker, LuaError> {
@@ -128,7 +139,7 @@ impl AppSet {
         let ends =
             Ends { orders: taken, replies: answer, pulse: pulse.clone(), failure: failure.clone(), workers };
         let world = World { trees: spec.trees.clone(), ..self.world.clone() };
-        let part = Part::new(Loaded::new(&world, seat)?, spec, ends)?;
+        let part = Part::new(Loaded::new(&world, context)?, spec, ends)?;
         Ok(Worker { part: Some(part), core, orders, replies, pulse, watch: Watch::default(), failure })
     }
 
@@ -178,9 +189,9 @@ impl AppSet {
         news
     }
 
-    /// The reports on the apps of each worker; see [`Desks::ask`].
+    /// The reports on the apps of each worker; see [`ReportSlots::ask`].
     pub fn reports(&self, patience: Duration) -> Vec<Report> {
-        self.world.desks.ask(patience)
+        self.world.report_slots.ask(patience)
     }
 
     /// Whether there is any app.
@@ -232,7 +243,13 @@ pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
     }
     let frame_pool = FramePool::new(64, 2048).map_err(LuaError::new)?;
     let natives = Arc::new(NoNatives);
-    let world = World { frame_pool, natives, trees: spec.trees.clone(), desks: Desks::default(), keep: 0 };
-    let mut loaded = Loaded::new(&world, &Seat::default())?;
+    let world = World {
+        frame_pool,
+        natives,
+        trees: spec.trees.clone(),
+        report_slots: ReportSlots::default(),
+        keep: 0,
+    };
+    let mut loaded = Loaded::new(&world, &WorkerContext::default())?;
     guard::loading(|pulse| loaded.check(pulse, spec)).map_err(LuaError::new)
 }

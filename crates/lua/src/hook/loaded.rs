@@ -18,7 +18,7 @@ use super::meter::{Meter, cycles};
 use super::published::Published;
 use super::version::{Health, Version};
 use crate::native::NoNatives;
-use crate::report::Desks;
+use crate::report::ReportSlots;
 use crate::shown::Shown;
 use crate::state::{LuaError, State};
 use crate::world::World;
@@ -33,7 +33,7 @@ const FIRST: c_int = 2;
 const BURST_AT: c_int = 6;
 
 /// The thread for which a hook is loaded.
-pub struct Seat<'a> {
+pub struct HookContext<'a> {
     /// Number of the worker; `None` for the slow path.
     pub worker: Option<usize>,
     /// How many workers there are.
@@ -74,22 +74,22 @@ struct Declared {
 }
 
 impl Loaded {
-    /// Loads the file of `version` for `seat`.
+    /// Loads the file of `version` for `context`.
     ///
     /// # Errors
     /// What is wrong with the file, with line and traceback.
-    pub fn new(version: &Arc<Version>, seat: &Seat<'_>) -> Result<Self, LuaError> {
+    pub fn new(version: &Arc<Version>, context: &HookContext<'_>) -> Result<Self, LuaError> {
         let natives = Arc::new(NoNatives);
         let world = World {
-            frame_pool: seat.frame_pool.clone(),
+            frame_pool: context.frame_pool.clone(),
             natives,
             trees: version.spec.trees.clone(),
-            desks: Desks::default(),
+            report_slots: ReportSlots::default(),
             keep: KEEP,
         };
         let state = State::new(&world)?;
-        let shared = Shown::new(Shared::new(seat.published.generation()));
-        bridge(state.lua(), version, seat, &shared)?;
+        let shared = Shown::new(Shared::new(context.published.generation()));
+        bridge(state.lua(), version, context, &shared)?;
         let (declared, values) = match load(&state, version) {
             Ok(found) => found,
             Err((error, broken)) => {
@@ -105,7 +105,7 @@ impl Loaded {
             .filter(|&(at, _)| matches!(values.get(at + 1), Some(Value::Function(_))));
         let stages: Vec<Stage> = stages.map(|(_, stage)| stage).collect();
         let thread = thread(state.lua(), values)?;
-        let counters = HookCounters::open(&declared.reasons, &declared.counters, seat.counters)?;
+        let counters = HookCounters::open(&declared.reasons, &declared.counters, context.counters)?;
         version.declare(declared.reasons.into_iter().zip(declared.meanings).collect(), stages.clone());
         let meter = Meter::new(version.spec.budget, version.spec.patience);
         let stages = stages.into_iter().fold(Stages::NONE, Stages::with);
@@ -211,14 +211,19 @@ impl Drop for Loaded {
 }
 
 /// The table that `brickmoon.hook` gets from Rust.
-fn bridge(lua: &Lua, version: &Version, seat: &Seat<'_>, shared: &Shown<Shared>) -> Result<(), LuaError> {
+fn bridge(
+    lua: &Lua,
+    version: &Version,
+    context: &HookContext<'_>,
+    shared: &Shown<Shared>,
+) -> Result<(), LuaError> {
     let table = lua.create_table()?;
     table.set("burst", LightUserData(shared.address().cast()))?;
     table.set("name", version.spec.name.as_str())?;
-    table.set("worker", seat.worker.map_or(Value::Nil, |worker| Value::Integer(worker as i64)))?;
-    table.set("workers", seat.workers)?;
-    table.set("ports", seat.ports)?;
-    seat.published.bridge(lua, &table)?;
+    table.set("worker", context.worker.map_or(Value::Nil, |worker| Value::Integer(worker as i64)))?;
+    table.set("workers", context.workers)?;
+    table.set("ports", context.ports)?;
+    context.published.bridge(lua, &table)?;
     let loaded: Table = lua.globals().get::<Table>("package")?.get("loaded")?;
     loaded.set("brickmoon.hook.bridge", table)?;
     Ok(())

@@ -11,10 +11,10 @@ use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Block, Registry, Scope};
 
 use super::guard::{self, Pulse, Watch};
-use super::loaded::{Loaded, Seat};
+use super::loaded::{HookContext, Loaded};
 use super::published::Published;
 use super::version::{Health, HookSpec, Version};
-use super::worker::{Parcel, ThreadHooks};
+use super::worker::{HookUpdate, ThreadHooks};
 use crate::state::LuaError;
 
 /// How long a reload waits for all threads to use the new versions.
@@ -36,8 +36,8 @@ struct Thread {
     worker: Option<usize>,
     /// Until the thread has them.
     hooks: Option<ThreadHooks>,
-    incoming: Producer<Parcel>,
-    old: Consumer<Parcel>,
+    incoming: Producer<HookUpdate>,
+    old: Consumer<HookUpdate>,
     sent: u64,
     taken: Arc<AtomicU64>,
     pulse: Arc<Pulse>,
@@ -129,12 +129,12 @@ impl HookSet {
     /// What is wrong with a file; then nothing has changed.
     pub fn start(&self, specs: &[HookSpec], workers: usize, ports: Vec<String>) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
-        let seats: Vec<_> = (0..workers).map(Some).chain([None]).collect();
-        let (versions, parcels) = self.load(inner.loads + 1, specs, &seats, &ports)?;
+        let owners: Vec<_> = (0..workers).map(Some).chain([None]).collect();
+        let (versions, updates) = self.load(inner.loads + 1, specs, &owners, &ports)?;
         inner.loads += 1;
         (inner.ports, inner.specs, inner.versions) = (ports, specs.to_vec(), versions);
         inner.threads =
-            seats.into_iter().zip(parcels).map(|(seat, parcel)| Thread::new(seat, parcel)).collect();
+            owners.into_iter().zip(updates).map(|(context, update)| Thread::new(context, update)).collect();
         Ok(())
     }
 
@@ -148,9 +148,9 @@ impl HookSet {
         self.thread(None)
     }
 
-    fn thread(&self, seat: Option<usize>) -> Option<Box<dyn StageHook>> {
+    fn thread(&self, context: Option<usize>) -> Option<Box<dyn StageHook>> {
         let mut inner = lock(&self.inner);
-        let thread = inner.threads.iter_mut().find(|thread| thread.worker == seat)?;
+        let thread = inner.threads.iter_mut().find(|thread| thread.worker == context)?;
         thread.hooks.take().map(|hooks| Box::new(hooks) as Box<dyn StageHook>)
     }
 
@@ -160,12 +160,12 @@ impl HookSet {
     /// What is wrong with a file; then all threads keep their versions.
     pub fn reload(&self, specs: &[HookSpec]) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
-        let seats: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
-        let (mut versions, parcels) = self.load(inner.loads + 1, specs, &seats, &inner.ports)?;
+        let owners: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
+        let (mut versions, updates) = self.load(inner.loads + 1, specs, &owners, &inner.ports)?;
         inner.loads += 1;
-        for (thread, parcel) in inner.threads.iter_mut().zip(parcels) {
+        for (thread, update) in inner.threads.iter_mut().zip(updates) {
             thread.sent += 1;
-            if thread.incoming.push(parcel).is_err() {
+            if thread.incoming.push(update).is_err() {
                 return Err(LuaError::new(
                     "a worker has not loaded the previous versions yet: reload again later",
                 ));
@@ -195,27 +195,27 @@ impl HookSet {
     /// What is wrong with a file.
     pub fn try_load(&self, specs: &[HookSpec]) -> Result<(), LuaError> {
         let inner = lock(&self.inner);
-        let seats: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
-        self.load(inner.loads + 1, specs, &seats, &inner.ports).map(drop)
+        let owners: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
+        self.load(inner.loads + 1, specs, &owners, &inner.ports).map(drop)
     }
 
-    /// Loads hooks for each of `seats`.
+    /// Loads hooks for each of `owners`.
     fn load(
         &self,
         number: u64,
         specs: &[HookSpec],
-        seats: &[Option<usize>],
+        owners: &[Option<usize>],
         ports: &[String],
-    ) -> Result<(Vec<Arc<Version>>, Vec<Parcel>), LuaError> {
+    ) -> Result<(Vec<Arc<Version>>, Vec<HookUpdate>), LuaError> {
         let versions: Vec<_> =
             specs.iter().map(|spec| Arc::new(Version::new(spec.clone(), number))).collect();
-        let workers = seats.iter().flatten().count();
-        let mut parcels = Vec::new();
-        for &worker in seats {
-            let mut parcel = Parcel::new();
+        let workers = owners.iter().flatten().count();
+        let mut updates = Vec::new();
+        for &worker in owners {
+            let mut update = HookUpdate::new();
             for version in &versions {
                 let scope = Scope::Hook { hook: &version.spec.name, worker };
-                let seat = Seat {
+                let context = HookContext {
                     worker,
                     workers,
                     ports,
@@ -223,11 +223,11 @@ impl HookSet {
                     published: &self.published,
                     counters: &|names| self.block(scope, names),
                 };
-                parcel.push(Loaded::new(version, &seat)?);
+                update.push(Loaded::new(version, &context)?);
             }
-            parcels.push(parcel);
+            updates.push(update);
         }
-        Ok((versions, parcels))
+        Ok((versions, updates))
     }
 
     /// Counters with these names; existing ones are used again, so a version with the same counters continues them.
@@ -292,13 +292,13 @@ impl HookSet {
 }
 
 impl Thread {
-    fn new(worker: Option<usize>, parcel: Parcel) -> Self {
+    fn new(worker: Option<usize>, update: HookUpdate) -> Self {
         let (mut incoming, to_thread) = channel(PARCELS);
         let (from_thread, old) = channel(PARCELS);
         let (taken, pulse) = (Arc::<AtomicU64>::default(), Arc::<Pulse>::default());
         let hooks = ThreadHooks::new(to_thread, from_thread, taken.clone(), pulse.clone());
         // The ring is empty, so there is room.
-        let _pushed = incoming.push(parcel);
+        let _pushed = incoming.push(update);
         let watch = Watch::default();
         Self { worker, hooks: Some(hooks), incoming, old, sent: 1, taken, pulse, watch }
     }

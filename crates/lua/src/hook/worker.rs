@@ -12,7 +12,7 @@ use super::loaded::Loaded;
 use super::version::Health;
 
 /// A set of hooks on its way to a thread.
-pub type Parcel = Vec<Loaded>;
+pub type HookUpdate = Vec<Loaded>;
 
 /// A hook in its current version, with the last good one.
 struct Slot {
@@ -26,9 +26,9 @@ struct Slot {
 pub struct ThreadHooks {
     slots: Vec<Slot>,
     stages: Stages,
-    incoming: Consumer<Parcel>,
+    incoming: Consumer<HookUpdate>,
     /// What is no longer run: another thread closes it, since that takes time.
-    old: Producer<Parcel>,
+    old: Producer<HookUpdate>,
     taken: Arc<AtomicU64>,
     pulse: Arc<Pulse>,
     /// From the caller's clock to the machine's, in nanoseconds.
@@ -37,8 +37,8 @@ pub struct ThreadHooks {
 
 impl ThreadHooks {
     pub fn new(
-        incoming: Consumer<Parcel>,
-        old: Producer<Parcel>,
+        incoming: Consumer<HookUpdate>,
+        old: Producer<HookUpdate>,
         taken: Arc<AtomicU64>,
         pulse: Arc<Pulse>,
     ) -> Self {
@@ -48,10 +48,10 @@ impl ThreadHooks {
     /// Switches to a new set: each hook keeps its last good version as a fallback.
     #[cold]
     fn take_over(&mut self) {
-        while let Some(parcel) = self.incoming.pop() {
+        while let Some(update) = self.incoming.pop() {
             let mut before = std::mem::take(&mut self.slots);
             let mut old = Vec::new();
-            for current in parcel {
+            for current in update {
                 let name = &current.version.spec.name;
                 let same = before.iter().position(|slot| slot.current.version.spec.name == *name);
                 let good = same.map(|at| before.swap_remove(at)).and_then(|slot| {
@@ -80,7 +80,7 @@ impl ThreadHooks {
     }
 
     /// States that are not run any more.
-    fn give_back(&mut self, old: Parcel) {
+    fn give_back(&mut self, old: HookUpdate) {
         if !old.is_empty()
             && let Err(old) = self.old.push(old)
         {

@@ -1,14 +1,14 @@
 //! A queue of a port that may move between workers while all of them run.
 //!
 //! ```text
-//! worker 0: Berth [port] ─ output -> router      Seat::give_to(1):  worker 0, at its next breath: gives the port up
-//! worker 1: Berth [    ] ─ output -> router                         worker 1: takes it, and receives from then on
+//! worker 0: MovableQueue [port] ─ output -> router      QueueOwner::give_to(1):  worker 0, at its next breath: gives the port up
+//! worker 1: MovableQueue [    ] ─ output -> router                         worker 1: takes it, and receives from then on
 //! ```
 //!
-//! Every worker has a berth for the queue, with its own links, and the port is in one of them. It moves between two
+//! Every worker has a queue for the queue, with its own links, and the port is in one of them. It moves between two
 //! breaths: what it had received has passed the old worker's router by then, and frames for which its device had no
 //! room move along, so no frame is lost. The new worker sends through other queues than the old one, and does not
-//! wait for the frames of those. In a breath without a change a berth costs one check of a number.
+//! wait for the frames of those. In a breath without a change a queue costs one check of a number.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::app::{App, Io};
 use crate::port_app::PortApp;
 use crate::worker::WorkerError;
 
-/// Wakes a worker to check its berth.
+/// Wakes a worker to check its queue.
 struct Bell {
     waker: Waker,
     rung: AtomicBool,
@@ -60,21 +60,25 @@ impl Shared {
 
 /// Decides which worker owns a queue.
 #[derive(Clone)]
-pub struct Seat(Arc<Shared>);
+pub struct QueueOwner(Arc<Shared>);
 
-impl Seat {
-    /// Creates a berth for each of `workers` workers, with the port in that of `owner`.
+impl QueueOwner {
+    /// Creates a queue for each of `workers` workers, with the port in that of `owner`.
     ///
     /// # Errors
     /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if the descriptors that wake them cannot be created.
-    pub fn new(port: PortApp, owner: usize, workers: usize) -> Result<(Self, Vec<Berth>), WorkerError> {
+    pub fn new(
+        port: PortApp,
+        owner: usize,
+        workers: usize,
+    ) -> Result<(Self, Vec<MovableQueue>), WorkerError> {
         let bell = |_| Ok(Bell { waker: Waker::new()?, rung: AtomicBool::new(false) });
         let bells = (0..workers).map(bell).collect::<Result<_, WorkerError>>()?;
         let between = Mutex::new(Some(Box::new(port)));
         let shared = Arc::new(Shared { owner: AtomicUsize::new(owner), between, bells });
-        let berth = |worker| Berth::new(shared.clone(), worker).map_err(WorkerError::Watch);
-        let berths = (0..workers).map(berth).collect::<Result<_, _>>()?;
-        Ok((Self(shared), berths))
+        let queue = |worker| MovableQueue::new(shared.clone(), worker).map_err(WorkerError::Watch);
+        let queues = (0..workers).map(queue).collect::<Result<_, _>>()?;
+        Ok((Self(shared), queues))
     }
 
     /// The worker that owns the queue, or is about to.
@@ -93,17 +97,17 @@ impl Seat {
 }
 
 /// A worker's place for the queue.
-pub struct Berth {
+pub struct MovableQueue {
     shared: Arc<Shared>,
     worker: usize,
     port: Option<Box<PortApp>>,
-    /// Readable when the bell rings, or the port in this berth has frames.
+    /// Readable when the bell rings, or the port in this queue has frames.
     watch: OwnedFd,
     /// Whether the port's descriptor is watched.
     is_watched: bool,
 }
 
-impl Berth {
+impl MovableQueue {
     fn new(shared: Arc<Shared>, worker: usize) -> io::Result<Self> {
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = shared.bells[worker].waker.fd();
@@ -143,7 +147,7 @@ impl Berth {
     }
 }
 
-impl App for Berth {
+impl App for MovableQueue {
     fn pull(&mut self, io: &mut Io<'_>) {
         let is_ours = self.shared.owner.load(Ordering::Relaxed) == self.worker;
         match (is_ours, self.port.is_some()) {
@@ -216,7 +220,7 @@ mod tests {
         wire: Wire,
         frame_pool: Arc<FramePool>,
         received: Account,
-        seat: Seat,
+        handle: QueueOwner,
         engines: Vec<Engine>,
         counts: Vec<Arc<AtomicUsize>>,
         registry: Registry,
@@ -229,17 +233,17 @@ mod tests {
         let received = Account::open(&registry, Scope::Other("receive")).unwrap();
         let sent = Account::open(&registry, Scope::Other("transmit")).unwrap();
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);
-        let (seat, berths) = Seat::new(port, 0, 2).unwrap();
+        let (handle, queues) = QueueOwner::new(port, 0, 2).unwrap();
         let counts = vec![Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
-        let engine = |(berth, count): (Berth, &Arc<AtomicUsize>)| {
+        let engine = |(queue, count): (MovableQueue, &Arc<AtomicUsize>)| {
             let mut network = Network::new();
-            network.app("q", Box::new(berth)).unwrap();
+            network.app("q", Box::new(queue)).unwrap();
             network.app("sink", Box::new(Sink(count.clone()))).unwrap();
             network.link("q.output -> sink.input").unwrap();
             Engine::new(network, Freelist::new(frame_pool.clone(), 128)).unwrap()
         };
-        let engines = berths.into_iter().zip(&counts).map(engine).collect();
-        Bench { wire, frame_pool, received, seat, engines, counts, registry }
+        let engines = queues.into_iter().zip(&counts).map(engine).collect();
+        Bench { wire, frame_pool, received, handle, engines, counts, registry }
     }
 
     fn counted(bench: &Bench) -> [usize; 2] {
@@ -254,15 +258,15 @@ mod tests {
             bench.engines.iter_mut().for_each(|engine| _ = engine.breathe());
         };
         breathe(&mut bench, 3);
-        assert_eq!((counted(&bench), bench.seat.owner()), ([3, 0], 0));
-        bench.seat.give_to(1);
+        assert_eq!((counted(&bench), bench.handle.owner()), ([3, 0], 0));
+        bench.handle.give_to(1);
         breathe(&mut bench, 4);
         assert_eq!(counted(&bench), [3, 4], "given up and taken in one round");
-        bench.seat.give_to(7);
-        bench.seat.give_to(0);
+        bench.handle.give_to(7);
+        bench.handle.give_to(0);
         breathe(&mut bench, 5);
         assert_eq!(
-            (counted(&bench), bench.seat.owner()),
+            (counted(&bench), bench.handle.owner()),
             ([3, 4], 0),
             "the first breathes before the second"
         );
@@ -278,7 +282,7 @@ mod tests {
     fn a_port_on_its_way_is_closed_by_who_ends() {
         let mut bench = bench();
         bench.engines.iter_mut().for_each(|engine| _ = engine.breathe());
-        bench.seat.give_to(1);
+        bench.handle.give_to(1);
         bench.engines[0].breathe();
         bench.wire.send(&[1; 60]);
         bench.engines.iter_mut().for_each(|engine| _ = engine.stop());
@@ -299,7 +303,7 @@ mod tests {
         for round in 0..50usize {
             (0..10).for_each(|_| bench.wire.send(&[1; 60]));
             let to = (round + 1) % 2;
-            bench.seat.give_to(to);
+            bench.handle.give_to(to);
             while counted(&bench).iter().sum::<usize>() < (round + 1) * 10 {
                 std::thread::yield_now();
             }

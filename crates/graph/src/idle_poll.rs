@@ -22,12 +22,12 @@ const MOST: Duration = Duration::from_millis(2);
 const PART: u32 = 64;
 /// When no frame has arrived for long, a nap lasts this many times longer than the wakeup takes.
 const TIMES: u32 = 60;
-/// Naps between two measurements of their cost.
+/// IdlePoll between two measurements of their cost.
 const LOOK_EVERY: u32 = 64;
 
 /// What is known about a worker's naps. Reads the CPU time of its thread, so it must stay on that thread.
-pub(crate) struct Naps {
-    /// Naps since the last measurement, and the thread's CPU time then.
+pub(crate) struct IdlePoll {
+    /// IdlePoll since the last measurement, and the thread's CPU time then.
     since: u32,
     had: Duration,
     /// Idle time at the previous nap.
@@ -35,7 +35,7 @@ pub(crate) struct Naps {
     longest: Duration,
 }
 
-impl Naps {
+impl IdlePoll {
     pub fn new() -> Self {
         Self { since: 0, had: thread_time(), idle: Duration::ZERO, longest: LEAST }
     }
@@ -78,37 +78,37 @@ mod tests {
 
     #[test]
     fn naps_grow_with_idle_time_where_waking_is_dear() {
-        let mut naps = Naps::new();
-        naps.learn(micros(64 * 25));
-        let nap = |naps: &mut Naps, idle| {
-            naps.since = 0;
-            naps.next(micros(idle))
+        let mut idle_poll = IdlePoll::new();
+        idle_poll.learn(micros(64 * 25));
+        let next_sleep = |idle_poll: &mut IdlePoll, idle| {
+            idle_poll.since = 0;
+            idle_poll.next(micros(idle))
         };
-        assert_eq!(nap(&mut naps, 50), LEAST);
-        assert_eq!(nap(&mut naps, 64_000), micros(1000));
-        assert_eq!(nap(&mut naps, 1_000_000), micros(1500), "a sixtieth of a core");
-        naps.learn(micros(64 * 1000));
-        assert_eq!(nap(&mut naps, 1_000_000), MOST);
+        assert_eq!(next_sleep(&mut idle_poll, 50), LEAST);
+        assert_eq!(next_sleep(&mut idle_poll, 64_000), micros(1000));
+        assert_eq!(next_sleep(&mut idle_poll, 1_000_000), micros(1500), "a sixtieth of a core");
+        idle_poll.learn(micros(64 * 1000));
+        assert_eq!(next_sleep(&mut idle_poll, 1_000_000), MOST);
     }
 
     #[test]
     fn naps_stay_short_where_waking_is_cheap() {
-        let mut naps = Naps::new();
-        assert_eq!(naps.next(micros(1_000_000)), LEAST, "before anything is known");
-        naps.learn(micros(64));
-        assert_eq!(naps.next(micros(2_000_000)), LEAST);
+        let mut idle_poll = IdlePoll::new();
+        assert_eq!(idle_poll.next(micros(1_000_000)), LEAST, "before anything is known");
+        idle_poll.learn(micros(64));
+        assert_eq!(idle_poll.next(micros(2_000_000)), LEAST);
     }
 
     #[test]
     fn what_frames_cost_is_not_waking() {
-        let mut naps = Naps::new();
-        naps.since = LOOK_EVERY;
-        naps.next(micros(100));
-        assert_eq!(naps.since, 1, "it looked");
-        naps.since = LOOK_EVERY;
-        naps.had = Duration::ZERO;
-        naps.next(micros(50));
-        assert_eq!((naps.since, naps.longest), (1, LEAST), "it began anew");
-        assert!(naps.had > Duration::ZERO);
+        let mut idle_poll = IdlePoll::new();
+        idle_poll.since = LOOK_EVERY;
+        idle_poll.next(micros(100));
+        assert_eq!(idle_poll.since, 1, "it looked");
+        idle_poll.since = LOOK_EVERY;
+        idle_poll.had = Duration::ZERO;
+        idle_poll.next(micros(50));
+        assert_eq!((idle_poll.since, idle_poll.longest), (1, LEAST), "it began anew");
+        assert!(idle_poll.had > Duration::ZERO);
     }
 }
