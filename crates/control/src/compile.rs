@@ -14,16 +14,17 @@
 //! Absent on purpose: packets, netlink, and any second copy of the routes: they are in the mirror and, as prefix and
 //! next hop, in the builder of the FIB.
 
-mod always;
 mod body;
 mod check;
+mod const_fib;
 mod context;
 mod family;
 mod filtering;
-mod fresh;
 mod interfaces;
 mod linux_only;
 mod memory;
+mod neighbor_use;
+mod pending;
 mod settings;
 mod show;
 mod sources;
@@ -31,9 +32,8 @@ mod stages;
 mod table;
 mod targets;
 mod view;
-mod work;
 
-pub use body::{Side, Why};
+pub use body::{RouteFamily, Why};
 pub use check::Checked;
 pub use interfaces::Interfaces;
 pub(crate) use linux_only::{leaves_by, rule_of};
@@ -44,7 +44,6 @@ pub use targets::{Fixed, Target, Targets};
 pub use view::Adjacency;
 
 use crate::config::SourceRule;
-use always::Always;
 use bm_fib::memory::{OutOfMemory, Part};
 use bm_fib::next_hop::{NextHopError, NextHopWriter};
 use bm_fib::published::{Published, Readers};
@@ -55,15 +54,16 @@ use bm_forward::filter::{RuleCounts, SourceRates};
 use bm_forward::tables::{Feasible, Interface, ReversePath, Settings, Tables, Vrf};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Change, Family, Mirror};
+use const_fib::ConstFib;
 use filtering::Filtering;
 use linux_only::Enforced;
+use pending::Pending;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use view::View;
-use work::Work;
 
 /// Number of bodies without room that are tried again with each change.
 const RETRIES: usize = 64;
@@ -135,7 +135,7 @@ pub struct Report {
 
 /// The small parts of [`Tables`]; new tables are published when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Small {
+struct PublishedState {
     interfaces: Arc<Interfaces>,
     local: (Vec<Ipv4Addr>, Vec<Ipv6Addr>),
     settings: Settings,
@@ -162,7 +162,7 @@ pub struct Compiler {
     ports: Vec<Option<u32>>,
     /// A setting outside the mirror has changed.
     reshape: bool,
-    small: Small,
+    state: PublishedState,
     filtering: Filtering,
     /// Packets that only Linux may handle: as set, and as far as there is room.
     enforced: Enforced,
@@ -204,15 +204,15 @@ impl Compiler {
         let (hops, buckets) = (options.next_hops, options.group_buckets.ilog2());
         let writer = NextHopWriter::with_room_in(hops, buckets, readers, &source);
         let targets = Targets::new(writer.map_err(CompileError::Memory)?).map_err(CompileError::NextHops)?;
-        let small = Small::default();
-        let empty = tables(&small, Vec::new(), &targets);
+        let state = PublishedState::default();
+        let empty = tables(&state, Vec::new(), &targets);
         Ok(Self {
             readers: readers.clone(),
             choices: options.choices,
             memory,
             ports: Vec::new(),
             reshape: false,
-            small,
+            state,
             filtering: Filtering::default(),
             enforced: Enforced::default(),
             crowded: false,
@@ -253,22 +253,22 @@ impl Compiler {
 
     /// Our interfaces.
     pub fn interfaces(&self) -> &Arc<Interfaces> {
-        &self.small.interfaces
+        &self.state.interfaces
     }
 
     /// Addresses of this machine.
     pub fn local(&self) -> (&[Ipv4Addr], &[Ipv6Addr]) {
-        (&self.small.local.0, &self.small.local.1)
+        (&self.state.local.0, &self.state.local.1)
     }
 
     /// The settings of the kernel.
     pub fn settings(&self) -> &Settings {
-        &self.small.settings
+        &self.state.settings
     }
 
     /// Whether only Linux supports the routing rules of IPv4, and of IPv6.
     pub fn linux_only(&self) -> [bool; 2] {
-        self.small.linux_only
+        self.state.linux_only
     }
 
     /// Number of entries left to Linux because there is no room; some are tried again with each [`Self::apply`].
@@ -289,16 +289,16 @@ impl Compiler {
     /// If there is no memory for a table. The published tables stay; the next call must be given
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
-        let mut work = Work::of(changes);
+        let mut pending = Pending::of(changes);
         let vrfs = self.vrfs(mirror);
-        let reshaped = self.reshape(mirror, &vrfs, &mut work);
+        let reshaped = self.reshape(mirror, &vrfs, &mut pending);
         self.prepare_filters().map_err(CompileError::Filters)?;
-        let mut replaced = self.replaced(work.everything);
-        let interfaces = Arc::clone(&self.small.interfaces);
+        let mut replaced = self.replaced(pending.everything);
+        let interfaces = Arc::clone(&self.state.interfaces);
         let view = View { mirror, interfaces: &interfaces };
-        self.refresh_targets(view, &work, reshaped.moved);
-        self.ipv4.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv4);
-        self.ipv6.reassess(view, &mut self.targets, work.moves_bodies(), &mut work.ipv6);
+        self.refresh_targets(view, &pending, reshaped.moved);
+        self.ipv4.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv4);
+        self.ipv6.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv6);
 
         let remade = match self.remake(view, &vrfs, &mut replaced) {
             Ok(remade) => remade,
@@ -308,16 +308,16 @@ impl Compiler {
                 return Err(why);
             }
         };
-        let published = reshaped.small || remade;
+        let published = reshaped.state || remade;
         if published {
             // Before any route or next hop can use an interface that workers do not know yet.
             self.published.publish(self.tables(&vrfs));
         }
         let all = reshaped.moved || remade;
-        let near4 = self.ipv4.note_neighbors(view, &work, all);
-        let near6 = self.ipv6.note_neighbors(view, &work, all);
-        let entries = self.ipv4.refresh(view, &mut self.targets, &work.ipv4, &near4)
-            + self.ipv6.refresh(view, &mut self.targets, &work.ipv6, &near6);
+        let near4 = self.ipv4.note_neighbors(view, &pending, all);
+        let near6 = self.ipv6.note_neighbors(view, &pending, all);
+        let entries = self.ipv4.refresh(view, &mut self.targets, &pending.ipv4, &near4)
+            + self.ipv6.refresh(view, &mut self.targets, &pending.ipv6, &near6);
 
         // No published table uses these any more.
         replaced.release(&mut self.targets);
@@ -352,8 +352,8 @@ impl Compiler {
     }
 
     /// Whether only Linux supports the routing rules of a family.
-    fn is_left_to_linux<A: Side>(&self) -> bool {
-        let [ipv4, ipv6] = self.small.linux_only;
+    fn is_left_to_linux<A: RouteFamily>(&self) -> bool {
+        let [ipv4, ipv6] = self.state.linux_only;
         if A::FAMILY == Family::V4 { ipv4 } else { ipv6 }
     }
 
@@ -365,14 +365,14 @@ impl Compiler {
     }
 
     /// Updates interfaces, addresses and settings. Links that became ours, or are no longer, are
-    /// added to `work`.
-    fn reshape(&mut self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>, work: &mut Work) -> Reshaped {
-        if !(work.everything || work.shape || std::mem::take(&mut self.reshape)) {
+    /// added to `pending`.
+    fn reshape(&mut self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>, pending: &mut Pending) -> Reshaped {
+        if !(pending.everything || pending.shape || std::mem::take(&mut self.reshape)) {
             return Reshaped::default();
         }
         let (interfaces, linux_only_rules, filters) = self.interfaces_and_filters(mirror, vrfs);
         let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
-        let now = Small {
+        let now = PublishedState {
             filters,
             linux_only_rules,
             linux_tells: !self.enforced.is_empty(),
@@ -383,17 +383,17 @@ impl Compiler {
             linux_only: Family::BOTH.map(|family| stages::unsupported(mirror, family).next().is_some()),
             interfaces: Arc::new(interfaces),
         };
-        let (before, after) = (&self.small.interfaces, &now.interfaces);
+        let (before, after) = (&self.state.interfaces, &now.interfaces);
         let mut moved = false;
         for ifindex in before.ifindices().chain(after.ifindices()) {
             let sends = |interfaces: &Interfaces| interfaces.of(ifindex).map(|of| of.linux_only_out);
             if before.index_of(ifindex) != after.index_of(ifindex) || sends(before) != sends(after) {
-                work.links.insert(ifindex);
+                pending.links.insert(ifindex);
             }
             let vrf = |interfaces: &Interfaces| interfaces.of(ifindex).map(|interface| interface.vrf);
             moved |= vrf(before) != vrf(after) || before.index_of(ifindex) != after.index_of(ifindex);
         }
-        for (family, (was, is)) in Family::BOTH.iter().zip(self.small.linux_only.iter().zip(now.linux_only)) {
+        for (family, (was, is)) in Family::BOTH.iter().zip(self.state.linux_only.iter().zip(now.linux_only)) {
             match (was, is) {
                 (false, true) => tracing::warn!(
                     "{family} is left to Linux: its routing rules match more than the destination"
@@ -404,19 +404,19 @@ impl Compiler {
                 _ => {}
             }
         }
-        let small = now != self.small;
-        self.small = now;
-        Reshaped { small, moved }
+        let state = now != self.state;
+        self.state = now;
+        Reshaped { state, moved }
     }
 
-    fn refresh_targets(&mut self, view: View<'_>, work: &Work, moved: bool) {
-        if work.everything || work.settings || moved {
+    fn refresh_targets(&mut self, view: View<'_>, pending: &Pending, moved: bool) {
+        if pending.everything || pending.settings || moved {
             self.targets.refresh_all(view);
             return;
         }
-        work.links.iter().for_each(|ifindex| self.targets.refresh_link(view, *ifindex));
-        work.objects.iter().for_each(|id| self.targets.refresh_object(view, *id));
-        for (ifindex, address) in &work.neighbors {
+        pending.links.iter().for_each(|ifindex| self.targets.refresh_link(view, *ifindex));
+        pending.objects.iter().for_each(|id| self.targets.refresh_object(view, *id));
+        for (ifindex, address) in &pending.neighbors {
             self.targets.refresh_neighbor(view, *ifindex, *address);
         }
         self.targets.retry(view);
@@ -424,15 +424,15 @@ impl Compiler {
 
     fn tables(&self, vrfs: &BTreeSet<Option<u32>>) -> Tables {
         let host = self.targets.hop(Fixed::Host.target());
-        let [linux4, linux6] = self.small.linux_only;
+        let [linux4, linux6] = self.state.linux_only;
         let of_vrf = |vrf: &Option<u32>| {
             let ipv4: Arc<dyn Fib<Address = u32>> = match self.ipv4.vrfs.get(vrf) {
                 Some(table) if !linux4 => table.fib().reader(),
-                _ => Arc::new(Always::new(host)),
+                _ => Arc::new(ConstFib::new(host)),
             };
             let ipv6: Arc<dyn Fib<Address = u128>> = match self.ipv6.vrfs.get(vrf) {
                 Some(table) if !linux6 => table.fib().reader(),
-                _ => Arc::new(Always::new(host)),
+                _ => Arc::new(ConstFib::new(host)),
             };
             Vrf { ipv4, ipv6 }
         };
@@ -441,7 +441,7 @@ impl Compiler {
             Some(Feasible { ipv4: ipv4.reader(), ipv6: ipv6.reader() })
         };
         let feasible = vrfs.iter().map_while(feasible).collect();
-        let mut tables = tables(&self.small, vrfs.iter().map(of_vrf).collect(), &self.targets);
+        let mut tables = tables(&self.state, vrfs.iter().map(of_vrf).collect(), &self.targets);
         tables.aside = Arc::clone(&self.aside);
         tables.with_feasible(feasible).with_filters(self.filter_set())
     }
@@ -468,21 +468,21 @@ impl Replaced {
 #[derive(Clone, Copy, Default)]
 struct Reshaped {
     /// The published state must change.
-    small: bool,
+    state: bool,
     /// Interfaces were added or removed, or changed their VRF.
     moved: bool,
 }
 
-fn tables(small: &Small, vrfs: Vec<Vrf>, targets: &Targets) -> Tables {
-    let Small { interfaces, local, settings, .. } = small.clone();
+fn tables(state: &PublishedState, vrfs: Vec<Vrf>, targets: &Targets) -> Tables {
+    let PublishedState { interfaces, local, settings, .. } = state.clone();
     let (mut list, ports) = (interfaces.list.clone(), interfaces.ports.clone());
-    for (interface, rule) in list.iter_mut().zip(&small.rules) {
+    for (interface, rule) in list.iter_mut().zip(&state.rules) {
         if *rule != SourceRule::Kernel {
             interface.reverse_path = ReversePath::Off;
         }
     }
     let mut tables = Tables::new(vrfs, list, ports, Arc::clone(targets.table()), local, settings);
-    tables.linux_tells = small.linux_tells;
+    tables.linux_tells = state.linux_tells;
     tables
 }
 

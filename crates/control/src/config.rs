@@ -21,7 +21,7 @@ pub use device::{Device, DeviceError};
 pub use diff::{Changed, Effect};
 pub use error::{ConfigError, Problem, What};
 pub use filter::{Fail, Filter, SourceRule};
-pub use firewall::{Firewall, Heed};
+pub use firewall::{Firewall, FirewallMode};
 pub use hook::{Hook, HookStage};
 
 use bm_fib::structure::{self, Structure};

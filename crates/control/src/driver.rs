@@ -4,27 +4,27 @@
 //! kernel ─► Watch ─► changes ─► Compiler ─► tables           (workers load them)
 //!                            └► Steering                     (what ports leave to Linux)
 //! firewall, IPsec policies, traffic control ─► Follower, a thread of its own ─► what is left to Linux
-//! slow path ─► Asker ─┐
+//! slow path ─► NeighborRequests ─┐
 //! marks of use ───────┴─► "use this neighbor" ─► kernel     (resolves, confirms)
 //! Handle::routes, verify, ... ─► a request, handled between two changes
 //! ```
 //!
 //! One thread owns the mirror and the compiler, so they need no locks. It never waits for a worker, and no thread on the
-//! packet path waits for it: [`Asker`] queues requests, and drops those that do not fit, since the slow path repeats
+//! packet path waits for it: [`NeighborRequests`] queues requests, and drops those that do not fit, since the slow path repeats
 //! them.
 
 mod aside;
-mod asker;
 mod budget;
 mod control;
 mod follower;
 mod kernel;
 mod known;
+mod last_situation;
 mod linux_only;
+mod neighbor_requests;
 mod neighbors;
 mod ports;
 mod tally;
-mod told;
 mod watchdog;
 
 use std::os::unix::net::UnixStream;
@@ -46,9 +46,9 @@ use bm_port::Steering;
 use crate::compile;
 use crate::config::Config;
 use aside::{Aside, Why};
-pub use asker::Asker;
 use control::{Control, Pending};
 pub use known::{OfControl, OfPort};
+pub use neighbor_requests::NeighborRequests;
 use watchdog::{Health, Watchdog};
 
 /// A port of the control thread.
@@ -233,9 +233,9 @@ impl Handle {
     ///
     /// # Errors
     /// If the control thread has ended.
-    pub fn asker(&self) -> Result<Asker, Error> {
+    pub fn neighbor_requests(&self) -> Result<NeighborRequests, Error> {
         let waker = self.waker.clone();
-        self.ask(move |control| control.asker(waker))
+        self.ask(move |control| control.neighbor_requests(waker))
     }
 
     /// The tables that workers and the slow path load.

@@ -198,15 +198,15 @@ fn carries_out_a_hundred_thousand_changes() {
 fn asks_for_neighbors_and_says_who_does_not_answer() {
     inside("asks_for_neighbors_and_says_who_does_not_answer", || {
         let driver = start(&Told::default());
-        let mut asker = driver.handle().asker().unwrap();
+        let mut neighbor_requests = driver.handle().neighbor_requests().unwrap();
         let nobody = (ifindex("a"), "192.0.2.77".parse().unwrap());
-        asker.resolve(nobody.0, nobody.1);
+        neighbor_requests.resolve(nobody.0, nobody.1);
         let known = |address: &str| {
             let neighbors = driver.handle().neighbors().unwrap().neighbors;
             neighbors.into_iter().find(|neighbor| neighbor.address == address.parse::<IpAddr>().unwrap())
         };
         until("the question", || known("192.0.2.77").is_some());
-        until("the failure", || asker.next_failed() == Some(nobody));
+        until("the failure", || neighbor_requests.next_failed() == Some(nobody));
         // A gateway is resolved before any packet needs it, and confirmed when it is stale.
         ip("route add 203.0.113.0/24 via 192.0.2.9");
         until("the gateway", || known("192.0.2.9").is_some());

@@ -24,7 +24,7 @@ use crate::cpu::{Form, Kind};
 use crate::memory::{Array, Filled, OutOfMemory, prefetch};
 use crate::published::{Readers, Retired};
 use crate::rib::Rib;
-use crate::{BuildFib, Change, Fib, Lack, NextHop, NotAttached, SharedFib, Source, TableFull};
+use crate::{BuildFib, Change, Fib, NextHop, NotAttached, SharedFib, Shortage, Source, TableFull};
 use bm_wire::prefix::Prefix;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -217,7 +217,7 @@ pub struct Dir24_8 {
 }
 
 impl Dir24_8 {
-    fn set(&mut self, prefix: Prefix<u32>, hop: NextHop) -> Result<(), Lack> {
+    fn set(&mut self, prefix: Prefix<u32>, hop: NextHop) -> Result<(), Shortage> {
         let value = self.admitted(hop)?;
         if prefix.length() > ROOT_LENGTH && self.linked(prefix).is_none() {
             self.link_new(prefix, value)?;
@@ -244,9 +244,9 @@ impl Dir24_8 {
     }
 
     /// The next hop as an entry; raises the boundary over it.
-    fn admitted(&self, hop: NextHop) -> Result<u16, Lack> {
+    fn admitted(&self, hop: NextHop) -> Result<u16, Shortage> {
         if hop.0 >= self.lowest_block {
-            return Err(Lack::NextHop(hop));
+            return Err(Shortage::NextHop(hop));
         }
         if hop.0 >= self.fib.boundary() {
             self.fib.boundary[0].store(hop.0 + 1, Release);
@@ -266,7 +266,7 @@ impl Dir24_8 {
     }
 
     /// Gives the slot of `prefix` a block, in which `prefix` has its value from the start.
-    fn link_new(&mut self, prefix: Prefix<u32>, value: u16) -> Result<(), Lack> {
+    fn link_new(&mut self, prefix: Prefix<u32>, value: u16) -> Result<(), Shortage> {
         let block = self.take_block()?;
         let root = &self.fib.root[slot(prefix)];
         self.fib.paint_block(block, 0..=0xff, root.load(Relaxed));
@@ -275,7 +275,7 @@ impl Dir24_8 {
         Ok(())
     }
 
-    fn take_block(&mut self) -> Result<u16, Lack> {
+    fn take_block(&mut self) -> Result<u16, Shortage> {
         if self.free.is_empty() {
             self.reclaim();
         }
@@ -283,7 +283,7 @@ impl Dir24_8 {
             return Ok(block);
         }
         if self.lowest_block <= self.fib.boundary() {
-            return Err(Lack::Blocks);
+            return Err(Shortage::Blocks);
         }
         self.lowest_block -= 1;
         Ok(self.lowest_block as u16)
@@ -314,7 +314,7 @@ impl Dir24_8 {
                 self.fib.paint(prefix.first()..=prefix.last(), value);
                 Ok(())
             });
-            painted.map_err(|lack| TableFull { prefix, applied, lack })?;
+            painted.map_err(|shortage| TableFull { prefix, applied, shortage })?;
         }
         self.rib = rib;
         Ok(())
@@ -355,7 +355,7 @@ impl BuildFib for Dir24_8 {
             match *change {
                 Change::Remove(prefix) => self.remove(prefix),
                 Change::Set(prefix, hop) => {
-                    self.set(prefix, hop).map_err(|lack| TableFull { prefix, applied, lack })?;
+                    self.set(prefix, hop).map_err(|shortage| TableFull { prefix, applied, shortage })?;
                 }
             }
         }
@@ -426,9 +426,9 @@ mod tests {
     fn refuses_what_does_not_fit_and_stays_as_it_was() {
         let too_far = [("10.0.0.0/8", 65_535), ("10.0.0.1/32", 1)];
         let refused = build(&too_far, &Readers::new()).unwrap_err();
-        assert_eq!((refused.prefix, refused.lack), (p("10.0.0.1/32"), Lack::Blocks));
+        assert_eq!((refused.prefix, refused.shortage), (p("10.0.0.1/32"), Shortage::Blocks));
         let refused = build(&[("10.0.0.0/8", 65_536)], &Readers::new()).unwrap_err();
-        assert_eq!(refused.lack, Lack::NextHop(NextHop(65_536)));
+        assert_eq!(refused.shortage, Shortage::NextHop(NextHop(65_536)));
 
         let mut table = build(&[("10.0.0.1/32", 1)], &Readers::new()).unwrap();
         let changes = [
@@ -437,7 +437,7 @@ mod tests {
             Set(p("10.3.0.0/16"), NextHop(3)),
         ];
         let refused = table.apply(&changes).unwrap_err();
-        assert_eq!(refused, TableFull { prefix: p("10.2.0.1/32"), applied: 1, lack: Lack::Blocks });
+        assert_eq!(refused, TableFull { prefix: p("10.2.0.1/32"), applied: 1, shortage: Shortage::Blocks });
         assert_eq!(
             ["10.0.0.1", "10.1.2.3", "10.2.0.1", "10.3.0.0"].map(|a| at(&table, a)),
             [1, 65_534, 0, 0]

@@ -174,12 +174,12 @@ pub struct TableFull<A: Address> {
     /// The number of changes of the same call before it.
     pub applied: usize,
     /// The resource that ran out.
-    pub lack: Lack,
+    pub shortage: Shortage,
 }
 
 /// The resource that a table ran out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum Shortage {
     /// Entries are too narrow for this next hop's index.
     NextHop(NextHop),
     /// No blocks are left below the first level (including those that readers may still use).
@@ -191,22 +191,22 @@ pub enum Lack {
 impl<A: Address> TableFull<A> {
     /// There is no memory for the structure itself, whatever its routes.
     pub fn no_memory(_: memory::OutOfMemory) -> Self {
-        Self { prefix: Prefix::default(), applied: 0, lack: Lack::Memory }
+        Self { prefix: Prefix::default(), applied: 0, shortage: Shortage::Memory }
     }
 }
 
 impl<A: Address> fmt::Display for TableFull<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no room for the route to {}: ", self.prefix)?;
-        match self.lack {
-            Lack::NextHop(hop) => {
+        match self.shortage {
+            Shortage::NextHop(hop) => {
                 write!(
                     f,
                     "next hop number {hop} is too large for a table entry; use fewer distinct next hops"
                 )
             }
-            Lack::Blocks => f.write_str("no blocks are left for long prefixes; use fewer long prefixes"),
-            Lack::Memory => f.write_str("out of memory; raise the memory limit, or free some memory"),
+            Shortage::Blocks => f.write_str("no blocks are left for long prefixes; use fewer long prefixes"),
+            Shortage::Memory => f.write_str("out of memory; raise the memory limit, or free some memory"),
         }
     }
 }

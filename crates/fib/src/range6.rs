@@ -63,7 +63,7 @@ use crate::cpu::{Form, Kind};
 use crate::memory::{Array, Filled, OutOfMemory, prefetch};
 use crate::published::Readers;
 use crate::rib::Rib;
-use crate::{BuildFib, Change, Fib, Lack, NextHop, NotAttached, SharedFib, Source, TableFull};
+use crate::{BuildFib, Change, Fib, NextHop, NotAttached, SharedFib, Shortage, Source, TableFull};
 use bm_wire::prefix::Prefix;
 use line::{Line, Word};
 use std::sync::Arc;
@@ -168,9 +168,9 @@ pub struct Range6 {
 }
 
 impl Range6 {
-    fn set(&mut self, prefix: Prefix<u128>, hop: NextHop) -> Result<(), Lack> {
+    fn set(&mut self, prefix: Prefix<u128>, hop: NextHop) -> Result<(), Shortage> {
         if !Word::can_name(hop) {
-            return Err(Lack::NextHop(hop));
+            return Err(Shortage::NextHop(hop));
         }
         let old = self.rib.insert(prefix, hop);
         if old == Some(hop) {
@@ -179,7 +179,7 @@ impl Range6 {
         self.refresh(prefix).inspect_err(|_| self.put_back(prefix, old))
     }
 
-    fn remove(&mut self, prefix: Prefix<u128>) -> Result<(), Lack> {
+    fn remove(&mut self, prefix: Prefix<u128>) -> Result<(), Shortage> {
         let old = self.rib.remove(prefix);
         if old.is_none() {
             return Ok(());
@@ -201,7 +201,7 @@ impl Range6 {
         for (applied, (prefix, hop)) in self.rib.iter().enumerate() {
             let at = slot(prefix.first());
             if !Word::can_name(hop) {
-                return Err(TableFull { prefix, applied, lack: Lack::NextHop(hop) });
+                return Err(TableFull { prefix, applied, shortage: Shortage::NextHop(hop) });
             }
             if prefix.length() <= ROOT_LENGTH {
                 let values = &self.writer.fib.root[at..=slot(prefix.last())];
@@ -211,7 +211,7 @@ impl Range6 {
             }
         }
         for (at, prefix, applied) in slots {
-            let word = self.slot_tree(at).map_err(|lack| TableFull { prefix, applied, lack })?;
+            let word = self.slot_tree(at).map_err(|shortage| TableFull { prefix, applied, shortage })?;
             self.writer.stores.push((Link::Root(at), word.0));
             self.writer.carry_out();
         }
@@ -250,7 +250,7 @@ impl BuildFib for Range6 {
                 Change::Set(prefix, hop) => self.set(prefix, hop),
                 Change::Remove(prefix) => self.remove(prefix),
             };
-            done.map_err(|lack| TableFull { prefix: change.prefix(), applied, lack })?;
+            done.map_err(|shortage| TableFull { prefix: change.prefix(), applied, shortage })?;
         }
         Ok(())
     }

@@ -10,10 +10,10 @@
 //! Absent on purpose: which route a packet takes. That is decided by the code that builds forwarding tables.
 
 mod adopt;
-mod births;
 mod body;
 mod change;
 mod flush;
+mod generations;
 mod order;
 mod read;
 mod routes;
@@ -30,9 +30,9 @@ use crate::hop::HopFlags;
 use crate::message::Message;
 use crate::route::RouteBody;
 use crate::{Address, Link, LinkSysctls, Neighbor, Netconf, NextHop, Rule, Sysctls, netconf};
-use births::Births;
 use bm_wire::Family;
 use change::Changes;
+use generations::Generations;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -40,7 +40,7 @@ use std::net::IpAddr;
 #[derive(Debug, Default)]
 pub struct Mirror {
     links: BTreeMap<u32, Link>,
-    births: Births,
+    generations: Generations,
     addresses: BTreeMap<u32, Vec<Address>>,
     neighbors: Map<(u32, IpAddr), Neighbor>,
     next_hops: BTreeMap<u32, NextHop>,
@@ -163,7 +163,7 @@ impl Mirror {
             self.links.insert(ifindex, link);
             self.changes.push(Change::Link(ifindex));
         }
-        self.births.appeared(ifindex);
+        self.generations.appeared(ifindex);
         let Some((was_up, had_carrier)) = before else { return };
         self.doubt |= was_up && !up || had_carrier && !carrier;
         self.link_told(ifindex, !was_up && up);
@@ -173,7 +173,7 @@ impl Mirror {
         if self.links.remove(&ifindex).is_none() {
             return;
         }
-        self.births.gone(ifindex);
+        self.generations.gone(ifindex);
         self.changes.push(Change::Link(ifindex));
         self.link_gone(ifindex);
         if self.addresses.remove(&ifindex).is_some() {

@@ -55,8 +55,8 @@ pub fn open(
     let handle = host_tap.handle().map_err(Failure::failed)?;
     let counted = device.clone();
     let steering = device.steering();
-    let told = Told::default();
-    let asked = told.clone();
+    let last_trouble = LastTrouble::default();
+    let asked = last_trouble.clone();
     Ok(OpenPort {
         name: host_tap.name(),
         device: port.device.to_string(),
@@ -67,7 +67,7 @@ pub fn open(
         held: Vec::from_iter(host_tap.hold().map_err(Failure::failed)?),
         host: Box::new(host_tap),
         steering: Box::new(steering),
-        keep: Box::new(Tended::start(device, handle, spec, told)?),
+        keep: Box::new(Tended::start(device, handle, spec, last_trouble)?),
         hardware: Some(Arc::new(move || counted.counters())),
         trouble: Some(Arc::new(move || asked.get())),
         places: None,
@@ -93,9 +93,9 @@ fn mac(device: &DpdkDevice, spec: &Spec) -> [u8; 6] {
 
 /// The last known problem of a device.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Option<String>>>);
+struct LastTrouble(Arc<Mutex<Option<String>>>);
 
-impl Told {
+impl LastTrouble {
     fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -130,11 +130,11 @@ impl Tended {
         device: Arc<DpdkDevice>,
         host_tap: HostTapHandle,
         spec: Spec,
-        told: Told,
+        last_trouble: LastTrouble,
     ) -> Result<Self, Failure> {
         let (end, ended) = mpsc::channel();
         let (mtu, mac) = (device.mtu(), host_tap.mac().ok());
-        let mut tending = Tending { mtu, mac, up: None, failed: None, device, host_tap, spec, told };
+        let mut tending = Tending { mtu, mac, up: None, failed: None, device, host_tap, spec, last_trouble };
         let look = move || {
             let _watched = bm_heartbeat::watch(SILENT_MAX);
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -165,7 +165,7 @@ struct Tending {
     /// Why the device did not take a setting of its host TAP.
     failed: Option<String>,
     spec: Spec,
-    told: Told,
+    last_trouble: LastTrouble,
 }
 
 impl Tending {
@@ -187,7 +187,7 @@ impl Tending {
         {
             self.change_mac(mac);
         }
-        self.told.set(self.trouble(up));
+        self.last_trouble.set(self.trouble(up));
     }
 
     fn trouble(&self, up: bool) -> Option<String> {

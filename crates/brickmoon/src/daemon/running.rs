@@ -292,8 +292,9 @@ impl Opened {
         opener: Opener,
     ) -> Result<Running, Failure> {
         let Self { parts, infos, held, workers, ring: _, notes } = self;
-        let asker = Box::new(control.asker().map_err(Failure::failed)?);
-        let plane = DataPlane::start(config, workers, parts, shared, asker, opener.frame_pool().clone())?;
+        let neighbor_requests = Box::new(control.neighbor_requests().map_err(Failure::failed)?);
+        let plane =
+            DataPlane::start(config, workers, parts, shared, neighbor_requests, opener.frame_pool().clone())?;
         let seen = vec![(0, Instant::now()); plane.workers().len()];
         let mut notes = notes;
         notes.extend(plane.priority_refused().map(refused_priority));

@@ -2,12 +2,12 @@
 
 mod after;
 mod arrange;
-mod crew;
 mod follow;
 mod held;
 mod reload;
 mod status;
 mod unfiltered;
+mod worker_resources;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -41,8 +41,8 @@ use super::{apps, hooks};
 use crate::args::Up;
 use crate::{Failure, log};
 use after::Restarts;
-use crew::Crew;
 use held::Held;
+use worker_resources::WorkerResources;
 
 /// Maximum number of counters: about fifty per account, and three accounts per port and worker.
 const COUNTERS: usize = 1 << 16;
@@ -58,7 +58,7 @@ struct Setup {
 pub struct Daemon {
     driver: Driver,
     shared: Shared,
-    crew: Crew,
+    worker_resources: WorkerResources,
     /// `None` while the data path is being started again, and at the end.
     running: Mutex<Option<Running>>,
     switches: Bridges,
@@ -163,9 +163,9 @@ impl Daemon {
             false => kernel_ports::without(&config),
         };
         let pinned = kernel.as_ref().is_some_and(Kernel::is_pinned);
-        let crew = Crew::default();
+        let worker_resources = WorkerResources::default();
         let opener = match paths.needs_workers(&config) {
-            true => Some(crew.opener(&config)?),
+            true => Some(worker_resources.opener(&config)?),
             false => None,
         };
         let openers = Openers { workers: opener.as_ref(), claims: claims.as_ref(), strict: &strict };
@@ -178,7 +178,7 @@ impl Daemon {
         let shared = Shared { published, readers, registry, hooks, apps };
         let running = match opener {
             Some(opener) => {
-                crew.scripts(&shared)?;
+                worker_resources.scripts(&shared)?;
                 opened.start(&config, &shared, driver.handle(), opener)?
             }
             None => opened.without_workers(),
@@ -193,7 +193,7 @@ impl Daemon {
         Ok(Self {
             driver,
             shared,
-            crew,
+            worker_resources,
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
             setup: Mutex::new(Setup { config, paths }.into()),

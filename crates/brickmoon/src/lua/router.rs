@@ -162,9 +162,10 @@ impl Set {
             hooks: OnceLock::new(),
             apps: OnceLock::new(),
         };
-        let asker = Box::new(driver.handle().asker().map_err(text)?);
+        let neighbor_requests = Box::new(driver.handle().neighbor_requests().map_err(text)?);
         let frame_pool: &Arc<FramePool> = wanted.frame_pool;
-        let mut slow = daemon::slow_path(&config, &shared, asker, frame_pool).map_err(daemon::why)?;
+        let mut slow =
+            daemon::slow_path(&config, &shared, neighbor_requests, frame_pool).map_err(daemon::why)?;
         let names: Vec<_> = parts.iter().map(|(name, _)| name.clone()).collect();
         for (name, host) in parts {
             let account = Account::open(registry, Scope::SlowPort { port: &name }).map_err(text)?;

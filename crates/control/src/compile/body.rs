@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// An address family, with its part of the mirror.
-pub trait Side: Address {
+pub trait RouteFamily: Address {
     /// The memory part for its tables.
     const PART: Part;
     /// The memory part for its tables of sources.
@@ -26,7 +26,7 @@ pub trait Side: Address {
     fn link_local(self) -> bool;
 }
 
-impl Side for u32 {
+impl RouteFamily for u32 {
     const PART: Part = Part::Ipv4;
     const SOURCES: Part = Part::Sources4;
     fn routes(mirror: &Mirror) -> &Routes<Self> {
@@ -43,7 +43,7 @@ impl Side for u32 {
     }
 }
 
-impl Side for u128 {
+impl RouteFamily for u128 {
     const PART: Part = Part::Ipv6;
     const SOURCES: Part = Part::Sources6;
     fn routes(mirror: &Mirror) -> &Routes<Self> {
@@ -120,7 +120,7 @@ pub(super) struct Bodies {
 
 impl Bodies {
     /// Where a body leads.
-    pub fn outcome<A: Side>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> Outcome {
+    pub fn outcome<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> Outcome {
         if let Some(Some(state)) = self.states.get(id.index()) {
             return state.outcome;
         }
@@ -129,7 +129,7 @@ impl Bodies {
     }
 
     /// Our interfaces of a body's hops, whether they are alive or not; sorted, without duplicates.
-    pub fn ways<A: Side>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> &[u16] {
+    pub fn ways<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> &[u16] {
         self.outcome::<A>(id, view, targets);
         self.states.get(id.index()).and_then(Option::as_ref).map_or(&[], |state| &state.ways)
     }
@@ -141,7 +141,7 @@ impl Bodies {
 
     /// Computes again where `ids` lead. Bodies whose routes must be compiled again are added to
     /// `flipped`: the routes have not changed, but lead elsewhere.
-    pub fn reassess<A: Side>(
+    pub fn reassess<A: RouteFamily>(
         &mut self,
         ids: impl IntoIterator<Item = BodyId>,
         view: View<'_>,
@@ -192,7 +192,7 @@ impl Bodies {
         })
     }
 
-    fn assess<A: Side>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) {
+    fn assess<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) {
         self.troubled.remove(&id);
         let Some(body) = A::routes(view.mirror).body(id) else { return };
         let (outcome, why) = assessed::<A>(body, view, targets);
@@ -212,7 +212,11 @@ impl Bodies {
 }
 
 /// Computes where a body leads, and adds a user to the target.
-fn assessed<A: Side>(body: &RouteBody, view: View<'_>, targets: &mut Targets) -> (Outcome, Option<Why>) {
+fn assessed<A: RouteFamily>(
+    body: &RouteBody,
+    view: View<'_>,
+    targets: &mut Targets,
+) -> (Outcome, Option<Why>) {
     if !active::<A>(body, view) {
         return (Outcome::Inactive, None);
     }
@@ -259,7 +263,7 @@ fn unknown(body: &RouteBody, view: View<'_>) -> Option<Why> {
 }
 
 /// Whether the kernel would use the body now, rather than continue with the next route.
-fn active<A: Side>(body: &RouteBody, view: View<'_>) -> bool {
+fn active<A: RouteFamily>(body: &RouteBody, view: View<'_>) -> bool {
     if body.kind.refuses() || body.kind == RouteKind::Local {
         return true;
     }

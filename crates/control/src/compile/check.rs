@@ -4,7 +4,7 @@
 //! The mirror itself is compared with the kernel elsewhere (`bm_netlink::Watch`); `brickmoon verify` reports both.
 
 use super::Compiler;
-use super::body::Side;
+use super::body::RouteFamily;
 use super::family;
 use super::targets::Targets;
 use super::view::View;
@@ -53,12 +53,12 @@ impl Compiler {
 
     /// Compares the compiled rules with the current list of packets that only Linux may handle.
     fn check_linux_only(&self, rules: &[bm_filter::Flat], checked: &mut Checked) {
-        let tree = self.small.filters.as_ref().map(|filters| &filters.tree);
+        let tree = self.state.filters.as_ref().map(|filters| &filters.tree);
         let searched = tree.is_some_and(|tree| tree.linux_only.is_some() && tree.rules.ends_with(rules));
         checked.compared += rules.len();
-        if searched == rules.is_empty() || self.small.linux_only_rules != rules {
+        if searched == rules.is_empty() || self.state.linux_only_rules != rules {
             checked.differs(Area::Compiled, || {
-                let (has, should) = (self.small.linux_only_rules.len(), rules.len());
+                let (has, should) = (self.state.linux_only_rules.len(), rules.len());
                 format!("filters leave packets to Linux with {has} rules, expected {should}")
             });
         }
@@ -80,7 +80,7 @@ impl Compiler {
     }
 }
 
-fn check<A: Side>(
+fn check<A: RouteFamily>(
     family: &mut family::Tables<A>,
     view: View<'_>,
     targets: &mut Targets,
@@ -90,8 +90,8 @@ fn check<A: Side>(
     for table in vrfs.values_mut() {
         let mut context = super::context::Context { view, targets, shared };
         table.check(&mut context, checked);
-        for (prefix, lack) in table.refused() {
-            checked.differs(Area::Refused, || format!("{prefix} goes to Linux: {}", lack_of_room(lack)));
+        for (prefix, shortage) in table.refused() {
+            checked.differs(Area::Refused, || format!("{prefix} goes to Linux: {}", shortage_text(shortage)));
         }
     }
     for (number, prefix, why) in family.faults(A::routes(view.mirror)) {
@@ -100,10 +100,10 @@ fn check<A: Side>(
 }
 
 /// Describes a lack of room for the operator.
-pub(super) fn lack_of_room(lack: bm_fib::Lack) -> &'static str {
-    match lack {
-        bm_fib::Lack::NextHop(_) => "too many next hops for a table entry",
-        bm_fib::Lack::Blocks => "no room for more long prefixes",
-        bm_fib::Lack::Memory => "not enough memory",
+pub(super) fn shortage_text(shortage: bm_fib::Shortage) -> &'static str {
+    match shortage {
+        bm_fib::Shortage::NextHop(_) => "too many next hops for a table entry",
+        bm_fib::Shortage::Blocks => "no room for more long prefixes",
+        bm_fib::Shortage::Memory => "not enough memory",
     }
 }

@@ -7,7 +7,7 @@
 //! The kernel looks up an address in one table after the other. Here each prefix of any table gets the answer for those
 //! of its addresses that have no longer prefix; then one lookup over all prefixes gives the same result.
 
-use super::body::{Bodies, Outcome, Side, Why};
+use super::body::{Bodies, Outcome, RouteFamily, Why};
 use super::stages::Stages;
 use super::targets::{Fixed, Target, Targets};
 use super::view::View;
@@ -46,7 +46,7 @@ pub(super) struct Context<'a, A> {
     pub shared: &'a mut Shared<A>,
 }
 
-impl<A: Side> Context<'_, A> {
+impl<A: RouteFamily> Context<'_, A> {
     fn outcome(&mut self, table: u32, prefix: Prefix<A>) -> Outcome {
         let routes = A::routes(self.view.mirror);
         self.outcome_of(routes.get(table, prefix))

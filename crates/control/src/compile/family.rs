@@ -1,13 +1,13 @@
 //! The routing tables of one family, for all VRFs; the same code for IPv4 and IPv6.
 
-use super::body::{Side, Why};
+use super::body::{RouteFamily, Why};
 use super::context::{Context, Shared};
+use super::pending::{FamilyPending, Pending};
 use super::sources::{Room, Sources};
 use super::stages::Stages;
 use super::table::Table;
 use super::targets::Targets;
 use super::view::View;
-use super::work::{FamilyWork, Work};
 use super::{Memory, RETRIES};
 use bm_fib::published::Readers;
 use bm_fib::{Source, Structure, TableFull};
@@ -22,7 +22,7 @@ pub(super) struct TableMemory<'a> {
 }
 
 /// The routing tables of a family.
-pub(super) struct Tables<A: Side> {
+pub(super) struct Tables<A: RouteFamily> {
     /// The lookup structure of its tables.
     pub structure: Structure<A>,
     pub shared: Shared<A>,
@@ -30,7 +30,7 @@ pub(super) struct Tables<A: Side> {
     pub vrfs: BTreeMap<Option<u32>, Table<A>>,
 }
 
-impl<A: Side> Tables<A> {
+impl<A: RouteFamily> Tables<A> {
     const FAMILY: Family = A::FAMILY;
 
     /// No tables yet; new ones use `structure`.
@@ -105,20 +105,26 @@ impl<A: Side> Tables<A> {
         })
     }
 
-    /// Computes again where bodies lead, and adds affected routes to `work`.
-    pub fn reassess(&mut self, view: View<'_>, targets: &mut Targets, moved: bool, work: &mut FamilyWork<A>) {
+    /// Computes again where bodies lead, and adds affected routes to `pending`.
+    pub fn reassess(
+        &mut self,
+        view: View<'_>,
+        targets: &mut Targets,
+        moved: bool,
+        pending: &mut FamilyPending<A>,
+    ) {
         let routes = A::routes(view.mirror);
         let mut flipped = BTreeSet::new();
         let bodies = &mut self.shared.bodies;
-        let told = std::mem::take(&mut work.bodies);
-        bodies.reassess::<A>(told, view, targets, &mut flipped);
+        let changed = std::mem::take(&mut pending.bodies);
+        bodies.reassess::<A>(changed, view, targets, &mut flipped);
         if moved {
             let all = routes.bodies().map(|(id, _)| id);
             bodies.reassess::<A>(all, view, targets, &mut flipped);
         } else {
             bodies.reassess::<A>(bodies.troubled(RETRIES), view, targets, &mut flipped);
         }
-        work.add_routes_of(&flipped, routes);
+        pending.add_routes_of(&flipped, routes);
     }
 
     /// Creates missing tables and those with changed stages, and removes those without a VRF; returns whether any table has
@@ -163,9 +169,9 @@ impl<A: Side> Tables<A> {
         self.vrfs.values_mut().for_each(|table| table.release(targets));
     }
 
-    /// Updates the neighbors from `work`, or all of them if interfaces have been added or removed.
+    /// Updates the neighbors from `pending`, or all of them if interfaces have been added or removed.
     /// Returns the addresses whose entries must be checked.
-    pub fn note_neighbors(&mut self, view: View<'_>, work: &Work, all: bool) -> Vec<A> {
+    pub fn note_neighbors(&mut self, view: View<'_>, pending: &Pending, all: bool) -> Vec<A> {
         let known = &mut self.shared.neighbors;
         let usable = |ifindex: u32, address| {
             view.interfaces.index_of(ifindex).is_some() && view.mac(ifindex, address).is_some()
@@ -185,7 +191,7 @@ impl<A: Side> Tables<A> {
             }
             return addresses;
         }
-        for (ifindex, address) in &work.neighbors {
+        for (ifindex, address) in &pending.neighbors {
             let Some(number) = A::number(*address) else { continue };
             let changed = match usable(*ifindex, *address) {
                 true => known.insert((number, *ifindex)),
@@ -198,23 +204,23 @@ impl<A: Side> Tables<A> {
         addresses
     }
 
-    /// Applies changed routes in `work`, and checks the entries of `addresses`. Returns the number of
+    /// Applies changed routes in `pending`, and checks the entries of `addresses`. Returns the number of
     /// entries written.
     pub fn refresh(
         &mut self,
         view: View<'_>,
         targets: &mut Targets,
-        work: &FamilyWork<A>,
+        pending: &FamilyPending<A>,
         addresses: &[A],
     ) -> usize {
         let mut context = Context { view, targets, shared: &mut self.shared };
-        for (number, prefixes) in &work.routes {
+        for (number, prefixes) in &pending.routes {
             prefixes.iter().for_each(|prefix| context.note(*number, *prefix));
         }
         let mut entries = 0;
         for table in self.vrfs.values_mut() {
             let mut prefixes = Vec::new();
-            for (number, changed) in &work.routes {
+            for (number, changed) in &pending.routes {
                 if table.stages().position(*number).is_some() {
                     let mut changed = changed.clone();
                     table.widen(*number, &mut changed, &context);

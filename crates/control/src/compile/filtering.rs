@@ -227,7 +227,7 @@ impl Compiler {
 
     /// The compiled filters; `None` without any.
     pub fn filters(&self) -> Option<&Arc<Filters>> {
-        self.small.filters.as_ref()
+        self.state.filters.as_ref()
     }
 
     /// Whether filters drop anything that Linux would route.
@@ -261,7 +261,7 @@ impl Compiler {
 
     /// Creates the state of workers' filters when there are filters for the first time.
     pub(super) fn prepare_filters(&mut self) -> Result<(), OutOfMemory> {
-        let Some(filters) = self.small.filters.as_ref().filter(|_| self.worker_ports.contains(&true)) else {
+        let Some(filters) = self.state.filters.as_ref().filter(|_| self.worker_ports.contains(&true)) else {
             return Ok(());
         };
         if self.counts.is_none() {
@@ -276,12 +276,12 @@ impl Compiler {
 
     /// The filters of workers.
     pub(super) fn filter_set(&self) -> Option<Arc<FilterSet>> {
-        let (filters, counts) = self.small.filters.as_ref().zip(self.counts.as_ref())?;
+        let (filters, counts) = self.state.filters.as_ref().zip(self.counts.as_ref())?;
         Some(Arc::new(FilterSet {
             filters: Arc::clone(filters),
-            checks: self.small.rules.iter().map(|rule| self.source_check(*rule)).collect(),
-            unknown: self.small.linux_only,
-            ports: self.small.worker_ports.clone(),
+            checks: self.state.rules.iter().map(|rule| self.source_check(*rule)).collect(),
+            unknown: self.state.linux_only,
+            ports: self.state.worker_ports.clone(),
             counts: Arc::clone(counts),
             rates: self.rates.clone(),
         }))

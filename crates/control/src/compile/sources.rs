@@ -8,7 +8,7 @@
 //! nonempty set; others have an entry, too, since they override shorter prefixes around them. The table exists only
 //! while a port needs it. If there is no room, all sources pass, and this is reported.
 
-use super::body::Side;
+use super::body::RouteFamily;
 use super::check::Checked;
 use super::context::Context;
 use super::stages::Stages;
@@ -30,16 +30,16 @@ pub(super) struct Room<'a> {
 }
 
 /// The feasible reverse paths of one routing table and family.
-pub(super) struct Sources<A: Side> {
+pub(super) struct Sources<A: RouteFamily> {
     fib: Builder<A>,
     sets: SetWriter,
     /// There was no room, so every source passes.
     lost: bool,
     /// Whether the log has reported that there are too many different sets.
-    told: bool,
+    warned: bool,
 }
 
-impl<A: Side> Sources<A> {
+impl<A: RouteFamily> Sources<A> {
     /// Compiles all prefixes of the mirror for these stages.
     pub fn load(
         structure: Structure<A>,
@@ -76,7 +76,7 @@ impl<A: Side> Sources<A> {
         let changes: Vec<_> =
             ways.iter().map(|(prefix, ways)| Change::Set(*prefix, sets.take(ways))).collect();
         fib.apply(&changes)?;
-        Ok(Self { fib, sets, lost: false, told: false })
+        Ok(Self { fib, sets, lost: false, warned: false })
     }
 
     /// The table that packets are checked against.
@@ -97,14 +97,14 @@ impl<A: Side> Sources<A> {
     /// Reports once that there are no free sets, and again if there were some in between.
     fn tell(&mut self) {
         let routes = self.without_set();
-        if routes > 0 && !self.told {
+        if routes > 0 && !self.warned {
             let most = sets::ROOM;
             tracing::warn!(
                 routes,
                 "more than {most} different sets of feasible reverse paths: the sources of these routes are not checked"
             );
         }
-        self.told = routes > 0;
+        self.warned = routes > 0;
     }
 
     /// Size of the lookup structure in bytes.

@@ -11,7 +11,7 @@
 //! route of main beats a shorter one of local; that matters only if the shorter one leads to Linux, which then decides
 //! by itself.
 
-use super::body::Side;
+use super::body::RouteFamily;
 use bm_netlink::route::{TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
 use bm_netlink::{Family, Mirror, Rule};
 use bm_wire::prefix::Prefix;
@@ -72,7 +72,7 @@ impl Stages {
     }
 
     /// All prefixes in any of the tables, and the default prefix; sorted, without duplicates.
-    pub fn prefixes<A: Side>(&self, mirror: &Mirror) -> Vec<Prefix<A>> {
+    pub fn prefixes<A: RouteFamily>(&self, mirror: &Mirror) -> Vec<Prefix<A>> {
         let routes = A::routes(mirror);
         let mut prefixes: Vec<Prefix<A>> = vec![Prefix::default()];
         for table in self.tables.iter().filter_map(|stage| routes.table(*stage)) {

@@ -14,7 +14,7 @@
 
 mod check;
 
-use super::body::Side;
+use super::body::RouteFamily;
 use super::context::Context;
 use super::sources::{Room, Sources};
 use super::stages::Stages;
@@ -23,7 +23,7 @@ use super::view::Adjacency;
 use bm_fib::memory::OutOfMemory;
 use bm_fib::published::Readers;
 use bm_fib::structure::Builder;
-use bm_fib::{BuildFib, Change, Lack, NextHop, Source, Structure, TableFull};
+use bm_fib::{BuildFib, Change, NextHop, Shortage, Source, Structure, TableFull};
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,13 +34,13 @@ const RETRIES: usize = 64;
 #[derive(Clone, Copy)]
 struct Refused<A> {
     /// What was exhausted.
-    lack: Lack,
+    shortage: Shortage,
     /// The prefix that leads to Linux instead: that of the route, or one around it.
     blanket: Option<Prefix<A>>,
 }
 
 /// A routing table of one family.
-pub(super) struct Table<A: Side> {
+pub(super) struct Table<A: RouteFamily> {
     fib: Builder<A>,
     stages: Stages,
     /// Addresses with an entry because they are neighbors on the link.
@@ -56,7 +56,7 @@ pub(super) struct Table<A: Side> {
     lacks_sources: bool,
 }
 
-impl<A: Side> Table<A> {
+impl<A: RouteFamily> Table<A> {
     /// Creates a table of all routes in the mirror for these stages, without neighbors.
     pub fn load(
         structure: Structure<A>,
@@ -135,8 +135,8 @@ impl<A: Side> Table<A> {
     }
 
     /// Routes without room, and what was exhausted for each.
-    pub fn refused(&self) -> impl Iterator<Item = (Prefix<A>, Lack)> + '_ {
-        self.refused.iter().map(|(prefix, refused)| (*prefix, refused.lack))
+    pub fn refused(&self) -> impl Iterator<Item = (Prefix<A>, Shortage)> + '_ {
+        self.refused.iter().map(|(prefix, refused)| (*prefix, refused.shortage))
     }
 
     /// Neighbors that Linux sends to, because there was no room for their next hops.
@@ -301,21 +301,21 @@ impl<A: Side> Table<A> {
         let host = context.targets.hop(Fixed::Host.target());
         let mut left = changes;
         while let Err(full) = self.fib.apply(left) {
-            self.refuse(left[full.applied].prefix(), full.lack, host);
+            self.refuse(left[full.applied].prefix(), full.shortage, host);
             left = &left[full.applied + 1..];
         }
     }
 
     /// Makes entries that found no room lead to Linux, and records them.
-    fn refuse(&mut self, prefix: Prefix<A>, lack: Lack, host: NextHop) {
+    fn refuse(&mut self, prefix: Prefix<A>, shortage: Shortage, host: NextHop) {
         let around = (0..=prefix.length()).rev();
         let blanket =
             around.filter_map(|length| Prefix::containing(prefix.first(), length)).find(|blanket| {
                 self.fib.rib().get(*blanket) == Some(host)
                     || self.fib.apply(&[Change::Set(*blanket, host)]).is_ok()
             });
-        tracing::warn!(%prefix, ?lack, "no room for a route: Linux forwards its packets");
-        self.refused.insert(prefix, Refused { lack, blanket });
+        tracing::warn!(%prefix, ?shortage, "no room for a route: Linux forwards its packets");
+        self.refused.insert(prefix, Refused { shortage, blanket });
         if let Some(blanket) = blanket {
             *self.blankets.entry(blanket).or_default() += 1;
         }

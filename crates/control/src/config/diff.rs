@@ -87,8 +87,8 @@ impl Config {
         set("filter.reverse_path", &filter.reverse_path, Live);
         set("filter.fail", &filter.fail, Live);
         set("filter.rule", &filter.rules, Live);
-        for (key, heed) in firewall.all() {
-            set(&format!("firewall.{key}"), &heed, Live);
+        for (key, mode) in firewall.all() {
+            set(&format!("firewall.{key}"), &mode, Live);
         }
         self.listed(&mut set);
         settings

@@ -4,7 +4,7 @@ use bm_netlink::Feature;
 
 /// Whether a feature of Linux is honored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Heed {
+pub enum FirewallMode {
     /// Packets that it concerns are left to Linux.
     #[default]
     Honor,
@@ -13,26 +13,27 @@ pub enum Heed {
 }
 
 /// Names in the configuration.
-pub(super) const HEEDS: [(&str, Heed); 2] = [("honor", Heed::Honor), ("bypass", Heed::Bypass)];
+pub(super) const FIREWALL_MODES: [(&str, FirewallMode); 2] =
+    [("honor", FirewallMode::Honor), ("bypass", FirewallMode::Bypass)];
 
 /// `[firewall]`: what to do about each feature.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewall {
     /// nftables and iptables.
-    pub nftables: Heed,
+    pub nftables: FirewallMode,
     /// Other netfilter hooks: BPF programs, IPVS, modules.
-    pub netfilter: Heed,
+    pub netfilter: FirewallMode,
     /// IPsec policies.
-    pub xfrm: Heed,
+    pub xfrm: FirewallMode,
     /// Queueing disciplines.
-    pub shaping: Heed,
+    pub shaping: FirewallMode,
     /// tc filters, and BPF programs at tc ingress and egress.
-    pub tc_filters: Heed,
+    pub tc_filters: FirewallMode,
 }
 
 impl Firewall {
     /// All keys with their values.
-    pub fn all(&self) -> [(&'static str, Heed); 5] {
+    pub fn all(&self) -> [(&'static str, FirewallMode); 5] {
         let Self { nftables, netfilter, xfrm, shaping, tc_filters } = *self;
         [
             ("nftables", nftables),
@@ -56,6 +57,6 @@ impl Firewall {
 
     /// Whether a feature is bypassed.
     pub fn bypasses(&self, feature: Feature) -> bool {
-        self.all().contains(&(Self::key(feature), Heed::Bypass))
+        self.all().contains(&(Self::key(feature), FirewallMode::Bypass))
     }
 }

@@ -10,7 +10,7 @@ mod switches;
 
 use super::error::Key;
 use super::filter::SOURCE_RULES;
-use super::firewall::HEEDS;
+use super::firewall::FIREWALL_MODES;
 use super::*;
 use bm_wire::prefix::Address;
 use std::ops::RangeInclusive;
@@ -148,11 +148,11 @@ fn mirror(section: &mut Section<'_, '_>, mirror: &mut Mirror) {
 }
 
 fn firewall(section: &mut Section<'_, '_>, firewall: &mut Firewall) {
-    section.choice("nftables", &HEEDS, &mut firewall.nftables);
-    section.choice("netfilter", &HEEDS, &mut firewall.netfilter);
-    section.choice("xfrm", &HEEDS, &mut firewall.xfrm);
-    section.choice("shaping", &HEEDS, &mut firewall.shaping);
-    section.choice("tc_filters", &HEEDS, &mut firewall.tc_filters);
+    section.choice("nftables", &FIREWALL_MODES, &mut firewall.nftables);
+    section.choice("netfilter", &FIREWALL_MODES, &mut firewall.netfilter);
+    section.choice("xfrm", &FIREWALL_MODES, &mut firewall.xfrm);
+    section.choice("shaping", &FIREWALL_MODES, &mut firewall.shaping);
+    section.choice("tc_filters", &FIREWALL_MODES, &mut firewall.tc_filters);
 }
 
 fn lua(section: &mut Section<'_, '_>, lua: &mut Lua) {

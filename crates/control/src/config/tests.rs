@@ -209,7 +209,7 @@ fn reads_every_key() {
         fail: Fail::Open,
     };
     assert_eq!(config.filter, filter);
-    assert!(config.firewall.all().iter().all(|(_, heed)| *heed == Heed::Bypass));
+    assert!(config.firewall.all().iter().all(|(_, mode)| *mode == FirewallMode::Bypass));
     assert!(config.unknown_ports_of_rules().is_empty());
     assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
     // Every setting differs, except a structure without alternatives.

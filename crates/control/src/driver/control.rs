@@ -9,10 +9,10 @@ use bm_graph::Waker;
 use bm_netlink::{Batch, Change, LinuxOnly, Traffic, Watch};
 
 use super::aside::{Aside, Why};
-use super::asker::{Asked, Asker, asker};
 use super::budget::Budget;
 use super::kernel::KernelPath;
 use super::linux_only::{self, Listed};
+use super::neighbor_requests::{NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
 use super::watchdog::CONTROL_SILENT_MAX;
 use super::{ControlPort, OfPort, Request};
@@ -49,12 +49,12 @@ pub(super) struct Control {
     pub(super) tally: Tally,
     /// Called after changes of interfaces.
     pub(super) on_links: Option<Box<dyn Fn() + Send>>,
-    pub(super) slow_path: Option<Asked>,
+    pub(super) slow_path: Option<QueuedRequests>,
     resolve_queue: usize,
     /// Limits requests for unknown neighbors.
     pub(super) budget: Budget,
     /// The last settings of the steering programs; `None` if they must be set again.
-    pub(super) told: Option<steering::Told>,
+    pub(super) last_steering: Option<steering::LastSteering>,
     verifying: Vec<Pending>,
     refresh: Duration,
     refresh_at: Instant,
@@ -108,7 +108,7 @@ impl Control {
             slow_path: None,
             resolve_queue: config.neighbors.resolve_queue as usize,
             budget: Budget::new(config.neighbors.resolve_per_second, started),
-            told: None,
+            last_steering: None,
             verifying: Vec::new(),
             refresh: config.neighbors.refresh,
             refresh_at: started + config.neighbors.refresh,
@@ -320,10 +320,10 @@ impl Control {
         self.follow()
     }
 
-    pub fn asker(&mut self, waker: Waker) -> Asker {
-        let (asker, asked) = asker(self.resolve_queue, waker);
+    pub fn neighbor_requests(&mut self, waker: Waker) -> NeighborRequests {
+        let (neighbor_requests, asked) = neighbor_requests(self.resolve_queue, waker);
         self.slow_path = Some(asked);
-        asker
+        neighbor_requests
     }
 }
 

@@ -13,7 +13,7 @@ use bm_fib::published::Readers;
 use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 
-use super::told::Told;
+use super::last_situation::LastSituation;
 use crate::compile::{Compiler, Memory};
 use crate::config::SourceRule;
 
@@ -67,7 +67,7 @@ pub(super) struct KernelPath {
     takes_over: bool,
     unpinned: bool,
     kept: bool,
-    told: Told,
+    last_situation: LastSituation,
     /// Frames dropped on interfaces before their filters were in place.
     held: Vec<(u32, Counters)>,
     without_place: Vec<u32>,
@@ -86,7 +86,7 @@ impl KernelPath {
             takes_over: false,
             unpinned: false,
             kept: false,
-            told: Told::default(),
+            last_situation: LastSituation::default(),
             held: Vec::new(),
             without_place,
         })
@@ -103,7 +103,7 @@ impl KernelPath {
     /// them.
     fn release(&mut self, now: Now<'_>) -> Result<(), Error> {
         let mut kernel = lock(&self.kernel);
-        if !self.told.is_sure() || !kernel.holds_any() {
+        if !self.last_situation.is_sure() || !kernel.holds_any() {
             return Ok(());
         }
         let ready = |ifindex| now.taken.contains(&ifindex) && now.mirror.link(ifindex).is_some();
@@ -118,7 +118,9 @@ impl KernelPath {
 
     fn tell(&mut self, situation: Situation) -> Result<(), Error> {
         let kernel = &self.kernel;
-        self.told.tell(situation, |situation| lock(kernel).publish(situation)).map_err(Error::new)?;
+        self.last_situation
+            .tell(situation, |situation| lock(kernel).publish(situation))
+            .map_err(Error::new)?;
         // Only now the program no longer uses entries that were removed from the tables.
         self.grace.ask();
         self.complain();
@@ -128,7 +130,7 @@ impl KernelPath {
     /// Called after entries were removed from the tables: their memory is free after a grace period. If the program
     /// still uses older tables, that waits for its next update.
     pub fn ask_grace(&self) {
-        if self.told.is_sure() {
+        if self.last_situation.is_sure() {
             self.grace.ask();
         }
     }
@@ -146,7 +148,7 @@ impl KernelPath {
             self.take_over();
         }
         let situation = self.situation(now);
-        if self.told.lacks(&situation) {
+        if self.last_situation.lacks(&situation) {
             self.tell(situation)?;
         }
         self.release(now)
@@ -254,10 +256,10 @@ impl KernelPath {
     /// Differences between the current state, the one applied last and the maps of the program; one message each.
     pub fn differences(&self, now: Now<'_>) -> Vec<String> {
         let situation = self.situation(now);
-        let Some(told) = self.told.last().filter(|told| told.forwards_as(&situation)) else {
+        let Some(last) = self.last_situation.last().filter(|last| last.forwards_as(&situation)) else {
             return vec!["the kernel path does not have the current settings".into()];
         };
-        lock(&self.kernel).differences(told)
+        lock(&self.kernel).differences(last)
     }
 
     fn situation(&self, now: Now<'_>) -> Situation {
@@ -321,7 +323,7 @@ impl KernelPath {
 
     /// Logs once which interfaces do not fit into the program's tables.
     fn complain(&mut self) {
-        let without = self.told.last().map(Situation::without_place).unwrap_or_default();
+        let without = self.last_situation.last().map(Situation::without_place).unwrap_or_default();
         if without != self.without_place {
             for ifindex in &without {
                 tracing::warn!(

@@ -7,7 +7,7 @@ use bm_filter::{AnyAddress, Flat, Key, Kind};
 use bm_netlink::{Addresses, LinuxOnly, Match, Mirror, Traffic};
 
 use crate::compile::{leaves_by, rule_of};
-use crate::config::{Firewall, Heed};
+use crate::config::{Firewall, FirewallMode};
 
 /// The list, and the configuration that decides which entries are honored.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Listed {
 
     /// The bypassed entries, by key.
     fn bypassed(&self) -> impl Iterator<Item = (&'static str, Vec<&LinuxOnly>)> {
-        let keys = self.firewall.all().into_iter().filter(|(_, heed)| *heed == Heed::Bypass);
+        let keys = self.firewall.all().into_iter().filter(|(_, mode)| *mode == FirewallMode::Bypass);
         keys.map(|(key, _)| {
             let by_it = |entry: &&LinuxOnly| Firewall::key(entry.feature) == key;
             (key, self.list.iter().filter(by_it).collect())
@@ -248,7 +248,8 @@ mod tests {
 
     #[test]
     fn what_is_bypassed_does_not_hold_and_is_shown() {
-        let firewall = Firewall { nftables: Heed::Bypass, shaping: Heed::Bypass, ..Firewall::default() };
+        let firewall =
+            Firewall { nftables: FirewallMode::Bypass, shaping: FirewallMode::Bypass, ..Firewall::default() };
         let mut listed = Listed::new(firewall);
         let [legacy, xfrm] = [Feature::Iptables, Feature::Xfrm]
             .map(|feature| entry(feature, Traffic::All { ipv4: true, ipv6: false }));

@@ -50,7 +50,7 @@ impl Control {
 
     /// Tells the compiler which interfaces the ports have now.
     fn name_ports(&mut self) {
-        self.told = None;
+        self.last_steering = None;
         self.compiler.set_ports(self.ports.iter().map(|port| port.ifindex).collect());
         self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
     }

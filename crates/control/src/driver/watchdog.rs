@@ -41,7 +41,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const ASK_MAX: Duration = Duration::from_secs(5);
 
 /// Called after each check.
-type Told = Box<dyn FnMut(&[Trouble]) + Send>;
+type HealthListener = Box<dyn FnMut(&[Trouble]) + Send>;
 
 /// The results of the checks, for other threads.
 #[derive(Clone, Default)]
@@ -51,7 +51,7 @@ pub(super) struct Health(Arc<Known>);
 struct Known {
     /// For how long control has made no progress, in milliseconds; 0 if it does.
     control_silent_ms: AtomicU64,
-    told: Mutex<Option<Told>>,
+    listener: Mutex<Option<HealthListener>>,
 }
 
 impl Health {
@@ -73,8 +73,8 @@ impl Health {
     }
 
     /// Sets the function to call after each check.
-    pub fn tell(&self, told: Told) {
-        *self.0.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+    pub fn tell(&self, listener: HealthListener) {
+        *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
     fn note(&self, found: &[Trouble]) {
@@ -84,8 +84,8 @@ impl Health {
             Some(What::Panicked) | None => 0,
         };
         self.0.control_silent_ms.store(silent, Ordering::Relaxed);
-        if let Some(told) = &mut *self.0.told.lock().unwrap_or_else(PoisonError::into_inner) {
-            told(found);
+        if let Some(listener) = &mut *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) {
+            listener(found);
         }
     }
 }
@@ -118,10 +118,10 @@ impl Handle {
         true
     }
 
-    /// Calls `told` about twenty times a second, on the watchdog thread, with the threads that make no progress. It must
+    /// Calls `listener` about twenty times a second, on the watchdog thread, with the threads that make no progress. It must
     /// not block.
-    pub fn on_health(&self, told: impl FnMut(&[Trouble]) + Send + 'static) {
-        self.health.tell(Box::new(told));
+    pub fn on_health(&self, listener: impl FnMut(&[Trouble]) + Send + 'static) {
+        self.health.tell(Box::new(listener));
     }
 
     /// Leaves all packets to Linux and unpins the kernel path, so that it ends with the process; for when control hangs.

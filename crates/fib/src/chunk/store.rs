@@ -10,7 +10,7 @@
 //! the old; so readers find only complete blocks. Words that become free wait in [`Retired`].
 
 use super::space::Space;
-use crate::Lack;
+use crate::Shortage;
 use crate::published::{Readers, Retired};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -71,14 +71,14 @@ impl Store {
     }
 
     /// The position of `content`, with one more reference.
-    pub fn put(&mut self, words: &[AtomicU64], content: &[u64]) -> Result<u32, Lack> {
+    pub fn put(&mut self, words: &[AtomicU64], content: &[u64]) -> Result<u32, Shortage> {
         let hash = hash(content);
         if let Some(same) = self.find(words, content, hash) {
             self.records[same as usize].count += 1;
             return Ok(self.records[same as usize].offset);
         }
         let len = content.len() as u32;
-        let offset = self.take(len).ok_or(Lack::Blocks)?;
+        let offset = self.take(len).ok_or(Shortage::Blocks)?;
         for (word, value) in words[offset as usize..].iter().zip(content) {
             word.store(*value, Relaxed);
         }

@@ -15,7 +15,7 @@ use super::store::Store;
 use crate::memory::{OutOfMemory, Source};
 use crate::published::Readers;
 use crate::rib::Rib;
-use crate::{BuildFib, Change, Fib, Lack, NextHop, TableFull};
+use crate::{BuildFib, Change, Fib, NextHop, Shortage, TableFull};
 use bm_wire::prefix::Prefix;
 use std::fmt;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl<F: Shape> Painter<F> {
     }
 
     /// Sets the next hop of all addresses `first..=last` to `value`.
-    fn paint(&mut self, first: u32, last: u32, value: u16) -> Result<(), Lack> {
+    fn paint(&mut self, first: u32, last: u32, value: u16) -> Result<(), Shortage> {
         let (mut from, end) = (u64::from(first), u64::from(last) + 1);
         let in_slot = (1u64 << Self::SHIFT) - 1;
         while from < end {
@@ -137,7 +137,7 @@ impl<F: Shape> Painter<F> {
         Ok(())
     }
 
-    fn open(&mut self, slot: u32) -> Result<(), Lack> {
+    fn open(&mut self, slot: u32) -> Result<(), Shortage> {
         if self.open == Some(slot) {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl<F: Shape> Painter<F> {
     }
 
     /// Puts the block of the open slot into the store and its entry into the plan.
-    fn close(&mut self) -> Result<(), Lack> {
+    fn close(&mut self) -> Result<(), Shortage> {
         let Some(slot) = self.open.take() else { return Ok(()) };
         let entry = match self.ranges.single() {
             Some(hop) => u32::from(hop),
@@ -180,7 +180,7 @@ impl<F: Shape> Painter<F> {
     }
 
     /// Links all that is planned.
-    fn commit(&mut self) -> Result<(), Lack> {
+    fn commit(&mut self) -> Result<(), Shortage> {
         self.close()?;
         self.plan.iter().for_each(|(slot, _)| self.planned[*slot as usize] = 0);
         if F::EXTENSION > 0 {
@@ -207,7 +207,7 @@ impl<F: Shape> Painter<F> {
     }
 
     /// Puts the blocks of entries that the plan changes.
-    fn plan_extensions(&mut self) -> Result<(), Lack> {
+    fn plan_extensions(&mut self) -> Result<(), Shortage> {
         let mut planned = self.plan.as_slice();
         while let Some((slot, _)) = planned.first() {
             let index = slot >> F::EXTENSION;
@@ -276,12 +276,12 @@ impl<F: Shape> Table<F> {
     fn fill(&mut self) -> Result<(), TableFull<u32>> {
         let Self { rib, painter, .. } = self;
         let (mut opened, mut at) = ((Prefix::default(), 0), u32::MAX);
-        let full = |(prefix, applied), lack| TableFull { prefix, applied, lack };
+        let full = |(prefix, applied), shortage| TableFull { prefix, applied, shortage };
         for (applied, (prefix, hop)) in rib.iter().enumerate() {
-            let value = value(hop).map_err(|lack| full((prefix, applied), lack))?;
+            let value = value(hop).map_err(|shortage| full((prefix, applied), shortage))?;
             let slot = prefix.first() >> Painter::<F>::SHIFT;
             if slot != at || prefix.length() <= F::SLOT_LENGTH {
-                painter.settle().map_err(|lack| full(opened, lack))?;
+                painter.settle().map_err(|shortage| full(opened, shortage))?;
                 (opened, at) = ((prefix, applied), u32::MAX);
             }
             if prefix.length() <= F::SLOT_LENGTH {
@@ -289,13 +289,13 @@ impl<F: Shape> Table<F> {
                 continue;
             }
             at = slot;
-            painter.paint(prefix.first(), prefix.last(), value).map_err(|lack| full(opened, lack))?;
+            painter.paint(prefix.first(), prefix.last(), value).map_err(|shortage| full(opened, shortage))?;
         }
-        painter.settle().and_then(|()| painter.link_extensions()).map_err(|lack| full(opened, lack))
+        painter.settle().and_then(|()| painter.link_extensions()).map_err(|shortage| full(opened, shortage))
     }
 
     /// All of these changes, or none.
-    fn run<'a>(&mut self, changes: impl Iterator<Item = &'a Change<u32>>) -> Result<(), Lack> {
+    fn run<'a>(&mut self, changes: impl Iterator<Item = &'a Change<u32>>) -> Result<(), Shortage> {
         let mut done = Ok(());
         for change in changes {
             done = self.change(change);
@@ -317,7 +317,7 @@ impl<F: Shape> Table<F> {
         done
     }
 
-    fn change(&mut self, change: &Change<u32>) -> Result<(), Lack> {
+    fn change(&mut self, change: &Change<u32>) -> Result<(), Shortage> {
         let prefix = change.prefix();
         let (old, value) = match *change {
             Change::Set(_, hop) => {
@@ -349,7 +349,7 @@ impl<F: Shape> Table<F> {
     }
 
     /// Sorted by address; each prefix's changes stay in their order.
-    fn run_sorted(&mut self, changes: &[Change<u32>]) -> Result<(), Lack> {
+    fn run_sorted(&mut self, changes: &[Change<u32>]) -> Result<(), Shortage> {
         let key = |(i, change): (usize, &Change<u32>)| u64::from(change.prefix().first()) << 32 | i as u64;
         let mut order: Vec<u64> = changes.iter().enumerate().map(key).collect();
         order.sort_unstable();
@@ -358,7 +358,7 @@ impl<F: Shape> Table<F> {
 
     fn one_by_one(&mut self, changes: &[Change<u32>], before: usize) -> Result<(), TableFull<u32>> {
         for (i, change) in changes.iter().enumerate() {
-            let full = |lack| TableFull { prefix: change.prefix(), applied: before + i, lack };
+            let full = |shortage| TableFull { prefix: change.prefix(), applied: before + i, shortage };
             self.run([change].into_iter()).map_err(full)?;
         }
         Ok(())
@@ -387,7 +387,7 @@ impl<F: Shape> Table<F> {
 
 impl<F: Shape> Painter<F> {
     /// While filling: closes the open slot and links it.
-    fn settle(&mut self) -> Result<(), Lack> {
+    fn settle(&mut self) -> Result<(), Shortage> {
         self.close()?;
         while let Some((slot, entry)) = self.plan.pop() {
             self.planned[slot as usize] = 0;
@@ -407,7 +407,7 @@ impl<F: Shape> Painter<F> {
     }
 
     /// While filling: the blocks of entries, once all entries are there.
-    fn link_extensions(&mut self) -> Result<(), Lack> {
+    fn link_extensions(&mut self) -> Result<(), Shortage> {
         if F::EXTENSION > 0 {
             for index in 0..Self::SLOTS as u32 >> F::EXTENSION {
                 self.plan.push((index << F::EXTENSION, self.shadow[(index << F::EXTENSION) as usize]));
@@ -422,8 +422,8 @@ impl<F: Shape> Painter<F> {
 }
 
 /// A next hop as stored in blocks.
-fn value(hop: NextHop) -> Result<u16, Lack> {
-    u16::try_from(hop.0).map_err(|_| Lack::NextHop(hop))
+fn value(hop: NextHop) -> Result<u16, Shortage> {
+    u16::try_from(hop.0).map_err(|_| Shortage::NextHop(hop))
 }
 
 impl<F: Shape> BuildFib for Table<F> {

@@ -1,7 +1,7 @@
 use super::table::{Shape, Table};
 use super::*;
 use crate::published::Readers;
-use crate::{BuildFib, Change, Dir24_8, Lack, TableFull};
+use crate::{BuildFib, Change, Dir24_8, Shortage, TableFull};
 use bm_wire::prefix::Prefix;
 use std::collections::HashSet;
 
@@ -66,7 +66,7 @@ fn names_65_536_next_hops_and_no_more() {
     let mut table = build(&[("10.0.0.0/24", 65_535)], &readers);
     let hop = NextHop(65_536);
     let changes = [Change::Set(p("10.0.1.0/24"), NextHop(1)), Change::Set(p("10.0.0.0/24"), hop)];
-    let full = TableFull { prefix: p("10.0.0.0/24"), applied: 1, lack: Lack::NextHop(hop) };
+    let full = TableFull { prefix: p("10.0.0.0/24"), applied: 1, shortage: Shortage::NextHop(hop) };
     assert_eq!(table.apply(&changes), Err(full));
     assert_eq!(table.fib().lookup(0x0a00_0001), NextHop(65_535));
     assert_eq!(table.fib().lookup(0x0a00_0101), NextHop(1));
@@ -97,17 +97,18 @@ fn a_change_that_does_not_fit_leaves_the_table_as_it_was() {
         };
         (0..256).map(route).collect::<Vec<_>>()
     };
-    let filled = (0..0x10000).find(|i| {
-        let full = table.apply(&slot(*i)).err();
-        assert!(
-            full.is_none_or(|full| full.lack == Lack::Blocks && i << 16 == full.prefix.first() & !0xffff)
-        );
-        full.is_some()
-    });
+    let filled =
+        (0..0x10000).find(|i| {
+            let full = table.apply(&slot(*i)).err();
+            assert!(full.is_none_or(
+                |full| full.shortage == Shortage::Blocks && i << 16 == full.prefix.first() & !0xffff
+            ));
+            full.is_some()
+        });
     let filled = filled.unwrap();
     assert!(filled > 0x7000, "{filled:#x} slots fit");
     let rib: Rib = table.rib().clone();
-    assert_eq!(table.apply(&slot(filled + 1)).unwrap_err().lack, Lack::Blocks);
+    assert_eq!(table.apply(&slot(filled + 1)).unwrap_err().shortage, Shortage::Blocks);
     for (prefix, _) in rib.iter() {
         let expected = table.rib().longest_match(prefix.first()).map(|(_, hop)| hop);
         assert_eq!(Some(table.fib().lookup(prefix.first())), expected, "{prefix}");

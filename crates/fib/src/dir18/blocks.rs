@@ -5,7 +5,7 @@
 //! cache line.
 
 use super::{BLOCK, DEEP, Dir18Fib, INDEX, WIDE, WORDS, Words};
-use crate::Lack;
+use crate::Shortage;
 use crate::published::{Readers, Retired};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -106,7 +106,7 @@ impl Blocks {
 
     /// The entry for these values: a next hop if there is only one, else a new block, or `old` if that has the same
     /// content.
-    pub fn entry(&mut self, values: &Values, old: u32) -> Result<u32, Lack> {
+    pub fn entry(&mut self, values: &Values, old: u32) -> Result<u32, Shortage> {
         if let [value] = values.values()
             && *value < BLOCK
         {
@@ -122,7 +122,7 @@ impl Blocks {
     }
 
     /// A fork: the results for each quarter of a /24.
-    pub fn fork(&mut self, quarters: [u32; 4]) -> Result<u32, Lack> {
+    pub fn fork(&mut self, quarters: [u32; 4]) -> Result<u32, Shortage> {
         let [a, b, c, d] = quarters.map(u64::from);
         Ok(WIDE | self.filled(&[a | b << 32, c | d << 32])?)
     }
@@ -131,7 +131,7 @@ impl Blocks {
         packed.iter().zip(&self.words()[at as usize..]).all(|(word, held)| held.load(Relaxed) == *word)
     }
 
-    fn filled(&mut self, packed: &[u64]) -> Result<u32, Lack> {
+    fn filled(&mut self, packed: &[u64]) -> Result<u32, Shortage> {
         let piece = self.take(packed.len() as u32)?;
         self.taken.push(piece);
         for (word, held) in packed.iter().zip(&self.words()[piece.at as usize..]) {
@@ -140,7 +140,7 @@ impl Blocks {
         Ok(piece.at)
     }
 
-    fn take(&mut self, words: u32) -> Result<Piece, Lack> {
+    fn take(&mut self, words: u32) -> Result<Piece, Shortage> {
         let size = size_of_words(words);
         if self.free[usize::from(size)].is_empty() {
             self.reclaim();
@@ -148,7 +148,7 @@ impl Blocks {
         if let Some(at) = self.free[usize::from(size)].pop() {
             return Ok(Piece { at, size });
         }
-        let at = self.cut(size).or_else(|| self.split(size)).ok_or(Lack::Blocks)?;
+        let at = self.cut(size).or_else(|| self.split(size)).ok_or(Shortage::Blocks)?;
         Ok(Piece { at, size })
     }
 

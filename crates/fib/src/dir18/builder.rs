@@ -9,7 +9,7 @@ use super::sweep::{self, Entries, Slots};
 use super::{BLOCK, Dir18Fib, ROOT, ROOT_LENGTH, slot};
 use crate::published::Readers;
 use crate::rib::{Before, Rib};
-use crate::{BuildFib, Change, Fib, Lack, NextHop, Source, TableFull};
+use crate::{BuildFib, Change, Fib, NextHop, Shortage, Source, TableFull};
 use bm_wire::prefix::Prefix;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -24,15 +24,15 @@ pub struct Dir18 {
 
 impl Dir18 {
     /// All of `changes` or none.
-    fn apply_together(&mut self, changes: &[Change<u32>]) -> Result<(), Lack> {
+    fn apply_together(&mut self, changes: &[Change<u32>]) -> Result<(), Shortage> {
         let before = self.rib.apply(changes);
         let stretches = stretches(&before);
-        self.refresh(&stretches).map_err(|(_, lack)| lack).inspect_err(|_| self.rib.take_back(before))
+        self.refresh(&stretches).map_err(|(_, shortage)| shortage).inspect_err(|_| self.rib.take_back(before))
     }
 
     /// Processes these stretches of slots, first and last, and links differences; or returns the slot for which there
     /// was no room, and links nothing.
-    fn refresh(&mut self, stretches: &[(u32, u32)]) -> Result<(), (Prefix<u32>, Lack)> {
+    fn refresh(&mut self, stretches: &[(u32, u32)]) -> Result<(), (Prefix<u32>, Shortage)> {
         let mut changed = Entries::new();
         let fib = self.fib.clone();
         let old = |slot: u32| fib.root[slot as usize].load(Relaxed);
@@ -40,10 +40,10 @@ impl Dir18 {
             let mut slots = Slots::new(first, &mut self.blocks, &old, &mut changed);
             let within = (first << (32 - ROOT_LENGTH), last << (32 - ROOT_LENGTH) | u32::MAX >> ROOT_LENGTH);
             let swept = sweep::runs(&self.rib, within, |start, hop| slots.run(start, hop));
-            if let Err(lack) = swept.and_then(|()| slots.fill_to(last + 1)) {
+            if let Err(shortage) = swept.and_then(|()| slots.fill_to(last + 1)) {
                 let at = slots.at();
                 self.blocks.give_back();
-                return Err((at, lack));
+                return Err((at, shortage));
             }
         }
         self.link(&changed);
@@ -79,7 +79,7 @@ fn stretches(changed: &[Before<u32>]) -> Vec<(u32, u32)> {
 fn refused(changes: &[Change<u32>]) -> Option<(usize, TableFull<u32>)> {
     changes.iter().enumerate().find_map(|(applied, change)| match *change {
         Change::Set(prefix, hop) if hop.0 >= BLOCK => {
-            Some((applied, TableFull { prefix, applied, lack: Lack::NextHop(hop) }))
+            Some((applied, TableFull { prefix, applied, shortage: Shortage::NextHop(hop) }))
         }
         _ => None,
     })
@@ -101,13 +101,13 @@ impl BuildFib for Dir18 {
         if hop_max.0 >= BLOCK
             && let Some((applied, (prefix, hop))) = routes.find(|(_, (_, hop))| hop.0 >= BLOCK)
         {
-            return Err(TableFull { prefix, applied, lack: Lack::NextHop(hop) });
+            return Err(TableFull { prefix, applied, shortage: Shortage::NextHop(hop) });
         }
-        if let Err((full, lack)) = table.refresh(&[(0, ROOT as u32 - 1)]) {
+        if let Err((full, shortage)) = table.refresh(&[(0, ROOT as u32 - 1)]) {
             let inside = |prefix: &Prefix<u32>| prefix.first() >= full.first();
             let mut routes = table.rib.iter().map(|(prefix, _)| prefix).enumerate();
             let (applied, prefix) = routes.find(|(_, prefix)| inside(prefix)).unwrap_or((0, full));
-            return Err(TableFull { prefix, applied, lack });
+            return Err(TableFull { prefix, applied, shortage });
         }
         Ok(table)
     }
@@ -122,7 +122,7 @@ impl BuildFib for Dir18 {
         match self.apply_together(admitted) {
             Ok(()) => refused.map_or(Ok(()), |(_, refused)| Err(refused)),
             Err(_) => (0..).zip(admitted).try_for_each(|(applied, change)| {
-                let full = |lack| TableFull { prefix: change.prefix(), applied, lack };
+                let full = |shortage| TableFull { prefix: change.prefix(), applied, shortage };
                 self.apply_together(std::slice::from_ref(change)).map_err(full)
             }),
         }

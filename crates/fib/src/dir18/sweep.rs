@@ -8,7 +8,7 @@
 use super::blocks::{Blocks, Values};
 use super::{BLOCK, ROOT_LENGTH};
 use crate::rib::Rib;
-use crate::{Lack, NextHop};
+use crate::{NextHop, Shortage};
 use bm_wire::prefix::Prefix;
 
 /// Addresses of a slot of the root.
@@ -29,8 +29,8 @@ pub type Entries = Vec<(u32, u32)>;
 pub fn runs(
     rib: &Rib<u32>,
     (first, last): (u32, u32),
-    mut run: impl FnMut(u32, u32) -> Result<(), Lack>,
-) -> Result<(), Lack> {
+    mut run: impl FnMut(u32, u32) -> Result<(), Shortage>,
+) -> Result<(), Shortage> {
     let (holding, behind) = rib.around(first);
     let mut open: Vec<(u32, u32)> = vec![(u32::MAX, NextHop::NONE.0)];
     open.extend(holding.into_iter().map(|(prefix, hop)| (prefix.last(), hop.0)));
@@ -86,7 +86,7 @@ impl<'a> Slots<'a> {
     }
 
     /// The next run begins.
-    pub fn run(&mut self, start: u32, hop: u32) -> Result<(), Lack> {
+    pub fn run(&mut self, start: u32, hop: u32) -> Result<(), Shortage> {
         if start / SLOT > self.slot {
             self.fill_to(start / SLOT)?;
             if start.is_multiple_of(SLOT) {
@@ -98,7 +98,7 @@ impl<'a> Slots<'a> {
     }
 
     /// Completes all slots before `end`; the last run continues into `end`.
-    pub fn fill_to(&mut self, end: u32) -> Result<(), Lack> {
+    pub fn fill_to(&mut self, end: u32) -> Result<(), Shortage> {
         let hop = self.runs.last().map_or(NextHop::NONE.0, |(_, hop)| *hop);
         let old = (self.old)(self.slot);
         let entry = match self.runs[..] {
@@ -128,7 +128,7 @@ impl<'a> Slots<'a> {
 }
 
 /// The entry of a slot with these runs, the first of which starts at 0.
-fn slot_entry(blocks: &mut Blocks, runs: &[Run], old: u32) -> Result<u32, Lack> {
+fn slot_entry(blocks: &mut Blocks, runs: &[Run], old: u32) -> Result<u32, Shortage> {
     let mut values = Values::new();
     let (mut rest, mut hop) = (runs, runs[0].1);
     while let [(start, first_hop), ..] = *rest {
@@ -152,7 +152,7 @@ fn slot_entry(blocks: &mut Blocks, runs: &[Run], old: u32) -> Result<u32, Lack> 
 }
 
 /// A fork for a /24 with these runs; `hop` applies before the first of them.
-fn fork(blocks: &mut Blocks, mut hop: u32, runs: &[Run]) -> Result<u32, Lack> {
+fn fork(blocks: &mut Blocks, mut hop: u32, runs: &[Run]) -> Result<u32, Shortage> {
     let mut quarters = [0; 4];
     for (quarter, entry) in (0u32..).zip(&mut quarters) {
         let mut values = Values::new();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Change::Set;
 use crate::published::Readers;
-use crate::{BuildFib, Lack, TableFull};
+use crate::{BuildFib, Shortage, TableFull};
 use bm_wire::prefix::Prefix;
 
 fn p(text: &str) -> Prefix<u32> {
@@ -40,7 +40,7 @@ fn holds_next_hops_of_any_size_below_the_mark() {
 #[test]
 fn refuses_what_does_not_fit_and_stays_as_it_was() {
     let refused = build(&[("10.0.0.0/8", BLOCK)], &Readers::new()).unwrap_err();
-    assert_eq!((refused.prefix, refused.lack), (p("10.0.0.0/8"), Lack::NextHop(NextHop(BLOCK))));
+    assert_eq!((refused.prefix, refused.shortage), (p("10.0.0.0/8"), Shortage::NextHop(NextHop(BLOCK))));
 
     let mut table = build(&[("10.0.0.0/8", 1)], &Readers::new()).unwrap();
     let changes = [Set(p("10.1.0.0/16"), NextHop(2)), Set(p("10.2.0.0/24"), NextHop(BLOCK))];
@@ -58,7 +58,7 @@ fn refuses_what_does_not_fit_and_stays_as_it_was() {
         Set(p("10.6.0.0/16"), NextHop(6)),
     ];
     let refused = table.apply(&changes).unwrap_err();
-    assert_eq!(refused, TableFull { prefix: p("10.5.0.1/32"), applied: 3, lack: Lack::Blocks });
+    assert_eq!(refused, TableFull { prefix: p("10.5.0.1/32"), applied: 3, shortage: Shortage::Blocks });
     let seen = ["10.3.0.0", "10.4.0.1", "10.4.1.0", "10.5.0.1", "10.6.0.0"];
     assert_eq!(seen.map(|a| at(&table, a)), [3, 4, 1, 1, 1]);
     assert_eq!(table.rib().len(), 5);
@@ -76,7 +76,7 @@ fn a_block_comes_back_only_after_all_readers_moved_on() {
     table.apply(&[Set(host, NextHop(2))]).unwrap();
     table.apply(&[Set(host, NextHop(1))]).unwrap();
     let full = (0..9).find_map(|i| table.apply(&[Set(host, NextHop(3 + i))]).err()).unwrap();
-    assert_eq!(full.lack, Lack::Blocks, "what was unlinked may still be read");
+    assert_eq!(full.shortage, Shortage::Blocks, "what was unlinked may still be read");
     reader.quiescent();
     table.apply(&[Set(host, NextHop(9))]).unwrap();
     assert_eq!(["10.0.0.0", "10.0.0.1", "10.0.0.2"].map(|a| at(&table, a)), [1, 9, 1]);

@@ -6,7 +6,7 @@
 
 use super::Range6Fib;
 use super::line::{CHILDREN, Cells, Line};
-use crate::Lack;
+use crate::Shortage;
 use crate::published::{Readers, Retired};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Arena {
     }
 
     /// A block of as many lines as there are `contents`, filled with them.
-    pub fn place(&mut self, contents: impl ExactSizeIterator<Item = Cells>) -> Result<u32, Lack> {
+    pub fn place(&mut self, contents: impl ExactSizeIterator<Item = Cells>) -> Result<u32, Shortage> {
         let start = self.take(contents.len())?;
         for (index, cells) in (start..).zip(contents) {
             self.line(index).fill(&cells);
@@ -62,7 +62,7 @@ impl Arena {
     }
 
     /// A copy of a block, with another line at `place`.
-    pub fn copy(&mut self, block: Block, place: usize, cells: &Cells) -> Result<u32, Lack> {
+    pub fn copy(&mut self, block: Block, place: usize, cells: &Cells) -> Result<u32, Shortage> {
         let start = self.take(block.lines)?;
         for i in (0..block.lines as u32).filter(|i| *i as usize != place) {
             self.line(start + i).fill(&self.cells(block.start + i));
@@ -103,13 +103,13 @@ impl Arena {
         }
     }
 
-    fn take(&mut self, lines: usize) -> Result<u32, Lack> {
+    fn take(&mut self, lines: usize) -> Result<u32, Shortage> {
         if self.free[lines].is_empty() && !self.retired.is_empty() {
             self.reclaim();
         }
         let start = match self.free[lines].pop() {
             Some(start) => start,
-            None => self.split(lines).or_else(|| self.fresh(lines)).ok_or(Lack::Blocks)?,
+            None => self.split(lines).or_else(|| self.fresh(lines)).ok_or(Shortage::Blocks)?,
         };
         self.taken.push(Block { start, lines });
         Ok(start)
@@ -177,6 +177,6 @@ mod tests {
         let copy = arena.copy(Block { start, lines: 3 }, 1, &[9; 16]).unwrap();
         assert_eq!([0, 1, 2].map(|i| arena.cells(copy + i)[5]), [0, 9, 2]);
         arena.leave(0);
-        assert_eq!(arena.place([[0; 16]].into_iter()), Err(Lack::Blocks));
+        assert_eq!(arena.place([[0; 16]].into_iter()), Err(Shortage::Blocks));
     }
 }

@@ -10,7 +10,7 @@
 
 use super::line::Word;
 use super::{ROOT_LENGTH, Range6, slot};
-use crate::{Change, Lack, NextHop};
+use crate::{Change, NextHop, Shortage};
 use bm_wire::prefix::Prefix;
 
 /// For fewer changes, sorting is not worthwhile.
@@ -72,7 +72,7 @@ impl Range6 {
     }
 
     /// Brings the trees up to date with the rib, where prefixes changed.
-    fn take_to_trees(&mut self, changed: &[Before]) -> Result<(), Lack> {
+    fn take_to_trees(&mut self, changed: &[Before]) -> Result<(), Shortage> {
         for changed in changed.chunk_by(|(a, _), (b, _)| slot(a.first()) == slot(b.first())) {
             let (short, long): (Vec<_>, Vec<_>) =
                 changed.iter().map(|(prefix, _)| *prefix).partition(|prefix| prefix.length() <= ROOT_LENGTH);

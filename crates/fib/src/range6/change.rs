@@ -9,7 +9,7 @@
 use super::line::{CHILDREN, RANGES, Word};
 use super::sweep::Window;
 use super::{LOW, Link, ROOT_LENGTH, Range6, slot};
-use crate::{Lack, NextHop};
+use crate::{NextHop, Shortage};
 use bm_wire::prefix::Prefix;
 
 /// This many ranges certainly fit into a tree of height LOW: leaves of a large tree have at least ten ranges before
@@ -20,7 +20,7 @@ const PATIENCE_MIN: u32 = 1024;
 
 impl Range6 {
     /// Brings the structure up to date after the route to `prefix` came, went or changed.
-    pub(super) fn refresh(&mut self, prefix: Prefix<u128>) -> Result<(), Lack> {
+    pub(super) fn refresh(&mut self, prefix: Prefix<u128>) -> Result<(), Shortage> {
         if prefix.length() > ROOT_LENGTH && !self.writer.has_begun() {
             self.tend(slot(prefix.first()));
         }
@@ -30,12 +30,12 @@ impl Range6 {
     }
 
     /// The same for all routes of one slot.
-    pub(super) fn refresh_slot(&mut self, slot: usize) -> Result<(), Lack> {
+    pub(super) fn refresh_slot(&mut self, slot: usize) -> Result<(), Shortage> {
         let planned = self.plan_slot(slot);
         self.finish(planned)
     }
 
-    fn finish(&mut self, planned: Result<(), Lack>) -> Result<(), Lack> {
+    fn finish(&mut self, planned: Result<(), Shortage>) -> Result<(), Shortage> {
         match planned {
             Ok(()) => self.writer.carry_out(),
             Err(_) => self.writer.forget(),
@@ -44,13 +44,13 @@ impl Range6 {
     }
 
     /// The tree of one root slot, according to the rib.
-    pub(super) fn slot_tree(&mut self, slot: usize) -> Result<Word, Lack> {
+    pub(super) fn slot_tree(&mut self, slot: usize) -> Result<Word, Shortage> {
         self.patience[slot] = 0;
         self.writer.window_tree(&self.rib, Window::of_slot(slot))
     }
 
     /// A route that is not in the root alone.
-    fn plan_long(&mut self, prefix: Prefix<u128>) -> Result<(), Lack> {
+    fn plan_long(&mut self, prefix: Prefix<u128>) -> Result<(), Shortage> {
         let slot = slot(prefix.first());
         let (mut link, mut window) = (Link::Root(slot), Window::of_slot(slot));
         let tree = self.writer.load(link);
@@ -100,7 +100,7 @@ impl Range6 {
     }
 
     /// A slot rebuilt as a whole.
-    fn plan_slot(&mut self, slot: usize) -> Result<(), Lack> {
+    fn plan_slot(&mut self, slot: usize) -> Result<(), Shortage> {
         let link = Link::Root(slot);
         self.writer.drop_tree(self.writer.load(link), true);
         let word = self.slot_tree(slot)?;
@@ -109,7 +109,7 @@ impl Range6 {
     }
 
     /// A route that owns whole root slots, and parts of those with longer routes.
-    fn plan_short(&mut self, prefix: Prefix<u128>) -> Result<(), Lack> {
+    fn plan_short(&mut self, prefix: Prefix<u128>) -> Result<(), Shortage> {
         let hop = self.rib.get(prefix).or_else(|| self.rib.covering(prefix).map(|(_, hop)| hop));
         let hop = Word::hop(hop.unwrap_or(NextHop::NONE));
         let (mut whole, mut parts) = (Vec::new(), Vec::new());

@@ -12,7 +12,7 @@
 use super::line::{Range, Word};
 use super::{LOW, ROOT_LENGTH, key};
 use crate::rib::Rib;
-use crate::{Lack, NextHop};
+use crate::{NextHop, Shortage};
 use bm_wire::prefix::Prefix;
 
 /// A window of the address: all addresses that share the bits before it with `base`.
@@ -115,8 +115,8 @@ pub fn ranges(
     rib: &Rib<u128>,
     window: Window,
     (first, last): (u32, u32),
-    mut deeper: impl FnMut(Window) -> Result<Word, Lack>,
-) -> Result<Vec<Range>, Lack> {
+    mut deeper: impl FnMut(Window) -> Result<Word, Shortage>,
+) -> Result<Vec<Range>, Shortage> {
     let mut sweep = Sweep { ranges: Vec::new(), open: vec![(u32::MAX, None)], last };
     sweep.emit(first, Word::hop(NextHop::NONE));
     let (holding, behind) = rib.around(window.address(first));

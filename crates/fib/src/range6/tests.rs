@@ -174,8 +174,8 @@ fn refuses_what_does_not_fit_and_stays_as_it_was() {
         Set(p("2001:db8:3::/48"), NextHop(3)),
     ];
     let refused = table.apply(&changes).unwrap_err();
-    let lack = Lack::NextHop(NextHop(1 << 31));
-    assert_eq!(refused, TableFull { prefix: p("2001:db8:2::/48"), applied: 1, lack });
+    let shortage = Shortage::NextHop(NextHop(1 << 31));
+    assert_eq!(refused, TableFull { prefix: p("2001:db8:2::/48"), applied: 1, shortage });
     assert_eq!(["2001:db8:1::", "2001:db8:2::", "2001:db8:3::"].map(|a| at(&table, a)), [2, 1, 1]);
     assert_eq!(table.rib().len(), 2);
 }
@@ -185,9 +185,9 @@ fn a_full_arena_refuses_and_keeps_what_it_had() {
     let mut table = build(&NESTED, &Readers::new());
     table.writer.arena.leave(0);
     let refused = table.apply(&[Set(p("2001:db8:0:5180:8000:100:0:8ffe/128"), NextHop(13))]).unwrap_err();
-    assert_eq!(refused.lack, Lack::Blocks);
+    assert_eq!(refused.shortage, Shortage::Blocks);
     let refused = table.apply(&[Set(p("2001:db8::/33"), NextHop(13))]).unwrap_err();
-    assert_eq!(refused.lack, Lack::Blocks);
+    assert_eq!(refused.shortage, Shortage::Blocks);
     assert_eq!(SEEN.map(|address| at(&table, address)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
     assert_eq!(table.rib().len(), 12);
     table.apply(&[Set(p("3fff::/16"), NextHop(13))]).unwrap();
@@ -242,7 +242,7 @@ fn in_bulk_all_or_nothing() {
     assert!(table.rib().iter().eq(before));
     assert_eq!(SEEN.map(|address| at(&table, address)), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
     let refused = table.apply(&changes).unwrap_err();
-    assert_eq!((refused.lack, refused.prefix), (Lack::Blocks, changes[refused.applied].prefix()));
+    assert_eq!((refused.shortage, refused.prefix), (Shortage::Blocks, changes[refused.applied].prefix()));
     assert_eq!(table.rib().len(), NESTED.len() + refused.applied);
     for (i, change) in changes.iter().enumerate() {
         let expected = if i < refused.applied { 7 } else { 4 };

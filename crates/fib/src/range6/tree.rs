@@ -12,7 +12,7 @@ use super::arena::Block;
 use super::line::{self, CHILDREN, Cells, FIRST_CHILD, RANGES, Range, WIDE_RANGES, Word};
 use super::sweep::{self, Window};
 use super::{Link, Writer};
-use crate::Lack;
+use crate::Shortage;
 use crate::rib::Rib;
 
 /// A line that has no position yet: its first key, and its content.
@@ -42,7 +42,7 @@ fn even(len: usize, parts: usize) -> impl ExactSizeIterator<Item = std::ops::Ran
 
 impl Writer {
     /// A tree over `ranges` with at least `height_min` levels of forks; a single next hop needs none.
-    pub fn tree(&mut self, ranges: &[Range], height_min: u32) -> Result<Word, Lack> {
+    pub fn tree(&mut self, ranges: &[Range], height_min: u32) -> Result<Word, Shortage> {
         match ranges {
             [(_, word)] if !word.is_tree() => Ok(*word),
             _ => {
@@ -53,13 +53,18 @@ impl Writer {
     }
 
     /// A tree for a whole window, according to the rib.
-    pub fn window_tree(&mut self, rib: &Rib<u128>, window: Window) -> Result<Word, Lack> {
+    pub fn window_tree(&mut self, rib: &Rib<u128>, window: Window) -> Result<Word, Shortage> {
         let ranges = self.swept(rib, window, (0, u32::MAX))?;
         self.tree(&ranges, window.height_min())
     }
 
     /// The ranges of `keys` of `window` according to the rib, with trees for deeper windows.
-    pub fn swept(&mut self, rib: &Rib<u128>, window: Window, keys: (u32, u32)) -> Result<Vec<Range>, Lack> {
+    pub fn swept(
+        &mut self,
+        rib: &Rib<u128>,
+        window: Window,
+        keys: (u32, u32),
+    ) -> Result<Vec<Range>, Shortage> {
         sweep::ranges(rib, window, keys, |deeper| self.window_tree(rib, deeper))
     }
 
@@ -95,7 +100,7 @@ impl Writer {
         height_min: u32,
         (first, last): (u32, u32),
         fresh: &[Range],
-    ) -> Result<(), Lack> {
+    ) -> Result<(), Shortage> {
         let tree = self.load(link);
         let (mut left, mut right) = (self.path(tree, first), self.path(tree, last));
         let (Some(from), Some(to)) = (left.pop(), right.pop()) else { return Ok(()) };
@@ -121,7 +126,7 @@ impl Writer {
         (mut left, mut from): (Vec<Step>, Step),
         (mut right, mut to): (Vec<Step>, Step),
         mut pieces: Vec<Piece>,
-    ) -> Result<(), Lack> {
+    ) -> Result<(), Shortage> {
         while let (Some(above_from), Some(above_to)) = (left.pop(), right.pop()) {
             let before = self.children(above_from);
             if above_from.line == above_to.line {
@@ -258,7 +263,7 @@ impl Writer {
     }
 
     /// Forks over `pieces`, which get their places.
-    fn raise(&mut self, pieces: &[Piece]) -> Result<Vec<Piece>, Lack> {
+    fn raise(&mut self, pieces: &[Piece]) -> Result<Vec<Piece>, Shortage> {
         let parts = even(pieces.len(), pieces.len().div_ceil(CHILDREN));
         parts
             .map(|part| {
@@ -270,7 +275,7 @@ impl Writer {
     }
 
     /// Forks above `pieces` until there is one root, at least `height_min` high.
-    fn top(&mut self, mut pieces: Vec<Piece>, mut height: u32, height_min: u32) -> Result<Word, Lack> {
+    fn top(&mut self, mut pieces: Vec<Piece>, mut height: u32, height_min: u32) -> Result<Word, Shortage> {
         while pieces.len() > 1 || height < height_min {
             pieces = self.raise(&pieces)?;
             height += 1;

@@ -172,9 +172,9 @@ mod tests {
     use std::hint::black_box;
 
     /// The same next hop for every address.
-    struct Always(u32);
+    struct ConstFib(u32);
 
-    impl Routes for Always {
+    impl Routes for ConstFib {
         fn ipv4(&self, _address: u32) -> u32 {
             self.0
         }
@@ -211,7 +211,7 @@ mod tests {
             port: 0,
             family: 6,
             now_ns: 0,
-            routes: &Always(50),
+            routes: &ConstFib(50),
         };
         assert_eq!(shared.with(Stage::Lookup, &mut burst, 0, || hook(address)), 50 + 50 + 6 + 4);
         shared.carry_out(&mut burst, |_| {});

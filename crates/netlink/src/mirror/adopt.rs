@@ -128,7 +128,7 @@ impl Mirror {
                 findings.note(ours.cloned().map(Item::Link), theirs.cloned().map(Item::Link));
             }
         });
-        self.births.settle(self.links.keys());
+        self.generations.settle(self.links.keys());
         adopt_map(&mut self.addresses, fresh.addresses, |&ifindex, ours, theirs| {
             changes.push(Change::Addresses(ifindex));
             // The same ones in another order (one was promoted): not a difference.

@@ -37,7 +37,7 @@ impl Mirror {
     /// returns from another namespace. A link that disappears and reappears between two reads of the mirror shows
     /// only by this.
     pub fn birth(&self, ifindex: u32) -> Option<u64> {
-        self.births.of(ifindex)
+        self.generations.of(ifindex)
     }
 
     /// All links, by number.

@@ -29,7 +29,7 @@ impl Daemon {
         let control = self.driver.handle();
         self.end_workers(restarts)?;
         let opener = match paths.needs_workers(config) {
-            true => Some(self.crew.opener(config)?),
+            true => Some(self.worker_resources.opener(config)?),
             false => None,
         };
         let stay = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
@@ -47,7 +47,7 @@ impl Daemon {
         control.set_ports(ports, config).map_err(Failure::failed)?;
         let running = match opener {
             Some(opener) => {
-                self.crew.scripts(&self.shared)?;
+                self.worker_resources.scripts(&self.shared)?;
                 opened.start(config, &self.shared, control, opener)?
             }
             None => opened.without_workers(),

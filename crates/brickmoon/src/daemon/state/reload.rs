@@ -23,11 +23,11 @@ struct Plan {
 }
 
 /// Applies a configuration to one part of the daemon.
-type Deed<'a, S> = Box<dyn FnMut(&S) -> Result<(), Error> + 'a>;
+type CarryOut<'a, S> = Box<dyn FnMut(&S) -> Result<(), Error> + 'a>;
 
 /// A step of a reload. It is undone by carrying it out with the old configuration.
 struct Step<'a, S> {
-    carry_out: Deed<'a, S>,
+    carry_out: CarryOut<'a, S>,
     /// Whether a failed step may have changed something.
     by_halves: bool,
 }
@@ -140,8 +140,11 @@ impl Daemon {
             let told = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
             said.needs_restart.extend(told.map(|port| format!("port.{}.path", port.device)));
         }
-        if let Some(frame_pool) =
-            self.crew.frame_pool.get().filter(|_| paths.needs_workers(&new) && !arranged.is_empty())
+        if let Some(frame_pool) = self
+            .worker_resources
+            .frame_pool
+            .get()
+            .filter(|_| paths.needs_workers(&new) && !arranged.is_empty())
         {
             check_memory(&new, frame_pool.memory().slots())?;
         }

@@ -58,7 +58,12 @@ impl Daemon {
                     .into(),
             );
         }
-        if self.crew.frame_pool.get().is_some_and(|frame_pool| frame_pool.memory().pages() == Pages::Plain) {
+        if self
+            .worker_resources
+            .frame_pool
+            .get()
+            .is_some_and(|frame_pool| frame_pool.memory().pages() == Pages::Plain)
+        {
             status.notes.push(
                 "frame memory uses normal pages; for better speed reserve huge pages before the start: `sysctl -w vm.nr_hugepages=64`".into(),
             );

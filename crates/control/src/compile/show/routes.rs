@@ -4,8 +4,8 @@
 //! the control thread has other work to do.
 
 use super::shown;
-use crate::compile::body::Side;
-use crate::compile::check::lack_of_room;
+use crate::compile::body::RouteFamily;
+use crate::compile::check::shortage_text;
 use crate::compile::family;
 use crate::compile::table::Table;
 use crate::compile::{Compiler, Why};
@@ -51,7 +51,7 @@ impl Compiler {
     }
 
     /// Adds the matching entries, as far as there is room. Returns the total number of entries.
-    fn list<A: Side>(
+    fn list<A: RouteFamily>(
         &self,
         mirror: &Mirror,
         family: &family::Tables<A>,
@@ -84,7 +84,7 @@ impl Compiler {
         rib.len()
     }
 
-    fn route<A: Side>(
+    fn route<A: RouteFamily>(
         &self,
         mirror: &Mirror,
         family: &family::Tables<A>,
@@ -103,21 +103,21 @@ impl Compiler {
         let body = found.map(|(_, body, _)| body);
         let target = self.targets.of_hop(hop);
         let neighbor = prefix.length() == A::WIDTH && table.is_host_entry(prefix.first()) && body.is_none();
-        let lack = table.refused().find(|(refused, _)| *refused == prefix).map(|(_, lack)| lack);
+        let shortage = table.refused().find(|(refused, _)| *refused == prefix).map(|(_, shortage)| shortage);
         let why = found.and_then(|(.., why)| why);
         let linux = self.is_left_to_linux::<A>();
         let action = if linux { Action::Host } else { shown(self.targets.table().action(hop)) };
-        let refused = lack.is_some() || why.is_some_and(|why| why.is_fault());
+        let refused = shortage.is_some() || why.is_some_and(|why| why.is_fault());
         let state = match (refused, neighbor) {
             (true, _) => RouteState::Refused,
             (false, true) => RouteState::Neighbor,
             (false, false) => RouteState::Route,
         };
-        let reason = match lack {
+        let reason = match shortage {
             _ if linux => {
                 Some("the family has routing rules that match more than the destination".to_string())
             }
-            Some(lack) => Some(lack_of_room(lack).to_string()),
+            Some(shortage) => Some(shortage_text(shortage).to_string()),
             None => why_linux(action, body, why),
         };
         Route {
@@ -177,7 +177,7 @@ enum Wanted<A> {
     None,
 }
 
-impl<A: Side> Wanted<A>
+impl<A: RouteFamily> Wanted<A>
 where
     Prefix<A>: FromStr<Err = NotAPrefix>,
 {
@@ -202,7 +202,7 @@ where
 }
 
 /// Parses a prefix; `None` if it is of the other family.
-fn parse<A: Side>(text: &str) -> Result<Option<Prefix<A>>, Error>
+fn parse<A: RouteFamily>(text: &str) -> Result<Option<Prefix<A>>, Error>
 where
     Prefix<A>: FromStr<Err = NotAPrefix>,
 {

@@ -4,7 +4,7 @@ use super::*;
 use crate::compile::check::Checked;
 use bm_api::Area;
 
-impl<A: Side> Table<A> {
+impl<A: RouteFamily> Table<A> {
     /// Compares every entry with its expected value, and the lookup with the list of entries.
     pub fn check(&mut self, context: &mut Context<'_, A>, checked: &mut Checked) {
         let wanted = self.stages.prefixes(context.view.mirror);

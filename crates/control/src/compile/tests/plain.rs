@@ -2,7 +2,7 @@
 
 use bm_fib::published::Readers;
 use bm_fib::rib::Rib;
-use bm_fib::{BuildFib, Change, Fib, Lack, NextHop, Source, TableFull};
+use bm_fib::{BuildFib, Change, Fib, NextHop, Shortage, Source, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::cell::Cell;
 use std::sync::{Arc, RwLock};
@@ -41,7 +41,7 @@ impl<A: Address> BuildFib for Plain<A> {
     ) -> Result<Self, TableFull<A>> {
         if NO_MEMORY.get() {
             let prefix = Prefix::host(A::default());
-            return Err(TableFull { prefix, applied: 0, lack: Lack::Memory });
+            return Err(TableFull { prefix, applied: 0, shortage: Shortage::Memory });
         }
         let mut plain = Self { rib: Rib::new(), fib: Arc::new(PlainFib(RwLock::new(Rib::new()))) };
         let sets: Vec<_> = routes.into_iter().map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
@@ -62,7 +62,7 @@ impl<A: Address> BuildFib for Plain<A> {
                     let long = self.rib.iter().filter(|(prefix, _)| prefix.length() > 24).count();
                     let fresh = prefix.length() > 24 && self.rib.get(prefix).is_none();
                     if fresh && long >= ROOM.get() {
-                        outcome = Err(TableFull { prefix, applied, lack: Lack::Blocks });
+                        outcome = Err(TableFull { prefix, applied, shortage: Shortage::Blocks });
                         break;
                     }
                     self.rib.insert(prefix, hop);

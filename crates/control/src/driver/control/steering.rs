@@ -6,15 +6,15 @@ use super::{Control, ControlPort};
 
 /// The settings of all ports.
 #[derive(PartialEq, Eq)]
-pub(in crate::driver) struct Told {
+pub(in crate::driver) struct LastSteering {
     /// The machine's addresses.
     local: Vec<IpAddr>,
-    ports: Vec<ToldPort>,
+    ports: Vec<PortSteering>,
 }
 
 /// The settings of one port.
 #[derive(PartialEq, Eq)]
-struct ToldPort {
+struct PortSteering {
     macs: Vec<[u8; 6]>,
     /// Whether all packets of IPv4, and of IPv6, are left to Linux.
     linux_only: [bool; 2],
@@ -25,7 +25,7 @@ struct ToldPort {
 impl Control {
     /// The current settings. A port whose interface has become part of a bridge, for example, leaves all packets to
     /// Linux.
-    fn to_tell(&self) -> Told {
+    fn to_tell(&self) -> LastSteering {
         let interfaces = self.compiler.interfaces();
         let takes = self.active && !self.workers_rest;
         let of_port = |(port, on): (u16, &ControlPort)| {
@@ -41,36 +41,36 @@ impl Control {
                 !self.compiler.filters_drop()
                     && interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family])
             };
-            ToldPort { macs, linux_only: [0, 1].map(linux_only), active: known.then_some(active) }
+            PortSteering { macs, linux_only: [0, 1].map(linux_only), active: known.then_some(active) }
         };
         let mut local: Vec<IpAddr> =
             self.watch.mirror().all_addresses().map(|address| address.local).collect();
         local.sort_unstable();
         local.dedup();
-        Told { local, ports: (0..).zip(&self.ports).map(of_port).collect() }
+        LastSteering { local, ports: (0..).zip(&self.ports).map(of_port).collect() }
     }
 
     /// Applies the settings to all ports.
     pub(in crate::driver) fn steer(&mut self) {
         let tell = self.to_tell();
-        if self.told.as_ref() == Some(&tell) {
+        if self.last_steering.as_ref() == Some(&tell) {
             return;
         }
         let mut all = true;
         for (port, now) in self.ports.iter_mut().zip(&tell.ports) {
-            if let Err(error) = told(port, &tell.local, now) {
+            if let Err(error) = steer_port(port, &tell.local, now) {
                 all = false;
                 tracing::error!(%error, port = port.name, "cannot set which packets a port leaves to Linux");
             }
         }
-        self.told = all.then_some(tell);
+        self.last_steering = all.then_some(tell);
     }
 
     /// Differences between the current settings, those that were applied last, and those in the devices; one message
     /// each.
     pub(super) fn steering_differences(&self) -> Vec<String> {
         let mut differences = Vec::new();
-        if self.told.as_ref() != Some(&self.to_tell()) {
+        if self.last_steering.as_ref() != Some(&self.to_tell()) {
             differences
                 .push("the ports do not have the current settings for packets to leave to Linux".into());
         }
@@ -91,7 +91,7 @@ impl Control {
 }
 
 /// Applies the settings to one port; those for packets of Linux first, so that none of them is taken in between.
-fn told(port: &mut ControlPort, local: &[IpAddr], now: &ToldPort) -> std::io::Result<()> {
+fn steer_port(port: &mut ControlPort, local: &[IpAddr], now: &PortSteering) -> std::io::Result<()> {
     port.steering.set_local(local)?;
     port.steering.set_linux_only(now.linux_only)?;
     if !now.macs.is_empty() {

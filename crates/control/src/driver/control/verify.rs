@@ -56,7 +56,7 @@ impl Control {
         let programs = [self.steering_differences(), self.kernel_differences()].concat();
         // Entries that find no room are tried again anyway; everything else is compiled again at once.
         if !programs.is_empty() || compiled.differences.iter().any(|(area, _)| *area == Area::Compiled) {
-            self.told = None;
+            self.last_steering = None;
             self.behind = Some(began);
         }
         let total = audit.findings.count + compiled.count + programs.len();

@@ -5,18 +5,18 @@ use bm_wire::prefix::Address;
 use std::marker::PhantomData;
 
 /// All addresses have the same next hop.
-pub(super) struct Always<A> {
+pub(super) struct ConstFib<A> {
     hop: NextHop,
     addresses: PhantomData<A>,
 }
 
-impl<A> Always<A> {
+impl<A> ConstFib<A> {
     pub fn new(hop: NextHop) -> Self {
         Self { hop, addresses: PhantomData }
     }
 }
 
-impl<A: Address> Fib for Always<A> {
+impl<A: Address> Fib for ConstFib<A> {
     type Address = A;
 
     fn lookup(&self, _address: A) -> NextHop {

@@ -1,6 +1,6 @@
 //! A batch of changes, sorted by what they require.
 
-use super::body::Side;
+use super::body::RouteFamily;
 use bm_netlink::{BodyId, Change, Family};
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// What must be compiled again.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct Pending {
     /// Everything.
     pub everything: bool,
     /// Interfaces, addresses, settings or rules: these are published as a whole.
@@ -19,28 +19,28 @@ pub(super) struct Work {
     pub links: BTreeSet<u32>,
     pub objects: BTreeSet<u32>,
     pub neighbors: Vec<(u32, IpAddr)>,
-    pub ipv4: FamilyWork<u32>,
-    pub ipv6: FamilyWork<u128>,
+    pub ipv4: FamilyPending<u32>,
+    pub ipv6: FamilyPending<u128>,
 }
 
 /// The changes of one family.
-pub(super) struct FamilyWork<A> {
+pub(super) struct FamilyPending<A> {
     pub bodies: Vec<BodyId>,
     /// Prefixes with changed routes, by table.
     pub routes: BTreeMap<u32, Vec<Prefix<A>>>,
 }
 
-impl<A> Default for FamilyWork<A> {
+impl<A> Default for FamilyPending<A> {
     fn default() -> Self {
         Self { bodies: Vec::new(), routes: BTreeMap::new() }
     }
 }
 
-impl Work {
+impl Pending {
     pub fn of(changes: &[Change]) -> Self {
-        let mut work = Self::default();
-        changes.iter().for_each(|change| work.add(change));
-        work
+        let mut pending = Self::default();
+        changes.iter().for_each(|change| pending.add(change));
+        pending
     }
 
     fn add(&mut self, change: &Change) {
@@ -77,7 +77,7 @@ impl Work {
     }
 }
 
-impl<A: Side> FamilyWork<A> {
+impl<A: RouteFamily> FamilyPending<A> {
     /// Adds the routes that have one of these bodies.
     pub fn add_routes_of(&mut self, bodies: &BTreeSet<BodyId>, routes: &bm_netlink::Routes<A>) {
         let Some(last) = bodies.last() else { return };

@@ -4,14 +4,14 @@ use bm_fastpath::Situation;
 
 /// The last configuration of the kernel path, and whether it was applied.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct LastSituation {
     /// The last one that was applied.
     last: Option<Situation>,
     /// Whether the latest one, which matches the tables, was applied.
     sure: bool,
 }
 
-impl Told {
+impl LastSituation {
     /// Applies a configuration with `publish`. If that fails, the previous one stays in effect, and any next one counts as new.
     pub fn tell<E>(
         &mut self,
@@ -46,16 +46,16 @@ mod tests {
 
     #[test]
     fn what_failed_is_to_be_told_again_though_it_is_the_same() {
-        let mut told = Told::default();
+        let mut last = LastSituation::default();
         let (one, two) = (Situation::default(), Situation { flow_seed: 2, ..Situation::default() });
-        assert!(told.lacks(&one) && !told.is_sure());
-        told.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
-        assert!(!told.lacks(&one) && told.lacks(&two) && told.is_sure());
+        assert!(last.lacks(&one) && !last.is_sure());
+        last.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
+        assert!(!last.lacks(&one) && last.lacks(&two) && last.is_sure());
         // New tables with an unchanged configuration: it must be published again.
-        told.tell(one.clone(), |_| Err(())).unwrap_err();
-        assert!(told.lacks(&one) && !told.is_sure());
-        assert_eq!(told.last(), Some(&one), "it stays in effect");
-        told.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
-        assert!(!told.lacks(&one) && told.is_sure());
+        last.tell(one.clone(), |_| Err(())).unwrap_err();
+        assert!(last.lacks(&one) && !last.is_sure());
+        assert_eq!(last.last(), Some(&one), "it stays in effect");
+        last.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
+        assert!(!last.lacks(&one) && last.is_sure());
     }
 }

@@ -14,11 +14,11 @@ use crate::daemon::running::{self, frame_memory};
 
 /// What workers need apart from ports; empty before the first workers.
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct WorkerResources {
     pub frame_pool: OnceLock<Arc<FramePool>>,
 }
 
-impl Crew {
+impl WorkerResources {
     /// The frame memory; allocated for this configuration if there is none yet.
     pub fn frame_pool(&self, config: &Config) -> Result<&Arc<FramePool>, Failure> {
         if self.frame_pool.get().is_none() {

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 /// When each link appeared, as a count of all that have.
 #[derive(Debug, Default)]
-pub(super) struct Births {
+pub(super) struct Generations {
     of: BTreeMap<u32, u64>,
     count: u64,
 }
 
-impl Births {
+impl Generations {
     /// A link is there; it counts as new only if it was not there before.
     pub fn appeared(&mut self, ifindex: u32) {
         self.of.entry(ifindex).or_insert_with(|| {
@@ -43,25 +43,25 @@ mod tests {
 
     #[test]
     fn a_link_that_comes_back_is_another_one() {
-        let mut births = Births::default();
-        births.appeared(7);
-        let first = births.of(7);
-        births.appeared(7);
-        assert_eq!(births.of(7), first, "told again, it is the same");
-        births.gone(7);
-        assert_eq!(births.of(7), None);
-        births.appeared(7);
-        assert!(births.of(7).is_some_and(|birth| Some(birth) != first));
+        let mut generations = Generations::default();
+        generations.appeared(7);
+        let first = generations.of(7);
+        generations.appeared(7);
+        assert_eq!(generations.of(7), first, "told again, it is the same");
+        generations.gone(7);
+        assert_eq!(generations.of(7), None);
+        generations.appeared(7);
+        assert!(generations.of(7).is_some_and(|birth| Some(birth) != first));
     }
 
     #[test]
     fn a_comparison_keeps_those_that_were_known() {
-        let mut births = Births::default();
-        births.appeared(1);
-        births.appeared(2);
-        let second = births.of(2);
-        births.settle([2, 3].iter());
-        assert_eq!((births.of(1), births.of(2)), (None, second));
-        assert!(births.of(3) > second);
+        let mut generations = Generations::default();
+        generations.appeared(1);
+        generations.appeared(2);
+        let second = generations.of(2);
+        generations.settle([2, 3].iter());
+        assert_eq!((generations.of(1), generations.of(2)), (None, second));
+        assert!(generations.of(3) > second);
     }
 }

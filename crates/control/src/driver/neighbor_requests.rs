@@ -14,7 +14,7 @@ const FAILED: usize = 1024;
 pub type Neighbor = (u32, IpAddr);
 
 /// Sends requests to the control thread, which asks the kernel.
-pub struct Asker {
+pub struct NeighborRequests {
     ask: SyncSender<Neighbor>,
     failed: Receiver<Neighbor>,
     waker: Waker,
@@ -22,7 +22,7 @@ pub struct Asker {
 }
 
 /// The end of the control thread.
-pub(super) struct Asked {
+pub(super) struct QueuedRequests {
     /// Requests of the slow path.
     pub wanted: Receiver<Neighbor>,
     /// Neighbors that the kernel could not resolve.
@@ -30,7 +30,7 @@ pub(super) struct Asked {
     slow_path: Arc<OnceLock<Waker>>,
 }
 
-impl Asked {
+impl QueuedRequests {
     /// Wakes the slow path: a neighbor has answered or failed.
     pub fn wake(&self) {
         if let Some(waker) = self.slow_path.get() {
@@ -40,15 +40,15 @@ impl Asked {
 }
 
 /// Creates the end for the slow path and the end for the control thread.
-pub(super) fn asker(capacity: usize, waker: Waker) -> (Asker, Asked) {
+pub(super) fn neighbor_requests(capacity: usize, waker: Waker) -> (NeighborRequests, QueuedRequests) {
     let (ask, wanted) = sync_channel(capacity.max(1));
     let (fail, failed) = sync_channel(FAILED);
     let slow_path = Arc::default();
-    let asked = Asked { wanted, failed: fail, slow_path: Arc::clone(&slow_path) };
-    (Asker { ask, failed, waker, slow_path }, asked)
+    let asked = QueuedRequests { wanted, failed: fail, slow_path: Arc::clone(&slow_path) };
+    (NeighborRequests { ask, failed, waker, slow_path }, asked)
 }
 
-impl Resolver for Asker {
+impl Resolver for NeighborRequests {
     fn set_waker(&mut self, waker: Waker) {
         // Called once, by the one slow path that has it.
         let _known = self.slow_path.set(waker);
