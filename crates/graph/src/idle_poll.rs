@@ -1,36 +1,36 @@
-//! How long a worker sleeps if a port must be polled: nothing wakes it, so each such nap is the longest wait of a
+//! How long a worker sleeps if a port must be polled: nothing wakes it, so each such sleep is the longest wait of a
 //! packet, and each wakeup costs CPU time.
 //!
 //! ```text
 //! since the last frame   0 .. 5 ms   ..            64 times the longest ..
-//! a nap                  75 us       a 64th of it  the longest: sixty times what waking costs, 75 us to 2 ms
+//! a sleep                  75 us       a 64th of it  the longest: sixty times what waking costs, 75 us to 2 ms
 //! ```
 //!
 //! The cost of a wakeup is measured, because it differs by a factor of twenty: about a microsecond on a dedicated
 //! machine, 25 in a virtual one whose caches are used by others in the meantime. If it is low, no packet waits longer
-//! than the shortest nap; if it is high, an idle worker costs a little more than a sixtieth of a core.
+//! than the shortest sleep; if it is high, an idle worker costs a little more than a sixtieth of a core.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The shortest nap: the first packet waits less than 100 us.
+/// The shortest sleep: the first packet waits less than 100 us.
 const LEAST: Duration = Duration::from_micros(75);
-/// The longest nap.
+/// The longest sleep.
 const MOST: Duration = Duration::from_millis(2);
-/// A nap lasts one part in this many of the time since the last frame.
+/// A sleep lasts one part in this many of the time since the last frame.
 const PART: u32 = 64;
-/// When no frame has arrived for long, a nap lasts this many times longer than the wakeup takes.
+/// When no frame has arrived for long, a sleep lasts this many times longer than the wakeup takes.
 const TIMES: u32 = 60;
 /// IdlePoll between two measurements of their cost.
 const LOOK_EVERY: u32 = 64;
 
-/// What is known about a worker's naps. Reads the CPU time of its thread, so it must stay on that thread.
+/// What is known about a worker's sleeps. Reads the CPU time of its thread, so it must stay on that thread.
 pub(crate) struct IdlePoll {
     /// IdlePoll since the last measurement, and the thread's CPU time then.
     since: u32,
     had: Duration,
-    /// Idle time at the previous nap.
+    /// Idle time at the previous sleep.
     idle: Duration,
     longest: Duration,
 }
@@ -56,7 +56,7 @@ impl IdlePoll {
         (idle / PART).clamp(LEAST, self.longest)
     }
 
-    /// Records the total cost of the last naps.
+    /// Records the total cost of the last sleeps.
     fn learn(&mut self, cost: Duration) {
         self.longest = (cost / LOOK_EVERY * TIMES).clamp(LEAST, MOST);
     }

@@ -1,14 +1,14 @@
 //! A queue of a port that may move between workers while all of them run.
 //!
 //! ```text
-//! worker 0: MovableQueue [port] ─ output -> router      QueueOwner::give_to(1):  worker 0, at its next breath: gives the port up
-//! worker 1: MovableQueue [    ] ─ output -> router                         worker 1: takes it, and receives from then on
+//! worker 0: MovableQueue [port] ─ output -> router   QueueOwner::give_to(1):  worker 0, at its next breath: gives it up
+//! worker 1: MovableQueue [    ] ─ output -> router                            worker 1: takes it, and receives from then on
 //! ```
 //!
-//! Every worker has a queue for the queue, with its own links, and the port is in one of them. It moves between two
+//! Every worker has a [`MovableQueue`], with its own links, and the port is in one of them. It moves between two
 //! breaths: what it had received has passed the old worker's router by then, and frames for which its device had no
 //! room move along, so no frame is lost. The new worker sends through other queues than the old one, and does not
-//! wait for the frames of those. In a breath without a change a queue costs one check of a number.
+//! wait for the frames of those. In a breath without a change it costs one check of a number.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -372,9 +372,9 @@ mod tests {
         let scope = Scope::PortDevice { port: "eth0", queue: 0 };
         let counters = Counters::open(&Registry::anonymous(256).unwrap(), scope).unwrap();
         port.app.device = Some(CountedDevice::new(counters, &DeviceCounters::default()));
-        // A second of naps.
-        for nap in 0..13_333 {
-            port.now_ns = nap * 75_000;
+        // A second of sleeps.
+        for sleep in 0..13_333 {
+            port.now_ns = sleep * 75_000;
             port.breathe();
             assert!(port.app.before_sleep());
         }

@@ -152,7 +152,7 @@ impl Worker {
             };
             let _gone = begun.send((pinned, refused.map_or(Ok(demote), Err)));
             // By default the kernel may make sleeps 50 us longer, so that wakeups coincide: too much here. If it
-            // refuses this setting, naps are that much longer.
+            // refuses this setting, sleeps are that much longer.
             let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
             let (idle_poll, moderation) = (IdlePoll::new(), Moderation::new(Instant::now()));
             let moved = 0;
