@@ -8,6 +8,8 @@ pub struct Row {
     pub layer: i64,
     pub may_use: Vec<String>,
     pub may_be_unsafe: bool,
+    /// Lines of Rust that it may have, tests apart.
+    pub lines: usize,
 }
 
 pub type Layers = BTreeMap<String, Row>;
@@ -23,6 +25,11 @@ pub fn read(root: &Path) -> Result<Layers, String> {
             layer: row.get("layer").and_then(toml::Value::as_integer).ok_or(format!("{name}: no layer"))?,
             may_use: names.filter_map(toml::Value::as_str).map(str::to_string).collect(),
             may_be_unsafe: row.get("unsafe").and_then(toml::Value::as_bool).unwrap_or(false),
+            lines: row
+                .get("lines")
+                .and_then(toml::Value::as_integer)
+                .and_then(|lines| usize::try_from(lines).ok())
+                .ok_or(format!("{name}: no budget of lines"))?,
         };
         Ok((name.clone(), row))
     };

@@ -1,6 +1,8 @@
 //! `cargo xtask tidy`: every rule of the tree that a program can check.
 
+mod budget;
 mod links;
+mod names;
 mod readmes;
 mod shared;
 mod sizes;
@@ -20,6 +22,8 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     findings.extend(shared::check(&sources));
     findings.extend(links::check(root));
     findings.extend(readmes::check(root));
+    findings.extend(names::check(&sources));
+    findings.extend(budget::check(&layers, &sources));
     findings.extend(graph::check(root));
     if findings.is_empty() {
         let functions: usize = sources.iter().map(|source| source.functions.len()).sum();
