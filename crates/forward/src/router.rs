@@ -11,7 +11,6 @@
 
 mod arrive;
 mod family;
-mod rebatch;
 mod rewriting;
 
 use std::sync::Arc;
@@ -34,7 +33,6 @@ use crate::source;
 use crate::tables::{ReversePath, Tables};
 use crate::verdict::{Refusal, Refused, Verdict};
 use family::{FamilyBatches, RoutedFamily};
-use rebatch::Columns;
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
 pub struct RouterPort {
@@ -76,8 +74,6 @@ struct Work {
     arrivals: [(u16, u16); BURST],
     /// All places of the burst.
     all: Mask,
-    /// Room to move frames to new batches between stages; none where they stay.
-    rebatches: Option<Box<Columns>>,
     /// Whether no frame of the burst has a tag.
     untagged: bool,
     /// Port that each accepted frame leaves through.
@@ -104,13 +100,6 @@ impl Router {
         let outputs = vec![NO_OUTPUT; ports.len()];
         let (inputs, work) = (Vec::new(), Work::new());
         Self { ports, inputs, outputs, published, reader, entrance, hooks: None, worker: 0, work }
-    }
-
-    /// The same with a new batch after each stage, to measure the benefit of the masks.
-    #[must_use]
-    pub fn rebatching(mut self) -> Self {
-        self.work.rebatches = Some(Columns::new());
-        self
     }
 
     /// The same with a hook at its stages.
@@ -222,7 +211,6 @@ impl Work {
             sources: [0; BURST],
             arrivals: [(0, 0); BURST],
             all: Mask::NONE,
-            rebatches: None,
             untagged: true,
             port: [0; BURST],
             known: KnownHops::new(),
@@ -243,10 +231,8 @@ impl Work {
             return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
         }
         self.input_and_validate(tables, view);
-        self.rebatch_if_asked();
         self.route_family::<u32>(tables, port, view, hooks.as_deref_mut());
         self.route_family::<u128>(tables, port, view, hooks.as_deref_mut());
-        self.rebatch_if_asked();
         if let Some(hooks) = hooks.filter(|hooks| hooks.has(Stage::Egress)) {
             let Self { burst, refused, port: ports, .. } = self;
             hooks.egress(&TableRoutes::of(tables, port), burst, ports, refused);
@@ -272,7 +258,6 @@ impl Work {
             hooks.lookup(&TableRoutes::of(tables, port), A::VERSION, burst, mask, hops, refused);
         }
         A::check_sources(self, tables, view);
-        self.rebatch_if_asked();
         self.rewrite::<A>(tables);
     }
 
@@ -300,13 +285,6 @@ impl Work {
         }
         tally.close();
         self.burst.compact();
-    }
-
-    #[inline(always)]
-    fn rebatch_if_asked(&mut self) {
-        if self.rebatches.is_some() {
-            self.rebatch();
-        }
     }
 
     #[cold]

@@ -53,9 +53,6 @@ pub struct Bench {
     /// lookup: measure only this structure, also in its scalar version. A wrong name lists the right ones.
     #[arg(long, value_name = "all|NAME")]
     pub structure: Option<String>,
-    /// batch: measure only this strategy, masks or rebatch.
-    #[arg(long, value_name = "NAME")]
-    pub strategy: Option<String>,
     /// lookup: measure DPDK's structures, too, if DPDK is installed (apt-get install libdpdk-dev).
     #[arg(long)]
     pub peers: bool,

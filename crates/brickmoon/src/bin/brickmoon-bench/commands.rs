@@ -47,7 +47,6 @@ fn fits(bench: &Bench) -> Result<(), Failure> {
         ("--rib", !bench.rib.is_empty(), &WITH_ROUTES[..], "lookup|forward|batch|workers|ports|kernel"),
         ("--peers", bench.peers, &[BenchWhat::Lookup], "lookup"),
         ("--structure", bench.structure.is_some(), &[BenchWhat::Lookup], "lookup"),
-        ("--strategy", bench.strategy.is_some(), &[BenchWhat::Batch], "batch"),
         ("--sizes", !bench.sizes.is_empty(), &[BenchWhat::Forward, BenchWhat::Ports], "forward|ports"),
         ("--soak", bench.soak.is_some(), &[BenchWhat::Lua], "lua"),
     ];
@@ -87,7 +86,7 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             ("brickmoon bench lookup", found.rows)
         }
         BenchWhat::Batch => {
-            let rows = bench::batch(&common, bench.strategy.as_deref()).map_err(asked_wrongly)?;
+            let rows = bench::batch(&common).map_err(asked_wrongly)?;
             ("brickmoon bench batch", rows)
         }
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),

@@ -1,14 +1,12 @@
-//! `bench batch`: what do batches bring, on the way in and on the way out, and what does it cost to make new ones?
+//! `bench batch`: what do batches bring, on the way in and on the way out?
 //!
 //! ```text
 //! receive up to R a breath -> the router's stages -> send up to S at a time
-//!                             masks:   one batch through all, with a bit for each frame
-//!                             rebatch: every stage moves what it passes on to a new batch
 //! ```
 //!
 //! The matrix is R from 1 to 1024 by S from 1 to 128, the router that of `bench forward` over the full table. A
-//! burst holds 256: what is received beyond that comes in several. `one-flow` is `masks` with a single destination:
-//! next to it, `masks` shows what random destinations cost.
+//! burst holds 256: what is received beyond that comes in several. `random` has destinations all over the
+//! table, `one-flow` a single one: the difference is what random destinations cost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,18 +30,16 @@ const SEND: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Parts of a turn that warm up.
 const WARM_UP: u32 = 4;
 
-/// How the router treats batches, or where packets go.
+/// Where packets go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Way {
     subject: &'static str,
     pattern: Pattern,
-    rebatches: bool,
 }
 
-const WAYS: [Way; 3] = [
-    Way { subject: "masks", pattern: Pattern::Prefix, rebatches: false },
-    Way { subject: "rebatch", pattern: Pattern::Prefix, rebatches: true },
-    Way { subject: "one-flow", pattern: Pattern::Flow, rebatches: false },
+const WAYS: [Way; 2] = [
+    Way { subject: "random", pattern: Pattern::Prefix },
+    Way { subject: "one-flow", pattern: Pattern::Flow },
 ];
 
 /// What is measured on its own.
@@ -60,25 +56,17 @@ impl Cell {
     }
 }
 
-/// Measures the matrix, or those cases whose name contains what is asked for. `strategy` is `masks` or `rebatch`, or
-/// none for both.
+/// Measures the matrix, or those cases whose name contains what is asked for.
 ///
 /// # Errors
 /// See [`BenchError`].
-pub fn batch(options: &Options, strategy: Option<&str>) -> Result<Vec<Row>, BenchError> {
+pub fn batch(options: &Options) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
-    let is_wanted = |way: &&Way| match strategy {
-        None => true,
-        Some("masks") => !way.rebatches,
-        Some(name) => way.subject == name,
-    };
-    let ways: Vec<&Way> = WAYS.iter().filter(is_wanted).collect();
     let cells = SEND.iter().flat_map(|&send| RECEIVE.iter().map(move |&receive| (receive, send)));
-    let cells = cells.flat_map(|(receive, send)| ways.iter().map(move |&&way| Cell { receive, send, way }));
+    let cells = cells.flat_map(|(receive, send)| WAYS.iter().map(move |&way| Cell { receive, send, way }));
     let cells: Vec<Cell> = cells.filter(|cell| options.wants(&cell.case())).collect();
     if cells.is_empty() {
-        let wanted = options.case.clone().or(strategy.map(String::from)).unwrap_or_default();
-        return Err(BenchError::NoCase { wanted });
+        return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     pin();
     let bed = Bed::new(options.table(NEXT_HOPS)?, Bed::frame_pool()?)?;
@@ -94,7 +82,7 @@ fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchE
     let measured = alternate_samples(RUNS, subjects, |index| -> Result<Sample, BenchError> {
         let Cell { receive, send, way } = cells[index];
         let destinations = if way.pattern == Pattern::Flow { &flow } else { &within };
-        let mut running = bed.router(destinations, Batching { receive, send, rebatches: way.rebatches })?;
+        let mut running = bed.router(destinations, Batching { receive, send })?;
         let mut work = || breathe(&mut running);
         repeat(turn / WARM_UP, &mut work);
         let sample = repeat(turn - turn / WARM_UP, &mut work);
@@ -134,13 +122,13 @@ mod tests {
         assert_eq!(rows.len(), sizes.len() * WAYS.len());
         assert_eq!(rows[0].case, "ipv4-full-send-1-batch-1");
         let best =
-            rows.iter().filter(|row| row.subject == "rebatch").map(|row| row.detail["of_best"].as_f64());
+            rows.iter().filter(|row| row.subject == "one-flow").map(|row| row.detail["of_best"].as_f64());
         assert!(best.flatten().any(|of_best| of_best == 1.0));
     }
 
     #[test]
-    fn says_when_there_is_no_such_strategy() {
-        let outcome = batch(&Options::default(), Some("flags"));
+    fn says_when_there_is_no_such_case() {
+        let outcome = batch(&Options { case: Some("flags".into()), ..Options::default() });
         assert!(matches!(outcome, Err(BenchError::NoCase { wanted }) if wanted == "flags"));
     }
 }

@@ -83,13 +83,11 @@ pub(super) struct Batching {
     pub receive: usize,
     /// Most that a device is handed at a time.
     pub send: usize,
-    /// Whether stages move frames to new batches.
-    pub rebatches: bool,
 }
 
 impl Default for Batching {
     fn default() -> Self {
-        Self { receive: BURST, send: BURST, rebatches: false }
+        Self { receive: BURST, send: BURST }
     }
 }
 
@@ -181,7 +179,7 @@ impl Bed {
     ) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, sizes, batching)?;
-        self.routed(making, PORTS.len(), batching.rebatches)
+        self.routed(making, PORTS.len())
     }
 
     /// Routers of so many workers as the daemon has them: tables, frame memory and counters are shared, ports and
@@ -195,7 +193,7 @@ impl Bed {
         let router = |worker| {
             let mut making = Making::of_worker(&self.frame_pool, &registry, worker);
             making.ports(destinations, SMALLEST, Batching::default())?;
-            self.routed(making, PORTS.len(), false)
+            self.routed(making, PORTS.len())
         };
         (0..workers).map(router).collect()
     }
@@ -204,7 +202,7 @@ impl Bed {
     pub fn router_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.device(device)?;
-        self.routed(making, 1, false)
+        self.routed(making, 1)
     }
 
     /// A device of the caller's alone, sending what it receives.
@@ -216,8 +214,8 @@ impl Bed {
     }
 
     /// A router between the first `joined` of the ports in the making.
-    fn routed(&self, mut making: Making, joined: usize, rebatches: bool) -> Result<Running, BenchError> {
-        let slow = self.router_app(&mut making, rebatches)?;
+    fn routed(&self, mut making: Making, joined: usize) -> Result<Running, BenchError> {
+        let slow = self.router_app(&mut making)?;
         for name in &PORTS[..joined] {
             making.link(&format!("{name}.output -> router.{name}"))?;
             making.link(&format!("router.{name} -> {name}.router"))?;
@@ -227,7 +225,7 @@ impl Bed {
     }
 
     /// Adds the router and the way back from its slow path, without links.
-    pub(super) fn router_app(&self, making: &mut Making, rebatches: bool) -> Result<SlowPath, BenchError> {
+    pub(super) fn router_app(&self, making: &mut Making) -> Result<SlowPath, BenchError> {
         let mut slow = self.slow_path(making)?;
         let mut ports = Vec::new();
         for name in PORTS {
@@ -239,7 +237,6 @@ impl Bed {
         let names = PORTS.map(String::from).to_vec();
         let (entrance, back) = slow.add_worker(SLOW_QUEUE, names, making.account("return")?, None);
         let router = Router::new(ports, self.published.clone(), self.readers.register(), entrance);
-        let router = if rebatches { router.rebatching() } else { router };
         making.app("router", Box::new(router))?;
         making.app("slow", Box::new(back))?;
         Ok(slow)

@@ -72,7 +72,7 @@ impl Bed {
             back.port(name, Box::new(outlet))?;
             front.link(&format!("{name}.output -> leave.{name}"))?;
         }
-        let slow = self.router_app(&mut back, false)?;
+        let slow = self.router_app(&mut back)?;
         for name in PORTS {
             back.link(&format!("enter.{name} -> router.{name}"))?;
             back.link(&format!("router.{name} -> {name}.router"))?;
@@ -93,7 +93,7 @@ impl Bed {
         ports.app("enter", Box::new(returning))?;
         routing.app("enter", Box::new(arriving))?;
         routing.app("leave", Box::new(back))?;
-        let slow = self.router_app(&mut routing, false)?;
+        let slow = self.router_app(&mut routing)?;
         for name in PORTS {
             ports.link(&format!("{name}.output -> leave.{name}"))?;
             ports.link(&format!("enter.{name} -> {name}.router"))?;
