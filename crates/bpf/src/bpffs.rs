@@ -14,17 +14,15 @@
 //! mount namespace of process 1: mounted anywhere else, it would vanish with the shell that started the daemon. It
 //! stays mounted when the daemon ends, so that a daemon that starts meanwhile finds the same one.
 
-use std::ffi::CString;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::mount;
+use crate::mount::{self, is_bpffs};
 
 /// The usual mount point of bpffs.
 pub(crate) const USUAL: &str = "/sys/fs/bpf";
@@ -34,8 +32,6 @@ pub(crate) const OWN: &str = "/run/brickmoon/bpf";
 const INIT_ROOT: &str = "/proc/1/root";
 /// Open files of this process.
 const OPEN_FILES: &str = "/proc/self/fd";
-/// `BPF_FS_MAGIC` of `<linux/magic.h>`.
-const MAGIC: u32 = 0xcafe_4a11;
 
 /// A mounted BPF file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,14 +144,6 @@ impl Bpffs {
         // Fails if it is in use or was never mounted; then nothing changes.
         let _in_use = mount::unmount(Path::new(OWN));
     }
-}
-
-pub(crate) fn is_bpffs(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: zeros are a value of this structure of numbers.
-    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends in zero, and the structure outlives the call.
-    unsafe { libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as u32 == MAGIC }
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use std::ptr::null;
 
 use bm_sys::Namespace;
 
-use crate::bpffs::is_bpffs;
+/// `BPF_FS_MAGIC` of `<linux/magic.h>`.
+const MAGIC: u32 = 0xcafe_4a11;
 
 /// Mounts a bpffs for the whole system, unless another process has just done so.
 pub(crate) fn mount(at: &Path) -> io::Result<()> {
@@ -103,4 +104,12 @@ fn c_path(path: &Path) -> io::Result<CString> {
 
 fn checked(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(crate) fn is_bpffs(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: zeros are a value of this structure of numbers.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in zero, and the structure outlives the call.
+    unsafe { libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as u32 == MAGIC }
 }

@@ -9,6 +9,7 @@
 //! with its default, which a test checks.
 
 pub mod app;
+mod closest;
 mod device;
 mod diff;
 mod error;

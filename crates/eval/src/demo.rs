@@ -9,6 +9,7 @@ mod failover;
 mod results;
 mod scene;
 mod story;
+mod thousands;
 
 use std::fmt;
 use std::io::{self, Write};

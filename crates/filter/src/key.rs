@@ -110,7 +110,7 @@ impl Key {
         for (at, address) in [SOURCE, DESTINATION].into_iter().zip(addresses) {
             match address {
                 IpAddr::V4(address) => key[at] = address.into(),
-                IpAddr::V6(address) => key[at..at + 4].copy_from_slice(&crate::rule::words(address.into())),
+                IpAddr::V6(address) => key[at..at + 4].copy_from_slice(&words(address.into())),
             }
         }
         let six = u32::from(addresses[0].is_ipv6());
@@ -122,6 +122,11 @@ impl Key {
         key[FAMILY] = six;
         Self(key)
     }
+}
+
+/// An IPv6 address as words, most significant first.
+pub(crate) fn words(address: u128) -> [u32; 4] {
+    [96, 64, 32, 0].map(|shift| (address >> shift) as u32)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Rules: as users write them, and flat, as packets are compared with them.
 
-use crate::key::{DESTINATION, EXTENSIONS, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE};
+use crate::key::{
+    DESTINATION, EXTENSIONS, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE, words,
+};
 use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -83,11 +85,6 @@ impl FromStr for AnyPrefix {
 fn exact<A: Address>(address: A, length: Option<u8>) -> Result<Prefix<A>, NoPrefix> {
     let prefix = Prefix::containing(address, length.unwrap_or(A::WIDTH)).ok_or(NoPrefix)?;
     if prefix.first() == address { Ok(prefix) } else { Err(NoPrefix) }
-}
-
-/// An IPv6 address as words, most significant first.
-pub(crate) fn words(address: u128) -> [u32; 4] {
-    [96, 64, 32, 0].map(|shift| (address >> shift) as u32)
 }
 
 /// A range of ports, both ends included.

@@ -12,8 +12,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use bm_sys::{Access, Map};
 use libbpf_rs::libbpf_sys;
 
-use crate::host::{DELIVER_MAX, DELIVER_MIN};
-
+/// The largest frame that the kernel accepts, in bytes: a page, less its own headroom and tailroom.
+pub const DELIVER_MAX: usize = 3_500;
+/// The smallest: an Ethernet header.
+pub(crate) const DELIVER_MIN: usize = 14;
 /// Frames in one call. The same in `bpf/deliver.h`, as is the layout of what follows.
 pub(crate) const FRAMES: usize = 32;
 /// Bytes of metadata that tell the program that it runs as a test run. The same in `bpf/deliver.h`.

@@ -10,12 +10,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use bm_port::HostPort;
 use libbpf_rs::libbpf_sys::{self, bpf_test_run_opts};
 
-use crate::batch::{BY_HAND, Batch, FRAMES};
+use crate::batch::{BY_HAND, Batch, DELIVER_MAX, FRAMES};
 
-/// The largest frame that the kernel accepts, in bytes: a page, less its own headroom and tailroom.
-pub const DELIVER_MAX: usize = 3_500;
-/// The smallest: an Ethernet header.
-pub(crate) const DELIVER_MIN: usize = 14;
 /// Bytes of the dummy frame for a program that replaces the content.
 const ANY: usize = 64;
 

@@ -26,9 +26,10 @@ mod shared;
 mod socket;
 mod steer;
 
+pub use batch::DELIVER_MAX;
 pub use device::XdpDevice;
 pub use error::XdpError;
-pub use host::{DELIVER_MAX, XdpHost};
+pub use host::XdpHost;
 pub use interface::queues;
 pub use options::{Attach, Bind, BusyPoll, Checksums, Options, RING};
 pub use port::XdpPort;

@@ -75,7 +75,7 @@ impl fmt::Display for DeviceError {
         match self {
             Self::Kind(kind) => {
                 write!(f, "unknown kind of device `{kind}`: ")?;
-                match super::error::closest(kind, &KINDS) {
+                match super::closest::closest(kind, &KINDS) {
                     Some(close) => write!(f, "did you mean `{close}:`?"),
                     None => f.write_str("write xdp:NAME, tap:NAME, pcap:IN,OUT or dpdk:DEVICE"),
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::story::thousands;
+use super::thousands::thousands;
 use crate::alternate::Measured;
 use crate::measure::Flow;
 use crate::report::{Align, Row, aligned, json_lines};

@@ -15,7 +15,8 @@ use bm_testbed::traffic::{DESTINATIONS_MAX, Programs, Sink, SinkMode, Stream, Tr
 
 use super::daemon::{Daemon, Way};
 use super::results::Outcome;
-use super::story::{Story, thousands};
+use super::story::Story;
+use super::thousands::thousands;
 use super::{DemoError, DemoOptions};
 use crate::measure::Measure;
 

@@ -3,8 +3,9 @@
 //! IPv4: an address of the interface through which the error leaves, preferably one in the next hop's network. IPv6:
 //! an address of the interface on which the packet arrived, else the one most similar to the destination.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use bm_fib::NextHop;
 use bm_wire::ipv6;
 use bm_wire::prefix::{Address, Prefix};
 
@@ -69,6 +70,14 @@ fn label(address: u128) -> u8 {
         _ if address >> 32 == 0xffff => 4,
         _ if address >> 32 == 0 => 3,
         _ => 1,
+    }
+}
+
+/// The IPv4 address of the router at a next hop, if there is one.
+pub(super) fn gateway_ipv4(tables: &Tables, hop: NextHop) -> Option<u32> {
+    match tables.next_hops.gateway(hop).address {
+        Some(IpAddr::V4(address)) => Some(address.into()),
+        _ => None,
     }
 }
 

@@ -182,15 +182,7 @@ fn refused_source(tables: &Tables, asked: &Asked) -> Option<Reason> {
 
 /// Our address on the way out to `destination`.
 fn own_address(tables: &Tables, (hop, interface): (NextHop, u16), destination: u32) -> u32 {
-    address::ipv4(tables, interface, gateway_ipv4(tables, hop).unwrap_or(destination))
-}
-
-/// The IPv4 address of the router at a next hop, if there is one.
-pub(super) fn gateway_ipv4(tables: &Tables, hop: NextHop) -> Option<u32> {
-    match tables.next_hops.gateway(hop).address {
-        Some(IpAddr::V4(address)) => Some(address.into()),
-        _ => None,
-    }
+    address::ipv4(tables, interface, address::gateway_ipv4(tables, hop).unwrap_or(destination))
 }
 
 fn tell(problem: icmp::Problem, reason: Reason) -> Fate {

@@ -18,7 +18,6 @@ use bm_wire::icmpv6;
 use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::ipv6::Ipv6;
 
-use super::ipv4::gateway_ipv4;
 use super::limit::Limited;
 use super::option::Echo;
 use super::{Core, Now, SlowCounter, address};
@@ -94,7 +93,7 @@ impl Core {
         let source = if tables.settings.icmp_source_inbound {
             address::ipv4(tables, original.meta().interface, ip.source())
         } else {
-            address::ipv4(tables, interface, gateway_ipv4(tables, hop).unwrap_or(ip.source()))
+            address::ipv4(tables, interface, address::gateway_ipv4(tables, hop).unwrap_or(ip.source()))
         };
         let sender = Sender { source, ttl: tables.settings.default_ttl, id: self.random() as u16 };
         let mtu = rewrite::egress(tables, interface).map_or(icmp::ERROR_LEN_MAX, |egress| {
