@@ -157,23 +157,23 @@ struct Return {
 }
 
 bm_stats::counter_kind! {
-    /// What the slow path counts beside its accounts.
+    /// The counters of the slow path, in addition to its accounts.
     pub enum SlowCounter {
         /// ICMP errors sent.
         ErrorsSent = "errors_sent",
-        /// ICMP errors not sent, since none may be (RFC 1122 section 3.2.2, RFC 4443 section 2.4) or there is no way.
+        /// ICMP errors not sent, since none may be (RFC 1122 section 3.2.2, RFC 4443 section 2.4) or there is no route.
         ErrorsSilent = "errors_silent",
-        /// ICMP errors not sent by the limit for all.
+        /// ICMP errors not sent because of the limit for all destinations.
         ErrorsLimitedAll = "errors_limited_all",
-        /// ICMP errors not sent by the limit for one address.
+        /// ICMP errors not sent because of the limit for one destination.
         ErrorsLimitedAddress = "errors_limited_address",
         /// Neighbors that the kernel was asked to resolve.
         ResolveAsked = "resolve_asked",
-        /// Those that answered.
+        /// Neighbors that answered.
         ResolveAnswered = "resolve_answered",
-        /// Those that did not.
+        /// Neighbors that did not answer.
         ResolveFailed = "resolve_failed",
-        /// Packets with a Router Alert that were not left to Linux, by their limit.
+        /// Packets with a Router Alert that were not given to Linux, because of the limit for them.
         AlertsLimited = "alerts_limited",
         /// Packets left to Linux for its firewall, IPsec policies or traffic control.
         LinuxOnly = "linux_firewall",

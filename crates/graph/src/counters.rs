@@ -1,43 +1,43 @@
-//! What workers, links and devices are counted by.
+//! The counters of workers, links and devices.
 //!
-//! Links and devices count for themselves; their sums are copied to where other processes see them. Whoever takes an
-//! earlier one's place begins at zero, so what stood there is added.
+//! Links and devices keep their own counts, which are copied to memory that other processes can read. A new link or
+//! device starts at zero, so the values of the one that it replaces are added.
 
 use bm_link::LinkStats;
 use bm_port::DeviceCounters;
 use bm_stats::Counters;
 
 bm_stats::counter_kind! {
-    /// What a worker counts of itself.
+    /// The counters of a worker.
     pub enum WorkerCounter {
-        /// Breaths.
+        /// Rounds through all apps.
         Breaths = "breaths",
-        /// Frames that were moved, once for each link or port.
+        /// Frames moved, counted once for each link or port.
         Moves = "moves",
-        /// Sleeps.
+        /// Times that it went to sleep.
         Sleeps = "sleeps",
-        /// Time at work, in nanoseconds.
+        /// Time spent on frames, in nanoseconds.
         BusyNs = "busy_ns",
     }
 }
 
 bm_stats::counter_kind! {
-    /// What is counted of a link, by Snabb's names.
+    /// The counters of a link, with Snabb's names.
     pub enum LinkCounter {
-        /// Frames that were put into it.
+        /// Frames put into the link.
         TxPackets = "txpackets",
         /// Their bytes.
         TxBytes = "txbytes",
-        /// Frames that were taken out.
+        /// Frames taken out of the link.
         RxPackets = "rxpackets",
         /// Their bytes.
         RxBytes = "rxbytes",
-        /// Frames that found it full.
+        /// Frames dropped because the link was full.
         TxDrop = "txdrop",
     }
 }
 
-/// The counters of a link, and what stood in them before its worker was started.
+/// The counters of a link, and their values before its worker was started.
 pub(crate) struct CountedLink {
     counters: Counters<LinkCounter>,
     before: LinkStats,
@@ -66,7 +66,7 @@ impl CountedLink {
 }
 
 bm_stats::counter_kind! {
-    /// What a device lost or refused by its own count.
+    /// Frames lost or refused by a device, as it counts them itself.
     pub enum DeviceCounter {
         /// Frames for which there was no room in the receive ring.
         ReceiveRingFull = "receive_ring_full",
@@ -82,8 +82,8 @@ bm_stats::counter_kind! {
 /// The counters of a queue's device.
 pub(crate) struct CountedDevice {
     counters: Counters<DeviceCounter>,
-    /// What stood in them less the device's own count at that time. Both wrap: a device that is opened again may begin at
-    /// zero, or go on.
+    /// Their values at the start, minus the device's own counts at that time. The difference may wrap: a device that is
+    /// opened again may start at zero or continue.
     before: DeviceCounters,
 }
 

@@ -1,33 +1,33 @@
-//! Counters whose names are known when the program is compiled: a type for each set of them, so that nobody counts by
-//! a number or spells a name.
+//! Counters whose names are known at compile time. Each set of them is a type, so that code names a counter instead of
+//! using its index or its exported name.
 
 use std::marker::PhantomData;
 
 use crate::scope::Scope;
 use crate::shared::{Block, Registry, StatsError};
 
-/// A set of counters, made by [`counter_kind!`](crate::counter_kind).
+/// A set of counters, defined with [`counter_kind!`](crate::counter_kind).
 pub trait CounterKind: Copy + 'static {
     /// All of them, in their order in a block.
     const ALL: &'static [Self];
     /// Their names, in the same order.
     const NAMES: &'static [&'static str];
-    /// Its place in a block.
+    /// Its index in a block.
     fn index(self) -> usize;
 }
 
-/// Makes an enum of counters, each with the name that it is exported under.
+/// Defines an enum of counters, each with its exported name.
 ///
 /// ```
 /// bm_stats::counter_kind! {
-///     /// What a cook counts.
-///     pub enum CookCounter {
-///         /// Eggs that were boiled.
-///         Boiled = "eggs_boiled",
+///     /// The counters of a cache.
+///     pub enum CacheCounter {
+///         /// Lookups that found an entry.
+///         Hits = "hits",
 ///     }
 /// }
 /// use bm_stats::CounterKind;
-/// assert_eq!(CookCounter::NAMES, ["eggs_boiled"]);
+/// assert_eq!(CacheCounter::NAMES, ["hits"]);
 /// ```
 #[macro_export]
 macro_rules! counter_kind {
@@ -54,10 +54,10 @@ macro_rules! counter_kind {
     };
 }
 
-/// The counters of one kind and one scope, side by side. One thread writes them.
+/// All counters of one kind that belong to one scope. Only one thread writes them.
 pub struct Counters<K>(Block, PhantomData<fn(K)>);
 
-// By hand, since derived ones would ask for a kind that is `Clone`, and one that is `Copy`.
+// Not derived: that would require `K: Clone` and `K: Copy`.
 impl<K> Clone for Counters<K> {
     fn clone(&self) -> Self {
         *self
@@ -66,7 +66,7 @@ impl<K> Clone for Counters<K> {
 impl<K> Copy for Counters<K> {}
 
 impl<K: CounterKind> Counters<K> {
-    /// Opens them: zero, or as they were left by whoever had them before in this process.
+    /// Creates them with zeros. If they already exist in this process, they keep their values.
     ///
     /// # Errors
     /// As [`Registry::block`].
@@ -80,7 +80,7 @@ impl<K: CounterKind> Counters<K> {
         self.0.add(counter.index(), n);
     }
 
-    /// Sets a gauge, or a sum that is kept elsewhere.
+    /// Sets the value, for gauges and for sums that are kept elsewhere.
     #[inline]
     pub fn set(&self, counter: K, value: u64) {
         self.0.set(counter.index(), value);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_its_name_and_its_place() {
+    fn each_has_its_name_and_index() {
         let registry = Registry::anonymous(16).unwrap();
         let counters = Counters::open(&registry, Scope::Worker { worker: 3 }).unwrap();
         counters.add(Test::Second, 5);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_them_again_counts_on() {
+    fn counters_that_exist_keep_their_values() {
         let registry = Registry::anonymous(16).unwrap();
         let open = |worker| Counters::<Test>::open(&registry, Scope::Worker { worker }).unwrap();
         open(0).add(Test::First, 4);

@@ -1,43 +1,43 @@
-//! Whose counters are whose. A counter's name in the file is the path of its scope and the name that it has there:
+//! What each counter belongs to. In the file, the name of a counter is the path of its scope, followed by its own name:
 //!
 //! ```text
 //! port/eth0/0/receive/received      router/0/eth0/drop/no_route      worker/0/breaths
 //! '---- scope -----' '-name-'       '-- scope ---' '-- name --'      '-scope-' '-name'
 //! ```
 //!
-//! Paths are written and read here alone.
+//! Only this module writes and parses these paths.
 
 use std::fmt;
 
-/// What a counter belongs to. Names of ports, switches and hooks hold no `/`.
+/// What a counter belongs to. Names of ports, switches and hooks contain no `/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope<'a> {
-    /// What a queue of a port receives.
+    /// Frames received from a queue of a port.
     PortReceive {
         /// Its port.
         port: &'a str,
         /// The queue's number.
         queue: usize,
     },
-    /// What is sent by a queue of a port.
+    /// Frames sent to a queue of a port.
     PortTransmit {
         /// Its port.
         port: &'a str,
         /// The queue's number.
         queue: usize,
     },
-    /// What the device counts itself for a queue.
+    /// The device's own counters of a queue.
     PortDevice {
         /// Its port.
         port: &'a str,
         /// The queue's number.
         queue: usize,
     },
-    /// A worker's router, for frames that came in on one port.
+    /// A worker's router, for frames received on one port.
     Router {
         /// The worker.
         worker: usize,
-        /// The port that they came in on.
+        /// The port on which they were received.
         port: &'a str,
     },
     /// Frames that the slow path sends through a worker.
@@ -47,9 +47,9 @@ pub enum Scope<'a> {
     },
     /// The slow path.
     Slow,
-    /// The slow path, for frames that came in on one port.
+    /// The slow path, for frames received on one port.
     SlowPort {
-        /// The port that they came in on.
+        /// The port on which they were received.
         port: &'a str,
     },
     /// A link between two apps of a worker.
@@ -90,15 +90,15 @@ pub enum Scope<'a> {
     },
     /// A filter rule.
     Filter {
-        /// Its name, which may hold any character.
+        /// Its name, which may contain any character.
         rule: &'a str,
     },
-    /// Any other, such as that of an app in a Lua program: its path.
+    /// Any other scope, such as an app of a Lua program, by its path.
     Other(&'a str),
 }
 
 impl<'a> Scope<'a> {
-    /// Takes a counter's full name apart: its scope, and its name there.
+    /// Splits the full name of a counter into its scope and its own name.
     pub fn parse(name: &'a str) -> (Self, &'a str) {
         Self::known(name).unwrap_or_else(|| {
             let (path, own) = name.rsplit_once('/').unwrap_or(("", name));
@@ -163,7 +163,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// What stands in a path for the slow path's thread, where others have the worker's number.
+/// Stands for the slow path's thread in a path, where other threads have the worker's number.
 const SLOW: &str = "slow";
 
 impl fmt::Display for Scope<'_> {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_read_as_it_was_written() {
+    fn parses_the_paths_that_it_writes() {
         let (port, worker) = ("eth0.7", 12);
         for scope in [
             Scope::PortReceive { port, queue: 0 },
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_called_is_some_other_scope() {
+    fn any_other_name_is_in_another_scope() {
         for (name, path, own) in [
             ("lines", "", "lines"),
             ("lines/read", "lines", "read"),

@@ -1,11 +1,11 @@
-//! How many lines of Rust a crate may have: what grows past its budget is looked at first.
+//! The limit on the lines of Rust in each crate. A crate that exceeds it needs a review first.
 
 use std::collections::BTreeMap;
 
 use crate::layers::Layers;
 use crate::sources::Source;
 
-/// Crates over their budget, and budgets that are far too large to say anything.
+/// Crates over their budget, and budgets that are too large to be useful.
 pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
     let lines = lines(sources);
     let of_one = |(name, row): (&String, &crate::layers::Row)| {
@@ -24,7 +24,7 @@ pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
     layers.iter().filter_map(of_one).collect()
 }
 
-/// How far a budget may be above what there is.
+/// How many lines a budget may exceed the actual number.
 const SLACK: usize = 1000;
 
 /// Lines of each crate, tests apart.

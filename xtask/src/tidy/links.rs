@@ -1,9 +1,9 @@
-//! Links between pages: the file must be there, and the heading too.
+//! Links between Markdown files: the file and the heading must exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Every link of a Markdown file of the tree that leads nowhere.
+/// All broken links in the Markdown files of the repository.
 pub fn check(root: &Path) -> Vec<String> {
     let mut pages = Vec::new();
     walk(root, &mut pages);
@@ -11,7 +11,7 @@ pub fn check(root: &Path) -> Vec<String> {
     pages.iter().flat_map(|page| broken(root, page)).collect()
 }
 
-/// Files that are no part of the tree.
+/// Folders that are not part of the repository.
 const NOT_OURS: [&str; 3] = ["target", ".git", "node_modules"];
 
 fn walk(folder: &Path, pages: &mut Vec<PathBuf>) {
@@ -32,21 +32,21 @@ fn broken(root: &Path, page: &Path) -> Vec<String> {
         let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
         let target = if file.is_empty() { page.into() } else { page.parent()?.join(file) };
         if !target.exists() {
-            return Some(format!("{short}:{line}: there is no {file}"));
+            return Some(format!("{short}:{line}: {file} does not exist"));
         }
         let is_page = target.extension().is_some_and(|extension| extension == "md");
         let there = || anchors(&std::fs::read_to_string(&target).unwrap_or_default()).contains(anchor);
         (!anchor.is_empty() && is_page && !there())
-            .then(|| format!("{short}:{line}: no heading is #{anchor}"))
+            .then(|| format!("{short}:{line}: there is no heading #{anchor}"))
     };
     links(&text).into_iter().filter_map(finding).collect()
 }
 
-/// The relative links of a page, with their lines; none of what is in code.
+/// The relative links of a page, with their line numbers; links in code are ignored.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut links = Vec::new();
     for (line, text) in prose(text) {
-        // What is between backquotes is code.
+        // Text between backticks is code.
         let parts = text.split('`').step_by(2);
         for part in parts.flat_map(|part| part.split("](").skip(1)) {
             let Some((link, _)) = part.split_once(')') else { continue };
@@ -58,7 +58,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     links
 }
 
-/// The lines of a page that are not in a block of code, with their numbers.
+/// The lines of a page outside code blocks, with their numbers.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let keep = |(index, line): (usize, &'_ str)| {
@@ -70,7 +70,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     numbers.into_iter().zip(text.lines()).filter_map(|(number, line)| Some((number?, line))).collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// The anchors of a page's headings, as GitHub generates them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose(text).into_iter().filter(|(_, line)| line.starts_with('#'));
     let anchor = |(_, line): (usize, &str)| {
@@ -109,6 +109,6 @@ mod tests {
         std::fs::write(root.join("docs/a.md"), "## A b\n[up](../README.md#top)\n").expect("a file");
         let found = check(&root);
         std::fs::remove_dir_all(root).expect("removed");
-        assert_eq!(found, ["README.md:2: there is no docs/b.md", "README.md:3: no heading is #d"]);
+        assert_eq!(found, ["README.md:2: docs/b.md does not exist", "README.md:3: there is no heading #d"]);
     }
 }

@@ -1,9 +1,9 @@
-//! Names that have been given up, for one that the field uses: they do not come back.
+//! Old names that were replaced with standard terms and must not be used again.
 
 use crate::sources::Source;
 
-/// Words of identifiers, and what to write instead. docs/glossary.md has the names that hold.
-const GIVEN_UP: [(&str, &str); 21] = [
+/// Old words in identifiers, with their replacements. docs/glossary.md explains the current terms.
+const OLD: [(&str, &str); 21] = [
     ("Asker", "NeighborRequests"),
     ("Berth", "MovableQueue"),
     ("berth", "movable queue"),
@@ -27,25 +27,27 @@ const GIVEN_UP: [(&str, &str); 21] = [
     ("Twin", "HostTap"),
 ];
 
-/// The files that may say them: this one.
+/// This file, which may contain them.
 const HERE: &str = "xtask/src/tidy/names.rs";
 
-/// Every line that has a name of those.
+/// Every line with an old name.
 pub fn check(sources: &[Source]) -> Vec<String> {
     let others = sources.iter().filter(|source| source.path.as_os_str() != HERE);
     let of_one = |source: &Source| {
         let lines =
             source.text.lines().enumerate().filter_map(|(index, line)| Some((index + 1, found(line)?)));
         let path = source.path.display();
-        lines.map(|(line, (old, new))| format!("{path}:{line}: {old} is {new} now")).collect::<Vec<_>>()
+        lines
+            .map(|(line, (old, new))| format!("{path}:{line}: {old} is an old name: use {new}"))
+            .collect::<Vec<_>>()
     };
     others.flat_map(of_one).collect()
 }
 
-/// The first given-up name of a line: whole words, and parts of names between underscores.
+/// The first old name in a line, as a whole word or as a part of a name between underscores.
 fn found(line: &str) -> Option<(&'static str, &'static str)> {
     let words = || line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    GIVEN_UP.into_iter().find(|(old, _)| words().any(|word| word == *old))
+    OLD.into_iter().find(|(old, _)| words().any(|word| word == *old))
 }
 
 #[cfg(test)]
@@ -53,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_whole_words_alone() {
+    fn finds_only_whole_words() {
         assert_eq!(found("    depot: Arc<Depot>,"), Some(("Depot", "FramePool")));
         assert_eq!(found("let port_depot = 1;"), Some(("depot", "frame_pool")));
         assert_eq!(found("/// Silent lanes, and a Depoted."), None);

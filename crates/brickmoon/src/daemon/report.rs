@@ -1,6 +1,6 @@
 //! Converts counters in shared memory to API replies: apps, links, workers, drops and the accounts of ports.
 //!
-//! [`Scope`] says whose a counter is by its name.
+//! [`Scope`] tells what a counter belongs to.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use bm_stats::{Entry, Reason, Scope};
 /// All counters with their values, by name.
 pub type Counters = BTreeMap<String, u64>;
 
-/// The account whose counters have names below `group`.
+/// The account of `scope`.
 pub fn account(counters: &Counters, scope: Scope<'_>) -> Account {
     let path = format!("{scope}/");
     let mut account = Account::default();
@@ -20,7 +20,7 @@ pub fn account(counters: &Counters, scope: Scope<'_>) -> Account {
     account
 }
 
-/// Adds a counter to the account that it is of; others than those of accounts are left out.
+/// Adds the counter `name` to an account; counters that are not part of an account are ignored.
 fn add(account: &mut Account, name: &str, value: u64) {
     match Entry::named(name) {
         Some(Entry::Received) => account.received += value,
@@ -98,7 +98,7 @@ pub fn apps(counters: &Counters) -> Apps {
         App { name, worker, account: account(counters, scope) }
     };
     let scopes = counters.keys().map(|name| Scope::parse(name));
-    // Whatever has a counter called `received` has an account; but what hooks count is theirs, whatever they call it.
+    // A scope with a counter `received` has an account. Hooks may use that name for counters of their own.
     let accounts = scopes.filter(|(scope, name)| *name == "received" && !matches!(scope, Scope::Hook { .. }));
     Apps { apps: accounts.map(|(scope, _)| app(scope)).collect() }
 }

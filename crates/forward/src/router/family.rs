@@ -1,4 +1,4 @@
-//! What differs between IPv4 and IPv6 on a burst's way through the router: its stages are written once.
+//! The differences between IPv4 and IPv6 in the router's stages, which are written once for both.
 
 use bm_fib::Fib;
 use bm_wire::prefix::Address;
@@ -11,7 +11,7 @@ use crate::rewrite::{self, fast};
 use crate::tables::{Tables, Vrf};
 use crate::verdict::Refused;
 
-/// A burst's packets of each family.
+/// The packets of a burst, by family.
 pub(super) struct FamilyBatches {
     pub ipv4: FamilyBatch<u32>,
     pub ipv6: FamilyBatch<u128>,
@@ -23,9 +23,9 @@ impl FamilyBatches {
     }
 }
 
-/// An address family, as the router's stages go by it.
+/// What the router's stages need to know of an address family.
 pub(super) trait RoutedFamily: Address {
-    /// The IP version, as hooks have it.
+    /// The IP version that hooks see.
     const VERSION: u8;
 
     fn batch(batches: &mut FamilyBatches) -> &mut FamilyBatch<Self>;
@@ -35,7 +35,7 @@ pub(super) trait RoutedFamily: Address {
     /// Checks the sources of packets that would be forwarded.
     fn check_sources(work: &mut Work, tables: &Tables, view: &PortView);
 
-    /// Rewrites the batch's frames; `fast` if these are all of the burst, and none has a tag.
+    /// Rewrites the frames of the batch. `fast` means that they are the whole burst and that none has a VLAN tag.
     fn rewrite(batch: Rewrite<'_, Self>, fast: bool, refused: &mut Refused);
 }
 

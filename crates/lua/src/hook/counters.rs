@@ -1,8 +1,8 @@
-//! What is counted of a hook in one thread: by us, by its own names, and by LuaJIT.
+//! The counters of a hook in one thread.
 //!
 //! ```text
-//! calls frames .. | drop/REASON ..  | count/NAME ..      | jit/traces ..
-//! all hooks       | what it declares as reasons and counters | all hooks
+//! calls frames .. | drop/REASON ..     | count/NAME ..       | jit/traces ..
+//! every hook      | reasons it declares  counters it declares | every hook
 //! ```
 
 use bm_stats::{Block, CounterKind};
@@ -11,37 +11,37 @@ use crate::report::JitReport;
 use crate::state::LuaError;
 
 bm_stats::counter_kind! {
-    /// What is counted of every hook.
+    /// The counters that every hook has.
     pub enum HookCounter {
         /// Calls.
         Calls = "calls",
         /// Frames that it was called with.
         Frames = "frames",
-        /// Cycles of the CPU's clock that calls took.
+        /// CPU cycles spent in calls.
         Cycles = "cycles",
         /// Calls that ended with an error.
         Errors = "errors",
-        /// Versions that were taken out for taking longer than their budget.
+        /// Versions that were disabled because they exceeded their budget.
         Ejections = "ejections",
-        /// Versions that were broken off, since a call did not return.
+        /// Versions that were interrupted because a call did not return.
         Hangs = "hangs",
     }
 }
 
-/// What LuaJIT did in a hook's state, in the order of [`HookCounters::set_jit`].
+/// Statistics of LuaJIT in the hook's state, in the order of [`HookCounters::set_jit`].
 const JIT: [&str; 5] = ["traces", "aborts", "flushes", "code_bytes", "heap_bytes"];
 
 /// The counters of a hook in one thread.
 pub struct HookCounters {
     block: Block,
-    /// How many reasons it declares.
+    /// The number of reasons that it declares.
     reasons: usize,
-    /// What stood in each of its own counters when it was loaded: an earlier version may have counted.
+    /// The values of its own counters when it was loaded: an earlier version may have used them.
     before: Vec<u64>,
 }
 
 impl HookCounters {
-    /// Opens those of a hook that declares these reasons and counters; `open` takes the names of all.
+    /// Opens the counters of a hook that declares these reasons and counters; `open` gets all names.
     pub fn open(
         reasons: &[String],
         own: &[String],
@@ -61,12 +61,12 @@ impl HookCounters {
         self.block.add(counter.index(), n);
     }
 
-    /// Counts a frame that it dropped for the reason with this number, from 1 on.
+    /// Counts a frame dropped for the reason with this number; numbers start at 1.
     pub fn drop(&self, reason: u16) {
         self.block.add(HookCounter::NAMES.len() + usize::from(reason) - 1, 1);
     }
 
-    /// Shows what the hook has counted itself, by its counters' numbers.
+    /// Publishes the hook's own counters; `count` gives the value of each by its index.
     pub fn set_own(&self, count: impl Fn(usize) -> u64) {
         let first = HookCounter::NAMES.len() + self.reasons;
         for (at, before) in self.before.iter().enumerate() {
@@ -74,7 +74,7 @@ impl HookCounters {
         }
     }
 
-    /// Shows what LuaJIT did in its state.
+    /// Publishes the statistics of LuaJIT.
     pub fn set_jit(&self, jit: &JitReport) {
         let first = HookCounter::NAMES.len() + self.reasons + self.before.len();
         let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = *jit;
