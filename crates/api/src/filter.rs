@@ -37,7 +37,7 @@ pub struct Filter {
     /// Action of the first of them: `accept` or `drop`.
     pub action: String,
     /// Match of the first of them, such as `tcp from 192.0.2.0/24 to any port 23`.
-    pub asks: String,
+    pub expression: String,
     /// Number of rules with this name.
     pub rules: u32,
     /// Packets that these rules have matched.

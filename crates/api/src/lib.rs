@@ -40,6 +40,6 @@ pub use port::{Account, Interface, Port, PortMode, PortState, Ports, Queue, Reve
 pub use request::RouteQuery;
 pub use route::{LinuxOnlyTo, Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};
-pub use switch::{Station, Stations, Switch, SwitchPort, Switches};
+pub use switch::{MacEntry, Macs, Switch, SwitchPort, Switches};
 pub use verify::{Area, Difference, Verify};
 pub use worker::{App, Apps, Drop, DropAt, Drops, Link, Links, Lua, Worker, Workers};

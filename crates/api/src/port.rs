@@ -68,7 +68,7 @@ pub struct Port {
 pub enum PortState {
     /// The port has its interface.
     #[default]
-    Taken,
+    Attached,
     /// No interface has its name.
     Missing,
     /// The interface exists but cannot be used: Linux gets its packets, and it is tried again.

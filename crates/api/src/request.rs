@@ -29,8 +29,8 @@ pub const WORKERS: &str = "/v1/workers";
 pub const DROPS: &str = "/v1/drops";
 /// `GET`, [`crate::Switches`].
 pub const SWITCHES: &str = "/v1/switches";
-/// `GET`, [`crate::Stations`]: MAC addresses that switches have learned.
-pub const STATIONS: &str = "/v1/stations";
+/// `GET`, [`crate::Macs`]: MAC addresses that switches have learned.
+pub const MACS: &str = "/v1/macs";
 /// `GET`, [`crate::Filters`].
 pub const FILTERS: &str = "/v1/filters";
 /// `GET`, [`crate::Hooks`].
@@ -87,7 +87,7 @@ mod tests {
     fn every_path_has_the_version() {
         let prefix = format!("/{VERSION}/");
         let all = [
-            STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, STATIONS,
+            STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, MACS,
             FILTERS, HOOKS, VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));

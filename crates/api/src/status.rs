@@ -46,7 +46,7 @@ pub struct Status {
     /// Next hops in use.
     pub next_hops: usize,
     /// Maximum number of next hops: `next_hops` in `[fib]`.
-    pub next_hops_room: usize,
+    pub next_hops_max: usize,
     /// Resident memory of the process, in bytes.
     pub memory_bytes: u64,
     /// Memory of the lookup structures, in bytes.
@@ -83,7 +83,7 @@ pub struct Mirror {
     /// Full dumps after the first one.
     pub resyncs: u64,
     /// Differences that the periodic comparison found and corrected.
-    pub mended: u64,
+    pub repaired: u64,
     /// Malformed messages; the tables are compared with the kernel after each.
     pub malformed: u64,
     /// How often settings in `/proc/sys/net` could not be read; the previous values stay in use.

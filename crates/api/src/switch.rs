@@ -22,9 +22,9 @@ pub struct Switch {
     /// Ageing time of learned MAC addresses, in seconds; 0 for no ageing.
     pub ageing_s: u64,
     /// Number of MAC addresses in the table.
-    pub stations: usize,
+    pub macs: usize,
     /// Maximum number of MAC addresses.
-    pub stations_max: u32,
+    pub macs_max: u32,
     /// The interface that connects Linux to the switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
@@ -69,15 +69,15 @@ pub struct SwitchPort {
 
 /// The MAC addresses of all switches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stations {
+pub struct Macs {
     /// The addresses, by switch, VLAN and MAC.
-    pub stations: Vec<Station>,
+    pub macs: Vec<MacEntry>,
 }
 
 /// A MAC address that a switch has learned or that is configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Station {
+pub struct MacEntry {
     /// Name of the switch.
     pub switch: String,
     /// VLAN ID; absent if the switch is not VLAN-aware.

@@ -27,12 +27,12 @@ pub struct Difference {
     /// Which tables differ.
     pub area: Area,
     /// What differs, as a sentence without a full stop.
-    pub sentence: String,
+    pub message: String,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.area, self.sentence)
+        write!(f, "{}: {}", self.area, self.message)
     }
 }
 

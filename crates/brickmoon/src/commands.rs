@@ -43,7 +43,7 @@ fn show(what: What) -> Result<(), Failure> {
         What::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
         What::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
         What::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
-        What::Macs(query) => print(&query, get, request::STATIONS, bm_cli::stations),
+        What::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),
         What::Filters(query) => print(&query, get, request::FILTERS, bm_cli::filters),
     }
 }

@@ -17,15 +17,15 @@ pub fn filters(reply: &Filters) -> String {
             0 | 1 => String::new(),
             rules => format!(", and {} more", count(u64::from(rules) - 1)),
         };
-        let asks = format!("{}{more}", filter.asks);
-        table.row([filter.name.clone(), filter.action.clone(), count(filter.packets), asks]);
+        let expression = format!("{}{more}", filter.expression);
+        table.row([filter.name.clone(), filter.action.clone(), count(filter.packets), expression]);
     }
     if !reply.unmatched.is_empty() {
         let packets = count(reply.unmatched_packets);
         table.row(["(none)".into(), reply.unmatched.clone(), packets, "packets that no rule matches".into()]);
     }
     for claim in &reply.claims {
-        table.row([claim.name.clone(), claim.action.clone(), count(claim.packets), claim.asks.clone()]);
+        table.row([claim.name.clone(), claim.action.clone(), count(claim.packets), claim.expression.clone()]);
     }
     let mut text = table.to_string();
     let mut checks: Vec<&str> = Vec::new();
@@ -52,7 +52,7 @@ mod tests {
         let filter = |name: &str, rules, packets| Filter {
             name: name.into(),
             action: "drop".into(),
-            asks: "tcp to any port 23".into(),
+            expression: "tcp to any port 23".into(),
             rules,
             packets,
         };

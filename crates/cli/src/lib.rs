@@ -27,7 +27,7 @@ pub use number::{bytes, count, counted, counted_as};
 pub use ports::ports;
 pub use routes::routes;
 pub use status::{reloaded, status};
-pub use switches::{stations, switches};
+pub use switches::{macs, switches};
 pub use table::{Align, Table};
 pub use verify::verify;
 pub use workers::{apps, links, workers};

@@ -83,9 +83,9 @@ fn state(port: &Port) -> &'static str {
     match (port.state, port.up, port.active) {
         (PortState::Missing, ..) => "missing",
         (PortState::Refused, ..) => "refused",
-        (PortState::Taken, true, true) => "up",
-        (PortState::Taken, true, false) => "up, left to Linux",
-        (PortState::Taken, false, _) => "down",
+        (PortState::Attached, true, true) => "up",
+        (PortState::Attached, true, false) => "up, left to Linux",
+        (PortState::Attached, false, _) => "down",
     }
 }
 

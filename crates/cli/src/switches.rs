@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bm_api::{Stations, Switch, SwitchPort, Switches};
+use bm_api::{Macs, Switch, SwitchPort, Switches};
 
 use crate::number::{count, counted};
 use crate::table::{
@@ -56,8 +56,8 @@ fn switch(switch: &Switch) -> String {
         "switch {}: {}, {} of {} MAC addresses, {ageing}{own}\n{table}",
         switch.name,
         counted(switch.ports.len() as u64, "port"),
-        count(switch.stations as u64),
-        count(u64::from(switch.stations_max)),
+        count(switch.macs as u64),
+        count(u64::from(switch.macs_max)),
     );
     for port in switch.ports.iter().filter(|port| !port.takes_frames) {
         let _written = writeln!(
@@ -100,16 +100,16 @@ fn state(port: &SwitchPort) -> &'static str {
 }
 
 /// One line per MAC address.
-pub fn stations(reply: &Stations) -> String {
+pub fn macs(reply: &Macs) -> String {
     let columns = [("MAC", Left), ("VLAN", Right), ("PORT", Left), ("AGE", Right), ("SWITCH", Left)];
     let mut table = Table::new(&columns, "no MAC addresses");
-    for station in &reply.stations {
+    for entry in &reply.macs {
         table.row([
-            station.mac.to_string(),
-            station.vlan.map_or("-".into(), |vlan| vlan.to_string()),
-            station.port.clone(),
-            station.age_ms.map_or("static".into(), |age| format!("{}.{} s", age / 1000, age % 1000 / 100)),
-            station.switch.clone(),
+            entry.mac.to_string(),
+            entry.vlan.map_or("-".into(), |vlan| vlan.to_string()),
+            entry.port.clone(),
+            entry.age_ms.map_or("static".into(), |age| format!("{}.{} s", age / 1000, age % 1000 / 100)),
+            entry.switch.clone(),
         ]);
     }
     table.to_string()
@@ -118,7 +118,7 @@ pub fn stations(reply: &Stations) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_api::{Account, Mac, Station};
+    use bm_api::{Account, Mac, MacEntry};
 
     #[test]
     fn shows_ports_and_what_is_wrong() {
@@ -145,7 +145,7 @@ mod tests {
         let switch = Switch {
             name: "lan".into(),
             ports: vec![port, fine],
-            stations_max: 1024,
+            macs_max: 1024,
             refused,
             ..Switch::default()
         };
@@ -164,15 +164,15 @@ tap0   up, generic      10        1,234      1,200       34     0        0     7
     }
 
     #[test]
-    fn shows_stations() {
-        let station = |vlan, age_ms| Station {
+    fn shows_macs() {
+        let entry = |vlan, age_ms| MacEntry {
             switch: "lan".into(),
             vlan,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             port: "veth1".into(),
             age_ms,
         };
-        let text = stations(&Stations { stations: vec![station(Some(10), Some(1250)), station(None, None)] });
+        let text = macs(&Macs { macs: vec![entry(Some(10), Some(1250)), entry(None, None)] });
         let expected = "\
 MAC                VLAN  PORT      AGE  SWITCH
 02:00:00:00:00:01    10  veth1   1.2 s  lan

@@ -481,7 +481,7 @@ impl Handle {
         let mut verify = self.wait(&answered)?;
         verify.differences_total += firewall.len();
         verify.equal &= firewall.is_empty();
-        let difference = |sentence| bm_api::Difference { area: Area::Firewall, sentence };
+        let difference = |message| bm_api::Difference { area: Area::Firewall, message };
         verify.differences.extend(firewall.into_iter().map(difference));
         Ok(verify)
     }

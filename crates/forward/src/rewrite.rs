@@ -298,7 +298,7 @@ mod tests {
     const TTL_1: [u8; 20] = [0x45, 0, 0, 20, 0, 1, 0, 0, 1, 17, 0xcd, 0x9c, 192, 0, 2, 1, 198, 51, 100, 7];
 
     #[test]
-    fn spends_one_hop_and_mends_the_sum() {
+    fn decrements_the_ttl_and_updates_the_checksum() {
         let mut packet = TTL_2;
         spend_hop(&mut packet, Facts::ipv4(&TTL_2));
         assert_eq!(packet, TTL_1);

@@ -86,7 +86,7 @@ static uint16_t updated(uint16_t checksum, uint32_t old, uint32_t new)
 	return htobe16((uint16_t)~fold(sum));
 }
 
-// Writes `new_value` (host order) into the cell (network order) and mends the checksum.
+// Writes `new_value` (host order) into the cell (network order) and updates the checksum.
 void checksum_update_incremental_16(uint16_t *checksum, uint16_t *cell, uint16_t new_value)
 {
 	*checksum = updated(*checksum, 0xffff0000u | be16toh(*cell), new_value);

@@ -37,6 +37,6 @@ fn ttl_guard_passes_neighbors_alone() {
 }
 
 #[test]
-fn switch_learns_where_stations_are() {
+fn switch_learns_where_hosts_are() {
     run("switch");
 }

@@ -77,7 +77,7 @@ pub enum XdpError {
 }
 
 /// The fix for errors with a usual cause.
-fn mend(error: &io::Error) -> &'static str {
+fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => ": run as root, or with CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW",
         Some(libc::EBUSY) => ": another AF_XDP socket uses this queue",
@@ -98,7 +98,7 @@ impl fmt::Display for XdpError {
                 write!(f, "{interface}: no XDP program can be attached")?;
                 for (mode, error) in [("native", native), ("generic", generic)] {
                     if let Some(error) = error {
-                        write!(f, "; {mode} mode: {error}{}", mend(error))?;
+                        write!(f, "; {mode} mode: {error}{}", hint(error))?;
                     }
                 }
                 Ok(())
@@ -116,7 +116,7 @@ impl fmt::Display for XdpError {
             }
             Self::Program { interface, error } => {
                 let denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-                let advice = if denied { mend(&io::Error::from_raw_os_error(libc::EPERM)) } else { "" };
+                let advice = if denied { hint(&io::Error::from_raw_os_error(libc::EPERM)) } else { "" };
                 write!(f, "steering program of {interface}: {error:#}{advice}")
             }
             Self::NoQueue { interface, queue, queues } => {
@@ -126,10 +126,10 @@ impl fmt::Display for XdpError {
                 )
             }
             Self::Socket { interface, queue, step, error } => {
-                write!(f, "AF_XDP socket of {interface}, queue {queue}: {step}: {error}{}", mend(error))
+                write!(f, "AF_XDP socket of {interface}, queue {queue}: {step}: {error}{}", hint(error))
             }
             Self::System { interface, step, error } => {
-                write!(f, "{interface}: {step}: {error}{}", mend(error))
+                write!(f, "{interface}: {step}: {error}{}", hint(error))
             }
         }
     }

@@ -13,7 +13,7 @@
 #define BOOTP_SERVER 67
 #define DHCPV6_SERVER 547
 
-/* An address that a station may send from, behind its port; IPv4 as ::ffff:a.b.c.d. */
+/* An IP address that a MAC address may send from, behind its port; IPv4 as ::ffff:a.b.c.d. */
 struct binding {
 	__u32 slot;
 	__u32 unused;

@@ -37,8 +37,8 @@ struct port {
 	__u64 tagged[VIDS / 64]; /* VLANs whose frames have a tag here */
 };
 
-/* The location of a station (MAC address). `slot` and `flags` are written together. */
-struct station {
+/* The port that a MAC address is behind. `slot` and `flags` are written together. */
+struct fdb_entry {
 	__u32 slot;
 	__u32 flags;
 	__u64 seen_ns; /* coarse monotonic time */
@@ -47,22 +47,22 @@ struct station {
 };
 
 /*
- * Each port has places for the stations that are learned there, with their keys. A station has its place if that
- * holds its key and it holds the number of that; any other place is free. A station that finds no place free
- * takes that of another of the same port. So no port can use up the room of others: the first OWN_PLACES of each
- * port are beyond the table's size, further ones are counted against it.
+ * Each port has places for the MAC addresses that are learned there. A place is occupied if it holds the key of an
+ * FDB entry whose `place` is its number; any other place is free. A MAC address that finds no free place takes that
+ * of another one of the same port. So no port can use up the room of others: the first OWN_PLACES of each port are
+ * not counted against the table's size, further ones are.
  */
 #define OWN_PLACES 16
 #define PLACES_TRIED 8
 
-#define STATION_STATIC 1
+#define FDB_STATIC 1
 
 /* The same for the life of a program. */
 struct rules {
-	__u64 ageing_ns; /* 0: stations stay */
+	__u64 ageing_ns; /* 0: MAC addresses never age */
 	__u64 refresh_ns; /* the time last seen is not written more often */
 	__u32 vlans; /* whether tags count */
-	__u32 table; /* stations beyond OWN_PLACES of each port, in total */
+	__u32 table; /* MAC addresses beyond OWN_PLACES of each port, in total */
 	__u32 isolation; /* whether any port is isolated */
 	__u32 flood_kinds; /* whether any port does not take frames of some kind of flood */
 	__u32 guards; /* whether any port has a guard */

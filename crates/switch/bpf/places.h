@@ -9,10 +9,10 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, __u64);
-	__type(value, struct station);
-} stations SEC(".maps");
+	__type(value, struct fdb_entry);
+} fdb SEC(".maps");
 
-/* Keys of the stations in the places of one port. */
+/* Keys of the MAC addresses in the places of one port. */
 struct of_port {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -37,7 +37,7 @@ struct {
 	__type(value, __u32);
 } hands SEC(".maps");
 
-/* How many stations have places beyond the OWN_PLACES of their ports. The daemon recounts them now and then. */
+/* How many MAC addresses have places beyond the OWN_PLACES of their ports. The daemon recounts them now and then. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -45,7 +45,7 @@ struct {
 	__type(value, __u64);
 } shared SEC(".maps");
 
-/* Marks the place of a station as free. */
+/* Marks the place of a MAC address as free. */
 static __always_inline void give_back(__u32 place)
 {
 	__u32 zero = 0;
@@ -55,7 +55,7 @@ static __always_inline void give_back(__u32 place)
 		__sync_fetch_and_add(count, -1);
 }
 
-/* Whether a station may have a place that is free. */
+/* Whether a MAC address may have a place that is free. */
 static __always_inline bool may_take(__u32 place)
 {
 	__u32 zero = 0;
@@ -69,24 +69,24 @@ static __always_inline bool may_take(__u32 place)
 	return true;
 }
 
-/* The station that has a place; NULL for a free one. */
-static __always_inline struct station *tenant(__u32 slot, __u32 place, __u64 name)
+/* The MAC address that has a place; NULL for a free one. */
+static __always_inline struct fdb_entry *tenant(__u32 slot, __u32 place, __u64 name)
 {
-	struct station *known = name ? bpf_map_lookup_elem(&stations, &name) : NULL;
+	struct fdb_entry *known = name ? bpf_map_lookup_elem(&fdb, &name) : NULL;
 
-	if (!known || known->slot != slot || known->place != place || known->flags & STATION_STATIC)
+	if (!known || known->slot != slot || known->place != place || known->flags & FDB_STATIC)
 		return NULL;
 	return known;
 }
 
-/* A free place, or that of the station seen longest ago among those tried. */
+/* A free place, or that of the MAC address seen longest ago among those tried. */
 static __always_inline __u32 choose(void *of, __u32 slot, __u32 places, __u32 hand)
 {
 	__u32 oldest = 0, place;
 	__u64 seen = ~0ull;
 
 	for (__u32 i = 0; i < PLACES_TRIED; i++) {
-		struct station *known;
+		struct fdb_entry *known;
 		__u64 *at;
 
 		place = (hand + i) % places;
@@ -102,12 +102,12 @@ static __always_inline __u32 choose(void *of, __u32 slot, __u32 places, __u32 ha
 			oldest = place;
 		}
 	}
-	/* Even if stations of other ports fill the table, a port has places of its own. */
+	/* Even if MAC addresses of other ports fill the table, a port has places of its own. */
 	return seen != ~0ull ? oldest : hand % (places < OWN_PLACES ? places : OWN_PLACES);
 }
 
 /*
- * Takes a place for a station, from another station of the port where none is free; false if another core has
+ * Takes a place for a MAC address, from another MAC address of the port where none is free; false if another core has
  * taken it at the same moment.
  */
 static __always_inline bool take_place(__u32 slot, __u32 places_here, __u64 name, __u32 *place)
@@ -130,7 +130,7 @@ static __always_inline bool take_place(__u32 slot, __u32 places_here, __u64 name
 			give_back(*place);
 		return false;
 	}
-	if (evicts && !bpf_map_delete_elem(&stations, &old))
+	if (evicts && !bpf_map_delete_elem(&fdb, &old))
 		add(slot, EVICTED, 1);
 	return true;
 }
@@ -138,19 +138,19 @@ static __always_inline bool take_place(__u32 slot, __u32 places_here, __u64 name
 /* Learns a source address at its port. */
 static __always_inline void learn_at(__u32 slot, __u32 places_here, __u64 name, __u64 now)
 {
-	struct station station = { .slot = slot, .seen_ns = now };
+	struct fdb_entry entry = { .slot = slot, .seen_ns = now };
 	long failed;
 
-	if (!take_place(slot, places_here, name, &station.place)) {
+	if (!take_place(slot, places_here, name, &entry.place)) {
 		add(slot, TABLE_FULL, 1);
 		return;
 	}
-	failed = bpf_map_update_elem(&stations, &name, &station, BPF_NOEXIST);
+	failed = bpf_map_update_elem(&fdb, &name, &entry, BPF_NOEXIST);
 	if (!failed) {
 		add(slot, LEARNED, 1);
 		return;
 	}
-	give_back(station.place);
+	give_back(entry.place);
 	/* Another core may have learned it at the same moment. */
 	if (failed != -EEXIST)
 		add(slot, TABLE_FULL, 1);

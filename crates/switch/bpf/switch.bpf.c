@@ -2,7 +2,7 @@
 /*
  * A learning bridge (IEEE 802.1Q) among the ports of one switch.
  *
- *     frame -> which VLAN -> learn the source -> [stations] -> one port: redirect
+ *     frame -> which VLAN -> learn the source -> [fdb] -> one port: redirect
  *                                                    '------> not known, or a group: flood its VLAN
  *
  * Every frame ends under one name of `enum verdict`. Group addresses that no bridge passes on (BPDUs, LLDP,
@@ -50,7 +50,7 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
-/* By slot: the earliest time for the next flooded frame, and for the next station that moves here. */
+/* By slot: the earliest time for the next flooded frame, and for the next MAC address that moves here. */
 struct due {
 	__u64 flood;
 	__u64 move;
@@ -188,7 +188,7 @@ static __always_inline bool in_time(__u64 *of, __u64 interval, __u64 burst)
 /* A source address not known at its port yet; false if its frame must not pass. Not called for every frame. */
 static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 now)
 {
-	struct station *known = bpf_map_lookup_elem(&stations, &name);
+	struct fdb_entry *known = bpf_map_lookup_elem(&fdb, &name);
 	const struct port *in = frame->in;
 	__u32 slot = frame->slot, place = 0;
 	struct due *of = bpf_map_lookup_elem(&due, &slot);
@@ -199,7 +199,7 @@ static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 no
 		learn_at(slot, in->places, name, now);
 		return true;
 	}
-	if (known->flags & STATION_STATIC || !of ||
+	if (known->flags & FDB_STATIC || !of ||
 	    !in_time(&of->move, in->move_interval_ns, in->move_burst_ns) ||
 	    !take_place(slot, in->places, name, &place)) {
 		add(slot, MOVE_REFUSED, 1);
@@ -217,7 +217,7 @@ static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 no
 static __always_inline bool learn(const struct frame *frame, __u64 mac)
 {
 	__u64 name = key(mac, frame->vlan), now = bpf_ktime_get_coarse_ns();
-	struct station *known = bpf_map_lookup_elem(&stations, &name);
+	struct fdb_entry *known = bpf_map_lookup_elem(&fdb, &name);
 
 	if (!known || known->slot != frame->slot)
 		return learn_anew(frame, name, now);
@@ -226,15 +226,15 @@ static __always_inline bool learn(const struct frame *frame, __u64 mac)
 	return true;
 }
 
-/* Looks up a station; false if it is unknown, or was seen too long ago. */
+/* Looks up a MAC address; false if it is unknown, or was seen too long ago. */
 static __always_inline bool find(struct frame *frame, __u64 mac)
 {
 	__u64 name = key(mac, frame->vlan);
-	const struct station *known = bpf_map_lookup_elem(&stations, &name);
+	const struct fdb_entry *known = bpf_map_lookup_elem(&fdb, &name);
 
 	if (!known)
 		return false;
-	if (rules.ageing_ns && !(known->flags & STATION_STATIC) &&
+	if (rules.ageing_ns && !(known->flags & FDB_STATIC) &&
 	    (__s64)(bpf_ktime_get_coarse_ns() - known->seen_ns) > (__s64)rules.ageing_ns)
 		return false;
 	frame->to = known->slot;

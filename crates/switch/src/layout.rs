@@ -18,7 +18,7 @@ pub const PORT_RA_GUARD: u32 = 512;
 pub const OWN_PLACES: u32 = 16;
 /// The numbers of VLANs in the map of members, for each kind of flood.
 pub const VIDS: u32 = 4096;
-pub const STATION_STATIC: u32 = 1;
+pub const FDB_STATIC: u32 = 1;
 
 /// Values that are written into maps exactly as they are in memory.
 ///
@@ -74,12 +74,12 @@ impl Port {
     };
 }
 
-/// `struct station`.
+/// `struct fdb_entry`.
 ///
 /// Not shared: copied into and out of maps by system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Station {
+pub struct FdbEntry {
     pub slot: u32,
     pub flags: u32,
     pub seen_ns: u64,
@@ -128,7 +128,7 @@ pub struct Member {
 // SAFETY: numbers only, none narrower than what stands before it leaves a gap.
 unsafe impl Plain for Port {}
 // SAFETY: the same.
-unsafe impl Plain for Station {}
+unsafe impl Plain for FdbEntry {}
 // SAFETY: the same.
 unsafe impl Plain for Rules {}
 // SAFETY: the same.
@@ -138,7 +138,7 @@ unsafe impl Plain for Member {}
 
 const _: () = {
     assert!(size_of::<Port>() == 56 + 512);
-    assert!(size_of::<Station>() == 24);
+    assert!(size_of::<FdbEntry>() == 24);
     assert!(size_of::<Rules>() == 40);
     assert!(size_of::<Binding>() == 32);
     assert!(size_of::<Member>() == size_of::<libbpf_sys::bpf_devmap_val>());

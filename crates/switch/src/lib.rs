@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! interfaces of Linux ── netlink ──► [`Service`] ── maps ──► bpf/switch.bpf.c on every port ──► port, or ports
-//! `show switch`, `show macs` ◄────── counters, stations ◄─────────┘
+//! `show switch`, `show macs` ◄────── counters, MAC addresses ◄─────────┘
 //! ```
 //!
 //! Frames go from port to port in XDP; the programs also learn and age MAC addresses. The daemon adds and removes
@@ -34,7 +34,7 @@ pub use error::SwitchError;
 pub use service::Service;
 pub use settings::{Address, Pattern, PortFlags, PortRule, PortSettings, Settings, Static, VLAN_MAX, Vlans};
 pub use switch::Switch;
-pub use view::{PortView, StationView};
+pub use view::{FdbEntryView, PortView};
 
 /// Detaches the switches that an earlier daemon left running in this network namespace, except those named. Returns
 /// the interfaces that were their ports.

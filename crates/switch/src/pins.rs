@@ -20,7 +20,7 @@ use bm_bpf::pins::{self, NotPinned, PinFolder, PinnedLink};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use crate::error::SwitchError;
-use crate::layout::Station;
+use crate::layout::FdbEntry;
 use crate::program::PROGRAM;
 use crate::settings::Address;
 use crate::table;
@@ -48,8 +48,8 @@ fn map(pinned: &PinnedLink, name: &str) -> Option<MapHandle> {
 }
 
 /// The MAC addresses that a link's program has learned; empty if its version uses another layout.
-pub fn stations(pinned: &PinnedLink) -> io::Result<Vec<(Address, Station)>> {
-    map(pinned, "stations").map_or_else(|| Ok(Vec::new()), |map| table::read(&map))
+pub fn fdb(pinned: &PinnedLink) -> io::Result<Vec<(Address, FdbEntry)>> {
+    map(pinned, "fdb").map_or_else(|| Ok(Vec::new()), |map| table::read(&map))
 }
 
 /// The slots of the ports of a link's program, by interface index.

@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Pr
 use crate::counters::Counters;
 use crate::error::SwitchError;
 use crate::flood::Sets;
-use crate::layout::{Binding, Member, OWN_PLACES, Plain, Port, Rules, SLOTS, STATION_STATIC, Station};
+use crate::layout::{Binding, FDB_STATIC, FdbEntry, Member, OWN_PLACES, Plain, Port, Rules, SLOTS};
 use crate::settings::{Address, PortSettings, Settings};
 use crate::table;
 
@@ -28,7 +28,7 @@ pub struct Programs {
     object: Object,
     ports: MapHandle,
     slots: MapHandle,
-    stations: MapHandle,
+    fdb: MapHandle,
     counts: MapHandle,
     everyone: MapHandle,
     vlans: MapHandle,
@@ -59,7 +59,7 @@ impl Programs {
             unused: 0,
         };
         for mut map in open.maps_mut() {
-            if map.name() == "stations" {
+            if map.name() == "fdb" {
                 map.set_max_entries(settings.table + SLOTS as u32 * OWN_PLACES).map_err(&failed)?;
             } else if map.name() == "bindings" {
                 // Room for a port that leaves and another that joins at the same time.
@@ -74,7 +74,7 @@ impl Programs {
         Ok(Self {
             ports: find("ports")?,
             slots: find("slots")?,
-            stations: find("stations")?,
+            fdb: find("fdb")?,
             counts: find("counts")?,
             everyone: find("everyone")?,
             vlans: find("vlans")?,
@@ -142,24 +142,24 @@ impl Programs {
     ///
     /// # Errors
     /// What the kernel said; nothing was read then.
-    pub fn stations(&self) -> Result<Vec<(Address, Station)>, SwitchError> {
-        table::read(&self.stations).map_err(SwitchError::system("reading the MAC address table"))
+    pub fn fdb(&self) -> Result<Vec<(Address, FdbEntry)>, SwitchError> {
+        table::read(&self.fdb).map_err(SwitchError::system("reading the MAC address table"))
     }
 
     /// Adds an entry to the MAC address table, or replaces it.
-    pub fn set_station(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
+    pub fn set_fdb_entry(&self, address: Address, entry: &FdbEntry) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a MAC address");
-        self.stations.update(&table::key(address), station.bytes(), MapFlags::ANY).map_err(failed)
+        self.fdb.update(&table::key(address), entry.bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Adds a learned address to the table and to the list of its port.
-    pub fn set_learned(&self, address: Address, station: &Station) -> Result<(), SwitchError> {
+    pub fn set_learned(&self, address: Address, entry: &FdbEntry) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a learned MAC address");
-        if let Some(places) = self.of_ports.get(&station.slot) {
-            let at = station.place.to_ne_bytes();
+        if let Some(places) = self.of_ports.get(&entry.slot) {
+            let at = entry.place.to_ne_bytes();
             places.update(&at, &table::key(address), MapFlags::ANY).map_err(failed)?;
         }
-        self.set_station(address, station)
+        self.set_fdb_entry(address, entry)
     }
 
     /// Sets the number of addresses that count against the size of the table.
@@ -186,8 +186,8 @@ impl Programs {
     }
 
     /// Removes an entry from the MAC address table.
-    pub fn remove_station(&self, address: Address) {
-        let _gone = self.stations.delete(&table::key(address));
+    pub fn remove_fdb_entry(&self, address: Address) {
+        let _gone = self.fdb.delete(&table::key(address));
     }
 
     /// The counters of a port.
@@ -202,8 +202,8 @@ fn zeros(map: &MapHandle) -> Vec<Vec<u8>> {
 }
 
 /// Whether an entry is static, that is, does not age.
-pub fn is_static(station: &Station) -> bool {
-    station.flags & STATION_STATIC != 0
+pub fn is_static(entry: &FdbEntry) -> bool {
+    entry.flags & FDB_STATIC != 0
 }
 
 fn options(map_flags: u32) -> libbpf_sys::bpf_map_create_opts {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! interfaces of Linux ─► reconcile ─► join: entry, maps of devices, then the program on the interface
-//!                                └──► leave: the program off, then out of the maps, its stations forgotten
+//!                                └──► leave: the program off, then out of the maps, its MAC addresses forgotten
 //! ```
 //!
 //! A port is in all maps before the program is attached to it, so no frame sees an incomplete entry. Where an earlier
@@ -31,7 +31,7 @@ use crate::program::Programs;
 use crate::settings::{PortSettings, Settings};
 use crate::view::PortView;
 
-mod stations;
+mod fdb;
 
 /// How much a port may flood at once, in time at its rate; also for addresses that move there.
 const BURST: Duration = Duration::from_millis(100);
@@ -288,7 +288,7 @@ impl Switch {
         }
         self.programs.remove_port(port.slot, ifindex);
         self.unbind(&port.name, port.slot);
-        self.forget(|station| station.slot == port.slot);
+        self.forget(|entry| entry.slot == port.slot);
     }
 
     /// Detaches an earlier daemon's programs from interfaces that are no longer ports.

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 
-use crate::layout::{Plain, Station};
+use crate::layout::{FdbEntry, Plain};
 use crate::settings::Address;
 
 /// Entries read at once.
 const BATCH: usize = 4096;
 const KEY: usize = 8;
-const VALUE: usize = size_of::<Station>();
+const VALUE: usize = size_of::<FdbEntry>();
 
 /// The key of an entry in the kernel's map: MAC address in the low 48 bits, VLAN above.
 pub fn key(address: Address) -> [u8; KEY] {
@@ -34,12 +34,12 @@ fn address(key: [u8; KEY]) -> Address {
 ///
 /// # Errors
 /// What the kernel said, and `InvalidData` if the map has another layout.
-pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, Station)>> {
+pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, FdbEntry)>> {
     if (map.key_size() as usize, map.value_size() as usize) != (KEY, VALUE) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut batch = Batch::new(BATCH);
-    let mut stations = Vec::new();
+    let mut fdb = Vec::new();
     loop {
         let (count, last) = match batch.read_next(map) {
             Ok(count) => (count, false),
@@ -54,9 +54,9 @@ pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, Station)>> {
         let keys = batch.keys.as_chunks::<KEY>().0.iter();
         let values = batch.values.as_chunks::<VALUE>().0.iter();
         let pairs = keys.zip(values).take(count);
-        stations.extend(pairs.filter_map(|(key, value)| Some((address(*key), Station::of(value)?))));
+        fdb.extend(pairs.filter_map(|(key, value)| Some((address(*key), FdbEntry::of(value)?))));
         if last {
-            return Ok(stations);
+            return Ok(fdb);
         }
     }
 }
@@ -117,42 +117,41 @@ mod tests {
     use super::*;
     use libbpf_rs::{MapFlags, MapType};
 
-    fn station(number: u32) -> (Address, Station) {
+    fn entry(number: u32) -> (Address, FdbEntry) {
         let [a, b, c, d] = number.to_be_bytes();
         let address = Address { mac: [2, 0, a, b, c, d], vlan: (number % 4095) as u16 };
-        (address, Station { slot: number, ..Station::default() })
+        (address, FdbEntry { slot: number, ..FdbEntry::default() })
     }
 
-    /// A table with room for so many stations; `None`, said aloud, without the right to make one.
+    /// A table with room for this many MAC addresses; `None`, with a message, without the privilege to create one.
     fn table(room: u32) -> Option<MapHandle> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
             ..libbpf_sys::bpf_map_create_opts::default()
         };
-        let made =
-            MapHandle::create(MapType::Hash, Some("stations"), KEY as u32, VALUE as u32, room, &options);
+        let made = MapHandle::create(MapType::Hash, Some("fdb"), KEY as u32, VALUE as u32, room, &options);
         made.inspect_err(|error| eprintln!("skipped: needs root for BPF: {error}")).ok()
     }
 
-    /// All of so many stations are read from a table with so much room.
+    /// All of `count` MAC addresses are read from a table with `room`.
     fn reads_all(count: u32, room: u32) {
         let Some(map) = table(room) else { return };
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for (address, station) in (0..count).map(station) {
+        for (address, entry) in (0..count).map(entry) {
             keys.extend(key(address));
-            values.extend(station.bytes());
+            values.extend(entry.bytes());
         }
         if count > 0 {
             map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY).unwrap();
         }
         let mut read = read(&map).unwrap();
-        read.sort_by_key(|(_, station)| station.slot);
+        read.sort_by_key(|(_, entry)| entry.slot);
         assert_eq!(read.len(), count as usize, "of a table with room for {room}");
-        assert!(read.into_iter().eq((0..count).map(station)), "{count} stations");
+        assert!(read.into_iter().eq((0..count).map(entry)), "{count} MAC addresses");
     }
 
     #[test]
-    fn reads_every_station_of_tables_of_any_fill() {
+    fn reads_every_mac_of_tables_of_any_fill() {
         for (count, room) in [
             (0, 16_384),
             (1, 16_384),
@@ -168,17 +167,17 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_million_stations() {
+    fn reads_a_million_macs() {
         reads_all(1_000_000, 1 << 20);
     }
 
     #[test]
     fn a_batch_without_room_for_a_bucket_is_tried_again_with_more() {
         let Some(map) = table(1 << 16) else { return };
-        for (address, station) in (0..50_000).map(station) {
-            map.update(&key(address), station.bytes(), MapFlags::ANY).unwrap();
+        for (address, entry) in (0..50_000).map(entry) {
+            map.update(&key(address), entry.bytes(), MapFlags::ANY).unwrap();
         }
-        // One station at a time: most buckets have room for that, some do not.
+        // One MAC address at a time: most buckets have room for that, some do not.
         let (mut batch, mut count, mut grown) = (Batch::new(1), 0, false);
         loop {
             match batch.read_next(&map) {

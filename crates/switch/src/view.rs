@@ -32,7 +32,7 @@ pub struct PortView {
 
 /// An entry of the MAC address table, as the API shows it.
 #[derive(Clone, Debug)]
-pub struct StationView {
+pub struct FdbEntryView {
     /// Its MAC address and VLAN.
     pub address: Address,
     /// The interface that it is behind.

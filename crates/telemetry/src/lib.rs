@@ -119,7 +119,7 @@ fn daemon(registry: &mut Registry, status: &Status) {
             status.routes_refused as u64,
         ),
         ("next_hops", "Next hops in use", status.next_hops as u64),
-        ("next_hops_room", "Next hops that the table has room for", status.next_hops_room as u64),
+        ("next_hops_max", "How many next hops the table can hold", status.next_hops_max as u64),
         ("neighbors", "Entries of the kernel's neighbor tables on ports", status.neighbors as u64),
         ("resident_memory_bytes", "Resident memory of the daemon in bytes", status.memory_bytes),
         ("tables_bytes", "Memory of the lookup structures in bytes", status.tables_bytes),
@@ -152,9 +152,9 @@ fn daemon(registry: &mut Registry, status: &Status) {
         ("mirror_malformed", "Malformed netlink messages", status.mirror.malformed),
         ("mirror_unread", "Times that settings in /proc/sys/net could not be read", status.mirror.unread),
         (
-            "mirror_mended",
+            "mirror_repaired",
             "Differences that the periodic comparison found and corrected",
-            status.mirror.mended,
+            status.mirror.repaired,
         ),
     ] {
         add(&counter(registry, name, help), Vec::new(), value);

@@ -6,7 +6,7 @@
 //!    ├ destination ┼─ source ──┼ 8100 ┼ tci ┼ type ┤     tagged; a second tag (QinQ) begins with 88a8
 //! ```
 //!
-//! Preamble and frame check sequence are never visible here. Forwarding between stations is the switch's task.
+//! Preamble and frame check sequence are never visible here. Forwarding between them is the switch's task.
 
 use crate::bytes::{be16, put16};
 use crate::malformed::{Malformed, NoRoom, room};
@@ -69,8 +69,8 @@ impl Mac {
         *self == Self::BROADCAST
     }
 
-    /// Whether it can be the address of one station: not multicast, not zero.
-    pub fn is_station(&self) -> bool {
+    /// Whether it can be the address of one host: not multicast, not zero.
+    pub fn is_host(&self) -> bool {
         !self.is_multicast() && self.0 != [0; 6]
     }
 
@@ -367,10 +367,10 @@ mod tests {
         assert!(Mac::BROADCAST.is_broadcast() && Mac::BROADCAST.is_multicast());
         let all_nodes = Mac::of_ipv6_group(0xff02 << 112 | 1);
         assert_eq!(all_nodes.to_string(), "33:33:00:00:00:01");
-        assert!(all_nodes.is_multicast() && !all_nodes.is_broadcast() && !all_nodes.is_station());
+        assert!(all_nodes.is_multicast() && !all_nodes.is_broadcast() && !all_nodes.is_host());
         // 224.129.1.2: the high bit of its second byte is lost.
         assert_eq!(Mac::of_ipv4_group(0xe081_0102).to_string(), "01:00:5e:01:01:02");
-        assert!(!Mac::default().is_station());
+        assert!(!Mac::default().is_host());
     }
 
     #[test]

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn spends_one_hop_and_mends_the_sum() {
+    fn decrements_the_ttl_and_updates_the_checksum() {
         let mut packet = Ipv4::parse(TTL_2).unwrap();
         packet.decrement_ttl();
         assert_eq!(packet.into_inner(), TTL_1);
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn marking_mends_the_sum() {
+    fn marking_updates_the_checksum() {
         for tos in 0..=u8::MAX {
             let mut packet = Ipv4::parse(TTL_2).unwrap();
             packet.set_tos(tos);

@@ -31,25 +31,25 @@ local function word (d, at) return d[at] * 256 + d[at + 1] end
 local function address (d, at) return word(d, at) * 65536 + word(d, at + 2) end
 
 -- RFC 1624: updates the sum at `at` for the 16-bit words that change from old to new.
-local function mend (d, at, old, new)
+local function update_checksum (d, at, old, new)
    local sum = band(0xffff - word(d, at), 0xffff) + (0xffff - old) + new
    sum = band(sum, 0xffff) + rshift(sum, 16)
    sum = 0xffff - (band(sum, 0xffff) + rshift(sum, 16))
    d[at], d[at + 1] = rshift(sum, 8), band(sum, 0xff)
 end
 
--- Writes an address at `at` and a port at `port_at`, and mends the sums of IPv4 and UDP or TCP.
+-- Writes an address at `at` and a port at `port_at`, and updates the checksums of IPv4 and UDP or TCP.
 local function rewrite (d, at, port_at, new_address, new_port)
    local sum_at = d[23] == 6 and 50 or 40
    local has_sum = d[23] == 6 or word(d, 40) ~= 0
    local words = { rshift(new_address, 16), band(new_address, 0xffff) }
    for k = 0, 1 do
       local old = word(d, at + 2 * k)
-      mend(d, 24, old, words[k + 1])
-      if has_sum then mend(d, sum_at, old, words[k + 1]) end
+      update_checksum(d, 24, old, words[k + 1])
+      if has_sum then update_checksum(d, sum_at, old, words[k + 1]) end
       d[at + 2 * k], d[at + 2 * k + 1] = rshift(words[k + 1], 8), band(words[k + 1], 0xff)
    end
-   if has_sum then mend(d, sum_at, word(d, port_at), new_port) end
+   if has_sum then update_checksum(d, sum_at, word(d, port_at), new_port) end
    d[port_at], d[port_at + 1] = rshift(new_port, 8), band(new_port, 0xff)
    -- A UDP sum of 0 means none (RFC 768).
    if d[23] == 17 and has_sum and word(d, 40) == 0 then d[40], d[41] = 0xff, 0xff end

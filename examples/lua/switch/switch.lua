@@ -19,15 +19,15 @@ local Switch = {
 Switch.__index = Switch
 
 function Switch:new (conf)
-   local stations = hash.new { key = "uint64_t", value = "struct { double seen; uint32_t port; }", capacity = 16384 }
-   return setmetatable({ stations = stations, age = conf.age }, Switch)
+   local macs = hash.new { key = "uint64_t", value = "struct { double seen; uint32_t port; }", capacity = 16384 }
+   return setmetatable({ macs = macs, age = conf.age }, Switch)
 end
 
 function Switch:learn (data, port)
    if bit.band(data[6], 1) == 1 then return end -- a group never sends
-   local station = self.stations:put(mac_at(data + 6))
-   if station == nil then return counter.add(self.shm.unlearnt) end
-   station.port, station.seen = port, engine.now()
+   local entry = self.macs:put(mac_at(data + 6))
+   if entry == nil then return counter.add(self.shm.unlearnt) end
+   entry.port, entry.seen = port, engine.now()
 end
 
 function Switch:flood (p, from)
@@ -47,24 +47,24 @@ function Switch:push ()
             packet.free(p)
          else
             self:learn(p.data, from)
-            local station = self.stations:get(mac_at(p.data))
-            if station == nil then
+            local entry = self.macs:get(mac_at(p.data))
+            if entry == nil then
                self:flood(p, from)
-            elseif station.port == from then
+            elseif entry.port == from then
                packet.free(p) -- it is where it came from
             else
                counter.add(self.shm.unicast)
-               link.transmit(self.output[station.port], p)
+               link.transmit(self.output[entry.port], p)
             end
          end
       end
    end
 end
 
--- Forgets stations that have been silent, a few slots a millisecond.
+-- Forgets MAC addresses that have been silent, a few slots a millisecond.
 function Switch:tick ()
    local oldest = engine.now() - self.age
-   self.stations:sweep(function (station) return station.seen < oldest end, 32)
+   self.macs:sweep(function (entry) return entry.seen < oldest end, 32)
 end
 
 local age, duration = 300, nil

@@ -1,4 +1,4 @@
--- Three ports: frames go where their station is, and to all others while that is not known.
+-- Three ports: frames go to the port of their destination, and to all others while that is not known.
 local pcap = require("lib.pcap.pcap")
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/")
 

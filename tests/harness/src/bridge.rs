@@ -151,11 +151,10 @@ impl Bridge {
     }
 
     /// Every MAC address of the table: MAC, VLAN (0 for none), port.
-    pub fn stations(&self) -> Vec<(String, u64, String)> {
-        let stations = self.json("show macs")["stations"].as_array().cloned().unwrap_or_default();
+    pub fn macs(&self) -> Vec<(String, u64, String)> {
+        let macs = self.json("show macs")["macs"].as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
-        stations
-            .iter()
+        macs.iter()
             .map(|one| (text(&one["mac"]), one["vlan"].as_u64().unwrap_or(0), text(&one["port"])))
             .collect()
     }

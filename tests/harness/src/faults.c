@@ -190,7 +190,7 @@ ssize_t read(int fd, void *data, size_t length)
 void *name(void *at, size_t length, int protection, int flags, int fd, off_t offset) \
 { \
 	NEXT(name); \
-	/* Rust panics where it cannot have a stack for signals, and that is not ours to mend. */ \
+	/* Rust panics where it cannot have a stack for signals, and we cannot change that. */ \
 	uint64_t fault = flags & MAP_STACK ? 0 : fails(MAP); \
 	return fault ? (FAILED(fault, ENOMEM), MAP_FAILED) : real(at, length, protection, flags, fd, offset); \
 }

@@ -138,7 +138,7 @@ fn free(lab: &Lab, router: &Router) -> PacketSocket {
     waits(router, "nftables_ports", 0);
     lab.delete(Side::Low);
     lab.make_again(Side::Low, 1);
-    eventually("the port is taken", || state(router, "r2") == "taken");
+    eventually("the port is taken", || state(router, "r2") == "attached");
     lab.host(Side::Low).packet_socket(Side::Low.host())
 }
 
@@ -238,7 +238,7 @@ fn an_interface_that_is_made_again_is_filtered_from_its_first_moment() {
                 let sending = scope.spawn(|| stream(lab, mac, &stop, &taken));
                 // Up at once, whoever has it by then.
                 lab.bring_up(Side::Low);
-                eventually("the port is taken", || state(router, "r2") == "taken");
+                eventually("the port is taken", || state(router, "r2") == "attached");
                 stop.store(true, Ordering::Relaxed);
                 sending.join().expect("the sender does not panic");
             });

@@ -38,7 +38,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Waits until tables are what Linux has and the daemon answers, although it has been failed.
-fn mended(router: &mut Router, process: Option<u32>, after: u64) {
+fn recovered(router: &mut Router, process: Option<u32>, after: u64) {
     let begin = Instant::now();
     loop {
         assert_eq!(router.process(), process, "seed {after}: it is another daemon");
@@ -82,10 +82,10 @@ fn seeds(lab: &Lab, router: &mut Router) {
         for seed in first..first + count {
             failed.add(&one_seed(lab, &faults, seed));
             if (seed - first) % BETWEEN == BETWEEN - 1 {
-                mended(router, process, seed);
+                recovered(router, process, seed);
             }
         }
-        mended(router, process, first + count);
+        recovered(router, process, first + count);
     });
     let name = router.name();
     report::say(&format!("faults: {name}, {count} seeds in {:?}: {failed}; {outcome}", begin.elapsed()));

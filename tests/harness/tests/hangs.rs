@@ -186,7 +186,7 @@ fn a_daemon_outlives_a_control_thread_that_hangs_for_long() {
         drop(frozen);
         lab.rtr.run("ip link del r2");
         lab.make_again(Side::Low, 0x51);
-        let is_taken = || router.json(&["show", "ports"])["ports"][2]["state"] == "taken";
+        let is_taken = || router.json(&["show", "ports"])["ports"][2]["state"] == "attached";
         eventually("the port does not come back", is_taken);
         assert!(forwards(lab), "{name}");
         router.settle();

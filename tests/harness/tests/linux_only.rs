@@ -491,7 +491,7 @@ fn a_shaper_holds_its_rate() {
 #[test]
 fn an_interface_without_ipv6_forwards_none() {
     each("no-ipv6", Ends::Silent, |lab, router| {
-        for (interface, mend) in [
+        for (interface, repair) in [
             ("r0", ""),
             // With the setting go addresses, neighbors and routes.
             (
@@ -506,7 +506,7 @@ fn an_interface_without_ipv6_forwards_none() {
             let took = become_so(lab, router, &both(true, false), interface);
             report::say(&format!("{}: no IPv6 on {interface}: after {} ms", router.name(), took.as_millis()));
             lab.rtr.set(&[(&setting, "0")]);
-            lab.rtr.ip(mend);
+            lab.rtr.ip(repair);
             fast_again(lab, router, &both(true, true));
         }
     });

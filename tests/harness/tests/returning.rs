@@ -55,7 +55,7 @@ fn state(router: &Router, name: &str) -> String {
 fn taken(router: &Router, name: &str) {
     eventually(&format!("{name} is not taken: {:#}\n{}", port(router, name), router.log()), || {
         let port = port(router, name);
-        port["state"] == "taken" && port["active"] == true && port["up"] == true
+        port["state"] == "attached" && port["active"] == true && port["up"] == true
     });
 }
 
@@ -253,7 +253,7 @@ fn an_interface_that_cannot_be_taken_is_tried_again() {
             lab.rtr.run("ip link set r2 mtu 1400");
             lab.snk.ip("link set k1 mtu 1400\nlink set k1 up");
             lab.rtr.run("ip link set r2 up");
-            eventually(&format!("taken: {}", router.log()), || state(router, "r2") == "taken");
+            eventually(&format!("taken: {}", router.log()), || state(router, "r2") == "attached");
         });
     }
 }
@@ -421,7 +421,7 @@ fn reload_adds_and_removes_ports_in_the_kernel() {
         reloads(router, &named(&["r0", "r1", "late"], "kernel"));
         assert_eq!(state(router, "late"), "missing");
         lab.rtr.run("ip link add late type veth peer name far");
-        eventually("late is taken", || state(router, "late") == "taken");
+        eventually("late is taken", || state(router, "late") == "attached");
         // One that cannot be taken: all goes on as before.
         lab.rtr.run("ip link add taken type veth peer name far2");
         lab.rtr.run("ip link set r2 down");

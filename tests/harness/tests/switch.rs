@@ -101,7 +101,7 @@ fn among_250_ports_everyone_reaches_everyone() {
             assert_eq!(got[0], frame(BROADCAST, from, 0));
         }
     }
-    assert_eq!(bridge.stations().len(), PORTS);
+    assert_eq!(bridge.macs().len(), PORTS);
     // To each: it comes out there, and nowhere else.
     for (from, end) in ends.iter().enumerate() {
         for to in (0..PORTS).filter(|to| *to != from) {
@@ -138,19 +138,19 @@ fn learns_moves_and_forgets() {
     assert_eq!((take(b, 1, "unknown at b").len(), take(c, 1, "unknown at c").len()), (1, 1));
     send(b, &frame(mac(0), 1, 2));
     assert_eq!(take(a, 1, "known at a"), [frame(mac(0), 1, 2)]);
-    // The station behind a is behind c now.
+    // The MAC address behind a is behind c now.
     send(c, &frame(mac(1), 0, 3));
     assert_eq!(take(b, 1, "moved"), [frame(mac(1), 0, 3)]);
     send(b, &frame(mac(0), 1, 4));
     assert_eq!(take(c, 1, "to where it moved"), [frame(mac(0), 1, 4)]);
     assert_eq!(bridge.port("p2")["counters"]["moved"], 1);
-    let stations = bridge.stations();
-    assert!(stations.contains(&(mac_text(0), 0, "p2".into())), "{stations:?}");
-    assert!(stations.contains(&("02:00:00:00:00:63".into(), 0, "p2".into())), "{stations:?}");
+    let macs = bridge.macs();
+    assert!(macs.contains(&(mac_text(0), 0, "p2".into())), "{macs:?}");
+    assert!(macs.contains(&("02:00:00:00:00:63".into(), 0, "p2".into())), "{macs:?}");
     assert!(bridge.ask("show macs").contains("static"));
     // Nobody is heard for more than a second.
     std::thread::sleep(Duration::from_millis(1300));
-    assert_eq!(bridge.stations().len(), 1, "the static one alone");
+    assert_eq!(bridge.macs().len(), 1, "the static one alone");
     send(b, &frame(mac(0), 1, 5));
     assert_eq!((take(a, 1, "forgotten").len(), take(c, 1, "forgotten").len()), (1, 1));
     nothing(&[a, b, c], "no more than that");
@@ -170,7 +170,7 @@ fn a_storm_is_cut_to_its_limit() {
     while started.elapsed() < Duration::from_secs(1) {
         send(&a, &frame(BROADCAST, 0, 1));
     }
-    // What goes to one station alone is not limited.
+    // What goes to one MAC address alone is not limited.
     (0..100).for_each(|number| send(&a, &frame(mac(1), 0, number)));
     let took = started.elapsed().as_secs_f64();
     bridge.until("all is counted", |bridge| bridge.port("p0")["counters"]["forwarded"].as_u64() == Some(100));
@@ -193,7 +193,7 @@ fn a_storm_is_cut_to_its_limit() {
     bridge.stop("stop");
 }
 
-/// The daemon knows as many stations as the table has, and what one port does to it is no other port's loss.
+/// The daemon knows as many MAC addresses as the table has, and what one port does to it is no other port's loss.
 #[test]
 fn a_guest_fills_its_own_share_of_the_table() {
     const TABLE: usize = 16_384;
@@ -203,7 +203,7 @@ fn a_guest_fills_its_own_share_of_the_table() {
     let own = mac_text(0x63);
     bridge.sw.ip(&format!("link set lan0 address {own}"));
     bridge.until("Linux's new MAC is known", |bridge| {
-        bridge.stations().contains(&(own.clone(), 0, "lan0.bm".into()))
+        bridge.macs().contains(&(own.clone(), 0, "lan0.bm".into()))
     });
     // Sources from a whole range, then a claim to be Linux's own interface.
     for number in 0..TABLE as u32 + 100 {
@@ -216,13 +216,13 @@ fn a_guest_fills_its_own_share_of_the_table() {
     bridge.until("all has come in", |bridge| {
         bridge.port("p0")["counters"]["move_refused"].as_u64() == Some(10)
     });
-    let stations = bridge.stations();
-    let of = |port: &str| stations.iter().filter(|station| station.2 == port).count();
-    assert_eq!((of("p0"), of("lan0.bm")), (TABLE, 1), "of {}", stations.len());
-    assert!(stations.contains(&(own, 0, "lan0.bm".into())), "Linux's own interface stays where it is");
+    let macs = bridge.macs();
+    let of = |port: &str| macs.iter().filter(|entry| entry.2 == port).count();
+    assert_eq!((of("p0"), of("lan0.bm")), (TABLE, 1), "of {}", macs.len());
+    assert!(macs.contains(&(own, 0, "lan0.bm".into())), "Linux's own interface stays where it is");
     let evicted = bridge.port("p0")["counters"]["evicted"].as_u64();
     assert_eq!(evicted, Some(100), "its own oldest ones");
-    // A new station elsewhere is learned, and what goes to it reaches nobody else.
+    // A new MAC address elsewhere is learned, and what goes to it reaches nobody else.
     for end in [&a, &b, &c] {
         while next(end).is_some() {}
     }
@@ -270,7 +270,7 @@ fn vlans_are_apart() {
     nothing(&[&a, &b, &other, &trunk, &default], "VLAN 1 has one port; others were not theirs");
     assert_eq!(bridge.port("p3")["account"]["drops"]["vlan"], 2);
     assert_eq!(bridge.port("p0")["account"]["drops"]["vlan"], 1);
-    assert!(bridge.stations().contains(&(mac_text(3), 20, "p3".into())));
+    assert!(bridge.macs().contains(&(mac_text(3), 20, "p3".into())));
     assert_eq!(
         (&bridge.port("p3")["vlans"], &bridge.port("p4")["vlans"]),
         (&"10t,20-29t".into(), &"1".into())
@@ -299,7 +299,7 @@ fn a_virtual_machines_tap_is_a_port() {
         std::thread::sleep(Duration::from_millis(1));
     };
     assert_eq!(got, frame(mac(7), 0, 2));
-    assert_eq!(bridge.stations(), [(mac_text(0), 0, "p0".into()), (mac_text(7), 0, "tap0".into())]);
+    assert_eq!(bridge.macs(), [(mac_text(0), 0, "p0".into()), (mac_text(7), 0, "tap0".into())]);
     bridge.assert_closed();
     bridge.stop("stop");
 }
@@ -321,7 +321,7 @@ fn ports_join_and_leave_while_it_runs() {
     take(&ends[3], 1, "to the new one");
     bridge.sw.ip("link del p3");
     bridge.until("it has left", |bridge| bridge.ports().len() == 3);
-    assert_eq!(bridge.stations(), [(mac_text(0), 0, "p0".into())]);
+    assert_eq!(bridge.macs(), [(mac_text(0), 0, "p0".into())]);
     // One whose program is another's is told of, and joins once it is free.
     bridge.sw.ip("link set p2 down\nlink set p2 name x2");
     bridge.until("it has left, too", |bridge| bridge.ports().len() == 2);
@@ -355,7 +355,7 @@ fn it_goes_on_without_its_daemon() {
     let expected: Vec<_> = (0..sent).map(|number| frame(mac(0), 1, number)).collect();
     assert!(got == expected, "the same frames in the same order");
     nothing(&[&a, &c], "and no others");
-    assert!(bridge.stations().contains(&(mac_text(0), 0, "p0".into())));
+    assert!(bridge.macs().contains(&(mac_text(0), 0, "p0".into())));
     bridge.kill();
     let said = bridge.ask("stop");
     assert!(said.contains("p0, p1, p2"), "{said}");

@@ -47,7 +47,7 @@ impl Presence {
     /// State and reason for `show ports`.
     pub fn shown(&self, name: &str) -> (PortState, Option<String>) {
         match self {
-            Self::Here { .. } => (PortState::Taken, None),
+            Self::Here { .. } => (PortState::Attached, None),
             Self::Missing => (PortState::Missing, Some(missing(name))),
             Self::Refused { why, .. } => (PortState::Refused, Some(why.clone())),
         }

@@ -119,8 +119,8 @@ fn questions(daemon: Arc<Daemon>) -> Router {
             get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.switches()))),
         )
         .route(
-            request::STATIONS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.stations()))),
+            request::MACS,
+            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.macs()))),
         )
         .route(request::FILTERS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::filters)))
         .route(

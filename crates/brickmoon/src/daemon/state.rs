@@ -20,7 +20,7 @@ use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{
     Apps, Drops, Error, Filters, Hooks, Interface, Links, Neighbors, NextHops, Port, Ports, Queue, Routes,
 };
-use bm_api::{Stations, Stopping, Switches, Verify, Worker, Workers};
+use bm_api::{Macs, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{self, Config};
 use bm_control::driver::{Driver, OfControl, OfPort};
 use bm_fastpath::{Claims, Kernel};
@@ -434,8 +434,8 @@ impl Daemon {
     }
 
     /// The MAC addresses that switches have learned.
-    pub fn stations(&self) -> Stations {
-        self.switches.stations()
+    pub fn macs(&self) -> Macs {
+        self.switches.macs()
     }
 
     /// Metrics for Prometheus.

@@ -2,10 +2,10 @@
 
 use std::sync::Mutex;
 
-use bm_api::{Account, Drop, DropAt, Drops, Error, Mac, Station, Stations, SwitchPort, Switches};
+use bm_api::{Account, Drop, DropAt, Drops, Error, Mac, MacEntry, Macs, SwitchPort, Switches};
 use bm_control::config::Config;
 use bm_stats::Scope;
-use bm_switch::{PortView, Service, StationView, Switch};
+use bm_switch::{FdbEntryView, PortView, Service, Switch};
 
 use super::report::Counters;
 use super::state::lock;
@@ -87,8 +87,8 @@ impl Bridges {
             name: switch.settings().name.clone(),
             vlans: switch.settings().knows_vlans(),
             ageing_s: switch.settings().ageing.as_secs(),
-            stations: switch.station_count(),
-            stations_max: switch.settings().table,
+            macs: switch.fdb_count(),
+            macs_max: switch.settings().table,
             interface: switch.settings().interface.clone(),
             ports: switch.ports().iter().map(port).collect(),
             refused: switch.refused().clone(),
@@ -97,13 +97,13 @@ impl Bridges {
     }
 
     /// The MAC addresses that the switches have learned.
-    pub fn stations(&self) -> Stations {
+    pub fn macs(&self) -> Macs {
         let of_one = |switch: &Switch| {
             let vlans = switch.settings().knows_vlans();
             let name = &switch.settings().name;
-            switch.stations().iter().map(|one| station(name, vlans, one)).collect::<Vec<_>>()
+            switch.fdb().iter().map(|one| entry(name, vlans, one)).collect::<Vec<_>>()
         };
-        Stations { stations: self.each(of_one).concat() }
+        Macs { macs: self.each(of_one).concat() }
     }
 
     /// Adds the counters of switch ports, as `switch/NAME/PORT/..`.
@@ -197,8 +197,8 @@ fn port(view: &PortView) -> SwitchPort {
     }
 }
 
-fn station(switch: &str, vlans: bool, view: &StationView) -> Station {
-    Station {
+fn entry(switch: &str, vlans: bool, view: &FdbEntryView) -> MacEntry {
+    MacEntry {
         switch: switch.into(),
         vlan: vlans.then_some(view.address.vlan),
         mac: Mac(view.address.mac),

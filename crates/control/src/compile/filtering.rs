@@ -183,15 +183,21 @@ impl Filtering {
                     places.insert(rule.name.as_str(), filters.len());
                     let counter = self.counters.get(&rule.name).copied();
                     let packets = counter.map_or(0, &count);
-                    let (name, asks) = (rule.name.clone(), rule.to_string());
-                    filters.push(Filter { name, action: rule.action.to_string(), asks, rules: 1, packets });
+                    let (name, expression) = (rule.name.clone(), rule.to_string());
+                    filters.push(Filter {
+                        name,
+                        action: rule.action.to_string(),
+                        expression,
+                        rules: 1,
+                        packets,
+                    });
                 }
             }
         }
         let claim = |claim: &Rule| Filter {
             name: claim.name.clone(),
             action: "claim".into(),
-            asks: claim.to_string(),
+            expression: claim.to_string(),
             rules: 1,
             packets: self.counters.get(&of_claim(claim)).map_or(0, |counter| count(*counter)),
         };

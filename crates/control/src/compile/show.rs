@@ -23,7 +23,7 @@ pub struct Counts {
     /// Next hops in use.
     pub next_hops: usize,
     /// Maximum number of next hops.
-    pub next_hops_room: usize,
+    pub next_hops_max: usize,
     /// Memory of the lookup structures, in bytes.
     pub bytes: usize,
 }
@@ -38,7 +38,7 @@ impl Compiler {
             ipv6: six.routes,
             refused: faults + four.refused + six.refused + four.without_next_hop + six.without_next_hop,
             next_hops: self.targets.iter().count(),
-            next_hops_room: self.targets.table().capacity(),
+            next_hops_max: self.targets.table().capacity(),
             bytes: four.bytes + six.bytes,
         }
     }

@@ -170,7 +170,7 @@ fn what_the_program_goes_by_is_read_back() {
     assert_eq!(lab.kernel.differences(&other).len(), 1, "it filters by other rules");
 }
 
-/// With other bytes at a place, and IPv4's sum mended.
+/// With other bytes at a place, and the IPv4 checksum updated.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at..at + bytes.len()].copy_from_slice(bytes);

@@ -70,7 +70,7 @@ local function all ()
 end
 
 -- Has lib.hardware.pci know ports.
-function M.mend_pci (pci)
+function M.patch_pci (pci)
    if type(pci) ~= "table" or type(rawget(pci, "device_info")) ~= "function" then return end
    local canonical, qualified = pci.canonical, pci.qualified
    pci.device_info = M.info
@@ -80,7 +80,7 @@ function M.mend_pci (pci)
 end
 
 -- Ports have no place in the machine that is known, unless they are cards.
-function M.mend_numa (numa)
+function M.patch_numa (numa)
    local of_card = type(numa) == "table" and rawget(numa, "pci_get_numa_node")
    if type(of_card) ~= "function" then return end
    function numa.pci_get_numa_node (name)
@@ -89,7 +89,7 @@ function M.mend_numa (numa)
 end
 
 -- Has the classes of a module make ports.
-function M.mend_driver (module, names)
+function M.patch_driver (module, names)
    for _, name in ipairs(names) do
       local class = type(module) == "table" and rawget(module, name)
       if type(class) == "table" then
@@ -126,7 +126,7 @@ local function test_pci ()
    local pci = { devices = {}, device_info = function () end }
    function pci.canonical (name) return "canonical "..name end
    function pci.qualified (name) return "qualified "..name end
-   M.mend_pci(pci)
+   M.patch_pci(pci)
    pci.scan_devices()
    assert(#pci.devices == 2 and pci.devices[1].port == "xdp:eth7" and pci.devices[1].status == "up")
    assert(pci.devices[2].port == "dpdk:0000:02:00.1" and pci.devices[2].vendor == "0x8086")
@@ -134,7 +134,7 @@ local function test_pci ()
    assert(pci.canonical("01:00.0") == "canonical 01:00.0" and pci.device_info("eth7").usable == "yes")
    assert(not pcall(pci.device_info, "eth8"))
    local numa = { pci_get_numa_node = function () return 1 end }
-   M.mend_numa(numa)
+   M.patch_numa(numa)
    assert(numa.pci_get_numa_node("eth7") == nil and numa.pci_get_numa_node("01:00.0") == nil)
 end
 
@@ -147,7 +147,7 @@ function M.selftest ()
    M.cards, M.interfaces = cards, interfaces
    assert(fine, why)
    local module = { driver = {} }
-   M.mend_driver(module, { "driver", "Other" })
+   M.patch_driver(module, { "driver", "Other" })
    fine, why = pcall(module.driver.new, module.driver, { pciaddr = "no such card" })
    assert(not fine and why:match("no such card is not a network interface"), why)
 end

@@ -41,7 +41,7 @@ local function detaching (detach)
 end
 
 -- Has the module copy packets.
-function M.mend (interlink)
+function M.patch (interlink)
    if type(interlink) ~= "table" then return end
    local insert, extract = rawget(interlink, "insert"), rawget(interlink, "extract")
    if type(insert) ~= "function" or type(extract) ~= "function" then return end
@@ -78,7 +78,7 @@ function M.selftest ()
    function tree.detach_transmitter (queue, name) shm.unlink(name) shm.unmap(queue) end
    function tree.insert (queue) queue.nwrite = (queue.nwrite + 1) % queue.size end
    function tree.extract (queue) queue.nread = (queue.nread + 1) % queue.size end
-   M.mend(tree)
+   M.patch(tree)
    local name = "selftest/q.interlink"
    local out = tree.attach_transmitter(name, 2)
    local into = tree.attach_receiver(name, 2)
@@ -95,7 +95,7 @@ function M.selftest ()
    assert(#shm.children("selftest") == 2)
    tree.detach_transmitter(out, name)
    assert(#shm.children("selftest") == 0)
-   M.mend({ insert = 1 })
+   M.patch({ insert = 1 })
    shm.unlink("selftest")
 end
 

@@ -53,15 +53,15 @@ local function upvalue (f, name)
    end
 end
 
-local mend = {}
+local patches = {}
 
-mend["apps.bridge.learning"] = function (module)
+patches["apps.bridge.learning"] = function (module)
    local class = type(module) == "table" and rawget(module, "bridge")
    local lists = class and upvalue(upvalue(rawget(class, "new"), "alloc_pft"), "pft_spec")
    if type(lists) == "table" then in_order(lists, { "ucast", "flood", "discard" }) end
 end
 
-mend["lib.yang.schema"] = function (module)
+patches["lib.yang.schema"] = function (module)
    local walk = type(module) == "table" and upvalue(rawget(module, "load_schema"), "collect_uniqueness")
    if type(walk) == "function" then setfenv(walk, setmetatable({ pairs = by_length }, { __index = getfenv(walk) })) end
 end
@@ -69,7 +69,7 @@ end
 -- math with a min() that gives the other number where one is none.
 local lenient = setmetatable({ min = function (a, b) return b ~= b and a or math.min(a, b) end }, { __index = math })
 
-mend["program.packetblaster.lwaftr.lib"] = function (module)
+patches["program.packetblaster.lwaftr.lib"] = function (module)
    for _, name in ipairs { "B4Gen", "InetGen" } do
       local pull = type(module) == "table" and type(rawget(module, name)) == "table" and rawget(module, name).pull
       if type(pull) == "function" then setfenv(pull, setmetatable({ math = lenient }, { __index = getfenv(pull) })) end
@@ -87,19 +87,19 @@ local drivers = {
    ["apps.solarflare.solarflare"] = { "SolarFlareNic", "driver" },
 }
 for name, classes in pairs(drivers) do
-   mend[name] = function (module) require("core.cards").mend_driver(module, classes) end
+   patches[name] = function (module) require("core.cards").patch_driver(module, classes) end
 end
-mend["lib.interlink"] = function (module) require("core.interlink").mend(module) end
-mend["lib.hardware.pci"] = function (module) require("core.cards").mend_pci(module) end
-mend["lib.numa"] = function (module) require("core.cards").mend_numa(module) end
+patches["lib.interlink"] = function (module) require("core.interlink").patch(module) end
+patches["lib.hardware.pci"] = function (module) require("core.cards").patch_pci(module) end
+patches["lib.numa"] = function (module) require("core.cards").patch_numa(module) end
 
 -- A loader of the module `name`: the one given, and what has to be done for it after that.
 function M.loader (name, loader)
-   local mended = mend[name]
-   if not mended then return loader end
+   local patch = patches[name]
+   if not patch then return loader end
    return function (...)
       local given = loader(...)
-      mended(given == nil and package.loaded[name] or given)
+      patch(given == nil and package.loaded[name] or given)
       return given
    end
 end

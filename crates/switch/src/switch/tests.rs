@@ -1,9 +1,9 @@
 //! Switches in a network namespace of the test's own: ports `p0`, `p1`.. with far ends `f0`, `f1`.., on which
 //! frames are sent and caught; and the program on packet literals (BPF_PROG_TEST_RUN).
 
-use super::stations::now_ns;
+use super::fdb::now_ns;
 use super::*;
-use crate::layout::Station;
+use crate::layout::FdbEntry;
 use crate::settings::{Address, Pattern, PortRule, Static, Vlans};
 use libbpf_rs::ProgramInput;
 use std::process::Command;
@@ -20,7 +20,7 @@ const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 
-/// The MAC of a station.
+/// A MAC address by number.
 fn mac(number: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, number]
 }
@@ -133,9 +133,9 @@ impl Lab {
         told.collect::<Vec<_>>().join("\n")
     }
 
-    fn stations(&self) -> Vec<(u8, u16, String)> {
-        let stations = self.switch.stations().into_iter();
-        stations.map(|station| (station.address.mac[5], station.address.vlan, station.port)).collect()
+    fn fdb(&self) -> Vec<(u8, u16, String)> {
+        let fdb = self.switch.fdb().into_iter();
+        fdb.map(|entry| (entry.address.mac[5], entry.address.vlan, entry.port)).collect()
     }
 
     /// What the program says of a frame that comes in on a port, and the frame as it is then.
@@ -159,10 +159,10 @@ impl Lab {
 }
 
 #[test]
-fn learns_where_stations_are() {
+fn learns_where_hosts_are() {
     let Some(lab) = Lab::of(4, settings()) else { return };
     lab.goes(0, &frame(mac(1), mac(0), "unknown"), &[1, 2, 3]);
-    assert_eq!(lab.stations(), [(0, 0, "p0".into())]);
+    assert_eq!(lab.fdb(), [(0, 0, "p0".into())]);
     lab.goes(1, &frame(mac(0), mac(1), "back"), &[0]);
     lab.goes(0, &frame(mac(1), mac(0), "known"), &[1]);
     lab.goes(2, &frame(BROADCAST, mac(2), "to all"), &[0, 1, 3]);
@@ -170,7 +170,7 @@ fn learns_where_stations_are() {
     assert_eq!((lab.count(0, "flooded"), lab.count(0, "forwarded"), lab.count(0, "sent")), (1, 1, 3));
     assert_eq!((lab.count(1, "learned"), lab.count(1, "sent"), lab.count(1, "sent_bytes")), (1, 4, 240));
     // Behind the port that it comes from: hairpin is off.
-    lab.goes(0, &frame(BROADCAST, mac(9), "two stations here"), &[1, 2, 3]);
+    lab.goes(0, &frame(BROADCAST, mac(9), "two hosts here"), &[1, 2, 3]);
     lab.drops(0, &frame(mac(9), mac(0), "among themselves"), "drop_same_port");
 }
 
@@ -178,11 +178,11 @@ fn learns_where_stations_are() {
 fn a_tagged_frame_is_data_where_no_vlans_are_known() {
     let Some(lab) = Lab::of(2, settings()) else { return };
     lab.goes(0, &tagged(&frame(BROADCAST, mac(0), "a"), 0x6123), &[1]);
-    assert_eq!(lab.stations(), [(0, 0, "p0".into())]);
+    assert_eq!(lab.fdb(), [(0, 0, "p0".into())]);
 }
 
 #[test]
-fn a_station_that_moves_is_learned_anew() {
+fn a_mac_that_moves_is_learned_anew() {
     let Some(lab) = Lab::of(3, settings()) else { return };
     lab.goes(0, &frame(BROADCAST, mac(7), "here"), &[1, 2]);
     lab.goes(1, &frame(mac(7), mac(1), "to 0"), &[0]);
@@ -192,46 +192,43 @@ fn a_station_that_moves_is_learned_anew() {
 }
 
 #[test]
-fn stations_age() {
+fn macs_age() {
     let ageing = Duration::from_millis(300);
     let Some(mut lab) = Lab::of(3, Settings { ageing, ..settings() }) else { return };
     lab.goes(0, &frame(BROADCAST, mac(7), "here"), &[1, 2]);
     lab.goes(1, &frame(mac(7), mac(1), "known"), &[0]);
     std::thread::sleep(ageing + Duration::from_millis(50));
     lab.goes(1, &frame(mac(7), mac(1), "forgotten"), &[0, 2]);
-    assert_eq!(lab.stations(), [(1, 0, "p1".into())]);
+    assert_eq!(lab.fdb(), [(1, 0, "p1".into())]);
     assert_eq!(lab.switch.known().len(), 2);
     lab.switch.swept = Instant::now().checked_sub(SWEEP_EVERY.1).unwrap();
     lab.switch.look();
     assert_eq!(lab.switch.known().len(), 1, "swept");
 }
 
-/// Makes so many stations known behind `p0`, all heard now.
+/// Fills the table with this many MAC addresses behind `p0`, all seen now.
 fn fill(lab: &Lab, count: u32) {
     let slot = lab.switch.joined[&interface::index("p0").unwrap()].slot;
-    let station = Station { slot, seen_ns: now_ns(), ..Station::default() };
+    let entry = FdbEntry { slot, seen_ns: now_ns(), ..FdbEntry::default() };
     for number in 0..count {
         let [a, b, c, d] = number.to_be_bytes();
-        lab.switch.programs.set_station(Address { mac: [2, 1, a, b, c, d], vlan: 0 }, &station).unwrap();
+        lab.switch.programs.set_fdb_entry(Address { mac: [2, 1, a, b, c, d], vlan: 0 }, &entry).unwrap();
     }
 }
 
 #[test]
-fn ageing_and_taking_over_lose_no_station_of_a_full_table() {
+fn ageing_and_taking_over_lose_no_mac_of_a_full_table() {
     for count in [100, 1_023, 1_024, 16_384] {
         let settings = || Settings { fdb_max_learned: 0, ..settings() };
         let Some(mut lab) = Lab::of(2, settings()) else { return };
         fill(&lab, count);
-        assert_eq!(
-            (lab.switch.stations().len(), lab.switch.station_count()),
-            (count as usize, count as usize)
-        );
+        assert_eq!((lab.switch.fdb().len(), lab.switch.fdb_count()), (count as usize, count as usize));
         lab.switch.sweep();
-        assert_eq!(lab.switch.station_count(), count as usize, "none is old");
+        assert_eq!(lab.switch.fdb_count(), count as usize, "none is old");
         lab.switch.keep().unwrap();
         drop(lab.switch);
         let mut taken_over = Switch::open(settings()).unwrap();
-        assert_eq!(taken_over.station_count(), count as usize, "taken over");
+        assert_eq!(taken_over.fdb_count(), count as usize, "taken over");
         taken_over.settings.ageing = Duration::from_nanos(1);
         std::thread::sleep(Duration::from_millis(20));
         taken_over.sweep();
@@ -240,7 +237,7 @@ fn ageing_and_taking_over_lose_no_station_of_a_full_table() {
 }
 
 #[test]
-fn given_stations_neither_move_nor_age() {
+fn static_macs_neither_move_nor_age() {
     let statics = vec![Static { mac: mac(7), vlan: 0, port: "p2".into(), addresses: Vec::new() }];
     let Some(lab) = Lab::of(3, Settings { statics, ageing: Duration::from_millis(1), ..settings() }) else {
         return;
@@ -248,7 +245,7 @@ fn given_stations_neither_move_nor_age() {
     lab.goes(0, &frame(BROADCAST, mac(7), "somebody says so"), &[1, 2]);
     std::thread::sleep(Duration::from_millis(20));
     lab.goes(1, &frame(mac(7), mac(1), "to 2"), &[2]);
-    assert_eq!(lab.switch.stations().iter().find(|one| one.address.mac == mac(7)).unwrap().age, None);
+    assert_eq!(lab.switch.fdb().iter().find(|one| one.address.mac == mac(7)).unwrap().age, None);
 }
 
 #[test]
@@ -263,7 +260,7 @@ fn drops_and_punts_by_name() {
     assert_eq!(lab.count(0, "linux_link_local"), 16);
     let next = frame([1, 0x80, 0xc2, 0, 0, 0x10], mac(0), "not so");
     assert_eq!(lab.run(0, &next), (XDP_REDIRECT, next));
-    assert_eq!(lab.stations(), [(0, 0, "p0".into())], "link-local frames teach nothing");
+    assert_eq!(lab.fdb(), [(0, 0, "p0".into())], "link-local frames teach nothing");
     // To a port that is down, too narrow, or takes no frames.
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     let change = |lab: &mut Lab, change: &dyn Fn(&mut Port)| {
@@ -327,12 +324,9 @@ fn keeps_vlans_apart() {
     let plain = frame(BROADCAST, mac(3), "of 20, trunk");
     let with_priority = tagged(&plain, 0xa000 | 20);
     sent(&lab, 3, &with_priority, &[(2, plain.clone()), (4, with_priority.clone())]);
-    // The same MAC in two VLANs is two stations.
-    let stations = lab.stations();
-    assert!(
-        stations.contains(&(3, 10, "p3".into())) && stations.contains(&(3, 20, "p3".into())),
-        "{stations:?}"
-    );
+    // The same MAC address in two VLANs is two entries.
+    let fdb = lab.fdb();
+    assert!(fdb.contains(&(3, 10, "p3".into())) && fdb.contains(&(3, 20, "p3".into())), "{fdb:?}");
     // To one port: without tags, one put on, one taken off, one kept.
     let plain = frame(mac(0), mac(1), "10 to 10");
     sent(&lab, 1, &plain, &[(0, plain.clone())]);
@@ -344,7 +338,7 @@ fn keeps_vlans_apart() {
     sent(&lab, 4, &tagged(&plain, 20), &[(2, plain.clone()), (3, tagged(&plain, 20))]);
     let plain = frame(mac(4), mac(3), "trunk to trunk");
     sent(&lab, 3, &tagged(&plain, 0x3000 | 20), &[(4, tagged(&plain, 0x3000 | 20))]);
-    // A station of another VLAN is not known.
+    // A MAC address of another VLAN is not known.
     let plain = frame(mac(2), mac(0), "10 to 20");
     sent(&lab, 0, &plain, &[(1, plain.clone()), (3, tagged(&plain, 10)), (4, plain.clone())]);
 }
@@ -470,7 +464,7 @@ fn ports_come_and_go() {
     ip("link del p2");
     lab.switch.reconcile().unwrap();
     lab.far.pop();
-    assert_eq!(lab.stations(), [(0, 0, "p0".into())], "its station went with it");
+    assert_eq!(lab.fdb(), [(0, 0, "p0".into())], "its MAC address went with it");
     lab.goes(0, &frame(mac(2), mac(0), "to nobody"), &[1]);
     // Another name is another thing.
     ip("link set p1 down");
@@ -519,7 +513,7 @@ fn is_kept_and_taken_over() {
         assert!(Instant::now() < until, "it goes on");
     }
     let lab = Lab { switch: Switch::open(settings()).unwrap(), far };
-    assert_eq!(lab.stations(), [(0, 0, "p0".into()), (1, 0, "p1".into())], "what it learnt is known");
+    assert_eq!(lab.fdb(), [(0, 0, "p0".into()), (1, 0, "p1".into())], "what it learnt is known");
     lab.goes(2, &frame(mac(1), mac(2), "after"), &[1]);
     // A switch with other ports gives back what it has no use for.
     let Lab { mut switch, far } = lab;

@@ -98,7 +98,7 @@ fn generator_and_sender_agree() {
     }
 }
 
-/// A frame as a right router sends it on: to a next hop's MAC, a hop less, the sum mended.
+/// A frame as a correct router forwards it: to a next hop's MAC address, TTL decremented, checksum updated.
 fn forwarded(stream: &Stream, sequence: u32, next_hop: u16) -> Vec<u8> {
     let mut frame = layout::frame(stream, sequence, 0);
     frame[..6].copy_from_slice(&crate::testbed::mac::next_hop(next_hop));
@@ -159,7 +159,7 @@ fn sink_finds_every_fault() {
     };
     check("to some other MAC", &changed(0, 4), dropped, Arrived { bad_next_hop: 1, ..none });
     check("a hop too many", &changed(22, 62), dropped, Arrived { bad_hops: 1, ..none });
-    check("sum not mended", &changed(24, right[24] - 1), dropped, Arrived { bad_checksum: 1, ..none });
+    check("checksum not updated", &changed(24, right[24] - 1), dropped, Arrived { bad_checksum: 1, ..none });
     check("another source port", &changed(34, 9), dropped, Arrived { bad_shape: 1, ..none });
     check("padding forwarded", &[&right[..], &[0; 4]].concat(), dropped, Arrived { bad_shape: 1, ..none });
     check("another destination port", &changed(37, 10), passed, none);

@@ -65,7 +65,7 @@ impl Control {
         let all = mirror.chain(compiled.differences).chain(programs).take(LISTED);
         Verify {
             notes: self.compiler.notes(self.watch.mirror()),
-            differences: all.map(|(area, sentence)| bm_api::Difference { area, sentence }).collect(),
+            differences: all.map(|(area, message)| bm_api::Difference { area, message }).collect(),
             differences_total: total,
             equal: total == 0,
             compared: compiled.compared as u64,

@@ -1,7 +1,7 @@
 //! `bench kernel`, cases `switch-..`: what does a frame cost our switch, and what Linux's bridge?
 //!
-//! The test bed is that of the router, without its addresses' use: frames go straight to the MACs of stations
-//! behind the far port. Each turn begins with a switch that knows nothing; every station speaks once, then the
+//! The test bed is that of the router, but its IP addresses are not used: frames go straight to the MAC addresses of hosts
+//! behind the far port. Each turn begins with a switch that knows nothing; every host sends one frame, then the
 //! generator sends to them in turn.
 
 use std::time::Duration;
@@ -28,27 +28,27 @@ const FLOWS: u32 = 1024;
 /// The first of the addresses that they go to, which no switch looks at (RFC 2544).
 const FIRST: u32 = 0xc612_0000;
 const BRIDGE: &str = "br0";
-/// A type for experiments (IEEE 802 local), for the stations' first words.
+/// A type for experiments (IEEE 802 local), for the first frame of each host.
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 
-/// How many stations are behind the far port, and which frames they get.
+/// How many hosts are behind the far port, and which frames they get.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
-    stations: u16,
+    hosts: u16,
     sizes: Sizes,
 }
 
 impl Case {
     pub const ALL: [Self; 3] = [
-        Self { name: "switch-one-64", stations: 1, sizes: Sizes::Fixed(64) },
-        Self { name: "switch-1000-64", stations: 1000, sizes: Sizes::Fixed(64) },
-        Self { name: "switch-1000-1514", stations: 1000, sizes: Sizes::Fixed(1518) },
+        Self { name: "switch-one-64", hosts: 1, sizes: Sizes::Fixed(64) },
+        Self { name: "switch-1000-64", hosts: 1000, sizes: Sizes::Fixed(64) },
+        Self { name: "switch-1000-1514", hosts: 1000, sizes: Sizes::Fixed(1518) },
     ];
 
     fn stream(&self) -> Stream {
         let addresses: Vec<u32> = (FIRST..FIRST + FLOWS).collect();
-        Stream::ipv4(&addresses, self.sizes).bridged(self.stations)
+        Stream::ipv4(&addresses, self.sizes).bridged(self.hosts)
     }
 }
 
@@ -153,7 +153,7 @@ impl Bed {
         sink.expect_bridged();
         // An interface may have new threads since the program came.
         polled.iter().try_for_each(|(napi, core)| napi.pin(*core, POLLING_PRIORITY))?;
-        self.speak(case.stations)?;
+        self.announce(case.hosts)?;
         let measure = Measure {
             testbed: &self.testbed,
             programs: &self.programs,
@@ -166,17 +166,17 @@ impl Bed {
         Ok(measure.run(stream, || polled[0].0.core_ns())?)
     }
 
-    /// Each station says a word to the source, which tells the switch where it is.
-    fn speak(&self, stations: u16) -> Result<(), TestbedError> {
+    /// Each host sends a frame to the source, which tells the switch where it is.
+    fn announce(&self, hosts: u16) -> Result<(), TestbedError> {
         self.testbed.sink.enter(|| {
-            let words = (1..=stations).map(|number| {
+            let words = (1..=hosts).map(|number| {
                 let mut frame = [&mac::SOURCE[..], &mac::next_hop(number), &EXPERIMENT].concat();
                 frame.resize(60, 0);
                 frame
             });
             let words: Vec<_> = words.collect();
             send_frames(&self.testbed.interfaces.sink, &words)
-                .map_err(TestbedError::system("send the stations' first words"))
+                .map_err(TestbedError::system("send the first frame of each host"))
         })
     }
 }
@@ -217,7 +217,7 @@ fn row(case: &Case, stream: &Stream, subject: usize, turns: &[Vec<Flow>; 2]) -> 
     let first = |flow: &Flow| flow.samples.first().map_or(0.0, |sample| sample.ns);
     let ratios = ours.iter().zip(&turns[0]).map(|(ours, linux)| first(linux) / first(ours).max(1e-9));
     let row = Row::mpps("kernel", case.name, &rates)
-        .with("stations", case.stations)
+        .with("hosts", case.hosts)
         .with("frame_bytes", rounded(stream.frame_bytes_mean()));
     with_spread(row, "linux_ratio", ratios)
         .with("sent", ours.iter().map(|flow| flow.sent).sum::<u64>())

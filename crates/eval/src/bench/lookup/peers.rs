@@ -32,7 +32,7 @@ const ROUTES_TO_SPARE: usize = 1 << 17;
 /// Debian's names; others differ little.
 const INSTALL: &str = "install it with: apt-get install libdpdk-dev gcc pkg-config";
 
-/// Why DPDK is not measured, with the mend, in one line.
+/// Why DPDK is not measured, and what to do, in one line.
 #[derive(Debug)]
 pub struct Missing(String);
 

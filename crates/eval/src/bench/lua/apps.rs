@@ -79,7 +79,7 @@ impl App for Forward {
     }
 }
 
-/// Spends a hop: TTL checked and lowered, checksum mended (RFC 1624).
+/// Checks and decrements the TTL, and updates the checksum (RFC 1624).
 #[derive(Default)]
 struct Ttl {
     first: Vec<Frame>,

@@ -1,4 +1,4 @@
--- The same packets go round through two apps that spend a hop: TTL checked and lowered, checksum mended (RFC 1624).
+-- The same packets go round through two apps that check and decrement the TTL and update the checksum (RFC 1624).
 local frames = ...
 local bit = require("bit")
 local TYPE, TTL, SUM = 12, 14 + 8, 14 + 10

@@ -3,7 +3,7 @@
 use super::*;
 use crate::settings::PortFlags;
 
-/// Behind `p0` is station 0 with 192.0.2.1 and 2001:db8::1.
+/// Behind `p0` is host 0 with 192.0.2.1 and 2001:db8::1.
 fn lab(flags: PortFlags) -> Option<Lab> {
     let addresses = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()).to_vec();
     let statics = vec![Static { mac: mac(0), vlan: 0, port: "p0".into(), addresses }];
@@ -59,7 +59,7 @@ fn judges(lab: &mut Lab, passes: &[Vec<u8>], drops: &[Vec<u8>], reason: &str) {
 }
 
 #[test]
-fn a_source_guard_passes_addresses_of_given_stations_alone() {
+fn a_source_guard_passes_only_addresses_of_static_macs() {
     let guard = PortFlags { source_guard: true, ..PortFlags::default() };
     let Some(mut lab) = lab(guard) else { return };
     let passes = [
@@ -88,9 +88,9 @@ fn a_source_guard_passes_addresses_of_given_stations_alone() {
         ipv6(0, "2001:db8::1", 58, &icmp6(136, "2001:db8::fe")),
     ];
     judges(&mut lab, &passes, &drops, "drop_source_guard");
-    // Another port is free to send, and a dropped sender is nobody's station.
+    // Another port is free to send, and the MAC address of a dropped frame is not learned.
     assert_eq!(lab.run(1, &arp(5, 5, [192, 0, 2, 1])).0, XDP_REDIRECT);
-    assert!(!lab.stations().iter().any(|station| station.0 == 3), "{:?}", lab.stations());
+    assert!(!lab.fdb().iter().any(|entry| entry.0 == 3), "{:?}", lab.fdb());
 }
 
 #[test]

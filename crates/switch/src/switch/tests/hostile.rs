@@ -4,7 +4,7 @@ use super::*;
 use crate::layout::OWN_PLACES;
 use crate::settings::PortFlags;
 
-/// The MAC of one of very many stations.
+/// One of very many MAC addresses.
 fn one_of_many(number: u32) -> [u8; 6] {
     let [_, a, b, c] = number.to_be_bytes();
     [2, 7, 0, a, b, c]
@@ -15,13 +15,13 @@ fn flags(port: &str, flags: PortFlags) -> PortRule {
     PortRule { flags, ..PortRule::new(Pattern::new(port)) }
 }
 
-/// The port that each of the stations from that many is known behind.
+/// The port that each known MAC address is behind.
 fn places(lab: &Lab) -> Vec<([u8; 6], String)> {
-    lab.switch.stations().into_iter().map(|station| (station.address.mac, station.port)).collect()
+    lab.switch.fdb().into_iter().map(|entry| (entry.address.mac, entry.port)).collect()
 }
 
 #[test]
-fn a_port_at_its_limit_forgets_its_own_oldest_station() {
+fn a_port_at_its_limit_forgets_its_own_oldest_mac() {
     let Some(mut lab) = Lab::of(3, Settings { fdb_max_learned: 4, ..settings() }) else { return };
     lab.run(1, &frame(BROADCAST, mac(1), "a neighbor"));
     for number in 0..10 {
@@ -47,10 +47,10 @@ fn one_port_cannot_fill_the_table_for_others() {
     for number in 0..20_000 {
         lab.run(0, &frame(BROADCAST, one_of_many(number), "one of many"));
     }
-    assert_eq!(lab.switch.station_count(), (TABLE + OWN_PLACES) as usize);
+    assert_eq!(lab.switch.fdb_count(), (TABLE + OWN_PLACES) as usize);
     assert_eq!(lab.count(0, "learned") - lab.count(0, "evicted"), u64::from(TABLE + OWN_PLACES));
     assert!(places(&lab).contains(&(one_of_many(19_999), "p0".into())), "its newest is known");
-    // New stations of another port are learned, and what goes to them reaches no third.
+    // New MAC addresses of another port are learned, and what goes to them reaches no third.
     for number in 0..OWN_PLACES as u8 {
         lab.goes(1, &frame(BROADCAST, mac(number), "new"), &[0, 2, 3]);
     }
@@ -90,7 +90,7 @@ fn the_switchs_own_mac_cannot_be_taken() {
 }
 
 #[test]
-fn stations_move_no_faster_than_they_may() {
+fn macs_move_no_faster_than_they_may() {
     let Some(mut lab) = Lab::of(3, Settings { move_limit: 10, ..settings() }) else { return };
     let started = Instant::now();
     let claim = frame(BROADCAST, mac(7), "here");
@@ -135,11 +135,11 @@ fn a_port_gets_no_floods_that_it_does_not_take() {
     lab.goes(0, &frame([1, 0, 0x5e, 0, 0, 5], mac(0), "multicast"), &[1]);
     lab.goes(0, &frame(BROADCAST, mac(0), "broadcast"), &[1, 2]);
     lab.goes(3, &frame(BROADCAST, mac(3), "known now"), &[0, 1, 2]);
-    lab.goes(0, &frame(mac(3), mac(0), "to a station"), &[3]);
+    lab.goes(0, &frame(mac(3), mac(0), "to a MAC address"), &[3]);
 }
 
 #[test]
-fn with_all_floods_off_unknown_stations_get_nothing() {
+fn with_all_floods_off_unknown_macs_get_nothing() {
     let rules = vec![flags("p*", PortFlags { flood: false, ..PortFlags::default() })];
     let Some(lab) = Lab::of(3, Settings { rules, ..settings() }) else { return };
     lab.goes(0, &frame(BROADCAST, mac(0), "here"), &[1, 2]);
@@ -148,7 +148,7 @@ fn with_all_floods_off_unknown_stations_get_nothing() {
 }
 
 #[test]
-fn a_locked_port_passes_frames_of_its_given_stations_alone() {
+fn a_locked_port_passes_only_frames_of_its_static_macs() {
     let locked = PortFlags { locked: true, ..PortFlags::default() };
     let statics = vec![Static { mac: mac(0), vlan: 0, port: "p0".into(), addresses: Vec::new() }];
     let settings = Settings { rules: vec![flags("p0", locked)], statics, ..settings() };

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::Switch;
 use crate::error::SwitchError;
-use crate::layout::{OWN_PLACES, STATION_STATIC, Station};
+use crate::layout::{FDB_STATIC, FdbEntry, OWN_PLACES};
 use crate::pins;
 use crate::program::is_static;
 use crate::settings::Address;
-use crate::view::StationView;
+use crate::view::FdbEntryView;
 
 impl Switch {
     /// Writes the static entries of a port.
@@ -38,8 +38,8 @@ impl Switch {
     }
 
     fn place_static(&self, address: Address, slot: u32) -> Result<(), SwitchError> {
-        let station = Station { slot, flags: STATION_STATIC, seen_ns: now_ns(), ..Station::default() };
-        self.programs.set_station(address, &station)
+        let entry = FdbEntry { slot, flags: FDB_STATIC, seen_ns: now_ns(), ..FdbEntry::default() };
+        self.programs.set_fdb_entry(address, &entry)
     }
 
     /// Adds a static entry for the switch's own interface, so that no other port can claim its MAC address, which may
@@ -61,7 +61,7 @@ impl Switch {
         }
         for vlan in port.settings.vlans.all() {
             if let Some((mac, _)) = self.own {
-                self.programs.remove_station(Address { mac, vlan });
+                self.programs.remove_fdb_entry(Address { mac, vlan });
             }
             let placed = own.map(|(mac, slot)| self.place_static(Address { mac, vlan }, slot));
             if let Some(Err(error)) = placed {
@@ -82,21 +82,21 @@ impl Switch {
         let ports = self.joined.iter().filter(|(ifindex, port)| slots.get(ifindex) == Some(&port.slot));
         let mut places: BTreeMap<u32, (u32, u32)> =
             ports.map(|(_, port)| (port.slot, (port.settings.fdb_max_learned, 0))).collect();
-        let mut stations = pins::stations(pinned).unwrap_or_else(|error| {
+        let mut fdb = pins::fdb(pinned).unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; learning them again", self.settings.name);
             Vec::new()
         });
         // If there is less room than before, the addresses seen last are kept.
-        stations.sort_by_key(|(_, station)| Reverse(station.seen_ns));
+        fdb.sort_by_key(|(_, entry)| Reverse(entry.seen_ns));
         let mut shared = 0;
-        for (address, station) in stations.into_iter().filter(|(_, station)| !is_static(station)) {
-            let Some((limit, place)) = places.get_mut(&station.slot) else { continue };
+        for (address, entry) in fdb.into_iter().filter(|(_, entry)| !is_static(entry)) {
+            let Some((limit, place)) = places.get_mut(&entry.slot) else { continue };
             let shares = *place >= OWN_PLACES;
             if place == limit || (shares && shared == self.settings.table) {
                 continue;
             }
-            let station = Station { place: *place, ..station };
-            if self.programs.set_learned(address, &station).is_ok() {
+            let entry = FdbEntry { place: *place, ..entry };
+            if self.programs.set_learned(address, &entry).is_ok() {
                 *place += 1;
                 shared += u32::from(shares);
             }
@@ -107,25 +107,25 @@ impl Switch {
     }
 
     /// The known MAC addresses, by VLAN and address.
-    pub fn stations(&self) -> Vec<StationView> {
+    pub fn fdb(&self) -> Vec<FdbEntryView> {
         let now = now_ns();
         let names = self.names();
-        let view = |(address, station): (Address, Station)| {
-            let port = names.get(&station.slot).filter(|_| !self.is_old(&station, now))?;
-            let age = (!is_static(&station)).then(|| age(&station, now));
-            Some(StationView { address, port: (*port).into(), age })
+        let view = |(address, entry): (Address, FdbEntry)| {
+            let port = names.get(&entry.slot).filter(|_| !self.is_old(&entry, now))?;
+            let age = (!is_static(&entry)).then(|| age(&entry, now));
+            Some(FdbEntryView { address, port: (*port).into(), age })
         };
-        let mut stations: Vec<_> = self.known().into_iter().filter_map(view).collect();
-        stations.sort_by_key(|station| (station.address.vlan, station.address.mac));
-        stations
+        let mut fdb: Vec<_> = self.known().into_iter().filter_map(view).collect();
+        fdb.sort_by_key(|entry| (entry.address.vlan, entry.address.mac));
+        fdb
     }
 
     /// The number of known MAC addresses.
-    pub fn station_count(&self) -> usize {
+    pub fn fdb_count(&self) -> usize {
         let now = now_ns();
         let names = self.names();
-        let counts = |station: &Station| names.contains_key(&station.slot) && !self.is_old(station, now);
-        self.known().iter().filter(|(_, station)| counts(station)).count()
+        let counts = |entry: &FdbEntry| names.contains_key(&entry.slot) && !self.is_old(entry, now);
+        self.known().iter().filter(|(_, entry)| counts(entry)).count()
     }
 
     /// Names of ports by slot.
@@ -134,34 +134,34 @@ impl Switch {
     }
 
     /// Whether an entry has expired, even if it has not been removed yet.
-    fn is_old(&self, station: &Station, now: u64) -> bool {
+    fn is_old(&self, entry: &FdbEntry, now: u64) -> bool {
         let ageing = self.settings.ageing;
-        !is_static(station) && !ageing.is_zero() && age(station, now) > ageing
+        !is_static(entry) && !ageing.is_zero() && age(entry, now) > ageing
     }
 
     /// Removes expired entries.
     pub(super) fn sweep(&self) {
         let now = now_ns();
-        self.forget(|station| self.is_old(station, now));
+        self.forget(|entry| self.is_old(entry, now));
     }
 
     /// All entries, including expired ones; if the kernel cannot be read, none, and this is logged.
-    pub(super) fn known(&self) -> Vec<(Address, Station)> {
-        self.programs.stations().unwrap_or_else(|error| {
+    pub(super) fn known(&self) -> Vec<(Address, FdbEntry)> {
+        self.programs.fdb().unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}", self.settings.name);
             Vec::new()
         })
     }
 
     /// Removes the entries that match, and counts the others.
-    pub(super) fn forget(&self, which: impl Fn(&Station) -> bool) {
-        let forgotten = self.programs.stations().and_then(|stations| {
+    pub(super) fn forget(&self, which: impl Fn(&FdbEntry) -> bool) {
+        let forgotten = self.programs.fdb().and_then(|fdb| {
             let mut shared = 0;
-            for (address, station) in stations {
-                if which(&station) {
-                    self.programs.remove_station(address);
+            for (address, entry) in fdb {
+                if which(&entry) {
+                    self.programs.remove_fdb_entry(address);
                 } else {
-                    shared += u64::from(!is_static(&station) && station.place >= OWN_PLACES);
+                    shared += u64::from(!is_static(&entry) && entry.place >= OWN_PLACES);
                 }
             }
             self.programs.set_shared(shared)
@@ -172,8 +172,8 @@ impl Switch {
     }
 }
 
-fn age(station: &Station, now_ns: u64) -> Duration {
-    Duration::from_nanos(now_ns.saturating_sub(station.seen_ns))
+fn age(entry: &FdbEntry, now_ns: u64) -> Duration {
+    Duration::from_nanos(now_ns.saturating_sub(entry.seen_ns))
 }
 
 /// The clock that the program reads.
