@@ -1,10 +1,11 @@
 //! `cargo xtask test`: builds all test programs at once, and runs several of them in parallel.
 //!
 //! `cargo test` runs one program after the other, and most of them sleep: they wait for neighbors, timers and
-//! daemons. Here as many run in parallel as there are cores. The output of a program is kept together and shown when
-//! it has ended, in cargo's own format, with a sum over all of them at the end.
+//! daemons. Here one more runs in parallel than there are cores. The output of a program is kept together and shown
+//! when it has ended, in cargo's own format, with a sum over all of them at the end.
 //!
-//! `xtask/suites.toml` lists the programs that need the machine to themselves, and those to start first.
+//! `xtask/suites.toml` lists the programs that need the machine to themselves, those that share it with one other, and
+//! those to start first.
 //!
 //! Programs of the harness run daemons and hosts in network namespaces, and some of their time limits fail now and
 //! then on a busy machine. If one or two of them fail, they are run once more, alone, and that result counts; the
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use plan::{Plan, Program};
+use plan::{Order, Plan, Program};
 use report::Sum;
 
 /// Builds and runs all programs whose names contain one of `wanted`, or all.
@@ -37,11 +38,12 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
         return Err(vec![format!("no test program has one of {wanted:?} in its name")]);
     }
     let begin = Instant::now();
-    let (beside, alone) = plan.order(programs);
-    let lanes = thread::available_parallelism().map_or(1, usize::from);
+    let Order { beside, in_pairs, alone } = plan.order(programs);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
     let mut sum = Sum::default();
     let mut again = Vec::new();
-    for (programs, lanes) in [(beside, lanes), (alone, 1)] {
+    // Programs sleep about half the time.
+    for (programs, lanes) in [(beside, cores + 1), (in_pairs, 2), (alone, 1)] {
         again.extend(side_by_side(programs, lanes, &mut sum));
     }
     if again.len() <= AGAIN_MAX {

@@ -21,7 +21,19 @@ pub struct Program {
 /// The order of programs, by name.
 pub struct Plan {
     first: Vec<String>,
+    in_pairs: Vec<String>,
     alone: Vec<String>,
+}
+
+/// Programs in the order in which they run.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Order {
+    /// As many at a time as keep the machine busy, the longest first.
+    pub beside: Vec<Program>,
+    /// Two at a time, after those.
+    pub in_pairs: Vec<Program>,
+    /// One at a time, at the end.
+    pub alone: Vec<Program>,
 }
 
 impl Plan {
@@ -38,19 +50,23 @@ impl Plan {
                 table.get(key).and_then(toml::Value::as_array).ok_or(format!("there is no list {key:?}"))?;
             Ok::<_, String>(names.iter().filter_map(toml::Value::as_str).map(str::to_string).collect())
         };
-        Ok(Self { first: names("first")?, alone: names("alone")? })
+        Ok(Self { first: names("first")?, in_pairs: names("in_pairs")?, alone: names("alone")? })
     }
 
-    /// Those that run in parallel, the longest first, and those that run alone after them.
-    pub fn order(&self, mut programs: Vec<Program>) -> (Vec<Program>, Vec<Program>) {
-        let place = |program: &Program| self.first.iter().position(|name| *name == program.name);
-        programs.sort_by_key(|program| place(program).unwrap_or(self.first.len()));
-        programs.into_iter().partition(|program| !self.alone.contains(&program.name))
+    pub fn order(&self, mut programs: Vec<Program>) -> Order {
+        let rank = |list: &[String], program: &Program| {
+            list.iter().position(|name| *name == program.name).unwrap_or(list.len())
+        };
+        programs.sort_by_key(|program| (rank(&self.first, program), rank(&self.in_pairs, program)));
+        let (alone, shared) = programs.into_iter().partition(|program| self.alone.contains(&program.name));
+        let (in_pairs, beside) =
+            Vec::into_iter(shared).partition(|program| self.in_pairs.contains(&program.name));
+        Order { beside, in_pairs, alone }
     }
 }
 
-/// Other tests: the loom models, which are compiled with another flag; the replacement for DPDK where the crate is
-/// built without it; and the count of instructions per packet. Each occupies a core for a while, like a test program.
+/// Other tests: clippy; the loom models, which are compiled with another flag; the replacement for DPDK where the crate
+/// is built without it; and the count of instructions per packet. Each occupies a core for a while, like a test program.
 pub fn others(root: &Path, with_dpdk: bool) -> Vec<Program> {
     let program = |name: &str, path: PathBuf, arguments: &str| Program {
         name: name.into(),
@@ -64,7 +80,7 @@ pub fn others(root: &Path, with_dpdk: bool) -> Vec<Program> {
     };
     let mut models = cargo("models", "--target-dir target/loom -p bm-fib -p bm-link --lib model");
     models.environment.push(("RUSTFLAGS", "--cfg loom"));
-    let mut others = vec![models];
+    let mut others = vec![program("clippy", "make".into(), "--no-print-directory clippy"), models];
     others.extend(with_dpdk.then(|| cargo("bm-port-dpdk without DPDK", "-p bm-port-dpdk")));
     others.extend(std::env::current_exe().ok().map(|path| program("instructions", path, "instructions")));
     others
@@ -144,10 +160,11 @@ mod tests {
 
     #[test]
     fn long_ones_start_first_and_some_run_alone() {
-        let plan = Plan::parse("first = ['b', 'a']\nalone = ['z', 'b']").unwrap();
-        let (beside, alone) = plan.order(["x", "z", "a", "b", "y"].map(named).into());
-        assert_eq!(beside, ["a", "x", "y"].map(named));
-        assert_eq!(alone, ["b", "z"].map(named));
+        let plan = Plan::parse("first = ['b', 'a']\nalone = ['z', 'b']\nin_pairs = ['q', 'p']").unwrap();
+        let order = plan.order(["x", "p", "z", "a", "b", "q", "y"].map(named).into());
+        assert_eq!(order.beside, ["a", "x", "y"].map(named));
+        assert_eq!(order.in_pairs, ["q", "p"].map(named));
+        assert_eq!(order.alone, ["b", "z"].map(named));
         assert!(Plan::parse("first = []").is_err());
     }
 }
