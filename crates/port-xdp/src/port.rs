@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bm_frame::{BURST, Burst, Frame, FramePool, Freelist};
 use bm_port::{DeviceCounters, Port};
-use bm_wire::checksum;
 use bm_wire::ethernet::Ethernet;
+use bm_wire::offload;
 
 use crate::in_flight::InFlight;
 use crate::pulse::Pulse;
@@ -312,5 +312,5 @@ impl Drop for XdpPort {
 fn complete(frame: &mut [u8]) {
     let Ok(ethernet) = Ethernet::parse(&*frame) else { return };
     let Ok(network) = ethernet.network() else { return };
-    checksum::complete_partial(&mut frame[network.offset..]);
+    offload::complete_partial(&mut frame[network.offset..]);
 }

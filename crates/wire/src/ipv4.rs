@@ -19,7 +19,7 @@ mod at {
     pub const FRAGMENT: Range<usize> = 6..8;
     pub const TTL: usize = 8;
     pub const PROTOCOL: usize = 9;
-    pub const CHECKSUM: Range<usize> = 10..12;
+    pub const CHECKSUM: Range<usize> = crate::checksum::IPV4_FIELD;
     pub const SOURCE: Range<usize> = 12..16;
     pub const DESTINATION: Range<usize> = 16..20;
     pub const OPTIONS: usize = 20;

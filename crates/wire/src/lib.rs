@@ -9,7 +9,7 @@
 //!               └─► arp        └─► ndp             emit:  meaning -> a caller's buffer, or NoRoom
 //!
 //!   checksum  sums and their shortcuts       flow  which packets belong together, as one number
-//!   prefix    an address and a length
+//!   prefix    an address and a length        offload  checksums left to a network card
 //! ```
 //!
 //! Addresses are numbers in host order (`u32`, `u128`), as in `prefix` and the tables; the standard library's
@@ -30,6 +30,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod malformed;
 pub mod ndp;
+pub mod offload;
 pub mod prefix;
 pub mod tcp;
 pub mod udp;

@@ -10,7 +10,7 @@ use bm_wire::ipv4::{Ipv4, Ipv4Header, option};
 use bm_wire::ipv6::{Ipv6, Ipv6Header};
 use bm_wire::tcp::Tcp;
 use bm_wire::udp::{self, Udp};
-use bm_wire::{Mac, ndp};
+use bm_wire::{Mac, ndp, offload};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -192,7 +192,7 @@ proptest! {
         use_ipv6(bytes.clone(), &mut buffer);
         use_layer_4(bytes.clone(), &Pseudo::V4 { source: 1, destination: 2 });
         use_layer_4(bytes.clone(), &Pseudo::V6 { source: 1, destination: 2 });
-        checksum::complete_partial(&mut bytes.clone());
+        offload::complete_partial(&mut bytes.clone());
     }
 
     #[test]
