@@ -5,8 +5,8 @@
 //! field.
 
 use crate::key::{DESTINATION, FAMILY, PORTS, PROTOCOL, SOURCE};
+use crate::node::{Cut, DEPTH, LEAF};
 use crate::rule::Flat;
-use crate::tree::{Cut, DEPTH, LEAF};
 use std::collections::HashMap;
 use std::ops::Range;
 

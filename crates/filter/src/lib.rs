@@ -16,6 +16,7 @@
 
 mod grow;
 mod key;
+mod node;
 mod rule;
 mod set;
 mod tree;

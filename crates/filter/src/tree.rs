@@ -1,12 +1,8 @@
-//! The tree: words that refer to words, and finally to rules.
-//!
-//! ```text
-//! inner: 0 | bits-1 (3) | shift (5) | word of the key (4) | place of the first child (18)
-//! leaf:  1 | unused (13) | place of the list (18): how many, then numbers of rules in their order
-//! ```
+//! The tree: words that refer to words, and finally to rules. `node.rs` says what is in a word.
 
 use crate::grow::Grower;
 use crate::key::Key;
+use crate::node::{Cut, LEAF};
 use crate::rule::Flat;
 use std::fmt;
 
@@ -15,10 +11,7 @@ pub const ROOM_WORDS: usize = 1 << 18;
 /// The maximum number of flat rules.
 pub const ROOM_RULES: usize = 1 << 14;
 
-pub(crate) const LEAF: u32 = 1 << 31;
 const PLACE: u32 = ROOM_WORDS as u32 - 1;
-/// The most cuts from the root to a leaf.
-pub(crate) const DEPTH: usize = 16;
 /// The most rules in a leaf, unless that needs too many cuts.
 const LEAF_RULES: usize = 4;
 
@@ -59,29 +52,6 @@ pub struct Tree {
 /// The limits of rules per leaf to try, until all rules are in one leaf.
 fn leaves() -> impl Iterator<Item = usize> {
     std::iter::successors(Some(LEAF_RULES), |leaf| (*leaf <= ROOM_RULES).then_some(leaf * 4))
-}
-
-/// The bits that an inner node uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub word: usize,
-    pub shift: u32,
-    pub bits: u32,
-}
-
-impl Cut {
-    pub fn children(self) -> usize {
-        1 << self.bits
-    }
-
-    pub fn encode(self, place: usize) -> u32 {
-        (self.bits - 1) << 27 | self.shift << 22 | (self.word as u32) << 18 | place as u32
-    }
-
-    fn child(word: u32, Key(key): &Key) -> u32 {
-        let field = key[(word >> 18 & 15) as usize] >> (word >> 22 & 31);
-        field & ((2 << (word >> 27 & 7)) - 1)
-    }
 }
 
 impl Default for Tree {
