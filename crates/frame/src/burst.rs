@@ -2,7 +2,6 @@
 
 use crate::frame::Frame;
 use crate::freelist::Freelist;
-use crate::pick;
 
 /// The most frames in a burst.
 pub const BURST: usize = 256;
@@ -242,17 +241,6 @@ impl Burst {
             }
         }
         self.count = kept;
-    }
-
-    /// Moves the frames for whose slot `keys` contains `key` to the end of `to`, in order; those for which there is
-    /// no room stay. The slots of moved frames are empty then.
-    #[inline]
-    pub fn move_where(&mut self, keys: &[u16], key: u16, to: &mut Self) {
-        let count = self.count.min(keys.len());
-        if BURST - to.count < count {
-            return pick::one_by_one(&mut self.frames[..count], keys, key, to);
-        }
-        pick::pick(&mut self.frames[..count], &keys[..count], key, to);
     }
 
     /// Drops all slots, which must be empty.

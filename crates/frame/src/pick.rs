@@ -11,9 +11,22 @@
 use crate::burst::{BURST, Burst};
 use crate::frame::Frame;
 
+impl Burst {
+    /// Moves the frames for whose slot `keys` contains `key` to the end of `to`, in order; those for which there is
+    /// no room stay. The slots of moved frames are empty then.
+    #[inline]
+    pub fn move_where(&mut self, keys: &[u16], key: u16, to: &mut Self) {
+        let count = self.len().min(keys.len());
+        if BURST - to.len() < count {
+            return one_by_one(&mut self.places_mut()[..count], keys, key, to);
+        }
+        pick(&mut self.places_mut()[..count], &keys[..count], key, to);
+    }
+}
+
 /// Moves the frames whose key is `key` to the end of `to`, which must have room for all of `frames`.
 #[inline]
-pub(crate) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
+fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
     debug_assert!(frames.len() == keys.len() && BURST - to.len() >= frames.len());
     #[cfg(target_arch = "x86_64")]
     if has_avx512() {
@@ -38,7 +51,7 @@ fn has_avx512() -> bool {
 }
 
 /// The same without vector instructions; frames for which there is no room stay.
-pub(crate) fn one_by_one(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
+fn one_by_one(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
     for (place, _) in frames.iter_mut().zip(keys).filter(|&(_, &other)| other == key) {
         if let Some(frame) = place.take() {
             *place = to.push(frame).err();
