@@ -34,6 +34,8 @@ mod port;
 #[cfg(feature = "dpdk")]
 mod rest;
 #[cfg(feature = "dpdk")]
+mod shared;
+#[cfg(feature = "dpdk")]
 mod steer;
 
 #[cfg(not(feature = "dpdk"))]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bm_frame::{BURST, Burst, Freelist};
 use bm_port::{DeviceCounters, Port};
 
-use crate::device::Shared;
 use crate::ffi::{self, Counts, Header, Queue};
 use crate::rest::QueuePause;
+use crate::shared::Shared;
 
 /// The most frames that an in-memory ring may still contain at the end.
 const DRAIN: usize = 1 << 16;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bm_port::Steering;
 
-use crate::device::Shared;
 use crate::ffi;
+use crate::shared::Shared;
 
 /// All frames come to brickmoon; packets to this machine arrive on the first queue if the driver can separate them
 /// (rte_flow), so that none of them waits behind another worker's traffic.

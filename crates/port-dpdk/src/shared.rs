@@ -1,0 +1,234 @@
+//! The part of a device that its queues and its steering share. The device is closed with it.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bm_frame::{Memory, Pages};
+
+use crate::eal;
+use crate::ffi::{self, Info, Setup};
+use crate::pool::{self, Pool};
+use crate::rest::Rest;
+use crate::{DpdkError, Options, Spec};
+
+/// An Ethernet header and two VLAN tags: bytes of a frame beyond the MTU.
+const FRAME_OVERHEAD: usize = 14 + 2 * 4;
+/// The headroom that drivers leave in a received frame, and the cache lines by which slots are shifted.
+const RECEIVE_OFFSET: usize = 128 + 6 * 64;
+
+/// How long workers may take to stop using a device: each sleeps a tenth of a second at most.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+
+/// DPDK opens and closes devices one at a time.
+static OPENING: Mutex<()> = Mutex::new(());
+
+pub(crate) fn opening() -> MutexGuard<'static, ()> {
+    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The part of a device that its queues share.
+pub(crate) struct Shared {
+    pub spec: Spec,
+    pub port: u16,
+    pub pool: Pool,
+    pub memory: &'static Memory,
+    pub driver: String,
+    pub copied: Option<String>,
+    own_pool: OwnPool,
+    pub queues: u16,
+    /// Pauses of its queues.
+    pub rest: Rest,
+}
+
+/// A frame pool of DPDK's own, or a null pointer. It is freed with the device.
+struct OwnPool(*mut c_void);
+
+// SAFETY: a mempool may be used by many threads.
+unsafe impl Send for OwnPool {}
+// SAFETY: as above.
+unsafe impl Sync for OwnPool {}
+
+impl Shared {
+    /// That of a device that is not set up yet.
+    pub fn new(spec: Spec, port: u16, pool: Pool, memory: &'static Memory) -> Self {
+        Self {
+            spec,
+            port,
+            pool,
+            memory,
+            driver: String::new(),
+            copied: None,
+            own_pool: OwnPool(std::ptr::null_mut()),
+            queues: 0,
+            rest: Rest::default(),
+        }
+    }
+
+    /// The pool that frames are copied from and to; null if they are not copied.
+    pub fn own_pool(&self) -> *mut c_void {
+        self.own_pool.0
+    }
+
+    /// An error of this device, unless `done` shows success.
+    pub fn check(&self, step: &str, done: c_int) -> Result<c_int, DpdkError> {
+        check(&self.spec, step, done)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _alone = opening();
+        // SAFETY: no queue is left, so no thread is in the driver.
+        unsafe { ffi::bm_device_close(self.port) };
+    }
+}
+
+/// An error of a device, unless `done` shows success.
+pub(crate) fn check(spec: &Spec, step: &str, done: c_int) -> Result<c_int, DpdkError> {
+    if done >= 0 {
+        return Ok(done);
+    }
+    let (device, step) = (spec.as_str().into(), step.into());
+    Err(DpdkError::Device { device, step, why: eal::text(done), said: eal::said() })
+}
+
+/// The text in an array that ends with a zero.
+pub(crate) fn text(bytes: &[c_char]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Its capabilities.
+pub(crate) fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
+    // SAFETY: numbers and bytes, for which zero is valid.
+    let mut info: Info = unsafe { std::mem::zeroed() };
+    // SAFETY: the shim writes one `Info`.
+    check(spec, "querying its capabilities", unsafe { ffi::bm_device_info(port, &mut info) })?;
+    Ok(info)
+}
+
+impl Shared {
+    /// Stops the device, changes something and starts it again, while no worker is in the driver.
+    pub fn at_rest(&self, step: &str, change: impl FnOnce() -> c_int) -> Result<(), DpdkError> {
+        let stop_and_start = || {
+            // SAFETY: a number for a port that is ours, and no worker receives or sends.
+            let stopped = unsafe { ffi::bm_device_stop(self.port) };
+            if stopped < 0 {
+                return (self.check(&format!("{step}: stopping the device"), stopped), true);
+            }
+            let changed = self.check(step, change());
+            // SAFETY: as above.
+            let started = unsafe { ffi::bm_device_start(self.port) };
+            match self.check(&format!("{step}: restarting the device"), started) {
+                Ok(_) => (changed, true),
+                Err(refused) => (Err(refused), false),
+            }
+        };
+        let busy = || self.check(&format!("{step}: workers did not release the device"), -libc::EBUSY);
+        self.rest.during(LEAVES_WITHIN, stop_and_start).unwrap_or_else(busy).map(drop)
+    }
+
+    pub fn fits(&self, mtu: u16) -> Result<(), DpdkError> {
+        let mtu_max = self.memory.slot_size().saturating_sub(RECEIVE_OFFSET + FRAME_OVERHEAD);
+        if usize::from(mtu) <= mtu_max {
+            return Ok(());
+        }
+        Err(DpdkError::Mtu { device: self.spec.as_str().into(), mtu, mtu_max })
+    }
+
+    pub fn set_up(&mut self, options: Options) -> Result<(), DpdkError> {
+        let info = info(&self.spec, self.port)?;
+        self.driver = text(&info.driver);
+        let mtu = options.mtu.unwrap_or(info.mtu);
+        self.fits(mtu)?;
+        self.queues = queues(&info, options.queues, is_fed_by_queue(&self.spec, &self.driver));
+        if self.queues == 1 && options.queues > 1 && info.receive_queues_max > 1 {
+            tracing::warn!(
+                "dpdk:{}: {} does not spread packets over queues (RSS), so one worker gets them all",
+                self.spec.as_str(),
+                self.driver
+            );
+        }
+        if self.spec.is_pci() {
+            self.map()?;
+        }
+        self.copied = self.spec.copied().map(Into::into);
+        if let Err(refused) = self.prepare(mtu) {
+            if self.copied.is_some() {
+                return Err(refused);
+            }
+            // Some drivers need more room than an Ethernet frame of their MTU does.
+            self.copied = Some(format!(
+                "{} cannot use brickmoon's frame memory as it is, so every frame is copied; a larger `slot_size` may help",
+                self.driver
+            ));
+            self.prepare(mtu).map_err(|_| refused)?;
+        }
+        // SAFETY: the port was set up just now.
+        self.check("starting the device", unsafe { ffi::bm_device_start(self.port) }).map(drop)
+    }
+
+    /// Configures the device and its queues, with brickmoon's frames or a pool of DPDK's own.
+    fn prepare(&mut self, mtu: u16) -> Result<(), DpdkError> {
+        let copied = u8::from(self.copied.is_some());
+        let is_virtual = u8::from(!self.spec.is_pci());
+        let setup = Setup { queues: self.queues, mtu, copied, is_virtual, pool: self.pool.pointer() };
+        let mut step = std::ptr::null();
+        // SAFETY: the pool is DPDK's and lives on; the shim writes two pointers.
+        let done = unsafe { ffi::bm_device_setup(self.port, &setup, &mut self.own_pool.0, &mut step) };
+        if done >= 0 {
+            return Ok(());
+        }
+        // SAFETY: the shim has set it to a text that never changes.
+        let step = unsafe { CStr::from_ptr(step) }.to_string_lossy().into_owned();
+        self.check(&step, done).map(drop)
+    }
+
+    /// Maps the frame memory for a card.
+    fn map(&self) -> Result<(), DpdkError> {
+        let region = pool::region(self.memory);
+        // SAFETY: the region is registered, and mapped as long as the process lives.
+        let done = unsafe { ffi::bm_device_map(self.port, &region) };
+        if done < 0 && self.memory.pages() == Pages::Plain {
+            return Err(DpdkError::PlainPages { device: self.spec.as_str().into() });
+        }
+        self.check("mapping the frame memory for it", done).map(drop)
+    }
+}
+
+/// Whether the queue of a packet is decided elsewhere: by the other end of a virtual device.
+fn is_fed_by_queue(spec: &Spec, driver: &str) -> bool {
+    !spec.is_pci() || driver == "net_virtio"
+}
+
+/// The number of queues: at most what the device has and `wanted` says; one if all packets would arrive on the first.
+fn queues(info: &Info, wanted: u16, is_fed: bool) -> u16 {
+    let has = info.receive_queues_max.min(info.transmit_queues_max).max(1);
+    if info.has_rss != 0 || is_fed { wanted.clamp(1, has) } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_spreads_nothing_has_one_queue() {
+        let info = |has_rss| Info {
+            driver: [0; 64],
+            mac: [0; 6],
+            mtu: 1500,
+            mtu_min: 68,
+            mtu_max: 9000,
+            receive_queues_max: 4,
+            transmit_queues_max: 8,
+            has_rss,
+        };
+        let fed = |spec, driver| is_fed_by_queue(&Spec::new(spec), driver);
+        assert_eq!([1, 3, 9].map(|wanted| queues(&info(1), wanted, false)), [1, 3, 4]);
+        assert_eq!([1, 3, 9].map(|wanted| queues(&info(0), wanted, fed("0000:01:00.0", "net_em"))), [1; 3]);
+        for (spec, driver) in [("0000:01:00.0", "net_virtio"), ("net_memif0", "net_memif")] {
+            assert_eq!(queues(&info(0), 3, fed(spec, driver)), 3);
+        }
+    }
+}
