@@ -10,9 +10,9 @@ use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, LuaString, 
 
 use crate::hook::guard::held;
 use crate::modules;
-use crate::native::{Native, Opened, Wanted};
+use crate::natives::{Opened, Wanted};
 use crate::pool::Pool;
-use crate::runtime::Runtime;
+use crate::runtime::{Native, Runtime};
 use crate::state::WorkerContext;
 use crate::world::World;
 

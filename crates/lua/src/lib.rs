@@ -14,7 +14,7 @@ mod bridge;
 pub mod hook;
 mod links;
 mod modules;
-mod native;
+mod natives;
 mod pool;
 mod program;
 mod report;
@@ -26,7 +26,7 @@ mod world;
 
 pub use hook::guard::limit_loading;
 pub use modules::{Tree, embedded};
-pub use native::{Natives, NoNatives, Opened, Wanted};
+pub use natives::{Natives, NoNatives, Opened, Wanted};
 pub use program::{Outcome, Program, What};
 pub use report::{AppReport, JitReport, LinkReport, Report, ReportSlots};
 pub use runtime::{end_on_signals, interrupt, interrupted};

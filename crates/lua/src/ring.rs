@@ -16,7 +16,7 @@ use bm_frame::Frame;
 use bm_graph::{App, Io, Waker};
 use bm_link::{Asleep, Consumer, Producer, channel};
 
-use crate::native::Opened;
+use crate::natives::Opened;
 
 /// The capacity of a ring in frames.
 const CAPACITY: usize = 2048;

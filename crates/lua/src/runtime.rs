@@ -7,6 +7,8 @@
 //! Lua writes whenever it runs, so what it sees is in cells ([`LuaSees`]), and of a [`Runtime`] that Lua knows there
 //! is neither `&` nor `&mut`: code with its address borrows a field only while Lua waits.
 
+mod native;
+
 use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,8 +20,9 @@ use bm_frame::{FramePool, Freelist, StackHead};
 use bm_link::Link;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub(crate) use native::Native;
+
 use crate::links::{LINKS, Links};
-use crate::native::{self, Native};
 use crate::report::ReportSlot;
 use crate::shown::{LuaSees, Shown};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bm_frame::{FramePool, MemoryError};
 
 use crate::modules::Tree;
-use crate::native::Natives;
+use crate::natives::Natives;
 use crate::report::ReportSlots;
 
 /// Bytes of a packet that Snabb's programs may rely on.

@@ -11,7 +11,7 @@ use super::loaded::Loaded;
 use super::part::{Ends, Failure, Order, Part, Reply};
 use super::spec::AppsSpec;
 use crate::hook::guard::{self, Pulse, Watch};
-use crate::native::{Natives, NoNatives};
+use crate::natives::{Natives, NoNatives};
 use crate::report::{Report, ReportSlots};
 use crate::ring::Rings;
 use crate::state::{LuaError, WorkerContext};

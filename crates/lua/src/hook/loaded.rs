@@ -17,7 +17,7 @@ use super::guard::{self, BROKEN_OFF, Guard, Pulse};
 use super::meter::{Meter, cycles};
 use super::published::Published;
 use super::version::{Health, Version};
-use crate::native::NoNatives;
+use crate::natives::NoNatives;
 use crate::report::ReportSlots;
 use crate::shown::Shown;
 use crate::state::{LuaError, State};

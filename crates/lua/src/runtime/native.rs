@@ -1,61 +1,14 @@
-//! Apps in Rust that a Lua program uses: opened by name, called through function pointers once per breath.
+//! An app in Rust in the runtime of a state, called through function pointers once per breath.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
-use bm_frame::FramePool;
 use bm_graph::{App, Io};
 use bm_link::Link;
-use serde_json::Value;
 
+use super::Runtime;
 use crate::hook::guard::held;
-use crate::runtime::Runtime;
-
-/// An app in Rust requested with `config.app(c, name, "class", argument)`.
-#[derive(Clone, Copy)]
-pub struct Wanted<'a> {
-    /// The class, such as `router` or `xdp:eth0`.
-    pub class: &'a str,
-    /// The app's name in the network.
-    pub name: &'a str,
-    /// Its argument, `Null` if there is none.
-    pub argument: &'a Value,
-    /// Which worker it is for, out of how many: a port gives each its own queue.
-    pub worker: usize,
-    /// How many workers run the program.
-    pub workers: usize,
-    /// Where its frames come from.
-    pub frame_pool: &'a Arc<FramePool>,
-}
-
-/// An app in Rust, ready to run.
-pub struct Opened {
-    /// The app.
-    pub app: Box<dyn App>,
-    /// Whether it receives packets from outside: then it is pulled, and links that it fills come first.
-    pub pulls: bool,
-}
-
-/// Creates the apps in Rust that Lua programs name.
-pub trait Natives: Send + Sync {
-    /// Creates an app.
-    ///
-    /// # Errors
-    /// What is wrong with the class or its argument, for the program's author.
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String>;
-}
-
-/// No apps in Rust except those of this crate.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoNatives;
-
-impl Natives for NoNatives {
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String> {
-        Err(format!("there is no app in Rust named {:?}", wanted.class))
-    }
-}
 
 /// An app in Rust with its links, as Lua's engine calls it.
 pub(crate) struct Native {
