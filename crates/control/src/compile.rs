@@ -16,6 +16,7 @@
 
 mod body;
 mod check;
+mod checked;
 mod const_fib;
 mod context;
 mod family;
@@ -34,7 +35,7 @@ mod targets;
 mod view;
 
 pub use body::{RouteFamily, Why};
-pub use check::Checked;
+pub use checked::Checked;
 pub use interfaces::Interfaces;
 pub(crate) use linux_only::{leaves_by, rule_of};
 pub use memory::{Anonymous, Memory};

@@ -5,35 +5,13 @@
 
 use super::Compiler;
 use super::body::RouteFamily;
+use super::checked::Checked;
 use super::family;
 use super::targets::Targets;
 use super::view::View;
 use bm_api::Area;
 use bm_netlink::Mirror;
 use std::sync::Arc;
-
-/// Result of a comparison.
-#[derive(Debug, Default)]
-pub struct Checked {
-    /// The first differences.
-    pub differences: Vec<(Area, String)>,
-    /// Total number of differences.
-    pub count: usize,
-    /// Number of compared entries.
-    pub compared: usize,
-}
-
-/// Maximum number of differences kept as text.
-const KEPT: usize = 1000;
-
-impl Checked {
-    pub(super) fn differs(&mut self, area: Area, sentence: impl FnOnce() -> String) {
-        self.count += 1;
-        if self.differences.len() < KEPT {
-            self.differences.push((area, sentence()));
-        }
-    }
-}
 
 impl Compiler {
     /// Compares all compiled state with the mirror, and lists the routes that could not be compiled, so that Linux forwards

@@ -9,7 +9,7 @@
 //! while a port needs it. If there is no room, all sources pass, and this is reported.
 
 use super::body::RouteFamily;
-use super::check::Checked;
+use super::checked::Checked;
 use super::context::Context;
 use super::stages::Stages;
 use bm_api::Area;

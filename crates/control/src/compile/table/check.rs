@@ -1,7 +1,7 @@
 //! Compares a table with the mirror.
 
 use super::*;
-use crate::compile::check::Checked;
+use crate::compile::checked::Checked;
 use bm_api::Area;
 
 impl<A: RouteFamily> Table<A> {

@@ -1,7 +1,7 @@
 //! Updates targets when neighbors, links or objects change.
 
 use super::*;
-use crate::compile::check::Checked;
+use crate::compile::checked::Checked;
 use bm_api::Area;
 
 impl Entry {
